@@ -1,0 +1,221 @@
+"""The file that `espalier scaffold` writes: a naive kernel, an empty one, or the reference itself as a module; and the plan's help.
+
+Knows how to choose and what to write around a kernel. The kernel itself is naive.py's; nothing is traced or compiled here.
+"""
+
+from __future__ import annotations
+
+from engine.build.naive import abi, naive, stem
+from engine.build.scaffold_module import module_source
+from engine.domain.errors import ProblemError
+from engine.domain.model import Contract, Dialect, Operand, Problem, Role, Signature, Workload
+from engine.problem import header, names
+from engine.problem.graph_ir import Graph, Unsupported
+
+CONTRACTS = {
+    Dialect.CUDA: (Contract.PLAN, Contract.HOST),
+    Dialect.CPP: (Contract.HOST,),
+    Dialect.PYTHON: (Contract.MODULE,),
+}
+"""The contracts of each dialect, the usual one first."""
+
+LISTED = 8
+"""Operands described in an empty kernel; more would not fit on a screen."""
+
+
+def contract_for(dialect: Dialect, contract: Contract | None = None) -> Contract:
+    """The contract to write for: the dialect's usual one unless another is asked for. ProblemError where they do not go together."""
+    allowed = CONTRACTS[dialect]
+    if contract is None:
+        return allowed[0]
+    if contract not in allowed:
+        fitting = " or ".join(allowed)
+        raise ProblemError(f"a {dialect} kernel cannot have the contract {contract}: leave --contract out, or use {fitting}")
+    return contract
+
+
+def scaffold(
+    problem: Problem,
+    workload: Workload,
+    signature: Signature,
+    graph: Graph | Unsupported,
+    dialect: Dialect,
+    contract: Contract | None = None,
+) -> str:
+    """A correct, naive first kernel for one workload.
+
+    ``graph`` is what tracing that workload gave (``python`` does not look at it). Raises ProblemError, in one line, where no such
+    kernel can be written: an operator without a naive form, or dialect and contract that do not go together.
+    """
+    chosen = contract_for(dialect, contract)
+    if dialect is Dialect.PYTHON:
+        return module_source(problem.reference, workload.settings)
+    _check(problem, signature)
+    source = graph if isinstance(graph, Unsupported) else naive(graph, signature, dialect, chosen)
+    if isinstance(source, Unsupported):
+        raise ProblemError(f"{problem.name}: {source.line}")
+    return source
+
+
+def empty(signature: Signature, dialect: Dialect, contract: Contract | None = None) -> str:
+    """A kernel that compiles, is called with the right operands, and writes zeros: to be filled in by hand."""
+    match contract_for(dialect, contract):
+        case Contract.PLAN:
+            return _empty_plan(signature)
+        case Contract.HOST:
+            return _empty_host(signature, dialect)
+        case Contract.MODULE:
+            return _empty_module(signature)
+
+
+def _check(problem: Problem, signature: Signature) -> None:
+    if not signature.scalar_only:
+        raise ProblemError(
+            f"{problem.name}: its model has arguments or tensors that C cannot be given: use --dialect python"
+        )
+
+
+def _described(signature: Signature) -> list[str]:
+    """Comment lines that list the operands."""
+    shown = signature.operands if len(signature.operands) <= LISTED else signature.operands[: LISTED - 1]
+    width = max(len(o.name) for o in shown)
+    lines = [f"//   {o.name:<{width}}  {o.role:<9}  {o.dtype} {_shape(o)}" for o in shown]
+    if len(shown) < len(signature.operands):
+        lines.append(f"//   and {len(signature.operands) - len(shown)} more, see problem.h")
+    return lines
+
+
+def _shape(operand: Operand) -> str:
+    return "(" + ", ".join(str(extent) for extent in operand.shape) + ")"
+
+
+def _first(signature: Signature) -> tuple[Operand, str]:
+    """The first output and the name of its macros."""
+    output = signature.of(Role.OUTPUT)[0]
+    return output, stem(output, header.plan_names(signature, 0))
+
+
+def _empty_plan(signature: Signature) -> str:
+    output, macro = _first(signature)
+    inputs = signature.of(Role.INPUT)[:3]
+    kind = names.type_name(output.name)
+    declared = ", ".join(
+        [f"const {names.type_name(o.name)}* {o.name}" for o in inputs] + [f"{kind}* {output.name}"]
+    )
+    given = ", ".join(o.name for o in (*inputs, output))
+    return "\n".join(
+        [
+            "// A cuda kernel under the plan contract: device code only. The @launch lines say how it is",
+            "// launched, in order, with any operands, `workspace` or tensor maps as arguments.",
+            "// Operands (contiguous, row-major; outputs begin poisoned, all else must stay as it is):",
+            *_described(signature),
+            '#include "problem.h"  // for each operand x: x_t, X_NUMEL, X_RANK, X_DIM0 ...; the constants',
+            "",
+            "// @tune   BLOCK = 256, 128, 512",
+            f"// @launch first({given}) grid(ceil_div({macro}_NUMEL, BLOCK)) block(BLOCK)",
+            "",
+            f'extern "C" __global__ void first({declared})',
+            "{",
+            "    const long i = (long)blockIdx.x * BLOCK + threadIdx.x;",
+            f"    if (i < {macro}_NUMEL) {output.name}[i] = {kind}(0.0f);",
+            "}",
+            "",
+        ]
+    )
+
+
+def _empty_host(signature: Signature, dialect: Dialect) -> str:
+    output, macro = _first(signature)
+    cuda = dialect is Dialect.CUDA
+    name, kind = output.name, names.type_name(output.name)
+    kernel = [
+        f"static __global__ void first({kind}* {name})",
+        "{",
+        "    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;",
+        f"    if (i < {macro}_NUMEL) {name}[i] = {kind}(0.0f);",
+        "}",
+        "",
+    ]
+    body = (
+        [f"    first<<<({macro}_NUMEL + 255) / 256, 256, 0, stream>>>({name});"]
+        if cuda
+        else ["#pragma omp parallel for", f"    for (long i = 0; i < {macro}_NUMEL; ++i) {name}[i] = {kind}(0.0f);"]
+    )
+    return "\n".join(
+        [
+            f"// A {dialect} kernel under the host contract: launch() is called with every operand in this order" + ",",
+            "// outputs last, then `workspace` (aligned scratch)" + (", and must enqueue on `stream` alone." if cuda else "."),
+            "// Operands (contiguous, row-major; outputs begin poisoned, all else must stay as it is):",
+            *_described(signature),
+            '#include "problem.h"  // for each operand x: x_t, X_NUMEL, X_RANK, X_DIM0 ...; the constants',
+            "",
+            *(["#include <cuda_runtime.h>", ""] if cuda else []),
+            *(kernel if cuda else []),
+            'extern "C" size_t workspace_bytes(void) { return 0; }',
+            "",
+            f'extern "C" void launch({abi(signature, dialect, plain=True)})',
+            "{",
+            *body,
+            "}",
+            "",
+        ]
+    )
+
+
+def _empty_module(signature: Signature) -> str:
+    inputs = ", ".join(o.name for o in signature.of(Role.INPUT))
+    outputs = signature.of(Role.OUTPUT)
+    made = [f"torch.zeros({o.shape}, dtype=torch.{o.dtype}, device={_device(signature)})" for o in outputs]
+    result = made[0] if len(made) == 1 else "(" + ", ".join(made) + ")"
+    return "\n".join(
+        [
+            '"""A python kernel under the module contract: made like Model, called like it, with the same weights."""',
+            "",
+            "import torch",
+            "from torch import nn",
+            "",
+            "",
+            "class ModelNew(nn.Module):",
+            "    def __init__(self, *arguments, **named) -> None:",
+            '        """Called with what get_init_inputs() returns; parameters take the values of Model\'s of the same name."""',
+            "        super().__init__()",
+            "",
+            f"    def forward(self, {inputs}):" if inputs else "    def forward(self):",
+            f"        return {result}",
+            "",
+        ]
+    )
+
+
+def _device(signature: Signature) -> str:
+    inputs = signature.of(Role.INPUT)
+    return f"{inputs[0].name}.device" if inputs else '"cpu"'
+
+
+def grammar_help() -> str:
+    """The plan's grammar on one screen: 24 lines of 80 columns at most."""
+    return GRAMMAR
+
+
+GRAMMAR = """\
+A plan is a .cu file of device code; comment lines say how it is launched.
+Kernels are extern "C" __global__; #include "problem.h" for names and types.
+
+// @tune NAME = v1, v2, ...        a compile-time int, first value the default
+// @require EXPR                   combinations for which EXPR is 0 are left out
+// @workspace BYTES [zero]         scratch; zero: cleared before every call
+// @tensormap NAME = SOURCE [as DTYPE(d0,...)] tile(t0,...) [swizzle(32|64|128)]
+//     SOURCE: an operand, or workspace[+EXPR]; sizes are outermost first
+// @launch KERNEL(arg, ...) grid(x[,y[,z]]) block(x[,y[,z]])
+//         [shared(BYTES)] [cluster(x[,y[,z]])] [cooperative]
+//     all on one line; several lines are launched in order on one stream
+
+arg    an operand, workspace, workspace+EXPR, or the name of a tensor map
+       (taken as const __grid_constant__ CUtensorMap)
+EXPR   integers, names, + - * / % ( ) < <= > >= == != (/ rounds down),
+       ceil_div(a,b) min(a,b) max(a,b) next_pow2(a)
+names  tunables, SMS (multiprocessors), and what problem.h defines:
+       X_NUMEL X_RANK X_DIM0 ... of each operand x, the reference's constants
+Operands: inputs as forward takes them, parameters, buffers, then out or
+out0, out1 ...; contiguous, row-major; x_t is the type of x's elements.
+"""

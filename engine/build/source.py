@@ -1,0 +1,104 @@
+"""Reading a kernel file: what is in it, in which dialect, under which contract.
+
+Decides by suffix and content only; whether the source compiles is for the compiler to say.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.build.directives import directives, without_comments
+from engine.domain.errors import SourceError
+from engine.domain.model import Contract, Dialect
+
+LARGEST_SOURCE = 1 << 20
+"""Bytes in one kernel source."""
+
+SUFFIXES = {
+    ".cu": Dialect.CUDA,
+    ".cpp": Dialect.CPP,
+    ".cc": Dialect.CPP,
+    ".py": Dialect.PYTHON,
+}
+
+_LAUNCH = re.compile(r"\blaunch\s*\(")
+_MODEL = re.compile(r"^class[ \t]+ModelNew\b", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """One kernel file as read: ``name`` is its file name, shown to people."""
+
+    text: str
+    dialect: Dialect
+    contract: Contract
+    name: str
+
+
+def read_kernel(path: Path) -> KernelSource:
+    """Read a kernel file and find out what it is.
+
+    Raises:
+        SourceError: missing, not a file, empty, larger than 1 MiB, not text, or of no known dialect or contract.
+    """
+    try:
+        if path.is_dir():
+            raise SourceError(f"{path} is a folder: name one kernel file (.cu, .cpp or .py)")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_SOURCE + 1)
+    except FileNotFoundError as error:
+        raise SourceError(f"there is no kernel file {path}: check the path") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SourceError(f"kernel file {path} cannot be read: {reason}") from error
+    text = _decode(data, str(path))
+    dialect, contract = classify(text, path.name)
+    return KernelSource(text, dialect, contract, path.name)
+
+
+def _decode(data: bytes, name: str) -> str:
+    if len(data) > LARGEST_SOURCE:
+        raise SourceError(f"kernel file {name} is larger than 1 MiB: a kernel is a source text")
+    if not data.strip():
+        raise SourceError(f"kernel file {name} is empty: `espalier scaffold PROBLEM` writes one to start from")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"kernel file {name} is not text: byte {error.start} is not UTF-8") from error
+    if "\0" in text:
+        raise SourceError(f"kernel file {name} is binary: name the source, not what was built from it")
+    return text
+
+
+def classify(text: str, name: str) -> tuple[Dialect, Contract]:
+    """The dialect and contract of a source text that came under this file name.
+
+    Raises:
+        SourceError: an unknown suffix, or a source that fits no contract of its dialect.
+    """
+    suffix = Path(name).suffix.lower()
+    dialect = SUFFIXES.get(suffix)
+    match dialect:
+        case Dialect.CUDA:
+            return dialect, _cuda_contract(text, name)
+        case Dialect.CPP:
+            if not _LAUNCH.search(without_comments(text)):
+                raise SourceError(f'{name} has no launch(): write `extern "C" void launch(...)`')
+            return dialect, Contract.HOST
+        case Dialect.PYTHON:
+            if not _MODEL.search(text):
+                raise SourceError(f"{name} has no `class ModelNew`: a python kernel is a KernelBench module")
+            return dialect, Contract.MODULE
+        case None:
+            known = ", ".join(SUFFIXES)
+            raise SourceError(f"{name} is in no known dialect: its suffix is '{suffix}', known are {known}")
+
+
+def _cuda_contract(text: str, name: str) -> Contract:
+    if directives(text, Dialect.CUDA, "launch"):
+        return Contract.PLAN
+    if _LAUNCH.search(without_comments(text)):
+        return Contract.HOST
+    raise SourceError(f"{name} does not say how it is launched: add a `// @launch` line or a launch() function")

@@ -1,0 +1,399 @@
+"""What happened, in the past tense: the closed union that a journal is made of.
+
+Every event is frozen and small; large payloads are blobs. ``KIND`` is the name on disk and never changes its meaning: a
+change of shape needs a new journal version and an upcaster (see ``engine.journal.codec``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from engine.domain.model import (
+    Author,
+    Blob,
+    Contract,
+    Device,
+    Dialect,
+    Failure,
+    IdeaText,
+    Limits,
+    Measurement,
+    Problem,
+    Resources,
+    Settings,
+    Verification,
+)
+from engine.domain.preparation import Preparation
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """First line of every journal: all that the search was asked, frozen."""
+
+    KIND: ClassVar[str] = "session.opened"
+    problem: Problem
+    device: str
+    """The device asked for: ``cpu`` or ``cuda:0``; what it turned out to be is in ``session.prepared``."""
+    settings: Settings
+    mode: str
+    versions: Mapping[str, str]
+    forked_from: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResumed:
+    """A process took the session up again; ``unfinished`` names work that an earlier process started and never recorded."""
+
+    KIND: ClassVar[str] = "session.resumed"
+    unfinished: tuple[str, ...]
+    repaired: str = ""
+    """What opening had to mend, e.g. a torn last line set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPrepared:
+    """The device was described, the gate tried, the baselines measured. A later one means another device."""
+
+    KIND: ClassVar[str] = "session.prepared"
+    device: Device
+    preparation: Preparation
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """A stop rule held, or someone said stop. ``reason`` is for people."""
+
+    KIND: ClassVar[str] = "session.closed"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReopened:
+    """Someone gave a closed session more to do."""
+
+    KIND: ClassVar[str] = "session.reopened"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOpened:
+    """A round began; its ideas start from these parents (none for round 0, the first port)."""
+
+    KIND: ClassVar[str] = "round.opened"
+    round: int
+    parents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundClosed:
+    """Every kernel of the round has settled."""
+
+    KIND: ClassVar[str] = "round.closed"
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedIdea:
+    """One idea as it enters a session: its identity, where it aims, who had it."""
+
+    id: str
+    text: IdeaText
+    parent: str | None
+    author: Author
+    branch: int
+    """Implementations wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdeasProposed:
+    """Ideas joined a round. ``from_source`` marks the answer to the round's own question, which is asked once."""
+
+    KIND: ClassVar[str] = "ideas.proposed"
+    round: int
+    ideas: tuple[ProposedIdea, ...]
+    from_source: bool
+    dropped: tuple[str, ...] = ()
+    """Titles that were near-duplicates of earlier ideas."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdeaEdited:
+    """The words, the parent or the number of implementations of an undecided idea were changed."""
+
+    KIND: ClassVar[str] = "idea.edited"
+    idea: str
+    text: IdeaText
+    parent: str | None
+    branch: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdeaSelected:
+    """The idea is worth compute."""
+
+    KIND: ClassVar[str] = "idea.selected"
+    idea: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdeaRejected:
+    """The idea is not worth compute; the next prompt sees the reason."""
+
+    KIND: ClassVar[str] = "idea.rejected"
+    idea: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdeaParked:
+    """Not now: the idea leaves its round undecided and can be taken up later."""
+
+    KIND: ClassVar[str] = "idea.parked"
+    idea: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDrafted:
+    """A node joined the tree: a source text with its tunables, as a child of ``parent`` (``None`` for a root or a seed)."""
+
+    KIND: ClassVar[str] = "kernel.drafted"
+    kernel: str
+    idea: str
+    parent: str | None
+    round: int
+    author: Author
+    name: str
+    dialect: Dialect
+    contract: Contract
+    source: Blob
+    tunables: Mapping[str, int] = field(default_factory=dict)
+    seed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IdeaImplemented:
+    """All drafts of an idea are in; ``note`` says why there are fewer than asked for."""
+
+    KIND: ClassVar[str] = "idea.implemented"
+    idea: str
+    kernels: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """An attempt did not build or verify, and its author is asked for a repair."""
+
+    KIND: ClassVar[str] = "attempt.failed"
+    kernel: str
+    attempt: int
+    failure: Failure
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRevised:
+    """A kernel that failed got a new source text from its author and goes back to the build."""
+
+    KIND: ClassVar[str] = "attempt.revised"
+    kernel: str
+    attempt: int
+    source: Blob
+
+
+@dataclass(frozen=True, slots=True)
+class KernelBuilt:
+    """The source became an artefact."""
+
+    KIND: ClassVar[str] = "kernel.built"
+    kernel: str
+    artefact: str
+    """Key of the build cache."""
+    seconds: float
+    resources: tuple[Resources, ...] = ()
+    log: Blob = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelVerified:
+    """All outputs of all trials were right; ``screen`` is the quick measurement made in the same trial."""
+
+    KIND: ClassVar[str] = "kernel.verified"
+    kernel: str
+    verification: Verification
+    screen: Measurement
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMeasured:
+    """The kernel's measurement is final for this device (until someone asks for more)."""
+
+    KIND: ClassVar[str] = "kernel.measured"
+    kernel: str
+    measurement: Measurement
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFailed:
+    """The kernel's way ended before a measurement."""
+
+    KIND: ClassVar[str] = "kernel.failed"
+    kernel: str
+    failure: Failure
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCancelled:
+    """Someone stopped the kernel, or its branch was pruned before it settled."""
+
+    KIND: ClassVar[str] = "kernel.cancelled"
+    kernel: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReopened:
+    """The kernel goes back to the build: measured again on request, or rebuilt because the session moved."""
+
+    KIND: ClassVar[str] = "kernel.reopened"
+    kernel: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPinned:
+    """The kernel stays among the parents of the next rounds."""
+
+    KIND: ClassVar[str] = "kernel.pinned"
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUnpinned:
+    KIND: ClassVar[str] = "kernel.unpinned"
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPruned:
+    """The kernel and all below it are closed: no parent of anything further."""
+
+    KIND: ClassVar[str] = "branch.pruned"
+    kernel: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BranchReopened:
+    KIND: ClassVar[str] = "branch.reopened"
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteAdded:
+    """Words on a kernel, an idea, a round, or (with an empty target) the session."""
+
+    KIND: ClassVar[str] = "note.added"
+    target: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChanged:
+    """``ask``, ``ask:SECONDS`` (the policy decides after that) or ``autopilot``."""
+
+    KIND: ClassVar[str] = "mode.changed"
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsChanged:
+    KIND: ClassVar[str] = "limits.changed"
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionsChanged:
+    """Standing instructions that every later prompt carries."""
+
+    KIND: ClassVar[str] = "instructions.changed"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkStarted:
+    """An effect is about to be performed; without a record of its result the process died in it."""
+
+    KIND: ClassVar[str] = "work.started"
+    work: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFailed:
+    """The engine itself could not perform an effect (device lost, disk full, source silent); nothing is said of any kernel."""
+
+    KIND: ClassVar[str] = "work.failed"
+    work: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownEvent:
+    """An event of a kind that this program does not know: kept and shown, never dropped."""
+
+    KIND: ClassVar[str] = "unknown"
+    kind: str
+    data: Mapping[str, object]
+
+
+Event = (
+    SessionOpened
+    | SessionResumed
+    | SessionPrepared
+    | SessionClosed
+    | SessionReopened
+    | RoundOpened
+    | RoundClosed
+    | IdeasProposed
+    | IdeaEdited
+    | IdeaSelected
+    | IdeaRejected
+    | IdeaParked
+    | KernelDrafted
+    | IdeaImplemented
+    | AttemptFailed
+    | AttemptRevised
+    | KernelBuilt
+    | KernelVerified
+    | KernelMeasured
+    | KernelFailed
+    | KernelCancelled
+    | KernelReopened
+    | KernelPinned
+    | KernelUnpinned
+    | BranchPruned
+    | BranchReopened
+    | NoteAdded
+    | ModeChanged
+    | LimitsChanged
+    | InstructionsChanged
+    | WorkStarted
+    | WorkFailed
+    | UnknownEvent
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a journal: an event with its place, time and author."""
+
+    seq: int
+    at: float
+    """Seconds since the epoch, UTC."""
+    by: str
+    """``engine`` or ``engineer``."""
+    event: Event

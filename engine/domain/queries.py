@@ -1,0 +1,165 @@
+"""Questions about a state that rules, screens and reports share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.domain.model import Interval, Limits
+from engine.domain.state import Idea, IdeaStatus, Kernel, Round, SessionState, Stage
+
+
+def settings_of(state: SessionState) -> tuple[str, str]:
+    """(problem name, workload name) of an opened session."""
+    opened = state.opened
+    if opened is None:
+        return ("", "")
+    return (opened.problem.name, opened.settings.workload)
+
+
+def ranking_baseline(state: SessionState) -> str:
+    """The baseline that speedups are ranked by."""
+    return state.opened.settings.baseline if state.opened else "eager"
+
+
+def speedup(state: SessionState, kernel: Kernel) -> Interval | None:
+    """The kernel's speedup over the ranking baseline on the session's present device, or ``None``."""
+    if kernel.measurement is None or kernel.epoch != state.epoch or kernel.stage in (Stage.FAILED, Stage.CANCELLED):
+        return None
+    return kernel.measurement.speedup.get(ranking_baseline(state))
+
+
+def is_precise(kernel: Kernel) -> bool:
+    return kernel.measurement is not None and kernel.measurement.depth == "precise"
+
+
+def is_pruned(state: SessionState, kernel_id: str) -> bool:
+    """Whether the kernel or one of its ancestors was pruned."""
+    return any(k in state.pruned for k in _upwards(state, kernel_id))
+
+
+def _upwards(state: SessionState, kernel_id: str | None) -> Iterator[str]:
+    seen: set[str] = set()
+    while kernel_id is not None and kernel_id in state.kernels and kernel_id not in seen:
+        seen.add(kernel_id)
+        yield kernel_id
+        kernel_id = state.kernels[kernel_id].parent
+
+
+def lineage(state: SessionState, kernel_id: str) -> tuple[Kernel, ...]:
+    """The kernel's ancestors and itself, root first."""
+    return tuple(state.kernels[k] for k in reversed(tuple(_upwards(state, kernel_id))))
+
+
+def descendants(state: SessionState, kernel_id: str) -> tuple[str, ...]:
+    """The kernel and everything below it, parents before children."""
+    found: list[str] = []
+    todo = [kernel_id]
+    while todo:
+        current = todo.pop()
+        if current in state.kernels and current not in found:
+            found.append(current)
+            todo.extend(state.kernels[current].children)
+    return tuple(found)
+
+
+def verified(state: SessionState) -> tuple[Kernel, ...]:
+    """Kernels that passed verification on the present device and were not failed later."""
+    return tuple(k for k in state.kernels.values() if k.verification is not None and not _ended_badly(k))
+
+
+def _ended_badly(kernel: Kernel) -> bool:
+    return kernel.stage in (Stage.FAILED, Stage.CANCELLED)
+
+
+def ranked(state: SessionState) -> tuple[Kernel, ...]:
+    """Measured kernels of the present device, best first; precise measurements outrank screens of the same value.
+
+    Ranked by the lower end of the interval: a lucky screen with a wide interval does not lead.
+    """
+    rated = [(s.low, is_precise(k), s.value, k) for k in verified(state) if (s := speedup(state, k)) is not None]
+    rated.sort(key=lambda r: (-r[0], not r[1], -r[2], len(r[3].id), r[3].id))
+    return tuple(r[3] for r in rated)
+
+
+def incumbent(state: SessionState) -> Kernel | None:
+    """Best verified kernel with a precise, corroborated measurement; while there is none, the best screened one."""
+    candidates = ranked(state)
+    sound = [k for k in candidates if k.measurement is not None and k.measurement.corroborated]
+    return next((k for k in sound if is_precise(k)), sound[0] if sound else None)
+
+
+def frontier(state: SessionState) -> tuple[Kernel, ...]:
+    """Kernels that may be a parent, best first: measured, and in no pruned branch."""
+    return tuple(k for k in ranked(state) if k.stage is Stage.MEASURED and not is_pruned(state, k.id))
+
+
+def open_round(state: SessionState) -> Round | None:
+    return next((r for r in reversed(tuple(state.rounds.values())) if not r.closed), None)
+
+
+def last_round(state: SessionState) -> int:
+    return max(state.rounds, default=-1)
+
+
+def ideas_of(state: SessionState, round_number: int) -> tuple[Idea, ...]:
+    return tuple(i for i in state.ideas.values() if i.round == round_number)
+
+
+def kernels_of(state: SessionState, round_number: int) -> tuple[Kernel, ...]:
+    return tuple(k for k in state.kernels.values() if k.round == round_number)
+
+
+def pending_ideas(state: SessionState) -> tuple[Idea, ...]:
+    """Ideas that await a decision. Non-empty means: the session is awaiting the engineer (or the policy)."""
+    return tuple(i for i in state.ideas.values() if i.status is IdeaStatus.PROPOSED)
+
+
+def unsettled(state: SessionState) -> tuple[Kernel, ...]:
+    return tuple(k for k in state.kernels.values() if not k.stage.settled)
+
+
+def best_by_round(state: SessionState) -> tuple[tuple[int, float], ...]:
+    """(round, best speedup so far) for each round with at least one measured kernel up to it."""
+    best = 0.0
+    rows: list[tuple[int, float]] = []
+    for number in sorted(state.rounds):
+        here = [s.value for k in kernels_of(state, number) if (s := speedup(state, k)) is not None]
+        best = max([best, *here])
+        if best > 0:
+            rows.append((number, best))
+    return tuple(rows)
+
+
+def stop_reason(state: SessionState) -> str | None:
+    """Which limit holds, in words; ``None`` while there is none. Round 0 (the first port) is not counted."""
+    limits = state.limits
+    done = sum(1 for r in state.rounds.values() if r.closed and r.number > 0)
+    best = incumbent(state)
+    light = best.measurement.light if best and best.measurement else None
+    if limits.rounds is not None and done >= limits.rounds:
+        return f"{done} of {limits.rounds} rounds done"
+    if limits.seconds is not None and state.active_seconds >= limits.seconds:
+        return f"time limit of {limits.seconds:g} s reached"
+    if limits.kernels is not None and len(state.kernels) >= limits.kernels:
+        return f"limit of {limits.kernels} kernels reached"
+    if light is not None and limits.light is not None and light.fraction >= limits.light:
+        return f"{light.fraction:.0%} of the speed of light reached"
+    if stalled_rounds(state) >= (limits.plateau or 10**9):
+        return f"no new incumbent in {stalled_rounds(state)} rounds"
+    return _exhausted(state, limits)
+
+
+def stalled_rounds(state: SessionState) -> int:
+    """Closed rounds since the one that the incumbent came from."""
+    best = incumbent(state)
+    closed = [r.number for r in state.rounds.values() if r.closed and r.number > 0]
+    return sum(1 for n in closed if best is None or n > best.round)
+
+
+def _exhausted(state: SessionState, limits: Limits) -> str | None:
+    last = state.rounds.get(last_round(state))
+    if last is None or not last.closed or last.number == 0:
+        return None
+    if not ideas_of(state, last.number):
+        return "no further ideas"
+    return None

@@ -1,0 +1,126 @@
+"""Transitions that nobody asks for: rounds open and close, the policy decides in autopilot, limits end the session."""
+
+from __future__ import annotations
+
+from engine.domain import events as e
+from engine.domain import queries
+from engine.domain.model import Failure, FailureKind
+from engine.domain.state import Idea, IdeaStatus, Kernel, Round, SessionState, Stage
+
+
+def automatic(state: SessionState) -> tuple[e.Event, ...]:
+    """The next transitions owed by the rules alone; call again until it returns nothing."""
+    if state.opened is None or state.closed is not None or state.preparation is None:
+        return ()
+    if not state.preparation.gate.verifiable and not state.opened.settings.accept_unverifiable:
+        passed = ", ".join(n.name for n in state.preparation.gate.nulls if n.passed)
+        return (e.SessionClosed(f"not verifiable: a model that computes nothing passes the gate ({passed})"),)
+    if late := _out_of_time(state):
+        return late
+    if selected := _policy(state):
+        return selected
+    current = queries.open_round(state)
+    if current is not None:
+        return (e.RoundClosed(current.number),) if _is_settled(state, current) else ()
+    return _between_rounds(state)
+
+
+def _policy(state: SessionState) -> tuple[e.Event, ...]:
+    if state.mode != "autopilot":
+        return ()
+    return tuple(e.IdeaSelected(i.id) for i in queries.pending_ideas(state))
+
+
+def _out_of_time(state: SessionState) -> tuple[e.Event, ...]:
+    """Past the time limit nothing new is started: what waits is cancelled, what is under way may finish."""
+    seconds = state.limits.seconds
+    if seconds is None or state.active_seconds < seconds:
+        return ()
+    waiting = [k for k in queries.unsettled(state) if not _under_way(state, k.id)]
+    ideas = [i for i in state.ideas.values() if _open_idea(i) and f"implement:{i.id}" not in state.started]
+    cancelled = [e.KernelCancelled(k.id, f"time limit of {seconds:g} s reached") for k in waiting]
+    parked = [e.IdeaParked(i.id) for i in ideas]
+    return (*cancelled, *parked)
+
+
+def _open_idea(idea: Idea) -> bool:
+    return idea.status is IdeaStatus.PROPOSED or (idea.status is IdeaStatus.SELECTED and not idea.implemented)
+
+
+def _under_way(state: SessionState, kernel: str) -> bool:
+    return any(work.split(":")[1] == kernel for work in state.started if work.count(":") == 2)
+
+
+def _is_settled(state: SessionState, current: Round) -> bool:
+    ideas = queries.ideas_of(state, current.number)
+    out_of_time = state.limits.seconds is not None and state.active_seconds >= state.limits.seconds
+    return (
+        (current.answered or out_of_time)
+        and not any(_open_idea(i) for i in ideas)
+        and all(k.stage.settled for k in queries.kernels_of(state, current.number))
+    )
+
+
+def _between_rounds(state: SessionState) -> tuple[e.Event, ...]:
+    if queries.unsettled(state) or any(_open_idea(i) for i in state.ideas.values()):
+        return ()
+    reason = queries.stop_reason(state)
+    if reason is None and queries.last_round(state) >= 0 and not queries.frontier(state):
+        reason = "no verified kernel to build on"
+    if reason is not None:
+        return (e.SessionClosed(reason),)
+    number = queries.last_round(state) + 1
+    return (e.RoundOpened(number, parents(state) if number else ()),)
+
+
+def parents(state: SessionState) -> tuple[str, ...]:
+    """Kernels that the next round starts from: the beam's best and the pinned, or the latest one in ``sequential``."""
+    assert state.opened is not None
+    settings = state.opened.settings
+    frontier = queries.frontier(state)
+    if settings.strategy == "sequential":
+        latest = max(frontier, key=lambda k: (k.round, int(k.id[1:])), default=None)
+        return (latest.id,) if latest else ()
+    pinned = [k for k in state.pinned if k in state.kernels and not queries.is_pruned(state, k)]
+    best = [k.id for k in frontier[: settings.beam]]
+    return tuple(dict.fromkeys((*best, *pinned)))
+
+
+_DEADLY = 2
+"""Processes that one piece of work may take down before it is given up."""
+
+
+def resumed(state: SessionState, repaired: str) -> tuple[e.Event, ...]:
+    """What a process writes when it takes a session up: unfinished work named, work that killed twice given up."""
+    unfinished = tuple(state.started)
+    events: list[e.Event] = [e.SessionResumed(unfinished, repaired)]
+    for work, count in state.started.items():
+        stage, _, rest = work.partition(":")
+        target = rest.partition(":")[0]
+        if count < _DEADLY:
+            continue
+        reason = f"the engine died {count} times while it was to {stage} this"
+        if target in state.kernels and not state.kernels[target].stage.settled:
+            events.append(e.KernelFailed(target, Failure(FailureKind.CRASHED, reason)))
+        elif stage == "implement" and target in state.ideas:
+            events.append(e.IdeaImplemented(target, (), reason))
+    return tuple(events)
+
+
+def moved(state: SessionState) -> tuple[e.Event, ...]:
+    """After the session moved to another device: its leaders and pinned kernels are built and measured there again."""
+    leaders = [k.id for k in sorted(_measured_elsewhere(state), key=_by_recorded_speed)[: _leaders(state)]]
+    wanted = dict.fromkeys((*leaders, *(k for k in state.pinned if k in state.kernels)))
+    return tuple(e.KernelReopened(k, "the session moved to another device") for k in wanted)
+
+
+def _leaders(state: SessionState) -> int:
+    return (state.opened.settings.beam if state.opened else 2) + 1
+
+
+def _measured_elsewhere(state: SessionState) -> list[Kernel]:
+    return [k for k in state.kernels.values() if k.stage is Stage.MEASURED and k.measurement is not None]
+
+
+def _by_recorded_speed(kernel: Kernel) -> float:
+    return kernel.measurement.time_us.value if kernel.measurement else float("inf")

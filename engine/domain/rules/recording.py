@@ -1,0 +1,144 @@
+"""``record``: what the result of an effect means."""
+
+from __future__ import annotations
+
+from engine.domain import events as e
+from engine.domain import queries
+from engine.domain import work as w
+from engine.domain.model import Author, FailureKind, Measurement
+from engine.domain.rules import lifecycle
+from engine.domain.similarity import near_duplicate
+from engine.domain.state import SessionState, Stage
+
+_CONTENDER = 0.85
+"""A screened kernel is measured precisely when the upper end of its speedup reaches this share of the incumbent's."""
+
+
+def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event, ...]:
+    """Events that ``result`` of ``work`` causes; a result that no longer matters (kernel cancelled meanwhile) causes none."""
+    if isinstance(result, w.Impossible):
+        return (e.WorkFailed(work.key, result.reason),)
+    match work, result:
+        case w.Prepare(), w.Prepared():
+            return _prepared(state, result)
+        case w.Propose(), w.Proposals():
+            return _proposed(state, work, result)
+        case w.Implement(), w.Drafts():
+            return _implemented(state, work, result)
+        case w.Repair(), w.Repaired():
+            return _if_current(state, work, (e.AttemptRevised(work.kernel, work.attempt + 1, result.source),))
+        case w.Repair(), w.Failed():
+            failure = state.kernels[work.kernel].failure or result.failure
+            return _if_current(state, work, (e.KernelFailed(work.kernel, failure, result.seconds),))
+        case ((w.Build() | w.Verify() | w.Measure()), _):
+            return _if_current(state, work, _kernel_result(state, work, result))
+    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+
+
+def _prepared(state: SessionState, result: w.Prepared) -> tuple[e.Event, ...]:
+    events: tuple[e.Event, ...] = (e.SessionPrepared(result.device, result.preparation),)
+    return (*events, *lifecycle.moved(state)) if state.epoch else events
+
+
+def _if_current(
+    state: SessionState, work: w.Build | w.Verify | w.Measure | w.Repair, events: tuple[e.Event, ...]
+) -> tuple[e.Event, ...]:
+    kernel = state.kernels.get(work.kernel)
+    if kernel is None or kernel.stage.settled or kernel.attempt != work.attempt:
+        return ()
+    return events
+
+
+def _kernel_result(state: SessionState, work: w.Build | w.Verify | w.Measure, result: w.Result) -> tuple[e.Event, ...]:
+    match result:
+        case w.Built():
+            return (e.KernelBuilt(work.kernel, result.artefact, result.seconds, result.resources, result.log),)
+        case w.Verified():
+            return _verified(state, work.kernel, result)
+        case w.Measured():
+            return (e.KernelMeasured(work.kernel, result.measurement, result.seconds),)
+        case w.Failed():
+            return (_failed(state, work.kernel, work.attempt, result),)
+    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+
+
+def _failed(state: SessionState, kernel_id: str, attempt: int, result: w.Failed) -> e.Event:
+    """A model may repair its own kernel a bounded number of times; a person or a playbook cannot be asked."""
+    assert state.opened is not None
+    kernel = state.kernels[kernel_id]
+    repairable = result.failure.kind in (FailureKind.BUILD_FAILED, FailureKind.MISMATCH, FailureKind.CRASHED)
+    if can_repair(kernel.author) and repairable and attempt < state.opened.settings.repairs:
+        return e.AttemptFailed(kernel_id, attempt, result.failure, result.seconds)
+    return e.KernelFailed(kernel_id, result.failure, result.seconds)
+
+
+def can_repair(author: Author) -> bool:
+    """Models are named ``provider:model``."""
+    return ":" in author.name
+
+
+def _verified(state: SessionState, kernel_id: str, result: w.Verified) -> tuple[e.Event, ...]:
+    verified = e.KernelVerified(kernel_id, result.verification, result.screen, result.seconds)
+    if wants_precision(state, kernel_id, result.screen):
+        return (verified,)
+    return (verified, e.KernelMeasured(kernel_id, result.screen, 0.0))
+
+
+def wants_precision(state: SessionState, kernel_id: str, screen: Measurement) -> bool:
+    """Whether a screened kernel may lead: roots, seeds and pinned kernels always are measured precisely."""
+    kernel = state.kernels[kernel_id]
+    best = queries.incumbent(state)
+    if kernel.seed or kernel.parent is None or kernel_id in state.pinned or kernel.again or best is None:
+        return True
+    mine = screen.speedup.get(queries.ranking_baseline(state))
+    leading = queries.speedup(state, best)
+    return mine is None or leading is None or mine.high >= _CONTENDER * leading.value
+
+
+def _proposed(state: SessionState, work: w.Propose, result: w.Proposals) -> tuple[e.Event, ...]:
+    assert state.opened is not None
+    settings = state.opened.settings
+    branch = 1 if settings.strategy == "sequential" or work.round == 0 else settings.branch
+    kept: list[e.ProposedIdea] = []
+    dropped: list[str] = []
+    for proposal in result.ideas:
+        if _is_known(state, kept, proposal) or len(kept) >= max(work.count, 1):
+            dropped.append(proposal.text.title)
+            continue
+        identity = f"i{state.next_idea + len(kept)}"
+        parent = proposal.parent if proposal.parent in state.kernels else None
+        kept.append(e.ProposedIdea(identity, proposal.text, parent, proposal.author, branch))
+    ideas = e.IdeasProposed(work.round, tuple(kept), True, tuple(dropped))
+    if work.round == 0:
+        return (ideas, *(e.IdeaSelected(i.id) for i in kept))
+    return (ideas,)
+
+
+def _is_known(state: SessionState, kept: list[e.ProposedIdea], proposal: w.Proposal) -> bool:
+    earlier = [(i.text, i.parent) for i in state.ideas.values()] + [(i.text, i.parent) for i in kept]
+    return any(near_duplicate(text, proposal.text, same_parent=parent == proposal.parent) for text, parent in earlier)
+
+
+def _implemented(state: SessionState, work: w.Implement, result: w.Drafts) -> tuple[e.Event, ...]:
+    idea = state.ideas[work.idea]
+    known = {(k.source, tuple(sorted(k.tunables.items()))) for k in state.kernels.values() if k.stage is not Stage.CANCELLED}
+    room = state.limits.kernels - len(state.kernels) if state.limits.kernels is not None else len(result.drafts)
+    events: list[e.Event] = []
+    ids: list[str] = []
+    repeated = 0
+    for draft in result.drafts:
+        identity = (draft.source, tuple(sorted(draft.tunables.items())))
+        if identity in known or len(ids) >= room:
+            repeated += identity in known
+            continue
+        known.add(identity)
+        kernel = f"k{state.next_kernel + len(ids)}"
+        ids.append(kernel)
+        events.append(
+            e.KernelDrafted(
+                kernel, idea.id, idea.parent, idea.round, draft.author, draft.name, draft.dialect, draft.contract,
+                draft.source, draft.tunables,
+            )
+        )  # fmt: skip
+    note = "; ".join(filter(None, [result.note, f"{repeated} already in the tree" if repeated else ""]))
+    return (*events, e.IdeaImplemented(idea.id, tuple(ids), note))

@@ -1,0 +1,44 @@
+"""When two ideas are the same idea. Pure text: no embedding, no model, the same answer everywhere."""
+
+from __future__ import annotations
+
+import re
+
+from engine.domain.model import IdeaText
+
+_WORD = re.compile(r"[a-z0-9_]+")
+_STOP = frozenset("a an and as at by each for from in into is it of on one or per that the this to use using with".split())
+_SAME_TITLE = 0.8
+_SAME_WORDS = 0.7
+
+
+def near_duplicate(a: IdeaText, b: IdeaText, *, same_parent: bool) -> bool:
+    """Whether ``b`` says what ``a`` said.
+
+    Ideas that carry a key are the same if and only if key and parent agree; free text is compared by the Jaccard index of its
+    words (titles alone, or titles and rationales of one category).
+    """
+    if a.key and b.key:
+        return a.key == b.key and same_parent
+    if jaccard(_words(a.title), _words(b.title)) >= _SAME_TITLE:
+        return True
+    both = jaccard(_words(f"{a.title} {a.rationale}"), _words(f"{b.title} {b.rationale}"))
+    return a.category == b.category and both >= _SAME_WORDS
+
+
+def jaccard(a: frozenset[str], b: frozenset[str]) -> float:
+    """|a ∩ b| ÷ |a ∪ b|; two empty sets are alike."""
+    union = a | b
+    return len(a & b) / len(union) if union else 1.0
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_stem(word) for word in _WORD.findall(text.lower()) if word not in _STOP)
+
+
+def _stem(word: str) -> str:
+    """Plural and participle endings off: enough for titles."""
+    for ending in ("ising", "izing", "ise", "ize", "ing", "ed", "es", "s", "e"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)]
+    return word

@@ -1,0 +1,443 @@
+"""The fold of a session's events, and nothing else: ``advance(state, entries) -> state``.
+
+Total and pure: it never raises on a journal that ``rules`` produced, decides nothing, and copies each table at most once a
+batch. ``SessionState`` compares by identity so that a screen can notice a new one at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from engine.domain import events as e
+from engine.domain.model import (
+    Author,
+    Blob,
+    Contract,
+    Device,
+    Dialect,
+    Failure,
+    IdeaText,
+    Limits,
+    Measurement,
+    Resources,
+    Verification,
+)
+from engine.domain.preparation import Preparation
+
+
+class IdeaStatus(StrEnum):
+    PROPOSED = "proposed"
+    SELECTED = "selected"
+    REJECTED = "rejected"
+    PARKED = "parked"
+
+
+class Stage(StrEnum):
+    """What a kernel waits for, or how it ended."""
+
+    BUILD = "build"
+    VERIFY = "verify"
+    MEASURE = "measure"
+    REPAIR = "repair"
+    MEASURED = "measured"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def settled(self) -> bool:
+        return self in (Stage.MEASURED, Stage.FAILED, Stage.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Idea:
+    id: str
+    round: int
+    text: IdeaText
+    parent: str | None
+    author: Author
+    branch: int
+    status: IdeaStatus = IdeaStatus.PROPOSED
+    reason: str = ""
+    edited: bool = False
+    implemented: bool = False
+    kernels: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    id: str
+    idea: str
+    parent: str | None
+    round: int
+    author: Author
+    name: str
+    dialect: Dialect
+    contract: Contract
+    source: Blob
+    tunables: Mapping[str, int]
+    seed: bool
+    stage: Stage = Stage.BUILD
+    attempt: int = 0
+    artefact: str = ""
+    resources: tuple[Resources, ...] = ()
+    build_log: Blob = ""
+    verification: Verification | None = None
+    measurement: Measurement | None = None
+    failure: Failure | None = None
+    reason: str = ""
+    children: tuple[str, ...] = ()
+    seconds: float = 0.0
+    """Engine time spent on it."""
+    epoch: int = 0
+    """Which preparation its measurement belongs to; an older one means another device."""
+    again: int = 0
+    """How often it was reopened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    number: int
+    parents: tuple[str, ...]
+    opened_at: float
+    answered: bool = False
+    """The source has answered the round's question."""
+    closed: bool = False
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    at: float
+    by: str
+    target: str
+    text: str
+
+
+def _empty() -> Mapping[Any, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionState:
+    """Everything a screen, a rule or a report may want to know, derived from the journal alone."""
+
+    opened: e.SessionOpened | None = None
+    seq: int = -1
+    opened_at: float = 0.0
+    at: float = 0.0
+    active_seconds: float = 0.0
+    """Time during which a process was at work on it: gaps before a resume are not counted."""
+    limits: Limits = field(default_factory=Limits)
+    mode: str = "ask"
+    instructions: str = ""
+    device: Device | None = None
+    preparation: Preparation | None = None
+    epoch: int = 0
+    ideas: Mapping[str, Idea] = field(default_factory=_empty)
+    kernels: Mapping[str, Kernel] = field(default_factory=_empty)
+    rounds: Mapping[int, Round] = field(default_factory=_empty)
+    pinned: tuple[str, ...] = ()
+    pruned: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    started: Mapping[str, int] = field(default_factory=_empty)
+    """Work that began and has no result yet → in how many processes it began."""
+    broken: Mapping[str, str] = field(default_factory=_empty)
+    """Work that the engine could not perform → why. Cleared by a resume."""
+    closed: str | None = None
+    unknown: tuple[str, ...] = ()
+    """Kinds of events that this program does not know."""
+
+    @property
+    def next_idea(self) -> int:
+        return len(self.ideas) + 1
+
+    @property
+    def next_kernel(self) -> int:
+        return len(self.kernels) + 1
+
+
+class _Batch:
+    """Tables being folded: copied on the first write of a batch, frozen again at its end."""
+
+    def __init__(self, state: SessionState) -> None:
+        self.state = state
+        self.scalars: dict[str, Any] = {}
+        self._tables: dict[str, dict[Any, Any]] = {}
+
+    def get(self, name: str) -> Any:
+        return self.scalars[name] if name in self.scalars else getattr(self.state, name)
+
+    def set(self, **values: Any) -> None:
+        self.scalars.update(values)
+
+    def table(self, name: str) -> dict[Any, Any]:
+        if name not in self._tables:
+            self._tables[name] = dict(getattr(self.state, name))
+        return self._tables[name]
+
+    def peek(self, name: str) -> Mapping[Any, Any]:
+        table: Mapping[Any, Any] = self._tables[name] if name in self._tables else getattr(self.state, name)
+        return table
+
+    def idea(self, key: str, **changes: Any) -> None:
+        if key in self.peek("ideas"):
+            table = self.table("ideas")
+            table[key] = replace(table[key], **changes)
+
+    def kernel(self, key: str, **changes: Any) -> None:
+        if key in self.peek("kernels"):
+            table = self.table("kernels")
+            table[key] = replace(table[key], **changes)
+
+    def finish(self, *works: str) -> None:
+        """The work has a result: it is no longer under way nor broken."""
+        for name in ("started", "broken"):
+            for work in works:
+                if work in self.peek(name):
+                    del self.table(name)[work]
+
+    def frozen(self) -> SessionState:
+        tables: dict[str, Any] = {name: MappingProxyType(table) for name, table in self._tables.items()}
+        return replace(self.state, **self.scalars, **tables)
+
+
+def advance(state: SessionState, entries: Iterable[e.Entry]) -> SessionState:
+    """The state after ``entries``. ``advance(advance(s, a), b) == advance(s, a + b)`` field by field."""
+    batch = _Batch(state)
+    for entry in entries:
+        before = batch.get("at")
+        resumed = isinstance(entry.event, e.SessionOpened | e.SessionResumed)
+        gap = 0.0 if resumed or before == 0.0 else max(0.0, entry.at - before)
+        batch.set(seq=entry.seq, at=entry.at, active_seconds=batch.get("active_seconds") + gap)
+        _FOLDS[type(entry.event)](batch, entry, entry.event)
+    return batch.frozen()
+
+
+def _opened(b: _Batch, entry: e.Entry, ev: e.SessionOpened) -> None:
+    b.set(opened=ev, opened_at=entry.at, limits=ev.settings.limits, mode=ev.mode)
+
+
+def _resumed(b: _Batch, entry: e.Entry, ev: e.SessionResumed) -> None:
+    b.table("broken").clear()
+
+
+def _prepared(b: _Batch, entry: e.Entry, ev: e.SessionPrepared) -> None:
+    b.finish("prepare")
+    b.set(device=ev.device, preparation=ev.preparation, epoch=b.get("epoch") + 1)
+
+
+def _closed(b: _Batch, entry: e.Entry, ev: e.SessionClosed) -> None:
+    b.set(closed=ev.reason)
+
+
+def _reopened(b: _Batch, entry: e.Entry, ev: e.SessionReopened) -> None:
+    b.set(closed=None)
+
+
+def _round_opened(b: _Batch, entry: e.Entry, ev: e.RoundOpened) -> None:
+    b.table("rounds")[ev.round] = Round(ev.round, ev.parents, entry.at)
+
+
+def _round_closed(b: _Batch, entry: e.Entry, ev: e.RoundClosed) -> None:
+    rounds = b.table("rounds")
+    if ev.round in rounds:
+        rounds[ev.round] = replace(rounds[ev.round], closed=True)
+
+
+def _proposed(b: _Batch, entry: e.Entry, ev: e.IdeasProposed) -> None:
+    for idea in ev.ideas:
+        b.table("ideas")[idea.id] = Idea(idea.id, ev.round, idea.text, idea.parent, idea.author, idea.branch)
+    if ev.from_source:
+        b.finish(f"propose:{ev.round}")
+        rounds = b.table("rounds")
+        if ev.round in rounds:
+            rounds[ev.round] = replace(rounds[ev.round], answered=True, dropped=ev.dropped)
+
+
+def _edited(b: _Batch, entry: e.Entry, ev: e.IdeaEdited) -> None:
+    b.idea(ev.idea, text=ev.text, parent=ev.parent, branch=ev.branch, edited=True)
+
+
+def _selected(b: _Batch, entry: e.Entry, ev: e.IdeaSelected) -> None:
+    b.idea(ev.idea, status=IdeaStatus.SELECTED)
+
+
+def _rejected(b: _Batch, entry: e.Entry, ev: e.IdeaRejected) -> None:
+    b.idea(ev.idea, status=IdeaStatus.REJECTED, reason=ev.reason)
+
+
+def _parked(b: _Batch, entry: e.Entry, ev: e.IdeaParked) -> None:
+    b.idea(ev.idea, status=IdeaStatus.PARKED)
+
+
+def _drafted(b: _Batch, entry: e.Entry, ev: e.KernelDrafted) -> None:
+    kernels = b.table("kernels")
+    kernels[ev.kernel] = Kernel(
+        ev.kernel, ev.idea, ev.parent, ev.round, ev.author, ev.name, ev.dialect, ev.contract, ev.source,
+        MappingProxyType(dict(ev.tunables)), ev.seed, epoch=b.get("epoch"),
+    )  # fmt: skip
+    if ev.parent in kernels:
+        kernels[ev.parent] = replace(kernels[ev.parent], children=(*kernels[ev.parent].children, ev.kernel))
+    if ev.idea in b.peek("ideas"):
+        b.idea(ev.idea, kernels=(*b.peek("ideas")[ev.idea].kernels, ev.kernel))
+
+
+def _implemented(b: _Batch, entry: e.Entry, ev: e.IdeaImplemented) -> None:
+    b.finish(f"implement:{ev.idea}")
+    b.idea(ev.idea, implemented=True, note=ev.note)
+
+
+def _attempt_failed(b: _Batch, entry: e.Entry, ev: e.AttemptFailed) -> None:
+    _finish_kernel(b, ev.kernel)
+    b.kernel(ev.kernel, stage=Stage.REPAIR, failure=ev.failure, seconds=_spent(b, ev.kernel, ev.seconds))
+
+
+def _revised(b: _Batch, entry: e.Entry, ev: e.AttemptRevised) -> None:
+    b.finish(f"repair:{ev.kernel}:{ev.attempt - 1}")
+    b.kernel(ev.kernel, source=ev.source, attempt=ev.attempt, stage=Stage.BUILD, failure=None)
+
+
+def _works_of(kernel: str, attempt: int) -> tuple[str, ...]:
+    return tuple(f"{stage}:{kernel}:{attempt}" for stage in ("build", "verify", "measure", "repair"))
+
+
+def _spent(b: _Batch, kernel: str, seconds: float) -> float:
+    known = b.peek("kernels").get(kernel)
+    return (known.seconds if known else 0.0) + seconds
+
+
+def _finish_kernel(b: _Batch, kernel: str) -> None:
+    known = b.peek("kernels").get(kernel)
+    if known is not None:
+        b.finish(*_works_of(kernel, known.attempt))
+
+
+def _built(b: _Batch, entry: e.Entry, ev: e.KernelBuilt) -> None:
+    _finish_kernel(b, ev.kernel)
+    b.kernel(
+        ev.kernel, stage=Stage.VERIFY, artefact=ev.artefact, resources=ev.resources, build_log=ev.log,
+        seconds=_spent(b, ev.kernel, ev.seconds),
+    )  # fmt: skip
+
+
+def _verified(b: _Batch, entry: e.Entry, ev: e.KernelVerified) -> None:
+    _finish_kernel(b, ev.kernel)
+    b.kernel(
+        ev.kernel, stage=Stage.MEASURE, verification=ev.verification, measurement=ev.screen,
+        epoch=b.get("epoch"), seconds=_spent(b, ev.kernel, ev.seconds),
+    )  # fmt: skip
+
+
+def _measured(b: _Batch, entry: e.Entry, ev: e.KernelMeasured) -> None:
+    _finish_kernel(b, ev.kernel)
+    b.kernel(
+        ev.kernel, stage=Stage.MEASURED, measurement=ev.measurement, epoch=b.get("epoch"),
+        seconds=_spent(b, ev.kernel, ev.seconds),
+    )  # fmt: skip
+
+
+def _failed(b: _Batch, entry: e.Entry, ev: e.KernelFailed) -> None:
+    _finish_kernel(b, ev.kernel)
+    b.kernel(ev.kernel, stage=Stage.FAILED, failure=ev.failure, seconds=_spent(b, ev.kernel, ev.seconds))
+
+
+def _cancelled(b: _Batch, entry: e.Entry, ev: e.KernelCancelled) -> None:
+    _finish_kernel(b, ev.kernel)
+    b.kernel(ev.kernel, stage=Stage.CANCELLED, reason=ev.reason)
+
+
+def _kernel_reopened(b: _Batch, entry: e.Entry, ev: e.KernelReopened) -> None:
+    known = b.peek("kernels").get(ev.kernel)
+    if known is not None:
+        b.kernel(
+            ev.kernel, stage=Stage.BUILD, failure=None, verification=None, measurement=None, reason=ev.reason,
+            again=known.again + 1,
+        )  # fmt: skip
+
+
+def _pinned(b: _Batch, entry: e.Entry, ev: e.KernelPinned) -> None:
+    b.set(pinned=tuple(dict.fromkeys((*b.get("pinned"), ev.kernel))))
+
+
+def _unpinned(b: _Batch, entry: e.Entry, ev: e.KernelUnpinned) -> None:
+    b.set(pinned=tuple(k for k in b.get("pinned") if k != ev.kernel))
+
+
+def _pruned(b: _Batch, entry: e.Entry, ev: e.BranchPruned) -> None:
+    b.set(pruned=tuple(dict.fromkeys((*b.get("pruned"), ev.kernel))))
+
+
+def _branch_reopened(b: _Batch, entry: e.Entry, ev: e.BranchReopened) -> None:
+    b.set(pruned=tuple(k for k in b.get("pruned") if k != ev.kernel))
+
+
+def _note(b: _Batch, entry: e.Entry, ev: e.NoteAdded) -> None:
+    b.set(notes=(*b.get("notes"), Note(entry.at, entry.by, ev.target, ev.text)))
+
+
+def _mode(b: _Batch, entry: e.Entry, ev: e.ModeChanged) -> None:
+    b.set(mode=ev.mode)
+
+
+def _limits(b: _Batch, entry: e.Entry, ev: e.LimitsChanged) -> None:
+    b.set(limits=ev.limits)
+
+
+def _instructions(b: _Batch, entry: e.Entry, ev: e.InstructionsChanged) -> None:
+    b.set(instructions=ev.text)
+
+
+def _work_started(b: _Batch, entry: e.Entry, ev: e.WorkStarted) -> None:
+    started = b.table("started")
+    started[ev.work] = started.get(ev.work, 0) + 1
+
+
+def _work_failed(b: _Batch, entry: e.Entry, ev: e.WorkFailed) -> None:
+    b.finish(ev.work)
+    b.table("broken")[ev.work] = ev.reason
+
+
+def _unknown(b: _Batch, entry: e.Entry, ev: e.UnknownEvent) -> None:
+    b.set(unknown=(*b.get("unknown"), ev.kind))
+
+
+_FOLDS: Mapping[type, Callable[[_Batch, e.Entry, Any], None]] = {
+    e.SessionOpened: _opened,
+    e.SessionResumed: _resumed,
+    e.SessionPrepared: _prepared,
+    e.SessionClosed: _closed,
+    e.SessionReopened: _reopened,
+    e.RoundOpened: _round_opened,
+    e.RoundClosed: _round_closed,
+    e.IdeasProposed: _proposed,
+    e.IdeaEdited: _edited,
+    e.IdeaSelected: _selected,
+    e.IdeaRejected: _rejected,
+    e.IdeaParked: _parked,
+    e.KernelDrafted: _drafted,
+    e.IdeaImplemented: _implemented,
+    e.AttemptFailed: _attempt_failed,
+    e.AttemptRevised: _revised,
+    e.KernelBuilt: _built,
+    e.KernelVerified: _verified,
+    e.KernelMeasured: _measured,
+    e.KernelFailed: _failed,
+    e.KernelCancelled: _cancelled,
+    e.KernelReopened: _kernel_reopened,
+    e.KernelPinned: _pinned,
+    e.KernelUnpinned: _unpinned,
+    e.BranchPruned: _pruned,
+    e.BranchReopened: _branch_reopened,
+    e.NoteAdded: _note,
+    e.ModeChanged: _mode,
+    e.LimitsChanged: _limits,
+    e.InstructionsChanged: _instructions,
+    e.WorkStarted: _work_started,
+    e.WorkFailed: _work_failed,
+    e.UnknownEvent: _unknown,
+}

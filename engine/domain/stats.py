@@ -1,0 +1,82 @@
+"""Medians, intervals and the pairing of samples. Pure; random numbers come from a seed that the caller states.
+
+Times are positive and skewed, so ratios are averaged in logarithms. The unit of inference is the *process pair*: one process
+running the baseline, one running the kernel, interleaved block by block. Samples within a process share its memory layout and
+its luck, so more of them do not shrink the error that matters; more processes do (``Interval`` is Student's t over pairs).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, median, stdev
+
+from engine.domain.model import Interval
+
+_T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110,
+    2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""Two-sided 95 % quantiles of Student's t for 1, 2, 3 … 30 degrees of freedom."""
+
+
+def t95(degrees: int) -> float:
+    """Two-sided 95 % quantile of Student's t."""
+    if degrees < 1:
+        raise ValueError("an interval needs at least two values")
+    return _T95[degrees - 1] if degrees <= len(_T95) else 1.96 + 2.5 / degrees
+
+
+def median_interval(samples: Sequence[float]) -> Interval:
+    """Median with its distribution-free 95 % interval from order statistics (binomial, normal approximation)."""
+    ordered = sorted(samples)
+    n = len(ordered)
+    if n == 0:
+        raise ValueError("no samples")
+    half = 0.98 * math.sqrt(n)
+    low = max(0, math.floor(n / 2 - half))
+    high = min(n - 1, math.ceil(n / 2 + half))
+    return Interval(median(ordered), ordered[low], ordered[high])
+
+
+def pair_log_ratio(baseline_blocks: Sequence[Sequence[float]], kernel_blocks: Sequence[Sequence[float]]) -> float:
+    """log(baseline ÷ kernel) of one process pair: the median over block pairs of the ratio of block medians.
+
+    Blocks are paired in the order they ran, so that drift which is slower than a block cancels.
+    """
+    ratios = [math.log(median(b) / median(k)) for b, k in zip(baseline_blocks, kernel_blocks, strict=True) if b and k]
+    if not ratios:
+        raise ValueError("no block pairs")
+    return median(ratios)
+
+
+def ratio_interval(log_ratios: Sequence[float], floor: float = 0.0) -> Interval:
+    """Speedup with its 95 % interval from the log-ratios of process pairs.
+
+    ``floor`` is the smallest half-width (in logarithms) that the session's own A/A run allows anyone to claim.
+    """
+    centre = fmean(log_ratios)
+    n = len(log_ratios)
+    spread = t95(n - 1) * stdev(log_ratios) / math.sqrt(n) if n > 1 else math.inf
+    half = max(spread, floor)
+    if math.isinf(half):
+        return Interval(math.exp(centre), 0.0, math.inf)
+    return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
+
+
+def block_interval(baseline_blocks: Sequence[Sequence[float]], kernel_blocks: Sequence[Sequence[float]]) -> Interval:
+    """Speedup of a single process pair with the interval of its blocks: a screen, blind to process-to-process spread."""
+    ratios = [math.log(median(b) / median(k)) for b, k in zip(baseline_blocks, kernel_blocks, strict=True) if b and k]
+    return ratio_interval(ratios)
+
+
+def widened(interval: Interval, factor: float) -> Interval:
+    """The interval with its ends moved out by ``factor`` (≥ 1)."""
+    return Interval(interval.value, interval.low / factor, interval.high * factor)
+
+
+def significant(interval: Interval) -> str:
+    """``faster``, ``slower`` or ``undecided`` against 1.0."""
+    if interval.low > 1.0:
+        return "faster"
+    return "slower" if interval.high < 1.0 else "undecided"

@@ -1,0 +1,178 @@
+"""Effects still owed, and what came of them.
+
+``rules.next_work(state)`` derives the work from the state alone, so a search that was killed goes on where it stood.
+Results are plain values; ``rules.record`` turns a work and its result into events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engine.domain.model import Author, Blob, Contract, Device, Dialect, Failure, IdeaText, Measurement, Resources, Verification
+from engine.domain.preparation import Preparation
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Describe the device, try the gate, measure the baselines."""
+
+    @property
+    def key(self) -> str:
+        return "prepare"
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Ask the idea source for this round's ideas."""
+
+    round: int
+    parents: tuple[str, ...]
+    count: int
+
+    @property
+    def key(self) -> str:
+        return f"propose:{self.round}"
+
+
+@dataclass(frozen=True, slots=True)
+class Implement:
+    """Ask the code source for implementations of a selected idea."""
+
+    idea: str
+
+    @property
+    def key(self) -> str:
+        return f"implement:{self.idea}"
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    kernel: str
+    attempt: int
+
+    @property
+    def key(self) -> str:
+        return f"build:{self.kernel}:{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Several trials with fresh inputs, hold-out shapes, and a quick screen of the time."""
+
+    kernel: str
+    attempt: int
+
+    @property
+    def key(self) -> str:
+        return f"verify:{self.kernel}:{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Precise interleaved pairs against the baseline, in fresh processes."""
+
+    kernel: str
+    attempt: int
+
+    @property
+    def key(self) -> str:
+        return f"measure:{self.kernel}:{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Ask the author for a new source text, given the compiler's or the verifier's words."""
+
+    kernel: str
+    attempt: int
+    """The attempt that failed."""
+
+    @property
+    def key(self) -> str:
+        return f"repair:{self.kernel}:{self.attempt}"
+
+
+Work = Prepare | Propose | Implement | Build | Verify | Measure | Repair
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    device: Device
+    preparation: Preparation
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One idea as a source offers it."""
+
+    text: IdeaText
+    parent: str | None
+    author: Author
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    ideas: tuple[Proposal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDraft:
+    """A draft whose source is already a blob of the session."""
+
+    name: str
+    dialect: Dialect
+    contract: Contract
+    source: Blob
+    author: Author
+    tunables: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    drafts: tuple[StoredDraft, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    artefact: str
+    seconds: float
+    resources: tuple[Resources, ...] = ()
+    log: Blob = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    verification: Verification
+    screen: Measurement
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    measurement: Measurement
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The kernel failed this stage."""
+
+    failure: Failure
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    source: Blob
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """The engine could not perform the work; says nothing about the kernel."""
+
+    reason: str
+
+
+Result = Prepared | Proposals | Drafts | Built | Verified | Measured | Failed | Repaired | Impossible

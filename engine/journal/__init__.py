@@ -1,0 +1,1 @@
+"""How a session is kept: one append-only journal, blobs beside it, nothing else."""

@@ -1,0 +1,85 @@
+"""The bank: verified kernels of all sessions, offered as seeds. Nothing is kept for it; it is read from the journals.
+
+Knows which kernels are worth planting again. A session that cannot be read contributes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.domain import queries
+from engine.domain.errors import EspalierError
+from engine.domain.model import Blob, Contract, Dialect, Interval
+from engine.domain.state import Kernel, SessionState
+from engine.journal import store
+from engine.journal.blobs import Blobs
+
+
+@dataclass(frozen=True, slots=True)
+class BankEntry:
+    """A kernel that was verified and precisely measured, and where it comes from."""
+
+    problem: str
+    workload: str
+    dialect: Dialect
+    contract: Contract
+    device: str
+    baseline: str
+    speedup: Interval
+    idea: str
+    """Title of the idea that it implements."""
+    name: str
+    """File name or other origin of the source."""
+    source: Blob
+    source_path: Path
+    tunables: Mapping[str, int]
+    session: Path
+    kernel: str
+
+
+def bank() -> list[BankEntry]:
+    """All banked kernels, best first by the lower end of their speedup.
+
+    The same source with the same tunables on the same device and workload is one kernel, as the session with the latest
+    activity measured it.
+    """
+    found: dict[object, BankEntry] = {}
+    for _, entries in sorted(_contributions(), key=lambda pair: pair[0], reverse=True):
+        for entry in entries:
+            same = (entry.problem, entry.workload, entry.device, entry.source, tuple(sorted(entry.tunables.items())))
+            found.setdefault(same, entry)
+    return sorted(found.values(), key=lambda entry: (-entry.speedup.low, str(entry.session), entry.kernel))
+
+
+def banked(folder: Path, state: SessionState) -> tuple[BankEntry, ...]:
+    """What one session adds to the bank, best first. Raises JournalCorrupt when a source is named by no digest."""
+    entries = (_entry(folder, state, kernel) for kernel in queries.ranked(state) if _is_sound(kernel))
+    return tuple(entry for entry in entries if entry.source_path.is_file())
+
+
+def _contributions() -> Iterator[tuple[float, tuple[BankEntry, ...]]]:
+    for folder in store.folders():
+        try:
+            state = store.state_of(folder)
+            yield state.at, banked(folder, state)
+        except EspalierError:
+            continue  # `espalier sessions` says what is wrong with it
+
+
+def _is_sound(kernel: Kernel) -> bool:
+    return queries.is_precise(kernel) and kernel.measurement is not None and kernel.measurement.corroborated
+
+
+def _entry(folder: Path, state: SessionState, kernel: Kernel) -> BankEntry:
+    problem, workload = queries.settings_of(state)
+    speedup = queries.speedup(state, kernel)
+    assert speedup is not None, "ranked kernels have one"
+    assert state.device is not None, "measured kernels have a device"
+    idea = state.ideas.get(kernel.idea)
+    return BankEntry(
+        problem, workload, kernel.dialect, kernel.contract, state.device.name, queries.ranking_baseline(state), speedup,
+        idea.text.title if idea else "", kernel.name, kernel.source, Blobs(folder).path(kernel.source), dict(kernel.tunables),
+        folder, kernel.id,
+    )  # fmt: skip

@@ -1,0 +1,93 @@
+"""Payloads beside a journal, named by what they are: sources, logs, prompts, samples.
+
+Knows the folder ``blobs/`` and SHA-256; nothing of what the bytes mean. A name, once written, always means the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from engine.domain.errors import JournalCorrupt, JournalUnwritable
+from engine.domain.model import Blob
+
+FOLDER = "blobs"
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+def is_blob_name(text: str) -> bool:
+    """Whether the text has the form of a blob's name: 64 lower-case hexadecimal digits."""
+    return _NAME.fullmatch(text) is not None
+
+
+class Blobs:
+    """The payloads of one session. Writing is safe from several threads; nothing is written before the first ``put``."""
+
+    def __init__(self, session: Path) -> None:
+        """``session`` is the session's folder, not ``blobs/`` itself."""
+        self._folder = session / FOLDER
+
+    def path(self, name: Blob) -> Path:
+        """Where the blob lies, whether or not it is there. Raises JournalCorrupt when ``name`` cannot be one."""
+        if not is_blob_name(name):
+            raise JournalCorrupt(f"{name[:80]!r} is no name of a blob: the journal was changed by hand or is damaged")
+        return self._folder / name
+
+    def put(self, payload: bytes) -> Blob:
+        """Keeps the payload and returns its name; doing it again changes nothing.
+
+        The bytes reach the disk under a temporary name first, so a blob is whole or absent. Raises JournalUnwritable.
+        """
+        name = hashlib.sha256(payload).hexdigest()
+        target = self._folder / name
+        try:
+            if not _is_whole(target, len(payload)):
+                self._write(target, payload)
+        except OSError as error:
+            raise JournalUnwritable(
+                f"cannot keep {len(payload)} bytes in {self._folder} ({error.strerror}): free some space or make it writable"
+            ) from error
+        return name
+
+    def get(self, name: Blob) -> bytes:
+        """The payload. Raises JournalCorrupt when it is missing or its bytes no longer match its name."""
+        path = self.path(name)
+        try:
+            payload = path.read_bytes()
+        except FileNotFoundError as error:
+            raise JournalCorrupt(f"blob {name} is missing from {self._folder}: copy it from where the session came") from error
+        except OSError as error:
+            raise JournalCorrupt(f"blob {name} cannot be read from {self._folder} ({error.strerror})") from error
+        if hashlib.sha256(payload).hexdigest() != name:
+            raise JournalCorrupt(f"blob {name} in {self._folder} is damaged: its bytes do not match its name")
+        return payload
+
+    def text(self, name: Blob) -> str:
+        """The payload as UTF-8; bytes that are none become U+FFFD. Raises JournalCorrupt like ``get``."""
+        return self.get(name).decode("utf-8", "replace")
+
+    def _write(self, target: Path, payload: bytes) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=self._folder, prefix=".incoming-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(payload)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, target)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def _is_whole(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,80 @@
+"""Who may write a session: one process at a time, by an advisory lock that dies with it.
+
+Knows the file ``lock`` of a session's folder. The file stays when the lock is gone; what counts is the kernel's lock on it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from engine.domain.errors import JournalLocked, JournalUnwritable
+
+NAME = "lock"
+
+
+class WriterLock:
+    """An exclusive hold on a session's folder until ``release`` or the end of the process, however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        """Takes the lock at once. Raises JournalLocked naming the writer, JournalUnwritable when the folder is read-only."""
+        path = folder / NAME
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(self._handle, 200, 0).decode("ascii", "replace").split()
+            os.close(self._handle)
+            raise JournalLocked(_who(folder, holder)) from error
+        except OSError as error:
+            os.close(self._handle)
+            raise JournalUnwritable(f"{folder} cannot be locked ({error.strerror}): keep sessions on a local disk") from error
+        with suppress(OSError):
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, f"{os.getpid()} {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Lets another process write. Doing it again changes nothing."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def unwritable(place: Path, error: OSError, what: str = "session") -> JournalUnwritable:
+    """What a failed write to a place means to a person, and what to do about it."""
+    match error:
+        case FileNotFoundError() | NotADirectoryError():
+            advice = "put its folder back, or name another"
+        case PermissionError() | OSError(errno=errno.EROFS):
+            advice = (
+                "copy it to a folder that you can write to, and use the copy" if place.exists() else "name a folder of your own"
+            )
+        case _:
+            advice = "free some space and go on: all that was recorded before is kept"
+    return JournalUnwritable(f"{what} {place} cannot be written ({error.strerror}): {advice}")
+
+
+def _who(folder: Path, holder: list[str]) -> str:
+    if not holder or not holder[0].isdigit():
+        return f"session {folder} is being written by another process: close it there first"
+    pid, since = holder[0], f" since {holder[1]}" if len(holder) > 1 else ""
+    if _is_alive(int(pid)):
+        return f"session {folder} is being written by process {pid}{since}: close it there first, or only watch it here"
+    return f"session {folder} is still held by a process that {pid} started before it ended: end that one first"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,192 @@
+"""Where sessions live, what they are called, and what can be said of each at a glance.
+
+Knows folders and names, and reads journals to sum them up; makes and removes folders, and writes nothing into them. Whatever
+state one session is in, the others are still listed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+from engine.domain import queries
+from engine.domain.errors import EspalierError, JournalError
+from engine.domain.model import Interval
+from engine.domain.state import SessionState, advance
+from engine.journal import journal
+from engine.journal.blobs import FOLDER as BLOBS
+from engine.journal.lock import NAME as LOCK
+from engine.journal.lock import WriterLock, unwritable
+
+HOME = "ESPALIER_HOME"
+"""Environment variable: the folder that holds ``sessions/`` in place of the user's data folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """One line of a list of sessions. Of an unreadable one only name, folder, time, status and reason are known."""
+
+    name: str
+    folder: Path
+    status: Literal["open", "closed", "unreadable"]
+    reason: str
+    """Why it closed, or why it cannot be read."""
+    last_activity: float
+    """Time of the last event, seconds since the epoch; of an unreadable one, when its journal was last changed."""
+    problem: str = ""
+    workload: str = ""
+    device: str = ""
+    """The device's own name once the session is prepared, before that the one asked for."""
+    baseline: str = ""
+    best: Interval | None = None
+    """The incumbent's speedup over the baseline."""
+    incumbent: str = ""
+    rounds: int = 0
+    """Rounds opened after the first port."""
+    kernels: int = 0
+    verified: int = 0
+    best_so_far: tuple[float, ...] = ()
+    """Best speedup at the end of each round, for a sparkline."""
+    awaiting: int = 0
+    """Ideas that wait for a decision."""
+
+
+def sessions_root() -> Path:
+    """The folder that new sessions are made in; it need not exist yet."""
+    home = os.environ.get(HOME)
+    return (Path(home).expanduser() if home else platformdirs.user_data_path("espalier")) / "sessions"
+
+
+def shipped_root() -> Path | None:
+    """The recorded sessions that come with a checkout, if this is one that has them."""
+    checkout = Path(__file__).resolve().parents[2]
+    folder = checkout / "sessions"
+    return folder if (checkout / "pyproject.toml").is_file() and folder.is_dir() else None
+
+
+def new_folder(problem: str) -> Path:
+    """Makes an empty folder with a readable name that no other session has, e.g. ``softmax-2026-11-20-1``.
+
+    Raises JournalUnwritable.
+    """
+    root = sessions_root()
+    slug = re.sub(r"[^a-z0-9_]+", "-", Path(problem).stem.lower()).strip("-") or "session"
+    stem = f"{slug[:60]}-{datetime.now(UTC).astimezone():%Y-%m-%d}"
+    number = 1
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        while True:
+            folder = root / f"{stem}-{number}"
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return folder
+    except OSError as error:
+        raise unwritable(root, error, "the folder of sessions") from error
+
+
+def is_session(folder: Path) -> bool:
+    """Whether the folder holds a journal, readable or not."""
+    try:
+        return (folder / journal.NAME).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def folders() -> tuple[Path, ...]:
+    """Every session's folder, the user's own before the shipped ones, each sorted by name."""
+    found: list[Path] = []
+    for root in (sessions_root(), shipped_root()):
+        try:
+            found += sorted(folder for folder in root.iterdir() if is_session(folder)) if root else ()
+        except OSError:
+            continue
+    return tuple(found)
+
+
+def resolve(text: str) -> Path:
+    """The session that a person means: a folder, its journal, or the name of a session in the usual places.
+
+    Raises JournalError naming the sessions whose names are near when there is none.
+    """
+    here = Path(text).expanduser() if text else None
+    if here is not None and is_session(here):
+        return here
+    if here is not None and here.name == journal.NAME and is_session(here.parent):
+        return here.parent
+    known = folders()
+    for folder in known:
+        if folder.name == text:
+            return folder
+    names = list(dict.fromkeys(folder.name for folder in known))
+    near = [name for name in names if text and name.startswith(text)] or difflib.get_close_matches(text, names, 3, 0.5)
+    hint = f"did you mean {' or '.join(near[-3:])}?" if near else "`espalier sessions` lists those there are"
+    if here is not None and here.is_dir():
+        raise JournalError(f"{text} is a folder without a session (no {journal.NAME} in it): {hint}")
+    raise JournalError(f"there is no session {text[:200]!r}: {hint}")
+
+
+def state_of(folder: Path) -> SessionState:
+    """The state that a session's journal folds to. Raises JournalError and its kinds."""
+    return advance(SessionState(), journal.read(folder).entries)
+
+
+def summaries() -> list[SessionSummary]:
+    """All sessions, the latest activity first. Never raises for what a session's folder holds."""
+    return sorted((summary(folder) for folder in folders()), key=lambda s: s.last_activity, reverse=True)
+
+
+def summary(folder: Path) -> SessionSummary:
+    """One session at a glance; an unreadable one says why."""
+    try:
+        state = state_of(folder)
+    except EspalierError as error:
+        return SessionSummary(folder.name, folder, "unreadable", str(error), _changed(folder))
+    best = queries.incumbent(state)
+    asked = state.opened.device if state.opened else ""
+    problem, workload = queries.settings_of(state)
+    return SessionSummary(
+        folder.name, folder, "open" if state.closed is None else "closed", state.closed or "", state.at,
+        problem, workload, state.device.name if state.device else asked, queries.ranking_baseline(state),
+        queries.speedup(state, best) if best else None, best.id if best else "",
+        max(0, queries.last_round(state)), len(state.kernels), len(queries.verified(state)),
+        tuple(value for _, value in queries.best_by_round(state)), len(queries.pending_ideas(state)),
+    )  # fmt: skip
+
+
+def delete(folder: Path) -> None:
+    """Removes a session: its journal, what was set aside, its blobs, and the folder if nothing else is in it.
+
+    Raises JournalError when the folder is none, JournalLocked while a process writes it, JournalUnwritable.
+    """
+    if not is_session(folder):
+        raise JournalError(f"{folder} is no session, so it is not deleted")
+    lock = WriterLock(folder)
+    try:
+        own = [folder / journal.NAME, *folder.glob(f"{journal.TORN}-*"), folder / LOCK]
+        blobs = folder / BLOBS
+        for path in [*own, *(blobs.iterdir() if blobs.is_dir() else ())]:
+            path.unlink(missing_ok=True)
+        for place in (blobs, folder):
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    finally:
+        lock.release()
+
+
+def _changed(folder: Path) -> float:
+    try:
+        return (folder / journal.NAME).stat().st_mtime
+    except OSError:
+        return 0.0

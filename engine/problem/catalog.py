@@ -1,0 +1,235 @@
+"""Which problems there are, and how one is read from disk: shipped, a folder, or a single file. Nothing is run here.
+
+Knows folders, ``problem.toml`` and what makes a reference readable; nothing of tensors. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import Number, Problem, Workload
+from engine.problem import source
+
+REFERENCE = "reference.py"
+TABLE = "problem.toml"
+_LARGEST_FILE = 1 << 20
+_LONGEST_QUOTE = 80
+
+
+def problems_root() -> Path:
+    """The folder of the shipped problems: the checkout's when running from one, else the copy inside the wheel."""
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").is_file() and (checkout / "problems").is_dir():
+        return checkout / "problems"
+    return Path(__file__).resolve().parents[1] / "_shipped" / "problems"
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Names of the shipped problems, sorted."""
+    root = problems_root()
+    if not root.is_dir():
+        return ()
+    return tuple(sorted(entry.name for entry in root.iterdir() if (entry / REFERENCE).is_file()))
+
+
+def shipped() -> tuple[Problem, ...]:
+    """The shipped problems, sorted by name."""
+    return tuple(_from_folder(problems_root() / name, name) for name in shipped_names())
+
+
+def find(spec: str) -> Problem:
+    """The problem that ``spec`` names: a shipped name, a folder with a ``reference.py``, or a KernelBench file.
+
+    A shipped name wins over a folder of that name; ``./name`` means the folder. A file called ``reference.py``
+    stands for its folder. Raises ProblemError when there is none, or when it cannot be a problem, saying why.
+    """
+    if spec in shipped_names():
+        return _from_folder(problems_root() / spec, spec)
+    try:
+        path = Path(spec).expanduser()
+        if spec and path.is_dir():
+            return _from_folder(path, str(path))
+        if spec and path.is_file():
+            return _from_folder(path.parent, str(path)) if path.name == REFERENCE else _from_file(path)
+        exists = bool(spec) and path.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ProblemError(f"problem {_quoted(spec)} cannot be looked up ({_reason(error)}): {_ADVICE}") from error
+    raise ProblemError(_unknown(spec, exists))
+
+
+def folder(problem: Problem) -> Path | None:
+    """Where a problem's playbook and seeds lie; None for a single file, and where the folder is not on this machine."""
+    if problem.origin in shipped_names():
+        return problems_root() / problem.origin
+    path = Path(problem.origin)
+    try:
+        if path.name == REFERENCE:
+            path = path.parent
+        return path if problem.origin and (path / REFERENCE).is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
+def workload_for(problem: Problem, name: str) -> Workload:
+    """The workload called ``name``; where a problem has no ``small`` one, ``full`` answers for it.
+
+    Raises ProblemError listing the workloads there are.
+    """
+    found = problem.workload(name)
+    if found is None and name == "small":
+        found = problem.workload("full")
+    if found is None:
+        there = ", ".join(w.name for w in problem.workloads)
+        raise ProblemError(f"problem {problem.name} has no workload {_quoted(name)}: choose one of {there}")
+    return found
+
+
+_ADVICE = "`espalier problems` lists those that ship; a folder with reference.py or a KernelBench file is one too"
+
+
+def _unknown(spec: str, exists: bool) -> str:
+    if exists:
+        return f"problem {_quoted(spec)} is neither a file nor a folder: {_ADVICE}"
+    if spec.endswith(".py") or "/" in spec or "\\" in spec:
+        return f"problem file or folder {_quoted(spec)} does not exist: {_ADVICE}"
+    near = difflib.get_close_matches(spec.lower(), shipped_names(), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"no problem called {_quoted(spec)}: {hint}{_ADVICE}"
+
+
+def _quoted(text: str) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= _LONGEST_QUOTE else f"{shown[: _LONGEST_QUOTE - 2]}…'"
+
+
+def _reason(error: BaseException) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What ``problem.toml`` says."""
+
+    title: str = ""
+    workloads: tuple[Workload, ...] = ()
+    holdouts: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
+
+
+def _from_folder(path: Path, origin: str) -> Problem:
+    if not (path / REFERENCE).is_file():
+        raise ProblemError(f"folder {_quoted(str(path))} has no {REFERENCE}: a problem's folder holds one")
+    text = _read(path / REFERENCE)
+    table_path = path / TABLE
+    table = _table(_read(table_path), str(table_path)) if table_path.is_file() else _Table()
+    return _problem(path.resolve().name, origin, text, table, (str(path / REFERENCE), str(table_path)))
+
+
+def _from_file(path: Path) -> Problem:
+    return _problem(path.stem, str(path), _read(path), _Table(), (str(path), ""))
+
+
+def _problem(name: str, origin: str, text: str, table: _Table, files: tuple[str, str]) -> Problem:
+    reference, table_file = files
+    if not text.strip():
+        raise ProblemError(f"{reference}: empty: a problem defines {', '.join(source.ENTRY_POINTS)}")
+    tree = source.parse(text, reference)
+    source.check_entry_points(tree, reference)
+    assigned = source.assigned_names(tree)
+    for workload in (*table.workloads, *(h for hs in table.holdouts.values() for h in hs)):
+        for setting in workload.settings:
+            if setting not in assigned:
+                raise ProblemError(
+                    f"{table_file}: workload {workload.name} sets {setting}, which {REFERENCE} does not assign "
+                    "at its top level: correct the name in one of them"
+                )
+    workloads = table.workloads or (Workload("full", source.plain_numbers(tree)),)
+    return Problem(
+        name=name,
+        title=table.title or name.strip("_").replace("_", " "),
+        reference=text,
+        digest=_digest(text, workloads, table.holdouts),
+        workloads=workloads,
+        holdouts=table.holdouts,
+        origin=origin,
+    )
+
+
+def _digest(text: str, workloads: tuple[Workload, ...], holdouts: Mapping[str, tuple[Workload, ...]]) -> str:
+    rest = {
+        "workloads": [[w.name, dict(w.settings)] for w in workloads],
+        "holdouts": {name: [dict(h.settings) for h in hs] for name, hs in holdouts.items()},
+    }
+    canonical = json.dumps([text, rest], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def _read(path: Path) -> str:
+    """A text file's contents with line feeds alone; ProblemError when it is no text or cannot be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise ProblemError(f"{path}: cannot be read ({_reason(error)}): check the file and its permissions") from error
+    if len(data) > _LARGEST_FILE:
+        raise ProblemError(f"{path}: larger than 1 MiB: is it a reference?")
+    if b"\0" in data:
+        raise ProblemError(f"{path}: a binary file: a problem is text, Python in KernelBench's format")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ProblemError(f"{path}, line {line}: not UTF-8 text: save it as UTF-8") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _table(text: str, origin: str) -> _Table:
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ProblemError(f"{origin}: not valid TOML ({_reason(error)}): correct it") from error
+    unknown = sorted(data.keys() - {"title", "workloads", "holdouts"})
+    if unknown:
+        raise ProblemError(f"{origin}: unknown entry {_quoted(unknown[0])}: there are title, workloads and holdouts")
+    title = data.get("title", "")
+    if not isinstance(title, str):
+        raise ProblemError(f"{origin}: title must be a string")
+    workloads = {
+        name: Workload(name, _settings(value, f"workloads.{name}", origin))
+        for name, value in _mapping(data.get("workloads", {}), "workloads", origin).items()
+    }
+    holdouts: dict[str, tuple[Workload, ...]] = {}
+    for name, entries in _mapping(data.get("holdouts", {}), "holdouts", origin).items():
+        if name not in workloads:
+            raise ProblemError(f"{origin}: holdouts.{name} belongs to no workload: add [workloads.{name}] or rename it")
+        if not isinstance(entries, list):
+            raise ProblemError(f"{origin}: holdouts.{name} must be a list: write [[holdouts.{name}]]")
+        holdouts[name] = tuple(
+            Workload(f"{name}-holdout-{number}", {**workloads[name].settings, **_settings(entry, where, origin)})
+            for number, entry in enumerate(entries, 1)
+            for where in (f"holdouts.{name} number {number}",)
+        )
+    return _Table(title, tuple(workloads.values()), holdouts)
+
+
+def _mapping(value: object, where: str, origin: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ProblemError(f"{origin}: {where} must be a table: write [{where}]")
+    return value
+
+
+def _settings(value: object, where: str, origin: str) -> dict[str, Number]:
+    settings: dict[str, Number] = {}
+    for name, number in _mapping(value, where, origin).items():
+        if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(number):
+            raise ProblemError(f"{origin}: {where}: {name} must be a finite number, not {_quoted(str(number))}")
+        settings[name] = number
+    return settings

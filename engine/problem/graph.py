@@ -1,0 +1,284 @@
+"""Tracing: a model's forward pass → the plain ATen graph of graph_ir.py. Imports torch.
+
+Knows how to make a forward functional (no mutation, no composite operators, parameters and buffers as operands) and how to write
+the result down. Does not know what an operator means, nor how a kernel for it would look.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+import torch
+from torch import fx, nn
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+
+from engine.domain.model import Role
+from engine.problem.graph_ir import Argument, Graph, Node, Ref, Table, TensorType, Unsupported
+from engine.problem.loading import Loaded, plain_tensors
+from engine.problem.randomness import seeded
+from engine.problem.reference import Reference
+from engine.problem.values import map_arguments, results, tensors
+
+LARGEST_TABLE = 4096
+"""Elements of a tensor constant that may be written into a kernel's source."""
+
+FURTHER = (
+    "native_layer_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit_no_training",
+    "_fused_rms_norm",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_trilinear3d",
+    "upsample_bicubic2d",
+    "grid_sampler_2d",
+    "nll_loss_forward",
+    "nll_loss2d_forward",
+    "_trilinear",
+    "renorm",
+)
+"""Operators to take apart beyond core ATen, where the installed torch knows how."""
+
+WHOLE = ("_softmax", "_log_softmax", "_safe_softmax", "native_group_norm")
+"""Operators that are easier to read whole."""
+
+PASSES = 3
+"""Taking operators apart can bring mutations back; the graph is traced again until there are none."""
+
+
+def trace_reference(reference: Reference) -> Graph | Unsupported:
+    """The graph of one workload of a problem, its operands named as in the signature.
+
+    The model and its inputs are made without contents where that can be, so that a large workload costs no memory. Raises
+    ProblemError when the reference itself fails.
+    """
+    signature = reference.signature()
+    labels = [o.name for o in signature.of(Role.INPUT, Role.PARAMETER, Role.BUFFER)]
+    imagined = _imagined(reference, labels)
+    if isinstance(imagined, Graph):
+        return imagined
+    return trace(reference.model(0), reference.inputs(0), labels)
+
+
+def _imagined(reference: Reference, labels: Sequence[str]) -> Graph | Unsupported:
+    try:
+        loaded = Loaded(reference.problem, reference.workload)
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), seeded(0, reference.device):
+            inputs, model = loaded.make_inputs(reference.device), loaded.make_model(reference.device)
+        return trace(model, inputs, labels)
+    except Exception as error:  # a reference that looks at contents while it is made; the caller makes it for real
+        return Unsupported(f"contents of tensors before there are any ({type(error).__name__})")
+
+
+def trace(model: nn.Module, arguments: Sequence[object], labels: Sequence[str]) -> Graph | Unsupported:
+    """The forward pass of ``model`` as it is now (training or evaluation mode) on ``arguments``.
+
+    Nothing is computed: shapes and dtypes are all that is used of the arguments. ``labels`` are the operands' names: one for each
+    tensor among ``arguments`` in order, then one for each parameter, buffer and tensor kept as a plain attribute. Raises
+    ValueError where they do not fit.
+    """
+    places = _places(model)
+    state = [tensor for _, _, tensor in places]
+    own = list(tensors(tuple(arguments)))
+    operands = [tensor.detach() for tensor in (*own, *state)]
+    if len(labels) != len(operands):
+        raise ValueError(f"the model has {len(operands)} operands, but {len(labels)} names were given")
+
+    def forward(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        fresh = iter(given)
+        swapped = map_arguments(lambda _: next(fresh), tuple(arguments))
+        with _held(model, dict(zip(map(id, state), fresh, strict=True))):
+            return tuple(results(model(*swapped), torch.device("cpu")))
+
+    try:
+        module = _functional(forward, operands)
+    except Exception as error:  # whatever the reference's own Python does under a tracer ends here, as an answer
+        reason = (str(error).strip().splitlines() or [""])[0].strip()[:160]
+        return Unsupported(f"a forward pass that cannot be traced ({type(error).__name__}: {reason})")
+    return _written(module, tuple(labels), operands)
+
+
+Place = tuple[dict[str, Any], str, torch.Tensor]
+"""Where a module keeps a tensor: the dictionary, the name in it, the tensor."""
+
+
+def _places(model: nn.Module) -> list[Place]:
+    """Every parameter, buffer and plain tensor of a model once, in the order of a signature's operands."""
+    found: list[Place] = []
+    for name, _ in model.named_parameters():
+        owner, _, leaf = name.rpartition(".")
+        held = model.get_submodule(owner)._parameters
+        found.append((held, leaf, cast(torch.Tensor, held[leaf])))
+    for name, _ in model.named_buffers():
+        owner, _, leaf = name.rpartition(".")
+        kept = model.get_submodule(owner)._buffers
+        found.append((kept, leaf, cast(torch.Tensor, kept[leaf])))
+    for module in model.modules():
+        found += [(vars(module), name, tensor) for name, tensor in plain_tensors(module)]
+    return found
+
+
+@contextmanager
+def _held(model: nn.Module, fresh: dict[int, torch.Tensor]) -> Iterator[None]:
+    """Put other tensors wherever the model keeps those whose ids are given, for a while; shared ones everywhere."""
+    changed: list[Place] = []
+    for module in model.modules():
+        for held in (module._parameters, module._buffers, vars(module)):
+            changed += [(held, n, t) for n, t in held.items() if isinstance(t, torch.Tensor) and id(t) in fresh]
+    try:
+        for held, name, tensor in changed:
+            held[name] = fresh[id(tensor)]
+        yield
+    finally:
+        for held, name, tensor in changed:
+            held[name] = tensor
+
+
+def _functional(forward: Callable[..., tuple[torch.Tensor, ...]], tensors: list[torch.Tensor]) -> fx.GraphModule:
+    table = _decompositions()
+    module: Callable[..., object] = forward
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        fast = torch.backends.mha.get_fastpath_enabled()
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        torch.backends.mha.set_fastpath_enabled(False)
+        for _ in range(PASSES):
+            traced = make_fx(functionalize(module), decomposition_table=table, tracing_mode="fake")(*tensors)
+            module = traced
+            if not any(_mutates(node) for node in traced.graph.nodes):
+                break
+    return traced
+
+
+def _decompositions() -> dict[object, Callable[..., object]]:
+    packets = [getattr(torch.ops.aten, name) for name in FURTHER if hasattr(torch.ops.aten, name)]
+    table = {**core_aten_decompositions(), **get_decompositions(packets)}
+    return {operator: rule for operator, rule in table.items() if _packet(operator) not in WHOLE}
+
+
+def _packet(operator: object) -> str:
+    """The name of an operator without namespace and overload."""
+    return str(operator).removeprefix("aten.").partition(".")[0]
+
+
+def _mutates(node: fx.Node) -> bool:
+    """Whether a node changes a tensor in place, other than writing a buffer back at the end."""
+    if not isinstance(node.target, OpOverload) or not node.target._schema.is_mutable:
+        return False
+    return not (node.target is torch.ops.aten.copy_.default and _node(node.args[0]).op == "placeholder")
+
+
+def _node(value: object) -> fx.Node:
+    if not isinstance(value, fx.Node):
+        raise TypeError(f"not a node of a graph: {value!r}")
+    return value
+
+
+def _written(module: fx.GraphModule, names: tuple[str, ...], tensors: list[torch.Tensor]) -> Graph | Unsupported:
+    """Write the nodes that the outputs need down as plain data."""
+    nodes = list(module.graph.nodes)
+    output = next(node for node in nodes if node.op == "output")
+    results = [_node(value) for value in pytree.tree_leaves(output.args[0]) if value is not None]
+    needed: set[fx.Node] = set(results)
+    for node in reversed(nodes):
+        if node in needed and node.op != "placeholder":
+            needed.update(node.all_input_nodes)
+    called = {node: names[i] for i, node in enumerate(n for n in nodes if n.op == "placeholder")}
+    called |= {node: f"{node.name}_" if node.name in names else node.name for node in nodes if node.op != "placeholder"}
+    tables: list[Table] = []
+    written: list[Node] = []
+    for node in nodes:
+        if node not in needed or node.op in ("placeholder", "output"):
+            continue
+        match node.op:
+            case "get_attr":
+                constant = _constant(called[node], _attribute(module, str(node.target)))
+                if isinstance(constant, Unsupported):
+                    return constant
+                tables.append(constant)
+            case "call_function":
+                written.append(_applied(node, called))
+            case _:
+                return Unsupported(f"a forward pass with a call that is no ATen operator ({node.target})")
+    kinds = tuple((name, _kind(tensor)) for name, tensor in zip(names, tensors, strict=True))
+    return Graph(kinds, tuple(tables), tuple(written), tuple(called[node] for node in results))
+
+
+def _attribute(module: fx.GraphModule, path: str) -> torch.Tensor:
+    found: object = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, torch.Tensor):
+        raise TypeError(f"the traced graph holds {path}, which is no tensor")
+    return found
+
+
+def _constant(name: str, tensor: torch.Tensor) -> Table | Unsupported:
+    if tensor.numel() > LARGEST_TABLE:
+        return Unsupported(
+            f"a constant tensor of {tensor.numel()} elements that is neither a parameter nor a buffer",
+            "register it as a buffer of the model, or write the kernel by hand with --empty",
+        )
+    if tensor.is_complex():
+        return Unsupported("complex numbers")
+    return Table(name, _kind(tensor), tuple(tensor.detach().flatten().tolist()))
+
+
+def _kind(value: torch.Tensor) -> TensorType:
+    return TensorType(tuple(int(extent) for extent in value.shape), str(value.dtype).removeprefix("torch."))
+
+
+def _applied(node: fx.Node, called: dict[fx.Node, str]) -> Node:
+    value = node.meta.get("val")
+    values = value if isinstance(value, list | tuple) else [value]
+    results = tuple(_kind(v) if isinstance(v, torch.Tensor) else None for v in values)
+    if node.target is operator.getitem:
+        source, index = node.args
+        return Node(
+            called[node], "getitem", {"x": _argument(source, called), "index": _argument(index, called)}, results
+        )
+    if not isinstance(node.target, OpOverload):
+        return Node(called[node], str(node.target), {}, results)
+    target = node.target
+    arguments: dict[str, Argument] = {}
+    for place, declared in enumerate(target._schema.arguments):
+        if place < len(node.args):
+            given = node.args[place]
+        else:
+            given = node.kwargs.get(declared.name, declared.default_value)
+        arguments["x" if declared.name in ("self", "input") else declared.name] = _argument(given, called)
+    namespace, _, name = target._schema.name.partition("::")
+    overload = target._schema.overload_name or "default"
+    return Node(called[node], f"{name if namespace == 'aten' else target._schema.name}.{overload}", arguments, results)
+
+
+def _argument(value: object, called: dict[fx.Node, str]) -> Argument:
+    match value:
+        case fx.Node():
+            return Ref(called[value])
+        case list() | tuple():
+            return tuple(_argument(v, called) for v in value)
+        case torch.dtype():
+            return str(value).removeprefix("torch.")
+        case bool() | int() | float() | str() | None:
+            return value
+        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            return int(value) if isinstance(value, torch.SymInt) else float(value)
+        case _:
+            return None

@@ -1,0 +1,203 @@
+"""``problem.h``: what a kernel's source may know of the workload it is compiled for, as macros and types.
+
+The macros and the names of plan expressions come from one list, so that they can never disagree. Knows C's spelling of
+numbers and element types; nothing of where the signature came from, of tunables, or of compilers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import Dialect, Number, Operand, Signature
+from engine.problem import names
+
+_PLAIN_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int8": "std::int8_t",
+    "int16": "std::int16_t",
+    "int32": "std::int32_t",
+    "int64": "std::int64_t",
+    "uint8": "std::uint8_t",
+    "uint16": "std::uint16_t",
+    "uint32": "std::uint32_t",
+    "uint64": "std::uint64_t",
+    "bool": "unsigned char",
+}
+_SPECIAL_TYPES = {
+    Dialect.CUDA: {
+        "float16": ("__half", "cuda_fp16.h"),
+        "bfloat16": ("__nv_bfloat16", "cuda_bf16.h"),
+        "float8_e4m3fn": ("__nv_fp8_e4m3", "cuda_fp8.h"),
+        "float8_e5m2": ("__nv_fp8_e5m2", "cuda_fp8.h"),
+    },
+    Dialect.CPP: {"float16": ("_Float16", ""), "bfloat16": ("bf16", "")},
+}
+_LARGEST = 2**64 - 1
+_SMALLEST = -(2**63)
+
+_BF16 = """\
+/* A bfloat16 value: the upper half of a float's bits. Reads as a float; writing rounds to nearest even. */
+struct bf16 {
+    std::uint16_t bits;
+    bf16() = default;
+    bf16(float value) {
+        std::uint32_t wide;
+        std::memcpy(&wide, &value, sizeof wide);
+        if ((wide & 0x7fffffffu) > 0x7f800000u) {
+            bits = static_cast<std::uint16_t>((wide >> 16) | 0x40u);
+        } else {
+            bits = static_cast<std::uint16_t>((wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
+        }
+    }
+    operator float() const {
+        const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
+        float value;
+        std::memcpy(&value, &wide, sizeof value);
+        return value;
+    }
+};
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Macro:
+    name: str
+    value: Number
+
+
+def render(signature: Signature, dialect: Dialect, workload_name: str) -> str:
+    """The text of ``problem.h`` for one workload, for sources in ``cuda`` or ``cpp``.
+
+    Raises ProblemError for an operand whose element type the dialect has no name for, and for the ``python`` dialect,
+    which includes nothing.
+    """
+    if dialect is Dialect.PYTHON:
+        raise ProblemError("a python kernel has no problem.h: it is called with tensors; use the cpp or cuda dialect")
+    lines = [
+        f"/* Generated for the workload {_comment(workload_name)}: do not edit. */",
+        "#ifndef ESPALIER_PROBLEM_H",
+        "#define ESPALIER_PROBLEM_H",
+        "",
+        *_includes(signature, dialect),
+        "",
+        f"#define ESPALIER_WORKLOAD {_string(workload_name)}",
+        "",
+    ]
+    constants, shapes = _tables(signature)
+    if constants:
+        lines += ["/* The reference's numbers and scalar arguments. */"]
+        lines += [_define(macro) for macro in constants]
+        lines += [""]
+    if dialect is Dialect.CPP and any(o.dtype == "bfloat16" for o in signature.operands):
+        lines += [_BF16]
+    for operand, macros in zip(signature.operands, shapes, strict=True):
+        lines += _operand(operand, macros, dialect)
+    lines += ["#endif"]
+    return "\n".join(lines) + "\n"
+
+
+def plan_names(signature: Signature, units: int) -> dict[str, Number]:
+    """What an expression of a plan can name: every numeric macro of the header, and ``SMS``, the device's ``units``."""
+    constants, shapes = _tables(signature)
+    table = {macro.name: macro.value for macro in constants}
+    for macros in shapes:
+        table.update((macro.name, macro.value) for macro in macros)
+    return table | {"SMS": units}
+
+
+def element_type(operand: Operand, dialect: Dialect) -> str:
+    """How C++ spells an operand's element type in a dialect; ProblemError where it cannot."""
+    special = _SPECIAL_TYPES.get(dialect, {}).get(operand.dtype)
+    plain = _PLAIN_TYPES.get(operand.dtype)
+    if special is None and plain is None:
+        raise ProblemError(
+            f"operand {operand.name} holds {operand.dtype}, which {dialect} kernels have no type for: "
+            "write the kernel in the python dialect"
+        )
+    return special[0] if special is not None else str(plain)
+
+
+def has_type(operand: Operand) -> bool:
+    """Whether every compiled dialect has a name for the operand's element type."""
+    return operand.dtype in _PLAIN_TYPES or all(operand.dtype in table for table in _SPECIAL_TYPES.values())
+
+
+def _includes(signature: Signature, dialect: Dialect) -> Iterator[str]:
+    kinds = {o.dtype for o in signature.operands}
+    yield "#include <cstddef>"
+    yield "#include <cstdint>"
+    if dialect is Dialect.CPP and "bfloat16" in kinds:
+        yield "#include <cstring>"
+    special = _SPECIAL_TYPES[dialect]
+    headers = {special[kind][1] for kind in kinds if kind in special} - {""}
+    yield from (f"#include <{header}>" for header in sorted(headers))
+
+
+def _tables(signature: Signature) -> tuple[list[_Macro], list[list[_Macro]]]:
+    """The constants, and for each operand its own macros; no name occurs twice, an operand's come first."""
+    taken = {names.identifier(o.name) for o in signature.operands}
+    shapes: list[list[_Macro]] = []
+    for operand in signature.operands:
+        values = dict(_shape(operand))
+        stem = names.macro(operand.name)
+        while any(f"{stem}_{suffix}" in taken for suffix in values):
+            stem += "_"
+        shapes.append([_Macro(f"{stem}_{suffix}", value) for suffix, value in values.items()])
+        taken.update(macro.name for macro in shapes[-1])
+    constants: list[_Macro] = []
+    for name, value in signature.constants.items():
+        if not _expressible(value):
+            continue
+        free = names.free(names.macro(name), taken.__contains__)
+        taken.add(free)
+        constants.append(_Macro(free, value))
+    return constants, shapes
+
+
+def _shape(operand: Operand) -> Iterator[tuple[str, int]]:
+    yield "NUMEL", math.prod(operand.shape)
+    yield "RANK", len(operand.shape)
+    yield from ((f"DIM{axis}", size) for axis, size in enumerate(operand.shape))
+
+
+def _operand(operand: Operand, macros: list[_Macro], dialect: Dialect) -> Iterator[str]:
+    shape = " x ".join(str(size) for size in operand.shape) or "one value"
+    yield f"/* {_comment(operand.name)}: {operand.role}, {shape}, {operand.dtype}, contiguous, row-major. */"
+    yield f"typedef {element_type(operand, dialect)} {names.type_name(operand.name)};"
+    yield from (_define(macro) for macro in macros)
+    yield ""
+
+
+def _define(macro: _Macro) -> str:
+    return f"#define {macro.name} {literal(macro.value)}"
+
+
+def _expressible(value: Number) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return _SMALLEST <= value <= _LARGEST
+
+
+def literal(value: Number) -> str:
+    """A finite number as C and C++ spell it; negative ones in parentheses, so that they stand in any expression."""
+    if isinstance(value, float):
+        text = repr(abs(value))
+        return f"(-{text})" if math.copysign(1.0, value) < 0 else text
+    if value == _SMALLEST:
+        return "(-9223372036854775807 - 1)"
+    if value > 2**63 - 1:
+        return f"{int(value)}u"
+    return f"({int(value)})" if value < 0 else str(int(value))
+
+
+def _string(text: str) -> str:
+    plain = "".join(c if " " <= c <= "~" and c not in '"\\?' else "_" for c in text)
+    return f'"{plain}"'
+
+
+def _comment(text: str) -> str:
+    return _string(text)[1:-1].replace("*/", "*_").replace("/*", "/_")

@@ -1,0 +1,206 @@
+"""Running a reference's file: the module with a workload's settings in it, its inputs and its model. Imports torch.
+
+Everything the file raises leaves here as a ProblemError with the file's own line. Knows KernelBench's calling
+conventions; nothing of operands, outputs or precision.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import linecache
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import Problem, Workload
+from engine.problem import source
+from engine.problem.values import contiguous, map_arguments
+
+_COUNT = itertools.count()
+_LONGEST_REASON = 240
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+_ARGUMENTS_AND_KEYWORDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Construction:
+    """The arguments of ``Model``: what ``get_init_inputs`` returned, by position and by name."""
+
+    positional: tuple[object, ...]
+    named: Mapping[str, object]
+
+
+class Loaded:
+    """One fresh execution of a reference with the settings of one workload.
+
+    ``file`` is the name that messages and tracebacks give; ``module`` the module itself.
+    """
+
+    def __init__(self, problem: Problem, workload: Workload) -> None:
+        self.file = _file_name(problem)
+        self._workload = workload
+        self.tree = source.parse(problem.reference, self.file)
+        source.check_entry_points(self.tree, self.file)
+        tree = source.with_settings(self.tree, workload.settings)
+        self.module = ModuleType(f"espalier_reference_{next(_COUNT)}")
+        self.module.__file__ = self.file
+        # Tracebacks, inspect.getsource and torch.jit read a class's source through these two tables.
+        sys.modules[self.module.__name__] = self.module
+        lines = problem.reference.splitlines(keepends=True)
+        linecache.cache[self.file] = (len(problem.reference), None, lines, self.file)
+        with self.explained("running the file"):
+            exec(compile(tree, self.file, "exec", dont_inherit=True), self.module.__dict__)
+        model = getattr(self.module, "Model", None)
+        if not (isinstance(model, type) and issubclass(model, nn.Module)):
+            raise ProblemError(f"{self.file}: Model is not a subclass of torch.nn.Module: derive it from nn.Module")
+        self.model_class: type[nn.Module] = model
+
+    def make_inputs(self, device: torch.device) -> tuple[object, ...]:
+        """``get_inputs()`` with ``device`` as the default one; tensors detached, contiguous and all on ``device``."""
+        get_inputs = self._function("get_inputs")
+        with self.explained("get_inputs()", device), torch.no_grad():
+            given = self._on(device, get_inputs)
+            if isinstance(given, Tensor):
+                given = (given,)
+            if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+                raise ProblemError(
+                    f"{self.file}: get_inputs() returns a {type(given).__name__}: return the list of forward's arguments"
+                )
+            return map_arguments(lambda t: contiguous(t.to(device)), tuple(given))
+
+    def make_model(self, device: torch.device) -> nn.Module:
+        """``Model(*get_init_inputs())`` made on the CPU as KernelBench does, then moved; its mode is left alone."""
+        construction = self.construction()
+        with self.explained("making Model(*get_init_inputs())", device), torch.no_grad():
+            model = self.model_class(*construction.positional, **construction.named)
+            # Module.to cannot convert tensors without contents; those are made in place.
+            if any(t.device != device for t in (*model.parameters(), *model.buffers())):
+                model = model.to(device)
+            for module in model.modules():
+                for name, tensor in plain_tensors(module):
+                    vars(module)[name] = tensor.detach().to(device)
+            return model
+
+    def construction(self) -> Construction:
+        """What ``get_init_inputs`` says, as arguments.
+
+        A list is positional; a dictionary, or one that ends a list, is by name where its keys are parameters of
+        ``Model``; ``[[...], {...}]`` is both.
+        """
+        with self.explained("get_init_inputs()"):
+            given = self._function("get_init_inputs")()
+        if isinstance(given, Mapping):
+            return Construction((), dict(given))
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+            given = () if given is None else (given,)
+        items = tuple(given)
+        if items and isinstance(items[-1], Mapping):
+            named = {str(key): value for key, value in items[-1].items()}
+            both = len(items) == _ARGUMENTS_AND_KEYWORDS and isinstance(items[0], list | tuple)
+            for positional in ([tuple(items[0])] if both else []) + [items[:-1]]:
+                if self._binds(positional, named):
+                    return Construction(positional, named)
+        return Construction(items, {})
+
+    def init_arguments(self) -> dict[str, object]:
+        """Model's arguments by the names of ``__init__``'s parameters; defaults are left out."""
+        construction = self.construction()
+        try:
+            bound = inspect.signature(self.model_class.__init__).bind(None, *construction.positional, **construction.named)
+        except (TypeError, ValueError):
+            return {}
+        return dict(itertools.islice(bound.arguments.items(), 1, None))
+
+    def forward_names(self, count: int) -> list[str]:
+        """A name for each of ``count`` positional arguments of ``forward``: its parameter's, numbered for ``*args``."""
+        try:
+            parameters = list(inspect.signature(self.model_class.forward).parameters.values())[1:]
+        except (TypeError, ValueError):
+            parameters = []
+        found: list[str] = []
+        for parameter in parameters:
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                found += [f"{parameter.name}{i}" for i in range(count - len(found))]
+                break
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                found.append(parameter.name)
+        return (found + [f"arg{i}" for i in range(len(found), count)])[:count]
+
+    @contextmanager
+    def explained(self, doing: str, device: torch.device | None = None) -> Iterator[None]:
+        """Turn what the reference raises within into a ProblemError: file, line, what was being done, the exception."""
+        try:
+            yield
+        except ProblemError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ProblemError(self._explanation(doing, device, error)) from error
+
+    def _explanation(self, doing: str, device: torch.device | None, error: BaseException) -> str:
+        where = f"{self.file}{self._line(error)}"
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
+        if is_out_of_memory(error):
+            return (
+                f"{where}: {doing} with workload {self._workload.name} needs more memory than "
+                f"{device or 'this machine'} has free: choose a smaller workload or free the device"
+            )
+        remedy = "install it, or put what is needed into the file itself" if isinstance(error, ImportError) else ""
+        remedy = remedy or "correct the reference or the workload's settings"
+        return f"{where}: {doing} with workload {self._workload.name} raised {type(error).__name__}: {reason}: {remedy}"
+
+    def _line(self, error: BaseException) -> str:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == self.file]
+        return f", line {lines[-1]}" if lines else ""
+
+    def _on(self, device: torch.device, function: Callable[[], object]) -> object:
+        if device.type == "cpu":
+            return function()
+        try:
+            with device:
+                return function()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+        # Some references bind themselves to the CPU (a generator of their own, NumPy): then they are moved afterwards.
+        return function()
+
+    def _function(self, name: str) -> Callable[[], object]:
+        function = getattr(self.module, name, None)
+        if not callable(function):
+            raise ProblemError(f"{self.file}: {name} is not a function: define it as KernelBench does")
+        return function  # type: ignore[no-any-return]
+
+    def _binds(self, positional: tuple[object, ...], named: Mapping[str, object]) -> bool:
+        try:
+            inspect.signature(self.model_class.__init__).bind(None, *positional, **named)
+        except (TypeError, ValueError):
+            return False
+        return True
+
+
+def plain_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Tensors that a module keeps as ordinary attributes, which ``state_dict`` and ``.to`` do not see."""
+    return [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, on a device or on the machine."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _OUT_OF_MEMORY)
+
+
+def _file_name(problem: Problem) -> str:
+    if not problem.origin:
+        return f"{problem.name}/reference.py"
+    path = Path(problem.origin)
+    return str(path) if path.suffix == ".py" else str(path / "reference.py")

@@ -1,0 +1,88 @@
+"""Arguments and results of a reference as nested Python values with tensors in them. Imports torch.
+
+Knows lists, tuples, dictionaries and tensors; nothing of models, problems or devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
+    """``value`` with every tensor in its lists, tuples and dictionaries replaced; everything else stays as it is."""
+    match value:
+        case Tensor():
+            return function(value)
+        case tuple():
+            return tuple(map_tensors(function, v) for v in value)
+        case list():
+            return [map_tensors(function, v) for v in value]
+        case dict():
+            return {key: map_tensors(function, v) for key, v in value.items()}
+        case _:
+            return value
+
+
+def map_arguments(function: Callable[[Tensor], Tensor], arguments: tuple[object, ...]) -> tuple[object, ...]:
+    """``map_tensors`` over each argument."""
+    return tuple(map_tensors(function, argument) for argument in arguments)
+
+
+def tensors(value: object) -> Iterator[Tensor]:
+    """Every tensor in ``value``, in order: lists and tuples by position, dictionaries by insertion."""
+    match value:
+        case Tensor():
+            yield value
+        case Mapping():
+            for inner in value.values():
+                yield from tensors(inner)
+        case list() | tuple():
+            for inner in value:
+                yield from tensors(inner)
+        case _:
+            return
+
+
+def results(value: object, device: torch.device) -> Iterator[Tensor]:
+    """Every tensor and number that a forward returned, numbers as 0-dim tensors; ``None`` is left out.
+
+    Raises TypeError for anything else.
+    """
+    match value:
+        case Tensor():
+            yield value
+        case bool() | int() | float():
+            yield torch.tensor(value, device=device)
+        case None:
+            return
+        case Mapping():
+            for inner in value.values():
+                yield from results(inner, device)
+        case list() | tuple():
+            for inner in value:
+                yield from results(inner, device)
+        case _:
+            raise TypeError(f"forward returns a {type(value).__name__}, not tensors")
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same values; NaN equals NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    if one.is_floating_point() or one.is_complex():
+        return bool(((one == other) | ((one != one) & (other != other))).all())
+    return torch.equal(one, other)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether a pointer to contiguous elements can stand for the tensor."""
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested
+
+
+def contiguous(tensor: Tensor) -> Tensor:
+    """The tensor detached and row-major; tensors with no such form stay as they are."""
+    tensor = tensor.detach()
+    return tensor.contiguous() if is_dense(tensor) else tensor

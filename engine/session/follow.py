@@ -1,0 +1,58 @@
+"""Someone else's session, watched while they work: a source that reads the journal on as it grows and writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from engine.domain.events import Entry
+from engine.domain.state import SessionState, advance
+from engine.journal.journal import Tail, tail
+from engine.session.source import Batch, Capability, ReadOnly
+
+_EVERY_SECONDS = 0.25
+
+
+class FollowSource(ReadOnly):
+    """A ``SessionSource`` that can neither submit nor seek."""
+
+    capabilities: frozenset[Capability] = frozenset()
+
+    def __init__(self, folder: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Reads what is there.
+
+        Raises JournalError when the folder is no session, JournalCorrupt and JournalTooNew when it cannot be understood.
+        """
+        super().__init__("another process is writing this session: ask there, or open it once it is closed")
+        self._sleep = sleep
+        self._tail: Tail = tail(folder)
+        self._entries: list[Entry] = []
+        self._state = SessionState()
+        self._closed = False
+        self._poll()
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """See ``SessionSource``. Raises JournalError when the journal is taken away or damaged meanwhile."""
+        seen = 0
+        while not self._closed:
+            self._poll()
+            if seen < len(self._entries):
+                news = tuple(self._entries[seen:])
+                seen += len(news)
+                yield Batch(news, self._state)
+            else:
+                await self._sleep(_EVERY_SECONDS)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _poll(self) -> None:
+        news = self._tail.poll()
+        if news:
+            self._entries.extend(news)
+            self._state = advance(self._state, news)

@@ -1,0 +1,43 @@
+"""What the session needs from the rooms below it, as protocols: the bench that tries kernels, the clock.
+
+The real bench is ``engine.trial.bench.TrialBench``; a fake honours the same contract suite (``tests/contracts``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from engine.domain import work as w
+from engine.domain.model import Blob
+from engine.domain.state import Kernel
+
+StoreBlob = Callable[[bytes], Blob]
+"""Keeps a payload beside the journal and returns its name."""
+
+Say = Callable[[str], None]
+"""Progress in words: shown while it lasts, never journalled, may be dropped."""
+
+
+class Bench(Protocol):
+    """Where kernels are built and tried, for one problem, workload and device.
+
+    Expected outcomes are values (``Failed``); ``Impossible`` means that the bench itself could not do the work. Building may be
+    called concurrently; everything that touches the device is called one at a time.
+    """
+
+    async def prepare(self, say: Say) -> w.Prepared | w.Impossible: ...
+
+    async def build(self, kernel: Kernel, source: str, say: Say) -> w.Built | w.Failed | w.Impossible: ...
+
+    async def verify(self, kernel: Kernel, source: str, say: Say) -> w.Verified | w.Failed | w.Impossible: ...
+
+    async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Failed | w.Impossible: ...
+
+    async def close(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Wall time in seconds since the epoch (UTC)."""
+
+    def __call__(self) -> float: ...

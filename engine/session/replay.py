@@ -1,0 +1,199 @@
+"""A recorded session with a transport: play, pause, speed, seek, and jumps to what people look for.
+
+Shows each entry as the live session showed it, by the same fold. Time between entries is the recorded one divided by the
+speed, but never longer than ``LONGEST_GAP`` seconds at speed 1: nobody wants to watch a night pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from enum import StrEnum
+
+from engine.domain import events as e
+from engine.domain import queries
+from engine.domain.state import SessionState, advance
+from engine.session.source import Batch, Capability, Pulse, ReadOnly
+
+LONGEST_GAP = 2.0
+_CHECKPOINT_EVERY = 256
+_SPEEDS = (0.01, 1000.0)
+_MAY_LEAD = (e.SessionPrepared, e.KernelVerified, e.KernelMeasured, e.KernelReopened, e.KernelFailed, e.KernelCancelled)
+
+
+class Landmark(StrEnum):
+    """What one may jump to."""
+
+    ROUND = "round"
+    """A round opened."""
+    IMPROVEMENT = "improvement"
+    """Another kernel became the incumbent."""
+    DECISION = "decision"
+    """The engineer did something."""
+
+
+class ReplaySource(ReadOnly):
+    """A ``SessionSource`` over the entries of a journal that is not being written. Starts before the first entry, paused.
+
+    ``position`` counts entries shown, 0 … ``length``.
+    """
+
+    capabilities = frozenset({Capability.SEEK})
+
+    def __init__(self, entries: Sequence[e.Entry], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        super().__init__("this is a recording: open the session to steer it")
+        self._entries = tuple(entries)
+        self._sleep = sleep
+        self._position = 0
+        self._state = SessionState()
+        self._checkpoints: dict[int, SessionState] = {0: self._state}
+        self._jumps = 0
+        self._speed = 1.0
+        self._player: asyncio.Task[None] | None = None
+        self._pulse = Pulse()
+        self._closed = False
+        self._landmarks: dict[Landmark, tuple[int, ...]] = {}
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def entries(self) -> tuple[e.Entry, ...]:
+        return self._entries
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    @property
+    def length(self) -> int:
+        return len(self._entries)
+
+    @property
+    def playing(self) -> bool:
+        return self._player is not None and not self._player.done()
+
+    @property
+    def speed(self) -> float:
+        """How many recorded seconds pass in one."""
+        return self._speed
+
+    @speed.setter
+    def speed(self, value: float) -> None:
+        slowest, fastest = _SPEEDS
+        self._speed = min(max(value, slowest), fastest)
+        if self.playing:
+            self.pause()
+            self.play()
+
+    def play(self) -> None:
+        """Go on from here; from the end, start over. Needs a running event loop."""
+        if self.playing or self._closed:
+            return
+        if self._position == self.length:
+            self.seek(0)
+        self._player = asyncio.create_task(self._play())
+
+    def pause(self) -> None:
+        if self._player is not None:
+            self._player.cancel()
+            self._player = None
+
+    def seek(self, position: int) -> None:
+        """Show the state after that many entries; what lies outside is taken as the nearer end."""
+        self._position = min(max(position, 0), self.length)
+        self._state = self._state_at(self._position)
+        self._jumps += 1
+        self._pulse.beat()
+
+    def jump(self, landmark: Landmark, *, back: bool = False) -> bool:
+        """Seek to just after the next (or the previous) landmark; ``False`` when there is none that way."""
+        places = self.landmarks(landmark)
+        if back:
+            target = max((p for p in places if p < self._position), default=None)
+        else:
+            target = min((p for p in places if p > self._position), default=None)
+        if target is None:
+            return False
+        self.seek(target)
+        return True
+
+    def landmarks(self, landmark: Landmark) -> tuple[int, ...]:
+        """Positions just after each entry of this kind."""
+        if landmark not in self._landmarks:
+            self._landmarks[landmark] = tuple(self._find(landmark))
+        return self._landmarks[landmark]
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """See ``SessionSource``. After a seek comes one batch without entries."""
+        shown, jumps = 0, 0
+        while not self._closed:
+            if jumps != self._jumps:
+                shown, jumps = self._position, self._jumps
+                yield Batch((), self._state)
+            elif shown < self._position:
+                news = self._entries[shown : self._position]
+                shown = self._position
+                yield Batch(news, self._state)
+            else:
+                await self._pulse.next()
+
+    async def close(self) -> None:
+        self.pause()
+        self._closed = True
+        self._pulse.beat()
+
+    async def _play(self) -> None:
+        while self._position < self.length:
+            gap = self._entries[self._position].at - self._state.at if self._position else 0.0
+            jumps = self._jumps
+            await self._sleep(min(max(gap, 0.0), LONGEST_GAP) / self._speed)
+            if jumps == self._jumps:
+                self._step()
+
+    def _step(self) -> None:
+        """Show the next entry and all that were recorded at the same moment with it."""
+        start = self._position
+        at = self._entries[start].at
+        end = start + 1
+        while end < self.length and self._entries[end].at == at:
+            end += 1
+        self._state = advance(self._state, self._entries[start:end])
+        self._position = end
+        self._pulse.beat()
+
+    def _state_at(self, position: int) -> SessionState:
+        """Folded from the nearest checkpoint below; the way there leaves checkpoints behind."""
+        place = max(p for p in self._checkpoints if p <= position)
+        state = self._checkpoints[place]
+        while place < position:
+            end = min(position, place - place % _CHECKPOINT_EVERY + _CHECKPOINT_EVERY)
+            state = advance(state, self._entries[place:end])
+            place = end
+            if place % _CHECKPOINT_EVERY == 0:
+                self._checkpoints[place] = state
+        return state
+
+    def _find(self, landmark: Landmark) -> list[int]:
+        match landmark:
+            case Landmark.ROUND:
+                return [n for n, entry in enumerate(self._entries, 1) if isinstance(entry.event, e.RoundOpened)]
+            case Landmark.DECISION:
+                return [n for n, entry in enumerate(self._entries, 1) if entry.by == "engineer" and n > 1]
+            case Landmark.IMPROVEMENT:
+                return self._improvements()
+
+    def _improvements(self) -> list[int]:
+        found: list[int] = []
+        state = SessionState()
+        leader: str | None = None
+        for number, entry in enumerate(self._entries, 1):
+            state = advance(state, (entry,))
+            if not isinstance(entry.event, _MAY_LEAD):
+                continue
+            best = queries.incumbent(state)
+            if best is not None and best.id != leader:
+                leader = best.id
+                found.append(number)
+        return found

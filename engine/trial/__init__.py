@@ -1,0 +1,1 @@
+"""Artefact → verdict: judge, runner and host as three parties, with the stopwatch and the sandbox."""

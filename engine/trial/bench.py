@@ -1,0 +1,253 @@
+"""The bench: where the engine has kernels built and tried, for one problem, workload and device. No torch.
+
+It joins the build room (artefacts for the workload and every hold-out shape) to the judge (everything that touches the device).
+Implements ``engine.session.ports.Bench`` without importing it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from engine.build import plan as launch_plan
+from engine.build import resolution
+from engine.build.build import Artefact, BuildFailure, BuildRequest, build
+from engine.build.cache import cache_folder
+from engine.build.confinement import detect
+from engine.domain import work as w
+from engine.domain.errors import EspalierError, SourceError
+from engine.domain.model import (
+    Blob,
+    Contract,
+    Device,
+    Dialect,
+    Failure,
+    FailureKind,
+    Number,
+    Problem,
+    Signature,
+    Workload,
+)
+from engine.domain.preparation import Preparation
+from engine.domain.state import Kernel
+from engine.problem import header
+from engine.trial import protocol as p
+from engine.trial.client import JudgeClient
+
+Say = Callable[[str], None]
+StoreBlob = Callable[[bytes], Blob]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a bench is for."""
+
+    problem: Problem
+    workload: Workload
+    device: str
+    tolerance: str = "class"
+    baseline: str = "eager"
+    others: tuple[str, ...] = ()
+    """Further baselines that every precise measurement is interleaved with."""
+    cold: bool = True
+    same: tuple[float, float, float] | None = None
+    """The session's A/A interval, where it is known already."""
+
+    @property
+    def holdouts(self) -> tuple[Workload, ...]:
+        return tuple(self.problem.holdouts.get(self.workload.name, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kernel's text and how it is to be taken."""
+
+    name: str
+    text: str
+    dialect: Dialect
+    contract: Contract
+    tunables: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A built kernel: what the judge needs, and what the compiler said."""
+
+    candidate: p.Candidate
+    artefact: Artefact
+
+
+class TrialBench:
+    """Opens the judge at first use and again after it died. Close it when done."""
+
+    def __init__(self, assignment: Assignment, store: StoreBlob) -> None:
+        self._assignment = assignment
+        self._store = store
+        self._judge = JudgeClient()
+        self._opened: p.Opened | None = None
+        self._opening = asyncio.Lock()
+        self._ready: dict[tuple[str, str], Ready] = {}
+
+    async def open(self) -> p.Opened:
+        """Start the judge and have it read the problem. Raises ProblemError, DeviceError, SandboxError, JudgeDied."""
+        async with self._opening:
+            if self._opened is None or not self._judge.running:
+                await self._judge.start()
+                a = self._assignment
+                request = p.Open(
+                    a.problem, a.workload, a.holdouts, a.device, a.tolerance, a.baseline, a.others, a.cold,
+                    str(cache_folder().parent), a.same,
+                )  # fmt: skip
+                try:
+                    reply = await self._judge.ask(request, lambda _: None)
+                except EspalierError:
+                    await self._judge.close()
+                    raise
+                assert isinstance(reply, p.Opened)
+                self._opened = reply
+            return self._opened
+
+    async def describe(self) -> tuple[Device, Signature]:
+        """The device and what a kernel is called with."""
+        opened = await self.open()
+        return opened.device, opened.signature
+
+    async def graph(self) -> str:
+        """The reference's graph as JSON, for writing a naive kernel from it."""
+        await self.open()
+        reply = await self._judge.ask(p.Trace(), lambda _: None)
+        assert isinstance(reply, p.Traced)
+        return reply.graph
+
+    async def prepare(self, say: Say, *, measure: bool = True) -> w.Prepared | w.Impossible:
+        """Calibrate the gate, try the null models, measure baselines and ceilings."""
+        opened = await self.open()
+        reply = await self._judge.ask(p.Prepare(measure), say)
+        assert isinstance(reply, p.Prepared)
+        return w.Prepared(opened.device, self._with_header(reply.preparation, opened))
+
+    def _with_header(self, found: Preparation, opened: p.Opened) -> Preparation:
+        dialect = Dialect.CUDA if opened.device.kind == "cuda" else Dialect.CPP
+        text = ""
+        if found.signature.scalar_only:
+            text = header.render(found.signature, dialect, self._assignment.workload.name)
+        return Preparation(
+            found.signature, found.gate, found.baselines, found.same, found.floor_us, found.bound, found.peaks,
+            found.bytes_moved, found.sandbox, found.notes, self._store(text.encode()),
+        )  # fmt: skip
+
+    # the port
+
+    async def build(self, kernel: Kernel, source: str, say: Say) -> w.Built | w.Failed | w.Impossible:
+        """Build for the workload and, ahead of the device, for every hold-out shape."""
+        found = await self.make(_source_of(kernel, source), say)
+        match found:
+            case BuildFailure():
+                kind = FailureKind.TIMED_OUT if found.timed_out else FailureKind.BUILD_FAILED
+                return w.Failed(Failure(kind, found.reason, self._store(found.log.encode())), found.seconds)
+            case Ready(_, artefact):
+                log = self._store(artefact.log.encode())
+                return w.Built(artefact.key, artefact.seconds, artefact.resources, log)
+
+    async def verify(self, kernel: Kernel, source: str, say: Say) -> w.Verified | w.Failed | w.Impossible:
+        return await self.try_verify(_source_of(kernel, source), say)
+
+    async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Failed | w.Impossible:
+        return await self.try_measure(_source_of(kernel, source), say)
+
+    # the same for a source without a session
+
+    async def make(self, source: Source, say: Say) -> Ready | BuildFailure:
+        """Source → artefacts for the workload and its hold-outs."""
+        key = (source.text, repr(sorted(source.tunables.items())))
+        if key in self._ready:
+            return self._ready[key]
+        opened = await self.open()
+        say(f"building {source.name}")
+        main = await self._build_for(source, self._assignment.workload, opened.signature, opened.device)
+        if isinstance(main, BuildFailure):
+            return main
+        built, artefact = main
+        jobs = [
+            self._build_for(source, workload, signature, opened.device)
+            for workload, signature in zip(self._assignment.holdouts, opened.holdouts, strict=True)
+        ]
+        others = await asyncio.gather(*jobs)
+        holdouts = tuple(o[0] for o in others if not isinstance(o, BuildFailure))
+        candidate = p.Candidate(
+            source.contract.value, source.name, source.text, dict(source.tunables), built, holdouts, len(jobs) - len(holdouts)
+        )
+        self._ready[key] = Ready(candidate, artefact)
+        return self._ready[key]
+
+    async def _build_for(
+        self, source: Source, workload: Workload, signature: Signature, device: Device
+    ) -> tuple[p.Built, Artefact] | BuildFailure:
+        if source.dialect is not Dialect.PYTHON and not signature.scalar_only:
+            reason = "this problem has arguments that are neither tensors nor numbers: only the python dialect can be used"
+            return BuildFailure(reason, reason, 0.0)
+        text = "" if source.dialect is Dialect.PYTHON else header.render(signature, source.dialect, workload.name)
+        try:
+            plan = self._resolved(source, signature, device) if source.contract is Contract.PLAN else b""
+        except SourceError as error:
+            return BuildFailure(f"{source.name}: {error}", str(error), 0.0)
+        request = BuildRequest(source.text, source.dialect, source.contract, text, source.tunables, device.arch, source.name)
+        outcome = await build(request, await detect())
+        if isinstance(outcome, BuildFailure):
+            return outcome
+        binary = "" if source.dialect is Dialect.PYTHON else str(outcome.binary)
+        return p.Built(workload, binary, plan), outcome
+
+    def _resolved(self, source: Source, signature: Signature, device: Device) -> bytes:
+        names: dict[str, Number] = {**header.plan_names(signature, device.units), **source.tunables}
+        return resolution.encode(resolution.resolve(launch_plan.parse_plan(source.text), names, signature.operands))
+
+    async def try_verify(self, source: Source, say: Say) -> w.Verified | w.Failed | w.Impossible:
+        """Trials and a quick screen."""
+        found = await self._tried(source, say, p.Verify)
+        assert not isinstance(found, w.Measured)
+        return found
+
+    async def try_measure(self, source: Source, say: Say) -> w.Measured | w.Failed | w.Impossible:
+        """A precise measurement."""
+        found = await self._tried(source, say, p.Measure)
+        assert not isinstance(found, w.Verified)
+        return found
+
+    async def versus(self, source: Source, other: Source, say: Say) -> w.Measured | w.Failed:
+        """The speedup of ``source`` over ``other``."""
+        second = await self.make(other, say)
+        if isinstance(second, BuildFailure):
+            return w.Failed(Failure(FailureKind.BUILD_FAILED, f"{other.name}: {second.reason}"))
+        found = await self._tried(source, say, lambda candidate: p.Versus(candidate, second.candidate))
+        assert isinstance(found, w.Measured | w.Failed)
+        return found
+
+    async def _tried(
+        self, source: Source, say: Say, request: Callable[[p.Candidate], p.Request]
+    ) -> w.Verified | w.Measured | w.Failed:
+        loop = asyncio.get_running_loop()
+        ready = await self.make(source, say)
+        start = loop.time()
+        if isinstance(ready, BuildFailure):
+            return w.Failed(Failure(FailureKind.BUILD_FAILED, ready.reason, self._store(ready.log.encode())), ready.seconds)
+        await self.open()
+        reply = await self._judge.ask(request(ready.candidate), say)
+        seconds = loop.time() - start
+        match reply:
+            case p.Verified(verification, screen, raw):
+                return w.Verified(verification, replace(screen, raw=self._store(raw)), seconds)
+            case p.Measured(measurement, raw):
+                return w.Measured(replace(measurement, raw=self._store(raw)), seconds)
+            case p.Refused(failure, log):
+                return w.Failed(Failure(failure.kind, failure.reason, self._store(log.encode()) if log else ""), seconds)
+        raise TypeError(f"the judge answered {type(reply).__name__}")
+
+    async def close(self) -> None:
+        await self._judge.close()
+
+
+def _source_of(kernel: Kernel, text: str) -> Source:
+    return Source(kernel.name, text, kernel.dialect, kernel.contract, kernel.tunables)
+

@@ -1,0 +1,234 @@
+"""What the gate must know before any kernel is judged: the reference's own errors, and whether the gate discriminates.
+
+Classes are calibrated on fresh seeds for every input distribution that the reference itself survives; then null models, which
+compute nothing, are tried on the resulting gate. Imports torch.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import PrecisionClass
+from engine.domain.preparation import ClassErrors, Gate, NullModel
+from engine.problem.reference import Reference
+from engine.problem.values import tensors
+from engine.trial import arithmetic
+from engine.trial.distributions import OWN, STRESS, bend
+from engine.trial.policy import Policy, make_policy
+from engine.trial.tolerance import FACTORS, Errors, compare, limit_of
+
+_SEEDS = 2
+_HOPELESS = 0.25
+"""A distribution on which even the allowed class errs by more than this tells nothing."""
+_TILE = 64
+"""One tile in this many is left unwritten by the tile null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One set of inputs with what the reference makes of it in float64."""
+
+    model: nn.Module
+    inputs: tuple[object, ...]
+    expected: Sequence[torch.Tensor]
+    note: str = ""
+
+
+def fresh_seed() -> int:
+    """A secret seed; never leaves the judge."""
+    return secrets.randbits(62)
+
+
+def make_case(reference: Reference, distribution: str) -> Case:
+    """Inputs and weights from fresh secret seeds, with the float64 outputs."""
+    model = reference.model(fresh_seed())
+    inputs = bend(reference.inputs(fresh_seed()), distribution)
+    exact = reference.exact(model, inputs)
+    return Case(model, inputs, exact.outputs, exact.note)
+
+
+def names_of(reference: Reference) -> list[str]:
+    """Output names, in order."""
+    return [o.name for o in reference.signature().operands if o.role == "output"]
+
+
+def output_dtype(reference: Reference) -> torch.dtype:
+    """The floating type of the outputs (the narrowest, if several), or their integer type when none is floating."""
+    found: list[torch.dtype] = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
+    floating = [d for d in found if d.is_floating_point]
+    return min(floating, key=lambda d: torch.finfo(d).bits) if floating else found[0]
+
+
+def default_class(reference: Reference) -> PrecisionClass:
+    """The class that eager PyTorch as shipped uses for this problem on this device."""
+    floating = [o.dtype for o in reference.signature().operands if o.dtype in ("float16", "bfloat16")]
+    if floating:
+        return PrecisionClass.HALF
+    if reference.device.type == "cuda" and "convolution" in reference.ops_used():
+        return PrecisionClass.TF32
+    return PrecisionClass.FP32
+
+
+def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+    """Errors of the reference's own arithmetic in each wanted class on one case; a class that overflows is left out."""
+    names = names_of(reference)
+    found: dict[str, ClassErrors] = {}
+    for precision in wanted:
+        worst: Errors | None = None
+        for outputs in _in_class(reference, case, precision):
+            errors = compare(outputs, case.expected, names)
+            if not errors.flaw:
+                worst = errors if worst is None else worst.worst(errors)
+        if worst is not None:
+            found[precision.value] = ClassErrors(worst.rel_fro, worst.max_scaled)
+    return found
+
+
+def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> list[Sequence[torch.Tensor]]:
+    call: Callable[[], Sequence[torch.Tensor]] = lambda: reference.call(case.model, case.inputs)  # noqa: E731
+    half_problem = default_class(reference) is PrecisionClass.HALF
+    match precision:
+        case PrecisionClass.FP32 if half_problem:
+            dtypes = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
+            return [[e.to(d) for e, d in zip(case.expected, dtypes, strict=True)]]
+        case PrecisionClass.FP32:
+            return [arithmetic.in_fp32(call)]
+        case PrecisionClass.TF32 if not half_problem:
+            return [arithmetic.in_tf32(call, reference.device.type)]
+        case PrecisionClass.HALF if half_problem:
+            return [call()]
+        case PrecisionClass.HALF:
+            return [r for d in (torch.float16, torch.bfloat16) if (r := _whole_model_in(reference, case, d)) is not None]
+    return []
+
+
+def _whole_model_in(reference: Reference, case: Case, dtype: torch.dtype) -> Sequence[torch.Tensor] | None:
+    try:
+        return reference.call(reference.cast(case.model, dtype), reference.cast_inputs(case.inputs, dtype))
+    except ProblemError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A policy with the distributions it can judge on."""
+
+    policy: Policy
+    distributions: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def calibrate(reference: Reference, tolerance: str, *, stress: bool = True) -> Calibration:
+    """Find the reference's own errors and make the policy. Raises ProblemError when it cannot be judged at all."""
+    default = default_class(reference)
+    every = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
+    notes: list[str] = list(reference.notes)
+    own: dict[str, ClassErrors] = {}
+    dtype = output_dtype(reference)
+    for _ in range(_SEEDS):
+        case = make_case(reference, OWN)
+        notes += [case.note] if case.note and case.note not in notes else []
+        for name, errors in class_errors(reference, case, every).items():
+            known = own.get(name, ClassErrors(0.0, 0.0))
+            own[name] = ClassErrors(max(known.rel_fro, errors.rel_fro), max(known.max_scaled, errors.max_scaled))
+    if dtype.is_floating_point and default.value not in own:
+        raise ProblemError(
+            f"{reference.problem.name}: the reference's own {default.value} output is not finite where float64 is, or the "
+            "reverse; nothing can be judged against it: check the reference's inputs"
+        )
+    classes = {OWN: own}
+    policy = make_policy(tolerance, default, classes, dtype)
+    allowed = policy.allowed if not policy.against_eager else default  # type: ignore[union-attr]
+    if stress and not policy.against_eager:
+        classes |= _stressed(reference, allowed, dtype)
+    return Calibration(make_policy(tolerance, default, classes, dtype), tuple(classes), tuple(notes))
+
+
+def _stressed(reference: Reference, allowed: PrecisionClass, dtype: torch.dtype) -> dict[str, dict[str, ClassErrors]]:
+    found: dict[str, dict[str, ClassErrors]] = {}
+    if not dtype.is_floating_point:
+        return found
+    wanted = tuple(dict.fromkeys((PrecisionClass.FP32, allowed)))
+    for name in STRESS:
+        try:
+            case = make_case(reference, name)
+            errors = class_errors(reference, case, wanted)
+        except ProblemError:
+            continue
+        if allowed.value in errors and limit_of(allowed, errors, dtype).rel_fro <= _HOPELESS:
+            found[name] = errors
+    return found
+
+
+def try_nulls(reference: Reference, calibration: Calibration) -> tuple[NullModel, ...]:
+    """Models that compute nothing, judged by the gate they must not pass."""
+    policy = calibration.policy
+    case, other = make_case(reference, OWN), make_case(reference, OWN)
+    expected = _eager_or_exact(reference, case, policy)
+    elsewhere = _eager_or_exact(reference, other, policy)
+    dtypes = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
+    names = names_of(reference)
+    nulls: dict[str, Sequence[torch.Tensor]] = {
+        "zeros": [torch.zeros_like(e) for e in expected],
+        "constant": [torch.full_like(e, _typical(e)) for e in expected],
+        "other input's output": elsewhere,
+        "one tile unwritten": [_without_a_tile(e) for e in expected],
+    }
+    if (echo := _echo(case, expected)) is not None:
+        nulls["input echo"] = echo
+    rows = []
+    for name, outputs in nulls.items():
+        ruling = policy.rule([o.to(d) for o, d in zip(outputs, dtypes, strict=True)], expected, names, OWN)
+        rows.append(NullModel(name, ruling.passed, ruling.errors.rel_fro))
+    return tuple(rows)
+
+
+def _eager_or_exact(reference: Reference, case: Case, policy: Policy) -> Sequence[torch.Tensor]:
+    return reference.call(case.model, case.inputs) if policy.against_eager else case.expected
+
+
+def _typical(expected: torch.Tensor) -> float:
+    finite = expected[torch.isfinite(expected)] if expected.dtype.is_floating_point else expected
+    if not finite.numel():
+        return 0.0
+    if not expected.dtype.is_floating_point:
+        return float(torch.mode(finite.reshape(-1).to(torch.int64)).values)
+    return float(finite.double().mean())
+
+
+def _without_a_tile(expected: torch.Tensor) -> torch.Tensor:
+    """The right answer, but for one stretch of 1/64 of it in the middle that stays zero."""
+    flat = expected.clone().reshape(-1)
+    size = max(1, flat.numel() // _TILE)
+    start = (flat.numel() - size) // 2
+    flat[start : start + size] = 0
+    return flat.reshape(expected.shape)
+
+
+def _echo(case: Case, expected: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
+    given = list(tensors(list(case.inputs)))
+    found = [next((g for g in given if g.numel() == e.numel() and not g.dtype.is_complex), None) for e in expected]
+    if any(f is None for f in found):
+        return None
+    return [f.reshape(e.shape).to(e.dtype) for f, e in zip(found, expected, strict=True) if f is not None]
+
+
+def make_gate(reference: Reference, calibration: Calibration) -> Gate:
+    """The gate as it is journalled."""
+    policy = calibration.policy
+    limit = policy.limit(OWN)
+    allowed = default_class(reference) if policy.against_eager else policy.allowed  # type: ignore[union-attr]
+    if not output_dtype(reference).is_floating_point:
+        allowed = PrecisionClass.EXACT
+    bent = [d for d in calibration.distributions if d != OWN]
+    notes = (*calibration.notes, f"inputs: own{''.join(', ' + b for b in bent)}")
+    return Gate(
+        policy.name, allowed, limit.rel_fro, limit.max_scaled, FACTORS.get(allowed, 1.0), dict(policy.classes[OWN]),
+        try_nulls(reference, calibration), notes,
+    )  # fmt: skip

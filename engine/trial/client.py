@@ -1,0 +1,122 @@
+"""The engine's end of the judge: start the process, ask it one thing at a time, end it with everything it started. No torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+import engine
+from engine.domain.errors import DeviceError, EspalierError, IdeaSourceError, JournalError, ProblemError, SandboxError
+from engine.trial import protocol as p
+
+_LENGTH = struct.Struct("<I")
+_ERRORS: dict[str, type[EspalierError]] = {
+    error.__name__: error for error in (DeviceError, IdeaSourceError, JournalError, ProblemError, SandboxError)
+}
+_GRACE_S = 3.0
+
+
+class JudgeDied(EspalierError):
+    """The judge's process ended or answered nonsense; the next request starts a new one."""
+
+
+class JudgeClient:
+    """One judge process. ``ask`` is exclusive: the device can be used by one request at a time."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start the process. Its environment is ours less everything that could hold a key."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", "engine.trial.serving", str(theirs.fileno()), pass_fds=(theirs.fileno(),),
+                env=_environment(), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+
+    async def ask(self, request: p.Request, say: Callable[[str], None]) -> p.Reply:
+        """The judge's answer. Raises the EspalierError that ``Unable`` stands for, or JudgeDied.
+
+        Cancelling kills the judge and everything it started: a device is never left in half a measurement.
+        """
+        async with self._lock:
+            try:
+                return await self._exchange(request, say)
+            except (asyncio.CancelledError, TimeoutError):
+                await self.close()
+                raise
+            except (ConnectionError, asyncio.IncompleteReadError, msgspec.DecodeError) as error:
+                words = await self._last_words()
+                await self.close()
+                raise JudgeDied(f"the judge's process ended{': ' + words if words else ''}") from error
+
+    async def _exchange(self, request: p.Request, say: Callable[[str], None]) -> p.Reply:
+        assert self._reader is not None
+        assert self._writer is not None
+        body = msgspec.msgpack.encode(request)
+        self._writer.write(_LENGTH.pack(len(body)) + body)
+        await self._writer.drain()
+        while True:
+            (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+            reply: p.Reply = msgspec.msgpack.decode(await self._reader.readexactly(length), type=p.Reply)
+            match reply:
+                case p.Progress(text):
+                    say(text)
+                case p.Unable(kind, reason):
+                    raise _ERRORS.get(kind, EspalierError)(reason)
+                case _:
+                    return reply
+
+    async def _last_words(self) -> str:
+        process = self._process
+        if process is None or process.stderr is None:
+            return ""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE_S):
+                text = (await process.stderr.read())[-4000:].decode(errors="replace").strip()
+                return text.splitlines()[-1] if text else ""
+        return ""
+
+    async def close(self) -> None:
+        """End the process and everything it started; idempotent."""
+        process, self._process = self._process, None
+        writer, self._writer, self._reader = self._writer, None, None
+        if writer is not None:
+            writer.close()
+        if process is None:
+            return
+        if process.returncode is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GRACE_S):
+                    await process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """What a judge needs of ours: where Python and the driver are. Nothing that could hold a key."""
+    names = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "TMPDIR", "VIRTUAL_ENV")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    root = str(Path(engine.__file__).parent.parent)
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys([root, *others])), "CUDA_MODULE_LOADING": "EAGER"}

@@ -1,0 +1,55 @@
+"""Inputs that a kernel meets in a trial: the problem's own, and the same bent so that shortcuts show. Imports torch.
+
+A bent distribution is used only where the reference itself stays finite and accurate (``calibration`` finds out): a kernel that
+drops the maximum in a softmax, sums squares without centring, or works in a narrower range fails on one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from engine.problem.values import map_arguments
+
+OWN = "own"
+
+
+def _scaled(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor * factor
+
+
+def _shifted(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor + 32.0
+
+
+def _alternating(tensor: torch.Tensor) -> torch.Tensor:
+    """Signs alternate along the last dimension, so that sums cancel."""
+    signs = torch.ones(tensor.shape[-1] if tensor.dim() else 1, dtype=tensor.dtype, device=tensor.device)
+    signs[1::2] = -1
+    return tensor * (signs if tensor.dim() else signs[0])
+
+
+def _spiked(tensor: torch.Tensor) -> torch.Tensor:
+    """Every 97th element is 40 times as large."""
+    flat = tensor.clone().reshape(-1)
+    flat[::97] *= 40
+    return flat.reshape(tensor.shape)
+
+
+STRESS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "x64": _scaled(64.0),
+    "x0.001": _scaled(1e-3),
+    "shifted": _shifted,
+    "alternating": _alternating,
+    "spiked": _spiked,
+}
+"""Name → what is done to every floating-point input."""
+
+
+def bend(inputs: tuple[object, ...], distribution: str) -> tuple[object, ...]:
+    """``inputs`` in another distribution; integer and non-tensor inputs stay as they are."""
+    if distribution == OWN:
+        return inputs
+    change = STRESS[distribution]
+    return map_arguments(lambda t: change(t).to(t.dtype) if t.is_floating_point() else t, inputs)

@@ -1,0 +1,174 @@
+"""Memory that the judge owns and a runner may use: one interface over shared memory (CPU) and device memory (CUDA).
+
+The judge's side is an ``Arena``, the runner's a ``Borrowed``. What the kernel reads is lent read-only: on the CPU by sealing
+the memory against writable mappings, on the GPU by the access rights of the runner's mapping (where the driver lends by
+descriptor).
+Imports torch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from engine.domain.errors import DeviceError
+from engine.trial.wire import ArenaLoan, Slot
+
+_SEAL_FUTURE_WRITE = 0x0010
+"""linux/fcntl.h: no new writable mapping; existing ones (the judge's own) go on."""
+
+
+class Arena(Protocol):
+    """The judge's side of lent memory."""
+
+    def tensor(self, slot: Slot) -> torch.Tensor: ...
+
+    def raw(self, start: int, stop: int) -> torch.Tensor:
+        """Bytes ``start`` to ``stop`` as a uint8 tensor."""
+        ...
+
+    def loan(self) -> tuple[ArenaLoan, Sequence[int]]:
+        """A loan for one runner with the descriptors that must travel with it; the caller closes them after sending."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Borrowed(Protocol):
+    """The runner's side of lent memory."""
+
+    def tensor(self, slot: Slot) -> torch.Tensor: ...
+
+    def pointer(self, slot: Slot) -> int: ...
+
+
+def lend(device: str, size: int, *, writable: bool) -> Arena:
+    """Memory for one arena. Raises DeviceError when the device (or the machine) has too little."""
+    if device == "cpu":
+        return SharedArena(size, writable=writable)
+    return DeviceArena(int(device.partition(":")[2] or 0), size, writable=writable)
+
+
+def borrow(loan: ArenaLoan, fds: list[int]) -> Borrowed:
+    """Map a loan into this process; takes its descriptors off the front of ``fds``."""
+    if loan.kind == "memfd":
+        return SharedBorrowed(loan, fds.pop(0))
+    return DeviceBorrowed(loan, fds.pop(0) if loan.kind == "cuda-fd" else -1)
+
+
+def dtype_of(slot: Slot) -> torch.dtype:
+    """The torch dtype of an operand."""
+    found = getattr(torch, slot.dtype)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def _view(flat: torch.Tensor, slot: Slot) -> torch.Tensor:
+    piece = flat[slot.offset : slot.offset + slot.nbytes]
+    return piece.view(dtype_of(slot)).view(slot.shape)
+
+
+def _bytes_of(buffer: mmap.mmap) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.frombuffer(buffer, dtype=torch.uint8)
+
+
+class SharedArena:
+    """Anonymous shared memory, lent by descriptor."""
+
+    def __init__(self, size: int, *, writable: bool) -> None:
+        self._size = size
+        self._writable = writable
+        self._fd = os.memfd_create("operands", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.posix_fallocate(self._fd, 0, size)
+            self._map = mmap.mmap(self._fd, size)
+        except OSError as error:
+            os.close(self._fd)
+            raise DeviceError(f"no memory for operands of {size / 2**30:.1f} GiB: choose a smaller workload") from error
+        if not writable:
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self._flat = _bytes_of(self._map)
+
+    def tensor(self, slot: Slot) -> torch.Tensor:
+        return _view(self._flat, slot)
+
+    def raw(self, start: int, stop: int) -> torch.Tensor:
+        return self._flat[start:stop]
+
+    def loan(self) -> tuple[ArenaLoan, Sequence[int]]:
+        return ArenaLoan("memfd", self._size, self._writable), (os.dup(self._fd),)
+
+    def close(self) -> None:
+        del self._flat
+        os.close(self._fd)
+
+
+class SharedBorrowed:
+    """A runner's mapping of shared memory."""
+
+    def __init__(self, loan: ArenaLoan, fd: int) -> None:
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if loan.writable else 0)
+        self._map = mmap.mmap(fd, loan.size, mmap.MAP_SHARED, protection)
+        os.close(fd)
+        self._flat = _bytes_of(self._map)
+        self._base = int(np.frombuffer(self._map, dtype=np.uint8).ctypes.data)
+
+    def tensor(self, slot: Slot) -> torch.Tensor:
+        return _view(self._flat, slot)
+
+    def pointer(self, slot: Slot) -> int:
+        return self._base + slot.offset
+
+
+class DeviceArena:
+    """Device memory of the judge, lent by descriptor where the driver can, else by IPC token."""
+
+    def __init__(self, index: int, size: int, *, writable: bool) -> None:
+        from engine.trial.gpu import memory
+
+        self._arena = memory.LentArena.create(index, size)
+        self._writable = writable
+        self._flat = memory.as_tensor(self._arena.pointer, (size,), "uint8", index, self._arena)
+
+    def tensor(self, slot: Slot) -> torch.Tensor:
+        return _view(self._flat, slot)
+
+    def raw(self, start: int, stop: int) -> torch.Tensor:
+        return self._flat[start:stop]
+
+    def loan(self) -> tuple[ArenaLoan, Sequence[int]]:
+        loan = self._arena.loan()
+        kind = "cuda-fd" if loan.descriptor >= 0 else "cuda-ipc"
+        return ArenaLoan(kind, loan.size, self._writable, loan.header()), ((loan.descriptor,) if loan.descriptor >= 0 else ())
+
+    def close(self) -> None:
+        del self._flat
+        self._arena.close()
+
+
+class DeviceBorrowed:
+    """A runner's mapping of lent device memory."""
+
+    def __init__(self, loan: ArenaLoan, fd: int) -> None:
+        from engine.trial.gpu import memory
+
+        parsed = memory.Loan.parse(loan.handle, fd)
+        self._index = parsed.device
+        self._arena = memory.BorrowedArena.map(parsed, writable=loan.writable)
+
+    def tensor(self, slot: Slot) -> torch.Tensor:
+        from engine.trial.gpu import memory
+
+        return memory.as_tensor(self.pointer(slot), slot.shape, slot.dtype, self._index, self._arena)
+
+    def pointer(self, slot: Slot) -> int:
+        return self._arena.pointer + slot.offset

@@ -1,0 +1,113 @@
+"""The device's own ceilings, measured, and the speed of light they allow. Imports torch.
+
+Peaks are measured once per device and software and kept in the user's cache: copy bandwidth by a large copy (bytes read and
+written), arithmetic rates by large matrix products on random data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from engine.domain.model import Device, Signature, SpeedOfLight
+from engine.domain.preparation import Peaks
+from engine.trial.arithmetic import tf32_allowed
+from engine.trial.rig import operand_bytes
+
+_REPEATS = 9
+
+
+def peaks(device: Device, cache: Path) -> Peaks:
+    """The device's ceilings, from the cache or measured now (a second or two)."""
+    key = hashlib.sha256(f"{device.name}|{device.arch}|{device.units}|{device.software}".encode()).hexdigest()[:24]
+    path = cache / "peaks" / f"{key}.json"
+    try:
+        known = json.loads(path.read_text())
+        return Peaks(float(known["copy"]), {str(k): float(v) for k, v in known["rates"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found = _measure(device)
+        _keep(path, found)
+        return found
+
+
+def _keep(path: Path, found: Peaks) -> None:
+    """A cache that cannot be written costs a second next time, nothing else."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump({"copy": found.copy_bytes_per_s, "rates": dict(found.operations_per_s)}, file)
+        os.replace(file.name, path)
+    except OSError:
+        return
+
+
+def _measure(device: Device) -> Peaks:
+    label = device.label
+    size = (1 << 30) if device.kind == "cuda" else (1 << 27)
+    copy = _copy_rate(size, label)
+    rates: dict[str, float] = {}
+    if device.kind == "cuda":
+        with tf32_allowed(False):
+            rates["fp32"] = _product_rate(4096, torch.float32, label)
+        with tf32_allowed(True):
+            rates["tf32"] = _product_rate(8192, torch.float32, label)
+        rates["fp16"] = _product_rate(8192, torch.float16, label)
+        rates["bf16"] = _product_rate(8192, torch.bfloat16, label)
+    else:
+        rates["fp32"] = _product_rate(1536, torch.float32, label)
+    return Peaks(copy, rates)
+
+
+def _copy_rate(size: int, label: str) -> float:
+    """Bytes read and written a second."""
+    source = torch.ones(size, dtype=torch.uint8, device=label)
+    target = torch.empty_like(source)
+    return 2 * size / _seconds(lambda: target.copy_(source), label)
+
+
+def _product_rate(n: int, dtype: torch.dtype, label: str) -> float:
+    a = torch.randn(n, n, device=label).to(dtype)
+    b = torch.randn(n, n, device=label).to(dtype)
+    return 2.0 * n**3 / _seconds(lambda: a @ b, label)
+
+
+def _seconds(work: Callable[[], object], label: str) -> float:
+    """The fastest of several runs: a ceiling is what the device can do at its best."""
+    for _ in range(2):
+        work()
+    times = []
+    for _ in range(_REPEATS):
+        _settle(label)
+        start = time.perf_counter()
+        work()
+        _settle(label)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _settle(label: str) -> None:
+    if label != "cpu":
+        torch.cuda.synchronize()
+
+
+def floor(signature: Signature, ceilings: Peaks) -> tuple[str, float, int]:
+    """(what binds, floor in microseconds, bytes that must move)."""
+    moved = operand_bytes(signature.operands)
+    by_bytes = moved / ceilings.copy_bytes_per_s * 1e6
+    unit = signature.unit if signature.unit in ceilings.operations_per_s else "fp32"
+    by_operations = signature.operations / ceilings.operations_per_s[unit] * 1e6
+    if by_bytes >= by_operations:
+        return "bytes", by_bytes, moved
+    return f"operations ({unit})", by_operations, moved
+
+
+def of(bound: str, floor_us: float, time_us: float) -> SpeedOfLight:
+    """The fraction of the speed of light that ``time_us`` reaches."""
+    return SpeedOfLight(bound, floor_us, floor_us / time_us if time_us > 0 else 0.0)

@@ -1,0 +1,166 @@
+"""Python modules under trial: a candidate's ``ModelNew``, and the reference itself as a baseline. Imports torch.
+
+A module gets private copies of the inputs before each call (so that writing to them harms nobody) and its outputs are copied
+to the lent memory afterwards, both outside the claimed time.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.domain.model import Problem, Role, Workload
+from engine.problem.randomness import seeded
+from engine.problem.reference import Reference
+from engine.trial.launchers import Loan, OutputError, Timed, checked_output
+from engine.trial.wire import Called, Fault, Load
+
+Forward = Callable[..., Any]
+
+
+def load_module(load: Load, loan: Loan) -> Forward:
+    """The candidate's ``ModelNew``, constructed as KernelBench does, with the lent parameters where its own have the names."""
+    module = types.ModuleType("kernel")
+    module.__file__ = load.filename
+    module.__dict__.update(load.tunables)
+    exec(compile(load.source, load.filename, "exec"), module.__dict__)
+    factory = module.__dict__.get("ModelNew")
+    if not isinstance(factory, type):
+        raise OutputError("the module defines no class ModelNew")
+    args, kwargs, _ = load.scalars
+    with seeded(load.init_seed, torch.device("cpu")):
+        model = factory(*args, **kwargs)
+    if not isinstance(model, nn.Module):
+        raise OutputError("ModelNew is not a torch.nn.Module")
+    model = model.to(load.device)
+    _take_parameters(model, loan)
+    return model
+
+
+def _take_parameters(model: nn.Module, loan: Loan) -> None:
+    """Copy the lent parameters and buffers into those of the same name and shape."""
+    own = {name.replace(".", "_"): tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    with torch.no_grad():
+        for operand in loan.of(0, Role.PARAMETER, Role.BUFFER):
+            tensor = own.get(operand.name)
+            if tensor is not None and tuple(tensor.shape) == operand.shape:
+                tensor.copy_(loan.inputs.tensor(operand))
+
+
+def load_baseline(load: Load, loan: Loan) -> Forward:
+    """The reference as the named baseline runs it: ``eager``, ``eager_tf32``, ``compile`` or ``compile_max``."""
+    workload = Workload("baseline", load.settings)
+    problem = Problem("reference", "", load.source, "", (workload,), {}, load.filename)
+    reference = Reference(problem, workload, load.device)
+    model = reference.model(load.init_seed)
+    _take_parameters(model, loan)
+    if load.baseline == "eager_tf32":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+    if load.baseline.startswith("compile"):
+        mode = "max-autotune" if load.baseline == "compile_max" else None
+        return torch.compile(model, mode=mode)
+    return model
+
+
+class ModuleLauncher:
+    """Calls a module on private copies of the slot's inputs."""
+
+    def __init__(self, load: Load, loan: Loan, model: Forward, timed: Timed) -> None:
+        self._model = model
+        self._loan = loan
+        self._timed = timed
+        self._device = load.device
+        self._arguments = load.scalars[2]
+        self._is_baseline = load.contract == "baseline"
+
+    def call(self, slot: int) -> Called | Fault:
+        lent = self._loan.tensors(slot, Role.INPUT)
+        private = [tensor.clone() for tensor in lent]
+        arguments = _filled(self._arguments, private)
+        returned: list[Any] = []
+        model = self._model
+
+        def work() -> None:
+            returned.append(model(*arguments))
+
+        with torch.no_grad():
+            called = self._timed(work)
+            if isinstance(called, Fault) or self._is_baseline:
+                return called
+            outputs = self._loan.of(slot, Role.OUTPUT)
+            values = flattened(returned[-1])
+            if len(values) != len(outputs):
+                return Fault("mismatch", f"returned {len(values)} tensors instead of {len(outputs)}")
+            for operand, value in zip(outputs, values, strict=True):
+                self._loan.outputs.tensor(operand).copy_(checked_output(value, operand, self._device))
+            if self._device != "cpu":
+                torch.cuda.synchronize()
+        changed = [o.name for o, a, b in zip(self._loan.of(slot, Role.INPUT), lent, private, strict=True) if not _same(a, b)]
+        if changed:
+            return Fault("rejected", f"changed its input {', '.join(changed)}")
+        return called
+
+
+def _same(lent: torch.Tensor, private: torch.Tensor) -> bool:
+    return bool(torch.equal(lent.reshape(-1).view(torch.uint8), private.reshape(-1).view(torch.uint8)))
+
+
+_TENSOR = "tensor"
+
+
+def template_of(inputs: Sequence[Any]) -> list[Any]:
+    """The shape of a call's arguments with a mark where each tensor goes, in plain data.
+
+    Raises TypeError for an argument that is no tensor, number, string, None, or list, tuple or dictionary of such.
+    """
+    return [_marked(value) for value in inputs]
+
+
+def _marked(value: Any) -> list[Any]:
+    match value:
+        case torch.Tensor():
+            return [_TENSOR]
+        case list() | tuple():
+            return ["list" if isinstance(value, list) else "tuple", [_marked(item) for item in value]]
+        case dict():
+            return ["dict", {str(key): _marked(item) for key, item in value.items()}]
+        case None | bool() | int() | float() | str():
+            return ["value", value]
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def _filled(template: Sequence[Any], tensors: list[torch.Tensor]) -> list[Any]:
+    """The arguments that ``template_of`` described, with these tensors in the marked places, in order."""
+    remaining = iter(tensors)
+    return [_put(mark, remaining) for mark in template]
+
+
+def _put(mark: Sequence[Any], remaining: Iterator[torch.Tensor]) -> Any:
+    match mark[0]:
+        case "tensor":
+            return next(remaining)
+        case "list":
+            return [_put(item, remaining) for item in mark[1]]
+        case "tuple":
+            return tuple(_put(item, remaining) for item in mark[1])
+        case "dict":
+            return {key: _put(item, remaining) for key, item in mark[1].items()}
+    return mark[1]
+
+
+def flattened(value: Any) -> list[Any]:
+    """A module's result as a flat list, in the order a reference's outputs are numbered."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in flattened(item)]
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in flattened(item)]
+    return [value]
+
+

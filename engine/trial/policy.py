@@ -1,0 +1,125 @@
+"""Tolerance policies: what a verdict's ``policy`` line names. Imports torch.
+
+``class`` (the default) compares with float64 and allows what the reference's own arithmetic errs in the allowed precision
+class. ``crfm`` and ``kernelbench`` compare with eager PyTorch by ``allclose``, as the published work and KernelBench do; they
+exist for comparison, and pass things that ``class`` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import PrecisionClass
+from engine.domain.preparation import ClassErrors
+from engine.trial.tolerance import FACTORS, Errors, class_of, compare, limit_of, within
+
+POLICIES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
+_CRFM = 1e-2
+_KERNELBENCH = {torch.float32: 1e-4, torch.float64: 1e-4}
+_KERNELBENCH_HALF = 1e-2
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a policy says of one set of outputs."""
+
+    errors: Errors
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClassPolicy:
+    """Errors against float64 within a factor of the allowed class's own, calibrated for each input distribution."""
+
+    allowed: PrecisionClass
+    classes: Mapping[str, Mapping[str, ClassErrors]]
+    """Distribution → class → errors."""
+    dtype: torch.dtype
+
+    @property
+    def name(self) -> str:
+        return f"class:{self.allowed.value} ({FACTORS[self.allowed]:g}x)"
+
+    @property
+    def against_eager(self) -> bool:
+        return False
+
+    def limit(self, distribution: str) -> ClassErrors:
+        return limit_of(self.allowed, self.classes[distribution], self.dtype)
+
+    def rule(
+        self, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str], distribution: str
+    ) -> Ruling:
+        errors = compare(outputs, expected, names)
+        return Ruling(errors, within(errors, self.limit(distribution)))
+
+    def label(self, errors: Errors, distribution: str) -> PrecisionClass:
+        if not self.dtype.is_floating_point:
+            return PrecisionClass.EXACT
+        return class_of(errors, self.classes[distribution], self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class AllclosePolicy:
+    """|o−e| ≤ tolerance + tolerance·|e| for every element, ``e`` being eager's output; ``max_scaled`` is the used share."""
+
+    policy: str
+    tolerance: float
+    classes: Mapping[str, Mapping[str, ClassErrors]]
+    dtype: torch.dtype
+
+    @property
+    def name(self) -> str:
+        return f"{self.policy} (allclose {self.tolerance:g} against eager)"
+
+    @property
+    def against_eager(self) -> bool:
+        return True
+
+    def limit(self, distribution: str) -> ClassErrors:
+        return ClassErrors(float("inf"), 1.0)
+
+    def rule(
+        self, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str], distribution: str
+    ) -> Ruling:
+        plain = compare(outputs, expected, names)
+        used = 0.0
+        for output, reference in zip(outputs, expected, strict=True):
+            if output.numel() and output.dtype.is_floating_point and not plain.flaw:
+                wide, wanted = output.to(torch.float64), reference.to(torch.float64)
+                finite = torch.isfinite(wanted)
+                share = (wide - wanted).abs() / (self.tolerance + self.tolerance * wanted.abs())
+                used = max(used, float(share[finite].max()) if bool(finite.any()) else 0.0)
+        errors = Errors(plain.rel_fro, used, plain.max_abs, plain.flaw)
+        return Ruling(errors, not errors.flaw and used <= 1.0)
+
+    def label(self, errors: Errors, distribution: str) -> PrecisionClass:
+        """Without a cap on the scaled error a class cannot be told from eager alone: by the Frobenius error only."""
+        classes = self.classes[distribution]
+        for name in (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF):
+            if name.value in classes and errors.rel_fro <= limit_of(name, classes, self.dtype).rel_fro:
+                return name
+        return PrecisionClass.NONE
+
+
+Policy = ClassPolicy | AllclosePolicy
+
+
+def make_policy(
+    text: str, default: PrecisionClass, classes: Mapping[str, Mapping[str, ClassErrors]], dtype: torch.dtype
+) -> Policy:
+    """The policy called ``text``. Raises ProblemError for one that does not exist."""
+    match text.partition(":"):
+        case ("class", "", ""):
+            return ClassPolicy(default, classes, dtype)
+        case ("class", ":", name) if name in ("fp32", "tf32", "half"):
+            return ClassPolicy(PrecisionClass(name), classes, dtype)
+        case ("crfm", "", ""):
+            return AllclosePolicy("crfm", _CRFM, classes, dtype)
+        case ("kernelbench", "", ""):
+            return AllclosePolicy("kernelbench", _KERNELBENCH.get(dtype, _KERNELBENCH_HALF), classes, dtype)
+    raise ProblemError(f"unknown tolerance {text!r}: use one of {', '.join(POLICIES)}")

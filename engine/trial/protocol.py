@@ -1,0 +1,120 @@
+"""What the engine asks of the judge and what the judge answers. No torch: both sides import this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.domain.model import Device, Failure, Measurement, Problem, Signature, Verification, Workload
+from engine.domain.preparation import Preparation
+from engine.trial.wire import Message
+
+
+class Built(Message, frozen=True):
+    """One artefact for one workload: a binary's path (or none, for a module) and its resolved plan."""
+
+    workload: Workload
+    binary: str = ""
+    plan: bytes = b""
+
+
+class Candidate(Message, frozen=True):
+    """A kernel as the judge needs it. Hold-outs that refused to compile are in ``specialised``."""
+
+    contract: str
+    name: str
+    source: str
+    tunables: Mapping[str, int]
+    built: Built
+    holdouts: tuple[Built, ...] = ()
+    specialised: int = 0
+
+
+class Open(Message, frozen=True):
+    """Take on a problem. Answered by ``Opened``."""
+
+    problem: Problem
+    workload: Workload
+    holdouts: tuple[Workload, ...]
+    device: str
+    tolerance: str
+    baseline: str
+    others: tuple[str, ...]
+    cold: bool
+    cache: str
+    same: tuple[float, float, float] | None = None
+
+
+class Opened(Message, frozen=True):
+    device: Device
+    signature: Signature
+    holdouts: tuple[Signature, ...]
+    sandbox: str
+    sandbox_reason: str
+
+
+class Prepare(Message, frozen=True):
+    """Calibrate, try the null models, measure baselines and ceilings. ``measure`` is off where only the gate is wanted."""
+
+    measure: bool = True
+
+
+class Prepared(Message, frozen=True):
+    preparation: Preparation
+    raw: bytes
+
+
+class Trace(Message, frozen=True):
+    """The reference's graph, for writing a naive kernel. Answered by ``Traced``."""
+
+
+class Traced(Message, frozen=True):
+    graph: str
+    """``engine.problem.graph_ir`` as JSON."""
+
+
+class Verify(Message, frozen=True):
+    candidate: Candidate
+
+
+class Verified(Message, frozen=True):
+    verification: Verification
+    screen: Measurement
+    raw: bytes
+
+
+class Measure(Message, frozen=True):
+    candidate: Candidate
+
+
+class Versus(Message, frozen=True):
+    """Two kernels against each other: the speedup of the first over the second, under the name ``other``."""
+
+    candidate: Candidate
+    other: Candidate
+
+
+class Measured(Message, frozen=True):
+    measurement: Measurement
+    raw: bytes
+
+
+class Refused(Message, frozen=True):
+    """The kernel failed: a verdict."""
+
+    failure: Failure
+    log: str
+
+
+class Unable(Message, frozen=True):
+    """The judge could not do it: no verdict. ``kind`` names the EspalierError it stands for."""
+
+    kind: str
+    reason: str
+
+
+class Progress(Message, frozen=True):
+    text: str
+
+
+Request = Open | Prepare | Trace | Verify | Measure | Versus
+Reply = Opened | Prepared | Traced | Verified | Measured | Refused | Unable | Progress

@@ -1,0 +1,97 @@
+"""The runner: one forked child that holds the kernel under test and the inputs, and never the expected output.
+
+It obeys two messages, ``Load`` and ``Call``, on one channel. Everything it answers is a claim. It is killed by the host with
+its whole process group; nothing here enforces a limit that the judge relies on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from engine.trial.wire import Call, Called, Channel, ChannelClosed, Fault, Load, Ready, RunnerRequest
+
+if TYPE_CHECKING:
+    from engine.trial.launchers import Launcher
+
+_PR_SET_PDEATHSIG = 1
+_MIB = 1 << 20
+
+
+def confine_child() -> None:
+    """What a fresh child does before it touches anything of a stranger's: own process group, dies with the host, limits."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for what, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 2048 * _MIB), (resource.RLIMIT_NOFILE, 1024)):
+        _, hard = resource.getrlimit(what)
+        ceiling = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(what, (ceiling, ceiling))
+
+
+def serve(sock: socket.socket) -> None:
+    """Answer the judge until the channel closes. Never returns an error by exit status: silence is a crash."""
+    channel = Channel(sock)
+    launcher: Launcher | None = None
+    try:
+        while True:
+            request: RunnerRequest
+            request, fds = channel.receive(RunnerRequest)
+            match request:
+                case Load():
+                    launcher, reply = _load(request, fds)
+                    channel.send(reply)
+                case Call(slot):
+                    assert launcher is not None
+                    channel.send(_called(launcher, slot))
+    except ChannelClosed:
+        return
+
+
+def _load(load: Load, fds: list[int]) -> tuple[Launcher | None, Ready | Fault]:
+    from engine.domain.errors import EspalierError
+    from engine.trial.launchers import LauncherError, Loan, OutputError, make
+    from engine.trial.lending import borrow
+
+    start = time.perf_counter()
+    try:
+        import torch
+
+        torch.set_num_threads(load.threads)
+        if load.device != "cpu":
+            from engine.trial.gpu import driver
+
+            driver.Context.open(int(load.device.partition(":")[2] or 0))
+        inputs = borrow(load.inputs, fds)
+        outputs = borrow(load.outputs, fds)
+        loan = Loan(load.slots, inputs, outputs)
+        launcher = make(load, loan, fds.pop(0) if fds else None)
+    except (LauncherError, OutputError) as error:
+        return None, Fault("rejected" if isinstance(error, OutputError) else "crashed", str(error))
+    except EspalierError as error:
+        return None, Fault("impossible", str(error))
+    except BaseException as error:
+        return None, Fault("crashed", _told(error))
+    return launcher, Ready(time.perf_counter() - start)
+
+
+def _called(launcher: Launcher, slot: int) -> Called | Fault:
+    from engine.trial.launchers import OutputError
+
+    try:
+        return launcher.call(slot)
+    except OutputError as error:
+        return Fault("mismatch", str(error))
+    except BaseException as error:
+        return Fault("crashed", _told(error))
+
+
+def _told(error: BaseException) -> str:
+    """The exception with the line of the candidate's file it came from."""
+    last = traceback.format_exception(error)
+    return "".join(last[-6:])[-4000:]

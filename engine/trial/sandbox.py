@@ -1,0 +1,232 @@
+"""A host process in its sandbox, seen from the judge: start it, fork runners in it, freeze them, reap them, end it.
+
+With bubblewrap the host has no network, a read-only file system that holds Python, torch, the compiler's libraries and nothing
+of the user's, a private ``/tmp`` and a process-id space of its own; when its first process dies, everything in it dies. Without
+bubblewrap only resource limits are left, and every verdict says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import engine
+from engine.domain.errors import SandboxError
+from engine.trial.wire import (
+    Channel,
+    ChannelClosed,
+    ChannelGarbled,
+    ChannelTimeout,
+    Done,
+    Ended,
+    Freeze,
+    HostReply,
+    Message,
+    Reap,
+    Spawn,
+    Spawned,
+    Thaw,
+)
+
+_START_S = 120.0
+_ANSWER_S = 20.0
+_SYSTEM = (
+    "/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
+    "/etc/passwd", "/etc/nsswitch.conf", "/opt/nvidia",
+)  # fmt: skip
+_NVIDIA = ("/dev/nvidia*", "/dev/nvidia-caps/*")
+
+
+def bubblewrap_reason() -> str | None:
+    """Why bubblewrap cannot be used here, or ``None`` when it works. Runs it once."""
+    if shutil.which("bwrap") is None:
+        return "bubblewrap (bwrap) is not installed"
+    command = ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap does not run here: {error}"
+    if done.returncode == 0:
+        return None
+    first = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[0]
+    return f"bubblewrap does not work here: {first}"
+
+
+def _python_folders() -> Iterator[str]:
+    """Everything a Python process of this installation reads, and nothing above it."""
+    yield from {sys.prefix, sys.base_prefix, *(sysconfig.get_paths().values()), *site.getsitepackages()}
+    yield os.path.dirname(os.path.realpath(sys.executable))
+    yield from (p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and "torch" in _listing(p))
+
+
+def _listing(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _confined(command: Sequence[str], device: str) -> list[str]:
+    argv = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--unshare-user"]
+    for folder in _SYSTEM:
+        argv += ["--ro-bind-try", folder, folder]
+    for folder in sorted(set(_python_folders())):
+        if not any(folder == root or folder.startswith(root + "/") for root in ("/usr", "/bin", "/lib")):
+            argv += ["--ro-bind-try", folder, folder]
+    package = Path(engine.__file__).parent
+    argv += ["--ro-bind", str(package), str(package)]
+    if (package / "_shipped").is_dir():
+        argv += ["--tmpfs", str(package / "_shipped")]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/dev/shm", "--chdir", "/tmp"]
+    if device != "cpu":
+        argv += ["--ro-bind", "/sys", "/sys", "--ro-bind-try", "/usr/local/nvidia", "/usr/local/nvidia"]
+        for pattern in _NVIDIA:
+            for node in glob.glob(pattern):
+                argv += ["--dev-bind", node, node]
+    return [*argv, "--", *command]
+
+
+def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
+    """What a host may see of the environment: nothing that could hold a key."""
+    kept = {
+        name: os.environ[name]
+        for name in ("LD_LIBRARY_PATH", "CUDA_HOME", "PATH", "CUDA_VISIBLE_DEVICES")
+        if name in os.environ
+    }
+    package_root = str(Path(engine.__file__).parent.parent)
+    others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys([package_root, *others])),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": str(threads),
+        "ESPALIER_DEVICE": device,
+        "CUDA_MODULE_LOADING": "EAGER",
+        "CUDA_CACHE_DISABLE": "1",
+        "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",
+        "TRITON_CACHE_DIR": "/tmp/triton",
+        "TORCH_EXTENSIONS_DIR": "/tmp/extensions",
+        **({"ESPALIER_ALONE": "1"} if alone else {}),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerHandle:
+    """A runner as the judge sees it: a channel and the pid that its host knows it by."""
+
+    pid: int
+    channel: Channel
+
+
+class Host:
+    """One host process. ``confined`` says whether bubblewrap holds it; a ``shared`` host keeps several trusted runners, so
+    that reaping one leaves the others alone."""
+
+    def __init__(self, device: str, threads: int, *, confined: bool, shared: bool = False) -> None:
+        self._device = device
+        self._shared = shared
+        self._threads = threads
+        self.confined = confined
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+
+    def start(self) -> None:
+        """Start it, or do nothing when it runs. Raises SandboxError when it does not come up."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        self._channel, theirs = Channel.pair()
+        command = [sys.executable, "-s", "-P", "-m", "engine.trial.host", str(theirs.fileno())]
+        argv = _confined(command, self._device) if self.confined else command
+        alone = self.confined and not self._shared
+        environment = _environment(self._device, alone=alone, threads=self._threads)
+        with theirs:
+            self._process = subprocess.Popen(
+                argv, pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, start_new_session=True, cwd="/",
+            )  # fmt: skip
+        try:
+            self._channel.receive(HostReply, _START_S)
+        except (ChannelClosed, ChannelTimeout, ChannelGarbled) as error:
+            message = self._last_words()
+            self.close()
+            raise SandboxError(f"the trial's host process did not start: {message or type(error).__name__}") from error
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def _last_words(self) -> str:
+        process = self._process
+        if process is None or process.stderr is None:
+            return ""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        lines = process.stderr.read()[-4000:].decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def spawn(self) -> RunnerHandle:
+        """A fresh runner. Starts the host again when a kernel has taken it down. Raises SandboxError."""
+        for _ in range(2):
+            self.start()
+            channel, theirs = Channel.pair()
+            with theirs:
+                try:
+                    reply = self._ask(Spawn(), (theirs.fileno(),))
+                except SandboxError:
+                    self.close()
+                    continue
+            assert isinstance(reply, Spawned)
+            return RunnerHandle(reply.pid, channel)
+        raise SandboxError("the trial's host process died twice while forking a runner; is the machine out of memory?")
+
+    def freeze(self, runner: RunnerHandle) -> None:
+        """Stop everything of the candidate's, so that nothing is written while its outputs are judged."""
+        self._ask(Freeze(runner.pid))
+
+    def thaw(self, runner: RunnerHandle) -> None:
+        self._ask(Thaw(runner.pid))
+
+    def reap(self, runner: RunnerHandle) -> Ended:
+        """Kill a runner with all it left behind. A host that does not answer is killed as a whole."""
+        runner.channel.close()
+        try:
+            reply = self._ask(Reap(runner.pid))
+        except SandboxError:
+            self.close()
+            return Ended(-1, 0, 0)
+        assert isinstance(reply, Ended)
+        return reply
+
+    def _ask(self, request: Message, fds: Sequence[int] = ()) -> Spawned | Done | Ended:
+        assert self._channel is not None
+        try:
+            self._channel.send(request, fds)
+            reply: Spawned | Done | Ended
+            reply, _ = self._channel.receive(HostReply, _ANSWER_S)
+        except (ChannelClosed, ChannelTimeout, ChannelGarbled) as error:
+            raise SandboxError(f"the trial's host process does not answer ({type(error).__name__})") from error
+        return reply
+
+    def close(self) -> None:
+        """End the host and everything in its sandbox."""
+        if self._channel is not None:
+            self._channel.close()
+        process, self._process, self._channel = self._process, None, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()

@@ -1,0 +1,159 @@
+"""One runner at work for the judge: loaded, called, timed by the judge's own clock, frozen while its outputs are judged."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from engine.domain.errors import DeviceError, ProblemError
+from engine.domain.model import Failure, FailureKind
+from engine.trial.sandbox import Host, RunnerHandle
+from engine.trial.wire import (
+    Call,
+    Called,
+    ChannelClosed,
+    ChannelGarbled,
+    ChannelTimeout,
+    Fault,
+    Load,
+    Ready,
+    RunnerReply,
+)
+
+_SIGNALS = {
+    4: "illegal instruction", 6: "aborted", 7: "bus error", 8: "arithmetic error", 9: "killed", 11: "segmentation fault",
+}  # fmt: skip
+
+
+class TrialFailed(Exception):
+    """The kernel failed its trial; carries why. Control flow inside the judge only: the engine sees a value."""
+
+    def __init__(self, kind: FailureKind, reason: str, log: str = "") -> None:
+        super().__init__(reason)
+        self.failure = Failure(kind, reason)
+        self.log = log
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One call: what the runner claims, and what the judge's clock says of the whole round trip, in microseconds."""
+
+    claimed_us: float
+    wall_us: float
+    idle_us: float
+
+
+class Seat:
+    """A runner between its spawn and its reaping. Use as a context manager: it is reaped whatever happens."""
+
+    def __init__(self, host: Host, load: Load, fds: list[int], *, seconds: float, trusted: bool = False) -> None:
+        self._host = host
+        self._seconds = seconds
+        self._trusted = trusted
+        self._runner: RunnerHandle | None = host.spawn()
+        self.notes: tuple[str, ...] = ()
+        try:
+            self._runner.channel.send(load, fds)
+        except ChannelClosed:
+            self._dead("while it was loaded")
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def __enter__(self) -> Seat:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait_ready(self, seconds: float) -> None:
+        """Wait until the artefact is loaded. Raises TrialFailed."""
+        reply = self._receive(seconds, "while it was loaded")
+        if isinstance(reply, Fault):
+            self._fault(reply)
+        if not isinstance(reply, Ready):
+            raise self._failed(FailureKind.REJECTED, "the runner answered out of turn: something in it speaks for the kernel")
+
+    def call(self, slot: int) -> Timing:
+        """Run the kernel once; afterwards everything of the candidate's is frozen until the next call. Raises TrialFailed."""
+        assert self._runner is not None
+        start = time.perf_counter_ns()
+        try:
+            self._runner.channel.send(Call(slot))
+        except ChannelClosed:
+            self._dead("before it was called")
+        reply = self._receive(self._seconds, "while it ran")
+        wall = (time.perf_counter_ns() - start) / 1e3
+        if isinstance(reply, Fault):
+            self._fault(reply)
+        if not isinstance(reply, Called):
+            raise self._failed(FailureKind.REJECTED, "the runner answered out of turn: something in it speaks for the kernel")
+        claims = (reply.device_us, reply.idle_us)
+        if not all(0 <= c < 1e12 for c in claims):
+            raise self._failed(FailureKind.REJECTED, f"the runner claims an impossible time ({reply.device_us} us)")
+        if reply.device_us > wall * 1.02 + 50:
+            claimed = f"the runner claims {reply.device_us:.0f} us"
+            raise self._failed(FailureKind.REJECTED, f"{claimed} within {wall:.0f} us of the judge's clock")
+        return Timing(reply.device_us, wall, reply.idle_us)
+
+    @property
+    def alive(self) -> bool:
+        return self._runner is not None
+
+    def freeze(self) -> None:
+        """Nothing of the candidate's runs until ``thaw``; a trusted runner (the baseline) is left alone."""
+        if self._runner is not None and not self._trusted:
+            self._host.freeze(self._runner)
+
+    def thaw(self) -> None:
+        if self._runner is not None and not self._trusted:
+            self._host.thaw(self._runner)
+
+    def _failed(self, kind: FailureKind, reason: str, log: str = "") -> Exception:
+        """The exception for a fault: a trusted runner's is no kernel's failure but the reference's or the machine's."""
+        if self._trusted:
+            return ProblemError(f"the baseline cannot be measured: {reason}")
+        return TrialFailed(kind, reason, log)
+
+    def _receive(self, seconds: float, when: str) -> RunnerReply:
+        assert self._runner is not None
+        try:
+            reply: RunnerReply
+            reply, fds = self._runner.channel.receive(RunnerReply, seconds)
+        except ChannelTimeout:
+            self.close()
+            raise self._failed(FailureKind.TIMED_OUT, f"no answer within {seconds:g} s {when}; it was killed") from None
+        except ChannelGarbled:
+            self.close()
+            raise self._failed(FailureKind.REJECTED, "something in the runner wrote to its channel") from None
+        except ChannelClosed:
+            self._dead(when)
+        for fd in fds:
+            os.close(fd)
+        return reply
+
+    def _dead(self, when: str) -> None:
+        assert self._runner is not None
+        ended = self._host.reap(self._runner)
+        self._runner = None
+        if os.WIFSIGNALED(ended.status) and ended.status >= 0:
+            number = os.WTERMSIG(ended.status)
+            how = f"{_SIGNALS.get(number, 'signal')} ({number})"
+            hint = ": a write to an input or past a buffer?" if number in (7, 11) else ""
+            raise self._failed(FailureKind.CRASHED, f"died of {how} {when}{hint}")
+        raise self._failed(FailureKind.CRASHED, f"its process ended {when}")
+
+    def _fault(self, fault: Fault) -> None:
+        self.close()
+        lines = [line for line in fault.text.strip().splitlines() if line.strip()] or ["no message"]
+        if fault.kind == "impossible":
+            raise DeviceError(lines[-1])
+        kind = FailureKind(fault.kind) if fault.kind in set(FailureKind) else FailureKind.CRASHED
+        raise self._failed(kind, lines[-1], fault.text)
+
+    def close(self) -> None:
+        """Reap the runner; idempotent."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            self._host.reap(runner)

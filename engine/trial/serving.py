@@ -1,0 +1,86 @@
+"""The judge as a process: ``python -m engine.trial.serving FD`` answers the engine on an inherited socket. Imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import traceback
+
+from engine.domain.errors import DeviceError, EspalierError
+from engine.problem import graph, graph_ir
+from engine.trial import protocol as p
+from engine.trial.judge import Judge
+from engine.trial.seat import TrialFailed
+from engine.trial.wire import Channel, ChannelClosed, Message
+
+
+def main() -> None:
+    """Answer until the engine closes the channel; then end every process that was started."""
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    judge: Judge | None = None
+    try:
+        while True:
+            request: p.Request
+            request, _ = channel.receive(p.Request)
+            judge, reply = _answer(judge, request, channel)
+            channel.send(reply)
+    except ChannelClosed:
+        pass
+    finally:
+        if judge is not None:
+            with contextlib.suppress(Exception):
+                judge.close()
+
+
+def _answer(judge: Judge | None, request: p.Request, channel: Channel) -> tuple[Judge | None, Message]:
+    def say(text: str) -> None:
+        channel.send(p.Progress(text))
+
+    try:
+        if isinstance(request, p.Open):
+            if judge is not None:
+                judge.close()
+            judge = Judge(request)
+            holdouts = tuple(r.signature() for r in judge.holdouts)
+            sandbox = "bubblewrap" if judge.confined else "limits"
+            return judge, p.Opened(judge.device, judge.signature, holdouts, sandbox, judge.sandbox_reason or "")
+        assert judge is not None
+        match request:
+            case p.Prepare(measure):
+                return judge, judge.prepare(say, measure=measure)
+            case p.Trace():
+                return judge, p.Traced(graph_ir.to_json(graph.trace_reference(judge.reference)))
+            case p.Verify(candidate):
+                return judge, judge.verify(candidate, say)
+            case p.Measure(candidate):
+                return judge, judge.measure(candidate, say)
+            case p.Versus(candidate, other):
+                return judge, judge.versus(candidate, other, say)
+    except TrialFailed as failed:
+        return judge, p.Refused(failed.failure, failed.log)
+    except EspalierError as error:
+        return judge, p.Unable(type(error).__name__, str(error))
+    except ChannelClosed:
+        raise
+    except Exception as error:
+        return judge, _unexpected(error)
+
+
+def _unexpected(error: Exception) -> p.Unable:
+    """Out of memory is the device's fault and has a remedy; anything else is ours, and is told with its place."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "out of memory" in str(error).lower() or isinstance(error, MemoryError):
+        remedy = "choose a smaller workload or free the device"
+        return p.Unable(DeviceError.__name__, f"out of memory while judging: {remedy} ({text})")
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(where.filename)}:{where.lineno}"
+    return p.Unable("Unexpected", f"the judge stumbled at {place}: {type(error).__name__}: {text}")
+
+
+if __name__ == "__main__":
+    main()

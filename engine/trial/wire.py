@@ -1,0 +1,237 @@
+"""Messages between the engine, the judge, the host and the runner, and the channel that carries them.
+
+A channel is a Unix stream socket: each message is a 4-byte length and a msgpack body; file descriptors (lent memory, artefacts)
+ride along with the first byte. A runner's messages are *claims*: the judge believes nothing in them that it has not borne out
+itself.
+"""
+
+from __future__ import annotations
+
+import array
+import select
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+_LENGTH = struct.Struct("<I")
+_MAX_MESSAGE = 256 << 20
+_MAX_FDS = 16
+
+M = TypeVar("M")
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of all messages; the class name travels as the tag."""
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """Where one operand of one slot lies in the lent memory."""
+
+    name: str
+    role: str
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+    """Bytes from the start of its arena (inputs and parameters in one, outputs in the other)."""
+    nbytes: int
+
+
+class ArenaLoan(msgspec.Struct, frozen=True):
+    """How the runner reaches lent memory. ``kind``: ``memfd``, ``cuda-fd`` or ``cuda-ipc``; fds travel with the message."""
+
+    kind: str
+    size: int
+    writable: bool
+    handle: bytes = b""
+
+
+# judge → host, host → judge
+
+
+class Spawn(Message, frozen=True):
+    """Fork a runner; its channel travels as a descriptor."""
+
+
+class Spawned(Message, frozen=True):
+    pid: int
+
+
+class Freeze(Message, frozen=True):
+    """Stop every process of the sandbox but the host, so that nothing can still be written while outputs are judged."""
+
+    pid: int
+
+
+class Thaw(Message, frozen=True):
+    pid: int
+
+
+class Reap(Message, frozen=True):
+    """Kill a runner with everything it left behind and say how it ended."""
+
+    pid: int
+
+
+class Done(Message, frozen=True):
+    pass
+
+
+class Ended(Message, frozen=True):
+    """``status`` as ``waitpid`` gives it; ``left`` processes had to be killed besides the runner."""
+
+    status: int
+    left: int
+    max_rss_bytes: int
+
+
+# judge → runner, runner → judge
+
+
+class Load(Message, frozen=True):
+    """Everything a runner may know: the artefact, the operands, the arenas. No seed, no expected value, no phase."""
+
+    contract: str
+    """``plan``, ``host``, ``module``, ``baseline`` or ``null``."""
+    device: str
+    slots: tuple[tuple[Slot, ...], ...]
+    inputs: ArenaLoan
+    outputs: ArenaLoan
+    threads: int
+    scalars: tuple[Any, ...] = ()
+    """The call's arguments for module contracts: ``None`` stands where a tensor operand goes, in order."""
+    source: str = ""
+    """Module source (``module``), reference source with its settings (``baseline``)."""
+    filename: str = "kernel.py"
+    settings: Mapping[str, float | int] = {}
+    tunables: Mapping[str, int] = {}
+    baseline: str = ""
+    init_seed: int = 0
+    plan: bytes = b""
+    """A resolved launch plan, as ``engine.build`` encodes it."""
+    cold: bool = True
+    flush_bytes: int = 0
+
+
+class Ready(Message, frozen=True):
+    """The artefact is loaded and the device context exists. ``host_seconds`` is what loading took."""
+
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+class Call(Message, frozen=True):
+    """Run the kernel once on a slot. The same message for a check, a warm-up and a sample: no phase can be told apart."""
+
+    slot: int
+
+
+class Called(Message, frozen=True):
+    """What the runner's own clock says: a claim."""
+
+    device_us: float
+    wall_us: float
+    idle_us: float
+    """How long the device was still busy after the kernel's last event had completed."""
+    notes: tuple[str, ...] = ()
+
+
+class Fault(Message, frozen=True):
+    """The kernel could not be loaded or raised; ``kind`` is a FailureKind value."""
+
+    kind: str
+    text: str
+
+
+HostRequest = Spawn | Freeze | Thaw | Reap
+HostReply = Spawned | Done | Ended
+RunnerRequest = Load | Call
+RunnerReply = Ready | Called | Fault
+
+
+class ChannelClosed(Exception):
+    """The other side is gone: crashed, exited or was killed."""
+
+
+class ChannelTimeout(Exception):
+    """The other side did not answer in time."""
+
+
+class ChannelGarbled(Exception):
+    """The other side sent what is no message of the protocol."""
+
+
+class Channel:
+    """One end of a Unix stream socket that carries messages and file descriptors. Blocking, with a deadline for each read."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._encoder = msgspec.msgpack.Encoder()
+        self._buffer = bytearray()
+        self._fds: list[int] = []
+
+    @staticmethod
+    def pair() -> tuple[Channel, socket.socket]:
+        """A channel and the raw socket of its other end, to be handed to another process."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        return Channel(ours), theirs
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Raises ChannelClosed when nobody reads."""
+        body = self._encoder.encode(message)
+        data = _LENGTH.pack(len(body)) + body
+        try:
+            if fds:
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+                sent = self.sock.sendmsg([data], rights)
+                data = data[sent:]
+            if data:
+                self.sock.sendall(data)
+        except (BrokenPipeError, ConnectionError, OSError) as error:
+            raise ChannelClosed(str(error)) from error
+
+    def receive(self, kind: type[M] | Any, timeout_s: float | None = None) -> tuple[M, list[int]]:
+        """The next message, checked against ``kind`` (a union of messages), and the descriptors that came with it.
+
+        Raises ChannelTimeout, ChannelClosed, ChannelGarbled.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while len(self._buffer) < _LENGTH.size:
+            self._fill(deadline)
+        (length,) = _LENGTH.unpack(self._buffer[: _LENGTH.size])
+        if length > _MAX_MESSAGE:
+            raise ChannelGarbled(f"a message of {length} bytes")
+        while len(self._buffer) < _LENGTH.size + length:
+            self._fill(deadline)
+        body = bytes(self._buffer[_LENGTH.size : _LENGTH.size + length])
+        del self._buffer[: _LENGTH.size + length]
+        fds, self._fds = self._fds, []
+        try:
+            return msgspec.msgpack.decode(body, type=kind), fds
+        except msgspec.DecodeError as error:
+            raise ChannelGarbled(str(error)) from error
+
+    def _fill(self, deadline: float | None) -> None:
+        if deadline is not None:
+            remaining = deadline - time.monotonic()
+            poller = select.poll()
+            poller.register(self.sock, select.POLLIN)
+            if remaining <= 0 or not poller.poll(remaining * 1000):
+                raise ChannelTimeout
+        try:
+            data, fds, _, _ = socket.recv_fds(self.sock, 1 << 20, _MAX_FDS)
+        except ConnectionError as error:
+            raise ChannelClosed(str(error)) from error
+        self._fds.extend(fds)
+        if not data:
+            raise ChannelClosed("closed by the other side")
+        self._buffer += data
+
+    def close(self) -> None:
+        self.sock.close()

@@ -1,0 +1,82 @@
+// A thread keeps 7 outputs of the convolution by 8 channels in registers and rectifies them before they leave; pooling is a second
+// launch.
+#include "problem.h"
+// @tune ROWS = 2, 4, 5
+// @tune BLOCK = 256, 128
+// @workspace 4 * BATCH_SIZE * OUT_CHANNELS * ((HEIGHT + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1) * ((WIDTH + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1)
+// @launch convolve(x, conv1_weight, conv1_bias, workspace) grid(ceil_div((WIDTH + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1, 56) * ceil_div(OUT_CHANNELS, 96), ceil_div((HEIGHT + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1, ROWS), BATCH_SIZE) block(96 * ROWS) shared(4 * (KERNEL_SIZE * KERNEL_SIZE * 100 + ((ROWS - 1) * STRIDE + KERNEL_SIZE) * (55 * STRIDE + KERNEL_SIZE)))
+// @launch pool(workspace, out) grid(ceil_div(OUT_NUMEL, BLOCK)) block(BLOCK)
+
+#define CONV_ROWS ((HEIGHT + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1)
+#define CONV_COLUMNS ((WIDTH + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1)
+// A block's tile: ROWS rows of 56 outputs in 96 channels; a thread's: 7 outputs of one row, 8 apart, in 8 channels.
+#define ACROSS 56
+#define CHANNELS 96
+#define WEIGHT_PITCH 100
+#define THREADS (96 * ROWS)
+#define IN_ROWS ((ROWS - 1) * STRIDE + KERNEL_SIZE)
+#define IN_COLUMNS ((ACROSS - 1) * STRIDE + KERNEL_SIZE)
+#define TAPS (KERNEL_SIZE * KERNEL_SIZE)
+// sum += one input channel: its rows (IN_ROWS x IN_COLUMNS) under its weights (TAPS x WEIGHT_PITCH).
+__device__ __forceinline__ void convolve_channel(float (&sum)[7][8], const float* rows, const float* weights, int row, int column, int group) {
+    for (int y = 0; y < KERNEL_SIZE; ++y)
+#pragma unroll
+        for (int z = 0; z < KERNEL_SIZE; ++z) {
+            const float* w = weights + (y * KERNEL_SIZE + z) * WEIGHT_PITCH + 4 * group;
+            const float4 w0 = *(const float4*)w, w1 = *(const float4*)(w + 48);
+#pragma unroll
+            for (int p = 0; p < 7; ++p) {
+                const float v = rows[(row * STRIDE + y) * IN_COLUMNS + (column + 8 * p) * STRIDE + z];
+                sum[p][0] += v * w0.x, sum[p][1] += v * w0.y, sum[p][2] += v * w0.z, sum[p][3] += v * w0.w;
+                sum[p][4] += v * w1.x, sum[p][5] += v * w1.y, sum[p][6] += v * w1.z, sum[p][7] += v * w1.w;
+            }
+        }
+}
+// Input rows from (row0, column0) on, which may lie in the padding, and the weights of CHANNELS output channels, for input channel c.
+__device__ __forceinline__ void load_channel(float* rows, float* weights, const float* x, const float* weight, long long image, int c,
+                                             int row0, int column0, int channel0) {
+    for (int i = threadIdx.x; i < IN_ROWS * IN_COLUMNS; i += THREADS) {
+        const int h = row0 + i / IN_COLUMNS, w = column0 + i % IN_COLUMNS;
+        rows[i] = h >= 0 && h < HEIGHT && w >= 0 && w < WIDTH ? x[((image * IN_CHANNELS + c) * HEIGHT + h) * WIDTH + w] : 0;
+    }
+    for (int i = threadIdx.x; i < CHANNELS * TAPS; i += THREADS) {
+        const int o = i / TAPS, t = i % TAPS;
+        weights[t * WEIGHT_PITCH + o] = channel0 + o < OUT_CHANNELS ? weight[((channel0 + o) * IN_CHANNELS + c) * TAPS + t] : 0;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) convolve(const float* __restrict__ x, const float* __restrict__ weight,
+                                                               const float* __restrict__ bias, float* __restrict__ out) {
+    extern __shared__ __align__(16) float shared[];
+    float *weights = shared, *rows = shared + TAPS * WEIGHT_PITCH;
+    constexpr int TILES = (CONV_COLUMNS + ACROSS - 1) / ACROSS;
+    const int column0 = blockIdx.x % TILES * ACROSS, channel0 = blockIdx.x / TILES * CHANNELS, row0 = blockIdx.y * ROWS;
+    const int group = threadIdx.x % 12, column = threadIdx.x / 12 % 8, row = threadIdx.x / 96;
+    float sum[7][8] = {};
+    for (int c = 0; c < IN_CHANNELS; ++c) {
+        __syncthreads();
+        load_channel(rows, weights, x, weight, blockIdx.z, c, row0 * STRIDE - PADDING, column0 * STRIDE - PADDING, channel0);
+        __syncthreads();
+        convolve_channel(sum, rows, weights, row, column, group);
+    }
+#pragma unroll
+    for (int o = 0; o < 8; ++o) {
+        const int channel = channel0 + 4 * group + o / 4 * 48 + o % 4;
+        if (channel >= OUT_CHANNELS || row0 + row >= CONV_ROWS) continue;
+        float* to = out + (((long long)blockIdx.z * OUT_CHANNELS + channel) * CONV_ROWS + row0 + row) * CONV_COLUMNS + column0 + column;
+#pragma unroll
+        for (int p = 0; p < 7; ++p)
+            if (column0 + column + 8 * p < CONV_COLUMNS) to[8 * p] = fmaxf(sum[p][o] + bias[channel], 0);
+    }
+}
+
+extern "C" __global__ void pool(const float* values, float* out) {
+    const long long i = (long long)blockIdx.x * BLOCK + threadIdx.x;
+    if (i >= OUT_NUMEL) return;
+    const int column = i % OUT_DIM3 * POOL_STRIDE, row = i / OUT_DIM3 % OUT_DIM2 * POOL_STRIDE;
+    const float* plane = values + i / (OUT_DIM3 * OUT_DIM2) * CONV_ROWS * CONV_COLUMNS;
+    float largest = -INFINITY;
+    for (int y = 0; y < POOL_KERNEL; ++y)
+        for (int z = 0; z < POOL_KERNEL; ++z) largest = fmaxf(largest, plane[(row + y) * CONV_COLUMNS + column + z]);
+    out[i] = largest;
+}

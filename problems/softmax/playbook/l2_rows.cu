@@ -1,0 +1,87 @@
+// One block of 1024 threads a multiprocessor walks the rows: so few rows are open at once that the second pass finds its row in L2.
+#include "problem.h"
+// @tune BLOCK = 1024, 512
+// @tune PER_SM = 1, 2
+// @require BLOCK * PER_SM <= 1024
+// @tune UNROLL = 4, 2, 8
+// @launch softmax_rows(x, out) grid(min(BATCH_SIZE, SMS * PER_SM)) block(BLOCK)
+
+__device__ __forceinline__ float exp2_fast(float v) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
+#define EXP(v) exp2_fast((v) * 1.4426950408889634f)
+constexpr int IN_FLIGHT = UNROLL;
+// Every thread gets the reduction over the block; `scratch` holds one float a warp and may be used again after the next barrier.
+template <class Op> __device__ float block_reduce(float v, float* scratch, Op op) {
+    for (int o = 16; o; o >>= 1) v = op(v, __shfl_xor_sync(~0u, v, o));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = scratch[threadIdx.x % (BLOCK / 32)];
+    for (int o = BLOCK / 64; o; o >>= 1) v = op(v, __shfl_xor_sync(~0u, v, o));
+    return v;
+}
+struct Max { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
+struct Sum { __device__ float operator()(float a, float b) const { return a + b; } };
+// Four neighbours of a row: one 16-byte access where every row starts on 16 bytes, else guarded single ones.
+__device__ __forceinline__ float4 load4(const float* row, int i) {
+#if DIM % 4 == 0
+    return i < DIM ? *(const float4*)(row + i) : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+#else
+    return make_float4(i < DIM ? row[i] : -INFINITY, i + 1 < DIM ? row[i + 1] : -INFINITY,
+                       i + 2 < DIM ? row[i + 2] : -INFINITY, i + 3 < DIM ? row[i + 3] : -INFINITY);
+#endif
+}
+__device__ __forceinline__ void store4(float* row, int i, float4 v) {
+#if DIM % 4 == 0
+    if (i < DIM) __stcs((float4*)(row + i), v);
+#else
+    if (i < DIM) row[i] = v.x;
+    if (i + 1 < DIM) row[i + 1] = v.y;
+    if (i + 2 < DIM) row[i + 2] = v.z;
+    if (i + 3 < DIM) row[i + 3] = v.w;
+#endif
+}
+__device__ __forceinline__ float max4(float4 v) { return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)); }
+// Takes UNROLL groups of four at once: one maximum and one correction of the running sum for all of them.
+__device__ __forceinline__ void absorb(const float4 (&v)[UNROLL], float& largest, float& sum) {
+    float m = largest;
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) m = fmaxf(m, max4(v[u]));
+    if (m == -INFINITY) return;
+    float s = sum * EXP(largest - m);
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u) s += (EXP(v[u].x - m) + EXP(v[u].y - m)) + (EXP(v[u].z - m) + EXP(v[u].w - m));
+    largest = m;
+    sum = s;
+}
+
+// The second and last look at the row: its lines may leave the cache afterwards.
+__device__ __forceinline__ float4 load4_last(const float* row, int i) {
+#if DIM % 4 == 0
+    return __ldcs((const float4*)(row + i));
+#else
+    return load4(row, i);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, PER_SM) softmax_rows(const float* __restrict__ x, float* __restrict__ out) {
+    __shared__ float scratch[32];
+    for (int r = blockIdx.x; r < BATCH_SIZE; r += gridDim.x) {
+        const float* row = x + (long long)r * DIM;
+        float* result = out + (long long)r * DIM;
+        float mine = -INFINITY, sum = 0;
+        for (int i = 4 * threadIdx.x; i < DIM; i += 4 * BLOCK * UNROLL) {
+            float4 v[UNROLL];
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) v[u] = load4(row, i + 4 * BLOCK * u);
+            absorb(v, mine, sum);
+        }
+        float largest = block_reduce(mine, scratch, Max());
+        float scale = 1 / block_reduce(mine == -INFINITY ? 0 : sum * EXP(mine - largest), scratch, Sum());
+#pragma unroll IN_FLIGHT
+        for (int i = 4 * threadIdx.x; i < DIM; i += 4 * BLOCK) {
+            float4 v = load4_last(row, i);
+            store4(result, i, make_float4(EXP(v.x - largest) * scale, EXP(v.y - largest) * scale,
+                                          EXP(v.z - largest) * scale, EXP(v.w - largest) * scale));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+"""Memory lent to another process: it gets there, it is protected, and the owner survives what the borrower does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from engine.domain.errors import DeviceError
+from engine.trial.gpu import driver
+from engine.trial.gpu.memory import LentArena, Means, as_tensor, offer_means, send_loan
+
+pytestmark = pytest.mark.gpu
+
+WORDS = 1024
+_BORROWER = """
+import os, socket, sys
+from engine.trial.gpu import driver, memory
+channel = socket.socket(fileno=int(sys.argv[1]))
+driver.Context.open(0)
+cuda = driver.bindings()
+def borrow(writable):
+    return memory.BorrowedArena.map(memory.receive_loan(channel), writable=writable)
+def told(*results):
+    channel.sendall(str(max(int(result[0]) for result in results)).encode())
+"""
+_ACTIONS = {
+    "means": "memory.answer_means(channel)",
+    "double": """
+source, target = borrow(False), borrow(True)
+assert source.protected and not target.protected
+told(cuda.cuMemcpyDtoD(target.pointer, source.pointer, 4096), cuda.cuCtxSynchronize())
+""",
+    "write_protected": """
+arena = borrow(False)
+told(cuda.cuMemsetD32(arena.pointer, 9, 1024), cuda.cuCtxSynchronize())
+""",
+    "run_over": """
+arena = borrow(True)
+told(cuda.cuMemsetD32(arena.pointer + (2 << 20) - 2048, 9, 1024), cuda.cuCtxSynchronize())
+""",
+    "token": """
+arena = borrow(True)
+assert not arena.protected
+told(cuda.cuMemsetD32(arena.pointer, 5, 1024), cuda.cuCtxSynchronize())
+""",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def context() -> driver.Context:
+    try:
+        return driver.Context.open(0)
+    except DeviceError as error:
+        pytest.skip(f"no CUDA device: {error}")
+
+
+@contextmanager
+def borrower(action: str) -> Iterator[socket.socket]:
+    here, there = socket.socketpair()
+    here.settimeout(60)
+    program = [sys.executable, "-c", _BORROWER + _ACTIONS[action], str(there.fileno())]
+    with here, subprocess.Popen(program, pass_fds=(there.fileno(),), cwd=os.getcwd()) as process:
+        there.close()
+        try:
+            yield here
+        finally:
+            here.close()
+            process.wait(60)
+
+
+@contextmanager
+def arena(means: Means = Means.DESCRIPTOR, fill: int = 0) -> Iterator[LentArena]:
+    made = LentArena.create(0, WORDS * 4, means)
+    driver.check(driver.bindings().cuMemsetD32(made.pointer, fill, WORDS), "filling an arena")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def content(lent: LentArena) -> list[int]:
+    buffer = bytearray(WORDS * 4)
+    driver.check(driver.bindings().cuMemcpyDtoH(buffer, lent.pointer, len(buffer)), "reading an arena")
+    return sorted(set(memoryview(buffer).cast("I").tolist()))
+
+
+def test_what_the_borrower_writes_the_owner_reads() -> None:
+    with arena(fill=42) as source, arena() as target, borrower("double") as channel:
+        send_loan(channel, source.loan())
+        send_loan(channel, target.loan())
+        assert channel.recv(16) == b"0"
+        assert content(target) == [42]
+
+
+@pytest.mark.parametrize("action", ["write_protected", "run_over"])
+def test_a_forbidden_write_ends_the_borrower_and_not_the_owner(action: str) -> None:
+    with arena(fill=42) as lent:
+        with borrower(action) as channel:
+            send_loan(channel, lent.loan())
+            assert int(channel.recv(16)) != 0
+        assert content(lent) == [42]
+
+
+def test_a_token_lends_within_one_pid_space() -> None:
+    with arena(Means.TOKEN, fill=1) as lent, borrower("token") as channel:
+        send_loan(channel, lent.loan())
+        assert channel.recv(16) == b"0"
+        assert content(lent) == [5]
+
+
+def test_both_sides_find_the_means_that_work() -> None:
+    with borrower("means") as channel:
+        assert offer_means(channel, 0) is Means.DESCRIPTOR
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool", "float64", "uint8"])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (5,), (), (0, 3)])
+def test_memory_is_seen_as_a_tensor_without_a_copy(dtype: str, shape: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    with arena(fill=0) as lent:
+        tensor = as_tensor(lent.pointer, shape, dtype, 0, lent)
+        assert (tuple(tensor.shape), tensor.dtype, tensor.is_contiguous()) == (shape, getattr(torch, dtype), True)
+        if tensor.numel():
+            assert tensor.data_ptr() == lent.pointer
+            tensor.fill_(1)
+            torch.cuda.synchronize()
+            assert content(lent) != [0]
+        del tensor

@@ -1,0 +1,238 @@
+"""Lines and events: every kind there and back, floats that JSON lacks, newer and older formats, and what is no line."""
+
+from __future__ import annotations
+
+import json
+import math
+import string
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from types import MappingProxyType
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import builders as b
+
+from engine.domain import events as e
+from engine.domain.errors import JournalCorrupt, JournalTooNew
+from engine.domain.model import Interval, Limits, Settings
+from engine.journal import codec
+
+KNOWN = tuple(kind for kind in get_args(e.Event) if kind is not e.UnknownEvent)
+
+
+def entry(event: e.Event, seq: int = 0, at: float = b.START, by: str = "engine") -> e.Entry:
+    return e.Entry(seq, at, by, event)
+
+
+def plain(value: Any) -> Any:
+    """A value as comparable data: floats by their digits (NaN is not equal to itself), mappings of whatever type alike."""
+    if is_dataclass(value):
+        return type(value), {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    return (type(value), repr(value))
+
+
+@pytest.mark.parametrize("kind", KNOWN, ids=lambda kind: kind.KIND)
+def test_every_event_is_read_back_as_it_was_written(kind: type) -> None:
+    @settings(max_examples=30)
+    @given(st.from_type(kind), st.integers(0, 10**9), st.sampled_from(["engine", "engineer"]))
+    def there_and_back(event: e.Event, seq: int, by: str) -> None:
+        line = codec.encode(entry(event, seq, by=by))
+        assert b"\n" not in line
+        assert plain(codec.decode(line)) == plain(entry(event, seq, by=by))
+
+    there_and_back()
+
+
+def test_every_kind_has_its_own_name_on_disk() -> None:
+    assert len({kind.KIND for kind in KNOWN}) == len(KNOWN)
+    assert set(codec.kinds()) == {kind.KIND for kind in KNOWN}
+
+
+def test_a_line_is_spelled_as_agreed() -> None:
+    line = codec.encode(entry(e.KernelPinned("k3"), seq=7, at=1_795_000_000.25, by="engineer"))
+    assert line == (
+        b'{"v":1,"seq":7,"at":"2026-11-18T11:06:40.250000Z","by":"engineer","kind":"kernel.pinned","data":{"kernel":"k3"}}'
+    )
+
+
+@given(st.floats(0, 4e9))
+def test_times_are_kept_to_the_microsecond_and_do_not_creep(at: float) -> None:
+    once = codec.decode(codec.encode(entry(e.SessionReopened(), at=at)))
+    assert abs(once.at - at) <= 1e-6
+    assert codec.decode(codec.encode(once)) == once
+
+
+def test_times_from_another_zone_are_the_same_instant() -> None:
+    line = codec.encode(entry(e.SessionReopened())).replace(b"11:06:40.000000Z", b"12:06:40+01:00")
+    assert codec.decode(line).at == b.START
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 0.0, -0.0, 5e-324, 1.7976931348623157e308, 1e22, 0.1])
+def test_every_float_survives(value: float) -> None:
+    measurement = replace(b.measurement(), time_us=Interval(value, value, value), speedup={"eager": Interval(1.0, 0.0, value)})
+    read = codec.decode(codec.encode(entry(e.KernelMeasured("k1", measurement, value)))).event
+    assert isinstance(read, e.KernelMeasured)
+    for found in (read.seconds, read.measurement.time_us.low, read.measurement.speedup["eager"].high):
+        assert isinstance(found, float)
+        assert repr(found) == repr(value)
+
+
+@given(st.dictionaries(st.sampled_from(["$float", "$$float", "$", "a", "inf"]), st.sampled_from(["inf", "nan", "$float", ""])))
+def test_words_that_look_like_the_spelling_of_a_float_are_words(versions: dict[str, str]) -> None:
+    event = replace(b.opened(), versions=versions)
+    assert codec.decode(codec.encode(entry(event))).event == event
+
+
+def test_whole_numbers_stay_whole_and_large_ones_exact() -> None:
+    workload = replace(b.problem().workloads[0], settings={"a": 2**80, "b": 3, "c": 3.0})
+    event = replace(b.opened(), problem=replace(b.problem(), workloads=(workload,)))
+    read = codec.decode(codec.encode(entry(event))).event
+    assert isinstance(read, e.SessionOpened)
+    kept = read.problem.workloads[0].settings
+    assert [(type(v), v) for v in kept.values()] == [(int, 2**80), (int, 3), (float, 3.0)]
+
+
+def test_read_only_tunables_are_written_like_any_others() -> None:
+    event = b.drafted(tunables=MappingProxyType({"BLOCK": 256, "UNROLL": 4}))
+    assert codec.decode(codec.encode(entry(event))).event == event
+
+
+def test_half_a_surrogate_pair_does_not_stop_a_session() -> None:
+    read = codec.decode(codec.encode(entry(e.NoteAdded("", "a \udc80 b \ud83d\ude00 c")))).event
+    assert read == e.NoteAdded("", "a \ufffd b \U0001f600 c")
+
+
+def test_an_unknown_kind_is_kept_and_written_again_byte_for_byte() -> None:
+    line = (
+        b'{"v":1,"seq":3,"at":"2026-11-18T11:06:40.000000Z","by":"engine","kind":"llm.called",'
+        b'"data":{"tokens":12,"usd":0.25,"who":{"name":"x"},"odd":{"$float":"inf"},"list":[1,2.0,null,true]}}'
+    )
+    read = codec.decode(line)
+    assert isinstance(read.event, e.UnknownEvent)
+    assert read.event.kind == "llm.called"
+    assert codec.encode(read) == line
+
+
+@given(st.dictionaries(st.text(string.ascii_lowercase, min_size=1), st.integers() | st.text(string.printable) | st.none()))
+def test_fields_that_a_newer_program_added_are_ignored(extra: dict[str, object]) -> None:
+    plain = json.loads(codec.encode(entry(b.drafted())))
+    known = set(plain["data"])
+    plain["data"] |= {key: value for key, value in extra.items() if key not in known}
+    plain |= {key: value for key, value in extra.items() if key not in plain}
+    assert codec.decode(json.dumps(plain).encode()) == entry(b.drafted())
+
+
+def test_fields_with_a_default_may_be_absent() -> None:
+    plain = json.loads(codec.encode(entry(b.opened(mode="ask"))))
+    plain["data"]["settings"] = {"limits": {}}
+    read = codec.decode(json.dumps(plain).encode()).event
+    assert isinstance(read, e.SessionOpened)
+    assert read.settings == Settings(limits=Limits())
+
+
+_GOOD = json.loads(codec.encode(entry(b.measured(), seq=4)))
+
+
+def _with(**changes: object) -> bytes:
+    return json.dumps(_GOOD | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"", "truncated"),
+        (b"   ", "truncated"),
+        (b"{", "truncated"),
+        (b"null", "object"),
+        (b"[]", "object"),
+        (b"\x00\x00\x00", "malformed"),
+        (b"{}", "missing required field"),
+        (b"\xff\xfe", "malformed"),
+        (b"[" * 100_000, "object"),
+        (_with(seq=-1), "seq"),
+        (_with(seq="4"), "seq"),
+        (_with(seq=None), "seq"),
+        (_with(v=0), "v"),
+        (_with(v="1"), "v"),
+        (_with(at="yesterday"), "at"),
+        (_with(at="2026-11-18T11:06:40"), "at"),
+        (_with(at=5), "at"),
+        (_with(by=None), "by"),
+        (_with(kind=3), "kind"),
+        (_with(data=None), "object"),
+        (_with(data=[]), "object"),
+        (_with(data={}), "kernel"),
+        (_with(data=_GOOD["data"] | {"kernel": 3}), "kernel"),
+        (_with(data=_GOOD["data"] | {"seconds": "0.5"}), "seconds"),
+        (_with(data=_GOOD["data"] | {"seconds": None}), "seconds"),
+        (_with(data=_GOOD["data"] | {"seconds": {"$float": "many"}}), "seconds"),
+        (_with(data=_GOOD["data"] | {"measurement": {"depth": "screen"}}), "measurement"),
+        (_with(kind="kernel.failed", data={"kernel": "k1", "failure": {"kind": "sulked", "reason": ""}}), "sulked"),
+        (_with(kind="llm.called", data=7), "object"),
+        (_with(kind="llm.called", data={"deep": 0}).replace(b"0}}", b"[" * 5000 + b"]" * 5000 + b"}}"), "deep"),
+    ],
+)
+def test_what_is_no_event_is_named_with_its_line(line: bytes, words: str) -> None:
+    with pytest.raises(JournalCorrupt, match=r"line 12 of the journal cannot be read: .") as caught:
+        codec.decode(line, 12)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_whatever_raise_anything_else(line: bytes) -> None:
+    with pytest.raises((JournalCorrupt, JournalTooNew)):
+        codec.decode(line)
+
+
+@given(st.integers(0, len(codec.encode(entry(b.measured()))) - 1), st.binary(min_size=1, max_size=3))
+def test_damage_anywhere_is_noticed_or_harmless(place: int, bytes_: bytes) -> None:
+    line = bytearray(codec.encode(entry(b.measured())))
+    line[place : place + len(bytes_)] = bytes_
+    try:
+        codec.encode(codec.decode(bytes(line)))
+    except (JournalCorrupt, JournalTooNew):
+        return
+
+
+@pytest.mark.parametrize("line", [_with(v=2), _with(v=99, seq="4"), b'{"v":2}', b'{"v":2,"at":5,"changed":{}}'])
+def test_a_newer_format_is_said_to_be_newer(line: bytes) -> None:
+    with pytest.raises(JournalTooNew, match=r"line 1 of the journal has format \d+, .* newer espalier"):
+        codec.decode(line, 1)
+
+
+def test_an_older_format_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renamed(kind: str, data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        return ("note.written" if kind == "note.added" else kind), data
+
+    def split(kind: str, data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        return ("note.added", {"target": "k1", "text": data["text"].upper()}) if kind == "note.written" else (kind, data)
+
+    written = codec.encode(entry(e.NoteAdded("", "old words"), seq=5))
+    monkeypatch.setattr(codec, "VERSION", 3)
+    monkeypatch.setattr(codec, "UPCASTERS", {1: renamed, 2: split})
+    assert codec.decode(written).event == e.NoteAdded("k1", "OLD WORDS")
+
+
+def test_every_released_format_can_be_read() -> None:
+    assert set(codec.UPCASTERS) == set(range(1, codec.VERSION))
+
+
+def test_a_value_that_no_event_holds_is_refused() -> None:
+    with pytest.raises(NotImplementedError, match="no event holds a object"):
+        codec.encode(entry(e.NoteAdded("", object())))  # type: ignore[arg-type]
+
+
+def test_only_json_that_was_cut_is_no_json() -> None:
+    line = codec.encode(entry(b.prepared()))
+    assert codec.is_json(line)
+    assert not any(codec.is_json(line[:cut]) for cut in range(len(line)))
+    assert msgspec.json.decode(line)["kind"] == "session.prepared"

@@ -1,0 +1,553 @@
+"""The log on disk: appending, locking, reading while someone writes, and every way in which it can be unreadable."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import builders as b
+
+from engine.domain import events as e
+from engine.domain.errors import JournalCorrupt, JournalError, JournalLocked, JournalTooNew, JournalUnwritable
+from engine.journal import codec, journal
+from engine.journal.journal import NAME, Journal, Recording, read, tail, whole_lines
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A session with four events, closed."""
+    path = tmp_path / "softmax-1"
+    with Journal.create(path) as log:
+        log.append((b.opened(), b.prepared()), "engine", lambda: b.START)
+        log.append((e.RoundOpened(0, ()), e.NoteAdded("", "half\u2028a line…")), "engineer", lambda: b.START + 1.5)
+    return path
+
+
+def lines(folder: Path) -> list[bytes]:
+    return (folder / NAME).read_bytes().splitlines(keepends=True)
+
+
+def rewrite(folder: Path, *content: bytes) -> None:
+    (folder / NAME).write_bytes(b"".join(content))
+
+
+def reopened(folder: Path) -> tuple[tuple[e.Entry, ...], str]:
+    log, entries, repaired = Journal.open_for_append(folder)
+    log.close()
+    return entries, repaired
+
+
+def test_what_was_appended_is_read_back_with_gapless_numbers(folder: Path) -> None:
+    recording = read(folder)
+    assert [entry.seq for entry in recording.entries] == [0, 1, 2, 3]
+    assert [entry.by for entry in recording.entries] == ["engine", "engine", "engineer", "engineer"]
+    assert recording.entries[0].event == b.opened()
+    assert recording.entries[3] == e.Entry(3, b.START + 1.5, "engineer", e.NoteAdded("", "half\u2028a line…"))
+    assert not recording.torn
+
+
+def test_append_returns_what_every_reader_will_see(tmp_path: Path) -> None:
+    with Journal.create(tmp_path / "s") as log:
+        odd = (b.opened(), e.NoteAdded("", "broken \udcff"))
+        written = log.append(odd, "engine", lambda: b.START + 0.123_456_789)
+    assert written == read(tmp_path / "s").entries
+    assert written[1].event == e.NoteAdded("", "broken \ufffd")
+
+
+def test_a_session_goes_on_where_it_stopped(folder: Path) -> None:
+    log, entries, repaired = Journal.open_for_append(folder)
+    with log:
+        assert (entries, repaired) == (read(folder).entries, "")
+        assert log.append((), "engine", lambda: 0.0) == ()
+        log.append((e.SessionResumed(()),), "engine", lambda: b.START + 9)
+    assert [entry.seq for entry in read(folder).entries] == [0, 1, 2, 3, 4]
+
+
+def test_appended_events_are_visible_before_the_journal_is_closed(folder: Path) -> None:
+    log, _, _ = Journal.open_for_append(folder)
+    with log:
+        log.append((e.SessionResumed(()),), "engine", lambda: b.START + 9)
+        assert len(read(folder).entries) == 5
+        log.sync()
+
+
+def test_closing_twice_is_closing(folder: Path) -> None:
+    log, _, _ = Journal.open_for_append(folder)
+    log.close()
+    log.close()
+    assert reopened(folder)[1] == ""
+
+
+def test_the_first_event_must_open_the_session(tmp_path: Path) -> None:
+    with Journal.create(tmp_path / "s") as log, pytest.raises(ValueError, match=r"session\.opened"):
+        log.append((b.prepared(),), "engine", lambda: b.START)
+
+
+def test_blobs_lie_beside_the_journal(folder: Path) -> None:
+    log, _, _ = Journal.open_for_append(folder)
+    with log:
+        name = log.blobs.put(b"__global__ void k() {}")
+    assert (folder / "blobs" / name).read_bytes() == b"__global__ void k() {}"
+
+
+# ---------------------------------------------------------------- creating
+
+
+def test_a_folder_that_holds_a_session_is_not_started_over(folder: Path) -> None:
+    before = (folder / NAME).read_bytes()
+    with pytest.raises(JournalError, match="already holds a session"):
+        Journal.create(folder)
+    assert (folder / NAME).read_bytes() == before
+    assert reopened(folder)[1] == ""
+
+
+@pytest.mark.parametrize("left", [b"", b'{"v":1,"seq":0,"at":"2026'])
+def test_a_start_that_was_killed_before_its_first_event_does_not_block_the_folder(tmp_path: Path, left: bytes) -> None:
+    (tmp_path / NAME).write_bytes(left)
+    with Journal.create(tmp_path) as log:
+        log.append((b.opened(),), "engine", lambda: b.START)
+    assert len(read(tmp_path).entries) == 1
+    assert [p.read_bytes() for p in tmp_path.glob("journal.torn-*")] == ([left] if left else [])
+
+
+def test_a_file_is_no_place_for_a_session(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(JournalError, match=r"notes\.txt is a file"):
+        Journal.create(tmp_path / "notes.txt")
+    with pytest.raises(JournalUnwritable, match="Not a directory"):
+        Journal.create(tmp_path / "notes.txt" / "below")
+
+
+# ---------------------------------------------------------------- locking
+
+
+def test_one_process_writes_and_the_other_is_told_who(folder: Path) -> None:
+    log, _, _ = Journal.open_for_append(folder)
+    with log:
+        with pytest.raises(JournalLocked, match=rf"being written by process {os.getpid()} since 20\d\d-"):
+            Journal.open_for_append(folder)
+        with pytest.raises(JournalLocked):
+            Journal.create(folder)
+        assert len(read(folder).entries) == 4
+    assert reopened(folder)[1] == ""
+
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+from engine.journal.journal import Journal
+log, _, _ = Journal.open_for_append(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, "-c", _HOLD, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_the_lock_of_a_killed_process_is_gone(folder: Path, holder: subprocess.Popen[str]) -> None:
+    with pytest.raises(JournalLocked, match=rf"process {holder.pid} since"):
+        Journal.open_for_append(folder)
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert len(reopened(folder)[0]) == 4
+
+
+_FORK = """
+import os, sys
+from pathlib import Path
+from engine.journal.journal import Journal
+log, _, _ = Journal.open_for_append(Path(sys.argv[1]))
+if os.fork():
+    os._exit(0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_that_a_child_inherited_is_said_to_be_the_child_s(folder: Path) -> None:
+    command = [sys.executable, "-c", _FORK, str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "held\n"
+        parent.wait()
+        with pytest.raises(JournalLocked, match=rf"still held by a process that {parent.pid} started before it ended"):
+            Journal.open_for_append(folder)
+
+
+# ---------------------------------------------------------------- mending
+
+
+def test_a_torn_last_line_is_set_aside_and_said(folder: Path) -> None:
+    whole = lines(folder)
+    rewrite(folder, *whole[:3], whole[3][:40])
+    assert read(folder) == Recording(tuple(codec.decode(line) for line in whole[:3]), torn=True)
+    entries, repaired = reopened(folder)
+    assert len(entries) == 3
+    assert repaired == "set a torn last line of 40 bytes aside as journal.torn-1"
+    assert (folder / "journal.torn-1").read_bytes() == whole[3][:40]
+    assert lines(folder) == whole[:3]
+    assert reopened(folder)[1] == ""
+
+
+def test_torn_lines_of_several_crashes_are_all_kept(folder: Path) -> None:
+    for number in (1, 2, 3):
+        with (folder / NAME).open("ab") as file:
+            file.write(b'{"v":1,"seq"' + b" " * number)
+        assert f"journal.torn-{number}" in reopened(folder)[1]
+    assert sorted(p.name for p in folder.glob("journal.torn-*")) == ["journal.torn-1", "journal.torn-2", "journal.torn-3"]
+
+
+def test_a_last_line_that_only_lacks_its_newline_is_completed(folder: Path) -> None:
+    whole = lines(folder)
+    rewrite(folder, *whole[:3], whole[3].rstrip(b"\n"))
+    assert len(read(folder).entries) == 4
+    log, entries, repaired = Journal.open_for_append(folder)
+    with log:
+        assert (len(entries), repaired) == (4, "completed the last line, which lacked its newline")
+        log.append((e.SessionReopened(),), "engine", lambda: b.START + 5)
+    assert lines(folder)[:4] == whole
+    assert len(read(folder).entries) == 5
+    assert not list(folder.glob("journal.torn-*"))
+
+
+@pytest.mark.parametrize("rubbish", [b"\x00" * 4096, b"\x00" * 10 + b"\n", b"\xff\xfe", b'{"v":1,"se\n'])
+def test_what_a_power_cut_leaves_at_the_end_is_set_aside(folder: Path, rubbish: bytes) -> None:
+    whole = (folder / NAME).read_bytes()
+    rewrite(folder, whole, rubbish)
+    assert read(folder).torn
+    assert "journal.torn-1" in reopened(folder)[1]
+    assert (folder / NAME).read_bytes() == whole
+    assert (folder / "journal.torn-1").read_bytes() == rubbish
+
+
+def test_cut_at_any_byte_it_loses_at_most_the_event_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every prefix of a journal: all whole lines are there, the rest is set aside, and the session goes on."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    events = (b.opened(), e.RoundOpened(0, ()), b.proposed("i1"), e.IdeaSelected("i1"), b.drafted(), b.verified(), b.measured())
+    with Journal.create(tmp_path / "whole") as log:
+        expected = log.append(events, "engine", lambda: b.START)
+    data = (tmp_path / "whole" / NAME).read_bytes()
+    ends = [n for n, byte in enumerate(data) if byte == ord("\n")]
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    for cut in range(len(data) + 1):
+        for left in folder.glob("journal.torn-*"):
+            left.unlink()
+        rewrite(folder, data[:cut])
+        whole = sum(end <= cut for end in ends)
+        if whole == 0:
+            with pytest.raises(JournalCorrupt, match="nothing was recorded"):
+                read(folder)
+            with pytest.raises(JournalCorrupt, match="nothing was recorded"):
+                Journal.open_for_append(folder)
+            assert (folder / NAME).read_bytes() == data[:cut]
+            continue
+        assert read(folder).entries == expected[:whole]
+        log, entries, repaired = Journal.open_for_append(folder)
+        assert entries == expected[:whole]
+        torn = b"".join(p.read_bytes() for p in folder.glob("journal.torn-*"))
+        assert bool(repaired) == (cut not in {0} | {end + 1 for end in ends})
+        assert torn == (b"" if cut in ends else data[data.rfind(b"\n", 0, cut) + 1 : cut])
+        log.append((e.SessionResumed((), repaired),), "engine", lambda: b.START + 60)
+        log.close()
+        assert [entry.seq for entry in read(folder).entries] == list(range(whole + 1))
+
+
+_WRITE = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, "tests")
+from support import builders as b
+from engine.domain import events as e
+from engine.journal.journal import Journal
+log = Journal.create(Path(sys.argv[1]))
+log.append((b.opened(),), "engine", time.time)
+print("writing", flush=True)
+number = 0
+while True:
+    log.append(tuple(e.NoteAdded("", f"{number + k} " + "x" * 3000) for k in range(3)), "engine", time.time)
+    number += 3
+"""
+
+
+@pytest.mark.parametrize("delay", [0.002, 0.01, 0.03])
+def test_killed_while_writing_it_loses_nothing_that_was_whole(tmp_path: Path, delay: float) -> None:
+    folder = tmp_path / "killed"
+    with subprocess.Popen([sys.executable, "-c", _WRITE, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        time.sleep(delay)
+        process.kill()
+    before = (folder / NAME).read_bytes()
+    entries, repaired = reopened(folder)
+    assert (folder / NAME).read_bytes() == before[: before.rfind(b"\n") + 1]
+    assert bool(repaired) == (not before.endswith(b"\n"))
+    assert [entry.event.text.split()[0] for entry in entries[1:] if isinstance(entry.event, e.NoteAdded)] == [
+        str(n) for n in range(len(entries) - 1)
+    ]
+
+
+# ---------------------------------------------------------------- what cannot be read
+
+
+def test_a_missing_session_and_a_folder_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "file").touch()
+    for attempt in (read, Journal.open_for_append, whole_lines, lambda f: tail(f).poll()):
+        with pytest.raises(JournalError, match="nowhere is not there"):
+            attempt(tmp_path / "nowhere")
+        with pytest.raises(JournalError, match=r"photos is no session: it has no journal\.jsonl"):
+            attempt(tmp_path / "photos")
+        with pytest.raises(JournalError, match="file is not there"):
+            attempt(tmp_path / "file")
+    assert not list((tmp_path / "photos").iterdir()), "looking must not leave a lock behind"
+
+
+def test_an_empty_journal_and_one_that_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / NAME).touch()
+    with pytest.raises(JournalCorrupt, match="holds no event"):
+        read(tmp_path)
+    (tmp_path / NAME).unlink()
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(JournalError, match="cannot be read"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda w: [w[0], b"garbage\n", w[2], w[3]], r"line 2 of the journal cannot be read"),
+        (lambda w: [w[0], w[1][:50], w[2], w[3]], r"line 2 of the journal cannot be read"),
+        (lambda w: [w[0], b"\n", w[1], w[2]], r"line 2 of the journal cannot be read"),
+        (lambda w: [w[0], w[2], w[3]], r"line 2 of the journal has sequence number 2, not 1: events are missing"),
+        (lambda w: [w[0], w[1], w[1], w[2]], r"line 3 of the journal has sequence number 1, not 2"),
+        (lambda w: w[1:], r"line 1 of the journal has sequence number 1, not 0"),
+        (lambda w: [w[2].replace(b'"seq":2', b'"seq":0')], r"line 1 of the journal is not session\.opened"),
+        (lambda w: [w[0], w[1], w[2], w[3].replace(b'"text":', b'"test":')], r"line 4 .* missing required field `text`"),
+        (lambda w: [w[0], w[3].replace(b'"text":', b'"test":').rstrip(b"\n")], r"line 2 .* missing required field `text`"),
+        (lambda w: [*w, *w], r"line 5 of the journal has sequence number 0, not 4"),
+    ],
+)
+def test_damage_before_the_end_is_named_and_left_alone(folder: Path, damage: object, words: str) -> None:
+    rewrite(folder, *damage(lines(folder)))  # type: ignore[operator]
+    before = (folder / NAME).read_bytes()
+    for attempt in (read, Journal.open_for_append, whole_lines):
+        with pytest.raises(JournalCorrupt, match=words):
+            attempt(folder)
+    assert (folder / NAME).read_bytes() == before
+    assert not list(folder.glob("journal.torn-*"))
+
+
+def test_a_newer_format_is_refused_and_untouched_even_on_the_last_line(folder: Path) -> None:
+    whole = lines(folder)
+    for newer in (b'{"v":2,"n":4}\n', b'{"v":2,"n":4}'):
+        rewrite(folder, *whole, newer)
+        for attempt in (read, Journal.open_for_append, Journal.create):
+            with pytest.raises(JournalTooNew, match="line 5 of the journal has format 2"):
+                attempt(folder)
+        assert lines(folder) == [*whole, newer]
+
+
+def test_whole_lines_are_the_journal_s_own_bytes(folder: Path) -> None:
+    whole = (folder / NAME).read_bytes()
+    assert whole_lines(folder) == whole
+    rewrite(folder, whole, b'{"v":1')
+    assert whole_lines(folder) == whole
+    rewrite(folder, whole[:-1])
+    assert whole_lines(folder) == whole
+
+
+# ---------------------------------------------------------------- what cannot be written
+
+_FULL = """
+import resource, signal, sys
+from pathlib import Path
+sys.path.insert(0, "tests")
+from support import builders as b
+from engine.domain import events as e
+from engine.domain.errors import JournalUnwritable
+from engine.journal.journal import Journal, NAME, read
+folder = Path(sys.argv[1])
+log, entries, _ = Journal.open_for_append(folder)
+size = (folder / NAME).stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 700, resource.RLIM_INFINITY))
+batch = tuple(e.NoteAdded("", "x" * 300) for _ in range(3))
+for _ in range(2):
+    try:
+        log.append(batch, "engine", lambda: b.START + 2)
+    except JournalUnwritable as error:
+        print(error)
+    assert (folder / NAME).stat().st_size == size
+    assert read(folder).entries == entries and not read(folder).torn
+try:
+    log.blobs.put(b"y" * (size + 5000))
+except JournalUnwritable as error:
+    print(error)
+assert not list((folder / "blobs").iterdir())
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.append(batch, "engine", lambda: b.START + 3)
+log.close()
+assert [entry.seq for entry in read(folder).entries] == [0, 1, 2, 3, 4, 5, 6]
+"""
+
+
+def test_a_full_disk_leaves_nothing_half_written_and_the_session_goes_on(folder: Path) -> None:
+    """The file may not grow beyond a limit, which cuts a write in the middle just as a full disk does."""
+    done = subprocess.run([sys.executable, "-c", _FULL, str(folder)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert len(said) == 3
+    advice = "free some space and go on: all that was recorded before is kept"
+    assert said[0] == said[1] == f"session {folder} cannot be written (File too large): {advice}"
+    assert "cannot keep" in said[2]
+
+
+def test_a_write_that_fails_and_cannot_be_undone_is_undone_by_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, entries, _ = Journal.open_for_append(folder)
+    size = (folder / NAME).stat().st_size
+    real = os.pwrite
+
+    def half(handle: int, data: bytes, offset: int) -> int:
+        if offset > size:
+            raise OSError(28, "No space left on device")
+        return real(handle, data[:20], offset)
+
+    def never(handle: int, length: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(journal.os, "pwrite", half)
+        broken.setattr(journal.os, "ftruncate", never)
+        with pytest.raises(JournalUnwritable, match="No space left"):
+            log.append((e.SessionReopened(),), "engine", lambda: b.START + 2)
+    assert read(folder).torn
+    log.append((e.SessionReopened(),), "engine", lambda: b.START + 2)
+    log.close()
+    assert [entry.seq for entry in read(folder).entries] == [0, 1, 2, 3, 4]
+    assert read(folder).entries[:4] == entries
+
+
+_READ_ONLY = """
+import os, sys
+from pathlib import Path
+from engine.domain.errors import JournalUnwritable
+from engine.journal.blobs import Blobs
+from engine.journal.journal import Journal, read
+folder = Path(sys.argv[1])
+os.chdir(folder.parent)
+folder = Path(folder.name)
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+assert len(read(folder).entries) == 4
+for attempt in (Journal.open_for_append, lambda f: Journal.create(f / "below"), lambda f: Blobs(f).put(b"x")):
+    try:
+        attempt(folder)
+    except JournalUnwritable as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("lock_left", [True, False])
+def test_a_read_only_session_can_be_read_and_not_written(folder: Path, lock_left: bool) -> None:
+    """Tried without the superuser's rights, who may write anywhere."""
+    if not lock_left:
+        (folder / "lock").unlink()
+    for path in (folder, folder / NAME, folder / "lock"):
+        if path.exists():
+            path.chmod(0o555)
+    folder.parent.chmod(0o755)
+    command = [sys.executable, "-c", _READ_ONLY, str(folder)]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    finally:
+        folder.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    advice = "copy it to a folder that you can write to, and use the copy"
+    said = done.stdout.splitlines()
+    assert said[0] == f"session {folder.name} cannot be written (Permission denied): {advice}"
+    assert said[1] == f"session {folder.name}/below cannot be written (Permission denied): name a folder of your own"
+    assert "make it writable" in said[2]
+
+
+def test_a_session_that_is_taken_away_while_it_runs_is_noticed(folder: Path) -> None:
+    log, _, _ = Journal.open_for_append(folder)
+    (folder / NAME).rename(folder / "elsewhere")
+    with pytest.raises(JournalUnwritable, match="No such file"):
+        log.sync()
+    (folder / NAME).write_bytes(b"")
+    with pytest.raises(JournalUnwritable, match="another file has taken the journal's place"):
+        log.close()
+    log.close()
+
+
+# ---------------------------------------------------------------- following
+
+
+def test_a_follower_sees_each_event_once_and_waits_for_half_lines(folder: Path) -> None:
+    whole = lines(folder)
+    follower = tail(folder, 1)
+    seen: list[e.Entry] = []
+    data = b"".join(whole)
+    for cut in (0, 100, *range(len(data) - len(whole[3]) - len(whole[2]) - 5, len(data) + 1)):
+        rewrite(folder, data[:cut])
+        seen += follower.poll()
+        assert [entry.seq for entry in seen] == list(range(1, data[:cut].count(b"\n")))
+    assert follower.poll() == ()
+
+
+def test_a_follower_starts_where_it_is_told_to(folder: Path) -> None:
+    assert [entry.seq for entry in tail(folder).poll()] == [0, 1, 2, 3]
+    assert [entry.seq for entry in tail(folder, 3).poll()] == [3]
+    later = tail(folder, 6)
+    assert later.poll() == ()
+    log, _, _ = Journal.open_for_append(folder)
+    with log:
+        for _ in range(4):
+            log.append((e.SessionReopened(),), "engine", lambda: b.START + 2)
+    assert [entry.seq for entry in later.poll()] == [6, 7]
+
+
+def test_a_follower_is_not_confused_by_a_repair(folder: Path) -> None:
+    follower = tail(folder)
+    with (folder / NAME).open("ab") as file:
+        file.write(b'{"v":1,"seq":4,')
+    assert len(follower.poll()) == 4
+    log, _, _ = Journal.open_for_append(folder)
+    with log:
+        log.append((e.SessionResumed((), "mended"),), "engine", lambda: b.START + 2)
+    assert [entry.event for entry in follower.poll()] == [e.SessionResumed((), "mended")]
+
+
+def test_a_follower_says_when_the_journal_is_another_one(folder: Path) -> None:
+    follower = tail(folder)
+    follower.poll()
+    rewrite(folder, lines(folder)[0])
+    with pytest.raises(JournalError, match="shortened while it was followed"):
+        follower.poll()
+    (folder / NAME).unlink()
+    with pytest.raises(JournalError, match="is no session"):
+        follower.poll()
+
+
+def test_a_follower_names_a_line_that_cannot_be_read(folder: Path) -> None:
+    whole = lines(folder)
+    for damage, words in ((b"garbage\n", "line 3 of the journal cannot be read"), (whole[3], "sequence number 3, not 2")):
+        rewrite(folder, *whole[:2], damage)
+        with pytest.raises(JournalCorrupt, match=words):
+            tail(folder).poll()

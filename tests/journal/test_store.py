@@ -1,0 +1,162 @@
+"""Where sessions live: names, finding them again, summing them up whatever state they are in, deleting them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support import builders as b
+from support.stored import stored
+
+from engine.domain import events as e
+from engine.domain.errors import JournalError, JournalLocked, JournalUnwritable
+from engine.journal import store
+from engine.journal.journal import NAME, Journal
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the test's own, and no shipped sessions."""
+    monkeypatch.setenv(store.HOME, str(tmp_path / "home"))
+    monkeypatch.setattr(store, "shipped_root", lambda: None)
+    return tmp_path / "home" / "sessions"
+
+
+def test_the_root_is_the_home_named_by_the_environment_or_the_user_s_data(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert store.sessions_root() == root
+    monkeypatch.delenv(store.HOME)
+    monkeypatch.setenv("XDG_DATA_HOME", "/somewhere/data")
+    assert store.sessions_root() == Path("/somewhere/data/espalier/sessions")
+    monkeypatch.setenv(store.HOME, "~/espalier")
+    assert store.sessions_root() == Path.home() / "espalier" / "sessions"
+
+
+def test_new_folders_have_readable_names_and_are_never_the_same(root: Path) -> None:
+    first, second = store.new_folder("softmax"), store.new_folder("softmax")
+    assert first.parent == root
+    assert first.is_dir()
+    assert first.name.startswith("softmax-20")
+    assert first.name.endswith("-1")
+    assert second.name == first.name[:-1] + "2"
+
+
+@pytest.mark.parametrize(
+    ("problem", "stem"),
+    [
+        ("23_Softmax.py", "23_softmax-20"),
+        ("/a/b/My Model.py", "my-model-20"),
+        ("…", "session-20"),
+        ("x" * 500, "x" * 60 + "-20"),
+    ],
+)
+def test_any_problem_s_name_makes_a_folder_s(problem: str, stem: str) -> None:
+    assert store.new_folder(problem).name.startswith(stem)
+
+
+def test_a_root_that_cannot_be_written_is_said_to_be_one(root: Path) -> None:
+    root.parent.write_text("a file where the home should be")
+    with pytest.raises(JournalUnwritable, match="the folder of sessions"):
+        store.new_folder("softmax")
+
+
+def test_a_session_is_found_by_name_by_folder_and_by_its_journal(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stored(root / "softmax-1", [b.opened()])
+    assert store.resolve("softmax-1") == folder
+    assert store.resolve(str(folder)) == folder
+    assert store.resolve(str(folder / NAME)) == folder
+    monkeypatch.chdir(folder)
+    assert store.resolve(".").resolve() == folder
+    monkeypatch.chdir(root)
+    assert store.resolve("softmax-1").resolve() == folder
+
+
+def test_what_is_no_session_is_answered_with_the_nearest_names(root: Path, tmp_path: Path) -> None:
+    for name in ("softmax-2026-11-20-1", "layernorm-2026-11-20-1"):
+        stored(root / name, [b.opened()])
+    with pytest.raises(JournalError, match=r"no session 'softmax': did you mean softmax-2026-11-20-1\?"):
+        store.resolve("softmax")
+    with pytest.raises(JournalError, match=r"did you mean layernorm-2026-11-20-1\?"):
+        store.resolve("layernrom-2026-11-20-1")
+    for text in ("zzz", "", "a\0b", "~nobody-here/x", "x" * 5000):
+        with pytest.raises(JournalError, match="`espalier sessions` lists"):
+            store.resolve(text)
+    with pytest.raises(JournalError, match="is a folder without a session"):
+        store.resolve(str(tmp_path))
+
+
+def test_a_session_s_summary_says_how_far_it_got(root: Path) -> None:
+    more = (
+        e.RoundOpened(1, ("k1",)),
+        b.proposed("i2", "i3", round_number=1, parent="k1"),
+        e.IdeaSelected("i2"),
+        *b.measured_kernel("k2", 2.0, idea="i2", parent="k1", round_number=1),
+        b.drafted("k3", idea="i2", parent="k1", round_number=1),
+        e.KernelFailed("k3", b.failure()),
+    )
+    folder = stored(root / "softmax-1", (*b.first_round(mode="ask"), *more))
+    found = store.summary(folder)
+    assert (found.name, found.folder, found.status, found.reason) == ("softmax-1", folder, "open", "")
+    assert (found.problem, found.workload, found.device, found.baseline) == ("softmax", "small", "two cores", "eager")
+    assert (found.rounds, found.kernels, found.verified, found.awaiting) == (1, 3, 2, 1)
+    assert (found.best, found.incumbent, found.best_so_far) == (b.interval(2.0), "k2", (1.0, 2.0))
+    assert found.last_activity == b.START + len(b.first_round()) + len(more) - 1
+
+
+def test_a_session_that_has_only_begun_has_a_summary_too(root: Path) -> None:
+    found = store.summary(stored(root / "s", [b.opened()]))
+    assert (found.device, found.best, found.incumbent, found.rounds, found.best_so_far) == ("cpu", None, "", 0, ())
+
+
+def test_sessions_are_listed_with_the_latest_first_and_the_unreadable_with_their_reason(root: Path) -> None:
+    stored(root / "older", b.first_round())
+    stored(root / "newer", (*b.first_round(), e.SessionClosed("closed by hand")), at=b.START + 1000)
+    for name, content in {"torn": b'{"v":1', "future": b'{"v":7}\n', "empty": b"", "holes": b"\n\n"}.items():
+        (root / name).mkdir()
+        (root / name / NAME).write_bytes(content)
+        os.utime(root / name / NAME, (b.START - 50, b.START - 50))
+    (root / "a folder of something else").mkdir()
+    (root / "a file").touch()
+    found = {summary.name: summary for summary in store.summaries()}
+    assert list(found)[:2] == ["newer", "older"]
+    assert (found["newer"].status, found["newer"].reason) == ("closed", "closed by hand")
+    assert {name for name, s in found.items() if s.status == "unreadable"} == {"torn", "future", "empty", "holes"}
+    assert "format 7" in found["future"].reason
+    assert "nothing was recorded" in found["torn"].reason
+    assert "line 1" in found["holes"].reason
+    assert found["empty"].last_activity == b.START - 50
+
+
+def test_without_a_root_there_are_no_sessions() -> None:
+    assert store.summaries() == []
+
+
+def test_shipped_sessions_are_listed_after_the_user_s_own(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = tmp_path / "checkout" / "sessions"
+    monkeypatch.setattr(store, "shipped_root", lambda: shipped)
+    stored(shipped / "demo", [b.opened()])
+    stored(shipped / "mine", [b.opened()])
+    own = stored(root / "mine", [b.opened()])
+    assert store.folders() == (own, shipped / "demo", shipped / "mine")
+    assert store.resolve("demo") == shipped / "demo"
+    assert store.resolve("mine") == own
+
+
+def test_deleting_removes_a_session_and_nothing_of_anybody_else_s(root: Path) -> None:
+    folder = stored(root / "s", b.first_round())
+    (folder / "journal.torn-1").write_bytes(b"{")
+    store.delete(folder)
+    assert not folder.exists()
+    shared = stored(root / "shared", b.first_round())
+    (shared / "thesis.tex").write_text("mine")
+    store.delete(shared)
+    assert [path.name for path in shared.iterdir()] == ["thesis.tex"]
+    with pytest.raises(JournalError, match="is no session"):
+        store.delete(shared)
+
+
+def test_a_session_that_is_being_written_is_not_deleted(root: Path) -> None:
+    log, _, _ = Journal.open_for_append(stored(root / "s", b.first_round()))
+    with log, pytest.raises(JournalLocked):
+        store.delete(root / "s")
+    assert store.summary(root / "s").status == "open"

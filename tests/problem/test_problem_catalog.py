@@ -1,0 +1,260 @@
+"""Finding problems and reading them without running anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import Workload
+from engine.problem import catalog, source
+
+SHIPPED = (
+    "attention_fp16",
+    "conv2d",
+    "conv2d_relu_maxpool",
+    "layernorm",
+    "matmul_fp16",
+    "matmul_fp32",
+    "softmax",
+)
+GOOD = """
+import torch
+from torch import nn
+dim = 8
+hidden = dim * 4
+class Model(nn.Module):
+    def forward(self, x):
+        return x
+def get_inputs():
+    return [torch.rand(dim, hidden)]
+def get_init_inputs():
+    return []
+"""
+
+
+def write(folder: Path, text: str | bytes, table: str | None = None) -> str:
+    folder.mkdir(exist_ok=True)
+    data = text.encode() if isinstance(text, str) else text
+    (folder / "reference.py").write_bytes(data)
+    if table is not None:
+        (folder / "problem.toml").write_text(table)
+    return str(folder)
+
+
+def error(spec: str) -> str:
+    with pytest.raises(ProblemError) as caught:
+        catalog.find(spec)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def refusal(spec: str, otherwise: str) -> str:
+    """What ``find`` says against ``spec``, or ``otherwise`` when it has nothing against it."""
+    try:
+        catalog.find(spec)
+    except ProblemError as refused:
+        return str(refused)
+    return otherwise
+
+
+def test_the_seven_problems_ship() -> None:
+    assert tuple(p.name for p in catalog.shipped()) == SHIPPED
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_problem_has_both_workloads_and_holdouts(name: str) -> None:
+    problem = catalog.find(name)
+    assert problem.origin == name
+    assert problem.title
+    assert [w.name for w in problem.workloads] == ["full", "small"]
+    for workload in problem.workloads:
+        holdouts = problem.holdouts[workload.name]
+        assert 2 <= len(holdouts) <= 3
+        assert all(h.settings.keys() == workload.settings.keys() for h in holdouts)
+        assert all(dict(h.settings) != dict(workload.settings) for h in holdouts)
+    assert catalog.folder(problem) == catalog.problems_root() / name
+
+
+def test_one_holdout_of_every_workload_is_odd() -> None:
+    for problem in catalog.shipped():
+        for holdouts in problem.holdouts.values():
+            assert any(any(int(v) % 2 for k, v in h.settings.items() if k in ODD[problem.name]) for h in holdouts)
+
+
+ODD = {
+    "attention_fp16": {"sequence"},
+    "conv2d": {"height"},
+    "conv2d_relu_maxpool": {"height"},
+    "layernorm": {"dim1"},
+    "matmul_fp16": {"k"},
+    "matmul_fp32": {"k"},
+    "softmax": {"dim"},
+}
+
+
+def test_a_foreign_file_has_one_workload_as_written(tmp_path: Path) -> None:
+    path = tmp_path / "1_Thing_.py"
+    path.write_text(GOOD)
+    problem = catalog.find(str(path))
+    assert problem.name == "1_Thing_"
+    assert problem.title == "1 Thing"
+    assert problem.workloads == (Workload("full", {"dim": 8}),)
+    assert not problem.holdouts
+    assert catalog.workload_for(problem, "small").name == "full"
+    assert catalog.folder(problem) is None
+
+
+def test_an_unknown_workload_is_answered_with_those_there_are() -> None:
+    with pytest.raises(ProblemError, match="no workload 'huge': choose one of full, small"):
+        catalog.workload_for(catalog.find("softmax"), "huge")
+
+
+def test_a_folder_and_its_reference_are_the_same_problem(tmp_path: Path) -> None:
+    spec = write(tmp_path / "mine", GOOD, "[workloads.small]\ndim = 4\n[[holdouts.small]]\nhidden = 5\n")
+    by_folder, by_file = catalog.find(spec), catalog.find(f"{spec}/reference.py")
+    assert by_folder.name == by_file.name == "mine"
+    assert by_folder.digest == by_file.digest
+    assert by_folder.holdouts["small"] == (Workload("small-holdout-1", {"dim": 4, "hidden": 5}),)
+    assert catalog.folder(by_folder) == catalog.folder(by_file) == Path(spec)
+
+
+def test_the_digest_covers_text_workloads_and_holdouts(tmp_path: Path) -> None:
+    tables = (
+        "",
+        "[workloads.a]\ndim = 1",
+        "[workloads.a]\ndim = 1.0",
+        "[workloads.b]\ndim = 1",
+        "[workloads.a]\ndim = 1\n[[holdouts.a]]\ndim = 2",
+    )
+    digests = [catalog.find(write(tmp_path / "p", GOOD, t)).digest for t in tables]
+    digests.append(catalog.find(write(tmp_path / "p", GOOD + "\n# more", "")).digest)
+    assert len(set(digests)) == len(digests)
+    assert catalog.find(write(tmp_path / "q", GOOD, tables[0])).digest == digests[0]
+
+
+def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -> None:
+    plain = catalog.find(write(tmp_path / "p", GOOD)).digest
+    assert catalog.find(write(tmp_path / "p", b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())).digest == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty"),
+        (" \n\t\n", "empty"),
+        (b"\x7fELF\x00\x00", "binary"),
+        (b"x = 1\ny = '\xff'\n", "line 2: not UTF-8"),
+        ("x = 1\ndef broken(:\n", "line 2: not valid Python"),
+        ("return 3", "line 1: not valid Python"),
+        ("x = " + "(" * 5000, "Python"),
+        (GOOD.replace("class Model", "class Other"), "no class Model"),
+        (GOOD.replace("get_inputs", "inputs"), "no function get_inputs"),
+        (GOOD.replace("get_init_inputs", "init"), "no function get_init_inputs"),
+        ("#" * (1 << 21), "larger than"),
+    ],
+)
+def test_a_file_that_is_no_reference_is_refused_with_the_reason(tmp_path: Path, text: str | bytes, said: str) -> None:
+    message = error(write(tmp_path / "p", text))
+    assert said in message
+    assert "reference.py" in message
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[workloads", "not valid TOML"),
+        ("title = 3", "title must be a string"),
+        ("tolerance = 3", "unknown entry 'tolerance'"),
+        ("workloads = 3", "workloads must be a table"),
+        ("[workloads]\nfull = 3", "workloads.full must be a table"),
+        ("[workloads.full]\ndim = 'x'", "dim must be a finite number"),
+        ("[workloads.full]\ndim = true", "dim must be a finite number"),
+        ("[workloads.full]\ndim = inf", "dim must be a finite number"),
+        ("[workloads.full]\nwidth = 3", "sets width, which reference.py does not assign"),
+        ("[workloads.full]\nget_inputs = 3", "sets get_inputs"),
+        ("[[holdouts.full]]\ndim = 3", "belongs to no workload"),
+        ("[workloads.full]\n[holdouts]\nfull = 3", "must be a list"),
+        ("[workloads.full]\n[[holdouts.full]]\nwidth = 3", "full-holdout-1 sets width"),
+    ],
+)
+def test_a_table_that_is_wrong_is_refused_with_the_reason(tmp_path: Path, table: str, said: str) -> None:
+    message = error(write(tmp_path / "p", GOOD, table))
+    assert said in message
+    assert "problem.toml" in message
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("sofmax", "did you mean softmax"),
+        ("Conv2D", "did you mean conv2d"),
+        ("zzz", "no problem called 'zzz': `espalier problems`"),
+        ("", "no problem called ''"),
+        ("no/such.py", "'no/such.py' does not exist"),
+        ("other.py", "'other.py' does not exist"),
+        ("/dev/null", "neither a file nor a folder"),
+        ("a\0b", "problem"),
+        ("x" * 5000, "problem"),
+        ("~nobody-of-this-name/x", "problem"),
+    ],
+)
+def test_what_is_not_there_is_named_with_advice(spec: str, said: str) -> None:
+    message = error(spec)
+    assert said in message
+    assert "`espalier problems`" in message
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    assert "has no reference.py" in error(str(tmp_path))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda t: t.encode("utf-8", "surrogatepass"))))
+def test_any_bytes_make_a_problem_or_one_clear_line(tmp_path: Path, data: bytes) -> None:
+    for name, table in (("reference.py", None), ("problem.toml", data)):
+        spec = write(tmp_path / "p", GOOD if table is not None else data)
+        (tmp_path / "p" / "problem.toml").unlink(missing_ok=True)
+        if table is not None:
+            (tmp_path / "p" / name).write_bytes(table)
+        said = refusal(spec, name)
+        assert name in said
+        assert "\n" not in said
+
+
+@settings(max_examples=150, deadline=None)
+@given(spec=st.text(max_size=40))
+def test_any_name_is_a_problem_or_one_clear_line(spec: str) -> None:
+    assert "\n" not in refusal(spec, "")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    first=st.integers(-(10**6), 10**6),
+    second=st.floats(allow_nan=False, allow_infinity=False),
+    names=st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), unique=True),
+)
+def test_settings_hold_for_whatever_follows(first: int, second: float, names: list[str]) -> None:
+    text = "a = 1\nb = c = a + 1\n(d, e) = (b * 2, a)\nif a:\n    e += 1\nlast = [a, b, c, d, e]\n"
+    chosen = {name: (first if i % 2 else second) for i, name in enumerate(names)}
+    scope: dict[str, object] = {}
+    tree = source.with_settings(source.parse(text, "t.py"), chosen)
+    exec(compile(tree, "t.py", "exec"), scope)
+    expected: dict[str, float] = {"a": 1, **chosen}
+    a = chosen.get("a", 1)
+    b, c = chosen.get("b", a + 1), chosen.get("c", a + 1)
+    e = chosen.get("e", a + 1 if a else a)
+    expected_list = [a, b, c, chosen.get("d", b * 2), e]
+    assert scope["last"] == expected_list
+    assert expected["a"] == scope["a"]
+
+
+def test_the_catalog_and_the_header_load_no_torch() -> None:
+    code = "import sys; from engine.problem import catalog, header; catalog.shipped(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(catalog.__file__).parents[2])

@@ -1,0 +1,350 @@
+"""References at work: the odd forms that KernelBench files take, and what may go wrong in them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.domain.errors import DeviceError, ProblemError
+from engine.domain.model import Dialect, Role, Workload
+from engine.problem import catalog, header
+from engine.problem.reference import Reference
+
+BENCH = Path(__file__).parent / "kernelbench"
+FILES = sorted(path.stem for path in BENCH.glob("*.py"))
+HEAD = "import torch\nfrom torch import nn\ndim = 4\n"
+MODEL = "class Model(nn.Module):\n    def forward(self, x):\n        return x * 2\n"
+INPUTS = "def get_inputs():\n    return [torch.randn(dim)]\n"
+INIT = "def get_init_inputs():\n    return []\n"
+
+
+def bench(name: str, **changes: float) -> Reference:
+    problem = catalog.find(str(BENCH / f"{name}.py"))
+    workload = problem.workloads[0]
+    return Reference(problem, Workload("full", {**workload.settings, **changes}))
+
+
+def made(folder: Path, text: str) -> Reference:
+    path = folder / "made.py"
+    path.write_text(text)
+    problem = catalog.find(str(path))
+    return Reference(problem, problem.workloads[0])
+
+
+def run(folder: Path, text: str) -> None:
+    """Everything that a judge does with a reference."""
+    reference = made(folder, text)
+    reference.signature()
+    model, inputs = reference.model(0), reference.inputs(0)
+    reference.call(model, inputs)
+    reference.exact(model, inputs)
+
+
+def rows(reference: Reference) -> list[tuple[str, str, tuple[int, ...], str]]:
+    return [(o.name, o.role.value, o.shape, o.dtype) for o in reference.signature().operands]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_form_runs_and_keeps_its_promises(name: str) -> None:
+    reference = bench(name)
+    signature = reference.signature()
+    model, inputs = reference.model(1), reference.inputs(2)
+    kept = [t.clone() for t in reference.arguments(model, inputs)]
+    first, second = reference.call(model, inputs), reference.call(model, inputs)
+    after = reference.arguments(model, inputs)
+    given = signature.of(Role.INPUT, Role.PARAMETER, Role.BUFFER)
+    for operands, values in ((given, after), (signature.of(Role.OUTPUT), first)):
+        assert [(o.shape, o.dtype) for o in operands] == [(tuple(t.shape), str(t.dtype)[6:]) for t in values]
+        assert all(t.is_contiguous() and not t.requires_grad for t in values)
+    assert all(torch.equal(a, b) for a, b in zip(kept, after, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    pointers = [t.untyped_storage().data_ptr() for t in (*first, *after)]
+    assert not set(pointers[: len(first)]) & set(pointers[len(first) :])
+    assert len(set(pointers[: len(first)])) == len(first)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_form_has_a_float64_output_close_to_its_own(name: str) -> None:
+    reference = bench(name)
+    model, inputs = reference.model(1), reference.inputs(2)
+    exact = reference.exact(model, inputs)
+    assert exact.note == ""
+    for output, truth in zip(reference.call(model, inputs), exact.outputs, strict=True):
+        assert truth.dtype == (torch.float64 if output.is_floating_point() else output.dtype)
+        loose = 2e-2 if output.dtype in (torch.bfloat16, torch.float16) else 1e-4
+        torch.testing.assert_close(output.double(), truth.double(), rtol=loose, atol=loose)
+    assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_imagined_signature_is_the_one_that_a_run_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    imagined = bench(name).signature()
+    monkeypatch.setattr(Reference, "_imagined", lambda self: None)
+    assert bench(name).signature() == imagined
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_signature_for_c_renders(name: str) -> None:
+    signature = bench(name).signature()
+    assert signature.scalar_only == (name != "optional")
+    for dialect in (Dialect.CPP, Dialect.CUDA):
+        assert "#endif" in header.render(signature, dialect, "full")
+
+
+@pytest.mark.parametrize("problem", catalog.shipped(), ids=lambda p: p.name)
+def test_shipped_problems_sign_as_the_abi_says(problem: object) -> None:
+    assert isinstance(problem, type(catalog.find("softmax")))
+    names, unit = EXPECTED[problem.name]
+    every = (*problem.workloads, *(h for hs in problem.holdouts.values() for h in hs))
+    for workload in every:
+        signature = Reference(problem, workload).signature()
+        assert [o.name for o in signature.operands] == [*names, "out"]
+        assert signature.unit == unit
+        assert signature.scalar_only
+        assert {k.upper(): v for k, v in workload.settings.items()}.items() <= signature.constants.items()
+
+
+EXPECTED = {
+    "softmax": (["x"], "fp32"),
+    "layernorm": (["x", "ln_weight", "ln_bias"], "fp32"),
+    "matmul_fp32": (["a", "b"], "fp32"),
+    "matmul_fp16": (["a", "b"], "fp16"),
+    "conv2d": (["x", "conv1_weight", "conv1_bias"], "fp32"),
+    "conv2d_relu_maxpool": (["x", "conv1_weight", "conv1_bias"], "fp32"),
+    "attention_fp16": (["q", "k", "v"], "fp16"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "operations", "families"),
+    [
+        ("matmul_fp32", 2 * 512**3, {"matmul"}),
+        ("attention_fp16", 4 * 4 * 512 * 512 * 64, {"attention"}),
+        ("conv2d", 2 * 2 * 96 * 55 * 55 * 3 * 11 * 11, {"convolution"}),
+        ("conv2d_relu_maxpool", 2 * 2 * 96 * 55 * 55 * 3 * 11 * 11, {"convolution", "pooling"}),
+        ("softmax", 0, {"softmax"}),
+        ("layernorm", 0, {"normalisation"}),
+    ],
+)
+def test_operations_and_families_of_shipped_problems(name: str, operations: float, families: set[str]) -> None:
+    problem = catalog.find(name)
+    reference = Reference(problem, catalog.workload_for(problem, "small"))
+    assert reference.signature().operations == operations
+    assert reference.ops_used() - {"other"} == families
+
+
+def test_recurrent_operations_are_counted() -> None:
+    weights = 24 * 4 + 3 * 24 * 6
+    assert bench("lstm").signature().operations == 2 * (2 * 5) * weights
+
+
+def test_operand_order_and_names() -> None:
+    assert [(n, r) for n, r, _, _ in rows(bench("batch_norm"))] == [
+        ("x", "input"),
+        ("bn_weight", "parameter"),
+        ("bn_bias", "parameter"),
+        ("bn_running_mean", "buffer"),
+        ("bn_running_var", "buffer"),
+        ("bn_num_batches_tracked", "buffer"),
+        ("out", "output"),
+    ]
+    assert rows(bench("cross_entropy")) == [
+        ("predictions", "input", (16, 10), "float32"),
+        ("targets", "input", (16,), "int64"),
+        ("out", "output", (), "float32"),
+    ]
+    assert [n for n, *_ in rows(bench("awkward_names"))] == [
+        "key",
+        "time",
+        "default_",
+        "out_",
+        "Out__",
+        "workspace_",
+        "gr__e",
+        "out",
+    ]
+    assert [n for n, *_ in rows(bench("optional"))] == ["parts0", "parts1", "rest0", "out0", "out1", "out2"]
+    assert ("h0", "buffer", (2, 2, 6), "float32") in rows(bench("lstm"))
+
+
+def test_constants_are_the_modules_numbers_and_the_scalar_arguments() -> None:
+    assert bench("scalars").signature().constants == {"M": 6, "N": 9, "S": 2.5, "AXIS": 1, "KEEP": 1}
+    assert bench("init_tail").signature().constants == {"CHANNELS": 3, "KERNEL_SIZE_0": 3, "KERNEL_SIZE_1": 5, "GROUPS": 3}
+    assert bench("init_keywords").signature().constants == {"IN_FEATURES": 6, "OUT_FEATURES": 4, "BIAS": 0, "SCALE": 0.5}
+    assert bench("awkward_names").signature().constants == {"KEY": 3, "SMS_": 7, "OUT": 2.5, "EOF_": -1}
+
+
+def test_a_setting_reaches_everything_derived_from_it() -> None:
+    constants = bench("derived", dim=6).signature().constants
+    assert constants == {
+        "DIM": 6,
+        "HIDDEN": 24,
+        "HEADS": 2,
+        "HEAD_DIM": 12,
+        "WIDE": 0,
+        "PAIR_0": 6,
+        "PAIR_1": 24,
+        "DIM2": 7,
+    }
+    assert rows(bench("derived", dim=6)) == [("x", "input", (3, 24), "float32"), ("out", "output", (3, 2, 12), "float32")]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("batch_norm", "its own state"), ("gru", "its own state"), ("in_place", "its inputs"), ("dropout", "random")],
+)
+def test_habits_are_noticed_and_told(name: str, said: str) -> None:
+    reference = bench(name)
+    reference.call(reference.model(1), reference.inputs(2))
+    (note,) = reference.notes
+    assert said in note
+
+
+def test_a_well_behaved_reference_has_no_notes() -> None:
+    reference = bench("transformer")
+    reference.call(reference.model(1), reference.inputs(2))
+    assert reference.notes == ()
+
+
+def test_seeds_make_inputs_and_weights_and_disturb_nothing() -> None:
+    reference = bench("transformer")
+    torch.manual_seed(5)
+    random.seed(5)
+    before = torch.get_rng_state(), random.getstate()
+    one, same, other = reference.inputs(1), reference.inputs(1), reference.inputs(2**64 + 7)
+    weights = [[p.clone() for p in reference.model(s).parameters()] for s in (3, 3, 4)]
+    reference.call(reference.model(3), one)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == random.getstate()
+    for a, b, c in zip(one, same, other, strict=True):
+        assert isinstance(a, torch.Tensor)
+        assert torch.equal(a, b)
+        assert not torch.equal(a, c)
+    assert all(torch.equal(a, b) for a, b in zip(weights[0], weights[1], strict=True))
+    assert not torch.equal(weights[0][2], weights[2][2])
+
+
+def test_the_mode_is_left_to_the_author(tmp_path: Path) -> None:
+    assert bench("batch_norm").model(0).training
+    made_in_eval = "    def __init__(self):\n        super().__init__()\n        self.eval()\n    def forward"
+    evaluated = MODEL.replace("    def forward", made_in_eval)
+    assert not made(tmp_path, HEAD + evaluated + INPUTS + INIT).model(0).training
+
+
+def test_casts_inside_the_forward_do_not_narrow_the_float64_run(tmp_path: Path) -> None:
+    text = HEAD + MODEL.replace("x * 2", "(x.half().float() * 3.1).to(torch.bfloat16)") + INPUTS + INIT
+    reference = made(tmp_path, text)
+    inputs = reference.inputs(0)
+    (truth,) = reference.exact(reference.model(0), inputs).outputs
+    assert isinstance(inputs[0], torch.Tensor)
+    assert torch.equal(truth, inputs[0].double() * 3.1)
+
+
+def test_float32_stands_in_where_float64_fails_and_says_so(tmp_path: Path) -> None:
+    body = "if x.dtype == torch.float64:\n            raise TypeError('no double here')\n        return x * 2"
+    reference = made(tmp_path, HEAD + MODEL.replace("return x * 2", body) + INPUTS + INIT)
+    exact = reference.exact(reference.model(0), reference.inputs(0))
+    assert exact.outputs[0].dtype == torch.float32
+    assert exact.note.startswith("judged against float32")
+    assert "no double here" in exact.note
+
+
+def test_precision_can_be_lowered_on_copies() -> None:
+    reference = bench("init_keywords")
+    model, inputs = reference.model(0), reference.inputs(0)
+    (out,) = reference.call(reference.cast(model, torch.bfloat16), reference.cast_inputs(inputs, torch.bfloat16))
+    assert out.dtype == torch.bfloat16
+    assert next(model.parameters()).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (HEAD + "1 / 0\n" + MODEL + INPUTS + INIT, 4, "ZeroDivisionError"),
+        (HEAD + "raise SystemExit(3)\n" + MODEL + INPUTS + INIT, 4, "SystemExit"),
+        (HEAD + "import no_such_module_here\n" + MODEL + INPUTS + INIT, 4, "install it"),
+        (HEAD + "Model = 3\n" + INPUTS + INIT, 0, "not a subclass of torch.nn.Module"),
+        (HEAD + "class Model:\n    pass\n" + INPUTS + INIT, 0, "not a subclass of torch.nn.Module"),
+        (HEAD + MODEL + "get_inputs = 3\n" + INIT, 0, "get_inputs is not a function"),
+        (HEAD + MODEL + "def get_inputs():\n    return 3\n" + INIT, 0, "get_inputs() returns a int"),
+        (HEAD + MODEL + "def get_inputs():\n    return [torch.randn(-1)]\n" + INIT, 8, "get_inputs() with workload full"),
+        (HEAD + MODEL + INPUTS + INIT.replace("[]", "[1, 2]"), 0, "making Model"),
+        (HEAD + MODEL + INPUTS + INIT.replace("[]", "[][0]"), 10, "IndexError"),
+        (HEAD + MODEL.replace("x * 2", "x @ torch.ones(dim + 1)") + INPUTS + INIT, 6, "forward() with workload full"),
+        (HEAD + MODEL.replace("x * 2", "'text'") + INPUTS + INIT, 0, "forward returns a str"),
+        (HEAD + MODEL.replace("x * 2", "None") + INPUTS + INIT, 0, "returns no tensor"),
+        (HEAD + MODEL.replace("x * 2", "torch.empty(1 << 60)") + INPUTS + INIT, 6, "needs more memory than cpu"),
+        (HEAD + MODEL.replace("x * 2", "self.forward(x)") + INPUTS + INIT, 6, "RecursionError"),
+    ],
+)
+def test_what_a_reference_raises_is_one_line_with_its_place(tmp_path: Path, text: str, line: int, said: str) -> None:
+    with pytest.raises(ProblemError) as caught:
+        run(tmp_path, text)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert said in message
+    assert f"{tmp_path / 'made.py'}{f', line {line}' if line else ''}" in message
+
+
+def test_a_failed_call_leaves_the_models_state_alone(tmp_path: Path) -> None:
+    text = (
+        "class Model(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('n', torch.zeros(1))\n"
+        "    def forward(self, x):\n"
+        "        self.n.add_(1)\n"
+        "        raise ValueError('late')\n"
+    )
+    reference = made(tmp_path, HEAD + text + INPUTS + INIT)
+    model = reference.model(0)
+    with pytest.raises(ProblemError, match="late"):
+        reference.call(model, reference.inputs(0))
+    assert dict(model.named_buffers())["n"].item() == 0
+
+
+def test_a_setting_that_does_not_fit_is_the_workloads_fault(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match=r"derived.py.*workload full raised"):
+        bench("derived", dim=-2).inputs(0)
+
+
+@pytest.mark.parametrize("label", ["cuda:99", "gpu", "cpu:x", ""])
+def test_a_device_that_is_not_there_is_named(label: str) -> None:
+    problem = catalog.find("softmax")
+    with pytest.raises(DeviceError, match="device"):
+        Reference(problem, problem.workloads[1], label)
+
+
+TEXTS: list[Callable[[str], str]] = [
+    lambda junk: HEAD + f"value = {junk}\n" + MODEL + INPUTS + INIT,
+    lambda junk: HEAD + MODEL.replace("x * 2", junk) + INPUTS + INIT,
+    lambda junk: HEAD + MODEL + INPUTS.replace("[torch.randn(dim)]", junk) + INIT,
+    lambda junk: HEAD + MODEL + INPUTS + INIT.replace("[]", junk),
+]
+VALUES = st.recursive(
+    st.sampled_from(["None", "3", "'a'", "torch.ones(2)", "x", "dim", "torch.tensor([])", "{1}", "...", "1j", "object()"]),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda v: f"[{', '.join(v)}]")
+        | st.lists(inner, max_size=2).map(lambda v: "{" + ", ".join(f"'k{i}': {x}" for i, x in enumerate(v)) + "}")
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(junk=VALUES, place=st.sampled_from(TEXTS))
+def test_whatever_a_reference_returns_only_a_problem_error_comes_out(
+    tmp_path_factory: pytest.TempPathFactory, junk: str, place: Callable[[str], str]
+) -> None:
+    said = ""
+    try:
+        run(tmp_path_factory.getbasetemp(), place(junk))
+    except ProblemError as refused:
+        said = str(refused)
+    assert "\n" not in said

@@ -1,0 +1,232 @@
+"""What the CUDA layer lays out, words and sends without a device."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.build.resolution import OperandArg, ResolvedLaunch, TensorMapArg
+from engine.domain.errors import DeviceError
+from engine.trial.gpu import driver, memory, packing
+from engine.trial.gpu.launch import Function, describe_launch, mismatch
+
+ROWS = st.lists(st.integers(1, 64), min_size=1, max_size=5)
+
+
+def launch(*arguments: OperandArg | TensorMapArg, **more: object) -> ResolvedLaunch:
+    settings = {"grid": (4, 1, 1), "block": (128, 1, 1), **more}
+    return ResolvedLaunch("k", arguments, **settings)
+
+
+def function(*parameters: int, threads: int = 1024, static_shared: int = 0) -> Function:
+    return Function("k", 1, parameters, 32, static_shared, 0, threads)
+
+
+def test_structures_have_the_sizes_and_places_of_cuda_h() -> None:
+    # sizeof and offsetof, printed by a C program with cuda.h of CUDA 13.0
+    assert ctypes.sizeof(packing.LaunchConfig) == 56
+    assert packing.LaunchConfig.stream.offset == 32
+    assert packing.LaunchConfig.attributes.offset == 40
+    assert packing.LaunchConfig.count.offset == 48
+    assert ctypes.sizeof(packing.LaunchAttribute) == 72
+    assert packing.LaunchAttribute.value.offset == 8
+
+
+def test_plain_launch_has_no_attributes() -> None:
+    config = packing.pack_config((2, 3, 4), (32, 2, 1), 1000, 77).config
+    assert (list(config.grid), list(config.block)) == ([2, 3, 4], [32, 2, 1])
+    assert (config.shared, config.stream, config.attributes, config.count) == (1000, 77, None, 0)
+
+
+def test_cluster_and_cooperative_become_attributes() -> None:
+    packed = packing.pack_config((16, 1, 1), (32, 1, 1), 0, 0, cluster=(2, 4, 1), cooperative=True)
+    assert packed.config.count == 2
+    assert packed.config.attributes == ctypes.addressof(packed.attributes)
+    cooperative, cluster = (ctypes.string_at(ctypes.addressof(a), 72) for a in packed.attributes)
+    words = [[int.from_bytes(a[i : i + 4], "little") for i in (0, 8, 12, 16)] for a in (cooperative, cluster)]
+    assert words == [[2, 1, 0, 0], [4, 2, 4, 1]]
+
+
+@given(st.lists(st.one_of(st.integers(0, 2**64 - 1), st.binary(min_size=128, max_size=128)), max_size=12))
+def test_parameters_can_be_read_back_where_the_table_points(values: list[int | bytes]) -> None:
+    packed = packing.pack_parameters(values)
+    for index, value in enumerate(values):
+        at = packed.table[index]
+        assert at is not None
+        if isinstance(value, bytes):
+            assert at % 128 == 0
+            assert ctypes.string_at(at, 128) == value
+        else:
+            assert ctypes.c_uint64.from_address(at).value == value
+
+
+@pytest.mark.parametrize(
+    ("dims", "tile", "item", "expected"),
+    [
+        ((7,), (4,), 4, ((7,), (), (4,))),
+        ((256, 1024), (32, 64), 4, ((1024, 256), (4096,), (64, 32))),
+        ((2, 3, 8), (1, 2, 8), 2, ((8, 3, 2), (16, 48), (8, 2, 1))),
+    ],
+)
+def test_tensor_geometry(dims: tuple[int, ...], tile: tuple[int, ...], item: int, expected: tuple[object, ...]) -> None:
+    found = packing.tensor_geometry(dims, tile, item)
+    assert (found.dims, found.strides, found.tile) == expected
+
+
+@given(ROWS, st.sampled_from([1, 2, 4, 8]))
+def test_geometry_addresses_what_row_major_addresses(dims: list[int], item: int) -> None:
+    found = packing.tensor_geometry(dims, dims, item)
+    last = sum((d - 1) * s for d, s in zip(found.dims, (item, *found.strides), strict=True))
+    assert last == (math.prod(dims) - 1) * item
+
+
+@pytest.mark.parametrize(
+    ("made", "given_function", "words"),
+    [
+        (launch(OperandArg("x")), function(8, 8), "has 2 parameters and the launch line passes 1"),
+        (launch(OperandArg("x")), function(128), "1 takes 128 bytes and the launch line passes an address of 8"),
+        (launch(OperandArg("x"), TensorMapArg("t")), function(8, 8), "parameter 2 takes 8 bytes"),
+        (launch(OperandArg("x"), block=(512, 2, 1)), function(8, threads=768), "a block of 1024 threads"),
+        (launch(OperandArg("x"), shared_bytes=60_000), function(8, static_shared=50_000), "50000 bytes of static and"),
+    ],
+)  # fmt: skip
+def test_a_launch_the_function_does_not_allow_is_refused_in_words(
+    made: ResolvedLaunch, given_function: Function, words: str
+) -> None:
+    text = mismatch(made, given_function, 100_000)
+    assert text is not None
+    assert words in text
+
+
+def test_a_launch_the_function_allows() -> None:
+    made = launch(OperandArg("x"), TensorMapArg("t"), shared_bytes=50_000)
+    assert mismatch(made, function(8, 128, threads=128, static_shared=50_000), 100_000) is None
+
+
+def test_a_launch_is_told_as_it_was_written() -> None:
+    told = describe_launch(launch(grid=(4, 2, 1), shared_bytes=64, cluster=(2, 1, 1), cooperative=True))
+    assert told == "launching k grid(4,2) block(128) shared(64) cluster(2) cooperative"
+
+
+@pytest.mark.parametrize(("size", "granule", "whole"), [(0, 8, 8), (1, 8, 8), (8, 8, 8), (9, 8, 16)])
+def test_sizes_are_rounded_to_whole_granules(size: int, granule: int, whole: int) -> None:
+    assert memory.rounded(size, granule) == whole
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(12, "12 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (9 << 40, "9216.0 GiB")],
+)
+def test_sizes_are_told_in_binary_units(size: int, text: str) -> None:
+    assert driver.size_text(size) == text
+
+
+def test_out_of_memory_tells_which_device_how_much_and_how_much_is_free() -> None:
+    text = driver.memory_message("cuda:1", "allocating an arena", 3 << 30, (1 << 30, 80 << 30))
+    assert text.startswith("cuda:1 is out of memory: allocating an arena asked for 3.0 GiB; 1.0 GiB of 80.0 GiB free;")
+
+
+def test_a_known_error_comes_with_advice() -> None:
+    told = driver.wording("CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered")
+    assert told.startswith("CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered): the kernel read")
+    assert driver.wording("CUDA_ERROR_SOMETHING", "") == "CUDA_ERROR_SOMETHING"
+
+
+@pytest.mark.parametrize(
+    ("version", "arch"), [((9, 0), "sm_90a"), ((8, 9), "sm_89"), ((10, 0), "sm_100"), ((12, 1), "sm_121")]
+)
+def test_architectures(version: tuple[int, int], arch: str) -> None:
+    assert driver.arch_text(*version) == arch
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (root)", "580.159.04"),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.57.02  Tue Jul 13 16:14:05 UTC 2021", "470.57.02"),
+        ("580.159.04\n", "580.159.04"),
+        ("nothing of the kind", ""),
+    ],
+)
+def test_driver_versions(text: str, version: str) -> None:
+    assert driver.version_in(text) == version
+
+
+def test_a_runner_that_has_ended_cannot_be_lent_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*_: object) -> bool:
+        raise BrokenPipeError("Broken pipe")
+
+    monkeypatch.setattr(memory, "_gets_across", ended)
+    here, there = socket.socketpair()
+    with here, there, pytest.raises(DeviceError, match="the runner ended while memory of cuda:0"):
+        memory.offer_means(here, 0)
+
+
+def test_a_loan_travels_with_its_descriptor() -> None:
+    here, there = socket.socketpair()
+    lent = os.memfd_create("arena")
+    os.write(lent, b"content")
+    with here, there:
+        memory.send_loan(here, memory.Loan(memory.Means.DESCRIPTOR, 3, 4096, lent))
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(lent)
+        loan = memory.receive_loan(there)
+    assert (loan.means, loan.device, loan.size, loan.token) == (memory.Means.DESCRIPTOR, 3, 4096, b"")
+    assert os.pread(loan.descriptor, 7, 0) == b"content"
+    os.close(loan.descriptor)
+
+
+def test_a_token_loan_travels_without_a_descriptor() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        memory.send_loan(here, memory.Loan(memory.Means.TOKEN, 0, 1 << 40, token=bytes(range(64))))
+        loan = memory.receive_loan(there)
+    assert (loan.means, loan.size, loan.descriptor, loan.token) == (memory.Means.TOKEN, 1 << 40, -1, bytes(range(64)))
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x01short", b"\x09" + bytes(76)])
+def test_what_is_no_loan_is_refused(sent: bytes) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.sendall(sent)
+        here.shutdown(socket.SHUT_WR)
+        with pytest.raises(DeviceError, match="could not be read"):
+            memory.receive_loan(there)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code"),
+    [("float32", "<f4"), ("bfloat16", "<i2"), ("bool", "|b1"), ("int64", "<i8"), ("float8_e5m2", "|u1")],
+)
+def test_device_memory_is_described_as_an_array(dtype: str, code: str) -> None:
+    described = memory.ArrayInterface(4096, 12, dtype).__cuda_array_interface__
+    assert described == {"shape": (12,), "typestr": code, "data": (4096, False), "version": 3, "strides": None}
+
+
+def test_an_unknown_type_is_refused() -> None:
+    with pytest.raises(DeviceError, match="no tensor of type quint8"):
+        memory.ArrayInterface(4096, 12, "quint8")
+
+
+def test_importing_needs_neither_torch_nor_the_bindings() -> None:
+    program = (
+        "import sys; import engine.trial.gpu.launch, engine.trial.gpu.memory, engine.trial.gpu.timing;"
+        "print([m for m in ('torch', 'cuda.bindings') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_the_bindings_the_first_use_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    driver.bindings.cache_clear()
+    with pytest.raises(DeviceError, match=r"pip install 'espalier\[gpu\]'"):
+        driver.describe(0)
+    driver.bindings.cache_clear()
