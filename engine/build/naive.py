@@ -12,19 +12,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.build import naive_ir as ir
-from engine.build import naive_pointwise, naive_reduce, naive_views, naive_windows
+from engine.build import (
+    naive_norms,
+    naive_order,
+    naive_pointwise,
+    naive_products,
+    naive_reduce,
+    naive_views,
+    naive_windows,
+)
 from engine.build.naive_c import Spelling, helper, literal, local, stored_type
 from engine.build.naive_ir import Buffer, Kind, Program, Step
 from engine.build.naive_lower import lower
+from engine.build.plan import MOST_LAUNCHES
 from engine.domain.model import Contract, Dialect, Number, Operand, Role, Signature
 from engine.problem import header, names
 from engine.problem.graph_ir import Graph, Unsupported
 
-OPERATORS = (naive_pointwise, naive_views, naive_reduce, naive_windows)
+OPERATORS = (
+    naive_pointwise,
+    naive_views,
+    naive_reduce,
+    naive_products,
+    naive_norms,
+    naive_order,
+    naive_windows,
+)
 """Modules that register what operators mean, loaded for that."""
 
 ALIGNMENT = 256
 """Bytes: every intermediate begins at a multiple of this."""
+MOST_CALLS = 1024
+"""Steps under the host contract; a recurrence that unrolls to more is nothing to start from."""
+MOST_ARGUMENTS = 45
+"""Operands of one step of a plan."""
 PARALLEL = 64
 """Turns that are enough to share among the cores of a CPU."""
 SHORT = 2**30
@@ -43,9 +64,12 @@ def naive(graph: Graph, signature: Signature, dialect: Dialect, contract: Contra
     wanted = [operand.name for operand in signature.of(Role.INPUT, Role.PARAMETER, Role.BUFFER)]
     if given != wanted:
         raise ValueError(f"the graph's operands are {given}, the signature's are {wanted}")
-    program = lower(graph, [operand.name for operand in signature.of(Role.OUTPUT)])
+    plan = contract is Contract.PLAN
+    program = lower(graph, [operand.name for operand in signature.of(Role.OUTPUT)], MOST_LAUNCHES if plan else MOST_CALLS)
     if isinstance(program, Unsupported):
         return program
+    if plan and any(len(set(_touched(step))) > MOST_ARGUMENTS for step in program.steps):
+        return Unsupported("a join of more tensors than one @launch line has room for", "use --contract host")
     return "\n".join(_Source(program, signature, dialect, contract).lines()) + "\n"
 
 
@@ -226,7 +250,9 @@ class _Source:
         spelling.indent += 1
         value = spelling.value(step.body)
         spelling.put(f"{total} {'+' if step.scan == 'sum' else '*'}= {value};")
-        spelling.put(f"{name}[{spelling.text(step.offset, 0)}] = {kind or stored_type(target)}({'' if whole else 'float'}({total}));")
+        spelling.put(
+            f"{name}[{spelling.text(step.offset, 0)}] = {kind or stored_type(target)}({'' if whole else 'float'}({total}));"
+        )
         spelling.indent -= 1
         spelling.put("}")
 

@@ -41,8 +41,8 @@ INFIX = {
 }
 PREFIX = {"neg": "-", "logical_not": "!", "bitwise_not": "~"}
 MATH = {name: name for name in (
-    "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc floor ceil trunc "
-    "fmod atan2 hypot pow copysign lgamma"
+    "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc floor ceil "
+    "trunc fmod atan2 hypot pow copysign lgamma"
 ).split()} | {"abs": "fabs", "round": "rint"}  # fmt: skip
 """Functions of <math.h>, overloaded for float and double."""
 
@@ -72,8 +72,8 @@ TRUTHS = ("is_nan", "is_inf")
 C_TYPES = {"float64": "double", "int64": "long", "int32": "int", "int16": "short", "int8": "signed char"}
 C_TYPES |= {"uint8": "unsigned char", "bool": "unsigned char"}
 
-_TAKEN = set(MATH.values()) | set(HELPERS) | {"NAN", "INFINITY", "fabs", "abs", "max", "min", "round", "rsqrt", "div", "index"}
-_COUNTER = re.compile(r"(acc|at|best|v|i|r|k)\d*|step\d+_.*|c|k[xyz]")
+_TAKEN = set(MATH.values()) | set(HELPERS) | {"NAN", "INFINITY", "fabs", "abs", "max", "min", "round", "rsqrt", "scratch"}
+_STEP = re.compile(r"step\d+_.*")
 
 
 def stored_type(buffer: Buffer) -> str:
@@ -94,7 +94,7 @@ def element(buffer: Buffer, kind: Kind, text: str) -> str:
 
 def local(name: str) -> str:
     """An operand's name as a parameter of a generated function: free of clashes with what the function itself uses."""
-    return f"{name}_" if name in _TAKEN or _COUNTER.fullmatch(name) else name
+    return f"{name}_" if name in _TAKEN or _STEP.fullmatch(name) else name
 
 
 def literal(value: bool | int | float, kind: Kind) -> str:
@@ -301,12 +301,8 @@ class Spelling:
         total = self.name("best" if positional else "acc")
         kind = Kind.DOUBLE if expr.wide else expr.body.kind
         at = self.name("at") if positional else ""
-        start = {"sum": 0, "prod": 1, "any": False, "all": True}.get(expr.how)
-        if start is None:
-            huge = 2**63 - 1 if kind is Kind.LONG else kind is Kind.BOOL or math.inf
-            upward = expr.how.endswith("max")
-            start = (not huge) if kind is Kind.BOOL and upward else -huge if upward else huge
-        self.put(f"{self.ctype(kind)} {total} = {literal(start, kind)};")
+        start = literal(ir.neutral(expr.how.removeprefix("arg"), kind), kind)
+        self.put(f"{self.ctype(kind)} {total} = {start};")
         if at:
             self.put(f"long {at} = -1;")
         scope = (dict(self.known), self.shared, set(self.taken))

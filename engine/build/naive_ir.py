@@ -1,8 +1,8 @@
 """What a naive kernel is made of: expressions over loop variables, and steps that store them element by element.
 
-A program is a list of steps; each fills one buffer, one element per turn of its loops, from expressions that may hold whole
-reductions. Knows the arithmetic of indices (sums, divisions and remainders of loop variables are simplified where their ranges allow it).
-Does not know ATen, nor how any of it is spelled in C++ or CUDA.
+A program is a list of steps; each fills one buffer, one element per turn of its loops, from expressions that may hold
+whole reductions. Knows the arithmetic of indices: sums, divisions and remainders of loop variables are simplified where
+their ranges allow it. Does not know ATen, nor how any of it is spelled in C++ or CUDA.
 """
 
 from __future__ import annotations
@@ -367,3 +367,17 @@ def constant(value: bool | int | float, kind: Kind) -> Const:
             return Const(int(value), kind)
         case _:
             return Const(float(value), kind)
+
+
+def neutral(how: str, kind: Kind) -> bool | int | float:
+    """What a reduction begins with, because it changes nothing: 0 for a sum, the least value for a maximum."""
+    match how:
+        case "sum" | "any":
+            return 0
+        case "prod" | "all":
+            return 1
+        case _ if kind is Kind.BOOL:
+            return how == "min"
+        case _:
+            huge = 2**63 - 1 if kind in (Kind.LONG, Kind.INDEX) else math.inf
+            return huge if how == "min" else -huge

@@ -1,7 +1,8 @@
 """From an ATen graph to the steps of a naive program: what becomes a kernel of its own, and what is computed where it is used.
 
-A tensor is held as a rule for its elements until something demands memory: several uses of something expensive, a reduction over
-it, an output. Views never demand it. Knows that policy; what each operator means is registered by the naive_ops modules.
+A tensor is held as a rule for its elements until something demands memory: several uses of something expensive, a
+reduction over it, an output. Views never demand it. Knows that policy; what each operator means is registered by the
+modules that naive.py loads for it.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from engine.build import naive_ir as ir
 from engine.build.naive_ir import Buffer, Expr, Index, Kind, Linear, Program, Step, Var
-from engine.problem.graph_ir import Argument, Graph, Node, Ref, TensorType, Unsupported, references
+from engine.problem.graph_ir import Argument, Graph, Node, Ref, Scalar, TensorType, Unsupported, references
+from engine.problem.names import free
 
 LONGEST = 64
 """An expression of more parts than this is stored rather than carried on."""
-MOST_STEPS = 256
-"""A program of more kernels than this (an unrolled recurrence) is nothing to start from, and more than a plan may launch."""
-VIEWS = frozenset(
-    ("view", "permute", "expand", "unsqueeze", "squeeze", "clone", "alias", "getitem", "slice", "select", "full")
-)
+RANDOM = frozenset("bernoulli rand randn rand_like randn_like randint randperm uniform normal exponential multinomial".split())
+"""Operators that no kernel can agree with."""
+VIEWS = frozenset(("view", "permute", "expand", "unsqueeze", "squeeze", "clone", "alias", "getitem", "slice", "select", "full"))
 """Operators not worth a word in the comment of a kernel that does anything else."""
 CHEAP = frozenset("cast add sub mul neg where lt le gt ge eq ne maximum minimum relu square".split())
 """Functions that may be computed again at every use."""
@@ -57,8 +58,8 @@ class Value:
         return math.prod(self.shape)
 
 
-Given = Scalar = bool | int | float | str | None
-Lowered = Value | Scalar | tuple["Lowered", ...]
+Lowered: TypeAlias = Value | Scalar | tuple["Lowered", ...]
+"""What an argument or a result of an operator is held as."""
 Lowering = Callable[..., Lowered]
 REGISTRY: dict[str, Lowering] = {}
 """ATen operator (without overload) → its meaning: called with the context and the schema's arguments by name."""
@@ -90,6 +91,8 @@ class Context:
     steps: list[Step] = field(default_factory=list)
     reserved: dict[str, str] = field(default_factory=dict)
     """Node name → the output operand that it should be written to."""
+    most: int = 256
+    """Steps that the program may have."""
     count: int = 0
 
     @property
@@ -183,8 +186,10 @@ class Context:
 
     def emit(self, value: Value, target: str, loops: tuple[Var, ...], offset: Linear, body: Expr, scan: str = "") -> None:
         """Append a step that fills ``target``."""
-        if len(self.steps) >= MOST_STEPS:
-            raise NotLowered(f"a graph that unrolls to more than {MOST_STEPS} kernels")
+        if len(self.steps) >= self.most:
+            raise NotLowered(f"a graph that comes to more than {self.most} kernels (a recurrence, unrolled?)")
+        if not value.numel:
+            raise NotLowered("a tensor without elements")
         told = [op for op in dict.fromkeys(value.story) if op not in VIEWS] or list(dict.fromkeys(value.story))
         shape = ", ".join(str(extent) for extent in value.shape)
         story = " + ".join(f"aten.{op}" for op in told) or "copy"
@@ -229,24 +234,26 @@ def _free(expr: ir.Apply) -> bool:
     return expr.function == "cast" or any(a.kind is Kind.INDEX for a in expr.arguments)
 
 
-def lower(graph: Graph, outputs: Sequence[str]) -> Program | Unsupported:
-    """The program that computes the graph, its results in the operands named ``outputs``; or what stands in the way."""
+def lower(graph: Graph, outputs: Sequence[str], most: int = 256) -> Program | Unsupported:
+    """The program of at most ``most`` steps that computes the graph, its results in the operands named ``outputs``.
+
+    Or what stands in the way of it. Raises ValueError where the outputs do not fit the graph.
+    """
     if len(outputs) != len(graph.outputs):
         raise ValueError(f"the graph has {len(graph.outputs)} outputs, but {len(outputs)} names were given")
     try:
-        return _lowered(graph, outputs)
+        return _lowered(graph, outputs, Context(most=most))
     except NotLowered as stop:
         return stop.reason
 
 
-def _lowered(graph: Graph, outputs: Sequence[str]) -> Program:
-    context = Context()
+def _lowered(graph: Graph, outputs: Sequence[str], context: Context) -> Program:
     values: dict[str, Lowered] = {}
     for name, kind in graph.operands:
         context.buffers[name] = Buffer(name, kind.numel, kind.dtype, "operand")
         values[name] = _source(context, name, kind)
     for table in graph.tables:
-        name = f"table_{table.name.strip('_')}"
+        name = free(f"table_{table.name.strip('_')}", context.buffers.__contains__)
         context.buffers[name] = Buffer(name, table.type.numel, table.type.dtype, "table", table.values)
         values[table.name] = _source(context, name, table.type)
     types = _types(graph)
@@ -282,6 +289,8 @@ def _source(context: Context, name: str, kind: TensorType) -> Value:
 
 def _applied(context: Context, node: Node, values: dict[str, Lowered]) -> Lowered:
     function = REGISTRY.get(node.operator)
+    if node.operator in RANDOM:
+        raise NotLowered(f"random numbers (aten.{node.operator})", "take dropout out of the reference, or put it in eval mode")
     if function is None:
         raise NotLowered(f"aten.{node.target}" if node.target != "getitem" else node.target)
     given = {name: _resolved(value, values) for name, value in node.arguments.items()}

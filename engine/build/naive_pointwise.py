@@ -13,12 +13,11 @@ from engine.build.naive_ir import Expr, Index, Kind
 from engine.build.naive_lower import Context, Lowered, NotLowered, Value, kind_of, lowers
 
 UNARY = (
-    "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
-    "sigmoid relu silu floor ceil round trunc sign reciprocal logical_not bitwise_not isnan isinf lgamma square"
+    "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "erf erfc sigmoid relu silu floor ceil round trunc sign reciprocal logical_not bitwise_not isnan isinf lgamma square"
 ).split()
-ALIASES = {"absolute": "abs", "negative": "neg", "special_erf": "erf", "positive": "identity"}
 BINARY = (
-    "maximum minimum fmod remainder atan2 hypot logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor copysign pow"
+    "maximum minimum fmod remainder atan2 hypot copysign logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor"
 ).split()
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 LOGICAL = ("logical_not", "logical_and", "logical_or", "logical_xor", "isnan", "isinf")
@@ -74,15 +73,13 @@ def promoted(*values: Lowered) -> Kind:
 def combine(
     cx: Context, compute: Callable[..., Expr], *values: Lowered, kind: Kind | None = None, dtype: str | None = None
 ) -> Value:
-    """An element-by-element result of the current node's type: ``compute`` of the arguments' elements, each cast to ``kind``."""
+    """An element-by-element result of the current node's type: ``compute`` of the arguments' elements, cast to ``kind``."""
     shape, result = cx.result.shape, dtype or cx.result.dtype
     kind = kind or kind_of(result)
     parts = [broadcast(cx, v, shape) if isinstance(v, Value) else number(v) for v in values]
 
     def load(index: Index) -> Expr:
-        elements = [
-            ir.cast(at(part, index), kind) if isinstance(part, Value) else ir.constant(part, kind) for part in parts
-        ]
+        elements = [ir.cast(at(part, index), kind) if isinstance(part, Value) else ir.constant(part, kind) for part in parts]
         return ir.cast(compute(*elements), kind_of(result))
 
     return Value(shape, result, load)
@@ -110,8 +107,7 @@ for _name in UNARY:
 
 def _binary(name: str) -> None:
     @lowers(name)
-    def lowered(cx: Context, x: Lowered, other: Lowered = None, exponent: Lowered = None) -> Lowered:
-        other = exponent if other is None else other
+    def lowered(cx: Context, x: Lowered, other: Lowered) -> Lowered:
         if name.startswith("logical"):
             return combine(cx, lambda a, b: call(name, a, b), x, other, kind=Kind.BOOL)
         return combine(cx, lambda a, b: call(name, a, b), x, other)
@@ -228,8 +224,8 @@ def combine_mixed(cx: Context, function: tuple[str, Kind], *values: tuple[Lowere
 def clamp(
     cx: Context,
     x: Lowered,
-    min: Lowered = None,  # noqa: A002 - the schema's own names
-    max: Lowered = None,  # noqa: A002
+    min: Lowered = None,
+    max: Lowered = None,
     min_val: Lowered = None,
     max_val: Lowered = None,
 ) -> Lowered:
@@ -317,5 +313,5 @@ def arange(cx: Context, start: Lowered = 0, end: Lowered = None, step: Lowered =
 
 @lowers("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
 def bit_shift(cx: Context, x: Lowered, other: Lowered) -> Lowered:
-    function = "shift_left" if "l" in cx.operator.replace("bitwise_", "")[:4] else "shift_right"
+    function = "shift_left" if cx.operator in ("bitwise_left_shift", "__lshift__") else "shift_right"
     return combine(cx, lambda a, b: call(function, a, b), x, other)

@@ -119,9 +119,7 @@ def part(value: Value, dim: int, start: int, length: int, step: int = 1) -> Valu
 
 
 @lowers("slice", "narrow")
-def slice_(
-    cx: Context, x: Lowered, dim: Lowered = 0, start: Lowered = None, step: Lowered = 1, **_: Lowered
-) -> Lowered:
+def slice_(cx: Context, x: Lowered, dim: Lowered = 0, start: Lowered = None, step: Lowered = 1, **_: Lowered) -> Lowered:
     source = tensor(x)
     axis = place(int(number(dim)), len(source.shape))
     extent = source.shape[axis]
@@ -160,9 +158,7 @@ def flip(cx: Context, x: Lowered, dims: Lowered) -> Lowered:
     return view_of(
         source,
         source.shape,
-        lambda index: tuple(
-            ir.shift(ir.scale(i, -1), source.shape[d] - 1) if d in turned else i for d, i in enumerate(index)
-        ),
+        lambda index: tuple(ir.shift(ir.scale(i, -1), source.shape[d] - 1) if d in turned else i for d, i in enumerate(index)),
     )
 
 
@@ -322,9 +318,7 @@ def looked_up(value: Value, index: Index, extent: int) -> Linear:
 def embedding(cx: Context, weight: Lowered, indices: Lowered, **_: Lowered) -> Lowered:
     table, chosen = cx.light(tensor(weight)), cx.light(tensor(indices))
     rows = table.shape[0]
-    return Value(
-        cx.result.shape, table.dtype, lambda index: table.load((looked_up(chosen, index[:-1], rows), index[-1]))
-    )
+    return Value(cx.result.shape, table.dtype, lambda index: table.load((looked_up(chosen, index[:-1], rows), index[-1])))
 
 
 @lowers("index_select")

@@ -13,7 +13,7 @@ from engine.build import naive_ir as ir
 from engine.build.naive_ir import Expr, Index, Kind, Linear, Var
 from engine.build.naive_lower import Context, Lowered, Value, kind_of, lowers
 from engine.build.naive_pointwise import call, integers, number, tensor
-from engine.build.naive_reduce import HALVES, WIDE, neutral_of
+from engine.build.naive_reduce import HALVES, WIDE
 
 WindowAt = Callable[[Index], "Window"]
 AXES = ("kz", "ky", "kx")
@@ -127,7 +127,9 @@ def _transposed(cx: Context, x: Value, weight: Value, pool: Pool, groups: int, i
     return _summed(cx, x.dtype, (channel, *loops), inside, call("mul", element, factor))
 
 
-@lowers("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool1d", "max_pool2d", "max_pool3d")
+@lowers(
+    "max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool1d", "max_pool2d", "max_pool3d"
+)
 def max_pool(
     cx: Context,
     x: Lowered,
@@ -147,7 +149,7 @@ def max_pool(
 
 def _greatest(cx: Context, source: Value, rank: int, window_at: WindowAt) -> tuple[Value, Value]:
     """The largest element of each window, and its flat position in the plane."""
-    lowest = ir.constant(neutral_of("max", source.kind), source.kind)
+    lowest = ir.constant(ir.neutral("max", source.kind), source.kind)
     plane = source.shape[-rank:]
 
     def element(index: Index, window: Window) -> Expr:

@@ -1,4 +1,4 @@
-"""The file that `espalier scaffold` writes: a naive kernel, an empty one, or the reference itself as a module; and the plan's help.
+"""The file that `espalier scaffold` writes: a naive kernel, an empty one, or the reference as a module; and the plan's help.
 
 Knows how to choose and what to write around a kernel. The kernel itself is naive.py's; nothing is traced or compiled here.
 """
@@ -11,6 +11,7 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import Contract, Dialect, Operand, Problem, Role, Signature, Workload
 from engine.problem import header, names
 from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.names import free
 
 CONTRACTS = {
     Dialect.CUDA: (Contract.PLAN, Contract.HOST),
@@ -24,7 +25,10 @@ LISTED = 8
 
 
 def contract_for(dialect: Dialect, contract: Contract | None = None) -> Contract:
-    """The contract to write for: the dialect's usual one unless another is asked for. ProblemError where they do not go together."""
+    """The contract to write for: the dialect's usual one unless another is asked for.
+
+    Raises ProblemError where they do not go together.
+    """
     allowed = CONTRACTS[dialect]
     if contract is None:
         return allowed[0]
@@ -44,8 +48,8 @@ def scaffold(
 ) -> str:
     """A correct, naive first kernel for one workload.
 
-    ``graph`` is what tracing that workload gave (``python`` does not look at it). Raises ProblemError, in one line, where no such
-    kernel can be written: an operator without a naive form, or dialect and contract that do not go together.
+    ``graph`` is what tracing that workload gave (``python`` does not look at it). Raises ProblemError, in one line, where no
+    such kernel can be written: an operator without a naive form, or dialect and contract that do not go together.
     """
     chosen = contract_for(dialect, contract)
     if dialect is Dialect.PYTHON:
@@ -70,9 +74,7 @@ def empty(signature: Signature, dialect: Dialect, contract: Contract | None = No
 
 def _check(problem: Problem, signature: Signature) -> None:
     if not signature.scalar_only:
-        raise ProblemError(
-            f"{problem.name}: its model has arguments or tensors that C cannot be given: use --dialect python"
-        )
+        raise ProblemError(f"{problem.name}: its model has arguments or tensors that C cannot be given: use --dialect python")
 
 
 def _described(signature: Signature) -> list[str]:
@@ -97,11 +99,10 @@ def _first(signature: Signature) -> tuple[Operand, str]:
 
 def _empty_plan(signature: Signature) -> str:
     output, macro = _first(signature)
+    at = free("i", [o.name for o in signature.operands].__contains__)
     inputs = signature.of(Role.INPUT)[:3]
     kind = names.type_name(output.name)
-    declared = ", ".join(
-        [f"const {names.type_name(o.name)}* {o.name}" for o in inputs] + [f"{kind}* {output.name}"]
-    )
+    declared = ", ".join([f"const {names.type_name(o.name)}* {o.name}" for o in inputs] + [f"{kind}* {output.name}"])
     given = ", ".join(o.name for o in (*inputs, output))
     return "\n".join(
         [
@@ -112,12 +113,12 @@ def _empty_plan(signature: Signature) -> str:
             '#include "problem.h"  // for each operand x: x_t, X_NUMEL, X_RANK, X_DIM0 ...; the constants',
             "",
             "// @tune   BLOCK = 256, 128, 512",
-            f"// @launch first({given}) grid(ceil_div({macro}_NUMEL, BLOCK)) block(BLOCK)",
+            f"// @launch first_kernel({given}) grid(ceil_div({macro}_NUMEL, BLOCK)) block(BLOCK)",
             "",
-            f'extern "C" __global__ void first({declared})',
+            f'extern "C" __global__ void first_kernel({declared})',
             "{",
-            "    const long i = (long)blockIdx.x * BLOCK + threadIdx.x;",
-            f"    if (i < {macro}_NUMEL) {output.name}[i] = {kind}(0.0f);",
+            f"    const long {at} = (long)blockIdx.x * BLOCK + threadIdx.x;",
+            f"    if ({at} < {macro}_NUMEL) {output.name}[{at}] = {kind}(0.0f);",
             "}",
             "",
         ]
@@ -126,20 +127,21 @@ def _empty_plan(signature: Signature) -> str:
 
 def _empty_host(signature: Signature, dialect: Dialect) -> str:
     output, macro = _first(signature)
+    at = free("i", [o.name for o in signature.operands].__contains__)
     cuda = dialect is Dialect.CUDA
     name, kind = output.name, names.type_name(output.name)
     kernel = [
-        f"static __global__ void first({kind}* {name})",
+        f"static __global__ void first_kernel({kind}* {name})",
         "{",
-        "    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;",
-        f"    if (i < {macro}_NUMEL) {name}[i] = {kind}(0.0f);",
+        f"    const long {at} = (long)blockIdx.x * blockDim.x + threadIdx.x;",
+        f"    if ({at} < {macro}_NUMEL) {name}[{at}] = {kind}(0.0f);",
         "}",
         "",
     ]
     body = (
-        [f"    first<<<({macro}_NUMEL + 255) / 256, 256, 0, stream>>>({name});"]
+        [f"    first_kernel<<<({macro}_NUMEL + 255) / 256, 256, 0, stream>>>({name});"]
         if cuda
-        else ["#pragma omp parallel for", f"    for (long i = 0; i < {macro}_NUMEL; ++i) {name}[i] = {kind}(0.0f);"]
+        else ["#pragma omp parallel for", f"    for (long {at} = 0; {at} < {macro}_NUMEL; ++{at}) {name}[{at}] = {kind}(0.0f);"]
     )
     return "\n".join(
         [
@@ -177,7 +179,7 @@ def _empty_module(signature: Signature) -> str:
             "",
             "class ModelNew(nn.Module):",
             "    def __init__(self, *arguments, **named) -> None:",
-            '        """Called with what get_init_inputs() returns; parameters take the values of Model\'s of the same name."""',
+            '        """Made with what get_init_inputs() returns; gets Model\'s weights of the same names."""',
             "        super().__init__()",
             "",
             f"    def forward(self, {inputs}):" if inputs else "    def forward(self):",

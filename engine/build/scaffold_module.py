@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import symtable
 from collections.abc import Iterable, Iterator, Mapping
 
 from engine.domain.errors import ProblemError
@@ -19,7 +20,8 @@ HEAD = "# The reference's model as ModelNew: correct as it stands, and as fast a
 def module_source(reference: str, settings: Mapping[str, Number]) -> str:
     """The text of a module with the reference's ``Model`` renamed, and what it needs: imports, helpers, constants in use.
 
-    Module-level numbers named in ``settings`` take those values. Raises ProblemError for a text that is not Python or has no Model.
+    Module-level numbers named in ``settings`` take those values. Raises ProblemError for a text that is not Python or has no
+    Model.
     """
     try:
         tree = ast.parse(reference)
@@ -43,7 +45,7 @@ def _kept(tree: ast.Module) -> list[ast.stmt]:
     optional = [s for s in tree.body if _is_constant(s)]
     kept = [s for s in tree.body if not _is_constant(s) and not _is_entry(s)]
     while True:
-        used = {n.id for s in kept for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        used = {name for statement in kept for name in _used(statement)}
         wanted = [s for s in optional if s not in kept and used.intersection(_assigned(s))]
         if not wanted:
             return [s for s in tree.body if s in kept]
@@ -70,6 +72,16 @@ def _is_constant(statement: ast.stmt) -> bool:
             return True
         case _:
             return False
+
+
+def _used(statement: ast.stmt) -> Iterator[str]:
+    """The module's own names that a statement reads; arguments and local variables of the same name are others."""
+    pending = [symtable.symtable(ast.unparse(statement), "reference.py", "exec")]
+    while pending:
+        table = pending.pop()
+        top = table.get_type() == "module"
+        yield from (s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global()))
+        pending += table.get_children()
 
 
 def _assigned(statement: ast.stmt) -> Iterator[str]:

@@ -192,7 +192,9 @@ class Verification:
     max_scaled_limit: float
     precision_class: PrecisionClass
     holdouts: str = "none"
-    """``3/3``, or ``specialised`` when the source refuses other shapes at compile time, or ``none``."""
+    """``3/3``, or ``1/3, specialised`` when the source refuses other shapes at compile time, or ``none``."""
+    jitter: float = 0.0
+    """Largest difference between two calls on the same bytes, in units of the output's scale; 0 is bit for bit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,23 +52,23 @@ def lineage(state: SessionState, kernel_id: str) -> tuple[Kernel, ...]:
 
 def descendants(state: SessionState, kernel_id: str) -> tuple[str, ...]:
     """The kernel and everything below it, parents before children."""
-    found: list[str] = []
+    found: dict[str, None] = {}
     todo = [kernel_id]
     while todo:
         current = todo.pop()
         if current in state.kernels and current not in found:
-            found.append(current)
+            found[current] = None
             todo.extend(state.kernels[current].children)
     return tuple(found)
 
 
 def verified(state: SessionState) -> tuple[Kernel, ...]:
     """Kernels that passed verification on the present device and were not failed later."""
-    return tuple(k for k in state.kernels.values() if k.verification is not None and not _ended_badly(k))
+    return tuple(k for k in state.kernels.values() if _is_verified(k) and k.epoch == state.epoch)
 
 
-def _ended_badly(kernel: Kernel) -> bool:
-    return kernel.stage in (Stage.FAILED, Stage.CANCELLED)
+def _is_verified(kernel: Kernel) -> bool:
+    return kernel.verification is not None and kernel.stage not in (Stage.FAILED, Stage.CANCELLED)
 
 
 def ranked(state: SessionState) -> tuple[Kernel, ...]:

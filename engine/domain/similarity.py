@@ -38,7 +38,7 @@ def _words(text: str) -> frozenset[str]:
 
 def _stem(word: str) -> str:
     """Plural and participle endings off: enough for titles."""
-    for ending in ("ising", "izing", "ise", "ize", "ing", "ed", "es", "s", "e"):
+    for ending in ("ising", "izing", "ised", "ized", "ise", "ize", "ing", "ed", "es", "s", "e"):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)]
     return word

@@ -83,6 +83,8 @@ class Kernel:
     seed: bool
     stage: Stage = Stage.BUILD
     attempt: int = 0
+    earlier: tuple[Blob, ...] = ()
+    """Sources of the attempts before this one, oldest first."""
     artefact: str = ""
     resources: tuple[Resources, ...] = ()
     build_log: Blob = ""
@@ -131,7 +133,7 @@ class SessionState:
     opened_at: float = 0.0
     at: float = 0.0
     active_seconds: float = 0.0
-    """Time during which a process was at work on it: gaps before a resume are not counted."""
+    """Time during which work was under way: neither the wait for the engineer nor the gap before a resume is counted."""
     limits: Limits = field(default_factory=Limits)
     mode: str = "ask"
     instructions: str = ""
@@ -211,8 +213,8 @@ def advance(state: SessionState, entries: Iterable[e.Entry]) -> SessionState:
     batch = _Batch(state)
     for entry in entries:
         before = batch.get("at")
-        resumed = isinstance(entry.event, e.SessionOpened | e.SessionResumed)
-        gap = 0.0 if resumed or before == 0.0 else max(0.0, entry.at - before)
+        idle = isinstance(entry.event, e.SessionOpened | e.SessionResumed) or not batch.peek("started")
+        gap = 0.0 if idle else max(0.0, entry.at - before)
         batch.set(seq=entry.seq, at=entry.at, active_seconds=batch.get("active_seconds") + gap)
         _FOLDS[type(entry.event)](batch, entry, entry.event)
     return batch.frozen()
@@ -299,7 +301,10 @@ def _attempt_failed(b: _Batch, entry: e.Entry, ev: e.AttemptFailed) -> None:
 
 def _revised(b: _Batch, entry: e.Entry, ev: e.AttemptRevised) -> None:
     b.finish(f"repair:{ev.kernel}:{ev.attempt - 1}")
-    b.kernel(ev.kernel, source=ev.source, attempt=ev.attempt, stage=Stage.BUILD, failure=None)
+    known = b.peek("kernels").get(ev.kernel)
+    if known is not None:
+        earlier = (*known.earlier, known.source)
+        b.kernel(ev.kernel, source=ev.source, attempt=ev.attempt, earlier=earlier, stage=Stage.BUILD, failure=None)
 
 
 def _works_of(kernel: str, attempt: int) -> tuple[str, ...]:

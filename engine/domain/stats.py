@@ -20,6 +20,9 @@ _T95 = (
 """Two-sided 95 % quantiles of Student's t for 1, 2, 3 … 30 degrees of freedom."""
 
 
+_LARGEST_LOG = 709.0
+
+
 def t95(degrees: int) -> float:
     """Two-sided 95 % quantile of Student's t."""
     if degrees < 1:
@@ -59,9 +62,12 @@ def ratio_interval(log_ratios: Sequence[float], floor: float = 0.0) -> Interval:
     n = len(log_ratios)
     spread = t95(n - 1) * stdev(log_ratios) / math.sqrt(n) if n > 1 else math.inf
     half = max(spread, floor)
-    if math.isinf(half):
-        return Interval(math.exp(centre), 0.0, math.inf)
-    return Interval(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
+    return Interval(_exp(centre), _exp(centre - half), _exp(centre + half))
+
+
+def _exp(x: float) -> float:
+    """e to the x, infinite where floats end: absurd claims of a runner must not end the judge."""
+    return math.inf if x > _LARGEST_LOG else math.exp(x)
 
 
 def block_interval(baseline_blocks: Sequence[Sequence[float]], kernel_blocks: Sequence[Sequence[float]]) -> Interval:

@@ -87,7 +87,7 @@ def decode(line: bytes, number: int = 0) -> Entry:
         envelope = _LINE.decode(line)
         if envelope.v > VERSION:
             raise _too_new(where, envelope.v)
-        return Entry(envelope.seq, envelope.at.timestamp(), envelope.by, _event(envelope))
+        return Entry(envelope.seq, envelope.at.timestamp(), envelope.by, _event(envelope, _MARK in line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         newer = _newer_version(line)
         raise _too_new(where, newer) if newer else JournalCorrupt(f"{where} cannot be read: {_why(error)}") from error
@@ -102,8 +102,9 @@ def is_json(line: bytes) -> bool:
     return True
 
 
-def _event(line: _Line) -> Event:
-    raw: bytes | memoryview = memoryview(line.data)
+def _event(line: _Line, marked: bool) -> Event:
+    """``marked``: a key of the data may begin with ``$``."""
+    raw: bytes | msgspec.Raw = line.data
     kind = line.kind
     if line.v < VERSION:
         data = _OBJECT.decode(raw)
@@ -113,7 +114,7 @@ def _event(line: _Line) -> Event:
     typed = _TYPED.get(kind)
     if typed is None:
         return UnknownEvent(kind, _OBJECT.decode(raw))
-    if _MARK in bytes(raw):
+    if marked:
         return msgspec.convert(_read_back(_OBJECT.decode(raw)), _KINDS[kind])
     return typed.decode(raw)
 

@@ -10,9 +10,10 @@ batch, and a line that was cut is set aside. Lines are handed to the operating s
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -267,6 +268,19 @@ def _nothing_recorded(folder: Path) -> JournalCorrupt:
     return JournalCorrupt(f"the journal of {folder} holds no event, so nothing was recorded: start a new session there")
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Entries hold no cycles, and looking for some among a hundred thousand new objects takes longer than reading them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_collector_paused()
 def _scan(data: bytes) -> _Scan:
     lines = data.split(b"\n")
     rest = lines.pop()

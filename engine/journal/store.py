@@ -118,7 +118,7 @@ def resolve(text: str) -> Path:
 
     Raises JournalError naming the sessions whose names are near when there is none.
     """
-    here = Path(text).expanduser() if text else None
+    here = _as_path(text)
     if here is not None and is_session(here):
         return here
     if here is not None and here.name == journal.NAME and is_session(here.parent):
@@ -128,9 +128,9 @@ def resolve(text: str) -> Path:
         if folder.name == text:
             return folder
     names = list(dict.fromkeys(folder.name for folder in known))
-    near = [name for name in names if text and name.startswith(text)] or difflib.get_close_matches(text, names, 3, 0.5)
+    near = [name for name in names if text and name.startswith(text)] or difflib.get_close_matches(text, names, 3, 0.8)
     hint = f"did you mean {' or '.join(near[-3:])}?" if near else "`espalier sessions` lists those there are"
-    if here is not None and here.is_dir():
+    if here is not None and _is_folder(here):
         raise JournalError(f"{text} is a folder without a session (no {journal.NAME} in it): {hint}")
     raise JournalError(f"there is no session {text[:200]!r}: {hint}")
 
@@ -183,6 +183,20 @@ def delete(folder: Path) -> None:
         raise unwritable(folder, error) from error
     finally:
         lock.release()
+
+
+def _as_path(text: str) -> Path | None:
+    try:
+        return Path(text).expanduser() if text else None
+    except RuntimeError:
+        return None  # ~somebody who has no home
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _changed(folder: Path) -> float:

@@ -1,21 +1,21 @@
 """Tracing: a model's forward pass → the plain ATen graph of graph_ir.py. Imports torch.
 
-Knows how to make a forward functional (no mutation, no composite operators, parameters and buffers as operands) and how to write
-the result down. Does not know what an operator means, nor how a kernel for it would look.
+Knows how to make a forward functional (no mutation, no composite operators, parameters and buffers as operands) and how
+to write the result down. Does not know what an operator means, nor how a kernel for it would look.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import fx, nn
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -63,9 +63,11 @@ PASSES = 3
 def trace_reference(reference: Reference) -> Graph | Unsupported:
     """The graph of one workload of a problem, its operands named as in the signature.
 
-    The model and its inputs are made without contents where that can be, so that a large workload costs no memory. Raises
-    ProblemError when the reference itself fails.
+    The model and its inputs are made without contents where that can be, so that a large workload costs no memory; always
+    on the CPU, for a GPU's own operators say no more. Raises ProblemError when the reference itself fails.
     """
+    if reference.device.type != "cpu":
+        reference = Reference(reference.problem, reference.workload)
     signature = reference.signature()
     labels = [o.name for o in signature.of(Role.INPUT, Role.PARAMETER, Role.BUFFER)]
     imagined = _imagined(reference, labels)
@@ -87,14 +89,15 @@ def _imagined(reference: Reference, labels: Sequence[str]) -> Graph | Unsupporte
 def trace(model: nn.Module, arguments: Sequence[object], labels: Sequence[str]) -> Graph | Unsupported:
     """The forward pass of ``model`` as it is now (training or evaluation mode) on ``arguments``.
 
-    Nothing is computed: shapes and dtypes are all that is used of the arguments. ``labels`` are the operands' names: one for each
-    tensor among ``arguments`` in order, then one for each parameter, buffer and tensor kept as a plain attribute. Raises
+    Nothing is computed: shapes and dtypes are all that is used of the arguments. ``labels`` are the operands' names: one for
+    each tensor among ``arguments`` in order, then one for each parameter, buffer and tensor kept as a plain attribute. Raises
     ValueError where they do not fit.
     """
     places = _places(model)
     state = [tensor for _, _, tensor in places]
     own = list(tensors(tuple(arguments)))
-    operands = [tensor.detach() for tensor in (*own, *state)]
+    imagine = FakeTensorMode(allow_non_fake_inputs=True).from_tensor
+    operands = [t if isinstance(t, FakeTensor) else imagine(t) for t in (x.detach() for x in (*own, *state))]
     if len(labels) != len(operands):
         raise ValueError(f"the model has {len(operands)} operands, but {len(labels)} names were given")
 
@@ -121,12 +124,12 @@ def _places(model: nn.Module) -> list[Place]:
     found: list[Place] = []
     for name, _ in model.named_parameters():
         owner, _, leaf = name.rpartition(".")
-        held = model.get_submodule(owner)._parameters
-        found.append((held, leaf, cast(torch.Tensor, held[leaf])))
+        held: dict[str, Any] = model.get_submodule(owner)._parameters
+        found.append((held, leaf, held[leaf]))
     for name, _ in model.named_buffers():
         owner, _, leaf = name.rpartition(".")
-        kept = model.get_submodule(owner)._buffers
-        found.append((kept, leaf, cast(torch.Tensor, kept[leaf])))
+        kept: dict[str, Any] = model.get_submodule(owner)._buffers
+        found.append((kept, leaf, kept[leaf]))
     for module in model.modules():
         found += [(vars(module), name, tensor) for name, tensor in plain_tensors(module)]
     return found
@@ -137,7 +140,8 @@ def _held(model: nn.Module, fresh: dict[int, torch.Tensor]) -> Iterator[None]:
     """Put other tensors wherever the model keeps those whose ids are given, for a while; shared ones everywhere."""
     changed: list[Place] = []
     for module in model.modules():
-        for held in (module._parameters, module._buffers, vars(module)):
+        tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
+        for held in tables:
             changed += [(held, n, t) for n, t in held.items() if isinstance(t, torch.Tensor) and id(t) in fresh]
     try:
         for held, name, tensor in changed:
@@ -148,7 +152,7 @@ def _held(model: nn.Module, fresh: dict[int, torch.Tensor]) -> Iterator[None]:
             held[name] = tensor
 
 
-def _functional(forward: Callable[..., tuple[torch.Tensor, ...]], tensors: list[torch.Tensor]) -> fx.GraphModule:
+def _functional(forward: Callable[..., tuple[torch.Tensor, ...]], tensors: Sequence[torch.Tensor]) -> fx.GraphModule:
     table = _decompositions()
     module: Callable[..., object] = forward
     with ExitStack() as stack:
@@ -166,13 +170,18 @@ def _functional(forward: Callable[..., tuple[torch.Tensor, ...]], tensors: list[
     return traced
 
 
-def _decompositions() -> dict[object, Callable[..., object]]:
+def _decompositions() -> dict[OpOverload, Callable[..., Any]]:
     packets = [getattr(torch.ops.aten, name) for name in FURTHER if hasattr(torch.ops.aten, name)]
-    table = {**core_aten_decompositions(), **get_decompositions(packets)}
-    return {operator: rule for operator, rule in table.items() if _packet(operator) not in WHOLE}
+    core: Mapping[Any, Callable[..., Any]] = core_aten_decompositions()
+    table = {operator: core[operator] for operator in core} | get_decompositions(packets)
+    return {
+        operator: rule
+        for operator, rule in table.items()
+        if isinstance(operator, OpOverload) and _packet(operator) not in WHOLE
+    }
 
 
-def _packet(operator: object) -> str:
+def _packet(operator: OpOverload) -> str:
     """The name of an operator without namespace and overload."""
     return str(operator).removeprefix("aten.").partition(".")[0]
 
@@ -190,7 +199,7 @@ def _node(value: object) -> fx.Node:
     return value
 
 
-def _written(module: fx.GraphModule, names: tuple[str, ...], tensors: list[torch.Tensor]) -> Graph | Unsupported:
+def _written(module: fx.GraphModule, names: tuple[str, ...], tensors: Sequence[torch.Tensor]) -> Graph | Unsupported:
     """Write the nodes that the outputs need down as plain data."""
     nodes = list(module.graph.nodes)
     output = next(node for node in nodes if node.op == "output")
@@ -250,18 +259,14 @@ def _applied(node: fx.Node, called: dict[fx.Node, str]) -> Node:
     results = tuple(_kind(v) if isinstance(v, torch.Tensor) else None for v in values)
     if node.target is operator.getitem:
         source, index = node.args
-        return Node(
-            called[node], "getitem", {"x": _argument(source, called), "index": _argument(index, called)}, results
-        )
+        return Node(called[node], "getitem", {"x": _argument(source, called), "index": _argument(index, called)}, results)
     if not isinstance(node.target, OpOverload):
         return Node(called[node], str(node.target), {}, results)
     target = node.target
     arguments: dict[str, Argument] = {}
     for place, declared in enumerate(target._schema.arguments):
-        if place < len(node.args):
-            given = node.args[place]
-        else:
-            given = node.kwargs.get(declared.name, declared.default_value)
+        named = node.kwargs.get(declared.name, declared.default_value)
+        given = node.args[place] if place < len(node.args) else named
         arguments["x" if declared.name in ("self", "input") else declared.name] = _argument(given, called)
     namespace, _, name = target._schema.name.partition("::")
     overload = target._schema.overload_name or "default"
@@ -278,7 +283,5 @@ def _argument(value: object, called: dict[fx.Node, str]) -> Argument:
             return str(value).removeprefix("torch.")
         case bool() | int() | float() | str() | None:
             return value
-        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
-            return int(value) if isinstance(value, torch.SymInt) else float(value)
         case _:
             return None

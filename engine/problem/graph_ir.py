@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 Scalar = bool | int | float | str | None
 
@@ -21,7 +22,7 @@ class Ref:
     name: str
 
 
-Argument = Scalar | Ref | tuple["Argument", ...]
+Argument: TypeAlias = Scalar | Ref | tuple["Argument", ...]
 """What an operator is called with. Dtypes are strings as torch spells them, without the prefix."""
 
 

@@ -1,7 +1,7 @@
 """The reference's own arithmetic in each precision class, to calibrate the gate. Imports torch.
 
-fp32 is the reference as written with TF32 off. TF32 is the real unit on a GPU that has it and, elsewhere, the same rounding of
-the operands of every product to ten explicit mantissa bits. Half is the whole model in fp16 and in bf16, whichever errs more.
+fp32 is the reference as written with TF32 off. TF32 rounds the operands of every product to ten explicit mantissa bits, as the
+unit does; where a GPU has the unit, what it gives counts as well. Half is the whole model in fp16 and in bf16, whichever errs more.
 """
 
 from __future__ import annotations
@@ -61,10 +61,15 @@ def in_fp32(call: Callable[[], Sequence[torch.Tensor]]) -> Sequence[torch.Tensor
         return call()
 
 
-def in_tf32(call: Callable[[], Sequence[torch.Tensor]], device: str) -> Sequence[torch.Tensor]:
-    """``call`` with TF32 arithmetic: the real one on a GPU, the rounding of operands elsewhere."""
+def in_tf32(call: Callable[[], Sequence[torch.Tensor]], device: str) -> list[Sequence[torch.Tensor]]:
+    """``call`` with TF32 arithmetic: operands rounded, and on a GPU the real unit too.
+
+    Both, because a library is free not to use the unit for a shape at hand, and would then err like fp32.
+    """
+    found: list[Sequence[torch.Tensor]] = []
     if device != "cpu":
         with tf32_allowed(True):
-            return call()
-    with _RoundedProducts():  # type: ignore[no-untyped-call]
-        return call()
+            found.append(call())
+    with tf32_allowed(False), _RoundedProducts():  # type: ignore[no-untyped-call]
+        found.append(call())
+    return found

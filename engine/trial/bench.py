@@ -250,4 +250,3 @@ class TrialBench:
 
 def _source_of(kernel: Kernel, text: str) -> Source:
     return Source(kernel.name, text, kernel.dialect, kernel.contract, kernel.tunables)
-

@@ -119,4 +119,10 @@ def _environment() -> dict[str, str]:
     kept = {name: os.environ[name] for name in names if name in os.environ}
     root = str(Path(engine.__file__).parent.parent)
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys([root, *others])), "CUDA_MODULE_LOADING": "EAGER"}
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys([root, *others])),
+        "CUDA_MODULE_LOADING": "LAZY",
+        # The judge's threads must not spin on a core while a kernel is being timed.
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }

@@ -18,6 +18,8 @@ from engine.trial.wire import Channel, ChannelClosed, Done, Ended, Freeze, HostR
 
 _ALONE = "ESPALIER_ALONE"
 """Set in the environment by the sandbox when the host has a process-id space of its own."""
+_PATIENCE_S = 2.0
+"""How long a sweep may chase processes that keep forking; the judge then ends the whole sandbox."""
 
 
 def main() -> None:
@@ -25,13 +27,14 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     _warm_up()
     channel.send(Done())
+    runners: set[int] = set()
     try:
         while True:
             request: HostRequest
             request, fds = channel.receive(HostRequest)
-            _answer(channel, request, fds)
+            _answer(channel, runners, request, fds)
     except ChannelClosed:
-        _sweep()
+        _sweep(set())
 
 
 def _warm_up() -> None:
@@ -48,7 +51,7 @@ def _warm_up() -> None:
         driver.preload()
 
 
-def _answer(channel: Channel, request: HostRequest, fds: list[int]) -> None:
+def _answer(channel: Channel, runners: set[int], request: HostRequest, fds: list[int]) -> None:
     match request:
         case Spawn():
             pid = os.fork()
@@ -56,6 +59,7 @@ def _answer(channel: Channel, request: HostRequest, fds: list[int]) -> None:
                 _become_runner(channel, fds[0])
             for fd in fds:
                 os.close(fd)
+            runners.add(pid)
             channel.send(Spawned(pid))
         case Freeze(pid):
             _signal_all(pid, signal.SIGSTOP)
@@ -64,7 +68,8 @@ def _answer(channel: Channel, request: HostRequest, fds: list[int]) -> None:
             _signal_all(pid, signal.SIGCONT)
             channel.send(Done())
         case Reap(pid):
-            channel.send(_reap(pid))
+            runners.discard(pid)
+            channel.send(_reap(pid, runners))
 
 
 def _become_runner(channel: Channel, fd: int) -> None:
@@ -87,30 +92,32 @@ def _signal_all(pid: int, number: int) -> None:
             os.killpg(pid, number)
 
 
-def _reap(pid: int) -> Ended:
-    _signal_all(pid, signal.SIGKILL)
+def _reap(pid: int, runners: set[int]) -> Ended:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     try:
         _, status, usage = os.wait4(pid, 0)
     except ChildProcessError:
         return Ended(-1, 0, 0)
-    return Ended(status, _sweep(), usage.ru_maxrss * 1024)
+    return Ended(status, _sweep(runners), usage.ru_maxrss * 1024)
 
 
-def _sweep() -> int:
-    """Kill what a runner left behind (it may have forked away from its group) and count it."""
+def _sweep(runners: set[int]) -> int:
+    """Kill what a runner left behind (it may have forked away from its group) and count it; ``runners`` are left alone."""
     if not os.environ.get(_ALONE):
         return 0
     left = 0
-    deadline = time.monotonic() + 2.0
-    while others := _others():
+    deadline = time.monotonic() + _PATIENCE_S
+    while others := [pid for pid in _others() if pid not in runners]:
         left = max(left, len(others))
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            for pid in others:
+                os.waitpid(pid, os.WNOHANG)
         if time.monotonic() > deadline:
             break
         time.sleep(0.001)

@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -97,17 +98,39 @@ def _settle(label: str) -> None:
         torch.cuda.synchronize()
 
 
-def floor(signature: Signature, ceilings: Peaks) -> tuple[str, float, int]:
-    """(what binds, floor in microseconds, bytes that must move)."""
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least time that the device's limits allow for one workload."""
+
+    bound: str
+    """``bytes`` or ``operations (…)``."""
+    floor_us: float
+    bytes_moved: int
+    plausible_us: float
+    """The same if all arithmetic were done once in the fastest unit: nothing below this did the work."""
+
+
+_PASSES = 3
+"""Products of narrower numbers that fp32 accuracy takes: two terms for each operand, the smallest product dropped."""
+
+
+def floor(signature: Signature, ceilings: Peaks) -> Floor:
+    """What binds the workload, and by how much. fp32 may be reached by three passes of a narrower unit."""
     moved = operand_bytes(signature.operands)
     by_bytes = moved / ceilings.copy_bytes_per_s * 1e6
-    unit = signature.unit if signature.unit in ceilings.operations_per_s else "fp32"
-    by_operations = signature.operations / ceilings.operations_per_s[unit] * 1e6
-    if by_bytes >= by_operations:
-        return "bytes", by_bytes, moved
-    return f"operations ({unit})", by_operations, moved
+    rates = ceilings.operations_per_s
+    unit = signature.unit if signature.unit in rates else "fp32"
+    best, how = rates[unit], unit
+    if unit == "fp32":
+        for other in ("tf32", "bf16"):
+            if rates.get(other, 0.0) / _PASSES > best:
+                best, how = rates[other] / _PASSES, f"fp32 by {_PASSES} passes of {other}"
+    by_operations = signature.operations / best * 1e6
+    fastest = signature.operations / max(rates.values()) * 1e6
+    bound = "bytes" if by_bytes >= by_operations else f"operations ({how})"
+    return Floor(bound, max(by_bytes, by_operations), moved, max(by_bytes, fastest))
 
 
-def of(bound: str, floor_us: float, time_us: float) -> SpeedOfLight:
+def of(least: Floor, time_us: float) -> SpeedOfLight:
     """The fraction of the speed of light that ``time_us`` reaches."""
-    return SpeedOfLight(bound, floor_us, floor_us / time_us if time_us > 0 else 0.0)
+    return SpeedOfLight(least.bound, least.floor_us, least.floor_us / time_us if time_us > 0 else 0.0)

@@ -16,7 +16,7 @@ from torch import nn
 from engine.domain.model import Problem, Role, Workload
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
-from engine.trial.launchers import Loan, OutputError, Timed, checked_output
+from engine.trial.launchers import Loan, OutputError, Timed, checked_output, same_bits
 from engine.trial.wire import Called, Fault, Load
 
 Forward = Callable[..., Any]
@@ -100,14 +100,11 @@ class ModuleLauncher:
                 self._loan.outputs.tensor(operand).copy_(checked_output(value, operand, self._device))
             if self._device != "cpu":
                 torch.cuda.synchronize()
-        changed = [o.name for o, a, b in zip(self._loan.of(slot, Role.INPUT), lent, private, strict=True) if not _same(a, b)]
+        inputs = zip(self._loan.of(slot, Role.INPUT), lent, private, strict=True)
+        changed = [operand.name for operand, a, b in inputs if not same_bits(a, b)]
         if changed:
             return Fault("rejected", f"changed its input {', '.join(changed)}")
         return called
-
-
-def _same(lent: torch.Tensor, private: torch.Tensor) -> bool:
-    return bool(torch.equal(lent.reshape(-1).view(torch.uint8), private.reshape(-1).view(torch.uint8)))
 
 
 _TENSOR = "tensor"
@@ -162,5 +159,3 @@ def flattened(value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return [leaf for item in value for leaf in flattened(item)]
     return [value]
-
-

@@ -1,7 +1,7 @@
 """Interleaved timing: baseline and kernel in different processes, on the same fresh inputs, in an order that alternates.
 
 One *sample* releases one set of secret inputs: the outputs are poisoned, the caches flushed by the judge, one process is
-called, the caches flushed again, the other is called; the kernel's output is judged while the kernel is frozen. So every timed
+called, the caches flushed again, the other is called; the kernel is frozen and its output taken away at once. So every timed
 call is also a checked one, and no call can be told from another. One *pair* is one process of each.
 Imports torch.
 """
@@ -11,8 +11,9 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from engine.domain.model import FailureKind
@@ -25,15 +26,17 @@ WARM_UP = 2
 
 
 class CacheFlush:
-    """Drives the operands out of the CPU's caches by walking twice the last level; on a GPU the runner's stopwatch does it."""
+    """Drives the operands out of the CPU's caches by walking twice the last level; on a GPU the runner's stopwatch does it.
+
+    One thread, so that nothing of the judge's is still winding down when the kernel starts.
+    """
 
     def __init__(self, device: str, cache_bytes: int) -> None:
-        size = 2 * cache_bytes if device == "cpu" else 0
-        self._buffer = torch.zeros(max(size, 1) // 8 + 1, dtype=torch.int64) if size else None
+        self._buffer = np.zeros(2 * cache_bytes // 8 + 1) if device == "cpu" else None
 
     def __call__(self) -> None:
         if self._buffer is not None:
-            self._buffer.add_(1)
+            np.add(self._buffer, 1.0, out=self._buffer)
 
 
 @dataclass(slots=True)
@@ -48,21 +51,36 @@ class Tally:
         self.errors = self.errors.worst(errors)
 
 
+KERNEL = "kernel"
+NULL = "null"
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Who is called in every sample: kernels under judgement (``kernel``, perhaps ``other``), baselines, the null kernel."""
+
+    judged: Mapping[str, Seat]
+    baselines: Mapping[str, Seat]
+    null: Seat
+
+    def everyone(self) -> dict[str, Seat]:
+        return {**self.judged, **self.baselines, NULL: self.null}
+
+
 @dataclass(frozen=True, slots=True)
 class PairTimes:
-    """Timings of one process pair: baseline name → its samples, and the kernel's own, index by index."""
+    """Timings of one process pair by contestant, index by index; ``null`` is a call that does nothing, by the same path."""
 
-    baselines: Mapping[str, Sequence[Timing]]
-    kernel: Sequence[Timing]
-    null: Sequence[Timing]
-    """A call that does nothing, through the same path, in every sample."""
+    times: Mapping[str, Sequence[Timing]]
 
+    @property
+    def kernel(self) -> Sequence[Timing]:
+        return self.times[KERNEL]
 
-@dataclass(slots=True)
-class _Gathered:
-    baselines: dict[str, list[Timing]] = field(default_factory=dict)
-    kernel: list[Timing] = field(default_factory=list)
-    null: list[Timing] = field(default_factory=list)
+    def claims(self, name: str) -> list[list[float]]:
+        """Claimed times, each a block of its own: contestants saw the same inputs one right after the other."""
+        return [[t.claimed_us] for t in self.times[name]]
 
 
 def judged_call(rig: Rig, seat: Seat, slot: int, tally: Tally, distribution: str = "own") -> Timing:
@@ -90,43 +108,47 @@ def judge_outputs(findings: Findings, tally: Tally, distribution: str) -> None:
         raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}")
 
 
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """Who is called in every sample: the kernel under judgement, what it is compared with, and the null kernel."""
+def run_pair(rig: Rig, contest: Contest, samples: int, flush: CacheFlush, tally: Tally, order: random.Random) -> PairTimes:
+    """Interleave one process of every contestant. Raises TrialFailed for the faults of those under judgement.
 
-    kernel: Seat
-    baselines: Mapping[str, Seat]
-    null: Seat
+    Samples are taken in bursts over the slots: all are filled, then everyone is called on each in an order of chance and judged
+    outputs are copied away before anything else may run; then all are judged. So the device is not doing float64 work right
+    before a timed call.
+    """
+    gathered: dict[str, list[Timing]] = {name: [] for name in contest.everyone()}
+    left = WARM_UP + samples
+    while left > 0:
+        burst = order.sample(range(rig.slots), min(rig.slots, left))
+        for slot in burst:
+            rig.refill(slot)
+        taken = {slot: _sample(rig, contest, slot, flush, gathered, order) for slot in burst}
+        for slot, copies in taken.items():
+            for outputs in copies:
+                judge_outputs(rig.check(slot, outputs=outputs), tally, "own")
+        left -= len(burst)
+    return PairTimes({name: times[WARM_UP:] for name, times in gathered.items()})
 
 
-def run_pair(
-    rig: Rig, contest: Contest, samples: int, flush: CacheFlush, tally: Tally, order: random.Random
-) -> PairTimes:
-    """Interleave one kernel process with one process of each baseline. Raises TrialFailed for the kernel's faults."""
-    gathered = _Gathered({name: [] for name in contest.baselines})
-    for index in range(WARM_UP + samples):
-        slot = order.randrange(rig.slots)
-        rig.refill(slot)
-        null = contest.null.call(slot)
-        contestants: list[str | None] = [None, *contest.baselines]
-        order.shuffle(contestants)
-        for name in contestants:
-            if name is None:
-                rig.poison(slot)
-                flush()
-                contest.kernel.thaw()
-                timing = contest.kernel.call(slot)
-                contest.kernel.freeze()
-            else:
-                rig.settle()
-                flush()
-                timing = contest.baselines[name].call(slot)
-            if index >= WARM_UP:
-                (gathered.kernel if name is None else gathered.baselines[name]).append(timing)
-        if index >= WARM_UP:
-            gathered.null.append(null)
-        judge_outputs(rig.check(slot), tally, "own")
-    return PairTimes(gathered.baselines, gathered.kernel, gathered.null)
+def _sample(
+    rig: Rig, contest: Contest, slot: int, flush: CacheFlush, gathered: dict[str, list[Timing]], order: random.Random
+) -> list[Sequence[torch.Tensor]]:
+    """Call everyone once on one slot; copies of the judged outputs, taken before they can change."""
+    copies: list[Sequence[torch.Tensor]] = []
+    contestants = list(contest.everyone().items())
+    order.shuffle(contestants)
+    for name, seat in contestants:
+        if name not in contest.judged:
+            rig.settle()
+            flush()
+            gathered[name].append(seat.call(slot))
+            continue
+        rig.poison(slot)
+        flush()
+        seat.thaw()
+        gathered[name].append(seat.call(slot))
+        seat.freeze()
+        copies.append(rig.copy_outputs(slot))
+    return copies
 
 
 _SHARE = 0.2
@@ -134,13 +156,13 @@ _SLACK_US = 20.0
 
 
 def corroborated(pairs: Sequence[PairTimes]) -> bool:
-    """Whether the judge's clock bears out the claimed times.
+    """Whether the judge's clock bears out the claimed times of the kernel.
 
     What a call costs beside the kernel is known from the null kernel in the same samples. Where the kernel's round trips cost
     more than that by a fifth of the claim (and the null kernel's own jitter), time was hidden from the claim.
     """
     kernel = [t for p in pairs for t in p.kernel]
-    null = [t.wall_us - t.claimed_us for p in pairs for t in p.null]
+    null = [t.wall_us - t.claimed_us for p in pairs for t in p.times[NULL]]
     claimed = statistics.median(t.claimed_us for t in kernel)
     beside = statistics.median(t.wall_us - t.claimed_us for t in kernel)
     usual = statistics.median(null)

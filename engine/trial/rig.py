@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from engine.domain.errors import DeviceError
-from engine.domain.model import Operand, Role
+from engine.domain.model import Device, Operand, Role
 from engine.problem.reference import Reference
 from engine.trial import lending
 from engine.trial.calibration import Calibration, fresh_seed, names_of
@@ -24,7 +24,9 @@ from engine.trial.wire import ArenaLoan, Slot
 _PATTERN = 0xA5
 _NAN_BYTES = 0xFF
 """All bits set: NaN in every floating type, −1 in every signed one."""
-_SLOTS = 2
+_MOST_SLOTS = 8
+_SHARE = 0.02
+"""Of the device's memory (of the machine's on a CPU) that one copy of everything lent may take, for there to be eight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +38,27 @@ class Findings:
 
 
 class Rig:
-    """Arenas with ``_SLOTS`` copies of every operand, filled afresh for each call. Raises DeviceError when they do not fit."""
+    """Arenas with several copies (slots) of every operand, filled afresh for each call. Raises DeviceError when they do not
+    fit."""
 
-    def __init__(self, reference: Reference, calibration: Calibration, device: str) -> None:
+    def __init__(self, reference: Reference, calibration: Calibration, device: Device) -> None:
         self.reference = reference
         self.calibration = calibration
-        self.device = device
+        self.device = device.label
         self.signature = reference.signature()
         self._names = names_of(reference)
-        self.layout = plan_layout(self.signature.operands, _SLOTS)
-        self._inputs = lending.lend(device, self.layout.input_bytes, writable=False)
+        self.slots = _slots(self.signature.operands, device)
+        self.layout = plan_layout(self.signature.operands, self.slots)
+        self._inputs = lending.lend(device.label, self.layout.input_bytes, writable=False)
         try:
-            self._outputs = lending.lend(device, self.layout.output_bytes, writable=True)
+            self._outputs = lending.lend(device.label, self.layout.output_bytes, writable=True)
         except DeviceError:
             self._inputs.close()
             raise
         self._inputs.raw(0, self.layout.input_bytes).fill_(_NAN_BYTES)
         self._outputs.raw(0, self.layout.output_bytes).fill_(_PATTERN)
         self._model: nn.Module | None = None
-        self._given: list[tuple[object, ...]] = [()] * _SLOTS
+        self._given: list[tuple[object, ...]] = [()] * self.slots
         self.init_seed = 0
         self.new_model()
 
@@ -63,10 +67,12 @@ class Rig:
         construct their own; those of the inputs never leave the judge."""
         self.init_seed = fresh_seed()
         self._model = self.reference.model(self.init_seed)
-
-    @property
-    def slots(self) -> int:
-        return _SLOTS
+        weights = self.reference.arguments(self._model, ())
+        for row in self.layout.slots:
+            held = [s for s in row if s.role in (Role.PARAMETER.value, Role.BUFFER.value)]
+            for operand, tensor in zip(held, weights, strict=True):
+                self._inputs.tensor(operand).copy_(tensor)
+        self.settle()
 
     def loans(self) -> tuple[tuple[ArenaLoan, Sequence[int]], tuple[ArenaLoan, Sequence[int]]]:
         """(inputs, outputs), each with the descriptors to send."""
@@ -110,9 +116,10 @@ class Rig:
             return self.reference.call(self._model, self._given[slot])
         return self.reference.exact(self._model, self._given[slot]).outputs
 
-    def check(self, slot: int, distribution: str = OWN) -> Findings:
-        """Judge the outputs of ``slot``, its guard regions and its inputs."""
-        ruling = self.calibration.policy.rule(self.outputs(slot), self.expected(slot), self._names, distribution)
+    def check(self, slot: int, distribution: str = OWN, outputs: Sequence[torch.Tensor] | None = None) -> Findings:
+        """Judge the outputs of ``slot`` (or a copy of them made right after the call), its guard regions and its inputs."""
+        made = self.outputs(slot) if outputs is None else outputs
+        ruling = self.calibration.policy.rule(made, self.expected(slot), self._names, distribution)
         return Findings(ruling, self._violation(slot))
 
     def _violation(self, slot: int) -> str:
@@ -159,3 +166,7 @@ def operand_bytes(operands: Sequence[Operand]) -> int:
     return sum(nbytes(o) for o in operands)
 
 
+def _slots(operands: Sequence[Operand], device: Device) -> int:
+    """How many copies of everything lent: eight where they are small beside the device's memory, at least one."""
+    room = int(device.memory_bytes * _SHARE * _MOST_SLOTS)
+    return max(1, min(_MOST_SLOTS, room // max(1, operand_bytes(operands))))

@@ -6,6 +6,7 @@ its whole process group; nothing here enforces a limit that the judge relies on.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -38,12 +39,14 @@ def serve(sock: socket.socket) -> None:
     """Answer the judge until the channel closes. Never returns an error by exit status: silence is a crash."""
     channel = Channel(sock)
     launcher: Launcher | None = None
+    _open_device()
     try:
         while True:
             request: RunnerRequest
             request, fds = channel.receive(RunnerRequest)
             match request:
                 case Load():
+                    launcher = None
                     launcher, reply = _load(request, fds)
                     channel.send(reply)
                 case Call(slot):
@@ -51,6 +54,18 @@ def serve(sock: socket.socket) -> None:
                     channel.send(_called(launcher, slot))
     except ChannelClosed:
         return
+
+
+def _open_device() -> None:
+    """Make the device context ahead of the first ``Load``; what goes wrong here shows again there, with words."""
+    device = os.environ.get("ESPALIER_DEVICE", "cpu")
+    if device == "cpu":
+        return
+    from engine.domain.errors import DeviceError
+    from engine.trial.gpu import driver
+
+    with contextlib.suppress(DeviceError):
+        driver.Context.open(int(device.partition(":")[2] or 0))
 
 
 def _load(load: Load, fds: list[int]) -> tuple[Launcher | None, Ready | Fault]:

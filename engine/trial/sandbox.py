@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import importlib.util
 import os
 import shutil
 import signal
@@ -44,6 +45,8 @@ _SYSTEM = (
     "/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
     "/etc/passwd", "/etc/nsswitch.conf", "/opt/nvidia",
 )  # fmt: skip
+_NEEDED = ("torch", "msgspec", "numpy")
+"""Packages that a runner imports, wherever they were installed."""
 _NVIDIA = ("/dev/nvidia*", "/dev/nvidia-caps/*")
 
 
@@ -66,18 +69,15 @@ def _python_folders() -> Iterator[str]:
     """Everything a Python process of this installation reads, and nothing above it."""
     yield from {sys.prefix, sys.base_prefix, *(sysconfig.get_paths().values()), *site.getsitepackages()}
     yield os.path.dirname(os.path.realpath(sys.executable))
-    yield from (p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and "torch" in _listing(p))
-
-
-def _listing(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
+    for package in _NEEDED:
+        spec = importlib.util.find_spec(package)
+        if spec is not None:
+            yield from (os.path.dirname(place) for place in spec.submodule_search_locations or ())
 
 
 def _confined(command: Sequence[str], device: str) -> list[str]:
     argv = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--unshare-user"]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/dev/shm"]
     for folder in _SYSTEM:
         argv += ["--ro-bind-try", folder, folder]
     for folder in sorted(set(_python_folders())):
@@ -87,13 +87,12 @@ def _confined(command: Sequence[str], device: str) -> list[str]:
     argv += ["--ro-bind", str(package), str(package)]
     if (package / "_shipped").is_dir():
         argv += ["--tmpfs", str(package / "_shipped")]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/dev/shm", "--chdir", "/tmp"]
     if device != "cpu":
         argv += ["--ro-bind", "/sys", "/sys", "--ro-bind-try", "/usr/local/nvidia", "/usr/local/nvidia"]
         for pattern in _NVIDIA:
             for node in glob.glob(pattern):
                 argv += ["--dev-bind", node, node]
-    return [*argv, "--", *command]
+    return [*argv, "--chdir", "/tmp", "--", *command]
 
 
 def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
@@ -113,7 +112,7 @@ def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "OMP_NUM_THREADS": str(threads),
         "ESPALIER_DEVICE": device,
-        "CUDA_MODULE_LOADING": "EAGER",
+        "CUDA_MODULE_LOADING": "LAZY",
         "CUDA_CACHE_DISABLE": "1",
         "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",
         "TRITON_CACHE_DIR": "/tmp/triton",
@@ -131,12 +130,10 @@ class RunnerHandle:
 
 
 class Host:
-    """One host process. ``confined`` says whether bubblewrap holds it; a ``shared`` host keeps several trusted runners, so
-    that reaping one leaves the others alone."""
+    """One host process. ``confined`` says whether bubblewrap holds it."""
 
-    def __init__(self, device: str, threads: int, *, confined: bool, shared: bool = False) -> None:
+    def __init__(self, device: str, threads: int, *, confined: bool) -> None:
         self._device = device
-        self._shared = shared
         self._threads = threads
         self.confined = confined
         self._process: subprocess.Popen[bytes] | None = None
@@ -150,8 +147,7 @@ class Host:
         self._channel, theirs = Channel.pair()
         command = [sys.executable, "-s", "-P", "-m", "engine.trial.host", str(theirs.fileno())]
         argv = _confined(command, self._device) if self.confined else command
-        alone = self.confined and not self._shared
-        environment = _environment(self._device, alone=alone, threads=self._threads)
+        environment = _environment(self._device, alone=self.confined, threads=self._threads)
         with theirs:
             self._process = subprocess.Popen(
                 argv, pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

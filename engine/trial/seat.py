@@ -47,13 +47,17 @@ class Timing:
 class Seat:
     """A runner between its spawn and its reaping. Use as a context manager: it is reaped whatever happens."""
 
-    def __init__(self, host: Host, load: Load, fds: list[int], *, seconds: float, trusted: bool = False) -> None:
+    def __init__(self, host: Host, *, seconds: float, trusted: bool = False) -> None:
         self._host = host
         self._seconds = seconds
         self._trusted = trusted
         self._runner: RunnerHandle | None = host.spawn()
-        self.notes: tuple[str, ...] = ()
+
+    def load(self, load: Load, fds: list[int]) -> None:
+        """Hand it an artefact and its memory; takes the descriptors. ``wait_ready`` says whether it worked."""
+        assert self._runner is not None
         try:
+            self.thaw()
             self._runner.channel.send(load, fds)
         except ChannelClosed:
             self._dead("while it was loaded")

@@ -69,9 +69,7 @@ def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str) -> Er
     centred = reference - reference.mean()
     spread = float(centred.norm())
     scale = reference.abs().add_(spread / math.sqrt(reference.numel()) + _TINY)
-    return Errors(
-        float(difference.norm()) / max(spread, _TINY), float((difference / scale).max()), float(difference.max())
-    )
+    return Errors(float(difference.norm()) / max(spread, _TINY), float((difference / scale).max()), float(difference.max()))
 
 
 def _mask_flaw(output: torch.Tensor, reference: torch.Tensor, finite: torch.Tensor, name: str) -> str:

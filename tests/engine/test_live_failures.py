@@ -32,19 +32,19 @@ class Faulty(FakeBench):
         self.fault = fault
         self.closed = 0
 
-    async def build(self, kernel: object, *args: object) -> object:  # type: ignore[override]
+    async def build(self, kernel: object, *args: object) -> object:
         await self._maybe("build", kernel)
-        return await super().build(kernel, *args)  # type: ignore[arg-type]
+        return await super().build(kernel, *args)
 
-    async def verify(self, kernel: object, *args: object) -> object:  # type: ignore[override]
+    async def verify(self, kernel: object, *args: object) -> object:
         await self._maybe("verify", kernel)
-        return await super().verify(kernel, *args)  # type: ignore[arg-type]
+        return await super().verify(kernel, *args)
 
     async def close(self) -> None:
         self.closed += 1
 
     async def _maybe(self, stage: str, kernel: object) -> None:
-        if (stage, kernel.id) != (self.stage, self.kernel):  # type: ignore[attr-defined]
+        if (stage, kernel.id) != (self.stage, self.kernel):
             return
         if isinstance(self.fault, BaseException):
             raise self.fault
@@ -53,7 +53,7 @@ class Faulty(FakeBench):
 
 def search(folder: Path, bench: FakeBench, source: object = TREE, **others: object) -> tuple[object, SessionState]:
     async def run() -> tuple[object, SessionState]:
-        given = ports(folder, source, bench, **others)  # type: ignore[arg-type]
+        given = ports(folder, source, bench, **others)
         async with LiveSession.create(folder, opened(), given) as live:
             return await live.run(), live.state
 
@@ -101,7 +101,7 @@ class Silent(ScriptedSource):
 
     __slots__ = ()
 
-    async def propose(self, request: IdeaRequest) -> tuple[object, ...]:  # type: ignore[override]
+    async def propose(self, request: IdeaRequest) -> tuple[object, ...]:
         if request.round > 0:
             raise IdeaSourceError("the source does not answer: check the network")
         return await TREE.propose(request)
@@ -156,9 +156,7 @@ def test_a_session_whose_journal_is_taken_away_says_so(tmp_path: Path) -> None:
 
 def test_interrupting_a_run_drops_what_is_under_way(tmp_path: Path) -> None:
     async def run() -> tuple[bool, frozenset[str]]:
-        async with LiveSession.create(
-            tmp_path, opened(), ports(tmp_path, bench=Faulty(tmp_path, "build", "k1", None))
-        ) as live:
+        async with LiveSession.create(tmp_path, opened(), ports(tmp_path, bench=Faulty(tmp_path, "build", "k1", None))) as live:
             task = asyncio.create_task(live.run())
             while not live.in_hand:
                 await asyncio.sleep(0)
@@ -167,6 +165,24 @@ def test_interrupting_a_run_drops_what_is_under_way(tmp_path: Path) -> None:
             return task.cancelled(), live.in_hand
 
     assert sessions.run(run) == (True, frozenset())
+
+
+def test_an_interrupted_run_is_taken_up_again_in_the_same_process(tmp_path: Path) -> None:
+    bench = Faulty(tmp_path, "build", "k1", None)
+
+    async def run() -> object:
+        async with LiveSession.create(tmp_path, opened(), ports(tmp_path, bench=bench)) as live:
+            for _ in range(3):
+                task = asyncio.create_task(live.run())
+                while "build:k1:0" not in live.in_hand:
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            assert live.state.started["build:k1:0"] == 1
+            bench.kernel = "none"
+            return await live.run()
+
+    assert sessions.run(run) == SessionEnded("3 of 3 rounds done")
 
 
 def test_closing_cancels_a_run_in_another_task(tmp_path: Path) -> None:
@@ -179,8 +195,6 @@ def test_closing_cancels_a_run_in_another_task(tmp_path: Path) -> None:
         return task.cancelled()
 
     assert sessions.run(run)
-
-
 
 
 def _model(repairs: dict[tuple[str, int], str]) -> ScriptedSource:

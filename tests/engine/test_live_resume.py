@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -80,36 +82,64 @@ def test_a_session_abandoned_mid_run_goes_on(tmp_path: Path) -> None:
 
 
 _VICTIM = """
-import asyncio, sys
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from support import sessions
 from engine.journal.blobs import Blobs
 from engine.session.fake import FakeBench
 from engine.session.live import LiveSession
 
+async def tell(live):
+    async for batch in live.batches():
+        print(batch.state.seq, flush=True)
+
 async def main():
     folder = Path(sys.argv[1])
     bench = FakeBench(Blobs(folder).put, pause=0.02)
     async with LiveSession.create(folder, sessions.opened(), sessions.ports(folder, bench=bench)) as live:
-        async for batch in live.batches():
-            asyncio.get_running_loop().create_task(live.run()) if live.state.seq == 0 else None
-            print(batch.state.seq, flush=True)
+        telling = asyncio.create_task(tell(live))
+        await live.run()
 
 asyncio.run(main())
 """
 
 
+@contextmanager
+def _victim(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in the middle of searching the scripted tree."""
+    environment = {"PYTHONPATH": ":".join(p for p in sys.path if p)}
+    command = [sys.executable, "-c", _VICTIM, str(folder)]
+    pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=pipe, stderr=quiet, env=environment) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) >= 30:
+                break
+        yield process
+
+
 def test_a_killed_process_leaves_a_session_that_goes_on(tmp_path: Path) -> None:
     wanted = tree(whole(tmp_path / "original"))
     folder = tmp_path / "killed"
-    environment = {"PYTHONPATH": ":".join(p for p in sys.path if p)}
-    with subprocess.Popen([sys.executable, "-c", _VICTIM, str(folder)], stdout=subprocess.PIPE, env=environment) as victim:
-        assert victim.stdout is not None
-        for line in victim.stdout:
-            if int(line) >= 30:
-                break
+    with _victim(folder) as victim:
         victim.kill()
         assert victim.wait() == -signal.SIGKILL
+    assert tree(_resumed(folder)) == wanted
+
+
+def test_an_interrupt_from_the_keyboard_leaves_a_clean_session(tmp_path: Path) -> None:
+    wanted = tree(whole(tmp_path / "original"))
+    folder = tmp_path / "interrupted"
+    with _victim(folder) as victim:
+        victim.send_signal(signal.SIGINT)
+        assert victim.wait() != 0
+    last = read(folder).entries[-1].event
+    assert isinstance(last, e.WorkFailed)
+    assert last.reason == "interrupted"
+    assert not read(folder).torn
     assert tree(_resumed(folder)) == wanted
 
 
@@ -121,7 +151,7 @@ def test_work_that_took_the_process_down_twice_is_given_up(tmp_path: Path) -> No
     first = _cut(original, tmp_path / "first", deadly)
 
     class Slow(FakeBench):
-        async def verify(self, *args: object) -> object:  # type: ignore[override]
+        async def verify(self, *args: object) -> object:
             await asyncio.Event().wait()
 
     async def die_in_it() -> None:
@@ -146,7 +176,7 @@ def test_leaving_in_good_order_is_no_death(tmp_path: Path) -> None:
     """Interrupting the same work again and again must never turn into a verdict on the kernel."""
 
     class Stuck(FakeBench):
-        async def verify(self, *args: object) -> object:  # type: ignore[override]
+        async def verify(self, *args: object) -> object:
             await asyncio.Event().wait()
 
     async def interrupt(first: bool) -> None:
@@ -198,6 +228,28 @@ def test_a_session_that_moved_is_prepared_and_its_leaders_measured_there(tmp_pat
     assert {k.id for k in state.kernels.values() if k.epoch == 2} >= {"k10", "k6", "k2"}
 
 
+def test_the_policy_does_not_decide_before_the_device_is_known(tmp_path: Path) -> None:
+    async def begin() -> None:
+        async with LiveSession.create(tmp_path, opened("ask"), ports(tmp_path)) as live:
+            await live.run(Until.IDLE)
+            await live.submit(c.SetMode("ask:5"))
+
+    async def go_on() -> SessionState:
+        clock = sessions.Ticking()
+        live = LiveSession.resume(tmp_path, ports(tmp_path, clock=clock, sleep=clock.sleep), prepare_again=True)
+        async with live:
+            assert live.deadline is None
+            clock.now += 60
+            await live.run()
+            return live.state
+
+    sessions.run(begin)
+    assert sessions.run(go_on).closed == "3 of 3 rounds done"
+    kinds = [type(entry.event) for entry in read(tmp_path).entries]
+    moved = kinds.index(e.SessionResumed)
+    assert kinds.index(e.SessionPrepared, moved) < kinds.index(e.IdeaSelected, moved)
+
+
 def test_a_copied_folder_is_a_session_of_its_own(tmp_path: Path) -> None:
     wanted = tree(whole(tmp_path / "here", limits=opened().settings.limits))
     shutil.copytree(tmp_path / "here", tmp_path / "there")
@@ -206,7 +258,7 @@ def test_a_copied_folder_is_a_session_of_its_own(tmp_path: Path) -> None:
 
 def test_what_the_engine_could_not_do_is_owed_again_after_a_resume(tmp_path: Path) -> None:
     class Absent(FakeBench):
-        async def prepare(self, say: object) -> object:  # type: ignore[override]
+        async def prepare(self, say: object) -> object:
             raise OSError("the device is gone")
 
     async def fail() -> object:

@@ -142,24 +142,24 @@ class Watched(FakeBench):
     """Writes down which stages were under way together."""
 
     def __init__(self, *args: object, **others: object) -> None:
-        super().__init__(*args, **others)  # type: ignore[arg-type]
+        super().__init__(*args, **others)
         self.under_way: list[str] = []
         self.seen: list[tuple[str, ...]] = []
 
-    async def build(self, *args: object) -> object:  # type: ignore[override]
-        return await self._watched("build", super().build(*args))  # type: ignore[arg-type]
+    async def build(self, *args: object) -> object:
+        return await self._watched("build", super().build(*args))
 
-    async def verify(self, *args: object) -> object:  # type: ignore[override]
-        return await self._watched("verify", super().verify(*args))  # type: ignore[arg-type]
+    async def verify(self, *args: object) -> object:
+        return await self._watched("verify", super().verify(*args))
 
-    async def measure(self, *args: object) -> object:  # type: ignore[override]
-        return await self._watched("measure", super().measure(*args))  # type: ignore[arg-type]
+    async def measure(self, *args: object) -> object:
+        return await self._watched("measure", super().measure(*args))
 
     async def _watched(self, stage: str, effect: object) -> object:
         self.under_way.append(stage)
         self.seen.append(tuple(sorted(self.under_way)))
         try:
-            return await effect  # type: ignore[misc]
+            return await effect
         finally:
             self.under_way.remove(stage)
 

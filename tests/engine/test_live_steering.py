@@ -112,20 +112,20 @@ class Gated(FakeBench):
     """Builds come back only when the gate is opened; says which were cancelled."""
 
     def __init__(self, *args: object, **others: object) -> None:
-        super().__init__(*args, **others)  # type: ignore[arg-type]
+        super().__init__(*args, **others)
         self.gate = asyncio.Event()
         self.waiting: list[str] = []
         self.cancelled: list[str] = []
 
-    async def build(self, kernel: object, *args: object) -> object:  # type: ignore[override]
+    async def build(self, kernel: object, *args: object) -> object:
         try:
-            if kernel.parent is not None:  # type: ignore[attr-defined]
-                self.waiting.append(kernel.id)  # type: ignore[attr-defined]
+            if kernel.parent is not None:
+                self.waiting.append(kernel.id)
                 await self.gate.wait()
         except asyncio.CancelledError:
-            self.cancelled.append(kernel.id)  # type: ignore[attr-defined]
+            self.cancelled.append(kernel.id)
             raise
-        return await super().build(kernel, *args)  # type: ignore[arg-type]
+        return await super().build(kernel, *args)
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,7 @@ def test_replay_equals_the_live_state_after_every_batch(tmp_path: Path) -> None:
 
 
 async def _watch(live: LiveSession, states: list[SessionState]) -> None:
-    async for batch in live.batches():
-        states.append(batch.state)
+    states.extend([batch.state async for batch in live.batches()])
 
 
 def test_seeking_is_folding_a_prefix_from_wherever_one_comes(recording: tuple[e.Entry, ...]) -> None:
@@ -142,6 +142,26 @@ def test_pausing_holds_the_picture_and_seeking_while_playing_goes_on_from_there(
     sessions.run(act)
 
 
+def test_an_entry_awaited_before_a_seek_is_not_shown_after_it(recording: tuple[e.Entry, ...]) -> None:
+    async def act() -> None:
+        awaited = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            await awaited.wait()
+
+        replay = ReplaySource(recording, sleep)
+        replay.play()
+        await asyncio.sleep(0)
+        player = next(task for task in asyncio.all_tasks() if task is not asyncio.current_task() and "_play" in repr(task))
+        replay.seek(replay.length)
+        awaited.set()
+        await player
+        assert replay.position == replay.length
+        await replay.close()
+
+    sessions.run(act)
+
+
 def test_a_seek_arrives_as_a_batch_without_entries(recording: tuple[e.Entry, ...]) -> None:
     async def act() -> tuple[Batch, int]:
         replay = ReplaySource(recording)
@@ -175,7 +195,7 @@ def test_jumping_to_rounds_and_improvements(recording: tuple[e.Entry, ...]) -> N
         leaders.append(best.id if best else "")
     assert leaders[0] == "k1"
     assert leaders[-1] == "k10"
-    assert all(a != b for a, b in zip(leaders, leaders[1:], strict=False))
+    assert all(a != b for a, b in pairwise(leaders))
 
 
 def test_jumping_to_what_the_engineer_did(tmp_path: Path) -> None:

@@ -60,7 +60,10 @@ class Told:
 
     def __init__(self, *kernels: tuple[str, str, float, str], **settings: Any) -> None:
         root = b.first_round(1.0, **settings)
-        rooted = [replace(event, ideas=(_idea("i1", "root", None),)) if isinstance(event, e.IdeasProposed) else event for event in root]
+        rooted = [
+            replace(event, ideas=(_idea("i1", "root", None),)) if isinstance(event, e.IdeasProposed) else event
+            for event in root
+        ]
         events: list[e.Event] = [*rooted, e.RoundOpened(1, ("k1",))]
         for number, (kernel, key, speedup, parent) in enumerate(kernels, 2):
             idea = f"i{number}"
@@ -144,7 +147,10 @@ def test_a_tuned_kernel_stands_for_what_its_parent_implements(folder: Path) -> N
 
 def test_without_a_first_port_a_seed_is_built_on(folder: Path) -> None:
     root = b.first_round(1.0)
-    seeded = [e.IdeasProposed(0, (_idea("i1", "seed:k1", None),), True) if isinstance(event, e.IdeasProposed) else event for event in root]
+    seeded = [
+        e.IdeasProposed(0, (_idea("i1", "seed:k1", None),), True) if isinstance(event, e.IdeasProposed) else event
+        for event in root
+    ]
     state = b.fold(*seeded, e.RoundOpened(1, ("k1",)))
     assert propose(Playbook(folder), state)["beta"] == "k1"
 

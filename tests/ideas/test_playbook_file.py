@@ -95,7 +95,7 @@ def _changed(old: str, new: str) -> str:
         (_changed('key = "wider"', 'key = "tune:k1"'), "idea 'tune:k1': its key must be unique, without a colon"),
         (_changed('title = "Wider loads"', 'title = ""'), "idea 'wide', title: it must be a text"),
         (_changed('"memory access"', '"memory"'), "idea 'wide', category: 'memory' is none of: memory access"),
-        (_changed("rationale = \"More of it.\"", "rationale = 4"), "idea 'wider', rationale: it must be a text"),
+        (_changed('rationale = "More of it."', "rationale = 4"), "idea 'wider', rationale: it must be a text"),
         (_changed("cpp = 1.5", "cpp = -1"), "idea 'wide', predicted: cpp is -1, not a speedup"),
         (_changed("cpp = 1.5", "cpp = true"), "idea 'wide', predicted: cpp is True, not a speedup"),
         (_changed("cpp = 1.5", 'cpp = "1.5"'), "idea 'wide', predicted: cpp is '1.5', not a speedup"),

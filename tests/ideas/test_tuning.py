@@ -59,7 +59,9 @@ def test_at_most_the_branch_is_drafted() -> None:
     assert len(tuned_drafts(here, here.ideas["i2"], TEXT)) == 1
 
 
-@pytest.mark.parametrize("text", ["int x;\n", "// @tune BLOCK = 4\n", "// @tune BLOCK = many\n", "// @tune B = 1, 2\n// @require NO > 1\n"])
+@pytest.mark.parametrize(
+    "text", ["int x;\n", "// @tune BLOCK = 4\n", "// @tune BLOCK = many\n", "// @tune B = 1, 2\n// @require NO > 1\n"]
+)
 def test_a_source_that_leaves_nothing_to_try_is_not_tuned(text: str) -> None:
     assert proposals(state(kernel("k1", 2.0, text=text)), "k1", text=text) == []
 
@@ -83,7 +85,13 @@ def test_a_source_is_not_tuned_again_before_its_last_tuning_is_through(decision:
 
 
 def test_the_next_step_starts_from_the_best_values() -> None:
-    through = (kernel("k1", 2.0), tune("i2", "k1"), e.IdeaSelected("i2"), kernel("k2", 3.0, idea="i2", BLOCK=8), e.IdeaImplemented("i2", ("k2",)))
+    through = (
+        kernel("k1", 2.0),
+        tune("i2", "k1"),
+        e.IdeaSelected("i2"),
+        kernel("k2", 3.0, idea="i2", BLOCK=8),
+        e.IdeaImplemented("i2", ("k2",)),
+    )
     here = state(*through)
     assert [p.text.key for p in proposals(here, "k2", "k1")] == ["tune:k2:1"]
     assert [(p.text.key, p.text.title[-8:]) for p in proposals(here, "k1", "k2")] == [("tune:k1:2", ", step 2")]

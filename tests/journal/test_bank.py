@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import builders as b
@@ -71,7 +72,7 @@ def test_the_best_come_first_by_the_lower_end(root: Path) -> None:
 
 
 def test_one_kernel_of_many_sessions_is_one_entry_as_last_measured(root: Path) -> None:
-    same = dict(source="one source", tunables={"BLOCK": 4})
+    same: dict[str, Any] = {"source": "one source", "tunables": {"BLOCK": 4}}
     stored(root / "old", kernels(b.measured_kernel("k1", 3.0, **same)), blobs=["one source"])
     stored(root / "new", kernels(b.measured_kernel("k1", 2.0, **same)), at=b.START + 500, blobs=["one source"])
     other = b.measured_kernel("k1", 1.2, source="one source", tunables={"BLOCK": 8})

@@ -78,7 +78,7 @@ def test_many_threads_may_keep_the_same_and_other_payloads(tmp_path: Path) -> No
 
 def test_a_place_that_cannot_be_written_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_bytes(b"a file")
-    with pytest.raises(JournalUnwritable, match="cannot keep 6 bytes in .*blobs"):
+    with pytest.raises(JournalUnwritable, match=r"cannot keep 6 bytes in .*blobs"):
         Blobs(tmp_path).put(b"source")
 
 

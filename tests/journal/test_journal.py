@@ -332,6 +332,7 @@ def test_an_empty_journal_and_one_that_is_a_folder(tmp_path: Path) -> None:
     ("damage", "words"),
     [
         (lambda w: [w[0], b"garbage\n", w[2], w[3]], r"line 2 of the journal cannot be read"),
+        (lambda w: [w[0], b"garbage\n", w[2][:30]], r"line 2 of the journal cannot be read"),
         (lambda w: [w[0], w[1][:50], w[2], w[3]], r"line 2 of the journal cannot be read"),
         (lambda w: [w[0], b"\n", w[1], w[2]], r"line 2 of the journal cannot be read"),
         (lambda w: [w[0], w[2], w[3]], r"line 2 of the journal has sequence number 2, not 1: events are missing"),
@@ -425,7 +426,7 @@ def test_a_write_that_fails_and_cannot_be_undone_is_undone_by_the_next(folder: P
     def half(handle: int, data: bytes, offset: int) -> int:
         if offset > size:
             raise OSError(28, "No space left on device")
-        return real(handle, data[:20], offset)
+        return real(handle, data[:2000], offset)
 
     def never(handle: int, length: int) -> None:
         raise OSError(5, "Input/output error")
@@ -434,7 +435,7 @@ def test_a_write_that_fails_and_cannot_be_undone_is_undone_by_the_next(folder: P
         broken.setattr(journal.os, "pwrite", half)
         broken.setattr(journal.os, "ftruncate", never)
         with pytest.raises(JournalUnwritable, match="No space left"):
-            log.append((e.SessionReopened(),), "engine", lambda: b.START + 2)
+            log.append((e.NoteAdded("", "x" * 3000),), "engine", lambda: b.START + 2)
     assert read(folder).torn
     log.append((e.SessionReopened(),), "engine", lambda: b.START + 2)
     log.close()

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from support.applicable import misfit
+
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import model as m
@@ -262,10 +264,14 @@ class Walk:
         self.tick = tick
 
     def write(self, events: Iterable[e.Event], by: str = "engine") -> None:
+        """Logs the events and advances; fails on one that makes no sense where it stands."""
         now = (self.log[-1].at if self.log else START) + self.tick
-        new = [e.Entry(len(self.log) + n, now, by, event) for n, event in enumerate(events)]
-        self.log.extend(new)
-        self.state = advance(self.state, new)
+        for event in events:
+            wrong = misfit(self.state, event)
+            assert not wrong, f"{event.KIND}: {wrong}"
+            entry = e.Entry(len(self.log), now, by, event)
+            self.log.append(entry)
+            self.state = advance(self.state, (entry,))
 
     def submit(self, command: c.Command) -> None:
         self.write(rules.decide(self.state, command), by="engineer")

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from support import builders
+
 from engine.domain.events import SessionOpened
 from engine.domain.model import CATEGORIES, Contract, Dialect, Draft, IdeaText
 from engine.domain.state import SessionState
@@ -18,7 +20,6 @@ from engine.journal.blobs import Blobs
 from engine.session.fake import FakeBench
 from engine.session.live import LiveSession, Ports
 from engine.session.ports import Bench
-from support import builders
 
 
 class Ticking:

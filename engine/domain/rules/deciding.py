@@ -74,7 +74,7 @@ def _decide_on_kernel(
 def checked_mode(mode: str) -> str:
     """``ask``, ``ask:SECONDS`` or ``autopilot``; anything else is rejected."""
     name, _, seconds = mode.partition(":")
-    if mode == "autopilot" or mode == "ask" or (name == "ask" and seconds.isdigit() and int(seconds) > 0):
+    if mode == "autopilot" or mode == "ask" or (name == "ask" and seconds.isdecimal() and int(seconds) > 0):
         return mode
     raise CommandRejected(f"unknown mode {mode!r}: use ask, ask:SECONDS or autopilot")
 
@@ -215,7 +215,7 @@ def _note(state: SessionState, target: str, text: str) -> e.Event:
     if not text.strip():
         raise CommandRejected("a note needs words")
     known = not target or target in state.kernels or target in state.ideas
-    if not known and not (target.startswith("r") and target[1:].isdigit() and int(target[1:]) in state.rounds):
+    if not known and not (target.startswith("r") and target[1:].isdecimal() and int(target[1:]) in state.rounds):
         raise CommandRejected(f"there is no {target!r} to put a note on: name a kernel (k3), an idea (i2) or a round (r1)")
     return e.NoteAdded(target, text)
 

@@ -26,9 +26,13 @@ def automatic(state: SessionState) -> tuple[e.Event, ...]:
 
 
 def _policy(state: SessionState) -> tuple[e.Event, ...]:
-    if state.mode != "autopilot":
-        return ()
-    return tuple(e.IdeaSelected(i.id) for i in queries.pending_ideas(state))
+    """In autopilot every idea is worth compute; the first port, which nobody chooses, always is."""
+    chosen = [i for i in queries.pending_ideas(state) if state.mode == "autopilot" or _is_first_port(i)]
+    return tuple(e.IdeaSelected(i.id) for i in chosen)
+
+
+def _is_first_port(idea: Idea) -> bool:
+    return idea.round == 0 and not idea.author.is_engineer
 
 
 def _out_of_time(state: SessionState) -> tuple[e.Event, ...]:
@@ -104,13 +108,16 @@ def resumed(state: SessionState, repaired: str) -> tuple[e.Event, ...]:
             events.append(e.KernelFailed(target, Failure(FailureKind.CRASHED, reason)))
         elif stage == "implement" and target in state.ideas:
             events.append(e.IdeaImplemented(target, (), reason))
+        elif stage in ("prepare", "propose"):
+            events.append(e.WorkFailed(work, reason))
     return tuple(events)
 
 
 def moved(state: SessionState) -> tuple[e.Event, ...]:
-    """After the session moved to another device: its leaders and pinned kernels are built and measured there again."""
+    """After the session moved to another device: its leaders, its pinned kernels and those halfway are built there again."""
     leaders = [k.id for k in sorted(_measured_elsewhere(state), key=_by_recorded_speed)[: _leaders(state)]]
-    wanted = dict.fromkeys((*leaders, *(k for k in state.pinned if k in state.kernels)))
+    halfway = [k.id for k in queries.unsettled(state) if k.stage in (Stage.VERIFY, Stage.MEASURE)]
+    wanted = dict.fromkeys((*leaders, *(k for k in state.pinned if k in state.kernels), *halfway))
     return tuple(e.KernelReopened(k, "the session moved to another device") for k in wanted)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from engine.domain import events as e
 from engine.domain import queries
 from engine.domain import work as w
-from engine.domain.model import Author, FailureKind, Measurement
+from engine.domain.model import Author, Blob, FailureKind, Measurement
 from engine.domain.rules import lifecycle
 from engine.domain.similarity import near_duplicate
 from engine.domain.state import SessionState, Stage
@@ -40,11 +42,20 @@ def _prepared(state: SessionState, result: w.Prepared) -> tuple[e.Event, ...]:
     return (*events, *lifecycle.moved(state)) if state.epoch else events
 
 
+_STAGE: Mapping[type[w.Work], Stage] = {
+    w.Build: Stage.BUILD,
+    w.Verify: Stage.VERIFY,
+    w.Measure: Stage.MEASURE,
+    w.Repair: Stage.REPAIR,
+}
+"""Where a kernel must stand for the result to be about what it is now: it may have been cancelled and taken up anew."""
+
+
 def _if_current(
     state: SessionState, work: w.Build | w.Verify | w.Measure | w.Repair, events: tuple[e.Event, ...]
 ) -> tuple[e.Event, ...]:
     kernel = state.kernels.get(work.kernel)
-    if kernel is None or kernel.stage.settled or kernel.attempt != work.attempt:
+    if kernel is None or kernel.stage is not _STAGE[type(work)] or kernel.attempt != work.attempt:
         return ()
     return events
 
@@ -108,10 +119,7 @@ def _proposed(state: SessionState, work: w.Propose, result: w.Proposals) -> tupl
         identity = f"i{state.next_idea + len(kept)}"
         parent = proposal.parent if proposal.parent in state.kernels else None
         kept.append(e.ProposedIdea(identity, proposal.text, parent, proposal.author, branch))
-    ideas = e.IdeasProposed(work.round, tuple(kept), True, tuple(dropped))
-    if work.round == 0:
-        return (ideas, *(e.IdeaSelected(i.id) for i in kept))
-    return (ideas,)
+    return (e.IdeasProposed(work.round, tuple(kept), True, tuple(dropped)),)
 
 
 def _is_known(state: SessionState, kept: list[e.ProposedIdea], proposal: w.Proposal) -> bool:
@@ -119,9 +127,17 @@ def _is_known(state: SessionState, kept: list[e.ProposedIdea], proposal: w.Propo
     return any(near_duplicate(text, proposal.text, same_parent=parent == proposal.parent) for text, parent in earlier)
 
 
+def _tried(state: SessionState) -> set[tuple[Blob, tuple[tuple[str, int], ...]]]:
+    """Every source that was or is tried with its tunables, attempts that were repaired since included."""
+    kernels = [k for k in state.kernels.values() if k.stage is not Stage.CANCELLED]
+    return {(source, tuple(sorted(k.tunables.items()))) for k in kernels for source in (*k.earlier, k.source)}
+
+
 def _implemented(state: SessionState, work: w.Implement, result: w.Drafts) -> tuple[e.Event, ...]:
     idea = state.ideas[work.idea]
-    known = {(k.source, tuple(sorted(k.tunables.items()))) for k in state.kernels.values() if k.stage is not Stage.CANCELLED}
+    if idea.implemented:
+        return ()
+    known = _tried(state)
     room = state.limits.kernels - len(state.kernels) if state.limits.kernels is not None else len(result.drafts)
     events: list[e.Event] = []
     ids: list[str] = []

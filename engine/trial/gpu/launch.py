@@ -89,7 +89,7 @@ class Module:
             driver = cuda.bindings()
             code, handle = driver.cuModuleGetFunction(self._handle, name.encode())
             if int(code):
-                return fault(int(code), f"looking up {name} (is it extern \"C\" __global__?)")
+                return fault(int(code), f'looking up {name} (is it extern "C" __global__?)')
             if code := int(driver.cuFuncLoad(handle)[0]):
                 return fault(code, f"loading {name}")
             self._functions[name] = _facts(name, handle)
@@ -235,9 +235,7 @@ def _value(argument: Argument, operands: Mapping[str, int], workspace: int, maps
     return _address(argument, operands, workspace)
 
 
-def _prepare(
-    module: Module, launch: ResolvedLaunch, values: tuple[int | bytes, ...], stream: int
-) -> _Prepared | LaunchFault:
+def _prepare(module: Module, launch: ResolvedLaunch, values: tuple[int | bytes, ...], stream: int) -> _Prepared | LaunchFault:
     function = module.function(launch.kernel)
     if isinstance(function, LaunchFault):
         return function
@@ -264,11 +262,15 @@ def mismatch(launch: ResolvedLaunch, function: Function, shared_limit: int) -> s
             what = "an address" if given == _ADDRESS_BYTES else "a tensor map"
             return f"parameter {number} takes {size} bytes and the launch line passes {what} of {given} bytes"
     if math.prod(launch.block) > function.threads:
-        return (f"a block of {math.prod(launch.block)} threads, where its {function.registers} registers a thread "
-                f"or its launch bounds allow {function.threads}")
+        return (
+            f"a block of {math.prod(launch.block)} threads, where its {function.registers} registers a thread "
+            f"or its launch bounds allow {function.threads}"
+        )
     if function.static_shared + launch.shared_bytes > shared_limit:
-        return (f"{function.static_shared} bytes of static and {launch.shared_bytes} of dynamic shared memory, "
-                f"where a block can have {shared_limit} in all")
+        return (
+            f"{function.static_shared} bytes of static and {launch.shared_bytes} of dynamic shared memory, "
+            f"where a block can have {shared_limit} in all"
+        )
     return None
 
 
@@ -347,6 +349,7 @@ def _occupancy(prepared: _Prepared) -> Occupancy:
     if launch.cluster != (1, 1, 1):
         count = ctypes.c_int()
         code = cuda.native().cuOccupancyMaxActiveClusters(
-            ctypes.byref(count), ctypes.c_void_p(prepared.function.handle), ctypes.byref(prepared.config.config))
+            ctypes.byref(count), ctypes.c_void_p(prepared.function.handle), ctypes.byref(prepared.config.config)
+        )
         clusters = count.value if code == 0 else 0
     return Occupancy(launch.kernel, blocks, blocks * -(-threads // _WARP), most, clusters)

@@ -110,9 +110,7 @@ class _Mapping:
         access = driver.CUmemAccessDesc()
         access.location = _location(device)
         flags = driver.CUmemAccess_flags
-        access.flags = (
-            flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if writable else flags.CU_MEM_ACCESS_FLAGS_PROT_READ
-        )
+        access.flags = flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if writable else flags.CU_MEM_ACCESS_FLAGS_PROT_READ
         cuda.check(driver.cuMemSetAccess(mapping.pointer, length, [access], 1), "opening an arena for access")
         return mapping
 
@@ -337,9 +335,7 @@ class ArrayInterface:
         }  # fmt: skip
 
 
-def as_tensor(
-    pointer: int, shape: Sequence[int], dtype: str, device: int, owner: object = None
-) -> torch.Tensor:
+def as_tensor(pointer: int, shape: Sequence[int], dtype: str, device: int, owner: object = None) -> torch.Tensor:
     """The memory at ``pointer`` as a contiguous tensor on ``cuda:device``, copying nothing.
 
     ``owner`` stays alive as long as the tensor's storage does. Raises :class:`DeviceError` for a type it cannot

@@ -4,8 +4,8 @@
 // @require ROWS * COLUMNS >= 12
 // @require ROWS * COLUMNS % 12 == 0
 // @require ROWS * COLUMNS <= 24
-// @tune SLICES = 2, 4
-// @tune GROUP = 8, 16
+// @tune SLICES = 4, 2
+// @tune GROUP = 16, 8
 // @tune DEGREE = 5
 #include <cmath>
 #include <cstring>

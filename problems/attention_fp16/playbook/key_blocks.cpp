@@ -1,12 +1,12 @@
-// BAND = GROUP * ROWS queries go over slices of SLICES * COLUMNS vectors of keys with a running maximum; scores of a slice stay in the
-// first-level cache.
+// BAND = GROUP * ROWS queries go over slices of SLICES * COLUMNS vectors of keys with a running maximum; scores of a slice
+// stay in the first-level cache.
 // @tune ROWS = 6, 8
 // @tune COLUMNS = 4, 2, 3
 // @require ROWS * COLUMNS >= 12
 // @require ROWS * COLUMNS % 12 == 0
 // @require ROWS * COLUMNS <= 24
-// @tune SLICES = 2, 4
-// @tune GROUP = 8, 16
+// @tune SLICES = 4, 2
+// @tune GROUP = 16, 8
 // @tune DEGREE = 5
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,5 @@
-// While the exponentials of a row are computed, its share of the values is asked for; NEAR: 3 into the first cache, 2 into the second.
+// While the exponentials of a row are computed, its share of the values is asked for; NEAR: 3 into the first cache, 2 into
+// the second.
 // @tune ROWS = 6, 8
 // @tune COLUMNS = 4, 2, 3
 // @require ROWS * COLUMNS >= 12

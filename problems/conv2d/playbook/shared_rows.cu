@@ -1,7 +1,7 @@
 // A block makes one row of outputs for CHANNELS channels: the input rows it needs lie in shared memory with their padding, and a
 // thread sums all these channels of one output at a time, so that each input value it reads serves CHANNELS of them.
 #include "problem.h"
-// @tune CHANNELS = 16, 8, 32
+// @tune CHANNELS = 32, 16, 8
 // @launch convolve(x, conv1_weight, conv1_bias, out) grid(OUT_DIM2, ceil_div(OUT_CHANNELS, CHANNELS), BATCH_SIZE) block(64) shared(4 * (IN_CHANNELS * KERNEL_SIZE * (WIDTH + 2 * PADDING) + IN_CHANNELS * KERNEL_SIZE * KERNEL_SIZE * CHANNELS))
 
 #define PITCH (WIDTH + 2 * PADDING)

@@ -22,7 +22,8 @@
 #define PITCH (((USED > PADDING + SHIFT + WIDTH ? USED : PADDING + SHIFT + WIDTH) + 3) / 4 * 4)
 // Where group g's taps of an output at the origin lie in a channel's rows; the group beyond the last has zero weights.
 __device__ constexpr int tap_offset(int g) { return g < GROUPS ? g / PARTS * PITCH + g % PARTS * 4 + SHIFT : SHIFT; }
-__device__ __forceinline__ uint32_t tf32(float v) { uint32_t r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v)); return r; }
+// To the nearest TF32: the tensor cores drop the lower 13 bits, so half of what they drop is added.
+__device__ __forceinline__ uint32_t tf32(float v) { return __float_as_uint(v) + 0x1000; }
 // The weight at group g (of all channels' groups, CHANNEL_STEPS * 2 each), tap `inside` of it, as TF32.
 __device__ __forceinline__ uint32_t packed_weight(const float* weight, int channel, int g, int inside) {
     const int c = g / (2 * CHANNEL_STEPS), local = g % (2 * CHANNEL_STEPS), tap = local % PARTS * 4 + inside;
@@ -49,6 +50,11 @@ __device__ __forceinline__ void copy_rows(float* to, const float* channel, int f
 #endif
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
+__device__ __forceinline__ void copy_weights(uint4* to, const uint4* from) {
+    for (int i = threadIdx.x; i < STEPS * 192; i += blockDim.x)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to + i)), "l"(from + i) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
 
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&l)[4], uint32_t r0, uint32_t r1) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -70,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) convolve(const float* __res
     float* rows = (float*)(weights + STEPS * 192);
     constexpr int BANDS = (OUT_DIM2 + ROWS - 1) / ROWS, PIECES = (OUT_DIM3 + 31) / 32;
     const int slice = blockIdx.x % SLICES, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    for (int i = threadIdx.x; i < STEPS * 192; i += 256) weights[i] = packed[slice * STEPS * 192 + i];
+    copy_weights(weights, packed + slice * STEPS * 192);
     for (int i = threadIdx.x; i < IN_CHANNELS * IN_ROWS * PITCH; i += 256) rows[i] = 0;
     for (int tile = blockIdx.x / SLICES; tile < BATCH_SIZE * BANDS; tile += gridDim.x / SLICES) {
         const int image = tile / BANDS, row0 = tile % BANDS * ROWS;

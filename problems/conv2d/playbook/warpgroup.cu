@@ -2,7 +2,8 @@
 // of 64 outputs at a time; as soon as it has read a channel's rows the copies of its next row's channel begin.
 #include <cstdint>
 #include "problem.h"
-// @tune BATCH = 4, 2, 1
+// @tune BATCH = 6, 4, 9, 17
+// @tune SWIZZLE = 32, 0
 // @workspace ceil_div(OUT_CHANNELS, 96) * IN_CHANNELS * ceil_div(KERNEL_SIZE * ceil_div(KERNEL_SIZE, 4), 2) * 3072
 // @launch pack(conv1_weight, workspace) grid(ceil_div(OUT_CHANNELS, 96) * IN_CHANNELS * ceil_div(KERNEL_SIZE * ceil_div(KERNEL_SIZE, 4), 2)) block(192)
 // @launch convolve(x, workspace, conv1_bias, out) grid(SMS / ceil_div(OUT_CHANNELS, 96) * ceil_div(OUT_CHANNELS, 96)) block(256) shared(IN_CHANNELS * ceil_div(KERNEL_SIZE * ceil_div(KERNEL_SIZE, 4), 2) * 3072 + 8 * IN_CHANNELS * KERNEL_SIZE * ceil_div(max((OUT_DIM3 - 1) * STRIDE + 4 * ceil_div(KERNEL_SIZE, 4) + (4 - PADDING % 4) % 4, PADDING + (4 - PADDING % 4) % 4 + WIDTH), 4) * 4)
@@ -21,7 +22,8 @@
 #define PITCH (((USED > PADDING + SHIFT + WIDTH ? USED : PADDING + SHIFT + WIDTH) + 3) / 4 * 4)
 // Where group g's taps of an output at the origin lie in a channel's rows; the group beyond the last has zero weights.
 __device__ constexpr int tap_offset(int g) { return g < GROUPS ? g / PARTS * PITCH + g % PARTS * 4 + SHIFT : SHIFT; }
-__device__ __forceinline__ uint32_t tf32(float v) { uint32_t r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v)); return r; }
+// To the nearest TF32: the tensor cores drop the lower 13 bits, so half of what they drop is added.
+__device__ __forceinline__ uint32_t tf32(float v) { return __float_as_uint(v) + 0x1000; }
 // The weight at group g (of all channels' groups, CHANNEL_STEPS * 2 each), tap `inside` of it, as TF32.
 __device__ __forceinline__ uint32_t packed_weight(const float* weight, int channel, int g, int inside) {
     const int c = g / (2 * CHANNEL_STEPS), local = g % (2 * CHANNEL_STEPS), tap = local % PARTS * 4 + inside;
@@ -48,17 +50,25 @@ __device__ __forceinline__ void copy_rows(float* to, const float* channel, int f
 #endif
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// For every slice of 96 channels and every step: two groups of taps, twelve cores of 8 channels by 4 taps each (128 bytes), which
-// is how the tensor cores read an operand without swizzle.
+__device__ __forceinline__ void copy_weights(uint4* to, const uint4* from) {
+    for (int i = threadIdx.x; i < STEPS * 192; i += blockDim.x)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to + i)), "l"(from + i) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// For every slice of 96 channels and every step: two groups of taps, as the tensor cores read an operand. SWIZZLE 32: a row of 32
+// bytes a channel, its halves exchanged in every other four rows. SWIZZLE 0: cores of 8 channels by 4 taps, 12 cores a group.
 extern "C" __global__ void __launch_bounds__(192) pack(const float* weight, uint4* packed) {
     const int slice = blockIdx.x / STEPS, step = blockIdx.x % STEPS, g = 2 * step + threadIdx.x / 96, channel = slice * 96 + threadIdx.x % 96;
-    packed[blockIdx.x * 192 + threadIdx.x] = make_uint4(packed_weight(weight, channel, g, 0), packed_weight(weight, channel, g, 1),
+    const int n = threadIdx.x % 96, half = threadIdx.x / 96;
+    packed[blockIdx.x * 192 + (SWIZZLE ? 2 * n + (half ^ (n / 4 & 1)) : threadIdx.x)] = make_uint4(packed_weight(weight, channel, g, 0), packed_weight(weight, channel, g, 1),
                                                         packed_weight(weight, channel, g, 2), packed_weight(weight, channel, g, 3));
 }
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-// A weight tile as the tensor cores read it, without swizzle: 128 bytes from core to core along channels, 12 cores along taps.
-__device__ __forceinline__ uint64_t weight_descriptor(const void* tile) {
-    return (uint64_t)(128 >> 4) << 32 | (uint64_t)(12 * 128 >> 4) << 16 | (shared_address(tile) & 0x3FFFF) >> 4;
+// A step of weights as the tensor cores read it: the distance from 8 channels to the next and, without swizzle, along the taps.
+__device__ __forceinline__ uint64_t weight_descriptor(const void* step) {
+    const uint64_t layout = SWIZZLE ? (uint64_t)3 << 62 | (uint64_t)(256 >> 4) << 32 | (uint64_t)1 << 16
+                                    : (uint64_t)(128 >> 4) << 32 | (uint64_t)(12 * 128 >> 4) << 16;
+    return layout | (shared_address(step) & 0x3FFFF) >> 4;
 }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -68,7 +78,7 @@ template <int COUNT> __device__ __forceinline__ void pin(float (&d)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
-__device__ __forceinline__ void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory"); }
+[[maybe_unused]] __device__ __forceinline__ void warpgroup_sync() { asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory"); }
 __device__ __forceinline__ void wgmma_m64n96k8_r(float (&d)[48], const uint32_t (&a)[4], uint64_t b, int accumulate) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %53, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n96k8.f32.tf32.tf32 {"
@@ -86,25 +96,27 @@ __device__ __forceinline__ void wgmma_m64n96k8_r(float (&d)[48], const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 
-// sum (64 outputs x 96 channels) += one input channel: KERNEL_SIZE rows under CHANNEL_STEPS steps of weights. `first` and `second`
-// are where this thread's two outputs begin in the channel's rows.
-__device__ __forceinline__ void multiply_channel(float (&sum)[48], const float* first, const float* second, const uint4* weights, bool fresh) {
-    uint32_t l[2][BATCH][4];
+#define BATCHES ((CHANNEL_STEPS + BATCH - 1) / BATCH)
+// sum (64 outputs x 96 channels) += input channel c: KERNEL_SIZE rows under CHANNEL_STEPS steps of weights. `first` and `second` are
+// where this thread's two outputs begin in the channel's rows. Batches take turns with two sets of window registers, over all channels.
+__device__ __forceinline__ void multiply_channel(float (&sum)[48], uint32_t (&windows)[2][BATCH][4], const float* first, const float* second,
+                                                 const uint4* weights, int c) {
+    const uint64_t base = weight_descriptor(weights + c * CHANNEL_STEPS * 192);
 #pragma unroll
-    for (int b = 0; b < (CHANNEL_STEPS + BATCH - 1) / BATCH; ++b) {
+    for (int b = 0; b < BATCHES; ++b) {
+        uint32_t(&l)[BATCH][4] = windows[(c * BATCHES + b) % 2];
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             const int s = b * BATCH + i;
             if (s < CHANNEL_STEPS) {
-                l[b % 2][i][0] = tf32(first[tap_offset(2 * s)]), l[b % 2][i][1] = tf32(second[tap_offset(2 * s)]);
-                l[b % 2][i][2] = tf32(first[tap_offset(2 * s + 1)]), l[b % 2][i][3] = tf32(second[tap_offset(2 * s + 1)]);
+                l[i][0] = tf32(first[tap_offset(2 * s)]), l[i][1] = tf32(second[tap_offset(2 * s)]);
+                l[i][2] = tf32(first[tap_offset(2 * s + 1)]), l[i][3] = tf32(second[tap_offset(2 * s + 1)]);
             }
         }
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < BATCH; ++i)
-            if (b * BATCH + i < CHANNEL_STEPS)
-                wgmma_m64n96k8_r(sum, l[b % 2][i], weight_descriptor(weights + (b * BATCH + i) * 192), !(fresh && b == 0 && i == 0));
+            if (b * BATCH + i < CHANNEL_STEPS) wgmma_m64n96k8_r(sum, l[i], base + (b * BATCH + i) * 192, c + b + i > 0);
         wgmma_commit();
         wgmma_wait<1>();                // the batch before is done: its registers are free
     }
@@ -112,13 +124,13 @@ __device__ __forceinline__ void multiply_channel(float (&sum)[48], const float* 
 
 extern "C" __global__ void __launch_bounds__(256, 1) convolve(const float* __restrict__ x, const uint4* __restrict__ packed,
                                                               const float* __restrict__ bias, float* __restrict__ out) {
-    extern __shared__ __align__(128) uint4 weights[];
+    extern __shared__ __align__(1024) uint4 weights[];
     constexpr int PIECES = (OUT_DIM3 + 63) / 64, TASKS = BATCH_SIZE * OUT_DIM2 * PIECES, CHANNEL = KERNEL_SIZE * PITCH;
     const int slice = blockIdx.x % SLICES, group = threadIdx.x / 128, index = threadIdx.x % 128, lane = threadIdx.x % 32;
     float* rows = (float*)(weights + STEPS * 192) + group * IN_CHANNELS * CHANNEL;
-    for (int i = threadIdx.x; i < STEPS * 192; i += 256) weights[i] = packed[slice * STEPS * 192 + i];
+    copy_weights(weights, packed + slice * STEPS * 192);
     for (int i = index; i < IN_CHANNELS * CHANNEL; i += 128) rows[i] = 0;
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("cp.async.wait_all;\nfence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
     const int stride = gridDim.x / SLICES * 2;
     int task = blockIdx.x / SLICES * 2 + group;
@@ -133,13 +145,14 @@ extern "C" __global__ void __launch_bounds__(256, 1) convolve(const float* __res
         const int row = task / PIECES % OUT_DIM2, column = task % PIECES * 64 + index / 32 * 16 + lane / 4;
         const long long image = task / (PIECES * OUT_DIM2);
         float sum[48];
+        uint32_t windows[2][BATCH][4];
         pin(sum);
+#pragma unroll
         for (int c = 0; c < IN_CHANNELS; ++c) {
             asm volatile("cp.async.wait_group %0;" ::"n"(IN_CHANNELS - 1) : "memory");
             warpgroup_sync();           // everybody's copies of this channel are there
             const float* channel = rows + c * CHANNEL + lane % 4;
-            multiply_channel(sum, channel + min(column, OUT_DIM3 - 1) * STRIDE, channel + min(column + 8, OUT_DIM3 - 1) * STRIDE,
-                             weights + c * CHANNEL_STEPS * 192, c == 0);
+            multiply_channel(sum, windows, channel + min(column, OUT_DIM3 - 1) * STRIDE, channel + min(column + 8, OUT_DIM3 - 1) * STRIDE, weights, c);
             warpgroup_sync();           // everybody has read them
             fetch(task + stride, c);
         }

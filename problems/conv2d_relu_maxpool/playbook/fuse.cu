@@ -1,6 +1,6 @@
 // One launch: a block keeps the rows of the convolution that POOLED rows of the output need in shared memory and pools them there.
 #include "problem.h"
-// @tune POOLED = 1, 2
+// @tune POOLED = 2, 1
 // @launch convolve(x, conv1_weight, conv1_bias, out) grid(ceil_div(OUT_DIM3, (56 - POOL_KERNEL) / POOL_STRIDE + 1) * ceil_div(OUT_CHANNELS, 96), ceil_div(OUT_DIM2, POOLED), BATCH_SIZE) block(96 * ((POOLED - 1) * POOL_STRIDE + POOL_KERNEL)) shared(4 * max(KERNEL_SIZE * KERNEL_SIZE * 100 + (((POOLED - 1) * POOL_STRIDE + POOL_KERNEL - 1) * STRIDE + KERNEL_SIZE) * (55 * STRIDE + KERNEL_SIZE), 96 * 57 * ((POOLED - 1) * POOL_STRIDE + POOL_KERNEL)))
 
 #define ROWS ((POOLED - 1) * POOL_STRIDE + POOL_KERNEL)                 // of the convolution, for POOLED rows of the output

@@ -1,7 +1,7 @@
 // A thread keeps 7 outputs of the convolution by 8 channels in registers and rectifies them before they leave; pooling is a second
 // launch.
 #include "problem.h"
-// @tune ROWS = 2, 4, 5
+// @tune ROWS = 5, 4, 2
 // @tune BLOCK = 256, 128
 // @workspace 4 * BATCH_SIZE * OUT_CHANNELS * ((HEIGHT + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1) * ((WIDTH + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1)
 // @launch convolve(x, conv1_weight, conv1_bias, workspace) grid(ceil_div((WIDTH + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1, 56) * ceil_div(OUT_CHANNELS, 96), ceil_div((HEIGHT + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1, ROWS), BATCH_SIZE) block(96 * ROWS) shared(4 * (KERNEL_SIZE * KERNEL_SIZE * 100 + ((ROWS - 1) * STRIDE + KERNEL_SIZE) * (55 * STRIDE + KERNEL_SIZE)))

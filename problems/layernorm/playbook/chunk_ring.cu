@@ -1,12 +1,11 @@
-// One cooperative launch; a block's chunks of a sample wait in shared memory for the sample's moments, so x is read once. The copy
-// engine refills a chunk's place with one of the next sample as soon as it is normalised: reads go on during the wait.
+// One cooperative launch; a block holds its chunks of a sample in registers while the sample's moments are gathered from all blocks,
+// so x is read once. Meanwhile the copy engine fills a ring in shared memory with the next sample's: reads never stop.
 #include <cstdint>
 #include "problem.h"
-// @tune CHUNK = 2048, 4096
-// @tune BLOCK = 512, 256, 1024
-// @require CHUNK >= 4 * BLOCK
+// @tune BLOCK = 512, 1024
+// @tune AHEAD = 4, 2, 8
 // @workspace BATCH_SIZE * (4 + 12 * SMS) zero
-// @launch layer_norm(x, ln_weight, ln_bias, workspace, workspace + BATCH_SIZE * 4, out) grid(SMS) block(BLOCK) shared(4 * CHUNK * (221184 / (4 * CHUNK))) cooperative
+// @launch layer_norm(x, ln_weight, ln_bias, workspace, workspace + BATCH_SIZE * 4, out) grid(SMS) block(BLOCK) shared(16 * BLOCK * (221184 / (16 * BLOCK))) cooperative
 
 #define ELEMENTS (FEATURES * DIM1 * DIM2)            // of one sample
 #if ELEMENTS % 4 == 0
@@ -17,9 +16,9 @@ typedef float4 Access;
 typedef float Access;
 #endif
 #define EPSILON 1e-5f                                // nn.LayerNorm's default
+#define CHUNK (4 * BLOCK)                            // elements: one 16-byte access a thread
 #define SLOTS (221184 / (4 * CHUNK))
-#define GROUPS (CHUNK / (4 * BLOCK))                 // 16-byte accesses of a thread in one chunk
-#define AHEAD 4                                      // chunks whose weights are loaded before the first of them is normalised
+#define HELD (8192 / BLOCK)                          // chunks of a sample in a block's registers, 128 KB; AHEAD of them at a time get their weights
 
 // Count, mean and sum of squared deviations of some values; two of them merge without cancellation (Chan, Golub, LeVeque).
 struct Moments { float n, mean, m2; };
@@ -134,11 +133,11 @@ layer_norm(const float* x, const float* __restrict__ weight, const float* __rest
     __shared__ uint64_t full[SLOTS];
     const int chunks = (ELEMENTS + CHUNK - 1) / CHUNK;
     const int mine = max(0, (chunks - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x);      // of each sample: every gridDim.x-th
-    const int kept = min(mine, SLOTS);                                                              // further ones are read twice
+    const int kept = min(mine, HELD);                                                               // further ones are read twice
     const int total = kept * BATCH_SIZE;
-    auto start = [&](int c) { return (int)(blockIdx.x + c * gridDim.x) * CHUNK; };
+    auto place = [&](int c) { return (int)(blockIdx.x + c * gridDim.x) * CHUNK + 4 * (int)threadIdx.x; };
     auto fetch = [&](int q) {
-        const int begin = start(q % kept), bytes = 4 * min(CHUNK, ELEMENTS - begin);
+        const int begin = (int)(blockIdx.x + q % kept * gridDim.x) * CHUNK, bytes = 4 * min(CHUNK, ELEMENTS - begin);
         barrier_expect(&full[q % SLOTS], bytes);
         bulk_load(ring + q % SLOTS * CHUNK, x + (long long)(q / kept) * ELEMENTS + begin, bytes, &full[q % SLOTS]);
     };
@@ -150,51 +149,56 @@ layer_norm(const float* x, const float* __restrict__ weight, const float* __rest
     __syncthreads();
     for (int s = 0; s < BATCH_SIZE; ++s) {
         const long long offset = (long long)s * ELEMENTS;
-        Moments found = {0, 0, 0};
-        for (int c = 0; c < mine; ++c) {
-            const int q = s * kept + c, left = ELEMENTS - start(c);
-            const float* from = c < kept ? ring + q % SLOTS * CHUNK : x + offset + start(c);
-            if (c < kept) barrier_wait(&full[q % SLOTS], q / SLOTS & 1);
-            if (left >= CHUNK) {
-                float v[4 * GROUPS];
+        float4 held[HELD];
+        float sum = 0, m2 = 0;
+        int count = 0;
 #pragma unroll
-                for (int g = 0; g < GROUPS; ++g) *(float4*)(v + 4 * g) = *(const float4*)(from + 4 * (g * BLOCK + threadIdx.x));
-                found = merge(found, moments_of(v));
-            } else {
-                for (int i = 4 * threadIdx.x; i < left; i += 4 * BLOCK) {
-                    float v[4];
-                    *(float4*)v = *(const float4*)(from + i);
-                    found = merge(found, moments_of(v));
-                }
-            }
+        for (int c = 0; c < HELD; ++c) {
+            const int q = s * kept + c;
+            if (c < kept) barrier_wait(&full[q % SLOTS], q / SLOTS & 1);
+            if (c >= kept || place(c) >= ELEMENTS) continue;
+            held[c] = *(const float4*)(ring + q % SLOTS * CHUNK + 4 * threadIdx.x);
+            sum += (held[c].x + held[c].y) + (held[c].z + held[c].w);
+            count += 4;
         }
+        __syncthreads();                // the chunks are in registers: their places are free
+        if (threadIdx.x == 0)
+            for (int c = 0; c < kept; ++c)
+                if (s * kept + c + SLOTS < total) fetch(s * kept + c + SLOTS);
+        const float centre = count ? sum / count : 0;
+#pragma unroll
+        for (int c = 0; c < HELD; ++c) {
+            if (c >= kept || place(c) >= ELEMENTS) continue;
+            const float4 d = make_float4(held[c].x - centre, held[c].y - centre, held[c].z - centre, held[c].w - centre);
+            m2 += (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w);
+        }
+        Moments found = {float(count), centre, m2};
+        for (int c = kept; c < mine; ++c)
+            if (place(c) < ELEMENTS) {
+                float v[4];
+                *(float4*)v = *(const float4*)(x + offset + place(c));
+                found = merge(found, moments_of(v));
+            }
         arrive(arrived + s, places + s * gridDim.x, block_merge(found, scratch));
         Moments all = {0, 0, 0};
-        for (int first = 0; first < max(mine, 1); first += AHEAD) {
-            float4 w[AHEAD][GROUPS], b[AHEAD][GROUPS];
+#pragma unroll
+        for (int first = 0; first < HELD; first += AHEAD) {
+            float4 w[AHEAD], b[AHEAD];
 #pragma unroll
             for (int a = 0; a < AHEAD; ++a)
-#pragma unroll
-                for (int g = 0; g < GROUPS; ++g) {
-                    const int i = start(first + a) + 4 * (g * BLOCK + threadIdx.x);
-                    if (first + a < mine && i < ELEMENTS) w[a][g] = *(const float4*)(weight + i), b[a][g] = *(const float4*)(bias + i);
-                }
+                if (first + a < kept && place(first + a) < ELEMENTS)
+                    w[a] = *(const float4*)(weight + place(first + a)), b[a] = *(const float4*)(bias + place(first + a));
             if (first == 0) all = collect(arrived + s, places + s * gridDim.x, scratch);
             const float scale = rsqrtf(all.m2 / ELEMENTS + EPSILON);
 #pragma unroll
             for (int a = 0; a < AHEAD; ++a)
-#pragma unroll
-                for (int g = 0; g < GROUPS; ++g) {
-                    const int c = first + a, inside = 4 * (g * BLOCK + threadIdx.x), i = start(c) + inside;
-                    if (c >= mine || i >= ELEMENTS) continue;
-                    const float4 v = *(const float4*)(c < kept ? ring + (s * kept + c) % SLOTS * CHUNK + inside : x + offset + i);
-                    __stcs((float4*)(out + offset + i), normalised(v, all.mean, scale, w[a][g], b[a][g]));
-                }
-            __syncthreads();
-            if (threadIdx.x == 0)
-                for (int c = first; c < min(first + AHEAD, kept); ++c)
-                    if (s * kept + c + SLOTS < total) fetch(s * kept + c + SLOTS);
+                if (first + a < kept && place(first + a) < ELEMENTS)
+                    __stcs((float4*)(out + offset + place(first + a)), normalised(held[first + a], all.mean, scale, w[a], b[a]));
         }
+        const float scale = rsqrtf(all.m2 / ELEMENTS + EPSILON);
+        for (int c = kept; c < mine; ++c)
+            if (const int i = place(c); i < ELEMENTS)
+                __stcs((float4*)(out + offset + i), normalised(*(const float4*)(x + offset + i), all.mean, scale, *(const float4*)(weight + i), *(const float4*)(bias + i)));
     }
 #endif
 }

@@ -30,28 +30,29 @@ static inline wide widened(const float* p) {
 static Moments moments_of(const float* in, long count) {
     if (count <= 0) return {0, 0, 0};
     constexpr long STEP = LANES / 2;
+    const long summed = count / (UNROLL * STEP) * (UNROLL * STEP);
     wide sums[UNROLL] = {};
-    long i = 0;
-    for (; i + UNROLL * STEP <= count; i += UNROLL * STEP)
+    for (long i = 0; i < summed; i += UNROLL * STEP)
 #pragma GCC unroll 8
         for (long u = 0; u < UNROLL; ++u) sums[u] += widened(in + i + u * STEP);
     double sum = 0;
-    for (; i < count; ++i) sum += in[i];
+    for (long i = summed; i < count; ++i) sum += in[i];
     for (const wide& s : sums)
         for (long lane = 0; lane < STEP; ++lane) sum += s[lane];
     const double mean = sum / count;
 
     const float high = static_cast<float>(mean);
     const float low = static_cast<float>(mean - high);
+    const long squared = count / (UNROLL * LANES) * (UNROLL * LANES);
     vec parts[UNROLL] = {};
-    for (i = 0; i + UNROLL * LANES <= count; i += UNROLL * LANES)
+    for (long i = 0; i < squared; i += UNROLL * LANES)
 #pragma GCC unroll 8
         for (long u = 0; u < UNROLL; ++u) {
             const vec d = load(in + i + u * LANES) - high - low;
             parts[u] += d * d;
         }
     double squares = 0;
-    for (; i < count; ++i) squares += (in[i] - mean) * (in[i] - mean);
+    for (long i = squared; i < count; ++i) squares += (in[i] - mean) * (in[i] - mean);
     for (const vec& p : parts)
         for (long lane = 0; lane < LANES; ++lane) squares += p[lane];
     return {static_cast<double>(count), mean, squares};
@@ -61,10 +62,10 @@ static void normalise(const float* in, const float* weight, const float* bias, l
     const float high = static_cast<float>(m.mean);
     const float low = static_cast<float>(m.mean - high);
     const float scale = static_cast<float>(1 / std::sqrt(m.squares / m.count + EPS));
-    long i = 0;
-    for (; i + LANES <= count; i += LANES)
+    const long whole = count / LANES * LANES;
+    for (long i = 0; i < whole; i += LANES)
         store(to + i, (load(in + i) - high - low) * scale * load(weight + i) + load(bias + i));
-    for (; i < count; ++i) to[i] = (in[i] - high - low) * scale * weight[i] + bias[i];
+    for (long i = whole; i < count; ++i) to[i] = (in[i] - high - low) * scale * weight[i] + bias[i];
 }
 
 extern "C" void launch(const float* x, const float* ln_weight, const float* ln_bias, float* out, void*) {

@@ -2,8 +2,8 @@
 // part of this one, which is still in L2. Blocks wait for each other's moments, not for each other.
 #include "problem.h"
 // @tune BLOCK = 512, 1024, 256
-// @tune PER_SM = 2, 1, 3
-// @tune UNROLL = 4, 8
+// @tune PER_SM = 3, 2, 1
+// @tune UNROLL = 8, 4
 // @require BLOCK * PER_SM <= 1536
 // @workspace BATCH_SIZE * (4 + 12 * SMS * PER_SM) zero
 // @launch layer_norm(x, ln_weight, ln_bias, workspace, workspace + BATCH_SIZE * 4, out) grid(SMS * PER_SM) block(BLOCK) cooperative

@@ -33,9 +33,9 @@ static inline void store(float* p, vec v) { *reinterpret_cast<loose*>(p) = v; }
 
 // Both moments of one block in one reading, in single precision, as distances from `origin`, a value near its mean.
 static Moments block_moments(const float* in, long count, float origin) {
+    const long whole = count / (UNROLL * LANES) * (UNROLL * LANES);
     vec sums[UNROLL] = {}, parts[UNROLL] = {};
-    long i = 0;
-    for (; i + UNROLL * LANES <= count; i += UNROLL * LANES)
+    for (long i = 0; i < whole; i += UNROLL * LANES)
 #pragma GCC unroll 8
         for (long u = 0; u < UNROLL; ++u) {
             const vec d = load(in + i + u * LANES) - origin;
@@ -43,7 +43,7 @@ static Moments block_moments(const float* in, long count, float origin) {
             parts[u] += d * d;
         }
     double sum = 0, squares = 0;
-    for (; i < count; ++i) {
+    for (long i = whole; i < count; ++i) {
         const double d = static_cast<double>(in[i]) - origin;
         sum += d;
         squares += d * d;
@@ -77,10 +77,10 @@ static void normalise(const float* in, const float* weight, const float* bias, l
     const float high = static_cast<float>(m.mean);
     const float low = static_cast<float>(m.mean - high);
     const float scale = static_cast<float>(1 / std::sqrt(m.squares / m.count + EPS));
-    long i = 0;
-    for (; i + LANES <= count; i += LANES)
+    const long whole = count / LANES * LANES;
+    for (long i = 0; i < whole; i += LANES)
         store(to + i, (load(in + i) - high - low) * scale * load(weight + i) + load(bias + i));
-    for (; i < count; ++i) to[i] = (in[i] - high - low) * scale * weight[i] + bias[i];
+    for (long i = whole; i < count; ++i) to[i] = (in[i] - high - low) * scale * weight[i] + bias[i];
 }
 
 extern "C" size_t workspace_bytes(void) { return X_DIM0 * omp_get_max_threads() * sizeof(Moments); }

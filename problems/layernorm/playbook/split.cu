@@ -2,7 +2,7 @@
 // of its sample and writes its part of the result.
 #include "problem.h"
 // @tune PARTS = 64, 128, 256
-// @tune BLOCK = 512, 256
+// @tune BLOCK = 256, 512
 // @workspace BATCH_SIZE * PARTS * 12
 // @launch moments(x, workspace) grid(PARTS, BATCH_SIZE) block(BLOCK)
 // @launch normalise(x, ln_weight, ln_bias, workspace, out) grid(PARTS, BATCH_SIZE) block(BLOCK)

@@ -39,9 +39,9 @@ static inline void store(float* p, vec v) { *reinterpret_cast<loose*>(p) = v; }
 
 // Both moments of one block in one reading, in single precision, as distances from `origin`, a value near its mean.
 static Moments block_moments(const float* in, long count, float origin) {
+    const long whole = count / (UNROLL * LANES) * (UNROLL * LANES);
     vec sums[UNROLL] = {}, parts[UNROLL] = {};
-    long i = 0;
-    for (; i + UNROLL * LANES <= count; i += UNROLL * LANES)
+    for (long i = 0; i < whole; i += UNROLL * LANES)
 #pragma GCC unroll 8
         for (long u = 0; u < UNROLL; ++u) {
             if (AHEAD) __builtin_prefetch(reinterpret_cast<const char*>(in + i + u * LANES) + AHEAD);
@@ -50,7 +50,7 @@ static Moments block_moments(const float* in, long count, float origin) {
             parts[u] += d * d;
         }
     double sum = 0, squares = 0;
-    for (; i < count; ++i) {
+    for (long i = whole; i < count; ++i) {
         const double d = static_cast<double>(in[i]) - origin;
         sum += d;
         squares += d * d;

@@ -1,7 +1,7 @@
 // PARTS blocks share a sample, in two launches, with 16-byte accesses and UNROLL of them in flight a thread.
 #include "problem.h"
 // @tune PARTS = 64, 128, 256
-// @tune BLOCK = 512, 256
+// @tune BLOCK = 256, 512
 // @tune UNROLL = 4, 8, 2
 // @workspace BATCH_SIZE * PARTS * 12
 // @launch moments(x, workspace) grid(PARTS, BATCH_SIZE) block(BLOCK)

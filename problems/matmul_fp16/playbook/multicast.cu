@@ -51,9 +51,10 @@ __device__ __forceinline__ unsigned cluster_rank() { unsigned r; asm("mov.u32 %0
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Arrives at the barrier that block `rank` of the cluster keeps at the same place as ours.
+// Arrives at the barrier that block `rank` of the cluster keeps at the same place as ours. Nothing but finished tensor-core reads
+// comes before it, so it needs no wider scope (release.cluster would flush the caches at every step).
 __device__ __forceinline__ void barrier_arrive_at(uint64_t* ours, unsigned rank) {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}\n"
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}\n"
                  ::"r"(shared_address(ours)), "r"(rank) : "memory");
 }
 // A shared-memory tile as the tensor cores read it: rows of 128 bytes, 128-byte swizzle; distances in bytes.
@@ -118,7 +119,7 @@ template <int COUNT> __device__ __forceinline__ void write_tile(__half* out, con
 extern "C" __global__ void __launch_bounds__(384, 1)
 product(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtensorMap right, const __half* __restrict__ a,
         const __half* __restrict__ b, __half* __restrict__ out) {
-    constexpr int DOWN = (M + 2 * ROWS - 1) / (2 * ROWS), ACROSS = (N + COLUMNS - 1) / COLUMNS, STEPS = (K + 63) / 64;
+    constexpr int DOWN = (M + 2 * ROWS - 1) / (2 * ROWS), ACROSS = (N + COLUMNS - 1) / COLUMNS;
     const int rank = cluster_rank(), clusters = gridDim.x / 2;
     int row0, column0;
 #if K % 8 || N % 8
@@ -130,7 +131,7 @@ product(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtens
     extern __shared__ char raw[];
     __half* stages = (__half*)(((uintptr_t)raw + 1023) / 1024 * 1024);
     __shared__ uint64_t full[STAGES], empty[STAGES];
-    constexpr int STAGE = 6 * BOX;                                      // boxes: left 2, right 4
+    constexpr int STAGE = 6 * BOX, STEPS = (K + 63) / 64;               // boxes: left 2, right 4
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) barrier_init(&full[s], 1), barrier_init(&empty[s], 4);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

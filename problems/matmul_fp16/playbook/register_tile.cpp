@@ -83,9 +83,9 @@ static void tile(const float* a, const float* b, half* to, long rows, long colum
 
 // One row in single precision, filled up with zeros to `pitch`.
 static void widen_row(const half* from, long count, float* to, long pitch) {
-    long i = 0;
-    for (; i + LANES <= count; i += LANES) store(to + i, widened(from + i));
-    for (; i < pitch; ++i) to[i] = i < count ? static_cast<float>(from[i]) : 0;
+    const long whole = count / LANES * LANES;
+    for (long i = 0; i < whole; i += LANES) store(to + i, widened(from + i));
+    for (long i = whole; i < pitch; ++i) to[i] = i < count ? static_cast<float>(from[i]) : 0;
 }
 
 extern "C" size_t workspace_bytes(void) { return (K * PITCH + HEIGHT * K) * sizeof(float); }

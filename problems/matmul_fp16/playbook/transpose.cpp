@@ -1,4 +1,5 @@
-// A transposed copy of b, in single precision, turns each element of the result into a dot product of two rows, taken in UNROLL vectors.
+// A transposed copy of b, in single precision, turns each element of the result into a dot product
+// of two rows, taken in UNROLL vectors.
 // @tune UNROLL = 4, 2
 #include <cstring>
 #if defined(__F16C__)
@@ -34,12 +35,12 @@ extern "C" size_t workspace_bytes(void) { return (N + 1) * K * sizeof(float); }
 
 static float dot(const float* u, const float* v) {
     vec sums[UNROLL] = {};
-    long i = 0;
-    for (; i + UNROLL * LANES <= K; i += UNROLL * LANES)
+    constexpr long WHOLE = K / (UNROLL * LANES) * (UNROLL * LANES);
+    for (long i = 0; i < WHOLE; i += UNROLL * LANES)
 #pragma GCC unroll 8
         for (long s = 0; s < UNROLL; ++s) sums[s] += load(u + i + s * LANES) * load(v + i + s * LANES);
     float rest = 0;
-    for (; i < K; ++i) rest += u[i] * v[i];
+    for (long i = WHOLE; i < K; ++i) rest += u[i] * v[i];
     for (long s = 1; s < UNROLL; ++s) sums[0] += sums[s];
     for (long lane = 0; lane < LANES; ++lane) rest += sums[0][lane];
     return rest;
@@ -51,9 +52,9 @@ extern "C" void launch(const half* a, const half* b, half* out, void* workspace)
     for (long step = 0; step < K; ++step)
         for (long column = 0; column < N; ++column) turned[column * K + step] = static_cast<float>(b[step * N + column]);
     for (long row = 0; row < M; ++row) {
-        long i = 0;
-        for (; i + LANES <= K; i += LANES) store(in + i, widened(a + row * K + i));
-        for (; i < K; ++i) in[i] = static_cast<float>(a[row * K + i]);
+        constexpr long CONVERTED = K / LANES * LANES;
+        for (long i = 0; i < CONVERTED; i += LANES) store(in + i, widened(a + row * K + i));
+        for (long i = CONVERTED; i < K; ++i) in[i] = static_cast<float>(a[row * K + i]);
         for (long column = 0; column < N; ++column)
             out[row * N + column] = static_cast<half>(dot(in, turned + column * K));
     }

@@ -35,9 +35,9 @@ extern "C" size_t workspace_bytes(void) { return (K * N + N) * sizeof(float); }
 extern "C" void launch(const half* a, const half* b, half* out, void* workspace) {
     float* __restrict wide = static_cast<float*>(workspace);
     float* __restrict sums = wide + K * N;
-    long i = 0;
-    for (; i + LANES <= K * N; i += LANES) store(wide + i, widened(b + i));
-    for (; i < K * N; ++i) wide[i] = static_cast<float>(b[i]);
+    constexpr long WHOLE = K * N / LANES * LANES;
+    for (long i = 0; i < WHOLE; i += LANES) store(wide + i, widened(b + i));
+    for (long i = WHOLE; i < K * N; ++i) wide[i] = static_cast<float>(b[i]);
 
     for (long row = 0; row < M; ++row) {
         const half* in = a + row * K;

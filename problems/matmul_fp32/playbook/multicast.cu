@@ -6,7 +6,7 @@
 #include <cuda_bf16.h>
 #include "problem.h"
 // @tune STAGES = 3, 2
-// @tune PROMOTE = 1, 2, 4
+// @tune PROMOTE = 2, 1, 4
 // @tune BAND = 8, 4
 // @workspace 4 * M * (ceil_div(K, 8) * 8) + 4 * K * (ceil_div(N, 8) * 8)
 // @tensormap left_high = workspace as bfloat16(M, ceil_div(K, 8) * 8) tile(64, 64) swizzle(128)
@@ -45,9 +45,10 @@ __device__ __forceinline__ unsigned cluster_rank() { unsigned r; asm("mov.u32 %0
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Arrives at the barrier that block `rank` of the cluster keeps at the same place as ours.
+// Arrives at the barrier that block `rank` of the cluster keeps at the same place as ours. Nothing but finished tensor-core reads
+// comes before it, so it needs no wider scope (release.cluster would flush the caches at every step).
 __device__ __forceinline__ void barrier_arrive_at(uint64_t* ours, unsigned rank) {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}\n"
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}\n"
                  ::"r"(shared_address(ours)), "r"(rank) : "memory");
 }
 // A shared-memory tile as the tensor cores read it: rows of 128 bytes, 128-byte swizzle; distances in bytes.

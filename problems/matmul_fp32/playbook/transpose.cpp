@@ -1,4 +1,5 @@
-// A transposed copy of b turns each element of the result into a dot product of two rows, taken in UNROLL vectors.
+// A transposed copy of b turns each element of the result into a dot product
+// of two rows, taken in UNROLL vectors.
 // @tune UNROLL = 4, 2
 #include <cstring>
 #include "problem.h"
@@ -17,12 +18,12 @@ extern "C" size_t workspace_bytes(void) { return (N + 1) * K * sizeof(float); }
 
 static float dot(const float* u, const float* v) {
     vec sums[UNROLL] = {};
-    long i = 0;
-    for (; i + UNROLL * LANES <= K; i += UNROLL * LANES)
+    constexpr long WHOLE = K / (UNROLL * LANES) * (UNROLL * LANES);
+    for (long i = 0; i < WHOLE; i += UNROLL * LANES)
 #pragma GCC unroll 8
         for (long s = 0; s < UNROLL; ++s) sums[s] += load(u + i + s * LANES) * load(v + i + s * LANES);
     float rest = 0;
-    for (; i < K; ++i) rest += u[i] * v[i];
+    for (long i = WHOLE; i < K; ++i) rest += u[i] * v[i];
     for (long s = 1; s < UNROLL; ++s) sums[0] += sums[s];
     for (long lane = 0; lane < LANES; ++lane) rest += sums[0][lane];
     return rest;

@@ -2,11 +2,12 @@
 // shared memory, so that reads are in flight all the time.
 #include <cstdint>
 #include "problem.h"
-// @tune CLUSTER = 4, 8
-// @tune BLOCK = 512, 1024, 256
-// @tune PER_SM = 2, 1, 3
+// @tune CLUSTER = 2, 4, 8
+// @tune BLOCK = 1024, 512, 256
+// @tune PER_SM = 1, 2, 3, 4
 // @require CLUSTER * BLOCK >= 2048
-// @require BLOCK * PER_SM <= 1024
+// @require BLOCK * PER_SM <= 1536
+// @require PER_SM * DIM / CLUSTER <= 49152
 // @require 16 * ceil_div(DIM, 4 * CLUSTER) * PER_SM <= 220000
 // @launch softmax_rows(x, out) grid(max(1, min(BATCH_SIZE, (SMS - 4) * PER_SM / CLUSTER)) * CLUSTER) block(BLOCK) shared(16 * ceil_div(DIM, 4 * CLUSTER)) cluster(CLUSTER)
 
@@ -49,12 +50,11 @@ __device__ __forceinline__ float max4(float4 v) { return fmaxf(fmaxf(v.x, v.y), 
 __device__ __forceinline__ unsigned cluster_rank() { unsigned r; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Reads a float that block `rank` of the cluster holds at the same place in its shared memory as ours.
-__device__ __forceinline__ float peer_float(const float* ours, unsigned rank) {
-    unsigned address; float v;
+// Writes a pair to the place that block `rank` of the cluster keeps where ours is.
+__device__ __forceinline__ void give_peer(float2* ours, unsigned rank, float2 v) {
+    unsigned address;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(ours)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
-    return v;
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 }
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ __forceinline__ void barrier_init(uint64_t* b, int arrivals) {
@@ -79,15 +79,16 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes,
 extern "C" __global__ void __launch_bounds__(BLOCK, PER_SM) softmax_rows(const float* __restrict__ x, float* __restrict__ out) {
     extern __shared__ __align__(128) float slice[];
     __shared__ float scratch[32];
-    __shared__ float found[2][2];
+    __shared__ float2 found[2][CLUSTER];            // two places: a peer may still read the last row's when this row's is written
     __shared__ uint64_t arrived;
-    const int begin = cluster_rank() * SLICE, count = max(0, min(SLICE, DIM - begin)), clusters = gridDim.x / CLUSTER;
+    const int rank = cluster_rank(), begin = rank * SLICE, count = max(0, min(SLICE, DIM - begin)), clusters = gridDim.x / CLUSTER;
     int r = blockIdx.x / CLUSTER;
     if (threadIdx.x == 0) {
         barrier_init(&arrived, 1);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
-    __syncthreads();
+    cluster_arrive();                   // the peers have started once this is complete
+    cluster_wait();
     const bool fetches = DIM % 4 == 0 && threadIdx.x == 0 && count > 0;
     if (fetches && r < BATCH_SIZE) {
         barrier_expect(&arrived, 4 * count);
@@ -124,15 +125,15 @@ extern "C" __global__ void __launch_bounds__(BLOCK, PER_SM) softmax_rows(const f
             sum += (v[g].x + v[g].y) + (v[g].z + v[g].w);
         }
         sum = block_reduce(sum, scratch, Sum());
-        float* mine = found[turn & 1];  // two places: a peer may still read the last row's when this row's is written
-        if (threadIdx.x == 0) mine[0] = largest, mine[1] = sum;
+        float2* all = found[turn & 1];
+        if (threadIdx.x < CLUSTER) give_peer(&all[rank], threadIdx.x, make_float2(largest, sum));
         cluster_arrive();
         cluster_wait();
-        float peer_max[CLUSTER], all_max = -INFINITY, all_sum = 0;
+        float all_max = -INFINITY, all_sum = 0;
 #pragma unroll
-        for (int c = 0; c < CLUSTER; ++c) all_max = fmaxf(all_max, peer_max[c] = peer_float(mine, c));
+        for (int c = 0; c < CLUSTER; ++c) all_max = fmaxf(all_max, all[c].x);
 #pragma unroll
-        for (int c = 0; c < CLUSTER; ++c) all_sum += peer_float(mine + 1, c) * EXP(peer_max[c] - all_max);
+        for (int c = 0; c < CLUSTER; ++c) all_sum += all[c].y * EXP(all[c].x - all_max);
         const float scale = EXP(base - all_max) / all_sum;
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
@@ -140,6 +141,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK, PER_SM) softmax_rows(const f
             if (i < SLICE) store4(out + (long long)r * DIM, begin + i, make_float4(v[g].x * scale, v[g].y * scale, v[g].z * scale, v[g].w * scale));
         }
     }
-    cluster_arrive();                   // no block leaves while a peer may still read its shared memory
+    cluster_arrive();                   // no block leaves while a peer may still write to its shared memory
     cluster_wait();
 }

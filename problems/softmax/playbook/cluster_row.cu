@@ -1,4 +1,4 @@
-// A row is held in the registers of a cluster of blocks: one read, one write. The blocks exchange (maximum, sum) once, through
+// A row is held in the registers of a cluster of blocks: one read, one write. The blocks give each other (maximum, sum) once, through
 // distributed shared memory.
 #include "problem.h"
 // @tune CLUSTER = 4, 8, 2
@@ -44,17 +44,17 @@ __device__ __forceinline__ float max4(float4 v) { return fmaxf(fmaxf(v.x, v.y), 
 __device__ __forceinline__ unsigned cluster_rank() { unsigned r; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Reads a float that block `rank` of the cluster holds at the same place in its shared memory as ours.
-__device__ __forceinline__ float peer_float(const float* ours, unsigned rank) {
-    unsigned address; float v;
+// Writes a pair to the place that block `rank` of the cluster keeps where ours is.
+__device__ __forceinline__ void give_peer(float2* ours, unsigned rank, float2 v) {
+    unsigned address;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(ours)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
-    return v;
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) softmax_rows(const float* __restrict__ x, float* __restrict__ out) {
     __shared__ float scratch[32];
-    __shared__ float found[2];
+    __shared__ float2 found[CLUSTER];
+    cluster_arrive();                   // the peers have started once this is complete
     const int rank = cluster_rank(), first = 4 * (rank * BLOCK + threadIdx.x);
     const float* row = x + (long long)(blockIdx.x / CLUSTER) * DIM;
     float* result = out + (long long)(blockIdx.x / CLUSTER) * DIM;
@@ -73,18 +73,17 @@ extern "C" __global__ void __launch_bounds__(BLOCK) softmax_rows(const float* __
         sum += (v[g].x + v[g].y) + (v[g].z + v[g].w);
     }
     sum = block_reduce(sum, scratch, Sum());
-    if (threadIdx.x == 0) found[0] = largest, found[1] = sum;
+    cluster_wait();
+    if (threadIdx.x < CLUSTER) give_peer(&found[rank], threadIdx.x, make_float2(largest, sum));
     cluster_arrive();
     cluster_wait();
-    float peer_max[CLUSTER], all_max = -INFINITY, all_sum = 0;
+    float all_max = -INFINITY, all_sum = 0;
 #pragma unroll
-    for (int c = 0; c < CLUSTER; ++c) all_max = fmaxf(all_max, peer_max[c] = peer_float(found, c));
+    for (int c = 0; c < CLUSTER; ++c) all_max = fmaxf(all_max, found[c].x);
 #pragma unroll
-    for (int c = 0; c < CLUSTER; ++c) all_sum += peer_float(found + 1, c) * EXP(peer_max[c] - all_max);
-    cluster_arrive();
+    for (int c = 0; c < CLUSTER; ++c) all_sum += found[c].y * EXP(found[c].x - all_max);
     const float scale = EXP(base - all_max) / all_sum;
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g)
         store4(result, first + 4 * CLUSTER * BLOCK * g, make_float4(v[g].x * scale, v[g].y * scale, v[g].z * scale, v[g].w * scale));
-    cluster_wait();                     // no block leaves while a peer may still read its shared memory
 }

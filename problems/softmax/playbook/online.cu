@@ -1,7 +1,7 @@
 // Maximum and sum in one pass (the sum is rescaled when the maximum moves), then one pass that writes.
 #include "problem.h"
-// @tune BLOCK = 512, 256, 1024
-// @tune UNROLL = 4, 2, 8
+// @tune BLOCK = 1024, 512, 256
+// @tune UNROLL = 8, 4, 2
 // @launch softmax_rows(x, out) grid(BATCH_SIZE) block(BLOCK)
 
 #define EXP(v) expf(v)

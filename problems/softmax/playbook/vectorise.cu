@@ -1,7 +1,7 @@
 // The three passes of the first port with 16-byte accesses and UNROLL of them in flight a thread.
 #include "problem.h"
-// @tune BLOCK = 512, 256, 1024
-// @tune UNROLL = 4, 2, 8
+// @tune BLOCK = 1024, 512, 256
+// @tune UNROLL = 8, 4, 2
 // @launch softmax_rows(x, out) grid(BATCH_SIZE) block(BLOCK)
 
 constexpr int IN_FLIGHT = UNROLL;

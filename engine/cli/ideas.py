@@ -1,0 +1,122 @@
+"""``espalier idea SESSION …``: the ideas of a session, decided on without a screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from engine.cli import options as o
+from engine.cli.output import show, show_json
+from engine.cli.steer import submit
+from engine.domain import commands as c
+from engine.domain.model import CATEGORIES, IdeaText
+from engine.domain.state import Idea, IdeaStatus
+from engine.journal import store
+from engine.report.text import Line, Span, Tone, line, one_line, table
+
+_BRANCH = click.IntRange(1, 64)
+_CATEGORY = click.Choice(CATEGORIES)
+
+
+@click.group()
+@click.argument("session")
+@click.pass_context
+def idea(ctx: click.Context, session: str) -> None:
+    """Add, list, approve, edit, reject or park ideas of SESSION. What is approved is implemented by `open` or `step`."""
+    ctx.obj = session
+
+
+@idea.command("list")
+@click.option("--waiting", is_flag=True, help="Only those that await a decision.")
+@o.json_option
+@click.pass_obj
+def list_ideas(session: str, waiting: bool, as_json: bool) -> None:
+    """All ideas, round by round."""
+    state = store.state_of(store.resolve(session))
+    found = [i for i in state.ideas.values() if not waiting or i.status is IdeaStatus.PROPOSED]
+    if as_json:
+        show_json({"ideas": found})
+    else:
+        show(_rows(found) or ["no idea awaits a decision" if waiting else "no idea yet"])
+
+
+def _rows(ideas: list[Idea]) -> list[Line]:
+    lines: list[Line] = []
+    heads = table([_row(i) for i in ideas])
+    for found, head in zip(ideas, heads, strict=True):
+        lines.append(head)
+        if found.status is IdeaStatus.PROPOSED:
+            lines.append(line(Span(f"      {found.text.category}: {one_line(found.text.rationale)}", Tone.FAINT)))
+    return lines
+
+
+def _row(found: Idea) -> list[Span]:
+    tone = Tone.WARN if found.status is IdeaStatus.PROPOSED else Tone.PLAIN
+    predicted = f"predicted {found.text.predicted:g}×" if found.text.predicted is not None else ""
+    return [
+        Span(found.id, Tone.STRONG),
+        Span(f"round {found.round}", Tone.FAINT),
+        Span(f"on {found.parent}" if found.parent else "", Tone.FAINT),
+        Span("awaiting" if found.status is IdeaStatus.PROPOSED else found.status.value, tone),
+        Span(one_line(found.text.title)),
+        Span(predicted, Tone.FAINT),
+        Span(", ".join(found.kernels) or found.note or found.reason, Tone.FAINT),
+    ]
+
+
+@idea.command()
+@click.argument("title")
+@click.option("--category", type=_CATEGORY, default=CATEGORIES[0], show_default=True, metavar="NAME",
+              help=f"One of: {', '.join(CATEGORIES)}.")  # fmt: skip
+@click.option("--why", default="", help="What binds the parent, what changes, what should move and by how much.")
+@click.option("--predict", type=click.FloatRange(0, 1e6, min_open=True, max_open=True), help="Speedup over the parent.")
+@click.option("--parent", metavar="K", help="The kernel it builds on; default: the best one.")
+@click.option("--branch", type=_BRANCH, help="Implementations wanted.")
+@click.option("--approve", is_flag=True, help="Approve it in the same breath.")
+@click.pass_obj
+def add(session: str, title: str, category: str, why: str, predict: float | None, **aim: Any) -> None:
+    """Add an idea of your own; `espalier seed SESSION KERNEL --idea ID` brings its kernel."""
+    text = IdeaText(title, category, why, predict)
+    after = submit(session, lambda _: [c.WriteIdea(text, aim["parent"], aim["branch"], aim["approve"])])
+    added = next(reversed(after.ideas.values()))
+    state = "approved" if added.status is IdeaStatus.SELECTED else "awaiting a decision"
+    show([f"idea {added.id} added, {state}: {one_line(added.text.title)}"])
+
+
+@idea.command()
+@click.argument("ideas", nargs=-1)
+@click.pass_obj
+def approve(session: str, ideas: tuple[str, ...]) -> None:
+    """Approve IDEAS, or all that await a decision."""
+    submit(session, lambda _: [c.SelectIdeas(ideas)])
+
+
+@idea.command()
+@click.argument("idea")
+@click.option("--title")
+@click.option("--why", help="The rationale.")
+@click.option("--category", type=_CATEGORY, metavar="NAME", help=f"One of: {', '.join(CATEGORIES)}.")
+@click.option("--parent", metavar="K", help="The kernel it builds on.")
+@click.option("--branch", type=_BRANCH, help="Implementations wanted.")
+@click.pass_obj
+def edit(session: str, idea: str, title: str | None, why: str | None, category: str | None, **aim: Any) -> None:
+    """Change an undecided IDEA; what is not named stays."""
+    submit(session, lambda _: [c.EditIdea(idea, title, why, category, aim["parent"], aim["branch"])])
+
+
+@idea.command()
+@click.argument("idea")
+@click.argument("reason", default="")
+@click.pass_obj
+def reject(session: str, idea: str, reason: str) -> None:
+    """Reject IDEA; the source of ideas is told the REASON."""
+    submit(session, lambda _: [c.RejectIdea(idea, reason)])
+
+
+@idea.command()
+@click.argument("idea")
+@click.pass_obj
+def park(session: str, idea: str) -> None:
+    """Not now: IDEA leaves its round undecided and can be approved later."""
+    submit(session, lambda _: [c.ParkIdea(idea)])

@@ -1,0 +1,115 @@
+"""``espalier``: the table of commands and how they are found. A command's module is loaded when it is called.
+
+Loads click and nothing of the rooms, so that ``espalier --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+import click
+
+from engine.cli import ending
+
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Search": {
+        "run": ("engine.cli.run:run", "Steer a new session on a problem; headless, run it on autopilot."),
+        "open": ("engine.cli.going:open_session", "Go on with a session."),
+        "step": ("engine.cli.going:step", "Go on by one round, headless."),
+        "replay": ("engine.cli.replay:replay", "Watch a recorded session, or print it with --headless."),
+        "rerun": ("engine.cli.rerun:rerun", "Verify and measure a session's kernels again on this machine."),
+    },
+    "Steer": {
+        "idea": ("engine.cli.ideas:idea", "Add, list, approve, edit, reject or park ideas."),
+        "seed": ("engine.cli.steer:seed", "Bring a kernel into a session by hand."),
+        "pin": ("engine.cli.steer:pin", "Keep a kernel among the parents of the next rounds."),
+        "unpin": ("engine.cli.steer:unpin", "Let go of a pinned kernel."),
+        "prune": ("engine.cli.steer:prune", "Close a branch: no parent of anything further."),
+        "reopen": ("engine.cli.steer:reopen", "Take a pruned branch up again."),
+        "again": ("engine.cli.steer:again", "Verify and measure a settled kernel afresh."),
+        "cancel": ("engine.cli.steer:cancel", "Stop a kernel that has not settled."),
+        "note": ("engine.cli.steer:note", "Put words on a kernel, an idea, a round or the session."),
+        "instruct": ("engine.cli.steer:instruct", "Set standing instructions for the source of ideas."),
+        "mode": ("engine.cli.steer:mode", "Ask before compute, ask with patience, or autopilot."),
+        "limits": ("engine.cli.steer:limits", "Change when a session stops by itself."),
+        "close": ("engine.cli.steer:close", "End a session."),
+    },
+    "Kernels": {
+        "eval": ("engine.cli.evaluate:evaluate", "One kernel, one verdict."),
+        "scaffold": ("engine.cli.scaffold:scaffold", "Write a first kernel to start from."),
+        "export": ("engine.cli.export:export", "Write a session's best kernel, or the session itself, as a file."),
+    },
+    "Look around": {
+        "problems": ("engine.cli.listing:problems", "The problems that ship."),
+        "sessions": ("engine.cli.listing:sessions", "Sessions, the latest first."),
+        "bank": ("engine.cli.listing:bank", "Verified kernels of all sessions, to seed others with."),
+        "doctor": ("engine.cli.doctor:doctor", "What this machine has, lacks, and what to do about it."),
+    },
+}
+
+
+class Commands(click.Group):
+    """Commands by section, each loaded from its module when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for section in SECTIONS.values() for name in section]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for section in SECTIONS.values():
+            if cmd_name in section:
+                module, _, attribute = section[cmd_name][0].partition(":")
+                command: click.Command = getattr(importlib.import_module(module), attribute)
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, words) for name, (_, words) in section.items()])
+
+
+def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib import metadata
+
+        try:
+            click.echo(f"espalier {metadata.version('espalier')}")
+        except metadata.PackageNotFoundError:
+            click.echo("espalier (not installed)")
+        ctx.exit()
+
+
+@click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version.")
+@click.pass_context
+def espalier(ctx: click.Context) -> None:
+    """Train a tree of GPU kernels by hand: ideas in words, branches in code, and a verdict that cannot be fooled."""
+    if ctx.invoked_subcommand is None and not open_face():
+        click.echo(ctx.get_help())
+
+
+def open_face(*arguments: str) -> bool:
+    """Open the terminal face, if it is installed and there is a terminal; ``False`` when it was not opened."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    try:
+        app = importlib.import_module("tui.app")
+    except ModuleNotFoundError:
+        return False
+    app.main(list(arguments))
+    return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``espalier`` and return its exit status: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    signal.signal(signal.SIGTERM, _terminated)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return ending.guarded(lambda: espalier.main(given, prog_name="espalier", standalone_mode=False))
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

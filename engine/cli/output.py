@@ -1,0 +1,86 @@
+"""Printing: lines with tones, objects as JSON, words that a terminal shows for a moment. Knows streams and colour."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import StrEnum
+from typing import IO, Any
+
+import click
+
+from engine.report.text import Line, Tone, line, plain
+
+_STYLES: Mapping[Tone, Mapping[str, Any]] = {
+    Tone.PLAIN: {},
+    Tone.STRONG: {"bold": True},
+    Tone.FAINT: {"dim": True},
+    Tone.GOOD: {"fg": "green"},
+    Tone.BAD: {"fg": "red"},
+    Tone.WARN: {"fg": "yellow"},
+}
+
+
+def colourful(stream: IO[str]) -> bool:
+    """Whether this stream is a terminal whose owner did not ask for plain text (NO_COLOR, TERM=dumb)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def show(lines: Iterable[Line | str], *, err: bool = False) -> None:
+    """Print lines on standard output, or on standard error."""
+    stream = sys.stderr if err else sys.stdout
+    painted = colourful(stream)
+    for entry in lines:
+        spans = line(entry) if isinstance(entry, str) else entry
+        text = "".join(click.style(s.text, **_STYLES[s.tone]) for s in spans) if painted else plain(spans)
+        click.echo(text, file=stream, color=painted)
+
+
+def show_json(value: object) -> None:
+    """Print one object: dataclasses by their fields, and ``null`` for numbers that JSON cannot write."""
+    click.echo(json.dumps(as_data(value), ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def as_data(value: object) -> Any:
+    """Plain data for JSON."""
+    match value:
+        case StrEnum():
+            return value.value
+        case None | str() | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(key): as_data(inner) for key, inner in value.items()}
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {f.name: as_data(getattr(value, f.name)) for f in fields(value)}
+        case list() | tuple():
+            return [as_data(inner) for inner in value]
+        case _:
+            return str(value)
+
+
+class Moment:
+    """One line on a terminal that the next one overwrites; says nothing where standard error is no terminal."""
+
+    def __init__(self) -> None:
+        self._active = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown = False
+
+    def say(self, text: str) -> None:
+        if self._active:
+            width = max(20, shutil.get_terminal_size().columns - 1)
+            sys.stderr.write(f"\r\x1b[2K{text[:width]}")
+            sys.stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._shown = False

@@ -1,0 +1,101 @@
+"""``espalier run``: a new session on a problem."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine.cli import options as o
+from engine.cli.kernels import read_seed
+from engine.cli.machine import checked_device, usual_workload
+from engine.cli.main import open_face
+from engine.cli.running import Teller, conclude, drive, interrupted, search, to_the_end
+from engine.domain.model import Limits, Settings
+from engine.domain.state import SessionState
+from engine.problem import catalog
+from engine.session.assembly import NewSession, begin
+from engine.session.outcome import Outcome
+
+_COUNT = click.IntRange(1, 10_000)
+
+EPILOG = """\b
+Sources of ideas: playbook (needs no key). Named but not in this version:
+openai:MODEL, gemini:MODEL, paste, command:CMD.
+Exit status: 0 done, 1 no verified kernel, 2 bad input, 130 interrupted (resume with open)."""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("problem")
+@click.option("--rounds", type=click.IntRange(0, 10_000), default=3, show_default=True, help="Rounds after the first port.")
+@click.option("--ideas", type=click.IntRange(1, 64), default=3, show_default=True, help="Ideas a round.")
+@click.option("--branch", type=click.IntRange(1, 64), default=3, show_default=True, help="Implementations of each idea.")
+@click.option("--beam", type=click.IntRange(1, 64), default=2, show_default=True, help="Best kernels that seed the next round.")
+@click.option("--repairs", type=click.IntRange(0, 64), default=2, show_default=True, help="Repairs of a kernel that fails.")
+@click.option("--strategy", type=click.Choice(["branching", "sequential"]), default="branching", show_default=True)
+@click.option("--source", default="playbook", show_default=True, metavar="playbook|openai:MODEL|gemini:MODEL|paste|command:CMD",
+              help="Who has the ideas and writes the code.")  # fmt: skip
+@o.device_option
+@o.workload_option
+@o.tolerance_option
+@click.option("--baseline", type=click.Choice(o.BASELINES), default="eager", show_default=True, help="What speedup is over.")
+@click.option("--baselines", type=o.Names(o.BASELINES), default=(), metavar="NAME,...", help="Further baselines to measure.")
+@click.option("--mode", type=o.Mode(), metavar="ask|ask:SECONDS|autopilot", help="Who approves ideas. Default: autopilot.")
+@click.option("--time", "seconds", type=o.Seconds(), help="Stop after this long.")
+@click.option("--kernels", type=_COUNT, help="Stop at this many kernels.")
+@click.option("--plateau", type=_COUNT, default=3, show_default=True, help="Stop after this many rounds without a new best.")
+@click.option("--budget-tokens", type=click.IntRange(1), help="Stop at this many model tokens.")
+@click.option("--budget-usd", type=click.FloatRange(0, min_open=True), help="Stop at this many dollars of model use.")
+@click.option("--session", "folder", type=o.PATH, metavar="DIR", help="The session's folder, made if it is not there.")
+@click.option("--seed-kernel", "seeds", multiple=True, metavar="FILE|SESSION:K", help="A kernel to begin with; repeatable.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the search's own choices.")
+@o.hot_option
+@o.accept_option
+@click.option("--headless", is_flag=True, help="No screen: progress lines, and the tree at the end.")
+@o.json_option
+def run(problem: str, **given: Any) -> None:
+    """Steer a new session on PROBLEM: a shipped name, a folder, or any KernelBench-format .py file.
+
+    Without a terminal or with --headless it runs on autopilot with progress lines, and prints the tree of kernels.
+    """
+    wanted = _wanted(problem, given)
+    if not given["headless"] and not given["as_json"] and open_face("run", problem, *sys.argv[3:]):
+        return
+    teller = Teller()
+    folder: list[Path] = []
+
+    async def work() -> tuple[SessionState, Outcome]:
+        live = await begin(wanted, teller.say)
+        folder.append(live.folder)
+        return await search(live, to_the_end, teller)
+
+    try:
+        state, outcome = drive(work)
+    except KeyboardInterrupt:
+        if not folder:
+            raise
+        raise interrupted(folder[0]) from None
+    finally:
+        teller.moment.clear()
+    conclude(state, folder[0], outcome, as_json=given["as_json"])
+
+
+def _wanted(problem: str, given: dict[str, Any]) -> NewSession:
+    found = catalog.find(problem)
+    device = checked_device(given["device"])
+    limits = Limits(
+        rounds=given["rounds"], seconds=given["seconds"], kernels=given["kernels"], tokens=given["budget_tokens"],
+        usd=given["budget_usd"], plateau=given["plateau"],
+    )  # fmt: skip
+    settings = Settings(
+        strategy=given["strategy"], ideas=given["ideas"], branch=given["branch"], beam=given["beam"],
+        repairs=given["repairs"], source=given["source"], workload=given["workload"] or usual_workload(device),
+        tolerance=given["tolerance"], baseline=given["baseline"], seed=given["seed"],
+        accept_unverifiable=given["accept_unverifiable"], limits=limits,
+    )  # fmt: skip
+    return NewSession(
+        found, device, settings, given["mode"] or "autopilot", given["folder"], given["baselines"], not given["hot"],
+        tuple(read_seed(text, {}) for text in given["seeds"]),
+    )  # fmt: skip

@@ -1,0 +1,183 @@
+"""Steering a session without a screen: each command here submits one of the domain's commands, under the same rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from engine.cli import options as o
+from engine.cli.kernels import read_seed
+from engine.cli.output import show
+from engine.cli.running import handle
+from engine.domain import commands as c
+from engine.domain.events import Entry
+from engine.domain.model import Limits
+from engine.domain.state import SessionState, advance
+from engine.journal import journal, store
+from engine.report import progress
+from engine.report.text import Line, Span, fields
+from engine.session import assembly
+from engine.session.live import LiveSession
+
+session_argument = click.argument("session")
+kernel_argument = click.argument("kernel")
+reason_option = click.option("--reason", default="", help="Why, in words; kept in the journal.")
+
+
+def submit(session: str, commands: Callable[[LiveSession], Sequence[c.Command]]) -> SessionState:
+    """Submit commands to a session and print what they caused.
+
+    Raises JournalError and its kinds, CommandRejected with the reason.
+    """
+    folder = store.resolve(session)
+    before, after = asyncio.run(assembly.steer(folder, commands))
+    lines = _caused(journal.read(folder).entries, before)
+    show(lines or ["nothing changed: it is so already"])
+    return after
+
+
+def _caused(entries: tuple[Entry, ...], before: SessionState) -> list[Line]:
+    lines: list[Line] = []
+    state = before
+    for entry in entries:
+        if entry.seq > before.seq:
+            earlier, state = state, advance(state, (entry,))
+            lines += progress.lines(earlier, entry, state)
+    return lines
+
+
+def _kernel_command(name: str, words: str, make: Callable[[str], c.Command]) -> click.Command:
+    @click.command(name, help=words)
+    @session_argument
+    @kernel_argument
+    def command(session: str, kernel: str) -> None:
+        submit(session, lambda _: [make(kernel)])
+
+    return command
+
+
+pin = _kernel_command("pin", "Keep KERNEL among the parents of the next rounds of SESSION.", c.PinKernel)
+unpin = _kernel_command("unpin", "Let go of a pinned KERNEL of SESSION.", c.UnpinKernel)
+reopen = _kernel_command("reopen", "Take the branch below KERNEL, which was pruned, up again.", c.ReopenBranch)
+again = _kernel_command("again", "Verify and measure a settled KERNEL afresh; `open` or `step` does it.", c.MeasureAgain)
+
+
+@click.command()
+@session_argument
+@kernel_argument
+@reason_option
+def prune(session: str, kernel: str, reason: str) -> None:
+    """Close the branch at KERNEL: neither it nor what is below it is a parent of anything further."""
+    submit(session, lambda _: [c.PruneBranch(kernel, reason)])
+
+
+@click.command()
+@session_argument
+@kernel_argument
+@reason_option
+def cancel(session: str, kernel: str, reason: str) -> None:
+    """Stop a KERNEL of SESSION that has not settled."""
+    submit(session, lambda _: [c.CancelKernel(kernel, reason)])
+
+
+@click.command()
+@session_argument
+@click.argument("text")
+@click.option("--on", "target", default="", metavar="K|I|R", help="A kernel (k3), an idea (i2) or a round (r1).")
+def note(session: str, text: str, target: str) -> None:
+    """Put words on a kernel, an idea, a round, or SESSION itself."""
+    submit(session, lambda _: [c.AddNote(target, text)])
+
+
+@click.command()
+@session_argument
+@click.argument("text")
+def instruct(session: str, text: str) -> None:
+    """Set the standing instructions that SESSION's source of ideas is given with every question."""
+    submit(session, lambda _: [c.Instruct(text)])
+
+
+@click.command()
+@session_argument
+@click.argument("mode", type=o.Mode(), metavar="ask|ask:SECONDS|autopilot")
+def mode(session: str, mode: str) -> None:
+    """Who approves the ideas of SESSION: you, you with patience, or the policy."""
+    submit(session, lambda _: [c.SetMode(mode)])
+
+
+@click.command()
+@session_argument
+@click.option("--reason", default="closed by hand", help="Why, in words; kept in the journal.")
+def close(session: str, reason: str) -> None:
+    """End SESSION; what has not settled is cancelled. More rounds, a seed or an idea take it up again."""
+    submit(session, lambda _: [c.CloseSession(reason)])
+
+
+@click.command()
+@session_argument
+@kernel_argument
+@click.option("--idea", metavar="TEXT", help="The idea it implements: one of the session's (i3), or a new one in words.")
+@click.option("--parent", metavar="K", help="The kernel it builds on.")
+@click.option("--tune", type=o.Tuning(), multiple=True, metavar="NAME=VALUE", help="A tunable's value; repeatable.")
+def seed(session: str, kernel: str, idea: str | None, parent: str | None, tune: tuple[tuple[str, int], ...]) -> None:
+    """Bring KERNEL into SESSION: a file, or a kernel of another session as SESSION:K (`espalier bank` lists them).
+
+    `open` or `step` then builds, verifies and measures it.
+    """
+    brought = read_seed(kernel, dict(tune))
+
+    def commands(live: LiveSession) -> list[c.Command]:
+        opened = live.state.opened
+        assert opened is not None, "a journal begins with it"
+        assembly.check_dialect(brought.kernel, live.state.device.label if live.state.device else opened.device)
+        known = idea if idea in live.state.ideas else None
+        return [assembly.planting(live, brought, parent, known, "" if known or idea is None else idea)]
+
+    submit(session, commands)
+    show([f"next: espalier step {handle(store.resolve(session))}"])
+
+
+class _OrNone(click.ParamType[Any]):
+    """A value of another type, or ``none`` for no limit."""
+
+    def __init__(self, inner: click.ParamType[Any]) -> None:
+        self._inner = inner
+        self.name = inner.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return "none" if value == "none" else self._inner.convert(value, param, ctx)
+
+
+_COUNT = _OrNone(click.IntRange(1))
+_NAMES = ("rounds", "seconds", "kernels", "plateau", "light", "tokens", "usd")
+
+
+@click.command()
+@session_argument
+@click.option("--rounds", type=_COUNT, metavar="N|none", help="Rounds after the first port.")
+@click.option("--time", "seconds", type=_OrNone(o.Seconds()), metavar="TIME|none", help="Time at work, over all runs.")
+@click.option("--kernels", type=_COUNT, metavar="N|none", help="Kernels in the tree.")
+@click.option("--plateau", type=_COUNT, metavar="N|none", help="Rounds without a new best.")
+@click.option("--light", type=_OrNone(click.FloatRange(0, 10, min_open=True)), metavar="F|none",
+              help="Fraction of the speed of light that is enough.")  # fmt: skip
+@click.option("--budget-tokens", "tokens", type=_COUNT, metavar="N|none", help="Model tokens.")
+@click.option("--budget-usd", "usd", type=_OrNone(click.FloatRange(0, min_open=True)), metavar="X|none", help="Dollars.")
+def limits(session: str, **given: Any) -> None:
+    """Change when SESSION stops by itself, or print its limits. A session that had ended for them goes on with `open`."""
+    changes = {name: None if value == "none" else value for name, value in given.items() if value is not None}
+    if not changes:
+        show(_limit_lines(store.state_of(store.resolve(session)).limits))
+        return
+    after = submit(session, lambda live: [c.SetLimits(replace(live.state.limits, **changes))])
+    show(_limit_lines(after.limits))
+
+
+def _limit_lines(found: Limits) -> list[Line]:
+    values = [(name, getattr(found, name)) for name in _NAMES]
+    return fields((name, Span("none" if value is None else f"{value:g}")) for name, value in values)
+
+

@@ -1,0 +1,168 @@
+"""What happened, as lines for a person who waits: one for each entry that matters, none for the rest. Pure."""
+
+from __future__ import annotations
+
+from engine.domain import events as e
+from engine.domain import queries
+from engine.domain.model import Failure, Measurement, Verification
+from engine.domain.state import SessionState, Stage
+from engine.report.text import (
+    Line,
+    Span,
+    Tone,
+    counted,
+    duration_interval,
+    line,
+    one_line,
+    percent,
+    shortened,
+    times,
+    tunables,
+)
+from engine.report.tree import failure_words
+
+_REASON = 200
+
+
+def lines(before: SessionState, entry: e.Entry, after: SessionState) -> list[Line]:
+    """What to say of ``entry``; ``before`` and ``after`` are the states around it."""
+    said = [told] if (told := _tell(entry.event, after)) is not None else []
+    best = queries.incumbent(after)
+    earlier = queries.incumbent(before)
+    if best is not None and (earlier is None or earlier.id != best.id):
+        ratio = queries.speedup(after, best)
+        base = queries.ranking_baseline(after)
+        words = f" leads now: {times(ratio)} {base}" if ratio else " leads now"
+        said.append(line(Span(best.id, Tone.STRONG), Span(words, Tone.GOOD)))
+    return said
+
+
+def _tell(event: e.Event, state: SessionState) -> Line | None:
+    match event:
+        case e.SessionOpened() | e.SessionResumed() | e.SessionPrepared() | e.SessionClosed() | e.SessionReopened():
+            return _session(event)
+        case e.RoundOpened() | e.RoundClosed() | e.IdeasProposed():
+            return _round(event, state)
+        case e.IdeaSelected() | e.IdeaRejected() | e.IdeaParked() | e.IdeaEdited() | e.IdeaImplemented():
+            return _idea(event, state)
+        case e.WorkFailed(work, reason):
+            return None if reason == "interrupted" else line(Span(f"{work} could not be done: {one_line(reason)}", Tone.BAD))
+        case e.NoteAdded(target, text):
+            return line(f"note on {target or 'the session'}: {one_line(text)}")
+        case e.ModeChanged(mode):
+            return line(f"mode {mode}")
+        case e.BranchPruned(kernel, reason):
+            return line(f"{kernel} and all below it pruned{': ' + reason if reason else ''}")
+        case _:
+            return _kernel(event, state)
+
+
+def _session(
+    event: e.SessionOpened | e.SessionResumed | e.SessionPrepared | e.SessionClosed | e.SessionReopened,
+) -> Line | None:
+    match event:
+        case e.SessionOpened(problem, device, settings):
+            words = f"session opened: {problem.name}, {settings.workload}, {device}, {settings.strategy}, {settings.source}"
+            return line(words)
+        case e.SessionResumed(unfinished, repaired):
+            parts = [repaired, f"to be done again: {', '.join(unfinished)}" if unfinished else ""]
+            words = "; ".join(filter(None, parts))
+            return line(f"session resumed{': ' + words if words else ''}")
+        case e.SessionPrepared(device, found):
+            refused = sum(1 for null in found.gate.nulls if not null.passed)
+            base = "; ".join(f"{name} {duration_interval(m.time_us)}" for name, m in found.baselines.items())
+            gate = f"gate {found.gate.policy} refuses {refused} of {len(found.gate.nulls)} null models"
+            return line(f"prepared on {device.name}: {gate}; {base}; sandbox {found.sandbox}")
+        case e.SessionClosed(reason):
+            return line(f"session ends: {reason}")
+        case e.SessionReopened():
+            return line("session reopened")
+
+
+def _round(event: e.RoundOpened | e.RoundClosed | e.IdeasProposed, state: SessionState) -> Line | None:
+    match event:
+        case e.RoundOpened(0):
+            return line(Span("round 0", Tone.STRONG), " opened: the first port")
+        case e.RoundOpened(number, parents):
+            return line(Span(f"round {number}", Tone.STRONG), f" opened, from {', '.join(parents) or 'nothing'}")
+        case e.RoundClosed(number):
+            kernels = queries.kernels_of(state, number)
+            good = sum(1 for k in kernels if k.stage is Stage.MEASURED)
+            return line(Span(f"round {number}", Tone.STRONG), f" closed: {counted(len(kernels), 'kernel')}, {good} measured")
+        case e.IdeasProposed(number, ideas, from_source):
+            if from_source and not ideas and number > 0:
+                return line(Span("nothing more is proposed", Tone.WARN))
+            return None
+
+
+def _idea(
+    event: e.IdeaSelected | e.IdeaRejected | e.IdeaParked | e.IdeaEdited | e.IdeaImplemented, state: SessionState
+) -> Line | None:
+    idea = state.ideas.get(event.idea)
+    title = one_line(idea.text.title) if idea else ""
+    match event:
+        case e.IdeaSelected():
+            return line(f"idea {event.idea} selected: {title}")
+        case e.IdeaRejected(reason=reason):
+            return line(f"idea {event.idea} rejected: {title}{' (' + reason + ')' if reason else ''}")
+        case e.IdeaParked():
+            return line(f"idea {event.idea} parked: {title}")
+        case e.IdeaEdited():
+            return line(f"idea {event.idea} edited: {title}")
+        case e.IdeaImplemented(_, kernels, note):
+            if kernels and not note:
+                return None
+            words = f"idea {event.idea}: {counted(len(kernels), 'kernel')}{'; ' + one_line(note) if note else ''}"
+            return line(words if kernels else Span(words, Tone.WARN))
+
+
+def _kernel(event: e.Event, state: SessionState) -> Line | None:
+    match event:
+        case e.KernelBuilt(kernel, _, seconds):
+            known = state.kernels.get(kernel)
+            what = " ".join(filter(None, (known.name, tunables(known.tunables)))) if known else ""
+            return line(Span(kernel, Tone.STRONG), f" built in {seconds:.2f} s: {what}")
+        case e.KernelVerified(kernel, verification, screen):
+            return line(Span(kernel, Tone.STRONG), f" verified: {verification_words(verification)}; {_speed(screen, state)}")
+        case e.KernelMeasured(kernel, measurement) if measurement.depth == "precise":
+            return line(Span(kernel, Tone.STRONG), f" measured: {_speed(measurement, state)}")
+        case e.KernelFailed(kernel, failure):
+            return line(Span(kernel, Tone.STRONG), Span(f" {_failed(failure)}", Tone.BAD))
+        case e.AttemptFailed(kernel, attempt, failure):
+            return line(Span(kernel, Tone.STRONG), Span(f" attempt {attempt + 1} {_failed(failure)}; repairing", Tone.WARN))
+        case e.KernelCancelled(kernel, reason):
+            return line(Span(kernel, Tone.STRONG), f" cancelled: {reason}")
+        case e.KernelReopened(kernel, reason):
+            return line(Span(kernel, Tone.STRONG), f" goes back to the build: {reason}")
+        case e.KernelDrafted(kernel, name=name, seed=True):
+            return line(Span(kernel, Tone.STRONG), f" seeded from {name}")
+        case e.KernelPinned(kernel):
+            return line(f"{kernel} pinned")
+        case e.KernelUnpinned(kernel):
+            return line(f"{kernel} unpinned")
+        case e.BranchReopened(kernel):
+            return line(f"{kernel} reopened")
+        case _:
+            return None
+
+
+def verification_words(found: Verification) -> str:
+    """How right a kernel was: its errors beside what is allowed, its class, the hold-out shapes."""
+    return (
+        f"error {found.rel_fro:.1e} of {found.rel_fro_limit:.1e} allowed, {found.precision_class.value}, "
+        f"{counted(found.trials, 'trial')}, hold-outs {found.holdouts}"
+    )
+
+
+def _failed(failure: Failure) -> str:
+    return f"{failure_words(failure.kind)}: {shortened(one_line(failure.reason), _REASON)}"
+
+
+def _speed(measured: Measurement, state: SessionState) -> str:
+    base = queries.ranking_baseline(state)
+    ratio = measured.speedup.get(base)
+    parts = [duration_interval(measured.time_us), f"{times(ratio)} {base}" if ratio else ""]
+    if measured.light is not None:
+        parts.append(f"{percent(measured.light.fraction)} of the speed of light")
+    depth = "screened in one process" if measured.depth == "screen" else counted(measured.processes, "process pair")
+    return ", ".join(filter(None, (*parts, depth)))

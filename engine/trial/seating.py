@@ -1,0 +1,112 @@
+"""Who sits where: hosts, and the runners of kernels, baselines and the null kernel, each handed only what it may know.
+
+Candidates, their rivals and the trusted baselines live in hosts of their own, so that nothing of a candidate's shares a process
+space with what knows an expected value. Imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import Device, Problem
+from engine.problem.loading import Loaded
+from engine.trial.modules import template_of
+from engine.trial.protocol import Built, Candidate
+from engine.trial.rig import Rig
+from engine.trial.sandbox import Host
+from engine.trial.seat import Seat
+from engine.trial.wire import Load
+
+LOAD_S = 120.0
+"""Seconds that loading an artefact may take."""
+CALL_S = 20.0
+"""Seconds that one call may take."""
+_COMPILE_S = 600.0
+"""Seconds that the first call of a ``compile`` baseline may take."""
+
+
+class Seating:
+    """The hosts of one judge."""
+
+    def __init__(self, problem: Problem, device: Device, *, cold: bool, confined: bool) -> None:
+        self._problem = problem
+        self._device = device
+        self._cold = cold
+        self._candidates = Host(device.label, device.units, confined=confined)
+        self._rivals = Host(device.label, device.units, confined=confined)
+        self._baselines = Host(device.label, device.units, confined=confined)
+        self._nulls: dict[str, Seat] = {}
+        self._warm: dict[str, Seat] = {}
+        self._calls: dict[int, tuple[Any, ...]] = {}
+
+    def close(self) -> None:
+        """End every process of the trial."""
+        for host in (self._candidates, self._rivals, self._baselines):
+            host.close()
+
+    def kernel(self, *, rival: bool = False) -> Seat:
+        """A fresh runner for a kernel; its context is being made while it waits to be loaded."""
+        return Seat(self._rivals if rival else self._candidates, seconds=CALL_S)
+
+    def baseline(self, name: str) -> Seat:
+        """A fresh trusted runner."""
+        seconds = _COMPILE_S if name.startswith("compile") else CALL_S
+        return Seat(self._baselines, seconds=seconds, trusted=True)
+
+    def load_kernel(self, seat: Seat, rig: Rig, candidate: Candidate, built: Built) -> None:
+        """Hand a kernel's artefact to its runner. Raises TrialFailed when it has died already."""
+        artefact = [os.open(built.binary, os.O_RDONLY | os.O_CLOEXEC)] if built.binary else []
+        load, fds = self._load(
+            rig, contract=candidate.contract, source=candidate.source, filename=candidate.name, tunables=candidate.tunables,
+            plan=built.plan, scalars=self._call_of(rig) if candidate.contract == "module" else (),
+        )  # fmt: skip
+        seat.load(load, [*fds, *artefact])
+
+    def load_baseline(self, seat: Seat, rig: Rig, name: str) -> None:
+        """Hand the reference to a trusted runner."""
+        load, fds = self._load(
+            rig, contract="baseline", source=self._problem.reference, filename="reference.py", baseline=name,
+            settings=dict(rig.reference.workload.settings), scalars=self._call_of(rig),
+        )  # fmt: skip
+        seat.load(load, fds)
+
+    def warm_baseline(self, rig: Rig, name: str) -> Seat:
+        """One baseline process kept for all screens."""
+        seat = self._warm.get(name)
+        if seat is None or not seat.alive:
+            seat = self._warm[name] = self.baseline(name)
+            self.load_baseline(seat, rig, name)
+            seat.wait_ready(LOAD_S)
+        return seat
+
+    def null(self, rig: Rig, contract: str) -> Seat:
+        """A runner that does nothing through the same path: what a call costs beside the kernel."""
+        kind = "module" if contract == "module" else "native"
+        seat = self._nulls.get(kind)
+        if seat is None or not seat.alive:
+            seat = self._nulls[kind] = Seat(self._baselines, seconds=CALL_S, trusted=True)
+            load, fds = self._load(rig, contract="null", baseline=kind)
+            seat.load(load, fds)
+            seat.wait_ready(LOAD_S)
+        return seat
+
+    def _call_of(self, rig: Rig) -> tuple[Any, ...]:
+        """How a module is constructed and called for a rig's workload: arguments of Model, shape of forward's arguments."""
+        if id(rig) not in self._calls:
+            construction = Loaded(self._problem, rig.reference.workload).construction()
+            try:
+                template = template_of(rig.reference.inputs(0))
+            except TypeError as error:
+                raise ProblemError(f"{self._problem.name}: an argument of forward cannot be passed on: {error}") from error
+            self._calls[id(rig)] = (list(construction.positional), dict(construction.named), template)
+        return self._calls[id(rig)]
+
+    def _load(self, rig: Rig, **more: Any) -> tuple[Load, list[int]]:
+        (inputs, input_fds), (outputs, output_fds) = rig.loans()
+        load = Load(
+            device=self._device.label, slots=rig.layout.slots, inputs=inputs, outputs=outputs, threads=self._device.units,
+            init_seed=rig.init_seed, cold=self._cold, **more,
+        )  # fmt: skip
+        return load, [*input_fds, *output_fds]

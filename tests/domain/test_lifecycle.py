@@ -1,0 +1,320 @@
+"""What happens by itself: rounds open and close, the policy decides, limits end a session, a process takes one up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import builders as b
+
+from engine.domain import commands as c
+from engine.domain import events as e
+from engine.domain import model as m
+from engine.domain import queries, rules
+from engine.domain import work as w
+from engine.domain.state import IdeaStatus, SessionState, Stage, advance
+
+
+def then(state: SessionState, *events: e.Event, seconds: float = 0.0) -> SessionState:
+    return advance(state, b.entries(events, start=state.seq + 1, at=b.START + seconds))
+
+
+BEGUN = (b.opened(mode="ask"), b.prepared())
+ROUND_1 = (*b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)), b.proposed("i2", "i3", round_number=1, parent="k1", branch=1))
+
+
+def test_nothing_happens_before_a_session_is_prepared() -> None:
+    assert rules.automatic(SessionState()) == ()
+    assert rules.automatic(b.fold(b.opened())) == ()
+
+
+def test_round_0_opens_first_and_its_idea_needs_no_approval() -> None:
+    state = b.fold(*BEGUN)
+    assert rules.automatic(state) == (e.RoundOpened(0, ()),)
+    state = then(state, e.RoundOpened(0, ()))
+    assert rules.automatic(state) == ()
+    state = then(state, b.proposed("i1"))
+    assert rules.automatic(state) == (e.IdeaSelected("i1"),)
+    state = then(state, e.IdeaSelected("i1"))
+    assert rules.automatic(state) == ()
+
+
+def test_an_idea_of_the_engineer_s_own_waits_in_round_0_too() -> None:
+    state = b.fold(*BEGUN)
+    state = then(state, *rules.decide(state, c.WriteIdea(b.idea_text(5))))
+    assert rules.automatic(state) == ()
+    assert [idea.id for idea in queries.pending_ideas(state)] == ["i1"]
+
+
+def test_in_ask_mode_a_round_waits_for_its_decisions() -> None:
+    state = b.fold(*ROUND_1)
+    assert rules.automatic(state) == ()
+    assert rules.next_work(state) == ()
+    assert [idea.id for idea in queries.pending_ideas(state)] == ["i2", "i3"]
+    state = then(state, e.IdeaRejected("i2", ""), e.IdeaParked("i3"))
+    assert rules.automatic(state) == (e.RoundClosed(1),)
+
+
+@pytest.mark.parametrize("mode", ["ask", "ask:30"])
+def test_only_autopilot_decides_by_itself(mode: str) -> None:
+    assert rules.automatic(then(b.fold(*ROUND_1), e.ModeChanged(mode))) == ()
+    assert rules.automatic(then(b.fold(*ROUND_1), e.ModeChanged("autopilot"))) == (e.IdeaSelected("i2"), e.IdeaSelected("i3"))
+
+
+def test_a_round_closes_when_all_of_it_has_settled() -> None:
+    state = then(b.fold(*ROUND_1), e.IdeaSelected("i2"), e.IdeaRejected("i3", ""))
+    assert rules.automatic(state) == ()
+    state = then(state, b.drafted("k2", idea="i2", parent="k1", round_number=1), e.IdeaImplemented("i2", ("k2",)))
+    for event in (b.built("k2"), b.verified("k2"), b.measured("k2", 2.0)):
+        assert rules.automatic(state) == ()
+        state = then(state, event)
+    assert rules.automatic(state) == (e.RoundClosed(1),)
+    state = then(state, e.RoundClosed(1))
+    assert rules.automatic(state) == (e.RoundOpened(2, ("k2", "k1")),)
+
+
+def test_a_round_without_its_answer_is_not_over() -> None:
+    assert rules.automatic(b.fold(*b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)))) == ()
+
+
+def test_no_round_opens_while_anything_of_an_earlier_one_is_left() -> None:
+    closed = b.fold(*b.first_round(mode="ask"))
+    assert rules.automatic(closed) == (e.RoundOpened(1, ("k1",)),)
+    assert rules.automatic(then(closed, e.KernelReopened("k1", ""))) == ()
+    assert rules.automatic(then(closed, b.proposed("i2", round_number=1, from_source=False))) == ()
+
+
+# ---------------------------------------------------------------- parents
+
+
+def grown(*speedups: float, **settings: object) -> tuple[e.Event, ...]:
+    """Round 1 with a child of k1 for each speedup."""
+    ways = (
+        event
+        for n, speedup in enumerate(speedups, 2)
+        for event in (*b.measured_kernel(f"k{n}", speedup, idea="i2", parent="k1", round_number=1),)
+    )
+    return (
+        *b.first_round(mode="ask", **settings), e.RoundOpened(1, ("k1",)), b.proposed("i2", round_number=1, parent="k1"),
+        e.IdeaSelected("i2"), *ways, e.IdeaImplemented("i2", ()), e.RoundClosed(1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "parents"),
+    [
+        ({}, (), ("k3", "k4")),
+        ({"beam": 1}, (), ("k3",)),
+        ({"beam": 9}, (), ("k3", "k4", "k1", "k2")),
+        ({}, (e.KernelPinned("k2"),), ("k3", "k4", "k2")),
+        ({}, (e.KernelPinned("k3"),), ("k3", "k4")),
+        ({}, (e.BranchPruned("k3", ""),), ("k4", "k1")),
+        ({}, (e.KernelPinned("k3"), e.BranchPruned("k3", "")), ("k4", "k1")),
+        ({"strategy": "sequential"}, (), ("k4",)),
+        ({"strategy": "sequential"}, (e.BranchPruned("k4", ""),), ("k3",)),
+    ],
+)
+def test_the_best_and_the_pinned_seed_the_next_round(
+    settings: dict[str, object], more: tuple[e.Event, ...], parents: tuple[str, ...]
+) -> None:
+    state = b.fold(*grown(0.8, 3.0, 2.0, **settings), *more)
+    assert rules.automatic(state) == (e.RoundOpened(2, parents),)
+
+
+# ---------------------------------------------------------------- ends
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (m.Limits(rounds=1), "1 of 1 rounds done"),
+        (m.Limits(rounds=None, kernels=3), "limit of 3 kernels reached"),
+        (m.Limits(rounds=None, light=0.3), "35% of the speed of light reached"),
+        (m.Limits(rounds=None, plateau=1), "no new incumbent in 1 rounds"),
+        (m.Limits(rounds=2), None),
+        (m.Limits(rounds=None, kernels=4), None),
+        (m.Limits(rounds=None, light=0.5), None),
+        (m.Limits(rounds=None, plateau=2), None),
+        (m.Limits(rounds=None, plateau=0), None),
+        (m.Limits(None, None, None, None, None, None, None), None),
+    ],
+)
+def test_limits_end_a_session_between_rounds(limits: m.Limits, reason: str | None) -> None:
+    state = b.fold(*grown(0.8, 0.9, limits=limits), replace(b.measured("k1", 1.0, light=0.35), kernel="k1"))
+    assert rules.automatic(state) == ((e.SessionClosed(reason),) if reason else (e.RoundOpened(2, ("k1", "k3")),))
+
+
+def test_the_first_port_is_no_round_done_and_no_plateau() -> None:
+    state = b.fold(*b.first_round(limits=m.Limits(rounds=1, plateau=1)))
+    assert rules.automatic(state) == (e.RoundOpened(1, ("k1",)),)
+
+
+def test_a_session_without_a_verified_kernel_has_nothing_to_build_on() -> None:
+    state = b.fold(*b.first_round()[:-4], e.KernelFailed("k1", b.failure()), e.RoundClosed(0))
+    assert rules.automatic(state) == (e.SessionClosed("no verified kernel to build on"),)
+
+
+def test_a_source_without_further_ideas_ends_a_session() -> None:
+    state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)), b.proposed(round_number=1), e.RoundClosed(1))
+    assert rules.automatic(state) == (e.SessionClosed("no further ideas"),)
+    state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)), b.proposed("i2", round_number=1), e.IdeaRejected("i2", ""))
+    assert rules.automatic(then(state, e.RoundClosed(1))) == (e.RoundOpened(2, ("k1",)),)
+
+
+def test_what_cannot_be_judged_is_not_searched_unless_someone_accepts_it() -> None:
+    fooled = b.prepared(fooled_by="zeros")
+    (closed,) = rules.automatic(b.fold(b.opened(), fooled))
+    assert closed == e.SessionClosed("not verifiable: a model that computes nothing passes the gate (zeros)")
+    assert rules.automatic(b.fold(b.opened(accept_unverifiable=True), fooled)) == (e.RoundOpened(0, ()),)
+
+
+def test_nothing_happens_in_a_closed_session() -> None:
+    assert rules.automatic(b.fold(*BEGUN, e.SessionClosed("enough"))) == ()
+
+
+def test_past_the_time_limit_what_waits_is_dropped_and_what_runs_may_finish() -> None:
+    limits = m.Limits(seconds=100.0)
+    events = (
+        *b.first_round(mode="ask", limits=limits), e.RoundOpened(1, ("k1",)),
+        b.proposed("i2", "i3", "i4", round_number=1, parent="k1"), e.IdeaSelected("i2"), e.IdeaSelected("i3"),
+        b.drafted("k2", idea="i2", parent="k1", round_number=1), b.drafted("k3", idea="i2", parent="k1", round_number=1),
+        e.WorkStarted("build:k2:0"), e.WorkStarted("implement:i3"),
+    )  # fmt: skip
+    state = b.fold(*events)
+    assert rules.automatic(state) == ()
+    state = then(state, e.NoteAdded("", "time passes"), seconds=200)
+    why = "time limit of 100 s reached"
+    assert rules.automatic(state) == (e.KernelCancelled("k3", why), e.IdeaParked("i2"), e.IdeaParked("i4"))
+    state = then(state, *rules.automatic(state), seconds=200)
+    assert rules.automatic(state) == ()
+    state = then(state, b.built("k2"), e.IdeaImplemented("i3", ()), seconds=200)
+    assert rules.automatic(state) == (e.KernelCancelled("k2", why),)
+    state = then(state, *rules.automatic(state), seconds=200)
+    assert rules.automatic(state) == (e.RoundClosed(1),)
+    state = then(state, e.RoundClosed(1), seconds=200)
+    assert rules.automatic(state) == (e.SessionClosed(why),)
+
+
+def test_only_time_in_which_work_is_under_way_is_counted() -> None:
+    state = b.fold(b.opened(), e.WorkStarted("prepare"), b.prepared())
+    assert state.active_seconds == 1.0
+    assert then(state, e.NoteAdded("", "after a night's sleep"), seconds=86_400).active_seconds == 1.0
+
+
+def test_time_in_which_no_process_ran_is_not_counted() -> None:
+    killed = b.fold(b.opened(), e.WorkStarted("prepare"))
+    assert killed.active_seconds == 0.0
+    state = then(killed, e.SessionResumed(("prepare",)), e.WorkStarted("prepare"), b.prepared(), seconds=86_400)
+    assert state.active_seconds == 2.0
+
+
+def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
+    state = b.fold(b.opened(), e.WorkStarted("prepare"), e.NoteAdded("", "a second later"))
+    assert then(state, b.prepared(), seconds=-5000).active_seconds == state.active_seconds == 1.0
+
+
+def test_an_unreachable_source_leaves_the_round_open_until_a_resume() -> None:
+    broken = then(b.fold(*b.first_round(), e.RoundOpened(1, ("k1",))), e.WorkFailed("propose:1", "no answer"))
+    assert (rules.automatic(broken), rules.next_work(broken)) == ((), ())
+    assert rules.next_work(then(broken, e.SessionResumed(()))) == (w.Propose(1, ("k1",), 3),)
+
+
+# ---------------------------------------------------------------- a process takes it up
+
+
+def test_resuming_names_what_was_left_unfinished() -> None:
+    state = b.fold(*BEGUN, e.WorkStarted("propose:0"), e.WorkStarted("build:k9:0"))
+    assert rules.resumed(state, "mended") == (e.SessionResumed(("propose:0", "build:k9:0"), "mended"),)
+    assert rules.resumed(b.fold(*BEGUN), "") == (e.SessionResumed((), ""),)
+
+
+@pytest.mark.parametrize("stage", ["build", "verify", "measure", "repair"])
+def test_work_that_killed_two_processes_is_given_up_as_crashed(stage: str) -> None:
+    started = e.WorkStarted(f"{stage}:k1:0")
+    way = {"build": 0, "verify": 1, "measure": 2, "repair": 0}[stage]
+    events = (*BEGUN, b.proposed("i1"), *b.measured_kernel()[: 1 + way])
+    events = (*events, e.AttemptFailed("k1", 0, b.failure())) if stage == "repair" else events
+    once = b.fold(*events, started)
+    assert rules.resumed(once, "") == (e.SessionResumed((started.work,)),)
+    twice = then(once, *rules.resumed(once, ""), started)
+    _, failed = rules.resumed(twice, "")
+    assert failed == e.KernelFailed(
+        "k1", m.Failure(m.FailureKind.CRASHED, f"the engine died 2 times while it was to {stage} this")
+    )
+    state = then(twice, *rules.resumed(twice, ""))
+    assert state.kernels["k1"].stage is Stage.FAILED
+    assert not state.started
+    assert not any(getattr(work, "kernel", "") == "k1" for work in rules.next_work(state))
+
+
+def test_an_idea_whose_implementation_killed_two_processes_ends_without_one() -> None:
+    started = e.WorkStarted("implement:i1")
+    state = b.fold(*BEGUN, e.RoundOpened(0, ()), b.proposed("i1"), e.IdeaSelected("i1"), started, e.SessionResumed(()), started)
+    state = then(state, *rules.resumed(state, ""))
+    assert state.ideas["i1"].implemented
+    assert "died 2 times" in state.ideas["i1"].note
+    assert rules.next_work(state) == ()
+
+
+@pytest.mark.parametrize("key", ["prepare", "propose:0"])
+def test_work_of_no_kernel_that_killed_two_processes_waits_for_a_person(key: str) -> None:
+    events = BEGUN[:1] if key == "prepare" else (*BEGUN, e.RoundOpened(0, ()))
+    state = b.fold(*events, e.WorkStarted(key), e.SessionResumed(()), e.WorkStarted(key))
+    state = then(state, *rules.resumed(state, ""))
+    assert state.broken == {key: f"the engine died 2 times while it was to {key.partition(':')[0]} this"}
+    assert rules.next_work(state) == ()
+    state = then(state, *rules.resumed(state, ""))
+    assert [work.key for work in rules.next_work(state)] == [key]
+
+
+def test_work_that_ended_is_never_held_against_a_kernel() -> None:
+    """Two quiet ends of a process between finished effects are no crashes."""
+    walk = b.Walk()
+    walk.write((b.opened(),))
+    for _ in range(200):
+        walk.write(rules.resumed(walk.state, ""))
+        walk.settle()
+        owed = rules.next_work(walk.state)
+        if not owed:
+            break
+        walk.start(owed[0])
+        walk.finish(owed[0], b.FakeBench(reliable=True).perform(walk.state, owed[0]))
+    assert {k.stage for k in walk.state.kernels.values()} == {Stage.MEASURED}
+    assert all(idea.status is IdeaStatus.SELECTED for idea in walk.state.ideas.values())
+
+
+# ---------------------------------------------------------------- the session moves
+
+
+def moved(*events: e.Event, **settings: object) -> SessionState:
+    state = b.fold(*grown(0.8, 3.0, 2.0, 1.5, **settings), *events)
+    result = w.Prepared(b.device("another machine"), b.preparation())
+    return then(state, *rules.record(state, w.Prepare(), result))
+
+
+def test_on_another_device_the_leaders_and_the_pinned_are_built_and_measured_again() -> None:
+    state = moved(e.KernelPinned("k2"), beam=1)
+    assert state.device == b.device("another machine")
+    assert state.epoch == 2
+    again = [k.id for k in state.kernels.values() if k.again]
+    assert again == ["k2", "k3", "k4"]
+    assert [work.key for work in rules.next_work(state)] == ["build:k2:0", "build:k3:0", "build:k4:0"]
+
+
+def test_what_was_measured_elsewhere_does_not_lead_here() -> None:
+    state = moved()
+    assert queries.ranked(state) == queries.verified(state) == queries.frontier(state) == ()
+    assert queries.incumbent(state) is None
+    assert all(queries.speedup(state, kernel) is None for kernel in state.kernels.values())
+
+
+@pytest.mark.parametrize("way", [2, 3])
+def test_a_kernel_that_was_halfway_on_the_old_device_begins_anew_on_this_one(way: int) -> None:
+    state = moved(*b.measured_kernel("k6", 9.0, idea="i2", parent="k1", round_number=1)[:way])
+    assert state.kernels["k6"].stage is Stage.BUILD
+    assert state.kernels["k6"].verification is None
+
+
+def test_the_first_preparation_moves_nothing() -> None:
+    state = b.fold(b.opened())
+    assert rules.record(state, w.Prepare(), w.Prepared(b.device(), b.preparation())) == (b.prepared(),)

@@ -1,0 +1,209 @@
+"""Whole sessions under the true rules: random ones never go wrong, and a log cut anywhere grows to the same tree."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import builders as b
+from support.applicable import misfit
+from support.random_walk import RandomWalk
+
+from engine.domain import events as e
+from engine.domain import queries, rules
+from engine.domain.state import SessionState, Stage, advance
+from engine.journal import codec
+
+SEEDS = range(150)
+
+
+@pytest.fixture(scope="module")
+def walks() -> list[RandomWalk]:
+    """Walks to their end. Each checks as it goes that every event fits where it is written."""
+    made = [RandomWalk(seed) for seed in SEEDS]
+    for walk in made:
+        walk.to_its_end()
+    return made
+
+
+def test_a_random_session_ends_closed_or_waits_for_a_decision_or_a_resume(walks: list[RandomWalk]) -> None:
+    ends = {_end(walk.state) for walk in walks}
+    assert ends == {"closed", "awaits a decision", "broken"}
+
+
+def _end(state: SessionState) -> str:
+    assert rules.automatic(state) == ()
+    assert rules.next_work(state) == ()
+    if state.closed is not None:
+        return "closed"
+    if state.broken:
+        return "broken"
+    assert queries.pending_ideas(state), "nothing is owed, nobody is asked, and yet the session is open"
+    return "awaits a decision"
+
+
+def test_the_walks_go_everywhere(walks: list[RandomWalk]) -> None:
+    """If a kind of event or a stage never occurs, the tests here prove less than they say."""
+    seen = {entry.event.KIND for walk in walks for entry in walk.log}
+    assert seen == set(codec.kinds())
+    assert {kernel.stage for walk in walks for kernel in walk.state.kernels.values()} >= {
+        Stage.MEASURED, Stage.FAILED, Stage.CANCELLED, Stage.BUILD,
+    }  # fmt: skip
+    assert len({refusal.split("'")[0][:20] for walk in walks for refusal in walk.refusals}) > 10
+    assert max(len(walk.state.kernels) for walk in walks) > 20
+
+
+def test_every_refusal_is_one_line(walks: list[RandomWalk]) -> None:
+    assert all(refusal and "\n" not in refusal for walk in walks for refusal in walk.refusals)
+
+
+def test_a_journal_of_a_walk_replays_to_the_same_state(walks: list[RandomWalk]) -> None:
+    for walk in walks:
+        replayed = advance(SessionState(), (codec.decode(codec.encode(entry)) for entry in walk.log))
+        assert b.contents(replayed) == b.contents(walk.state)
+
+
+@given(st.sampled_from(SEEDS), st.lists(st.floats(0, 1), max_size=5))
+def test_folding_in_batches_is_folding_at_once(seed: int, cuts: list[float]) -> None:
+    walk = RandomWalk(seed)
+    walk.to_its_end()
+    places = sorted(int(cut * len(walk.log)) for cut in cuts)
+    state = SessionState()
+    for begin, end in zip([0, *places], [*places, len(walk.log)], strict=True):
+        state = advance(state, walk.log[begin:end])
+    assert b.contents(state) == b.contents(advance(SessionState(), walk.log))
+
+
+def test_folding_changes_no_state_that_someone_holds(walks: list[RandomWalk]) -> None:
+    log = max(walks, key=lambda walk: len(walk.log)).log
+    states = [SessionState()]
+    before = [b.contents(states[0])]
+    for entry in log:
+        states.append(advance(states[-1], (entry,)))
+        before.append(b.contents(states[-1]))
+    assert [b.contents(state) for state in states] == before
+
+
+def test_what_the_rules_say_depends_on_the_state_alone(walks: list[RandomWalk]) -> None:
+    for walk in walks[:30]:
+        again = advance(SessionState(), walk.log)
+        assert rules.next_work(again) == rules.next_work(walk.state)
+        assert rules.automatic(again) == rules.automatic(walk.state)
+        assert rules.resumed(again, "") == rules.resumed(walk.state, "")
+
+
+def test_a_kernel_that_leads_was_verified_and_measured_on_this_device(walks: list[RandomWalk]) -> None:
+    for walk in walks:
+        for kernel in queries.ranked(walk.state):
+            assert kernel.verification is not None
+            assert kernel.epoch == walk.state.epoch
+            assert kernel.stage in (Stage.MEASURED, Stage.MEASURE)
+
+
+def test_the_tree_is_a_tree(walks: list[RandomWalk]) -> None:
+    for walk in walks:
+        kernels = walk.state.kernels
+        for kernel in kernels.values():
+            lineage = queries.lineage(walk.state, kernel.id)
+            assert lineage[-1] is kernel
+            assert lineage[0].parent is None
+            assert all(kernels[child].parent == kernel.id for child in kernel.children)
+            assert kernel.id in walk.state.ideas[kernel.idea].kernels
+        roots = [k.id for k in kernels.values() if k.parent is None]
+        below = [k for root in roots for k in queries.descendants(walk.state, root)]
+        assert sorted(below) == sorted(kernels)
+
+
+# ---------------------------------------------------------------- cutting and resuming
+
+
+def tree(state: SessionState) -> list[tuple[Any, ...]]:
+    """What a person would call the same tree, whatever order it grew in."""
+    kernels = ((k.id, k.parent, k.source, k.stage, k.attempt, k.failure, k.verification) for k in state.kernels.values())
+    ideas = ((i.id, i.round, i.text.title, i.parent, i.status, i.kernels) for i in state.ideas.values())
+    rounds = ((r.number, r.parents, r.answered, r.closed) for r in state.rounds.values())
+    return [*kernels, *ideas, *rounds, (state.closed,)]
+
+
+def resumed(log: Iterable[e.Entry], bench: b.FakeBench) -> SessionState:
+    walk = b.Walk(log)
+    walk.write(rules.resumed(walk.state, ""))
+    walk.drive(bench)
+    return walk.state
+
+
+_SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"strategy": "sequential"},
+    {"mode": "ask"},
+    {"ideas": 4, "branch": 1, "beam": 3},
+    {"repairs": 1},
+]
+
+
+@pytest.mark.parametrize("author", [b.PLAYBOOK, b.MODEL], ids=lambda author: author.name)
+@pytest.mark.parametrize("settings", _SETTINGS, ids=str)
+def test_cut_after_any_event_and_taken_up_again_a_search_grows_the_same_tree(settings: dict[str, Any], author: Any) -> None:
+    bench = b.FakeBench(author=author)
+    whole = b.walk(bench, **settings)
+    for cut in range(1, len(whole.log) + 1):
+        assert tree(resumed(whole.log[:cut], bench)) == tree(whole.state), f"cut after event {cut}"
+
+
+def test_interrupted_at_every_step_a_search_grows_the_same_tree() -> None:
+    """A process that never lives longer than one effect, killed before it can record the next."""
+    bench = b.FakeBench()
+    whole = b.walk(bench)
+    walk = b.Walk()
+    walk.write((b.opened(),))
+    for _ in range(500):
+        walk.write(rules.resumed(walk.state, ""))
+        walk.settle()
+        owed = rules.next_work(walk.state)
+        if not owed:
+            break
+        walk.start(owed[0])
+        walk.finish(owed[0], bench.perform(walk.state, owed[0]))
+        walk.settle()
+        if rest := rules.next_work(walk.state):
+            walk.start(rest[0])
+    assert tree(walk.state) == tree(whole.state)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_work_done_in_any_order_leaves_no_loose_end(seed: int) -> None:
+    """Several effects in hand at once, finished in any order: everything proposed is tried, everything tried has settled."""
+    dice = random.Random(seed)
+    bench = b.FakeBench(author=b.MODEL)
+    walk = b.Walk()
+    walk.write((b.opened(),))
+    hand: dict[str, Any] = {}
+    while True:
+        walk.settle()
+        for work in rules.next_work(walk.state):
+            if work.key not in hand and len(hand) < 5:
+                walk.start(work)
+                hand[work.key] = (work, bench.perform(walk.state, work))
+        if not hand:
+            break
+        walk.finish(*hand.pop(dice.choice(list(hand))))
+    assert walk.state.closed == "3 of 3 rounds done"
+    assert not walk.state.started
+    assert all(kernel.stage.settled for kernel in walk.state.kernels.values())
+    assert len(walk.state.kernels) == 1 + 3 * 3 * 3
+
+
+def test_an_event_that_does_not_fit_is_noticed() -> None:
+    """The check that every walk above relies on can fail."""
+    state = b.fold(*b.first_round())
+    wrong: tuple[e.Event, ...] = (
+        b.opened(), b.drafted("k1"), b.drafted("k3"), b.built(), b.measured(), e.RoundClosed(0), e.RoundOpened(2, ()),
+        e.RoundOpened(1, ("k9",)), e.IdeaSelected("i1"), e.IdeaImplemented("i1", ()), e.KernelFailed("k1", b.failure()),
+        e.SessionReopened(), e.KernelPinned("k9"), b.proposed("i1"), b.proposed("i2", parent="k9"),
+    )  # fmt: skip
+    assert all(misfit(state, event) for event in wrong)
+    assert not misfit(state, e.RoundOpened(1, ("k1",)))

@@ -1,0 +1,118 @@
+"""Writes ``v1/session.jsonl``: a short session with every kind of event of journal format 1.
+
+The file is committed and never made anew once the format is released: it stands for the journals that people have. Until then
+``python tests/golden/make_v1.py`` writes it, and with ``--digest`` prints the digest that the test holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "tests")]
+
+from support import builders as b  # noqa: E402
+
+from engine.domain import events as e  # noqa: E402
+from engine.domain.model import Author, FailureKind, Interval, Limits  # noqa: E402
+from engine.domain.state import SessionState, advance  # noqa: E402
+from engine.journal import codec  # noqa: E402
+
+GOLDEN = Path(__file__).resolve().parent / "v1" / "session.jsonl"
+
+ENGINEER = Author("engineer")
+
+
+def story() -> tuple[e.Event, ...]:
+    """Every kind of event at least once, in an order that the rules could have written."""
+    own = e.ProposedIdea("i4", replace(b.idea_text(4), key="", predicted=None), "k1", ENGINEER, 1)
+    unbounded = replace(b.measurement(0.9, depth="screen"), speedup={"eager": Interval(0.9, 0.0, math.inf)}, corroborated=False)
+    return (
+        replace(b.opened(mode="ask", source="openai:gpt-test"), forked_from="softmax-2026-11-19-1"),
+        e.WorkStarted("prepare"),
+        b.prepared(),
+        e.RoundOpened(0, ()),
+        e.WorkStarted("propose:0"),
+        b.proposed("i1"),
+        e.IdeaSelected("i1"),
+        b.drafted("k1"),
+        e.IdeaImplemented("i1", ("k1",)),
+        b.built("k1"),
+        b.verified("k1", 1.0),
+        b.measured("k1", 1.0, light=0.27),
+        e.RoundClosed(0),
+        e.RoundOpened(1, ("k1",)),
+        e.IdeasProposed(1, b.proposed("i2", "i3", parent="k1", branch=3).ideas, True, ("Vectorise loads again",)),
+        e.IdeasProposed(1, (own,), False),
+        e.IdeaEdited("i2", replace(b.idea_text(2), title="Fuse both passes — µs matter", predicted=1.75), "k1", 2),
+        e.IdeaSelected("i2"),
+        e.IdeaRejected("i3", "needs a scratch buffer of 2 GiB"),
+        e.IdeaParked("i4"),
+        e.InstructionsChanged("Prefer fewer registers.\nNo inline assembly."),
+        b.drafted("k2", idea="i2", parent="k1", round_number=1, author=b.MODEL, tunables={"BLOCK": 256, "UNROLL": 4}),
+        b.drafted("k3", idea="i2", parent="k1", round_number=1, author=b.MODEL),
+        e.IdeaImplemented("i2", ("k2", "k3"), "asked for 2"),
+        e.AttemptFailed("k2", 0, b.failure(), 0.25),
+        e.AttemptRevised("k2", 1, b.digest("revised source of k2")),
+        b.built("k2"),
+        e.KernelVerified("k2", b.verification(), unbounded, 0.5),
+        e.KernelMeasured("k2", b.measurement(2.0, light=0.54), 2.5),
+        e.KernelFailed("k3", b.failure(FailureKind.MISMATCH), 0.5),
+        b.drafted("k4", idea="i2", parent="k2", round_number=1, author=ENGINEER, seed=True),
+        e.KernelCancelled("k4", "cancelled by hand"),
+        e.KernelPinned("k1"),
+        e.KernelPinned("k2"),
+        e.KernelUnpinned("k1"),
+        e.BranchPruned("k3", "dead end"),
+        e.BranchPruned("k4", ""),
+        e.BranchReopened("k4"),
+        e.NoteAdded("k2", "bound by memory now"),
+        e.NoteAdded("", "halfway"),
+        e.ModeChanged("ask:30"),
+        e.LimitsChanged(Limits(rounds=None, seconds=600.0, kernels=40, plateau=None, light=0.9)),
+        e.RoundClosed(1),
+        e.SessionClosed("closed by hand"),
+        e.SessionReopened(),
+        e.WorkStarted("propose:2"),
+        e.WorkFailed("propose:2", "the source did not answer within 120 s"),
+        e.WorkStarted("propose:2"),
+        e.SessionResumed(("propose:2",), "set a torn last line of 40 bytes aside as journal.torn-1"),
+        e.KernelReopened("k2", "the session moved to another device"),
+        b.prepared(name="another machine"),
+        e.UnknownEvent("llm.called", {"tokens": 812, "usd": 0.004, "by": {"name": "openai:gpt-test"}}),
+    )
+
+
+def lines() -> bytes:
+    """The journal's bytes: one event every 1.5 s, every third by the engineer."""
+    entries = (e.Entry(n, b.START + 1.5 * n, "engineer" if n % 3 == 2 else "engine", event) for n, event in enumerate(story()))
+    return b"".join(codec.encode(entry) + b"\n" for entry in entries)
+
+
+def digest(journal: bytes) -> str:
+    """SHA-256 of the state that a journal folds to, field by field; stable over Python versions and orders of tables."""
+    state = advance(SessionState(), (codec.decode(line) for line in journal.splitlines()))
+    return hashlib.sha256(repr(_plain(state)).encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__name__, *((f.name, _plain(getattr(value, f.name))) for f in fields(value))]
+    if isinstance(value, Mapping):
+        return sorted((str(key), _plain(item)) for key, item in value.items())
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+if __name__ == "__main__":
+    if "--digest" in sys.argv:
+        sys.stdout.write(digest(GOLDEN.read_bytes()) + "\n")
+    else:
+        GOLDEN.parent.mkdir(exist_ok=True)
+        GOLDEN.write_bytes(lines())

@@ -1,0 +1,83 @@
+"""Journals of every released format can be read for ever, and fold to the state that they folded to then."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from engine.domain import events as e
+from engine.domain import rules
+from engine.domain.state import SessionState, Stage, advance
+from engine.journal import codec
+from engine.journal.journal import NAME, Journal, read
+
+HERE = Path(__file__).resolve().parent
+JOURNALS = sorted(HERE.glob("v*/*.jsonl"))
+DIGESTS = {"v1/session.jsonl": "3150c3827ac220f0107edc5fb21a564d197eef2fddd4de8d3e6a2006c97af698"}
+"""Of the folded states. A new field of the state changes them, and that is when to look; a journal's bytes never change."""
+
+
+@pytest.fixture(scope="module")
+def make() -> ModuleType:
+    """The script that made the journals."""
+    spec = importlib.util.spec_from_file_location("make_v1", HERE / "make_v1.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    spec.loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+@pytest.fixture(params=JOURNALS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def golden(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def test_there_is_one_of_every_format() -> None:
+    assert {path.parent.name for path in JOURNALS} == {f"v{n}" for n in range(1, codec.VERSION + 1)}
+
+
+def test_it_is_read_whole(golden: Path, tmp_path: Path) -> None:
+    shutil.copy(golden, tmp_path / NAME)
+    recording = read(tmp_path)
+    assert not recording.torn
+    assert len(recording.entries) == len(golden.read_bytes().splitlines())
+
+
+def test_it_has_every_kind_of_event(golden: Path) -> None:
+    kinds = {json.loads(line)["kind"] for line in golden.read_bytes().splitlines()}
+    assert kinds == {*codec.kinds(), "llm.called"}
+
+
+def test_it_folds_to_the_state_it_folded_to_then(golden: Path, make: ModuleType) -> None:
+    assert make.digest(golden.read_bytes()) == DIGESTS[f"{golden.parent.name}/{golden.name}"]
+
+
+def test_a_change_of_one_value_changes_the_digest(make: ModuleType) -> None:
+    journal = JOURNALS[0].read_bytes()
+    assert make.digest(journal.replace(b"bound by memory", b"bound by MEMORY")) != make.digest(journal)
+
+
+def test_the_present_format_is_still_written_that_way(make: ModuleType) -> None:
+    assert (HERE / f"v{codec.VERSION}" / "session.jsonl").read_bytes() == make.lines()
+
+
+def test_a_session_of_then_goes_on_today(golden: Path, tmp_path: Path) -> None:
+    shutil.copy(golden, tmp_path / NAME)
+    log, entries, repaired = Journal.open_for_append(tmp_path)
+    with log:
+        assert repaired == ""
+        state = advance(SessionState(), entries)
+        state = advance(state, log.append(rules.resumed(state, ""), "engine", lambda: state.at + 60))
+    assert state.kernels["k2"].stage is Stage.BUILD
+    assert [work.key for work in rules.next_work(state)] == ["build:k2:1"]
+    assert isinstance(read(tmp_path).entries[-1].event, e.SessionResumed)

@@ -1,0 +1,173 @@
+"""A session driven at random: any command, any order of work, any result, from a seed.
+
+What a person may ask and what a bench may answer is drawn without regard to sense; only the shapes are right. ``stray`` turns
+the nonsense off where two walks must agree.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from support import builders as b
+
+from engine.domain import commands as c
+from engine.domain import events as e
+from engine.domain import model as m
+from engine.domain import rules
+from engine.domain import work as w
+from engine.domain.errors import CommandRejected
+from engine.domain.state import SessionState
+
+
+def any_settings(dice: random.Random) -> dict[str, object]:
+    limits = m.Limits(
+        rounds=dice.choice([None, 1, 3, 5, 5]),
+        seconds=dice.choice([None, None, 60.0, 300.0]),
+        kernels=dice.choice([None, None, None, 2, 20]),
+        plateau=dice.choice([None, 0, 3]),
+        light=dice.choice([None, None, 0.95]),
+    )
+    return {
+        "strategy": dice.choice(["branching", "sequential"]),
+        "ideas": dice.randint(1, 4),
+        "branch": dice.randint(1, 3),
+        "beam": dice.randint(1, 3),
+        "repairs": dice.randint(0, 2),
+        "accept_unverifiable": dice.random() < 0.5,
+        "limits": limits if dice.random() < 0.8 else replace(m.Limits(), rounds=2),
+    }
+
+
+def any_command(dice: random.Random, state: SessionState) -> c.Command:
+    """Any command at kernels and ideas that are mostly there."""
+    kernel = dice.choice([*state.kernels, "k0", "k1"])
+    idea = dice.choice([*state.ideas, "i0", "i1"])
+    parent = dice.choice([None, None, kernel])
+    text = replace(b.idea_text(dice.randint(1, 9)), predicted=dice.choice([None, 1.5, -1.0]))
+    number = str(dice.randint(1, 10**6))
+    seed = c.SeedKernel(
+        f"seed{number}.cpp", m.Dialect.CPP, m.Contract.HOST, b.digest(number), {}, parent, dice.choice([None, idea])
+    )
+    limits = m.Limits(rounds=dice.choice([None, 1, 2, 3, 9]), kernels=dice.choice([None, 30]))
+    made: tuple[c.Command, ...] = (
+        c.WriteIdea(text, parent, dice.choice([None, 1, 2, 0, 99]), dice.random() < 0.5),
+        c.EditIdea(
+            idea,
+            dice.choice([None, "", "Another title"]),
+            None,
+            dice.choice([None, "magic"]),
+            parent,
+            dice.choice([None, 2, 99]),
+        ),
+        c.SelectIdeas(),
+        c.SelectIdeas((idea, idea)),
+        c.RejectIdea(idea, "not worth it"),
+        c.ParkIdea(idea),
+        seed,
+        c.PinKernel(kernel),
+        c.UnpinKernel(kernel),
+        c.PruneBranch(kernel),
+        c.ReopenBranch(kernel),
+        c.CancelKernel(kernel),
+        c.MeasureAgain(kernel),
+        c.AddNote(dice.choice(["", kernel, idea, "r0", "r7", "r²", "nothing"]), dice.choice(["words", " "])),
+        c.SetMode(dice.choice(["ask", "ask:30", "autopilot", "ask:", "ask:0", "ask:²", "manual"])),
+        c.SetLimits(limits),
+        c.Instruct("prefer fewer registers"),
+        c.CloseSession(dice.choice(["", "enough"])),
+    )
+    return dice.choice(made)
+
+
+def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Result:
+    """A result of the right shape: success, every kind of failure, or the engine's own failure."""
+    if dice.random() < 0.04:
+        return w.Impossible("device lost")
+    speedup = dice.uniform(0.3, 3.0)
+    failed = w.Failed(b.failure(dice.choice(list(m.FailureKind))), 0.1)
+    light = dice.choice([None, speedup / 3.1])
+    screen = b.measurement(speedup, depth="screen", light=light, corroborated=dice.random() < 0.9)
+    match work:
+        case w.Prepare():
+            return w.Prepared(b.device(), b.preparation(fooled_by=dice.choice([*[""] * 15, "zeros"])))
+        case w.Propose():
+            texts = (b.idea_text(dice.randint(1, 60)) for _ in range(dice.randint(0, 5)))
+            return w.Proposals(
+                tuple(w.Proposal(t, dice.choice([None, "k1", "k999"]), dice.choice([b.PLAYBOOK, b.MODEL])) for t in texts)
+            )
+        case w.Implement():
+            names = (dice.randint(1, 40) for _ in range(dice.randint(0, 4)))
+            author = dice.choice([b.PLAYBOOK, b.MODEL])
+            drafts = (w.StoredDraft(f"{n}.cpp", m.Dialect.CPP, m.Contract.HOST, b.digest(str(n)), author) for n in names)
+            return w.Drafts(tuple(drafts))
+        case w.Build():
+            return failed if dice.random() < 0.2 else w.Built(b.digest("artefact"), 0.1)
+        case w.Verify():
+            return failed if dice.random() < 0.2 else w.Verified(b.verification(), screen, 0.1)
+        case w.Measure():
+            precise = replace(screen, depth="precise", processes=4)
+            return failed if dice.random() < 0.2 else w.Measured(precise, 0.1)
+        case w.Repair():
+            return failed if dice.random() < 0.3 else w.Repaired(b.digest(str(dice.random())))
+
+
+class RandomWalk(b.Walk):
+    """Several pieces of work in hand at once, commands between any two steps, processes that die."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(tick=random.Random(seed).choice([0.125, 1.0, 10.0]))
+        self.dice = random.Random(seed)
+        self.in_hand: list[w.Work] = []
+        self.commands = 60
+        self.refusals: list[str] = []
+        self.write((b.opened(mode=self.dice.choice(["ask", "autopilot"]), **any_settings(self.dice)),))
+
+    def step(self) -> bool:
+        """One thing happens; False when nothing is in hand or owed any more."""
+        self.settle()
+        chance = self.dice.random()
+        if self.commands and chance < 0.15:
+            self.commands -= 1
+            self._ask()
+            return True
+        if chance > 0.99:
+            self._die()
+            return True
+        hand = {work.key for work in self.in_hand}
+        owed = [work for work in rules.next_work(self.state) if work.key not in hand]
+        if owed and (chance < 0.6 or not self.in_hand) and len(self.in_hand) < 4:
+            self.start(self.dice.choice(owed))
+            return True
+        if self.in_hand:
+            work = self.in_hand.pop(self.dice.randrange(len(self.in_hand)))
+            self.finish(work, any_result(self.dice, self.state, work))
+            return True
+        return False
+
+    def start(self, work: w.Work) -> None:
+        super().start(work)
+        self.in_hand.append(work)
+
+    def _ask(self) -> None:
+        try:
+            self.submit(any_command(self.dice, self.state))
+        except CommandRejected as error:
+            self.refusals.append(str(error))
+
+    def _die(self) -> None:
+        """The process is gone with all it had in hand; another one takes the session up."""
+        self.in_hand.clear()
+        self.write(rules.resumed(self.state, ""))
+        if self.dice.random() < 0.3 and self.state.preparation is not None:
+            moved = w.Prepared(b.device("another machine"), b.preparation())
+            self.write(rules.record(self.state, w.Prepare(), moved))
+
+    def to_its_end(self, steps: int = 20_000) -> e.Event:
+        for _ in range(steps):
+            if not self.step() and not self.commands:
+                return self.log[-1].event
+            if not self.in_hand and self.commands and not rules.next_work(self.state) and not rules.automatic(self.state):
+                self.commands -= 1
+                self._ask()
+        raise AssertionError("the walk never ends")
