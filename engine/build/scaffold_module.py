@@ -30,7 +30,7 @@ def module_source(reference: str, settings: Mapping[str, Number]) -> str:
     if not any(isinstance(s, ast.ClassDef) and s.name == "Model" for s in tree.body):
         raise ProblemError("the reference has no `class Model`: give it one, as KernelBench's format has it")
     kept = _kept(tree)
-    lines = [line.encode() for line in reference.splitlines(keepends=True)]
+    lines = [line.encode() for line in re.findall(r"[^\n]*\n|[^\n]+", reference)]
     for statement in kept:
         for at, length, text in sorted(_edits(statement, lines, settings), reverse=True):
             row, column = at

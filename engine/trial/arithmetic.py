@@ -1,7 +1,8 @@
 """The reference's own arithmetic in each precision class, to calibrate the gate. Imports torch.
 
 fp32 is the reference as written with TF32 off. TF32 rounds the operands of every product to ten explicit mantissa bits, as the
-unit does; where a GPU has the unit, what it gives counts as well. Half is the whole model in fp16 and in bf16, whichever errs more.
+unit does; where a GPU has the unit, what it gives counts as well. Half is the whole model in
+fp16 and in bf16, whichever errs more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Python modules under trial: a candidate's ``ModelNew``, and the reference itself as a baseline. Imports torch.
 
-A module gets private copies of the inputs before each call (so that writing to them harms nobody) and its outputs are copied
-to the lent memory afterwards, both outside the claimed time.
+A module is called on private tensors into which the inputs are copied before each call (so that writing to them harms nobody,
+and so that fresh bytes come at addresses it has seen); its outputs are copied to the lent memory afterwards. Neither is timed.
 """
 
 from __future__ import annotations
@@ -77,10 +77,13 @@ class ModuleLauncher:
         self._device = load.device
         self._arguments = load.scalars[2]
         self._is_baseline = load.contract == "baseline"
+        self._private = [torch.empty_like(tensor) for tensor in loan.tensors(0, Role.INPUT)]
 
     def call(self, slot: int) -> Called | Fault:
         lent = self._loan.tensors(slot, Role.INPUT)
-        private = [tensor.clone() for tensor in lent]
+        private = self._private
+        for mine, theirs in zip(private, lent, strict=True):
+            mine.copy_(theirs)
         arguments = _filled(self._arguments, private)
         returned: list[Any] = []
         model = self._model

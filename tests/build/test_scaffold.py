@@ -69,6 +69,7 @@ def get_inputs():
 
 def get_init_inputs():
     return [width]
+
 
 
 if __name__ == "__main__":

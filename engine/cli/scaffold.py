@@ -1,0 +1,69 @@
+"""``espalier scaffold``: a first kernel for a problem, in any dialect and contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine.build import scaffold as writing
+from engine.cli import options as o
+from engine.cli.machine import checked_device, usual_workload
+from engine.cli.output import show
+from engine.cli.running import Teller, drive
+from engine.domain.errors import ProblemError
+from engine.domain.model import Contract, Dialect
+from engine.problem import catalog
+from engine.problem.graph_ir import Unsupported, from_json
+from engine.trial.bench import Assignment, TrialBench
+
+EPILOG = "\b\n" + writing.grammar_help()
+
+
+@click.command(epilog=EPILOG)
+@click.argument("problem")
+@click.option("--dialect", type=click.Choice([d.value for d in Dialect]), help="Default: cuda with a GPU here, else cpp.")
+@click.option("--contract", type=click.Choice([c.value for c in Contract]), help="Default: plan for cuda, host for cpp.")
+@click.option("--empty", is_flag=True, help="Only the frame, with every operand explained: it writes zeros.")
+@o.workload_option
+@click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Write there; default: standard output.")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def scaffold(problem: str, **given: Any) -> None:
+    """Write a correct, naive first kernel for PROBLEM to start from."""
+    found = catalog.find(problem)
+    device = checked_device(None)
+    dialect = Dialect(given["dialect"] or ("cpp" if device == "cpu" else "cuda"))
+    contract = writing.contract_for(dialect, Contract(given["contract"]) if given["contract"] else None)
+    workload = catalog.workload_for(found, given["workload"] or usual_workload("cuda:0" if dialect is Dialect.CUDA else "cpu"))
+    target: Path | None = given["output"]
+    if target is not None and target.exists() and not given["force"]:
+        raise ProblemError(f"{target} is there already: name another file, or overwrite it with --force")
+    teller = Teller()
+
+    async def work() -> str:
+        bench = TrialBench(Assignment(found, workload, "cpu"), lambda _: "")
+        try:
+            teller.say("reading the problem")
+            _, signature = await bench.describe()
+            if given["empty"]:
+                return writing.empty(signature, dialect, contract)
+            teller.say("tracing the reference")
+            graph = Unsupported("") if dialect is Dialect.PYTHON else from_json(await bench.graph())
+            return writing.scaffold(found, workload, signature, graph, dialect, contract)
+        finally:
+            await bench.close()
+
+    try:
+        text = drive(work)
+    finally:
+        teller.moment.clear()
+    if target is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ProblemError(f"{target} cannot be written ({error.strerror}): name another file") from error
+    where = "" if device == "cpu" else " --device cpu" if dialect is Dialect.CPP else ""
+    show([f"{target} written; next: espalier eval {problem} {target}{where} --workload {workload.name}"], err=True)
