@@ -78,7 +78,7 @@ def _say(message: str, status: int) -> int:
 
 
 def _usage(error: click.UsageError) -> str:
-    message = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".").replace(". (", " (")
     path = error.ctx.command_path if error.ctx is not None else "espalier"
     return f"{message[:1].lower()}{message[1:]}: `{path} --help` lists what there is"
 

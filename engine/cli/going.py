@@ -45,7 +45,7 @@ from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome
 def open_session(session: str, device: str | None, mode: str | None, headless: bool, as_json: bool) -> None:
     """Go on with SESSION: its name or its folder. Without a screen, to its end or to a decision of yours."""
     folder = store.resolve(session)
-    if not headless and not as_json and open_face("open", str(folder)):
+    if not headless and not as_json and open_face("open", folder):
         return
     state = store.state_of(folder)
     if state.closed is not None and mode is None:

@@ -75,11 +75,11 @@ def _row(found: Idea) -> list[Span]:
 @click.option("--branch", type=_BRANCH, help="Implementations wanted.")
 @click.option("--approve", is_flag=True, help="Approve it in the same breath.")
 @click.pass_obj
-def add(session: str, title: str, category: str, why: str, predict: float | None, **aim: Any) -> None:
+def add(session: str, /, title: str, category: str, why: str, predict: float | None, **aim: Any) -> None:
     """Add an idea of your own; `espalier seed SESSION KERNEL --idea ID` brings its kernel."""
     text = IdeaText(title, category, why, predict)
     after = submit(session, lambda _: [c.WriteIdea(text, aim["parent"], aim["branch"], aim["approve"])])
-    added = next(reversed(after.ideas.values()))
+    added = tuple(after.ideas.values())[-1]
     state = "approved" if added.status is IdeaStatus.SELECTED else "awaiting a decision"
     show([f"idea {added.id} added, {state}: {one_line(added.text.title)}"])
 
@@ -100,7 +100,7 @@ def approve(session: str, ideas: tuple[str, ...]) -> None:
 @click.option("--parent", metavar="K", help="The kernel it builds on.")
 @click.option("--branch", type=_BRANCH, help="Implementations wanted.")
 @click.pass_obj
-def edit(session: str, idea: str, title: str | None, why: str | None, category: str | None, **aim: Any) -> None:
+def edit(session: str, /, idea: str, title: str | None, why: str | None, category: str | None, **aim: Any) -> None:
     """Change an undecided IDEA; what is not named stays."""
     submit(session, lambda _: [c.EditIdea(idea, title, why, category, aim["parent"], aim["branch"])])
 

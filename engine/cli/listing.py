@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import click
@@ -10,7 +11,7 @@ import click
 from engine.cli import options as o
 from engine.cli.output import show, show_json
 from engine.cli.running import handle
-from engine.domain.model import Dialect, Problem
+from engine.domain.model import Dialect, Number, Problem
 from engine.ideas.playbook import available
 from engine.journal import bank as banks
 from engine.journal import store
@@ -28,23 +29,29 @@ def problems(as_json: bool) -> None:
         return
     rows = [
         [
-            Span(str(row["name"]), Tone.STRONG), Span(str(row["title"])), Span(", ".join(row["workloads"]), Tone.FAINT),
-            Span(", ".join(f"{name}: {counted(n, 'idea')}" for name, n in row["ideas"].items()), Tone.FAINT),
+            Span(one.name, Tone.STRONG), Span(one.title), Span(", ".join(one.workloads), Tone.FAINT),
+            Span(", ".join(f"{name}: {counted(n, 'idea')}" for name, n in one.ideas.items()), Tone.FAINT),
         ]
-        for row in found
+        for one in found
     ]  # fmt: skip
     show(table(rows))
 
 
-def _problem(problem: Problem) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """One problem in a list."""
+
+    name: str
+    title: str
+    workloads: Mapping[str, Mapping[str, Number]]
+    ideas: Mapping[str, int]
+    """Dialect → ideas of the playbook with an implementation in it."""
+
+
+def _problem(problem: Problem) -> Shipped:
     folder = catalog.folder(problem)
     counts = {d.value: available(folder, d).ideas if folder else 0 for d in (Dialect.CPP, Dialect.CUDA)}
-    return {
-        "name": problem.name,
-        "title": problem.title,
-        "workloads": {w.name: dict(w.settings) for w in problem.workloads},
-        "ideas": counts,
-    }
+    return Shipped(problem.name, problem.title, {w.name: w.settings for w in problem.workloads}, counts)
 
 
 @click.command()
@@ -55,7 +62,8 @@ def sessions(as_json: bool) -> None:
     if as_json:
         show_json({"sessions": [_session(one) for one in found]})
         return
-    show(table([_row(one) for one in found]) or [f"no session yet in {store.sessions_root()}: `espalier run softmax` begins one"])
+    nothing = f"no session yet in {store.sessions_root()}: `espalier run softmax` begins one"
+    show(table([_row(one) for one in found]) or [nothing])
 
 
 def _session(one: store.SessionSummary) -> Mapping[str, object]:

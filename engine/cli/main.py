@@ -6,6 +6,7 @@ Loads click and nothing of the rooms, so that ``espalier --help`` answers at onc
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import signal
 import sys
 from collections.abc import Sequence
@@ -92,15 +93,15 @@ def espalier(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def open_face(*arguments: str) -> bool:
-    """Open the terminal face, if it is installed and there is a terminal; ``False`` when it was not opened."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+def open_face(action: str = "home", subject: object = None) -> bool:
+    """Open the terminal face, if it is installed and there is a terminal; ``False`` when it was not opened.
+
+    ``tui.app.main(action, subject)`` is called with ``home`` and nothing, ``new`` and a ``NewSession``, or ``open`` or
+    ``replay`` and a session's folder. It raises like a command does and returns nothing.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or importlib.util.find_spec("tui") is None:
         return False
-    try:
-        app = importlib.import_module("tui.app")
-    except ModuleNotFoundError:
-        return False
-    app.main(list(arguments))
+    importlib.import_module("tui.app").main(action, subject)
     return True
 
 

@@ -23,7 +23,7 @@ from engine.report.text import Line, Span, Tone
 def replay(session: str, headless: bool, story: bool, as_json: bool) -> None:
     """Watch SESSION as it went, or print its tree with --headless. Nothing is run and nothing is written."""
     folder = store.resolve(session)
-    if not headless and not as_json and open_face("replay", str(folder)):
+    if not headless and not as_json and open_face("replay", folder):
         return
     recording = journal.read(folder)
     state = advance(SessionState(), recording.entries)

@@ -85,7 +85,8 @@ def _chosen(state: SessionState, folder: Path, names: str | None, everything: bo
     if names is not None:
         return [kernel_of(state, name.strip(), folder) for name in names.split(",") if name.strip()]
     if not measured:
-        raise SourceError(f"session {folder.name} has no measured kernel to run again: `espalier open {handle(folder)}` goes on")
+        advice = f"`espalier open {handle(folder)}` goes on with it"
+        raise SourceError(f"session {folder.name} has no measured kernel to run again: {advice}")
     if everything:
         return measured
     best = list(queries.ranked(state))[:_USUAL] or measured[:_USUAL]

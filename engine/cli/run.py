@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ Exit status: 0 done, 1 no verified kernel, 2 bad input, 130 interrupted (resume 
 
 @click.command(epilog=EPILOG)
 @click.argument("problem")
-@click.option("--rounds", type=click.IntRange(0, 10_000), default=3, show_default=True, help="Rounds after the first port.")
+@click.option("--rounds", type=_COUNT, default=3, show_default=True, help="Rounds after the first port.")
 @click.option("--ideas", type=click.IntRange(1, 64), default=3, show_default=True, help="Ideas a round.")
 @click.option("--branch", type=click.IntRange(1, 64), default=3, show_default=True, help="Implementations of each idea.")
 @click.option("--beam", type=click.IntRange(1, 64), default=2, show_default=True, help="Best kernels that seed the next round.")
@@ -42,7 +42,8 @@ Exit status: 0 done, 1 no verified kernel, 2 bad input, 130 interrupted (resume 
 @o.tolerance_option
 @click.option("--baseline", type=click.Choice(o.BASELINES), default="eager", show_default=True, help="What speedup is over.")
 @click.option("--baselines", type=o.Names(o.BASELINES), default=(), metavar="NAME,...", help="Further baselines to measure.")
-@click.option("--mode", type=o.Mode(), metavar="ask|ask:SECONDS|autopilot", help="Who approves ideas. Default: autopilot.")
+@click.option("--mode", type=o.Mode(), metavar="ask|ask:SECONDS|autopilot",
+              help="Who approves ideas. Default: autopilot when headless, ask on the screen.")  # fmt: skip
 @click.option("--time", "seconds", type=o.Seconds(), help="Stop after this long.")
 @click.option("--kernels", type=_COUNT, help="Stop at this many kernels.")
 @click.option("--plateau", type=_COUNT, default=3, show_default=True, help="Stop after this many rounds without a new best.")
@@ -61,7 +62,8 @@ def run(problem: str, **given: Any) -> None:
     Without a terminal or with --headless it runs on autopilot with progress lines, and prints the tree of kernels.
     """
     wanted = _wanted(problem, given)
-    if not given["headless"] and not given["as_json"] and open_face("run", problem, *sys.argv[3:]):
+    asked = replace(wanted, mode=given["mode"] or "ask")
+    if not given["headless"] and not given["as_json"] and open_face("new", asked):
         return
     teller = Teller()
     folder: list[Path] = []

@@ -18,7 +18,7 @@ from engine.problem import catalog
 from engine.problem.graph_ir import Unsupported, from_json
 from engine.trial.bench import Assignment, TrialBench
 
-EPILOG = "\b\n" + writing.grammar_help()
+EPILOG = "\b\n" + writing.grammar_help().replace("\n\n", "\n\n\b\n")
 
 
 @click.command(epilog=EPILOG)

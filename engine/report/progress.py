@@ -91,7 +91,9 @@ def _round(event: e.RoundOpened | e.RoundClosed | e.IdeasProposed, state: Sessio
             return line(Span(f"round {number}", Tone.STRONG), f" closed: {counted(len(kernels), 'kernel')}, {good} measured")
         case e.IdeasProposed(number, ideas, from_source):
             if from_source and not ideas and number > 0:
-                return line(Span("nothing more is proposed", Tone.WARN))
+                source = state.opened.settings.source if state.opened else "the source"
+                words = f"nothing more is proposed: {source} has no further idea, and no tunable is left to try"
+                return line(Span(words, Tone.WARN))
             return None
 
 

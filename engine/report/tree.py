@@ -108,6 +108,7 @@ def _remarks(state: SessionState, kernel: Kernel) -> str:
     measured = kernel.measurement
     assert measured is not None
     remarks = [
+        counted(measured.processes, "process pair") if measured.depth == "precise" else "one process",
         "seed" if kernel.seed else "",
         "pinned" if kernel.id in state.pinned else "",
         "pruned" if queries.is_pruned(state, kernel.id) else "",
@@ -164,8 +165,8 @@ def _baseline(state: SessionState, found: Preparation) -> str:
     parts = []
     for key, measured in found.baselines.items():
         parts.append(f"{key} {duration_interval(measured.time_us)}")
-    measured = found.baselines.get(name)
-    conditions = f"; {', '.join(measured.conditions)}" if measured and measured.conditions else ""
+    ranking = found.baselines.get(name)
+    conditions = f"; {', '.join(ranking.conditions)}" if ranking and ranking.conditions else ""
     return f"{'; '.join(parts) or name}; {name} against itself {times(found.same)}{conditions}"
 
 

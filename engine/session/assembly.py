@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from engine.build import toolchain, tunables
-from engine.build.scaffold import contract_for, scaffold
+from engine.build.scaffold import scaffold
 from engine.build.source import KernelSource, classify
 from engine.domain import work as w
 from engine.domain.commands import Command, SeedKernel
@@ -270,7 +270,8 @@ def _ideas(opened: SessionOpened, root: Draft | None) -> IdeaSource:
 
 def _check_free(folder: Path | None) -> None:
     if folder is not None and store.is_session(folder):
-        raise JournalError(f"{folder} already holds a session: `espalier open {folder}` goes on with it, or name another folder")
+        advice = f"`espalier open {folder}` goes on with it, or name another folder"
+        raise JournalError(f"{folder} already holds a session: {advice}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,19 @@ from engine.problem.reference import Reference
 from engine.trial import devices, light
 from engine.trial.calibration import calibrate, make_gate
 from engine.trial.distributions import OWN
-from engine.trial.pairing import KERNEL, OTHER, CacheFlush, Contest, PairTimes, Tally, corroborated, judged_call, run_pair
+from engine.trial.interference import Interference
+from engine.trial.pairing import (
+    KERNEL,
+    OTHER,
+    CacheFlush,
+    Conditions,
+    Contest,
+    PairTimes,
+    Tally,
+    corroborated,
+    judged_call,
+    run_pair,
+)
 from engine.trial.protocol import Candidate, Measured, Open, Prepared, Verified
 from engine.trial.rig import Rig
 from engine.trial.sandbox import bubblewrap_reason
@@ -63,8 +75,11 @@ class Judge:
         self.sandbox_reason = bubblewrap_reason()
         self.confined = self.sandbox_reason is None
         self._seating = Seating(opened.problem, self.device, cold=opened.cold, confined=self.confined)
-        self._flush = CacheFlush(opened.device if opened.cold else "hot", self.device.cache_bytes)
-        self._order = random.Random(0)
+        self._conditions = Conditions(
+            CacheFlush(opened.device if opened.cold else "hot", self.device.cache_bytes),
+            Interference(opened.device),
+            random.Random(0),
+        )
         self._rig: Rig | None = None
         self._holdout_rigs: dict[str, Rig] = {}
         self._peaks: Peaks | None = None
@@ -128,7 +143,7 @@ class Judge:
                 for seat in seats.values():
                     seat.wait_ready(LOAD_S)
                 contest = Contest({}, seats, self._seating.null(rig, "module"))
-                pairs.append(run_pair(rig, contest, _samples(pairs, ranking), self._flush, Tally(), self._order))
+                pairs.append(run_pair(rig, contest, _samples(pairs, ranking), self._conditions, Tally()))
         return pairs
 
     def _as_baselines(self, pairs: Sequence[PairTimes]) -> dict[str, Measurement]:
@@ -167,7 +182,7 @@ class Judge:
             ranking = self._opened.baseline
             baselines = {ranking: self._seating.warm_baseline(rig, ranking)}
             contest = Contest({KERNEL: seat}, baselines, self._seating.null(rig, candidate.contract))
-            pair = run_pair(rig, contest, _SCREEN_SAMPLES, self._flush, own, self._order)
+            pair = run_pair(rig, contest, _SCREEN_SAMPLES, self._conditions, own)
             holdouts = self._verify_holdouts(seat, candidate, say)
         ratio = stats.block_interval(pair.claims(ranking), pair.claims(KERNEL))
         screen = self._measurement("screen", [pair], {ranking: ratio})
@@ -249,7 +264,7 @@ class Judge:
                 contest = Contest(
                     {name: seats[name] for name in judged}, {n: s for n, s in seats.items() if n not in judged}, null
                 )
-                pairs.append(run_pair(rig, contest, _samples(pairs, KERNEL), self._flush, Tally(), self._order))
+                pairs.append(run_pair(rig, contest, _samples(pairs, KERNEL), self._conditions, Tally()))
                 for seat in seats.values():
                     seat.close()
                 if len(pairs) >= _PAIRS[0] and self._settled(pairs, OTHER if other else self._opened.baseline):
@@ -294,7 +309,9 @@ class Judge:
             doubts.append("not corroborated: the judge's clock saw more time than the runner claims")
         if statistics.median(t.idle_us for t in times) > 0.2 * median + 50:
             doubts.append("the device was still busy after the kernel's last event")
-        return self._times(times, depth, len(pairs), ratios, sound=not doubts, conditions=tuple(doubts))
+        disturbed = sum(p.disturbed for p in pairs)
+        said = [f"{disturbed} of {disturbed + len(times)} samples disturbed by other work"] if disturbed else []
+        return self._times(times, depth, len(pairs), ratios, sound=not doubts, conditions=(*doubts, *said))
 
     def _times(
         self, times: Sequence[Timing], depth: str, processes: int, ratios: Mapping[str, Interval], *, sound: bool,

@@ -11,12 +11,13 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from engine.domain.model import FailureKind
+from engine.trial.interference import Interference
 from engine.trial.rig import Findings, Rig
 from engine.trial.seat import Seat, Timing, TrialFailed
 from engine.trial.tolerance import NO_ERROR, Errors
@@ -73,6 +74,8 @@ class PairTimes:
     """Timings of one process pair by contestant, index by index; ``null`` is a call that does nothing, by the same path."""
 
     times: Mapping[str, Sequence[Timing]]
+    disturbed: int = 0
+    """Samples set aside because something else had the processor."""
 
     @property
     def kernel(self) -> Sequence[Timing]:
@@ -108,47 +111,72 @@ def judge_outputs(findings: Findings, tally: Tally, distribution: str) -> None:
         raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}")
 
 
-def run_pair(rig: Rig, contest: Contest, samples: int, flush: CacheFlush, tally: Tally, order: random.Random) -> PairTimes:
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How samples are taken: the flush before each call, who watches for interference, the order of chance."""
+
+    flush: CacheFlush
+    interference: Interference
+    order: random.Random
+
+
+def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, tally: Tally) -> PairTimes:
     """Interleave one process of every contestant. Raises TrialFailed for the faults of those under judgement.
 
     Samples are taken in bursts over the slots: all are filled, then everyone is called on each in an order of chance and judged
     outputs are copied away before anything else may run; then all are judged. So the device is not doing float64 work right
-    before a timed call.
+    before a timed call. Disturbed samples are taken again, within reason.
     """
-    gathered: dict[str, list[Timing]] = {name: [] for name in contest.everyone()}
-    left = WARM_UP + samples
-    while left > 0:
-        burst = order.sample(range(rig.slots), min(rig.slots, left))
+    rows: list[dict[str, Timing]] = []
+    wanted = WARM_UP + samples
+    while len(rows) < wanted or (len(_clean(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples):
+        burst = conditions.order.sample(range(rig.slots), min(rig.slots, max(wanted - len(rows), 2)))
         for slot in burst:
             rig.refill(slot)
-        taken = {slot: _sample(rig, contest, slot, flush, gathered, order) for slot in burst}
+        taken: dict[int, list[Sequence[torch.Tensor]]] = {}
+        for slot in burst:
+            row, taken[slot] = _sample(rig, contest, slot, conditions)
+            rows.append(row)
         for slot, copies in taken.items():
             for outputs in copies:
                 judge_outputs(rig.check(slot, outputs=outputs), tally, "own")
-        left -= len(burst)
-    return PairTimes({name: times[WARM_UP:] for name, times in gathered.items()})
+    counted, clean = rows[WARM_UP:], _clean(rows)
+    kept = clean if len(clean) >= min(samples, _FEWEST) else counted
+    return PairTimes({name: [row[name] for row in kept] for name in contest.everyone()}, len(counted) - len(clean))
+
+
+_PATIENCE = 3
+"""Times the wanted samples that may be taken to get enough undisturbed ones."""
+_FEWEST = 3
+"""Undisturbed samples that are better than all samples."""
+
+
+def _clean(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, Timing]]:
+    return [row for row in rows[WARM_UP:] if not any(t.disturbed for name, t in row.items() if name != NULL)]
 
 
 def _sample(
-    rig: Rig, contest: Contest, slot: int, flush: CacheFlush, gathered: dict[str, list[Timing]], order: random.Random
-) -> list[Sequence[torch.Tensor]]:
-    """Call everyone once on one slot; copies of the judged outputs, taken before they can change."""
+    rig: Rig, contest: Contest, slot: int, conditions: Conditions
+) -> tuple[dict[str, Timing], list[Sequence[torch.Tensor]]]:
+    """Call everyone once on one slot: timings, and copies of the judged outputs taken before they can change."""
+    row: dict[str, Timing] = {}
     copies: list[Sequence[torch.Tensor]] = []
     contestants = list(contest.everyone().items())
-    order.shuffle(contestants)
+    conditions.order.shuffle(contestants)
     for name, seat in contestants:
-        if name not in contest.judged:
-            rig.settle()
-            flush()
-            gathered[name].append(seat.call(slot))
-            continue
-        rig.poison(slot)
-        flush()
-        seat.thaw()
-        gathered[name].append(seat.call(slot))
-        seat.freeze()
-        copies.append(rig.copy_outputs(slot))
-    return copies
+        judged = name in contest.judged
+        if judged:
+            rig.poison(slot)
+            seat.thaw()
+        rig.settle()
+        conditions.flush()
+        conditions.interference.begin()
+        timing = seat.call(slot)
+        row[name] = replace(timing, disturbed=conditions.interference.disturbed(timing.wall_us))
+        if judged:
+            seat.freeze()
+            copies.append(rig.copy_outputs(slot))
+    return row, copies
 
 
 _SHARE = 0.2

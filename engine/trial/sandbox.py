@@ -111,7 +111,10 @@ def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
         "HOME": "/tmp",
         "LANG": "C.UTF-8",
         "OMP_NUM_THREADS": str(threads),
-        # Freed memory is kept: otherwise each call of eager PyTorch pays for fresh pages, and is beaten too easily.
+        # Pinned: two threads of a team on one core spin against each other for whole time slices.
+        "OMP_PROC_BIND": "close",
+        "OMP_PLACES": "threads",
+        # Freed memory is kept (see ``modules.warm_heap``).
         "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
         "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
         "MALLOC_TOP_PAD_": str(64 << 20),

@@ -42,6 +42,8 @@ class Timing:
     claimed_us: float
     wall_us: float
     idle_us: float
+    disturbed: bool = False
+    """Something else had the processor meanwhile."""
 
 
 class Seat:

@@ -69,7 +69,7 @@ def get_inputs():
 
 def get_init_inputs():
     return [width]
-
+\f
 
 
 if __name__ == "__main__":
