@@ -90,6 +90,8 @@ def times(interval: Interval) -> str:
 def _ratio(value: float) -> str:
     if not math.isfinite(value):
         return "∞"
+    if value < 0.1:
+        return digits(value)
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 

@@ -1,0 +1,127 @@
+"""The command line to test with: in this process through its own ``main``, in processes of its own, and with a pretended bench."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import sessions
+
+from engine.cli.ending import LogFile
+from engine.cli.main import main
+from engine.domain import work as w
+from engine.domain.model import Device, Signature
+from engine.problem.graph_ir import Unsupported, to_json
+from engine.session import assembly
+from engine.session.fake import FakeBench
+from engine.trial.bench import Assignment
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How one call of the program ended and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """Standard output as the one object it must be."""
+        return json.loads(self.out)
+
+    def complaint(self) -> str:
+        """The one line of bad input: status 2, nothing on standard output, no traceback."""
+        assert self.status == 2, self
+        assert self.out == ""
+        assert self.err.startswith("espalier: ")
+        assert self.err.count("\n") == 1
+        return self.err
+
+
+Call = Callable[..., Said]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home"
+    monkeypatch.setenv("ESPALIER_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def espalier(home: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
+    """The program in this process."""
+
+    def call(*arguments: object) -> Said:
+        status = main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return Said(status, said.out, said.err)
+
+    before = signal.getsignal(signal.SIGTERM)
+    yield call
+    signal.signal(signal.SIGTERM, before)
+    root = logging.getLogger()
+    for handler in [h for h in root.handlers if isinstance(h, LogFile)]:
+        root.removeHandler(handler)
+
+
+def environment(home: Path, **changes: str) -> Mapping[str, str]:
+    return {**os.environ, "ESPALIER_HOME": str(home), "PYTHONPATH": str(ROOT), **changes}
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "engine.cli", *(str(argument) for argument in arguments)]
+
+
+@pytest.fixture
+def process(home: Path) -> Call:
+    """The program in a process of its own; ``env`` changes its environment, ``before`` stands before its command line."""
+
+    def call(*arguments: object, env: Mapping[str, str] | None = None, before: tuple[str, ...] = ()) -> Said:
+        done = subprocess.run(
+            [*before, *command(*arguments)], env=environment(home, **(env or {})), capture_output=True, text=True,
+            timeout=120, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.fixture
+def recorded(home: Path) -> Path:
+    """The scripted tree of ten kernels, searched to its end with the fake bench, as a session that has a name."""
+    folder = home / "sessions" / "scripted"
+    sessions.whole(folder)
+    return folder
+
+
+class PretendedBench(FakeBench):
+    """What ``assembly`` asks of a ``TrialBench``, answered at once."""
+
+    def __init__(self, assignment: Assignment, store: Callable[[bytes], str]) -> None:
+        super().__init__(store, verifiable=assignment.tolerance != "crfm")
+
+    async def describe(self) -> tuple[Device, Signature]:
+        found = await FakeBench(lambda _: "").prepare(lambda _: None)
+        assert isinstance(found, w.Prepared)
+        return found.device, found.preparation.signature
+
+    async def graph(self) -> str:
+        return to_json(Unsupported("a pretended operator"))
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches that compute nothing: times from a hash, the shipped playbooks as they are. ``--tolerance crfm`` fools the gate."""
+    monkeypatch.setattr(assembly, "TrialBench", PretendedBench)

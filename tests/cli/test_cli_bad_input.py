@@ -1,0 +1,206 @@
+"""Bad input: exactly one clear line on what, which and what to do, exit status 2, and nothing lost."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.conftest import Call, command, environment
+
+from engine.journal.lock import WriterLock
+from engine.trial.sandbox import bubblewrap_reason
+
+REFERENCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        {body}
+
+def get_inputs():
+    return [torch.rand(8, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU here")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "sofmax"), "did you mean softmax"),
+        (("run", "nowhere.py"), "does not exist"),
+        (("run",), "missing argument 'PROBLEM'"),
+        (("run", "softmax", "--bogus"), "no such option '--bogus'"),
+        (("run", "softmax", "--rounds", "none"), "'none' is not a valid integer"),
+        (("run", "softmax", "--rounds", "0"), "0 is not in the range"),
+        (("run", "softmax", "--device", "tpu"), "unknown device 'tpu'"),
+        (("run", "softmax", "--device", "cpu", "--workload", "huge"), "no workload 'huge'"),
+        (("run", "softmax", "--device", "cpu", "--tolerance", "loose"), "'loose' is not one of"),
+        (("run", "softmax", "--device", "cpu", "--baselines", "eager,magic"), "'magic' is unknown"),
+        (("run", "softmax", "--device", "cpu", "--mode", "now"), "no mode"),
+        (("run", "softmax", "--device", "cpu", "--source", "openai:some-model"), "no source of ideas 'openai:some-model'"),
+        (("run", "softmax", "--device", "cpu", "--seed-kernel", "nowhere.cpp"), "no kernel file"),
+        (("fly", "softmax"), "no such command 'fly'"),
+        (("open", "nothing-of-that-name"), "no session"),
+        (("eval", "softmax"), "missing argument 'KERNEL'"),
+        (("eval", "softmax", "nowhere.cpp", "--device", "cpu"), "no kernel file"),
+        (("scaffold", "softmax", "--dialect", "cpp", "--contract", "plan"), "cannot have the contract plan"),
+        (("export", "nothing-of-that-name"), "no session"),
+    ],
+)
+def test_words_that_mean_nothing(espalier: Call, home: Path, arguments: tuple[str, ...], words: str) -> None:
+    assert words in espalier(*arguments).complaint()
+    assert not (home / "sessions").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("empty.cpp", b"", "is empty"),
+        ("blank.cu", b" \n\n", "is empty"),
+        ("binary.cpp", b"\x7fELF\x02\x01\x01\x00\xff\xfe", "is not text"),
+        ("zeros.cpp", b"int x;\x00", "is binary"),
+        ("kernel.f90", b"end program", "no known dialect"),
+        ("nothing.cpp", b"int main() { return 0; }", "no launch()"),
+        ("nothing.cu", b"__global__ void k() {}", "does not say how it is launched"),
+        ("nothing.py", b"class Model: ...", "no `class ModelNew`"),
+        ("tuned.cpp", b'// @tune = 3\nextern "C" void launch() {}', "line 1"),
+    ],
+)
+def test_files_that_are_no_kernel(espalier: Call, tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert words in espalier("eval", "softmax", tmp_path / name, "--json").complaint()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        ("def forward(:", "line 1"),
+        ("class Model: ...\ndef get_init_inputs(): return []\n", "no function get_inputs()"),
+        ("\0\1\2", "binary"),
+    ],
+)
+def test_files_that_are_no_problem(espalier: Call, tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "problem.py").write_text(text)
+    assert words in espalier("run", tmp_path / "problem.py", "--device", "cpu", "--headless").complaint()
+
+
+def test_a_reference_that_raises_is_named_with_its_line(process: Call, home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "raises.py"
+    file.write_text(REFERENCE.format(body="raise ValueError('these shapes\\nare wrong')"))
+    words = process("run", file, "--device", "cpu", "--headless", "--json").complaint()
+    assert f"{file}, line 7" in words
+    assert "ValueError: these shapes are wrong" in words
+    assert not (home / "sessions").exists()
+
+
+def test_without_a_compiler_nothing_is_begun(process: Call, home: Path, tmp_path: Path) -> None:
+    words = process("run", "softmax", "--device", "cpu", "--headless", env={"PATH": str(tmp_path)}).complaint()
+    assert "g++ is missing" in words
+    assert "install" in words
+    assert not (home / "sessions").exists()
+
+
+@no_gpu
+@pytest.mark.parametrize("arguments", [("run", "softmax", "--device", "cuda:0"), ("eval", "softmax", "KERNEL")])
+def test_without_a_gpu_where_one_is_needed(espalier: Call, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    kernel = tmp_path / "kernel.cu"
+    kernel.write_text("// @launch k(x, out) grid(1) block(1)\nextern \"C\" __global__ void k(const float*, float*) {}\n")
+    words = espalier(*(str(kernel) if a == "KERNEL" else a for a in arguments)).complaint()
+    assert "there is no GPU here" in words
+    assert "doctor" in words
+
+
+def test_a_kernel_of_the_other_kind_of_device(espalier: Call, tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.cu"
+    kernel.write_text("// @launch k(x, out) grid(1) block(1)\nextern \"C\" __global__ void k(const float*, float*) {}\n")
+    assert "runs on no CPU" in espalier("eval", "softmax", kernel, "--device", "cpu").complaint()
+
+
+def test_a_folder_that_holds_a_session_is_not_used_for_another(espalier: Call, recorded: Path) -> None:
+    before = (recorded / "journal.jsonl").read_bytes()
+    words = espalier("run", "softmax", "--device", "cpu", "--session", recorded).complaint()
+    assert "already holds a session" in words
+    assert "espalier open" in words
+    assert (recorded / "journal.jsonl").read_bytes() == before
+
+
+def test_a_session_from_a_newer_version(espalier: Call, recorded: Path) -> None:
+    journal = recorded / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b'{"v":1,', b'{"v":99,', 1))
+    before = journal.read_bytes()
+    for arguments in (("replay", "scripted", "--headless"), ("pin", "scripted", "k1"), ("open", "scripted"), ("step", "scripted")):
+        assert "newer" in espalier(*arguments).complaint()
+    assert journal.read_bytes() == before
+
+
+def test_two_processes_on_one_session(process: Call, recorded: Path) -> None:
+    lock = WriterLock(recorded)
+    try:
+        for arguments in (("pin", recorded, "k1"), ("step", recorded)):
+            assert "being written by process" in process(*arguments).complaint()
+        assert process("replay", recorded, "--headless").status == 0
+    finally:
+        lock.release()
+
+
+@pytest.mark.skipif(bubblewrap_reason() is not None, reason="bubblewrap makes the file system read-only")
+def test_a_read_only_session(process: Call, recorded: Path) -> None:
+    prison = ("bwrap", "--ro-bind", "/", "/", "--dev", "/dev")
+    for arguments in (("note", recorded, "hello"), ("step", recorded)):
+        words = process(*arguments, before=prison).complaint()
+        assert "cannot be written" in words
+        assert "copy it" in words
+    assert process("replay", recorded, "--headless", before=prison).status == 0
+
+
+def test_a_full_disk_loses_nothing(home: Path, recorded: Path) -> None:
+    journal = recorded / "journal.jsonl"
+    before = journal.read_bytes()
+    size = len(before) + 100
+
+    def small_files_only() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    done = subprocess.run(
+        command("note", recorded, "x" * 1000), env=environment(home), capture_output=True, text=True, check=False,
+        preexec_fn=small_files_only,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("espalier: ")
+    assert done.stderr.count("\n") == 1
+    assert "cannot be written" in done.stderr
+    assert journal.read_bytes() == before
+
+
+def test_a_fault_of_the_program_is_one_line_and_a_log(espalier: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault() -> None:
+        raise ZeroDivisionError("by nought")
+
+    monkeypatch.setattr("engine.problem.catalog.shipped", fault)
+    said = espalier("problems")
+    assert said.status == 1
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    log = home / "state" / "espalier.log"
+    assert str(log) in said.err
+    assert "ZeroDivisionError: by nought" in log.read_text()
+    assert "Traceback" in log.read_text()
+
+
+def test_colour_is_for_terminals_that_want_it() -> None:
+    code = "from engine.cli.output import colourful; import sys; sys.stdout.isatty = lambda: True; print(colourful(sys.stdout))"
+    for changes, expected in (({}, "True"), ({"NO_COLOR": "1"}, "False"), ({"TERM": "dumb"}, "False")):
+        env = {**environment(Path("/nowhere")), "TERM": "xterm", **changes}
+        if "NO_COLOR" not in changes:
+            env.pop("NO_COLOR", None)
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected

@@ -1,0 +1,118 @@
+"""Lists, doctor, export, help: what they print, and that nothing heavy is loaded for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import click
+import pytest
+from cli.conftest import ROOT, Call, command, environment
+
+from engine.cli.main import SECTIONS, Commands, espalier as program
+from engine.problem import catalog
+
+
+def test_problems_are_listed_with_their_ideas(espalier: Call) -> None:
+    found = {row["name"]: row for row in espalier("problems", "--json").json()["problems"]}
+    assert set(found) == set(catalog.shipped_names())
+    for row in found.values():
+        assert list(row) == ["name", "title", "workloads", "ideas"]
+        assert {"full", "small"} <= row["workloads"].keys()
+        assert row["ideas"]["cpp"] >= 4
+        assert row["ideas"]["cuda"] >= 4
+    assert "softmax" in espalier("problems").out
+
+
+def test_sessions_are_listed_and_an_unreadable_one_says_why(espalier: Call, recorded: Path) -> None:
+    broken = recorded.parent / "broken"
+    broken.mkdir()
+    (broken / "journal.jsonl").write_text("not a journal\n{}\n")
+    rows = {row["name"]: row for row in espalier("sessions", "--json").json()["sessions"]}
+    assert rows["scripted"]["status"] == "closed"
+    assert rows["scripted"]["best"]["speedup"]["baseline"] == "eager"
+    assert rows["broken"]["status"] == "unreadable"
+    assert rows["broken"]["reason"]
+    assert "unreadable" in espalier("sessions").out
+
+
+def test_doctor_says_of_each_thing_what_to_do(espalier: Call) -> None:
+    found = espalier("doctor", "--json").json()
+    names = [check["name"] for check in found["checks"]]
+    for name in ("python", "torch", "g++", "nvcc", "gpu", "bubblewrap", "sanitizer cpp", "cache", "sessions"):
+        assert name in names
+    for check in found["checks"]:
+        assert check["ok"] or check["remedy"], check
+    assert found["ok"] == all(check["ok"] for check in found["checks"])
+
+
+def test_doctor_finds_no_compiler_where_there_is_none(process: Call, tmp_path: Path) -> None:
+    said = process("doctor", "--json", env={"PATH": str(tmp_path)})
+    checks = {check["name"]: check for check in said.json()["checks"]}
+    assert not checks["g++"]["ok"]
+    assert "install" in checks["g++"]["remedy"]
+    assert not checks["bubblewrap"]["ok"]
+
+
+def test_a_session_is_exported_as_a_bundle_and_as_data(espalier: Call, recorded: Path, tmp_path: Path) -> None:
+    assert espalier("export", "scripted", "--format", "bundle", "-o", tmp_path / "s.tar.gz").status == 0
+    with tarfile.open(tmp_path / "s.tar.gz") as archive:
+        assert "journal.jsonl" in archive.getnames()
+    assert espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json").status == 0
+    assert json.loads((tmp_path / "s.json").read_text())["kernels"] == 10
+    assert "is there already" in espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json").complaint()
+    assert espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json", "--force").status == 0
+
+
+def test_alone_and_without_a_terminal_it_prints_the_help(process: Call) -> None:
+    said = process()
+    assert said.status == 0
+    for section in SECTIONS.values():
+        for name in section:
+            assert f"\n  {name} " in said.out
+
+
+@pytest.mark.parametrize("name", [name for section in SECTIONS.values() for name in section])
+def test_every_command_in_the_table_is_there_and_has_help(espalier: Call, name: str) -> None:
+    said = espalier(name, "--help")
+    assert said.status == 0
+    assert said.out.startswith(f"Usage: espalier {name} ")
+
+
+def test_the_table_of_commands_and_the_commands_agree() -> None:
+    assert isinstance(program, Commands)
+    context = click.Context(program)
+    for name in program.list_commands(context):
+        found = program.get_command(context, name)
+        assert found is not None
+        assert found.name == name
+
+
+HEAVY = ("torch", "numpy", "openai", "google.genai", "textual", "rich")
+
+
+def test_no_module_of_the_command_line_loads_torch_or_a_model_library() -> None:
+    modules = sorted(f"engine.cli.{path.stem}" for path in (ROOT / "engine/cli").glob("*.py") if path.stem != "__main__")
+    code = f"import importlib, sys; [importlib.import_module(m) for m in {modules}]; print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_entry_point_loads_no_room() -> None:
+    code = "import sys, engine.cli.main; print(sorted(m for m in sys.modules if m.startswith('engine.')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "engine.domain.model" not in done.stdout
+    assert "engine.session" not in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_trouble(home: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command("problems"), env=environment(home), stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert done.stderr == b""
+    assert done.returncode == 141

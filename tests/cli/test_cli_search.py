@@ -1,0 +1,145 @@
+"""run, open, step and replay over a bench that pretends: shapes, exit statuses, and who decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli.conftest import Call
+
+from engine.journal import store
+
+TINY = ("--rounds", "1", "--ideas", "1", "--branch", "1", "--device", "cpu", "--headless")
+BEST = {"kernel": str, "idea": str, "speedup": dict}
+OBJECT = {"session": str, "problem": str, "device": str, "rounds": int, "kernels": int, "verified": int, "best": dict}
+
+
+def check_object(found: dict[str, object]) -> None:
+    """The object of DESIGN section 6, to the letter."""
+    assert {name: type(value) for name, value in found.items()} == OBJECT
+    best = found["best"]
+    assert isinstance(best, dict)
+    assert {name: type(value) for name, value in best.items()} == BEST
+    assert list(best["speedup"]) == ["value", "low", "high", "baseline"]
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_run_ends_with_its_tree_and_says_what_a_sceptic_asks(espalier: Call, home: Path) -> None:
+    said = espalier("run", "softmax", *TINY)
+    assert said.status == 0
+    for words in ("k1 First port", "★", "gate", "null models refused", "baseline", "eager against itself", "sandbox",
+                  "light", "95% interval", "host contract", "next"):  # fmt: skip
+        assert words in said.out, words
+    assert str(home / "sessions" / "softmax-") in said.out
+    for words in ("round 0 opened", "k1 built", "k1 verified", "leads now", "round 1 closed", "session ends"):
+        assert words in said.err, words
+    assert "\x1b" not in said.out + said.err
+
+
+@pytest.mark.usefixtures("pretended")
+def test_run_and_replay_print_the_same_object(espalier: Call, tmp_path: Path) -> None:
+    said = espalier("run", "softmax", *TINY, "--json", "--session", tmp_path / "mine")
+    assert said.status == 0
+    check_object(said.json())
+    assert said.json()["session"] == str(tmp_path / "mine")
+    assert said.json()["rounds"] == 1
+    again = espalier("replay", tmp_path / "mine", "--headless", "--json")
+    assert again.json() == said.json()
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_step_is_one_more_round_even_past_the_limit(espalier: Call, tmp_path: Path) -> None:
+    espalier("run", "softmax", *TINY, "--session", tmp_path / "s")
+    said = espalier("step", tmp_path / "s", "--json")
+    assert said.status == 0
+    assert said.json()["rounds"] == 2
+    assert said.json()["awaiting"] == []
+    assert store.state_of(tmp_path / "s").limits.rounds == 2
+
+
+@pytest.mark.usefixtures("pretended")
+def test_in_mode_ask_a_run_stops_at_the_gate_and_step_goes_through_it(espalier: Call, tmp_path: Path) -> None:
+    said = espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")
+    assert said.status == 0
+    assert "awaiting you on 1 ideas" in said.out
+    assert "approve" in said.out
+    asked = espalier("step", tmp_path / "s", "--ask", "--json")
+    assert asked.json()["awaiting"] == ["i2"]
+    done = espalier("step", tmp_path / "s")
+    assert done.status == 0
+    assert "ended: 1 of 1 rounds done" in done.out
+
+
+@pytest.mark.usefixtures("pretended")
+def test_open_goes_on_to_the_end_and_prints_what_has_ended(espalier: Call, tmp_path: Path) -> None:
+    espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")
+    said = espalier("open", tmp_path / "s", "--mode", "autopilot", "--json")
+    check_object(said.json())
+    assert "mode autopilot" in said.err
+    ended = espalier("open", tmp_path / "s")
+    assert ended.status == 0
+    assert ended.err == ""
+    assert "ended: 1 of 1 rounds done" in ended.out
+
+
+@pytest.mark.usefixtures("pretended")
+def test_several_seeds_and_another_baseline_are_taken(espalier: Call, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.cpp").write_text(f'// {name}\nextern "C" void launch(const float*, float*, void*) {{}}\n')
+    seeds = ("--seed-kernel", tmp_path / "a.cpp", "--seed-kernel", tmp_path / "b.cpp")
+    said = espalier("run", "softmax", *TINY, *seeds, "--strategy", "sequential", "--session", tmp_path / "s")
+    assert said.status == 0
+    state = store.state_of(tmp_path / "s")
+    assert [k.name for k in state.kernels.values() if k.seed] == ["a.cpp", "b.cpp"]
+    assert state.opened is not None
+    assert state.opened.settings.strategy == "sequential"
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_search_without_a_verified_kernel_ends_with_1(espalier: Call, tmp_path: Path) -> None:
+    (tmp_path / "bad.cpp").write_text('// FAKE: mismatch\nextern "C" void launch(const float*, float*, void*) {}\n')
+    problem = tmp_path / "plain.py"
+    problem.write_text("class Model: ...\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n")
+    said = espalier("run", problem, *TINY, "--seed-kernel", tmp_path / "bad.cpp", "--json")
+    assert said.status == 1
+    assert said.json()["best"] is None
+    assert said.json()["verified"] == 0
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_problem_that_cannot_be_verified_is_refused_unless_that_is_accepted(espalier: Call) -> None:
+    refused = espalier("run", "softmax", *TINY, "--tolerance", "crfm")
+    assert refused.status == 2
+    assert refused.out == ""
+    assert "not verifiable" in refused.err.splitlines()[-1]
+    assert "k1" not in refused.err
+    accepted = espalier("run", "softmax", *TINY, "--tolerance", "crfm", "--accept-unverifiable")
+    assert accepted.status == 0
+    assert "NOT VERIFIABLE" in accepted.out
+
+
+@pytest.mark.usefixtures("pretended")
+def test_without_a_first_port_and_without_a_seed_nothing_is_begun(espalier: Call, home: Path, tmp_path: Path) -> None:
+    problem = tmp_path / "plain.py"
+    problem.write_text("class Model: ...\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n")
+    words = espalier("run", problem, *TINY).complaint()
+    assert "a pretended operator" in words
+    assert "--seed-kernel" in words
+    assert not (home / "sessions").exists()
+
+
+def test_a_recorded_session_is_told_line_by_line(espalier: Call, recorded: Path) -> None:
+    said = espalier("replay", "scripted", "--headless", "--story")
+    assert said.status == 0
+    assert "round 2 opened, from k2, k3" in said.out
+    assert "k4 mismatch: planted: mismatch" in said.out
+    assert said.out.index("session ends") < said.out.index("★")
+
+
+def test_a_recording_with_a_torn_end_is_shown_without_it(espalier: Call, recorded: Path) -> None:
+    with (recorded / "journal.jsonl").open("ab") as file:
+        file.write(b'{"v":1,"se')
+    said = espalier("replay", recorded, "--headless", "--json")
+    assert said.status == 0
+    check_object(said.json())
+    assert "cut short" in said.err
