@@ -46,12 +46,12 @@ def log_file() -> Path:
     return folder / "espalier.log"
 
 
-def guarded(work: Callable[[], int | None]) -> int:
+def guarded(work: Callable[[], None]) -> int:
     """Run ``work`` and turn however it ends into an exit status and at most one line on standard error."""
     try:
-        status = work() or DONE
+        work()
         sys.stdout.flush()
-        return status
+        return DONE
     except Ended as ended:
         return _say(ended.message, ended.status) if ended.message else ended.status
     except click.exceptions.Exit as left:

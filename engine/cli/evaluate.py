@@ -150,9 +150,7 @@ def _verdict(wanted: _Wanted, bench: Table, tried: Tried) -> v.Verdict:
     return v.verdict(subject, tried.verification, tried.final, seconds)
 
 
-def _lines(
-    tries: list[tuple[dict[str, int], v.Verdict, Tried]], best: v.Verdict, tried: Tried, bench: Table
-) -> list[Line]:
+def _lines(tries: list[tuple[dict[str, int], v.Verdict, Tried]], best: v.Verdict, tried: Tried, bench: Table) -> list[Line]:
     found = v.lines(best, tried.verification, tried.measurement, bench.preparation)
     if len(tries) > 1:
         rows = v.variant_rows([(tunables(chosen), one) for chosen, one, _ in tries])

@@ -109,7 +109,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``espalier`` and return its exit status: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     signal.signal(signal.SIGTERM, _terminated)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    return ending.guarded(lambda: espalier.main(given, prog_name="espalier", standalone_mode=False))
+    return ending.guarded(lambda: _call(given))
+
+
+def _call(arguments: list[str]) -> None:
+    """What ``espalier.main`` does, less its own ideas of how a program ends."""
+    with espalier.make_context("espalier", arguments) as context:
+        espalier.invoke(context)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

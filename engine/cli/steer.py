@@ -179,5 +179,3 @@ def limits(session: str, **given: Any) -> None:
 def _limit_lines(found: Limits) -> list[Line]:
     values = [(name, getattr(found, name)) for name in _NAMES]
     return fields((name, Span("none" if value is None else f"{value:g}")) for name, value in values)
-
-

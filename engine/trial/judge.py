@@ -111,6 +111,8 @@ class Judge:
             baselines = self._as_baselines(pairs)
             for reference in self.holdouts:
                 self._holdout_rig(reference.workload)
+            self._seating.warm_baseline(rig, self._opened.baseline)
+            self._seating.null(rig, "host")
         preparation = Preparation(
             self.signature, gate, baselines, same, least.floor_us, least.bound, ceilings, least.bytes_moved,
             "bubblewrap" if self.confined else "limits", notes,

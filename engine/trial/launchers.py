@@ -51,8 +51,10 @@ class Loan:
         return {operand.name: self.memory(operand).pointer(operand) for operand in self.of(slot, *_ABI)}
 
 
-_AHEAD_US = 100.0
-"""How long the device is kept busy before the clock starts, so that the host has enqueued the call by then."""
+_AHEAD = 3
+"""Further flushes before the clock starts (about 30 us each on an H200): the device is kept busy until the host has enqueued
+the call, so that event time is device time. A spinning kernel would do the same, but loading one costs each fresh process a
+just-in-time compilation."""
 
 Timed = Callable[[Callable[[], Any]], Called | Fault]
 """Runs a piece of work once and times it on the device it runs on."""
@@ -68,7 +70,9 @@ def timer(device: str, *, cold: bool) -> Timed:
     stopwatch = timing.Stopwatch(driver.Context.open(int(device.partition(":")[2] or 0)))
 
     def timed(work: Callable[[], Any]) -> Called | Fault:
-        sample = stopwatch.sample(work, cold=cold, hold_us=_AHEAD_US)
+        for _ in range(_AHEAD if cold else 0):
+            stopwatch.flush()
+        sample = stopwatch.sample(work, cold=cold)
         if isinstance(sample, LaunchFault):
             return Fault("crashed", sample.text)
         return Called(sample.event_us, sample.wall_us, sample.idle_us)

@@ -167,14 +167,14 @@ def _sample(
         judged = name in contest.judged
         if judged:
             rig.poison(slot)
-            seat.thaw()
+        seat.thaw()
         rig.settle()
         conditions.flush()
         conditions.interference.begin()
         timing = seat.call(slot)
         row[name] = replace(timing, disturbed=conditions.interference.disturbed(timing.wall_us))
+        seat.freeze()
         if judged:
-            seat.freeze()
             copies.append(rig.copy_outputs(slot))
     return row, copies
 

@@ -95,6 +95,18 @@ def _confined(command: Sequence[str], device: str) -> list[str]:
     return [*argv, "--chdir", "/tmp", "--", *command]
 
 
+_STEADY = {
+    # Pinned: two threads of a team on one core spin against each other for whole time slices.
+    "OMP_PROC_BIND": "close",
+    "OMP_PLACES": "threads",
+    # Freed memory is kept (see ``modules.warm_heap``).
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+"""What makes times on a CPU repeat. Not for a GPU's runners: pinned to one core, their contexts would be made one by one."""
+
+
 def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
     """What a host may see of the environment: nothing that could hold a key."""
     kept = {
@@ -111,13 +123,6 @@ def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
         "HOME": "/tmp",
         "LANG": "C.UTF-8",
         "OMP_NUM_THREADS": str(threads),
-        # Pinned: two threads of a team on one core spin against each other for whole time slices.
-        "OMP_PROC_BIND": "close",
-        "OMP_PLACES": "threads",
-        # Freed memory is kept (see ``modules.warm_heap``).
-        "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-        "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
-        "MALLOC_TOP_PAD_": str(64 << 20),
         "ESPALIER_DEVICE": device,
         "CUDA_MODULE_LOADING": "LAZY",
         "CUDA_CACHE_DISABLE": "1",
@@ -125,6 +130,7 @@ def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
         "TRITON_CACHE_DIR": "/tmp/triton",
         "TORCH_EXTENSIONS_DIR": "/tmp/extensions",
         **({"ESPALIER_ALONE": "1"} if alone else {}),
+        **(_STEADY if device == "cpu" else {}),
     }
 
 

@@ -49,10 +49,13 @@ class Timing:
 class Seat:
     """A runner between its spawn and its reaping. Use as a context manager: it is reaped whatever happens."""
 
-    def __init__(self, host: Host, *, seconds: float, trusted: bool = False) -> None:
+    def __init__(self, host: Host, *, seconds: float, trusted: bool = False, freezes: bool | None = None) -> None:
+        """``trusted``: its faults are the machine's or the reference's. ``freezes``: whether it can be frozen; by default only
+        what is not trusted."""
         self._host = host
         self._seconds = seconds
         self._trusted = trusted
+        self._freezes = not trusted if freezes is None else freezes
         self._runner: RunnerHandle | None = host.spawn()
 
     def load(self, load: Load, fds: list[int]) -> None:
@@ -109,11 +112,11 @@ class Seat:
 
     def freeze(self) -> None:
         """Nothing of the candidate's runs until ``thaw``; a trusted runner (the baseline) is left alone."""
-        if self._runner is not None and not self._trusted:
+        if self._runner is not None and self._freezes:
             self._host.freeze(self._runner)
 
     def thaw(self) -> None:
-        if self._runner is not None and not self._trusted:
+        if self._runner is not None and self._freezes:
             self._host.thaw(self._runner)
 
     def _failed(self, kind: FailureKind, reason: str, log: str = "") -> Exception:

@@ -37,13 +37,14 @@ class Seating:
         self._candidates = Host(device.label, device.units, confined=confined)
         self._rivals = Host(device.label, device.units, confined=confined)
         self._baselines = Host(device.label, device.units, confined=confined)
+        self._idlers = Host(device.label, device.units, confined=confined)
         self._nulls: dict[str, Seat] = {}
         self._warm: dict[str, Seat] = {}
         self._calls: dict[int, tuple[Any, ...]] = {}
 
     def close(self) -> None:
         """End every process of the trial."""
-        for host in (self._candidates, self._rivals, self._baselines):
+        for host in (self._candidates, self._rivals, self._baselines, self._idlers):
             host.close()
 
     def kernel(self, *, rival: bool = False) -> Seat:
@@ -82,11 +83,11 @@ class Seating:
         return seat
 
     def null(self, rig: Rig, contract: str) -> Seat:
-        """A runner that does nothing through the same path: what a call costs beside the kernel."""
+        """A runner that does nothing through the same path, frozen in between like a kernel's: what a call costs beside it."""
         kind = "module" if contract == "module" else "native"
         seat = self._nulls.get(kind)
         if seat is None or not seat.alive:
-            seat = self._nulls[kind] = Seat(self._baselines, seconds=CALL_S, trusted=True)
+            seat = self._nulls[kind] = Seat(self._idlers, seconds=CALL_S, trusted=True, freezes=True)
             load, fds = self._load(rig, contract="null", baseline=kind)
             seat.load(load, fds)
             seat.wait_ready(LOAD_S)

@@ -1,20 +1,16 @@
-"""The command line to test with: in this process through its own ``main``, in processes of its own, and with a pretended bench."""
+"""The command line to test with: through its own ``main``, in processes of its own, and over a pretended bench."""
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import sessions
+from support.program import Call, Said, command, environment
 
 from engine.cli.ending import LogFile
 from engine.cli.main import main
@@ -24,32 +20,6 @@ from engine.problem.graph_ir import Unsupported, to_json
 from engine.session import assembly
 from engine.session.fake import FakeBench
 from engine.trial.bench import Assignment
-
-ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """How one call of the program ended and what it said."""
-
-    status: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        """Standard output as the one object it must be."""
-        return json.loads(self.out)
-
-    def complaint(self) -> str:
-        """The one line of bad input: status 2, nothing on standard output, no traceback."""
-        assert self.status == 2, self
-        assert self.out == ""
-        assert self.err.startswith("espalier: ")
-        assert self.err.count("\n") == 1
-        return self.err
-
-
-Call = Callable[..., Said]
 
 
 @pytest.fixture
@@ -74,14 +44,6 @@ def espalier(home: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
     root = logging.getLogger()
     for handler in [h for h in root.handlers if isinstance(h, LogFile)]:
         root.removeHandler(handler)
-
-
-def environment(home: Path, **changes: str) -> Mapping[str, str]:
-    return {**os.environ, "ESPALIER_HOME": str(home), "PYTHONPATH": str(ROOT), **changes}
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "engine.cli", *(str(argument) for argument in arguments)]
 
 
 @pytest.fixture
@@ -123,5 +85,5 @@ class PretendedBench(FakeBench):
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches that compute nothing: times from a hash, the shipped playbooks as they are. ``--tolerance crfm`` fools the gate."""
+    """Searches that compute nothing: times from a hash, playbooks as they ship. ``--tolerance crfm`` fools the gate."""
     monkeypatch.setattr(assembly, "TrialBench", PretendedBench)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.conftest import Call, command, environment
+from support.program import Call, command, environment
 
 from engine.journal.lock import WriterLock
 from engine.trial.sandbox import bubblewrap_reason
@@ -113,7 +113,7 @@ def test_without_a_compiler_nothing_is_begun(process: Call, home: Path, tmp_path
 @pytest.mark.parametrize("arguments", [("run", "softmax", "--device", "cuda:0"), ("eval", "softmax", "KERNEL")])
 def test_without_a_gpu_where_one_is_needed(espalier: Call, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     kernel = tmp_path / "kernel.cu"
-    kernel.write_text("// @launch k(x, out) grid(1) block(1)\nextern \"C\" __global__ void k(const float*, float*) {}\n")
+    kernel.write_text('// @launch k(x, out) grid(1) block(1)\nextern "C" __global__ void k(const float*, float*) {}\n')
     words = espalier(*(str(kernel) if a == "KERNEL" else a for a in arguments)).complaint()
     assert "there is no GPU here" in words
     assert "doctor" in words
@@ -121,7 +121,7 @@ def test_without_a_gpu_where_one_is_needed(espalier: Call, tmp_path: Path, argum
 
 def test_a_kernel_of_the_other_kind_of_device(espalier: Call, tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.cu"
-    kernel.write_text("// @launch k(x, out) grid(1) block(1)\nextern \"C\" __global__ void k(const float*, float*) {}\n")
+    kernel.write_text('// @launch k(x, out) grid(1) block(1)\nextern "C" __global__ void k(const float*, float*) {}\n')
     assert "runs on no CPU" in espalier("eval", "softmax", kernel, "--device", "cpu").complaint()
 
 
@@ -137,7 +137,12 @@ def test_a_session_from_a_newer_version(espalier: Call, recorded: Path) -> None:
     journal = recorded / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b'{"v":1,', b'{"v":99,', 1))
     before = journal.read_bytes()
-    for arguments in (("replay", "scripted", "--headless"), ("pin", "scripted", "k1"), ("open", "scripted"), ("step", "scripted")):
+    for arguments in (
+        ("replay", "scripted", "--headless"),
+        ("pin", "scripted", "k1"),
+        ("open", "scripted"),
+        ("step", "scripted"),
+    ):
         assert "newer" in espalier(*arguments).complaint()
     assert journal.read_bytes() == before
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 import pytest
-from cli.conftest import ROOT, Call, command, environment
+from support.program import ROOT, Call, command, environment
 
-from engine.cli.main import SECTIONS, Commands, espalier as program
+from engine.cli.main import SECTIONS, Commands
+from engine.cli.main import espalier as program
 from engine.problem import catalog
 
 
@@ -97,9 +98,9 @@ HEAVY = ("torch", "numpy", "openai", "google.genai", "textual", "rich")
 
 def test_no_module_of_the_command_line_loads_torch_or_a_model_library() -> None:
     modules = sorted(f"engine.cli.{path.stem}" for path in (ROOT / "engine/cli").glob("*.py") if path.stem != "__main__")
-    code = f"import importlib, sys; [importlib.import_module(m) for m in {modules}]; print([m for m in {HEAVY} if m in sys.modules])"
+    code = f"import importlib, sys; [importlib.import_module(m) for m in {modules}]; print(set({HEAVY}) & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "set()"
 
 
 def test_the_entry_point_loads_no_room() -> None:

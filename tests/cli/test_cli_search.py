@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli.conftest import Call
+from support.program import Call
 
 from engine.journal import store
 

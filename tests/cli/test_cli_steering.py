@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli.conftest import Call
+from support.program import Call
 
 from engine.domain.state import IdeaStatus, SessionState, Stage
 from engine.journal import store
@@ -19,7 +19,9 @@ def state(folder: Path) -> SessionState:
 
 def test_ideas_are_added_listed_edited_approved_rejected_and_parked(espalier: Call, recorded: Path) -> None:
     first = f"i{state(recorded).next_idea}"
-    added = espalier("idea", "scripted", "add", "Use wider loads", "--why", "memory binds", "--predict", "1.5", "--parent", "k2")
+    added = espalier(
+        "idea", "scripted", "add", "Use wider loads", "--why", "memory binds", "--predict", "1.5", "--parent", "k2"
+    )
     assert added.status == 0
     assert first in added.out
     assert f"{first}  round 4  on k2  awaiting  Use wider loads" in espalier("idea", "scripted", "list", "--waiting").out

@@ -1,0 +1,275 @@
+"""The program in earnest on a small problem: real compiler, real judge, real sandbox. Times are not looked at, verdicts are."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.program import Said, command, environment
+
+PROBLEM = '''
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    """A row of weights and a threshold."""
+
+    def __init__(self, width):
+        super(Model, self).__init__()
+        self.weight = nn.Parameter(torch.randn(width))
+
+    def forward(self, x, floor):
+        return torch.relu(x * self.weight - floor)
+
+
+rows = 32
+width = 500
+
+
+def get_inputs():
+    return [torch.randn(rows, width), 0.25]
+
+
+def get_init_inputs():
+    return [width]
+'''
+RIGHT = """#include "problem.h"
+// @tune STEP = 1, 2
+extern "C" void launch(const x_t* x, const weight_t* weight, out_t* out, void*)
+{
+    for (long i = 0; i < X_NUMEL; ++i) {
+        const float v = x[i] * weight[i % X_DIM1] - 0.25f;
+        out[i] = v > 0.0f ? v : 0.0f;
+    }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    value: float
+    low: float
+    high: float
+
+
+class Device(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    arch: str
+
+
+class Checked(msgspec.Struct, forbid_unknown_fields=True):
+    policy: str
+    trials: int
+    rel_fro: float
+    max_abs: float
+    precision_class: str
+
+
+class Times(msgspec.Struct, forbid_unknown_fields=True):
+    median: float
+    low: float
+    high: float
+    samples: int
+
+
+class Light(msgspec.Struct, forbid_unknown_fields=True):
+    bound: str
+    floor_us: float
+    fraction: float
+
+
+class Seconds(msgspec.Struct, forbid_unknown_fields=True):
+    build: float
+    verify: float | None
+    measure: float | None
+
+
+class Against(msgspec.Struct, forbid_unknown_fields=True):
+    kernel: str
+    speedup: Numbers
+    difference: str
+    processes: int
+
+
+class Verdict(msgspec.Struct, forbid_unknown_fields=True):
+    """The object of DESIGN section 6, to the letter; ``against`` only where it was asked for."""
+
+    problem: str
+    kernel: str
+    dialect: str
+    contract: str
+    device: Device
+    workload: str
+    status: str
+    reason: str | None
+    verification: Checked | None
+    time_us: Times | None
+    speedup: dict[str, Numbers | None]
+    speed_of_light: Light | None
+    sandbox: str
+    seconds: Seconds
+    against: Against | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with the problem, kernels and one session searched in it."""
+
+    folder: Path
+    searched: Said
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return environment(self.folder / "home")
+
+    @property
+    def session(self) -> Path:
+        return self.folder / "session"
+
+    def call(self, *arguments: object) -> Said:
+        done = subprocess.run(
+            command(*arguments), env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+
+SMALL = ("--device", "cpu", "--headless", "--rounds", "1", "--ideas", "1", "--branch", "1")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("real")
+    (folder / "shrink.py").write_text(PROBLEM)
+    (folder / "right.cpp").write_text(RIGHT)
+    bare = Place(folder, Said(0, "", ""))
+    return Place(folder, bare.call("run", "shrink.py", *SMALL, "--session", "session", "--json"))
+
+
+def test_a_problem_without_a_playbook_gets_a_first_port_and_a_tree(place: Place) -> None:
+    assert place.searched.status == 0, place.searched.err
+    found = place.searched.json()
+    assert (found["problem"], found["device"], found["rounds"], found["kernels"], found["verified"]) == (
+        "shrink",
+        "cpu",
+        1,
+        1,
+        1,
+    )
+    assert found["best"]["kernel"] == "k1"
+    assert found["best"]["idea"] == "First port"
+    assert "nothing more is proposed" in place.searched.err
+    again = place.call("replay", "session", "--headless", "--json")
+    assert again.json() == found
+
+
+def test_a_right_kernel_is_measured_and_another_is_compared_with_it(place: Place) -> None:
+    said = place.call("eval", "shrink.py", "right.cpp", "--json", "--tune", "STEP=2", "--against", "right.cpp")
+    assert said.status == 0, said.out + said.err
+    found = msgspec.json.decode(said.out, type=Verdict)
+    assert (found.problem, found.kernel, found.dialect, found.contract) == ("shrink", "right.cpp", "cpp", "host")
+    assert (found.status, found.reason, found.workload) == ("measured", None, "full")
+    assert found.verification is not None
+    assert found.verification.precision_class == "fp32"
+    assert found.time_us is not None
+    assert found.time_us.low <= found.time_us.median <= found.time_us.high
+    assert list(found.speedup) == ["eager", "eager_tf32", "compile"]
+    assert found.speedup["eager"] is not None
+    assert found.speedup["compile"] is None
+    assert found.against is not None
+    assert found.against.difference in ("faster", "slower", "no measurable difference")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ("foo();", "build_failed", "foo"),
+        ("out[0] = x[0];", "mismatch", "out"),
+        ("*(volatile int*)nullptr = 1;", "crashed", ""),
+    ],
+)
+def test_a_kernel_that_fails_has_a_verdict_too(place: Place, body: str, status: str, words: str) -> None:
+    file = place.folder / f"{status}.cpp"
+    file.write_text(
+        f'#include "problem.h"\nextern "C" void launch(const x_t* x, const weight_t* weight, out_t* out, void*) {{ {body} }}\n'
+    )
+    said = place.call("eval", "shrink.py", file, "--json")
+    assert said.status == 1, said.err
+    found = msgspec.json.decode(said.out, type=Verdict)
+    assert found.status == status
+    assert found.reason is not None
+    assert words in found.reason
+    assert found.time_us is None
+    assert "\n" not in found.reason
+
+
+def test_the_reference_as_its_author_wrote_it_is_a_kernel_of_the_weakest_contract(place: Place) -> None:
+    (place.folder / "new.py").write_text(PROBLEM.replace("Model", "ModelNew"))
+    said = place.call("eval", "shrink.py", "new.py", "--device", "cpu")
+    assert said.status == 0, said.out + said.err
+    assert "the weakest guarantee" in said.out
+
+
+def test_a_recorded_kernel_runs_again_beside_what_was_recorded(place: Place) -> None:
+    said = place.call("rerun", "session", "--json")
+    assert said.status == 0, said.out + said.err
+    found = said.json()
+    (kernel,) = found["kernels"]
+    assert kernel["kernel"] == "k1"
+    assert kernel["status"] == "measured"
+    assert kernel["recorded"]["time_us"]["value"] > 0
+    assert kernel["here"]["time_us"]["value"] > 0
+    assert found["recorded_on"] == found["device"]
+
+
+def test_the_best_kernel_leaves_as_a_module_that_agrees_with_the_reference(place: Place) -> None:
+    assert place.call("export", "session", "-o", "best.py").status == 0
+    script = place.folder / "check.py"
+    script.write_text(
+        "import torch, best\n"
+        "mine, theirs = best.ModelNew(*best.get_init_inputs()), best.Model(*best.get_init_inputs())\n"
+        "mine.load_state_dict(theirs.state_dict())\n"
+        "for _ in range(3):\n"
+        "    x, floor = best.get_inputs()\n"
+        "    torch.testing.assert_close(mine(x, floor=floor), theirs(x, floor))\n"
+        "try:\n    mine(torch.zeros(3, 500), 0.25)\nexcept ValueError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([*command()[:1], script], cwd=place.folder, capture_output=True, text=True, timeout=100, check=True)
+    assert "the kernel is made for torch.float32 (32, 500)" in done.stdout
+
+
+def test_a_scaffold_is_written_and_not_overwritten(place: Place) -> None:
+    said = place.call("scaffold", "shrink.py", "--dialect", "cpp", "-o", "first.cpp")
+    assert said.status == 0, said.err
+    assert "launch(" in (place.folder / "first.cpp").read_text()
+    assert "is there already" in place.call("scaffold", "shrink.py", "--dialect", "cpp", "-o", "first.cpp").complaint()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_search_says_how_to_go_on(place: Place, number: signal.Signals) -> None:
+    session = place.folder / f"interrupted-{number.name}"
+    running = subprocess.Popen(
+        command("run", "shrink.py", *SMALL, "--session", session), env=place.env, cwd=place.folder, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (session / "journal.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.send_signal(number)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130, err
+    assert out == ""
+    assert err.splitlines()[-1] == f"espalier: interrupted; nothing is lost: `espalier open {session}` goes on"
+    first = json.loads((session / "journal.jsonl").read_text().splitlines()[0])
+    assert first["kind"] == "session.opened"
+
+
+def test_a_session_s_folder_holds_what_design_says_and_nothing_else(place: Place) -> None:
+    assert sorted(path.name for path in place.session.iterdir()) == ["blobs", "journal.jsonl", "lock"]

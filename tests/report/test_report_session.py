@@ -1,0 +1,135 @@
+"""A session's tree, summary and progress: pure functions over the state of a scripted search."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import sessions
+
+from engine.domain import queries
+from engine.domain.state import SessionState, advance
+from engine.journal import journal, store
+from engine.report import progress
+from engine.report.summary import summarise
+from engine.report.text import plain
+from engine.report.tree import evidence, heading, tree
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("report") / "s"
+    sessions.whole(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def state(folder: Path) -> SessionState:
+    return store.state_of(folder)
+
+
+def shown(state: SessionState) -> list[str]:
+    return [plain(spans) for spans in tree(state)]
+
+
+def test_every_kernel_has_one_line_under_its_parent(state: SessionState) -> None:
+    lines = shown(state)[1:]
+    ids = [re.search(r"\bk\d+\b", text) for text in lines]
+    assert sorted(m.group() for m in ids if m) == sorted(state.kernels)
+    depth = {m.group(): m.start() for m in ids if m}
+    for kernel in state.kernels.values():
+        if kernel.parent is not None:
+            assert depth[kernel.id] == depth[kernel.parent] + 3
+    order = [m.group() for m in ids if m]
+    assert all(order.index(k.parent) < order.index(k.id) for k in state.kernels.values() if k.parent)
+
+
+def test_the_incumbent_alone_has_a_star(state: SessionState) -> None:
+    best = queries.incumbent(state)
+    assert best is not None
+    starred = [text for text in shown(state) if "★" in text]
+    assert len(starred) == 1
+    assert f" {best.id} " in starred[0]
+
+
+def test_a_failure_is_named_with_its_reason(state: SessionState) -> None:
+    (line,) = [text for text in shown(state) if " k4 " in text]
+    assert "mismatch: planted: mismatch" in line
+    assert "×" not in line
+
+
+def test_figures_carry_their_intervals_and_their_depth(state: SessionState) -> None:
+    (line,) = [text for text in shown(state) if " k2 " in text]
+    for words in ("measured", "500 µs [495, 505]", "2.00× [1.98, 2.02]", "10%", "fp32", "5 process pairs"):
+        assert words in line
+    for kernel in state.kernels.values():
+        if kernel.measurement is not None and kernel.measurement.depth == "screen":
+            (line,) = [text for text in shown(state) if f" {kernel.id} " in text]
+            assert "screened" in line
+            assert "one process" in line
+
+
+def test_pins_and_prunings_are_remarked(state: SessionState) -> None:
+    marked = replace(state, pinned=("k3",), pruned=("k2",))
+    lines = {m.group(): text for text in shown(marked) if (m := re.search(r"\bk\d+\b", text))}
+    assert "pinned" in lines["k3"]
+    assert "pruned" in lines["k2"]
+    assert "pruned" in lines["k6"], "what is below is pruned, too"
+    assert "pruned" not in lines["k3"]
+
+
+def test_the_evidence_names_what_the_figures_rest_on(state: SessionState) -> None:
+    found = {name: words.text for name, words in evidence(state)}
+    assert found["device"].startswith("cpu: pretended processor")
+    assert "1 of 1 null models refused" in found["gate"]
+    assert "eager 1.00 ms" in found["baseline"]
+    assert "eager against itself 1.00×" in found["baseline"]
+    assert found["sandbox"].startswith("resource limits only")
+    assert "95% interval over 5 process pairs" in found["best"]
+    assert plain(heading(state)).startswith("softmax · small on cpu")
+
+
+def test_an_unverifiable_gate_is_loud(state: SessionState) -> None:
+    assert state.preparation is not None
+    gate = replace(state.preparation.gate, nulls=tuple(replace(n, passed=True) for n in state.preparation.gate.nulls))
+    fooled = replace(state, preparation=replace(state.preparation, gate=gate))
+    assert dict(evidence(fooled))["gate"].text.startswith("NOT VERIFIABLE")
+
+
+def test_an_empty_session_has_a_tree_and_a_summary() -> None:
+    assert shown(SessionState()) == ["no kernel yet"]
+    found = summarise(SessionState(), "/somewhere")
+    assert (found.kernels, found.best, found.rounds) == (0, None, 0)
+
+
+def test_the_summary_counts_what_the_state_holds(state: SessionState) -> None:
+    found = summarise(state, "/somewhere")
+    assert (found.session, found.problem, found.device) == ("/somewhere", "softmax", "cpu")
+    assert found.kernels == len(state.kernels)
+    assert found.verified == len(queries.verified(state))
+    assert found.rounds == 3
+    best = queries.incumbent(state)
+    assert best is not None
+    assert found.best is not None
+    assert found.best.kernel == best.id
+    assert found.best.speedup.baseline == "eager"
+    assert found.best.speedup.low <= found.best.speedup.value <= found.best.speedup.high
+
+
+def test_progress_says_what_matters_once(folder: Path) -> None:
+    before = SessionState()
+    lines: list[str] = []
+    for entry in journal.read(folder).entries:
+        after = advance(before, (entry,))
+        lines += [plain(spans) for spans in progress.lines(before, entry, after)]
+        before = after
+    text = "\n".join(lines)
+    for round_number in range(4):
+        assert text.count(f"round {round_number} opened") == 1
+        assert text.count(f"round {round_number} closed") == 1
+    for kernel in before.kernels.values():
+        assert text.count(f"{kernel.id} built") == (0 if kernel.failure and kernel.failure.kind == "build_failed" else 1)
+    assert text.count("leads now") == 4
+    assert all("\n" not in one and one == one.rstrip() for one in lines)

@@ -1,0 +1,167 @@
+"""One verdict, a comparison of two machines, and exported sources: tables of what must be said."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+import pytest
+from support import sessions
+
+from engine.build import plan as launch_plan
+from engine.build.resolution import resolve
+from engine.build.source import KernelSource
+from engine.domain import work as w
+from engine.domain.model import (
+    Contract,
+    Device,
+    Dialect,
+    Failure,
+    FailureKind,
+    Interval,
+    Measurement,
+    Operand,
+    Role,
+    Signature,
+    SpeedOfLight,
+    Verification,
+)
+from engine.domain.model import PrecisionClass as P
+from engine.domain.state import SessionState
+from engine.problem import catalog
+from engine.report import comparison, export, plan_host
+from engine.report import verdict as v
+from engine.report.text import plain
+
+DEVICE = Device("cpu", 0, "two cores", "x86_64", 2, 1 << 25, 1 << 33, "torch 2.6")
+SUBJECT = v.Subject("softmax", "a.cpp", Dialect.CPP, Contract.HOST, DEVICE, "small", "limits")
+VERIFIED = Verification("class:fp32 (10x)", 12, 1e-7, 1e-6, 2e-5, 1e-7, 1e-6, P.FP32, "3/3")
+
+
+def measured(ratio: Interval, name: str = "eager") -> Measurement:
+    light = SpeedOfLight("bytes", 50.0, 0.5)
+    return Measurement("precise", Interval(100.0, 99.0, 101.0), 40, 5, {name: ratio}, light, True, ("cold caches",))
+
+
+def test_a_measured_kernel_has_all_its_figures() -> None:
+    found = v.verdict(SUBJECT, VERIFIED, w.Measured(measured(Interval(2.0, 1.9, 2.1)), 1.0), v.Seconds(0.1, 0.2, 0.3))
+    assert (found.status, found.reason, found.measured) == ("measured", None, True)
+    assert found.time_us == v.Times(100.0, 99.0, 101.0, 40)
+    assert found.speedup == {"eager": Interval(2.0, 1.9, 2.1), "eager_tf32": None, "compile": None}
+    assert found.speed_of_light == v.Light("bytes", 50.0, 0.5)
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_a_failure_is_its_status_and_has_no_figures(kind: FailureKind) -> None:
+    found = v.verdict(SUBJECT, None, w.Failed(Failure(kind, "one\nreason")), v.Seconds(0.1))
+    assert (found.status, found.reason, found.measured) == (kind.value, "one reason", False)
+    assert (found.verification, found.time_us, found.speed_of_light) == (None, None, None)
+    assert set(found.speedup.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [
+        (Interval(1.2, 1.1, 1.3), "faster"),
+        (Interval(0.8, 0.7, 0.9), "slower"),
+        (Interval(1.01, 0.99, 1.03), "no measurable difference"),
+        (Interval(1.0, 1.0, 1.0), "no measurable difference"),
+    ],
+)
+def test_a_comparison_claims_no_more_than_its_interval(ratio: Interval, words: str) -> None:
+    found = v.against("b.cpp", measured(ratio, "other"))
+    assert found.difference == words
+    assert words in plain(v.against_lines(v.verdict(SUBJECT, None, w.Measured(measured(ratio), 1.0), v.Seconds()), found)[0])
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> SessionState:
+    return sessions.whole(tmp_path_factory.mktemp("verdict") / "s")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "final", "carries", "words"),
+    [
+        ("k2", w.Measured(measured(Interval(2.0, 1.9, 2.1)), 1.0), True, "the win carries over"),
+        ("k2", w.Measured(measured(Interval(1.0, 0.9, 1.1)), 1.0), False, "no win shown here"),
+        ("k2", w.Measured(measured(Interval(0.5, 0.4, 0.6)), 1.0), False, "slower here"),
+        ("k2", w.Failed(Failure(FailureKind.MISMATCH, "wrong")), False, "mismatch: wrong"),
+        ("k4", w.Measured(measured(Interval(2.0, 1.9, 2.1)), 1.0), None, "no win was recorded"),
+    ],
+)
+def test_recorded_beside_here(
+    state: SessionState, kernel: str, final: w.Measured | w.Failed, carries: bool | None, words: str
+) -> None:
+    found = comparison.compare(state, state.kernels[kernel], final)
+    assert found.carries_over is carries
+    assert words in plain(comparison.lines(state, [found])[1])
+
+
+SIGNATURE = Signature(
+    (Operand("x", Role.INPUT, (128, 256), "float32"), Operand("out", Role.OUTPUT, (128, 256), "float32")), {"DIM": 256}
+)
+PLAN = """#include "problem.h"
+// @tune BLOCK = 64, 128
+// @workspace 4096 zero
+// @tensormap tiles = x tile(16, 32) swizzle(128)
+// @launch first(tiles, workspace+256) grid(DIM / BLOCK) block(BLOCK) shared(65536) cluster(2)
+// @launch second(x, out) grid(4) block(32) cooperative
+extern "C" __global__ void first(const __grid_constant__ CUtensorMap tiles, float* s) {}
+extern "C" __global__ void second(const float* x, float* out) {}
+"""
+
+
+def test_a_plan_becomes_the_host_code_that_launches_it() -> None:
+    plan = resolve(launch_plan.parse_plan(PLAN), {"DIM": 256, "BLOCK": 64, "SMS": 132}, SIGNATURE.operands)
+    text = plan_host.launcher(plan, ["x", "out"])
+    for words in (
+        "cudaMemsetAsync(workspace, 0, 4096ull, stream)",
+        "encode(&map_tiles, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, operands[0]",
+        "dims[] = {256ull, 128ull}, strides[] = {1024ull}",
+        "tile[] = {32u, 16u}",
+        "CU_TENSOR_MAP_SWIZZLE_128B",
+        "config.gridDim = dim3(4, 1, 1)",
+        "cudaFuncAttributeMaxDynamicSharedMemorySize, 65536",
+        "clusterDim.x = 2",
+        "cooperative = 1",
+        "void* arguments[] = {&map_tiles, &argument1}",
+        "(char*)workspace + 256ull",
+        "void* argument1 = operands[1]",
+    ):
+        assert words in text, words
+    assert text.index("first") < text.index("second")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "dialect", "contract"),
+    [
+        ("a.cpp", 'extern "C" void launch(const float* x, float* out, void*) {}\n', Dialect.CPP, Contract.HOST),
+        ("quotes.cpp", "// '''\\\nextern \"C\" void launch() {}\\", Dialect.CPP, Contract.HOST),
+        ("a.cu", PLAN, Dialect.CUDA, Contract.PLAN),
+    ],
+)
+def test_a_module_is_python_and_holds_the_source_as_it_is(name: str, text: str, dialect: Dialect, contract: Contract) -> None:
+    problem = catalog.find("softmax")
+    device = replace(DEVICE, kind="cuda", arch="sm_90a", units=132) if dialect is Dialect.CUDA else DEVICE
+    given = export.Exported(
+        problem, problem.workloads[0], SIGNATURE, device, KernelSource(text, dialect, contract, name), {"BLOCK": 64},
+        ("best\nof all",),
+    )  # fmt: skip
+    made = export.module(given)
+    tree = ast.parse(made)
+    values = {s.targets[0].id: s.value for s in tree.body if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)}
+    assert ast.literal_eval(values["KERNEL"]).startswith(text.rstrip())
+    command = ast.literal_eval(values["COMMAND"])
+    assert "-DBLOCK=64" in command
+    assert ("-gencode=arch=compute_90a,code=sm_90a" in command) is (dialect is Dialect.CUDA)
+    assert made.startswith("# best of all\n")
+    assert {"Model", "ModelNew"} <= {s.name for s in tree.body if isinstance(s, ast.ClassDef)}
+    assert "@" not in made.replace("@tune", "").replace("@workspace", "").replace("@tensormap", "").replace("@launch", "")
+
+
+def test_a_python_kernel_leaves_as_it_is_with_its_values() -> None:
+    text = '"""Docs."""\nfrom __future__ import annotations\nimport torch\nclass ModelNew(torch.nn.Module): ...\n'
+    problem = catalog.find("softmax")
+    kernel = KernelSource(text, Dialect.PYTHON, Contract.MODULE, "a.py")
+    made = export.module(export.Exported(problem, problem.workloads[0], SIGNATURE, DEVICE, kernel, {"BLOCK": 64}, ()))
+    assert made.splitlines()[:4] == ['"""Docs."""', "from __future__ import annotations", "BLOCK = 64", "import torch"]

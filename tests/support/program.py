@@ -1,0 +1,45 @@
+"""The command line as a program: how a call of it ended, and how it is started in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How one call of the program ended and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """Standard output as the one object it must be."""
+        return json.loads(self.out)
+
+    def complaint(self) -> str:
+        """The one line of bad input: status 2, nothing on standard output, no traceback."""
+        assert self.status == 2, self
+        assert self.out == ""
+        assert self.err.startswith("espalier: ")
+        assert self.err.count("\n") == 1
+        return self.err
+
+
+Call = Callable[..., Said]
+
+
+def environment(home: Path, **changes: str) -> Mapping[str, str]:
+    return {**os.environ, "ESPALIER_HOME": str(home), "PYTHONPATH": str(ROOT), **changes}
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "engine.cli", *(str(argument) for argument in arguments)]

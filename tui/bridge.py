@@ -1,0 +1,247 @@
+"""The one door between the face and the engine: drains a source, submits commands, keeps a search running.
+
+Knows the session room; nothing of widgets. A screen asks its ``Bridge`` what can be done (``can``, ``transport``), never which
+kind of source lies behind it. ``Doors`` opens sources, so that a test can open others. No torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from engine.build import scaffold
+from engine.build.source import KernelSource, classify
+from engine.cli.kernels import read_seed
+from engine.cli.machine import checked_device, gpu_names
+from engine.domain.commands import Command
+from engine.domain.errors import CommandRejected, JournalCorrupt
+from engine.domain.events import Entry
+from engine.domain.model import Blob, Dialect
+from engine.domain.state import Kernel, SessionState
+from engine.journal import journal, store
+from engine.journal.blobs import Blobs
+from engine.session import assembly
+from engine.session.assembly import NewSession, Seed
+from engine.session.follow import FollowSource
+from engine.session.live import LiveSession
+from engine.session.outcome import EngineStopped
+from engine.session.replay import Landmark, ReplaySource
+from engine.session.source import Batch, Capability, SessionSource
+
+Say = Callable[[str], None]
+
+_SUFFIX = {Dialect.CUDA: ".cu", Dialect.CPP: ".cpp", Dialect.PYTHON: ".py"}
+
+__all__ = ["Bridge", "Capability", "Doors", "EngineDoors", "Landmark", "NewSession", "Say", "Seed"]
+
+
+class Bridge:
+    """One source with all that a face needs of it.
+
+    ``pump`` and ``run`` are for the app to own as workers: a worker dies with the node that started it, and a search must
+    outlive every screen.
+    """
+
+    def __init__(
+        self,
+        source: SessionSource,
+        folder: Path,
+        *,
+        live: LiveSession | None = None,
+        transport: ReplaySource | None = None,
+    ) -> None:
+        """``live`` and ``transport`` are ``source`` itself again, where it is one that runs or can be sought."""
+        self.source = source
+        self.folder = folder
+        self.transport = transport
+        """Play, pause and seek, where the source has them."""
+        self.state: SessionState = source.state
+        self.entries: list[Entry] = []
+        """What is recorded up to ``state``; another list after a seek."""
+        self.words: dict[str, str] = {}
+        """Work under way → the latest word on it."""
+        self.stopped: Mapping[str, str] = {}
+        """Work that the engine could not do → why; then it waits for ``retry``."""
+        self.closed = False
+        self.trouble = ""
+        """Why the source can no longer be read or recorded."""
+        self._live = live
+        self._blobs = Blobs(folder)
+        self._texts: dict[Blob, str] = {}
+        self._again = asyncio.Event()
+
+    def can(self, capability: Capability) -> bool:
+        return capability in self.source.capabilities
+
+    @property
+    def in_hand(self) -> frozenset[str]:
+        """Keys of the work under way in this process."""
+        return self._live.in_hand if self._live is not None else frozenset()
+
+    @property
+    def deadline(self) -> float | None:
+        """When the policy decides in the engineer's place (seconds since the epoch)."""
+        return self._live.deadline if self._live is not None and not self.closed else None
+
+    def read_blob(self, name: Blob) -> str:
+        """A payload as text. Raises JournalCorrupt when it is missing or damaged."""
+        if name not in self._texts:
+            if len(self._texts) > 256:
+                self._texts.clear()
+            self._texts[name] = self._blobs.text(name)
+        return self._texts[name]
+
+    def source_of(self, kernel: Kernel) -> str:
+        """The kernel's source text; in its place, why it cannot be read."""
+        try:
+            return self.read_blob(kernel.source)
+        except JournalCorrupt as error:
+            return f"// {error}\n"
+
+    async def submit(self, command: Command) -> None:
+        """Raises CommandRejected with the reason, JournalError when it could not be recorded."""
+        await self.source.submit(command)
+        self._again.set()
+
+    async def plant(self, kernel: KernelSource, tunables: Mapping[str, int], *, parent: str | None = None,
+                    idea: str | None = None, title: str = "") -> None:  # fmt: skip
+        """Bring a kernel in by hand.
+
+        Raises:
+            SourceError: a tunable that cannot be read.
+            ProblemError: a dialect that this session's device does not run.
+            CommandRejected: the rules do not allow it, or this source takes no commands.
+        """
+        opened = self.state.opened
+        if self._live is None or opened is None:
+            raise CommandRejected("nothing can be brought into a session that is only being watched")
+        assembly.check_dialect(kernel, self.state.device.label if self.state.device else opened.device)
+        seed = assembly.seed_of(kernel, tunables)
+        await self.submit(assembly.planting(self._live, seed, parent, idea, title))
+
+    async def plant_text(self, text: str, name: str, *, parent: str | None = None, idea: str | None = None,
+                         title: str = "") -> None:  # fmt: skip
+        """Bring in a source that was written or pasted. Raises like ``plant``, and SourceError when it fits no contract."""
+        dialect, contract = classify(text, name)
+        await self.plant(KernelSource(text, dialect, contract, name), {}, parent=parent, idea=idea, title=title)
+
+    async def plant_named(self, wanted: str, *, parent: str | None = None, idea: str | None = None, title: str = "") -> None:
+        """Bring in a file, or a kernel of any session as ``SESSION:kN``. Raises like ``plant``, and what reading it raises."""
+        seed = read_seed(wanted, {})
+        await self.plant(seed.kernel, seed.tunables, parent=parent, idea=idea, title=title)
+
+    def blank(self) -> tuple[str, str]:
+        """(file name, text) of an empty kernel for this session's device, every operand explained."""
+        found, device = self.state.preparation, self.state.device
+        if found is None or device is None:
+            return "kernel.cpp", ""
+        dialect = assembly.dialect_for(device, found.signature)
+        return f"kernel{_SUFFIX[dialect]}", scaffold.empty(found.signature, dialect)
+
+    async def pump(self) -> None:
+        """Take in what the source records until it is closed; a screen looks at ``state`` when it pleases."""
+        listening = asyncio.create_task(self._listen())
+        try:
+            async for batch in self.source.batches():
+                self._absorb(batch)
+        finally:
+            listening.cancel()
+
+    async def run(self) -> None:
+        """Search for as long as the session is open here; after it ended or stopped, go on when something is asked.
+
+        Raises JournalError when it can no longer be recorded.
+        """
+        live = self._live
+        while live is not None and not self.closed:
+            self._again.clear()
+            outcome = await live.run()
+            self.stopped = outcome.reasons if isinstance(outcome, EngineStopped) else {}
+            await self._again.wait()
+
+    async def retry(self) -> None:
+        """Owe again what the engine failed at. Raises CommandRejected when nothing runs here."""
+        if self._live is None:
+            raise CommandRejected("nothing is run here: there is nothing to try again")
+        self.stopped = {}
+        await self._live.retry()
+        self._again.set()
+
+    async def close(self) -> None:
+        """Leave the session; what was under way is owed again when it is opened next."""
+        if not self.closed:
+            self.closed = True
+            await self.source.close()
+
+    def _absorb(self, batch: Batch) -> None:
+        if batch.entries:
+            self.entries.extend(batch.entries)
+        else:
+            self.entries = list(self.transport.entries[: self.transport.position]) if self.transport is not None else []
+        self.state = batch.state
+        for work in [work for work in self.words if work not in batch.state.started]:
+            del self.words[work]
+
+    async def _listen(self) -> None:
+        async for word in self.source.progress():
+            self.words[word.work] = word.text
+
+
+class Doors(Protocol):
+    """How sessions are opened. Every method raises EspalierError with one line for a person."""
+
+    async def begin(self, wanted: NewSession, say: Say) -> Bridge: ...
+
+    async def resume(self, folder: Path, say: Say) -> Bridge: ...
+
+    def replay(self, folder: Path) -> Bridge: ...
+
+    def follow(self, folder: Path) -> Bridge: ...
+
+    def devices(self) -> tuple[tuple[str, str], ...]:
+        """(label, name) of what this machine can measure on, the best first."""
+        ...
+
+    def sources(self) -> tuple[str, ...]:
+        """Sources of ideas that can be chosen, the one that needs no key first."""
+        ...
+
+
+class EngineDoors:
+    """``Doors`` to the true engine."""
+
+    async def begin(self, wanted: NewSession, say: Say) -> Bridge:
+        """A new session; nothing of it is left when this raises."""
+        return live_bridge(await assembly.begin(wanted, say))
+
+    async def resume(self, folder: Path, say: Say) -> Bridge:
+        """A session goes on where it stands, on the device that it was on before."""
+        state = await asyncio.to_thread(store.state_of, folder)
+        assert state.opened is not None, "a journal begins with it"
+        label = checked_device(state.device.label if state.device else state.opened.device)
+        return live_bridge(await assembly.resume(folder, say, label))
+
+    def replay(self, folder: Path) -> Bridge:
+        """A recording, paused at its end: what it came to is seen first, and play starts it over."""
+        recorded = ReplaySource(journal.read(folder).entries)
+        recorded.seek(recorded.length)
+        return Bridge(recorded, folder, transport=recorded)
+
+    def follow(self, folder: Path) -> Bridge:
+        """Someone else's session, to be watched."""
+        return Bridge(FollowSource(folder), folder)
+
+    def devices(self) -> tuple[tuple[str, str], ...]:
+        """GPUs that the driver offers, then the CPU."""
+        return (*((f"cuda:{n}", name) for n, name in enumerate(gpu_names())), ("cpu", "this machine's processor"))
+
+    def sources(self) -> tuple[str, ...]:
+        """What the engine has."""
+        return assembly.SOURCES
+
+
+def live_bridge(live: LiveSession) -> Bridge:
+    """A bridge to a session that runs in this process."""
+    return Bridge(live, live.folder, live=live)

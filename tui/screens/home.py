@@ -1,0 +1,252 @@
+"""Home: the sessions there are and the problems one can begin with. Lists, and asks the app to open; opens nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container
+from textual.content import Content
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, OptionList, Static
+from textual.widgets.option_list import Option
+
+from engine.domain.errors import EspalierError
+from engine.journal import store
+from engine.problem import catalog
+from tui import actions
+from tui.bridge import Bridge, Doors
+from tui.screens.new_session import NewSessionForm
+from tui.screens.prompts import Confirm
+from tui.viewmodel import fmt
+
+_USUAL = "softmax"
+"""The problem that is highlighted first: quick anywhere."""
+
+
+class How(StrEnum):
+    """In which way a session is to be opened."""
+
+    STEER = "steer"
+    REPLAY = "replay"
+    FOLLOW = "follow"
+
+
+class HomeScreen(Screen[None]):
+    """Sessions, the latest first, beside the problems."""
+
+    CSS_PATH = "home.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.HOME)]
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-medium"), (150, "-wide")]
+
+    @dataclass
+    class Wanted(Message):
+        """A session is to be opened."""
+
+        folder: Path
+        how: How
+
+    @dataclass
+    class Begun(Message):
+        """A session was begun."""
+
+        bridge: Bridge
+
+    def __init__(self, doors: Doors, clock: Callable[[], float], running: Callable[[], Path | None]) -> None:
+        """``running``: the folder of the session that this process is searching."""
+        super().__init__()
+        self._doors = doors
+        self._clock = clock
+        self._running = running
+        self._sessions: dict[str, store.SessionSummary] = {}
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._brand(), id="brand")
+        with Container(id="lists"):
+            sessions: DataTable[Text] = DataTable(id="sessions", cursor_type="row", zebra_stripes=False)
+            sessions.border_title = "Sessions"
+            yield sessions
+            problems = OptionList(*self._problems(), id="problems")
+            problems.border_title = "Problems"
+            yield problems
+        yield Static("", id="about", markup=False)
+        yield Footer()
+
+    def _brand(self) -> Content:
+        devices = self._doors.devices()
+        where = f"{devices[0][1]} ({devices[0][0]})" if devices[0][0] != "cpu" else "no GPU here: measuring on the CPU"
+        words = "train a tree of GPU kernels by hand"
+        return Content.assemble((" Espalier ", "bold $primary"), (f" {words}  ·  {where}", "$text-muted"))
+
+    def _problems(self) -> list[Option]:
+        found = catalog.shipped()
+        width = max((len(problem.name) for problem in found), default=0) + 2
+        return [
+            Option(Content.assemble((problem.name.ljust(width), "bold"), (problem.title, "$text-muted")), id=problem.name)
+            for problem in found
+        ]
+
+    def on_mount(self) -> None:
+        names = catalog.shipped_names()
+        self.query_one("#problems", OptionList).highlighted = names.index(_USUAL) if _USUAL in names else 0
+        self.query_one("#problems").focus()
+        self.action_refresh(first=True)
+
+    @on(Screen.ScreenResume) if hasattr(Screen, "ScreenResume") else (lambda method: method)
+    def _again(self) -> None:
+        self.action_refresh()
+
+    @work(exclusive=True, group="summaries")
+    async def action_refresh(self, first: bool = False) -> None:
+        """Read the list of sessions anew."""
+        found = await asyncio.to_thread(store.summaries)
+        self._fill(found)
+        if first and found:
+            self.query_one("#sessions").focus()
+
+    def _fill(self, found: list[store.SessionSummary]) -> None:
+        table = self.query_one("#sessions", DataTable)
+        kept = self._highlighted()
+        self._sessions = {str(one.folder): one for one in found}
+        table.clear(columns=True)
+        columns = [name for name in _COLUMNS if self.size.width >= _COLUMNS[name]]
+        for name in columns:
+            table.add_column(Text(name, style="dim"), key=name)
+        for key, one in self._sessions.items():
+            cells = _cells(one, self._clock(), self._running() == one.folder)
+            table.add_row(*(cells[name] for name in columns), key=key)
+        self.set_class(not found, "-empty")
+        if kept is not None and str(kept.folder) in self._sessions:
+            table.move_cursor(row=list(self._sessions).index(str(kept.folder)))
+        self._describe()
+
+    def on_resize(self) -> None:
+        if self._sessions:
+            self._fill(list(self._sessions.values()))
+
+    def _highlighted(self) -> store.SessionSummary | None:
+        table = self.query_one("#sessions", DataTable)
+        if not table.is_valid_row_index(table.cursor_row):
+            return None
+        return self._sessions.get(str(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value))
+
+    @on(DataTable.RowHighlighted)
+    @on(OptionList.OptionHighlighted)
+    def _describe(self) -> None:
+        about = self.query_one("#about", Static)
+        one = self._highlighted()
+        if isinstance(self.focused, OptionList) or one is None:
+            about.update("Enter begins a session on the highlighted problem; Enter once more starts it with the usual settings.")
+        elif one.status == "unreadable":
+            about.update(f"{one.name} cannot be read: {one.reason}")
+        else:
+            state = one.reason if one.status == "closed" else f"{one.awaiting} ideas await you" if one.awaiting else "open"
+            about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {one.verified} of {one.kernels} kernels "
+                         f"verified · {state}")  # fmt: skip
+
+    def on_descendant_focus(self) -> None:
+        self._describe()
+
+    @on(DataTable.RowSelected)
+    def action_steer(self) -> None:
+        """Go on with the highlighted session."""
+        self._want(How.STEER)
+
+    def action_replay(self) -> None:
+        """Watch the highlighted session as it went."""
+        self._want(How.REPLAY)
+
+    def action_follow(self) -> None:
+        """Watch the highlighted session while another process runs it."""
+        self._want(How.FOLLOW)
+
+    def _want(self, how: How) -> None:
+        one = self._highlighted()
+        if one is None:
+            self.notify("There is no session yet: choose a problem.", markup=False)
+        elif one.status == "unreadable":
+            self.notify(one.reason, severity="warning", markup=False)
+        else:
+            self.post_message(self.Wanted(one.folder, how))
+
+    @on(OptionList.OptionSelected, "#problems")
+    def _problem_chosen(self, event: OptionList.OptionSelected) -> None:
+        self._start(str(event.option_id))
+
+    def action_start(self) -> None:
+        """The form for a new session."""
+        problems = self.query_one("#problems", OptionList)
+        one = self._highlighted()
+        option = problems.highlighted_option
+        chosen = option.id if option is not None and option.id else _USUAL
+        self._start(chosen if self.focused is problems or one is None or not one.problem else one.problem)
+
+    @work
+    async def _start(self, problem: str) -> None:
+        bridge = await self.app.push_screen_wait(NewSessionForm(self._doors, problem))
+        if bridge is not None:
+            self.post_message(self.Begun(bridge))
+
+    @work
+    async def action_delete(self) -> None:
+        """Remove the highlighted session, after a question."""
+        one = self._highlighted()
+        if one is None:
+            return
+        words = f"{one.folder}\n\n{one.kernels} kernels, {one.verified} of them verified. This cannot be undone."
+        if not await self.app.push_screen_wait(Confirm(f"Delete {one.name}?", words, "Delete")):
+            return
+        try:
+            await asyncio.to_thread(store.delete, one.folder)
+        except EspalierError as error:
+            self.notify(str(error), severity="error", markup=False)
+        self.action_refresh()
+
+
+_COLUMNS = {"session": 0, "best": 0, "over rounds": 100, "rounds": 70, "kernels": 120, "device": 150, "state": 0, "last": 0}
+"""Column → the least width of the screen at which it is shown."""
+
+
+def _cells(one: store.SessionSummary, now: float, running: bool) -> dict[str, Text]:
+    best = Text("—", "dim")
+    if one.best is not None:
+        cell = fmt.speedup(one.best)
+        style = "green" if one.best.low > 1.0 else "yellow" if one.best.high < 1.0 else ""
+        best = Text.assemble((cell.text, style), (f" {fmt.interval_ends(one.best)}", "dim"))
+    return {
+        "session": Text(one.name, "bold"),
+        "best": best,
+        "over rounds": Text(fmt.sparkline(one.best_so_far)),
+        "rounds": Text(str(one.rounds), justify="right"),
+        "kernels": Text(f"{one.verified}/{one.kernels}", justify="right"),
+        "device": Text(one.device, "dim"),
+        "state": _state(one, running),
+        "last": Text(ago(now - one.last_activity), "dim"),
+    }
+
+
+def _state(one: store.SessionSummary, running: bool) -> Text:
+    if one.status == "unreadable":
+        return Text("✗ unreadable", "red")
+    if running:
+        return Text("● running", "green")
+    if one.status == "closed":
+        return Text("ended", "dim")
+    return Text(f"◆ {one.awaiting} to decide", "yellow") if one.awaiting else Text("○ open")
+
+
+def ago(seconds: float) -> str:
+    """``3 min ago``: how long since."""
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{int(seconds / size)} {unit} ago"
+    return "now"

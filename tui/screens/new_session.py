@@ -1,0 +1,169 @@
+"""The form for a new session: sensible values stand there already, so that Enter begins. What is wrong is said in place.
+
+Begins the session itself and answers with its bridge, so that a mistake costs no second filling-in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Grid, Horizontal, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.suggester import SuggestFromList
+from textual.widgets import Button, Input, Label, Select, Static
+
+from engine.cli.kernels import read_seed
+from engine.domain.errors import EspalierError, ProblemError
+from engine.domain.model import Limits, Settings
+from engine.problem import catalog
+from tui.bridge import Bridge, Doors, NewSession
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_MODES = (("ask me each round", "ask"), ("ask me, decide after 60 s", "ask:60"), ("autopilot", "autopilot"))
+_BASELINES = ("eager", "eager_tf32", "compile")
+
+
+class NewSessionForm(ModalScreen[Bridge | None]):
+    """Answers with the bridge of the session that it began, or ``None``."""
+
+    CSS_PATH = "new_session.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "Cancel"),
+        Binding("ctrl+s", "start", "Start"),
+    ]
+
+    def __init__(self, doors: Doors, problem: str) -> None:
+        super().__init__()
+        self._doors = doors
+        self._problem = problem
+
+    def compose(self) -> ComposeResult:
+        devices = self._doors.devices()
+        with VerticalScroll(classes="form") as box:
+            box.border_title = "New session"
+            box.can_focus = False
+            with Grid():
+                yield Label("Problem")
+                yield Input(
+                    self._problem, id="problem", compact=True, placeholder="a name, a folder or a .py file",
+                    suggester=SuggestFromList(catalog.shipped_names()),
+                )  # fmt: skip
+                yield Label("Device")
+                labels = [(Content(f"{label}  {name}"), label) for label, name in devices]
+                yield Select(labels, value=devices[0][0], allow_blank=False, id="device", compact=True)
+                yield Label("Workload")
+                shapes = [("full", "full"), ("small", "small")]
+                yield Select(shapes, value=_workload(devices[0][0]), allow_blank=False, id="workload", compact=True)
+                yield Label("Who decides")
+                yield Select(_MODES, value="ask", allow_blank=False, id="mode", compact=True)
+                yield Label("Ideas from")
+                sources = [(name, name) for name in self._doors.sources()]
+                yield Select(sources, value=sources[0][1], allow_blank=False, id="source", compact=True)
+                yield Label("Rounds")
+                yield Input("3", id="rounds", type="integer", compact=True)
+                yield Label("Ideas a round")
+                yield Input("3", id="ideas", type="integer", compact=True)
+                yield Label("Kernels an idea")
+                yield Input("3", id="branch", type="integer", compact=True)
+                yield Label("Time limit")
+                yield Input("", id="time", placeholder="none · 90s, 15m, 2h", compact=True)
+                yield Label("Speedup over")
+                yield Select([(b, b) for b in _BASELINES], value="eager", allow_blank=False, id="baseline", compact=True)
+                yield Label("First kernel")
+                yield Input("", id="seed", placeholder="none · a file, or SESSION:k7", compact=True)
+            yield Static("", id="said", markup=False)
+            with Horizontal(classes="buttons"):
+                yield Button("Cancel", id="cancel", compact=True)
+                yield Button("Start", id="start", variant="primary", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#start").focus()
+
+    @on(Select.Changed, "#device")
+    def _device_changed(self, event: Select.Changed) -> None:
+        self.query_one("#workload", Select).value = _workload(str(event.value))
+
+    @on(Input.Submitted)
+    @on(Button.Pressed, "#start")
+    def action_start(self) -> None:
+        """Begin with what stands in the form."""
+        if self.has_class("-starting"):
+            return
+        try:
+            wanted = self._wanted()
+        except EspalierError as error:
+            self._say(str(error), wrong=True)
+            return
+        self.add_class("-starting")
+        self._begin(wanted)
+
+    @on(Button.Pressed, "#cancel")
+    def action_cancel(self) -> None:
+        """Call it off; a session that is being begun is not."""
+        self.workers.cancel_group(self, "begin")
+        self.dismiss(None)
+
+    @work(exclusive=True, group="begin")
+    async def _begin(self, wanted: NewSession) -> None:
+        try:
+            bridge = await self._doors.begin(wanted, self._say)
+        except EspalierError as error:
+            self.remove_class("-starting")
+            self._say(str(error), wrong=True)
+            self.query_one("#start").focus()
+        else:
+            self.dismiss(bridge)
+
+    def _say(self, text: str, wrong: bool = False) -> None:
+        said = self.query_one("#said", Static)
+        said.set_class(wrong, "-wrong")
+        said.update(text if wrong else f"Starting: {text} …")
+
+    def _wanted(self) -> NewSession:
+        """Raises EspalierError for what cannot be."""
+        problem = catalog.find(self._text("problem"))
+        seed = self._text("seed")
+        limits = Limits(rounds=self._count("rounds", "Rounds", 10_000), seconds=self._seconds())
+        settings = replace(
+            Settings(),
+            ideas=self._count("ideas", "Ideas a round", 64),
+            branch=self._count("branch", "Kernels an idea", 64),
+            source=self._chosen("source"),
+            workload=catalog.workload_for(problem, self._chosen("workload")).name,
+            baseline=self._chosen("baseline"),
+            limits=limits,
+        )
+        seeds = (read_seed(seed, {}),) if seed else ()
+        return NewSession(problem, self._chosen("device"), settings, self._chosen("mode"), seeds=seeds)
+
+    def _text(self, name: str) -> str:
+        return self.query_one(f"#{name}", Input).value.strip()
+
+    def _chosen(self, name: str) -> str:
+        return str(self.query_one(f"#{name}", Select).value)
+
+    def _count(self, name: str, label: str, most: int) -> int:
+        text = self._text(name)
+        if not text.isdecimal() or not 1 <= int(text) <= most:
+            raise ProblemError(f"{label}: {text or 'nothing'} will not do; give a number from 1 to {most}")
+        return int(text)
+
+    def _seconds(self) -> float | None:
+        text = self._text("time")
+        if not text or text == "none":
+            return None
+        match = _DURATION.fullmatch(text)
+        if match is None or float(match.group(1)) <= 0:
+            raise ProblemError(f"Time limit: {text} is no duration; write 90s, 15m or 2h")
+        return float(match.group(1)) * _SECONDS[match.group(2) or "s"]
+
+
+def _workload(device: str) -> str:
+    return "small" if device == "cpu" else "full"

@@ -1,0 +1,234 @@
+"""The two themes, dark and light, and what each ink and ground of the view models looks like under them.
+
+Colours are named by meaning; a theme gives each a value. Every one of them keeps its contrast when a terminal with 16 colours
+rounds it, and none is ever the only sign of what it means: a glyph or a word says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from textual.theme import Theme
+
+from tui.viewmodel.cells import Ground, Ink
+
+DARK = "espalier-dark"
+LIGHT = "espalier-light"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A colour by its variable (empty: the text's own) and how the letters stand."""
+
+    variable: str = ""
+    bold: bool = False
+    italic: bool = False
+
+
+INKS: Mapping[Ink, Look] = {
+    Ink.PLAIN: Look(),
+    Ink.STRONG: Look(bold=True),
+    Ink.FAINT: Look("ink-faint"),
+    Ink.GOOD: Look("speedup-good"),
+    Ink.BAD: Look("speedup-bad"),
+    Ink.WARN: Look("speedup-undecided"),
+    Ink.TITLE: Look("ink-title", bold=True),
+    Ink.LABEL: Look("ink-label"),
+    Ink.RULE: Look("ink-rule"),
+    Ink.ACCENT: Look("ink-accent"),
+    Ink.BEST: Look("badge-best", bold=True),
+    Ink.PIN: Look("badge-pin", bold=True),
+    Ink.MARK: Look("badge-mark", bold=True),
+    Ink.FASTER: Look("speedup-good"),
+    Ink.SLOWER: Look("speedup-bad"),
+    Ink.UNDECIDED: Look("speedup-undecided"),
+    Ink.FASTER_BAND: Look("band-good"),
+    Ink.SLOWER_BAND: Look("band-bad"),
+    Ink.UNDECIDED_BAND: Look("band-undecided"),
+    Ink.BUILD: Look("stage-build"),
+    Ink.VERIFY: Look("stage-verify"),
+    Ink.MEASURE: Look("stage-measure"),
+    Ink.REPAIR: Look("stage-repair"),
+    Ink.WAITING: Look("stage-waiting"),
+    Ink.MEASURED: Look("stage-measured"),
+    Ink.FAILED: Look("stage-failed"),
+    Ink.CANCELLED: Look("stage-cancelled"),
+    Ink.KEYWORD: Look("code-keyword"),
+    Ink.TYPE: Look("code-type"),
+    Ink.FUNCTION: Look("code-function"),
+    Ink.STRING: Look("code-string"),
+    Ink.NUMBER: Look("code-number"),
+    Ink.COMMENT: Look("code-comment", italic=True),
+    Ink.DIRECTIVE: Look("code-directive", bold=True),
+    Ink.PREPROCESSOR: Look("code-preprocessor"),
+    Ink.OPERATOR: Look("code-operator"),
+}
+
+GROUNDS: Mapping[Ground, str] = {
+    Ground.ADDED: "diff-added",
+    Ground.REMOVED: "diff-removed",
+    Ground.ADDED_WORD: "diff-added-word",
+    Ground.REMOVED_WORD: "diff-removed-word",
+    Ground.FASTER_BAND: "band-good",
+    Ground.SLOWER_BAND: "band-bad",
+    Ground.UNDECIDED_BAND: "band-undecided",
+    Ground.TRACK: "track",
+    Ground.CHIP: "chip",
+}
+
+_DARK_VARIABLES = {
+    "ink-title": "#e9efe2",
+    "ink-faint": "#87938a",
+    "ink-label": "#6f9a94",
+    "ink-rule": "#4d5a52",
+    "ink-accent": "#7fb8b0",
+    "badge-best": "#e6bd6a",
+    "badge-pin": "#7fb8b0",
+    "badge-mark": "#c99bd6",
+    "speedup-good": "#93c47d",
+    "speedup-bad": "#dd7b6a",
+    "speedup-undecided": "#d3ab5f",
+    "band-good": "#4a6e46",
+    "band-bad": "#74443d",
+    "band-undecided": "#735f3a",
+    "stage-build": "#6fa8dc",
+    "stage-verify": "#b294d8",
+    "stage-measure": "#e0b15a",
+    "stage-repair": "#e29a6c",
+    "stage-waiting": "#8a968d",
+    "stage-measured": "#93c47d",
+    "stage-failed": "#dd7b6a",
+    "stage-cancelled": "#7d8880",
+    "code-keyword": "#c99bd6",
+    "code-type": "#7fb8b0",
+    "code-function": "#8fb6e0",
+    "code-string": "#a9c98a",
+    "code-number": "#e0a878",
+    "code-comment": "#75827a",
+    "code-directive": "#e6bd6a",
+    "code-preprocessor": "#d08f8f",
+    "code-operator": "#aab5ac",
+    "diff-added": "#1b2f20",
+    "diff-removed": "#3a2120",
+    "diff-added-word": "#2f5a37",
+    "diff-removed-word": "#6e3431",
+    "track": "#2b342e",
+    "chip": "#2c3a33",
+}
+
+_LIGHT_VARIABLES = {
+    "ink-title": "#1d2420",
+    "ink-faint": "#667068",
+    "ink-label": "#3f716b",
+    "ink-rule": "#b3b8aa",
+    "ink-accent": "#1f6f68",
+    "badge-best": "#8f5d00",
+    "badge-pin": "#1f6f68",
+    "badge-mark": "#7d3a94",
+    "speedup-good": "#3f7a2c",
+    "speedup-bad": "#b1392b",
+    "speedup-undecided": "#8a6010",
+    "band-good": "#aacb9c",
+    "band-bad": "#e3b0a8",
+    "band-undecided": "#dcc797",
+    "stage-build": "#2767a8",
+    "stage-verify": "#6f43a6",
+    "stage-measure": "#8f5d00",
+    "stage-repair": "#a4501a",
+    "stage-waiting": "#667068",
+    "stage-measured": "#3f7a2c",
+    "stage-failed": "#b1392b",
+    "stage-cancelled": "#737b74",
+    "code-keyword": "#7d3a94",
+    "code-type": "#1f6f68",
+    "code-function": "#2767a8",
+    "code-string": "#4b7320",
+    "code-number": "#a4501a",
+    "code-comment": "#7b857d",
+    "code-directive": "#8f5d00",
+    "code-preprocessor": "#a03f4e",
+    "code-operator": "#4e5850",
+    "diff-added": "#e2efd9",
+    "diff-removed": "#f6e0db",
+    "diff-added-word": "#b9dca8",
+    "diff-removed-word": "#eab8ae",
+    "track": "#dedccd",
+    "chip": "#e2e4d6",
+}
+
+THEMES = (
+    Theme(
+        name=DARK,
+        dark=True,
+        primary="#8fb573",
+        secondary="#6fa3a0",
+        accent="#e0b15a",
+        warning="#e0b15a",
+        error="#dd7b6a",
+        success="#93c47d",
+        foreground="#d5ddd2",
+        background="#101512",
+        surface="#161d19",
+        panel="#1f2823",
+        boost="#26312b",
+        variables={
+            **_DARK_VARIABLES,
+            "block-cursor-background": "#2e4436",
+            "block-cursor-foreground": "#f1f6ec",
+            "block-cursor-text-style": "bold",
+            "block-cursor-blurred-background": "#222d27",
+            "block-cursor-blurred-foreground": "#d5ddd2",
+            "block-cursor-blurred-text-style": "none",
+            "footer-key-foreground": "#e0b15a",
+            "border": "#5d7a55",
+            "border-blurred": "#2c3832",
+            "scrollbar": "#2f3b34",
+            "scrollbar-hover": "#42524a",
+            "scrollbar-active": "#8fb573",
+            "scrollbar-background": "#131a16",
+            "scrollbar-background-hover": "#131a16",
+            "scrollbar-background-active": "#131a16",
+            "scrollbar-corner-color": "#131a16",
+        },
+    ),
+    Theme(
+        name=LIGHT,
+        dark=False,
+        primary="#4c7a34",
+        secondary="#2c6e75",
+        accent="#8f5d00",
+        warning="#8f5d00",
+        error="#b1392b",
+        success="#3f7a2c",
+        foreground="#2a312c",
+        background="#f3f1e7",
+        surface="#faf9f3",
+        panel="#e9e7da",
+        boost="#e2e0d0",
+        variables={
+            **_LIGHT_VARIABLES,
+            "block-cursor-background": "#d3e2c6",
+            "block-cursor-foreground": "#1d2420",
+            "block-cursor-text-style": "bold",
+            "block-cursor-blurred-background": "#e6e9da",
+            "block-cursor-blurred-foreground": "#2a312c",
+            "block-cursor-blurred-text-style": "none",
+            "footer-key-foreground": "#8f5d00",
+            "border": "#6c9156",
+            "border-blurred": "#d2d0c0",
+            "scrollbar": "#cfcfbd",
+            "scrollbar-hover": "#b4b6a2",
+            "scrollbar-active": "#4c7a34",
+            "scrollbar-background": "#f0eee3",
+            "scrollbar-background-hover": "#f0eee3",
+            "scrollbar-background-active": "#f0eee3",
+            "scrollbar-corner-color": "#f0eee3",
+        },
+    ),
+)
+
+
+def variable_defaults(dark: bool) -> dict[str, str]:
+    """The meaning-named colours, for themes that do not name them."""
+    return dict(_DARK_VARIABLES if dark else _LIGHT_VARIABLES)

@@ -1,0 +1,255 @@
+"""Painted text as plain values: lines of cells, each with an ink. Measures and cuts text by terminal cells.
+
+Knows what a part of a line *is* (a good speedup, a running build, a keyword) and never what it looks like: ``tui.theme`` gives
+each ink its colour. Text from compilers, models and files passes ``clean`` before it can reach a terminal.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from itertools import groupby
+
+from engine.report import text as report
+
+
+class Ink(StrEnum):
+    """What a part of a line is. The first six are the tones of ``engine.report.text``."""
+
+    PLAIN = "plain"
+    STRONG = "strong"
+    FAINT = "faint"
+    GOOD = "good"
+    BAD = "bad"
+    WARN = "warn"
+
+    TITLE = "title"
+    LABEL = "label"
+    RULE = "rule"
+    ACCENT = "accent"
+    BEST = "best"
+    PIN = "pin"
+    MARK = "mark"
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    UNDECIDED = "undecided"
+    FASTER_BAND = "faster-band"
+    SLOWER_BAND = "slower-band"
+    UNDECIDED_BAND = "undecided-band"
+
+    BUILD = "build"
+    VERIFY = "verify"
+    MEASURE = "measure"
+    REPAIR = "repair"
+    WAITING = "waiting"
+    MEASURED = "measured"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    KEYWORD = "keyword"
+    TYPE = "type"
+    FUNCTION = "function"
+    STRING = "string"
+    NUMBER = "number"
+    COMMENT = "comment"
+    DIRECTIVE = "directive"
+    PREPROCESSOR = "preprocessor"
+    OPERATOR = "operator"
+
+
+class Ground(StrEnum):
+    """What lies under a part of a line; ``NONE`` is whatever the widget has."""
+
+    NONE = "none"
+    ADDED = "added"
+    REMOVED = "removed"
+    ADDED_WORD = "added-word"
+    REMOVED_WORD = "removed-word"
+    FASTER_BAND = "faster-band"
+    SLOWER_BAND = "slower-band"
+    UNDECIDED_BAND = "undecided-band"
+    TRACK = "track"
+    CHIP = "chip"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A part of a line, without line breaks."""
+
+    text: str
+    ink: Ink = Ink.PLAIN
+    ground: Ground = Ground.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line on the screen; ``ground`` reaches to the right edge."""
+
+    cells: tuple[Cell, ...] = ()
+    ground: Ground = Ground.NONE
+
+    @property
+    def text(self) -> str:
+        """The line's text alone."""
+        return "".join(cell.text for cell in self.cells)
+
+    @property
+    def width(self) -> int:
+        """Terminal cells that it takes."""
+        return sum(width(cell.text) for cell in self.cells)
+
+
+BLANK = Line()
+
+
+def line(*parts: Cell | str, ground: Ground = Ground.NONE) -> Line:
+    """A line of these parts; bare texts are plain, empty ones are left out."""
+    cells = (Cell(part) if isinstance(part, str) else part for part in parts)
+    return Line(tuple(cell for cell in cells if cell.text), ground)
+
+
+def from_report(spans: report.Line) -> Line:
+    """A line of the engine's reports: its tones are inks."""
+    return Line(tuple(Cell(clean(span.text), Ink(span.tone.value)) for span in spans))
+
+
+def merged(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """The cells with neighbours of the same ink and ground as one."""
+    runs = groupby(cells, key=lambda cell: (cell.ink, cell.ground))
+    return tuple(Cell("".join(cell.text for cell in run), ink, ground) for (ink, ground), run in runs)
+
+
+def joined(parts: Iterable[Sequence[Cell]], separator: Cell) -> tuple[Cell, ...]:
+    """The non-empty parts with the separator between them."""
+    cells: list[Cell] = []
+    for part in parts:
+        if part:
+            cells.extend((separator, *part) if cells else part)
+    return tuple(cells)
+
+
+def clean(text: str) -> str:
+    """The text with tabs as spaces and every control or direction-changing character made visible.
+
+    A compiler's or a model's words could otherwise move the cursor, recolour or rewrite the screen.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_visible(char) for char in text.expandtabs(4))
+
+
+def _visible(char: str) -> str:
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else " " if unicodedata.category(char) == "Zs" else "�"
+
+
+def flat(text: str) -> str:
+    """The text on one line: runs of white space as one space, then ``clean``."""
+    return clean(report.one_line(text))
+
+
+@lru_cache(maxsize=4096)
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
+
+def width(text: str) -> int:
+    """Terminal cells that the text takes."""
+    return len(text) if text.isascii() else sum(map(_char_width, text))
+
+
+def cut(text: str, room: int) -> str:
+    """The text in at most ``room`` cells, with an ellipsis where something was cut off."""
+    if width(text) <= room:
+        return text
+    if room <= 0:
+        return ""
+    kept, used = 0, 0
+    for char in text:
+        used += _char_width(char)
+        if used > room - 1:
+            break
+        kept += 1
+    return f"{text[:kept].rstrip()}…"
+
+
+def pad(text: str, room: int, *, right: bool = False) -> str:
+    """The text in exactly ``room`` cells, cut or filled with spaces; ``right`` puts it against the right edge."""
+    fitted = cut(text, room)
+    fill = " " * max(0, room - width(fitted))
+    return fill + fitted if right else fitted + fill
+
+
+def cut_cells(cells: Sequence[Cell], room: int) -> tuple[Cell, ...]:
+    """The cells in at most ``room`` terminal cells, with an ellipsis where something was cut off."""
+    if sum(width(cell.text) for cell in cells) <= room:
+        return tuple(cells)
+    kept: list[Cell] = []
+    left = room
+    for cell in cells:
+        needed = width(cell.text)
+        if needed >= left:
+            kept.append(Cell(cut(f"{cell.text}\0", left).replace("\0", ""), cell.ink, cell.ground))
+            break
+        kept.append(cell)
+        left -= needed
+    return tuple(kept)
+
+
+def pad_cells(cells: Sequence[Cell], room: int, *, right: bool = False) -> tuple[Cell, ...]:
+    """The cells in exactly ``room`` terminal cells."""
+    fitted = cut_cells(cells, room)
+    fill = room - sum(width(cell.text) for cell in fitted)
+    if fill <= 0:
+        return fitted
+    space = Cell(" " * fill)
+    return (space, *fitted) if right else (*fitted, space)
+
+
+def wrapped(text: str, room: int) -> list[str]:
+    """The text broken between words into lines of at most ``room`` cells; longer words are broken anywhere.
+
+    Line breaks of the text hold; an empty text is no line at all.
+    """
+    lines: list[str] = []
+    for paragraph in text.strip().splitlines():
+        lines.extend(_wrapped_paragraph(clean(paragraph), max(1, room)))
+    return lines
+
+
+def _wrapped_paragraph(text: str, room: int) -> list[str]:
+    lines: list[str] = []
+    current = ""
+    for word in text.split():
+        candidate = f"{current} {word}" if current else word
+        if width(candidate) <= room:
+            current = candidate
+            continue
+        if current:
+            lines.append(current)
+        rest = word
+        while width(rest) > room:
+            head = _head(rest, room)
+            lines.append(head)
+            rest = rest[len(head) :]
+        current = rest
+    return [*lines, current]
+
+
+def _head(text: str, room: int) -> str:
+    used = 0
+    for place, char in enumerate(text):
+        used += _char_width(char)
+        if used > room:
+            return text[: max(1, place)]
+    return text

@@ -1,0 +1,213 @@
+"""How figures are written on the screen: times, ratios, shares, counts, bars, intervals, histograms. One place for all.
+
+Where the engine's reports already write a figure (``engine.report.text``), the same words are used here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from engine.domain.model import Interval
+from engine.report.text import counted as counted
+from engine.report.text import digits as digits
+from engine.report.text import duration as duration
+from engine.report.text import duration_interval as duration_interval
+from engine.report.text import percent as percent
+from engine.report.text import times as times
+from engine.report.text import tunables as tunables
+from tui.viewmodel.cells import Cell, Ground, Ink, merged, pad
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+LEVELS = " ▁▂▃▄▅▆▇█"
+
+
+def ratio(value: float) -> str:
+    """``1.52×``; two decimals below a hundred, three significant digits below a tenth."""
+    return f"{_ratio_digits(value)}×"
+
+
+def _ratio_digits(value: float) -> str:
+    if not math.isfinite(value):
+        return "∞"
+    if value < 0.1:
+        return digits(value)
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def interval_ends(interval: Interval) -> str:
+    """The ends of a ratio's interval: ``[1.49, 1.55]``."""
+    return f"[{_ratio_digits(interval.low)}, {_ratio_digits(interval.high)}]"
+
+
+def speedup_ink(interval: Interval) -> Ink:
+    """Faster or slower than the baseline only where the whole interval says so."""
+    if interval.low > 1.0:
+        return Ink.FASTER
+    return Ink.SLOWER if interval.high < 1.0 else Ink.UNDECIDED
+
+
+_SIGNS = {Ink.FASTER: "▲", Ink.SLOWER: "▼", Ink.UNDECIDED: "≈"}
+_WORDS = {Ink.FASTER: "faster", Ink.SLOWER: "slower", Ink.UNDECIDED: "undecided"}
+_BANDS = {
+    Ink.FASTER: (Ink.FASTER_BAND, Ground.FASTER_BAND),
+    Ink.SLOWER: (Ink.SLOWER_BAND, Ground.SLOWER_BAND),
+    Ink.UNDECIDED: (Ink.UNDECIDED_BAND, Ground.UNDECIDED_BAND),
+}
+
+
+def speedup_sign(interval: Interval) -> str:
+    """``▲`` faster, ``▼`` slower, ``≈`` undecided."""
+    return _SIGNS[speedup_ink(interval)]
+
+
+def speedup_word(interval: Interval) -> str:
+    """``faster``, ``slower`` or ``undecided``."""
+    return _WORDS[speedup_ink(interval)]
+
+
+def speedup(interval: Interval) -> Cell:
+    """``▲ 1.52×`` in the ink of what it says."""
+    return Cell(f"{speedup_sign(interval)} {ratio(interval.value)}", speedup_ink(interval))
+
+
+def bar(interval: Interval, top: float, room: int) -> tuple[Cell, ...]:
+    """A bar of ``room`` cells from 0 to ``top``: solid up to the interval's low end, a lighter band from there to its high end.
+
+    Where the bar does not reach the baseline (1×), a thin line marks it.
+    """
+    if room <= 0 or top <= 0:
+        return ()
+    ink = speedup_ink(interval)
+    solid, reach = (min(room * 8, max(0, round(end / top * room * 8))) for end in (interval.low, interval.high))
+    baseline = round(room / top)
+    return merged(_bar_cell(ink, solid - 8 * x, max(reach, 1) - 8 * x, x == baseline) for x in range(room))
+
+
+def _bar_cell(ink: Ink, solid: int, reach: int, marked: bool) -> Cell:
+    """One cell of a bar whose solid part and whole reach that many eighths into it (or end before it)."""
+    band_ink, band = _BANDS[ink]
+    if solid >= 8:
+        return Cell("█", ink)
+    if solid > 0:
+        return Cell(EIGHTHS[solid], ink, band if reach >= 8 else Ground.NONE)
+    if reach > 0:
+        return Cell(EIGHTHS[min(8, reach)], band_ink)
+    return Cell("▏", Ink.RULE) if marked else Cell(" ")
+
+
+def meter(share: float, room: int, ink: Ink = Ink.ACCENT) -> tuple[Cell, ...]:
+    """How much of something is used, 0 … 1, as a bar on a track."""
+    eighths = min(room * 8, max(0, round(share * room * 8)))
+    full, part = divmod(eighths, 8)
+    cells = (
+        Cell("█" * full, ink),
+        Cell(EIGHTHS[part] if part else "", ink, Ground.TRACK),
+        Cell(" " * (room - full - (1 if part else 0)), ink, Ground.TRACK),
+    )
+    return tuple(cell for cell in cells if cell.text)
+
+
+def interval_line(interval: Interval, low: float, high: float, room: int, ink: Ink) -> tuple[Cell, ...]:
+    """``├──●──┤`` on a scale from ``low`` to ``high``, ``room`` cells wide; ends outside are arrows."""
+    if room < 3:
+        return (Cell("●"[:room], ink),)
+    span = max(high - low, 1e-300)
+
+    def place(value: float) -> int:
+        return min(room - 1, max(0, round((value - low) / span * (room - 1))))
+
+    left, middle, right = place(interval.low), place(interval.value), place(interval.high)
+    marks = [" "] * room
+    for x in range(left, right + 1):
+        marks[x] = "─"
+    marks[left] = "◂" if interval.low < low else "├"
+    marks[right] = "▸" if interval.high > high else "┤"
+    marks[middle] = "●"
+    return (Cell("".join(marks), ink),)
+
+
+def histogram(values: Sequence[float], room: int, height: int = 4) -> tuple[list[str], float, float]:
+    """Columns of how many values fall where, as ``height`` rows of text from the top, with the scale's two ends.
+
+    The scale runs from the smallest value to the 99th percentile when a few stragglers would squeeze the rest into one column;
+    what lies beyond is counted in the last column.
+    """
+    if not values or room <= 0:
+        return [], 0.0, 0.0
+    ordered = sorted(values)
+    low, high = ordered[0], ordered[-1]
+    tail = ordered[min(len(ordered) - 1, math.ceil(0.99 * len(ordered)) - 1)]
+    if tail > low and high - low > 4 * (tail - low):
+        high = tail
+    span = high - low
+    counts = [0] * room
+    for value in ordered:
+        counts[min(room - 1, int((value - low) / span * room)) if span > 0 else room // 2] += 1
+    most = max(counts)
+    rows = []
+    for row in reversed(range(height)):
+        levels = (count / most * height * 8 - row * 8 for count in counts)
+        rows.append("".join(LEVELS[min(8, max(0, math.ceil(level)))] for level in levels))
+    return rows, low, high
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One column a value, between the smallest and the largest."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    span = high - low
+    return "".join(LEVELS[1 + round((value - low) / span * 7)] if span > 0 else LEVELS[4] for value in values)
+
+
+def binary_bytes(size: float) -> str:
+    """``48 KiB``, ``1.5 MiB``, ``16 B``."""
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= scale:
+            value = size / scale
+            return f"{value:.0f} {unit}" if value == int(value) or value >= 100 else f"{value:.1f} {unit}"
+    return f"{size:.0f} B"
+
+
+def elapsed(seconds: float) -> str:
+    """``0.8 s``, ``42 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def clock(at: float) -> str:
+    """Time of day in UTC: ``14:03:07``."""
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
+
+
+def error(value: float) -> str:
+    """``9.0e-08``; a plain ``0`` for bit for bit."""
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def change(before: float, after: float, *, fewer_is_better: bool = True, unit: str = "") -> Cell:
+    """How a count moved: ``▼ 12`` good or bad by whether fewer is better, ``=`` when it did not."""
+    if after == before:
+        return Cell("=", Ink.FAINT)
+    better = (after < before) is fewer_is_better
+    words = f"{'▼' if after < before else '▲'} {abs(after - before):g}{unit}"
+    return Cell(words, Ink.GOOD if better else Ink.WARN)
+
+
+def labelled(rows: Sequence[tuple[str, Sequence[Cell]]], indent: int = 0) -> list[tuple[Cell, ...]]:
+    """Name and value a line, the values aligned."""
+    widest = max((len(name) for name, _ in rows), default=0)
+    return [(Cell(" " * indent + pad(name, widest + 2), Ink.LABEL), *cells) for name, cells in rows]
+
+
+def settings(values: Mapping[str, int | float]) -> str:
+    """``batch_size=128 dim=16384``."""
+    return " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items())

@@ -1,0 +1,97 @@
+"""What one kernel is on a screen: its outcome in glyph, word and ink, its badges, its title. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.domain import queries
+from engine.domain.state import Kernel, SessionState, Stage
+from engine.report.tree import failure_words
+from tui.viewmodel import fmt
+from tui.viewmodel.cells import Cell, Ink, flat
+
+INCUMBENT = "★"
+PINNED = "⚑"
+PRUNED = "⊘"
+MARKED = "◆"
+SEED = "❖"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Where a kernel stands or how it ended; never told by its ink alone."""
+
+    glyph: str
+    word: str
+    ink: Ink
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(f"{self.glyph} {self.word}", self.ink)
+
+
+_UNDER_WAY: Mapping[Stage, Outcome] = {
+    Stage.BUILD: Outcome("◔", "building", Ink.BUILD),
+    Stage.VERIFY: Outcome("◑", "verifying", Ink.VERIFY),
+    Stage.MEASURE: Outcome("◕", "measuring", Ink.MEASURE),
+    Stage.REPAIR: Outcome("↻", "repairing", Ink.REPAIR),
+}
+_WAITING: Mapping[Stage, Outcome] = {
+    Stage.BUILD: Outcome("○", "to build", Ink.WAITING),
+    Stage.VERIFY: Outcome("○", "to verify", Ink.WAITING),
+    Stage.MEASURE: Outcome("○", "to measure", Ink.WAITING),
+    Stage.REPAIR: Outcome("○", "to repair", Ink.WAITING),
+}
+_CANCELLED = Outcome("■", "cancelled", Ink.CANCELLED)
+_MEASURED = Outcome("●", "measured", Ink.MEASURED)
+_SCREENED = Outcome("◍", "screened", Ink.MEASURED)
+_ELSEWHERE = Outcome("◌", "elsewhere", Ink.CANCELLED)
+
+OUTCOME_WIDTH = 2 + max(len("build failed"), len("to measure"))
+
+
+def work_key(kernel: Kernel) -> str:
+    """The key under which the engine works at the kernel's present stage."""
+    return f"{kernel.stage.value}:{kernel.id}:{kernel.attempt}"
+
+
+def under_way(state: SessionState, kernel: Kernel) -> bool:
+    """Whether the kernel is being worked at, not waiting."""
+    return not kernel.stage.settled and work_key(kernel) in state.started
+
+
+def outcome(state: SessionState, kernel: Kernel) -> Outcome:
+    """Where the kernel stands: waiting, under way, or how it ended."""
+    if kernel.stage is Stage.FAILED:
+        word = failure_words(kernel.failure.kind) if kernel.failure else "failed"
+        return Outcome("✗", word, Ink.FAILED)
+    if kernel.stage is Stage.CANCELLED:
+        return _CANCELLED
+    if kernel.stage is Stage.MEASURED:
+        if kernel.epoch != state.epoch:
+            return _ELSEWHERE
+        return _MEASURED if queries.is_precise(kernel) else _SCREENED
+    return (_UNDER_WAY if under_way(state, kernel) else _WAITING)[kernel.stage]
+
+
+def title(state: SessionState, kernel: Kernel) -> str:
+    """The title of the idea it implements, or its own name."""
+    idea = state.ideas.get(kernel.idea)
+    return flat(idea.text.title) if idea and idea.text.title.strip() else flat(kernel.name)
+
+
+def author(name: str) -> str:
+    """A short form of an author's name: of ``openai:NAME`` the model's part."""
+    return flat(name.partition(":")[2] or name)
+
+
+def described(state: SessionState, kernel_id: str | None) -> tuple[Cell, ...]:
+    """``k3 ▲ 1.42×`` with the speedup in its ink; ``the root`` without a kernel."""
+    kernel = state.kernels.get(kernel_id) if kernel_id else None
+    if kernel is None:
+        return (Cell("no parent", Ink.FAINT),)
+    ratio = queries.speedup(state, kernel)
+    if ratio is None:
+        return (Cell(kernel.id, Ink.STRONG), Cell(" "), outcome(state, kernel).cell)
+    return (Cell(kernel.id, Ink.STRONG), Cell(" "), fmt.speedup(ratio))

@@ -1,0 +1,252 @@
+"""A row of the kernel tree as cells: which columns fit a width, and what each says. Pure.
+
+Columns are granted by priority until the room is used up, so that 80 columns show what matters and 200 show everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.domain import queries
+from engine.domain.model import Interval
+from engine.domain.state import Kernel, SessionState, Stage
+from tui.viewmodel import fmt, kernels
+from tui.viewmodel.cells import Cell, Ink, Line, cut, flat, line, pad, pad_cells, width
+from tui.viewmodel.tree_rows import Row
+
+GAP = 2
+GUTTER = 3
+"""Badges stand here, left of the tree."""
+
+
+class Column(StrEnum):
+    """In the order they stand."""
+
+    NAME = "kernel"
+    OUTCOME = "outcome"
+    SPEEDUP = "speedup"
+    BAR = "bar"
+    INTERVAL = "interval"
+    TIME = "time"
+    LIGHT = "light"
+    CLASS = "class"
+    TUNABLES = "tunables"
+    AUTHOR = "author"
+    REMARKS = "remarks"
+
+
+_GRANTS: tuple[tuple[Column, int], ...] = (
+    (Column.NAME, 20),
+    (Column.OUTCOME, kernels.OUTCOME_WIDTH),
+    (Column.SPEEDUP, 8),
+    (Column.BAR, 9),
+    (Column.NAME, 36),
+    (Column.INTERVAL, 14),
+    (Column.TIME, 8),
+    (Column.TUNABLES, 18),
+    (Column.LIGHT, 5),
+    (Column.AUTHOR, 12),
+    (Column.BAR, 20),
+    (Column.NAME, 46),
+    (Column.REMARKS, 22),
+    (Column.CLASS, 5),
+    (Column.NAME, 64),
+    (Column.BAR, 40),
+)
+"""Column → the width it is to have; a column named again grows."""
+
+_MEASURED = (Column.SPEEDUP, Column.BAR, Column.INTERVAL, Column.TIME, Column.LIGHT, Column.CLASS)
+"""Columns that only a measured kernel fills: the others say there why they have nothing."""
+_LEAST_TITLE = 12
+_RIGHT = frozenset({Column.TIME, Column.LIGHT})
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns that are shown, with their widths."""
+
+    widths: Mapping[Column, int]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(column for column in Column if column in self.widths)
+
+
+def layout(room: int) -> Layout:
+    """The columns for this many terminal cells. What is left over goes to the name."""
+    widths: dict[Column, int] = {Column.NAME: max(1, min(20, room - GUTTER))}
+    left = room - GUTTER - widths[Column.NAME]
+    for column, wanted in _GRANTS:
+        needed = wanted - widths[column] if column in widths else wanted + GAP
+        if needed > left:
+            break
+        widths[column] = wanted
+        left -= needed
+    widths[Column.NAME] += max(0, left)
+    return Layout(widths)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """What all rows of a tree share: found once a state, used for every row."""
+
+    state: SessionState
+    incumbent: str
+    baseline: str
+    top: float
+    """Right end of the speedup bars."""
+
+
+def scene(state: SessionState) -> Scene:
+    """The scene of a state: one pass over its kernels."""
+    best = queries.incumbent(state)
+    ratios = (queries.speedup(state, kernel) for kernel in state.kernels.values())
+    top = max((ratio.value for ratio in ratios if ratio is not None), default=1.0)
+    return Scene(state, best.id if best else "", queries.ranking_baseline(state), max(1.0, top) * 1.04)
+
+
+def head(shown: Layout, baseline: str) -> Line:
+    """The line above the tree: what the columns are."""
+    names = {Column.SPEEDUP: f"× {baseline}", Column.INTERVAL: "95% interval", Column.LIGHT: "light"}
+    cells = [Cell(" " * GUTTER)]
+    for place, column in enumerate(shown.columns):
+        room = shown.widths[column] + (GAP if place else 0)
+        if column is Column.BAR or (column is Column.SPEEDUP and Column.BAR not in shown.widths):
+            cells.append(Cell(pad("", room) if column is Column.BAR else pad("  " + names[column], room), Ink.LABEL))
+            continue
+        text = names.get(column, column.value)
+        if column in _RIGHT:
+            cells.append(Cell(pad(text, room, right=True), Ink.LABEL))
+        else:
+            cells.append(Cell(pad("  " * bool(place) + text, room), Ink.LABEL))
+    return line(*cells)
+
+
+def row_line(view: Scene, row: Row, shown: Layout, *, marked: str = "") -> Line:
+    """The row as one line of the layout's width."""
+    kernel = view.state.kernels[row.kernel]
+    cells: list[Cell] = [*_gutter(view, row, marked), *_name(view, row, kernel, shown)]
+    outcome = kernels.outcome(view.state, kernel)
+    ratio = queries.speedup(view.state, kernel)
+    figures = _figures(view, kernel, ratio, shown) if ratio is not None else None
+    reason = _reason(kernel)
+    for column in shown.columns[1:]:
+        room = shown.widths[column]
+        if column in _MEASURED and figures is None:
+            span = sum(shown.widths[c] + GAP for c in _MEASURED if c in shown.widths)
+            if column is Column.SPEEDUP:
+                cells += (Cell(" " * GAP), *pad_cells((Cell(reason, Ink.FAINT),), span - GAP))
+            continue
+        content = figures[column] if figures is not None and column in figures else _words(view, kernel, row, column, room)
+        if column is Column.OUTCOME:
+            content = (outcome.cell,)
+        cells += (Cell(" " * GAP), *pad_cells(content, room, right=column in _RIGHT))
+    return line(*cells)
+
+
+def _gutter(view: Scene, row: Row, marked: str) -> tuple[Cell, ...]:
+    """Badges in fixed places: incumbent or marked, then pinned or pruned."""
+    first = Cell(" ")
+    if row.kernel == view.incumbent:
+        first = Cell(kernels.INCUMBENT, Ink.BEST)
+    elif row.kernel == marked:
+        first = Cell(kernels.MARKED, Ink.MARK)
+    second = Cell(" ")
+    if row.kernel == marked and row.kernel == view.incumbent:
+        second = Cell(kernels.MARKED, Ink.MARK)
+    elif row.kernel in view.state.pinned:
+        second = Cell(kernels.PINNED, Ink.PIN)
+    elif row.pruned:
+        second = Cell(kernels.PRUNED, Ink.FAINT)
+    return (first, second, Cell(" "))
+
+
+def fold_glyph(row: Row) -> str:
+    """``▾`` open, ``▸`` folded, a stroke for a leaf."""
+    if row.children:
+        return "▸ " if row.folded else "▾ "
+    return "─ " if row.guides else "· "
+
+
+def shown_guides(row: Row, room: int) -> str:
+    """The row's strokes in at most half the room of the name: of deep nodes the nearest levels, after an ellipsis."""
+    most = max(2, min(len(row.guides), room // 2 // 2 * 2))
+    full = 2 * row.depth
+    return row.guides if full <= most else f"… {row.guides[2 - most :] if most > 2 else ''}"
+
+
+def fold_place(row: Row, shown: Layout) -> int:
+    """Where the row's fold glyph stands, in cells from the left edge."""
+    return GUTTER + len(shown_guides(row, shown.widths[Column.NAME]))
+
+
+def _name(view: Scene, row: Row, kernel: Kernel, shown: Layout) -> tuple[Cell, ...]:
+    """Strokes, fold glyph, id and title; the tunables as well where they have no column, since they tell variants apart."""
+    room = shown.widths[Column.NAME]
+    guides = shown_guides(row, room)
+    dim = row.pruned or row.context or kernel.stage in (Stage.FAILED, Stage.CANCELLED)
+    leads = row.kernel == view.incumbent
+    hidden = f" +{row.hidden}" if row.hidden else ""
+    lead = (
+        Cell(guides, Ink.RULE),
+        Cell(fold_glyph(row), Ink.RULE if not row.folded else Ink.ACCENT),
+        Cell(f"{kernel.id} ", Ink.FAINT if dim else Ink.BEST if leads else Ink.STRONG),
+        Cell(f"{kernels.SEED} " if kernel.seed else "", Ink.PIN),
+    )
+    left = room - sum(width(c.text) for c in lead) - len(hidden)
+    title = kernels.title(view.state, kernel)
+    chosen = "" if Column.TUNABLES in shown.widths else fmt.tunables(kernel.tunables)
+    chosen = cut(f" {chosen}" if chosen else "", max(0, left - min(width(title), _LEAST_TITLE)))
+    named = Cell(cut(title, left - width(chosen)), Ink.FAINT if dim else Ink.BEST if leads else Ink.PLAIN)
+    tail = (Cell(chosen, Ink.FAINT), Cell(hidden, Ink.ACCENT))
+    return pad_cells([c for c in (*lead, named, *tail) if c.text], room)
+
+
+def _reason(kernel: Kernel) -> str:
+    if kernel.stage is Stage.FAILED and kernel.failure is not None:
+        return flat(kernel.failure.reason)
+    return flat(kernel.reason) if kernel.stage is Stage.CANCELLED else ""
+
+
+def _figures(view: Scene, kernel: Kernel, ratio: Interval, shown: Layout) -> dict[Column, tuple[Cell, ...]]:
+    measured = kernel.measurement
+    assert measured is not None
+    light = fmt.percent(measured.light.fraction) if measured.light else ""
+    precision = kernel.verification.precision_class.value if kernel.verification else ""
+    return {
+        Column.SPEEDUP: (fmt.speedup(ratio),),
+        Column.BAR: fmt.bar(ratio, view.top, shown.widths.get(Column.BAR, 0)),
+        Column.INTERVAL: (Cell(fmt.interval_ends(ratio), Ink.FAINT),),
+        Column.TIME: (Cell(fmt.duration(measured.time_us.value)),),
+        Column.LIGHT: (Cell(light),),
+        Column.CLASS: (Cell(precision),),
+    }
+
+
+def _words(view: Scene, kernel: Kernel, row: Row, column: Column, room: int) -> tuple[Cell, ...]:
+    match column:
+        case Column.TUNABLES:
+            return (Cell(cut(fmt.tunables(kernel.tunables), room), Ink.FAINT),)
+        case Column.AUTHOR:
+            return (Cell(cut(kernels.author(kernel.author.name), room), Ink.ACCENT if kernel.author.is_engineer else Ink.FAINT),)
+        case Column.REMARKS:
+            return (Cell(", ".join(remarks(view, kernel, row)), Ink.FAINT),)
+        case _:
+            return ()
+
+
+def remarks(view: Scene, kernel: Kernel, row: Row) -> list[str]:
+    """The badges in words, and what else a sceptic asks for."""
+    measured = kernel.measurement
+    said = {
+        "incumbent": kernel.id == view.incumbent,
+        "pinned": kernel.id in view.state.pinned,
+        "pruned": row.pruned,
+        "seed": kernel.seed,
+        "not corroborated": measured is not None and not measured.corroborated,
+        "module contract": kernel.contract == "module",
+        f"attempt {kernel.attempt + 1}": kernel.attempt > 0,
+    }
+    return [words for words, holds in said.items() if holds]

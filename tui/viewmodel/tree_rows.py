@@ -1,0 +1,180 @@
+"""The kernel tree as rows: state + folded nodes + filter + order → what stands below what. Pure, iterative, fast at 10,000 nodes.
+
+A row says where a kernel stands and carries no figure: cells are made for the rows on screen alone (``tree_cells``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.domain import queries
+from engine.domain.state import Kernel, SessionState
+from engine.report.tree import outcome as plain_outcome
+from tui.viewmodel import fmt
+
+GUIDE_LEVELS = 24
+"""Strokes of so many levels are kept at most: a chain of 10,000 kernels must not take 10,000² characters."""
+_CORNER, _TEE, _PIPE, _GAP = "╰─", "├─", "│ ", "  "
+
+
+class Sort(StrEnum):
+    """In which order kernels stand."""
+
+    BORN = "born"
+    """A tree, siblings in the order they were drafted."""
+    BRANCH = "branch"
+    """A tree, the sibling with the best kernel below it first."""
+    RANK = "rank"
+    """No tree: every kernel, best speedup first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the tree."""
+
+    kernel: str
+    depth: int
+    guides: str
+    """The strokes that lead to it; of deep nodes the nearest ``GUIDE_LEVELS`` only."""
+    children: int
+    folded: bool
+    hidden: int
+    """Kernels below it that folding hides."""
+    pruned: bool
+    """It or an ancestor was pruned."""
+    context: bool = False
+    """Shown for the sake of a match below it only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What decides on the rows, apart from the state."""
+
+    folded: frozenset[str] = frozenset()
+    pattern: str = ""
+    """Every word must occur in the kernel's id, title, name, author, outcome or tunables; case does not matter."""
+    sort: Sort = Sort.BORN
+
+
+def rows(state: SessionState, shape: Shape = Shape()) -> tuple[Row, ...]:  # noqa: B008
+    """The rows of the tree from top to bottom. A filter unfolds what it needs to show its matches."""
+    wanted = _matching(state, shape.pattern) if shape.pattern.strip() else None
+    if shape.sort is Sort.RANK:
+        return tuple(_ranked(state, wanted))
+    shown = None if wanted is None else _with_ancestors(state, wanted)
+    order = _best_branch_first(state) if shape.sort is Sort.BRANCH else None
+    return tuple(_walk(state, shape.folded if wanted is None else frozenset(), wanted, shown, order))
+
+
+Order = Callable[[Sequence[str]], Sequence[str]]
+
+
+def _walk(
+    state: SessionState, folded: frozenset[str], wanted: set[str] | None, shown: set[str] | None, order: Order | None
+) -> Iterable[Row]:
+    kernels = state.kernels
+    sizes = _sizes(state) if folded else {}
+    pruned_here = frozenset(state.pruned)
+    todo: list[tuple[str, int, str, str, bool]] = []
+
+    def push(ids: Sequence[str], depth: int, below: str, pruned: bool) -> None:
+        ids = order(ids) if order is not None and len(ids) > 1 else ids
+        last = len(ids) - 1
+        for place in range(last, -1, -1):
+            stroke, under = (_CORNER, _GAP) if place == last else (_TEE, _PIPE)
+            guides = (below + stroke)[-2 * GUIDE_LEVELS :] if depth else ""
+            beneath = (below + under)[-2 * GUIDE_LEVELS :] if depth else ""
+            todo.append((ids[place], depth, guides, beneath, pruned))
+
+    push([k for k in _roots(kernels) if shown is None or k in shown], 0, "", False)
+    while todo:
+        name, depth, guides, below, pruned = todo.pop()
+        pruned = pruned or name in pruned_here
+        children = [c for c in kernels[name].children if c in kernels and (shown is None or c in shown)]
+        is_folded = bool(children) and name in folded
+        hidden = sizes[name] - 1 if is_folded else 0
+        context = wanted is not None and name not in wanted
+        yield Row(name, depth, guides, len(children), is_folded, hidden, pruned, context)
+        if children and not is_folded:
+            push(children, depth + 1, below, pruned)
+
+
+def _roots(kernels: Mapping[str, Kernel]) -> list[str]:
+    return [k.id for k in kernels.values() if k.parent is None or k.parent not in kernels]
+
+
+def _ranked(state: SessionState, wanted: set[str] | None) -> Iterable[Row]:
+    leading = [k.id for k in queries.ranked(state)]
+    known = set(leading)
+    pruned = _all_pruned(state)
+    for name in (*leading, *(k for k in state.kernels if k not in known)):
+        if wanted is None or name in wanted:
+            yield Row(name, 0, "", 0, False, 0, name in pruned)
+
+
+def _all_pruned(state: SessionState) -> set[str]:
+    found: set[str] = set()
+    for kernel in state.pruned:
+        found.update(queries.descendants(state, kernel))
+    return found
+
+
+def _topological(state: SessionState) -> list[str]:
+    """Parents before children."""
+    ordered = _roots(state.kernels)
+    for name in ordered:
+        ordered.extend(c for c in state.kernels[name].children if c in state.kernels)
+    return ordered
+
+
+def _sizes(state: SessionState) -> dict[str, int]:
+    """Kernel → how many kernels its branch holds, itself included."""
+    sizes = dict.fromkeys(state.kernels, 1)
+    for name in reversed(_topological(state)):
+        parent = state.kernels[name].parent
+        if parent is not None and parent in sizes:
+            sizes[parent] += sizes[name]
+    return sizes
+
+
+def _best_branch_first(state: SessionState) -> Order:
+    best: dict[str, float] = {}
+    for name in reversed(_topological(state)):
+        kernel = state.kernels[name]
+        ratio = queries.speedup(state, kernel)
+        best[name] = max(best.get(name, 0.0), ratio.low if ratio else 0.0)
+        if kernel.parent is not None:
+            best[kernel.parent] = max(best.get(kernel.parent, 0.0), best[name])
+    return lambda ids: sorted(ids, key=lambda name: -best.get(name, 0.0))
+
+
+def _with_ancestors(state: SessionState, wanted: set[str]) -> set[str]:
+    shown: set[str] = set()
+    for name in wanted:
+        at: str | None = name
+        while at is not None and at in state.kernels and at not in shown:
+            shown.add(at)
+            at = state.kernels[at].parent
+    return shown
+
+
+def _matching(state: SessionState, pattern: str) -> set[str]:
+    words = pattern.casefold().split()
+    return {k.id for k in state.kernels.values() if _matches(state, k, words)}
+
+
+def _matches(state: SessionState, kernel: Kernel, words: Sequence[str]) -> bool:
+    idea = state.ideas.get(kernel.idea)
+    text = " ".join(
+        (kernel.id, idea.text.title if idea else "", idea.text.category if idea else "", kernel.name, kernel.author.name,
+         plain_outcome(kernel), fmt.tunables(kernel.tunables), "seed" if kernel.seed else "")
+    ).casefold()  # fmt: skip
+    return all(word in text for word in words)
+
+
+def parent_row(found: Sequence[Row], place: int) -> int | None:
+    """Index of the row that the row at ``place`` hangs from."""
+    depth = found[place].depth
+    return next((n for n in range(place - 1, -1, -1) if found[n].depth < depth), None)

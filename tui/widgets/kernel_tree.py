@@ -1,0 +1,307 @@
+"""The tree of kernels, drawn line by line so that ten thousand of them cost no more than one screenful."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from engine.domain.state import SessionState
+from tui.viewmodel import tree_cells, tree_rows
+from tui.viewmodel.cells import Cell, Ink, line
+from tui.viewmodel.tree_rows import Row, Shape, Sort
+from tui.widgets.painting import Painter
+
+
+class KernelTree(ScrollView, can_focus=True):
+    """Shows a state's kernels; one of them is selected. Folding, filter and order are its own, the rest is the screen's.
+
+    The first line stays where it is and names the columns.
+    """
+
+    DEFAULT_CSS = """
+    KernelTree {
+        background: $surface;
+        color: $foreground;
+        & > .kernel-tree--cursor { background: $block-cursor-blurred-background; color: $block-cursor-blurred-foreground; }
+        &:focus > .kernel-tree--cursor { background: $block-cursor-background; color: $block-cursor-foreground; }
+        & > .kernel-tree--hover { background: $boost; }
+        & > .kernel-tree--head { background: $panel; }
+    }
+    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "kernel-tree--cursor",
+        "kernel-tree--hover",
+        "kernel-tree--head",
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "cursor_up", "Up", show=False, id="tree.up"),
+        Binding("down,j", "cursor_down", "Down", show=False, id="tree.down"),
+        Binding("pageup", "page_up", "Page up", show=False, id="tree.page-up"),
+        Binding("pagedown", "page_down", "Page down", show=False, id="tree.page-down"),
+        Binding("home,g", "first", "First kernel", show=False, id="tree.first"),
+        Binding("end,G", "last", "Last kernel", show=False, id="tree.last"),
+        Binding("left,h", "fold", "Fold, or go to the parent", show=False, id="tree.fold"),
+        Binding("right,l", "unfold", "Unfold, or go to the first child", show=False, id="tree.unfold"),
+        Binding("enter", "open", "Open the kernel", show=False, id="tree.open"),
+    ]
+
+    state: reactive[SessionState | None] = reactive(None)
+    selected: reactive[str] = reactive("")
+    marked: reactive[str] = reactive("")
+    folded: reactive[frozenset[str]] = reactive(frozenset())
+    pattern: reactive[str] = reactive("")
+    sort: reactive[Sort] = reactive(Sort.BORN)
+    hovered: reactive[int] = reactive(-1)
+
+    @dataclass
+    class Selected(Message):
+        """The cursor came to stand on another kernel."""
+
+        kernel: str
+
+    @dataclass
+    class Opened(Message):
+        """Enter or a double click: show more of this kernel."""
+
+        kernel: str
+
+    @dataclass
+    class Marked(Message):
+        """The engineer wants this kernel marked, or no longer."""
+
+        kernel: str
+
+    def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(name=name, id=id, classes=classes)
+        self._rows: tuple[Row, ...] = ()
+        self._places: dict[str, int] = {}
+        self._shown_for: object = None
+        self._scene: tree_cells.Scene | None = None
+        self._painter: Painter | None = None
+        self._cache: dict[tuple[str, int, Style], Strip] = {}
+
+    # What is shown
+
+    @property
+    def visible_kernels(self) -> Sequence[str]:
+        """Ids of the rows from top to bottom, folded and filtered ones left out."""
+        return tuple(self._places)
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return self._rows
+
+    def watch_state(self, state: SessionState | None) -> None:
+        self._scene = tree_cells.scene(state) if state is not None else None
+        self._arrange()
+
+    def watch_folded(self) -> None:
+        self._arrange()
+
+    def watch_pattern(self) -> None:
+        self._arrange()
+
+    def watch_sort(self) -> None:
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Rows anew where their order can have changed, strips always; the selection stays or moves to the nearest row left."""
+        self._cache.clear()
+        state = self.state
+        shape = Shape(self.folded, self.pattern, self.sort)
+        plain = not self.pattern.strip() and self.sort is Sort.BORN
+        same = (id(state.opened), len(state.kernels), state.pruned, shape) if state is not None and plain else None
+        if same is None or same != self._shown_for:
+            self._shown_for = same
+            before = self._places.get(self.selected, 0)
+            self._rows = tree_rows.rows(state, shape) if state is not None else ()
+            self._places = {row.kernel: place for place, row in enumerate(self._rows)}
+            self.virtual_size = Size(0, len(self._rows) + 1)
+            self._keep_selection(before)
+        self.refresh()
+
+    def _keep_selection(self, before: int) -> None:
+        if self.selected in self._places or not self._rows:
+            return
+        at: str | None = self.selected
+        kernels = self.state.kernels if self.state is not None else {}
+        while at is not None and at in kernels and at not in self._places:
+            at = kernels[at].parent
+        self.selected = at if at in self._places and at else self._rows[min(before, len(self._rows) - 1)].kernel
+
+    def watch_selected(self, selected: str) -> None:
+        self._cache.clear()
+        self.refresh()
+        if selected in self._places:
+            self._show_row(self._places[selected])
+            self.post_message(self.Selected(selected))
+
+    def watch_marked(self) -> None:
+        self._cache.clear()
+        self.refresh()
+
+    def reveal(self, kernel: str) -> None:
+        """Select the kernel, unfolding whatever hides it; one that the filter hides drops the filter."""
+        state = self.state
+        if state is None or kernel not in state.kernels:
+            return
+        above: set[str] = set()
+        at = state.kernels[kernel].parent
+        while at is not None and at in state.kernels and at not in above:
+            above.add(at)
+            at = state.kernels[at].parent
+        self.folded = self.folded - above
+        if kernel not in self._places:
+            self.pattern = ""
+        self.selected = kernel
+
+    # Painting
+
+    def notify_style_update(self) -> None:
+        self._painter = None
+        self._cache.clear()
+        super().notify_style_update()
+
+    def on_resize(self) -> None:
+        self._cache.clear()
+        if self.selected in self._places:
+            self._show_row(self._places[self.selected])
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        shown = tree_cells.layout(width)
+        if self._painter is None:
+            self._painter = Painter(self)
+        if y == 0:
+            baseline = self._scene.baseline if self._scene else ""
+            head = tree_cells.head(shown, baseline) if self._rows else line()
+            return self._painter.strip(head, width, self.get_component_rich_style("kernel-tree--head"))
+        place = self.scroll_offset.y + y - 1
+        if place >= len(self._rows):
+            return self._blank(y, width)
+        row = self._rows[place]
+        base = self._row_style(place)
+        key = (row.kernel, width, base)
+        strip = self._cache.get(key)
+        if strip is None:
+            assert self._scene is not None
+            strip = self._painter.strip(tree_cells.row_line(self._scene, row, shown, marked=self.marked), width, base)
+            self._cache[key] = strip
+        return strip
+
+    def _row_style(self, place: int) -> Style:
+        if self._rows[place].kernel == self.selected:
+            return self.get_component_rich_style("kernel-tree--cursor")
+        return self.get_component_rich_style("kernel-tree--hover") if place == self.hovered else self.rich_style
+
+    def _blank(self, y: int, width: int) -> Strip:
+        if self._rows or y != 2 or self._painter is None:
+            return Strip.blank(width, self.rich_style)
+        words = "   no kernel matches the filter" if self.pattern.strip() else "   no kernel yet: the first port comes with round 0"
+        return self._painter.strip(line(Cell(words, Ink.FAINT)), width, self.rich_style)
+
+    def _show_row(self, place: int) -> None:
+        self.scroll_to_region(Region(0, place, 1, 2), animate=False, force=True, immediate=True)
+
+    # Moving
+
+    def _move(self, by: int) -> None:
+        if self._rows:
+            place = self._places.get(self.selected, 0) + by
+            self.selected = self._rows[min(max(place, 0), len(self._rows) - 1)].kernel
+
+    def action_cursor_up(self) -> None:
+        self._move(-1)
+
+    def action_cursor_down(self) -> None:
+        self._move(1)
+
+    def action_page_up(self) -> None:
+        self._move(-max(1, self.size.height - 2))
+
+    def action_page_down(self) -> None:
+        self._move(max(1, self.size.height - 2))
+
+    def action_first(self) -> None:
+        self._move(-len(self._rows))
+
+    def action_last(self) -> None:
+        self._move(len(self._rows))
+
+    def action_fold(self) -> None:
+        place = self._places.get(self.selected)
+        if place is None:
+            return
+        row = self._rows[place]
+        if row.children and not row.folded:
+            self.folded = self.folded | {row.kernel}
+        elif (above := tree_rows.parent_row(self._rows, place)) is not None:
+            self.selected = self._rows[above].kernel
+
+    def action_unfold(self) -> None:
+        place = self._places.get(self.selected)
+        if place is None or not self._rows[place].children:
+            return
+        if self._rows[place].folded:
+            self.folded = self.folded - {self.selected}
+        else:
+            self._move(1)
+
+    def action_toggle_fold(self) -> None:
+        self._toggle(self.selected)
+
+    def _toggle(self, kernel: str) -> None:
+        if kernel in self._places and self._rows[self._places[kernel]].children:
+            self.folded = self.folded ^ {kernel}
+
+    def action_fold_all(self) -> None:
+        """Fold everything below the first level."""
+        if self.state is not None:
+            self.folded = frozenset(k.id for k in self.state.kernels.values() if k.children and k.parent is not None)
+
+    def action_unfold_all(self) -> None:
+        self.folded = frozenset()
+
+    def action_open(self) -> None:
+        if self.selected in self._places:
+            self.post_message(self.Opened(self.selected))
+
+    def action_mark(self) -> None:
+        if self.selected in self._places:
+            self.post_message(self.Marked(self.selected))
+
+    # Mouse
+
+    def _row_at(self, y: int) -> int | None:
+        place = self.scroll_offset.y + y - 1
+        return place if y >= 1 and place < len(self._rows) else None
+
+    def on_click(self, event: events.Click) -> None:
+        place = self._row_at(event.y)
+        if place is None:
+            return
+        event.stop()
+        row = self._rows[place]
+        self.selected = row.kernel
+        glyph = tree_cells.fold_place(row, tree_cells.layout(self.size.width))
+        if row.children and glyph <= event.x <= glyph + 1:
+            self._toggle(row.kernel)
+        elif event.chain == 2:
+            self.post_message(self.Opened(row.kernel))
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        place = self._row_at(event.y)
+        self.hovered = -1 if place is None else place
+
+    def on_leave(self) -> None:
+        self.hovered = -1
