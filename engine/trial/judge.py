@@ -139,11 +139,9 @@ class Judge:
         for _ in range(_PAIRS[0] + 1):
             rig.new_model()
             with ExitStack() as stack:
-                seats = {key: stack.enter_context(self._seating.baseline(name)) for key, name in names.items()}
-                for key, seat in seats.items():
-                    self._seating.load_baseline(seat, rig, names[key])
+                seats = {key: stack.enter_context(self._seating.baseline(rig, name)) for key, name in names.items()}
                 for seat in seats.values():
-                    seat.wait_ready(LOAD_S)
+                    seat.stand_by()
                 contest = Contest({}, seats, self._seating.null(rig, "module"))
                 pairs.append(run_pair(rig, contest, _samples(pairs, ranking), self._conditions, Tally()))
         return pairs
@@ -168,8 +166,11 @@ class Judge:
         """
         rig = self.rig()
         tally, own = Tally(), Tally()
+        ranking = self._opened.baseline
+        self._seating.dismiss()
         with self._seating.kernel() as seat:
             rig.new_model()
+            self._seating.look_ahead(rig, self._ranked(), _PAIRS[0])
             self._seating.load_kernel(seat, rig, candidate, candidate.built)
             seat.wait_ready(LOAD_S)
             for index in range(_OWN_TRIALS):
@@ -181,7 +182,7 @@ class Judge:
                     rig.refill(0, distribution)
                     judged_call(rig, seat, 0, tally, distribution)
             say("screening its time")
-            ranking = self._opened.baseline
+            self._seating.stand_by()
             baselines = {ranking: self._seating.warm_baseline(rig, ranking)}
             contest = Contest({KERNEL: seat}, baselines, self._seating.null(rig, candidate.contract))
             pair = run_pair(rig, contest, _SCREEN_SAMPLES, self._conditions, own)
@@ -238,10 +239,7 @@ class Judge:
     def measure(self, candidate: Candidate, say: Say) -> Measured:
         """Process pairs until the interval is tight enough. Raises TrialFailed when a timed call is wrong."""
         pairs = self._pairs(candidate, say)
-        ratios = {
-            name: stats.ratio_interval(_log_ratios(pairs, name, KERNEL), self._claimable())
-            for name in dict.fromkeys((self._opened.baseline, *self._opened.others))
-        }
+        ratios = {name: stats.ratio_interval(_log_ratios(pairs, name, KERNEL), self._claimable()) for name in self._ranked()}
         return Measured(self._measurement("precise", pairs, ratios), _raw(pairs))
 
     def versus(self, candidate: Candidate, other: Candidate, say: Say) -> Measured:
@@ -275,22 +273,27 @@ class Judge:
 
     def _seated(self, stack: ExitStack, rig: Rig, judged: Mapping[str, Candidate], count: int) -> list[dict[str, Seat]]:
         """Fresh, loaded processes for ``count`` pairs, started side by side."""
-        names = () if OTHER in judged else tuple(dict.fromkeys((self._opened.baseline, *self._opened.others)))
+        names = () if OTHER in judged else self._ranked()
         rows: list[dict[str, Seat]] = []
         for _ in range(count):
             row = {name: stack.enter_context(self._seating.kernel(rival=name == OTHER)) for name in judged}
-            row |= {name: stack.enter_context(self._seating.baseline(name)) for name in names}
+            row |= {name: stack.enter_context(self._seating.baseline(rig, name)) for name in names}
             rows.append(row)
+        for row in rows:
+            for name, candidate in judged.items():
+                self._seating.load_kernel(row[name], rig, candidate, candidate.built)
         for row in rows:
             for name, seat in row.items():
                 if name in judged:
-                    self._seating.load_kernel(seat, rig, judged[name], judged[name].built)
+                    seat.wait_ready(LOAD_S)
                 else:
-                    self._seating.load_baseline(seat, rig, name)
-        for row in rows:
-            for seat in row.values():
-                seat.wait_ready(LOAD_S)
+                    seat.stand_by()
+        self._seating.stand_by()
         return rows
+
+    def _ranked(self) -> tuple[str, ...]:
+        """The baselines that every precise measurement is interleaved with, the ranking one first."""
+        return tuple(dict.fromkeys((self._opened.baseline, *self._opened.others)))
 
     def _settled(self, pairs: Sequence[PairTimes], against: str) -> bool:
         ratio = stats.ratio_interval(_log_ratios(pairs, against, KERNEL))

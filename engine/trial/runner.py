@@ -1,7 +1,7 @@
 """The runner: one forked child that holds the kernel under test and the inputs, and never the expected output.
 
-It obeys two messages, ``Load`` and ``Call``, on one channel. Everything it answers is a claim. It is killed by the host with
-its whole process group; nothing here enforces a limit that the judge relies on.
+It says ``Ready`` once its device context stands, then obeys two messages, ``Load`` and ``Call``, on one channel. Everything it
+answers is a claim. It is killed by the host with its whole process group; nothing here enforces a limit that the judge relies on.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ def serve(sock: socket.socket) -> None:
     """Answer the judge until the channel closes. Never returns an error by exit status: silence is a crash."""
     channel = Channel(sock)
     launcher: Launcher | None = None
+    start = time.perf_counter()
     _open_device()
     try:
+        channel.send(Ready(time.perf_counter() - start))
         while True:
             request: RunnerRequest
             request, fds = channel.receive(RunnerRequest)

@@ -21,6 +21,7 @@ from engine.trial.wire import (
     RunnerReply,
 )
 
+_CONTEXT_S = 60.0
 _SIGNALS = {
     4: "illegal instruction", 6: "aborted", 7: "bus error", 8: "arithmetic error", 9: "killed", 11: "segmentation fault",
 }  # fmt: skip
@@ -57,6 +58,30 @@ class Seat:
         self._trusted = trusted
         self._freezes = not trusted if freezes is None else freezes
         self._runner: RunnerHandle | None = host.spawn()
+        self._standing = False
+        self._warming = False
+
+    def stand_by(self) -> None:
+        """Wait until its device context stands and what ``warm`` asked for is done. Raises TrialFailed."""
+        if not self._standing:
+            self._expect_ready(_CONTEXT_S, "while it made its device context")
+            self._standing = True
+        if self._warming:
+            self._warming = False
+            self._expect_ready(self._seconds, "while it was loaded")
+            reply = self._receive(self._seconds, "while it ran")
+            if isinstance(reply, Fault):
+                self._fault(reply)
+
+    def warm(self, load: Load, fds: list[int]) -> None:
+        """Load a trusted runner and call it once, without waiting: ``stand_by`` waits."""
+        self.load(load, fds)
+        assert self._runner is not None
+        try:
+            self._runner.channel.send(Call(0))
+        except ChannelClosed:
+            self._dead("before it was called")
+        self._warming = True
 
     def load(self, load: Load, fds: list[int]) -> None:
         """Hand it an artefact and its memory; takes the descriptors. ``wait_ready`` says whether it worked."""
@@ -78,7 +103,11 @@ class Seat:
 
     def wait_ready(self, seconds: float) -> None:
         """Wait until the artefact is loaded. Raises TrialFailed."""
-        reply = self._receive(seconds, "while it was loaded")
+        self.stand_by()
+        self._expect_ready(seconds, "while it was loaded")
+
+    def _expect_ready(self, seconds: float, when: str) -> None:
+        reply = self._receive(seconds, when)
         if isinstance(reply, Fault):
             self._fault(reply)
         if not isinstance(reply, Ready):

@@ -7,6 +7,7 @@ space with what knows an expected value. Imports torch.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from engine.domain.errors import ProblemError
@@ -40,6 +41,8 @@ class Seating:
         self._idlers = Host(device.label, device.units, confined=confined)
         self._nulls: dict[str, Seat] = {}
         self._warm: dict[str, Seat] = {}
+        self._kernels_ahead: list[Seat] = []
+        self._baselines_ahead: dict[str, list[Seat]] = {}
         self._calls: dict[int, tuple[Any, ...]] = {}
 
     def close(self) -> None:
@@ -48,13 +51,48 @@ class Seating:
             host.close()
 
     def kernel(self, *, rival: bool = False) -> Seat:
-        """A fresh runner for a kernel; its context is being made while it waits to be loaded."""
+        """A fresh runner for a kernel: one that stands by, or a new one."""
+        if not rival and self._kernels_ahead:
+            return self._kernels_ahead.pop()
         return Seat(self._rivals if rival else self._candidates, seconds=CALL_S)
 
-    def baseline(self, name: str) -> Seat:
-        """A fresh trusted runner."""
+    def baseline(self, rig: Rig, name: str) -> Seat:
+        """A fresh trusted runner, loaded and called once: one that stands by, or a new one. ``stand_by`` waits for it."""
+        ahead = self._baselines_ahead.get(name)
+        return ahead.pop() if ahead else self._new_baseline(rig, name)
+
+    def _new_baseline(self, rig: Rig, name: str) -> Seat:
         seconds = _COMPILE_S if name.startswith("compile") else CALL_S
-        return Seat(self._baselines, seconds=seconds, trusted=True)
+        seat = Seat(self._baselines, seconds=seconds, trusted=True)
+        load, fds = self._load(
+            rig, contract="baseline", source=self._problem.reference, filename="reference.py", baseline=name,
+            settings=dict(rig.reference.workload.settings), scalars=self._call_of(rig),
+        )  # fmt: skip
+        seat.warm(load, fds)
+        return seat
+
+    def look_ahead(self, rig: Rig, baselines: Sequence[str], pairs: int) -> None:
+        """Start the processes of the next precise measurement, so that their contexts are made while the kernel is verified.
+
+        Runners of kernels are only ever kept for one kernel: they share its process space.
+        """
+        while len(self._kernels_ahead) < pairs:
+            self._kernels_ahead.append(Seat(self._candidates, seconds=CALL_S))
+        for name in baselines:
+            ahead = self._baselines_ahead.setdefault(name, [])
+            while len(ahead) < pairs:
+                ahead.append(self._new_baseline(rig, name))
+
+    def stand_by(self) -> None:
+        """Wait until nothing is being started any more: the device and the cores are quiet."""
+        for seat in (*self._kernels_ahead, *(s for ahead in self._baselines_ahead.values() for s in ahead)):
+            seat.stand_by()
+
+    def dismiss(self) -> None:
+        """End the runners that were started ahead for another kernel."""
+        for seat in self._kernels_ahead:
+            seat.close()
+        self._kernels_ahead.clear()
 
     def load_kernel(self, seat: Seat, rig: Rig, candidate: Candidate, built: Built) -> None:
         """Hand a kernel's artefact to its runner. Raises TrialFailed when it has died already."""
@@ -65,21 +103,12 @@ class Seating:
         )  # fmt: skip
         seat.load(load, [*fds, *artefact])
 
-    def load_baseline(self, seat: Seat, rig: Rig, name: str) -> None:
-        """Hand the reference to a trusted runner."""
-        load, fds = self._load(
-            rig, contract="baseline", source=self._problem.reference, filename="reference.py", baseline=name,
-            settings=dict(rig.reference.workload.settings), scalars=self._call_of(rig),
-        )  # fmt: skip
-        seat.load(load, fds)
-
     def warm_baseline(self, rig: Rig, name: str) -> Seat:
         """One baseline process kept for all screens."""
         seat = self._warm.get(name)
         if seat is None or not seat.alive:
-            seat = self._warm[name] = self.baseline(name)
-            self.load_baseline(seat, rig, name)
-            seat.wait_ready(LOAD_S)
+            seat = self._warm[name] = self._new_baseline(rig, name)
+            seat.stand_by()
         return seat
 
     def null(self, rig: Rig, contract: str) -> Seat:

@@ -117,7 +117,7 @@ class Load(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The artefact is loaded and the device context exists. ``host_seconds`` is what loading took."""
+    """Said once when the device context stands, and after each ``Load`` when the artefact is loaded; ``seconds`` it took."""
 
     seconds: float
     notes: tuple[str, ...] = ()
