@@ -46,11 +46,23 @@ class Action:
     places: tuple[Place, ...]
     needs: Needs = Needs.NOTHING
     footer: bool = False
+    call: str = ""
+    """What is run, where that is more than the verb of the id: ``tab('CODE')``."""
+
+    @property
+    def run(self) -> str:
+        """What a binding runs."""
+        return self.call or self.id.partition(".")[2]
 
     @property
     def verb(self) -> str:
         """Name of the method that does it, without ``action_``."""
-        return self.id.partition(".")[2]
+        return self.run.partition("(")[0]
+
+
+def _tab(key: int, tab: str, words: str) -> Action:
+    label = tab.capitalize()
+    return Action(f"session.{tab}", str(key), label, words, (Place.SESSION, Place.COMPARE), call=f"tab('{tab.upper()}')")
 
 
 _A, _H, _S, _G, _C = Place.ANYWHERE, Place.HOME, Place.SESSION, Place.GATE, Place.COMPARE
@@ -58,11 +70,11 @@ _STEER = Needs.SUBMIT
 _SEEK = Needs.SEEK
 
 ACTIONS: tuple[Action, ...] = (
-    Action("app.command_palette", "ctrl+p", "Palette", "Find any action, kernel or idea by typing a part of its name.", (_A,)),
+    Action("app.command_palette", "ctrl+p", "Palette", "Find any action, kernel or idea by its name.", (_A,), footer=True),
     Action("app.help", "question_mark,f1", "Help", "Every key of this screen.", (_A,), footer=True),
     Action("app.dark", "f2", "Light/dark", "Change between the light and the dark theme.", (_A,)),
     Action("app.picture", "f12", "Picture", "Save what is on the screen as an SVG picture.", (_A,)),
-    Action("app.quit", "ctrl+q", "Quit", "Leave; what is under way goes on when it is opened next.", (_A,), Needs.NOTHING, True),
+    Action("app.quit", "ctrl+q", "Quit", "Leave; what is under way goes on when it is opened next.", (_A,), footer=True),
     Action("home.start", "n", "New session", "Begin a session: problem, device, who decides, how long.", (_H,), footer=True),
     Action("home.steer", "o", "Open", "Go on with the session.", (_H,), footer=True),
     Action("home.replay", "r", "Replay", "Watch the session as it went.", (_H,), footer=True),
@@ -77,6 +89,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("gate.park", "k", "Park", "Not now: the idea waits outside its round and can be taken up later.", (_G,), _STEER),
     Action("gate.more", "plus", "More", "One implementation more of the idea.", (_G,), _STEER),
     Action("gate.fewer", "minus", "Fewer", "One implementation fewer of the idea.", (_G,), _STEER),
+    Action("gate.earlier", "left_square_bracket", "Round before", "The ideas of the round before.", (_G,)),
+    Action("gate.later", "right_square_bracket", "Next round", "The ideas of the next round.", (_G,)),
     Action("steer.idea", "i", "New idea", "Write an idea of your own.", (_S, _G), _STEER, True),
     Action("steer.seed", "s", "Seed", "Bring a kernel in: file, bank, another session, clipboard.", (_S, _G), _STEER, True),
     Action("steer.mode", "o", "Mode", "Who decides: you, you with patience, or the policy.", (_S, _G), _STEER, True),
@@ -95,6 +109,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("session.copy", "y", "Copy code", "Copy the kernel's source to the clipboard.", (_S, _C)),
     Action("session.best", "b", "Best", "Go to the best verified kernel.", (_S,)),
     Action("session.pane", "t", "Pane", "Change the pane: kernel, charts, story, notes.", (_S,), footer=True),
+    Action("session.sort", "S", "Order", "Order the tree: as it grew, best branch first, or by speed alone.", (_S,)),
+    Action("session.filter", "slash", "Filter", "Show only kernels whose id, title, author or outcome holds a text.", (_S,)),
+    _tab(1, "idea", "The kernel's idea and lineage."),
+    _tab(2, "code", "The kernel's source."),
+    _tab(3, "diff", "What changed from its parent, or from the marked kernel."),
+    _tab(4, "verification", "How right it is."),
+    _tab(5, "timing", "Its samples and interval."),
+    _tab(6, "machine", "Registers, shared memory, spills."),
+    _tab(7, "log", "What the compiler and the trial said."),
     Action("session.zoom", "z", "Zoom", "Show the focused pane alone, or all again.", (_S,)),
     Action("session.home", "escape", "Home", "Back to the list of sessions; a search goes on meanwhile.", (_S,), footer=True),
     Action("replay.play", "space", "Play", "Play or pause.", (_S,), _SEEK, True),
@@ -106,12 +129,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("replay.last_best", "left_parenthesis", "Best before", "To the improvement before.", (_S,), _SEEK),
     Action("replay.next_decision", "right_curly_bracket", "Next decision", "To the engineer's next decision.", (_S,), _SEEK),
     Action("replay.last_decision", "left_curly_bracket", "Decision before", "To the decision before.", (_S,), _SEEK),
+    Action("replay.fork", "F", "Fork", "Go on from what is on the screen, in a session of its own.", (_S,), _SEEK, True),
     Action("replay.faster", "plus", "Faster", "Twice the speed.", (_S,), _SEEK),
     Action("replay.slower", "minus", "Slower", "Half the speed.", (_S,), _SEEK),
     Action("gate.back", "escape", "Back", "Back to the tree; what is undecided waits.", (_G,), footer=True),
     Action("compare.back", "escape", "Back", "Back to the tree.", (_C,), footer=True),
     Action("compare.swap", "x", "Swap", "Change the sides.", (_C,), footer=True),
 )  # fmt: skip
+
+_HELP = next(action for action in ACTIONS if action.id == "app.help")
 
 _GROUPS = (
     ("Home", "home."), ("Ideas", "gate."), ("Steering", "steer."), ("Kernels", "session."), ("Replay", "replay."),
@@ -121,7 +147,7 @@ _GROUPS = (
 _SPELLED = {
     "question_mark": "?", "full_stop": ".", "comma": ",", "right_square_bracket": "]", "left_square_bracket": "[",
     "right_parenthesis": ")", "left_parenthesis": "(", "right_curly_bracket": "}", "left_curly_bracket": "{", "plus": "+",
-    "minus": "-", "escape": "Esc", "enter": "Enter", "space": "Space", "delete": "Del",
+    "minus": "-", "slash": "/", "escape": "Esc", "enter": "Enter", "space": "Space", "delete": "Del",
 }  # fmt: skip
 
 
@@ -144,11 +170,14 @@ def actions(place: Place) -> tuple[Action, ...]:
 
 
 def bindings(place: Place) -> list[Binding]:
-    """The bindings of one kind of screen."""
-    return [
-        Binding(a.key, a.verb, a.label, show=a.footer, tooltip=a.help, id=a.id, key_display=spelled(a.key).split(", ")[0])
-        for a in actions(place)
-    ]
+    """The bindings of one kind of screen; help comes first there, so that the narrowest footer shows it."""
+    here = [_binding(action, action.run) for action in actions(place)]
+    return here if place is Place.ANYWHERE else [_binding(_HELP, f"app.{_HELP.run}"), *here]
+
+
+def _binding(action: Action, run: str) -> Binding:
+    shown = spelled(action.key).split(", ")[0]
+    return Binding(action.key, run, action.label, show=action.footer, tooltip=action.help, id=action.id, key_display=shown)
 
 
 def named(verb: str, place: Place) -> Action | None:

@@ -7,7 +7,10 @@ kind of source lies behind it. ``Doors`` opens sources, so that a test can open 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,10 +20,10 @@ from engine.cli.kernels import read_seed
 from engine.cli.machine import checked_device, gpu_names
 from engine.domain.commands import Command
 from engine.domain.errors import CommandRejected, JournalCorrupt
-from engine.domain.events import Entry
+from engine.domain.events import Entry, SessionOpened
 from engine.domain.model import Blob, Dialect
 from engine.domain.state import Kernel, SessionState
-from engine.journal import journal, store
+from engine.journal import bundle, journal, store
 from engine.journal.blobs import Blobs
 from engine.session import assembly
 from engine.session.assembly import NewSession, Seed
@@ -55,6 +58,7 @@ class Bridge:
         """``live`` and ``transport`` are ``source`` itself again, where it is one that runs or can be sought."""
         self.source = source
         self.folder = folder
+        self.name = folder.name
         self.transport = transport
         """Play, pause and seek, where the source has them."""
         self.state: SessionState = source.state
@@ -74,6 +78,11 @@ class Bridge:
 
     def can(self, capability: Capability) -> bool:
         return capability in self.source.capabilities
+
+    @property
+    def state_now(self) -> SessionState:
+        """The source's own state, which may be ahead of ``state`` by what was submitted a moment ago."""
+        return self.source.state
 
     @property
     def in_hand(self) -> frozenset[str]:
@@ -200,6 +209,8 @@ class Doors(Protocol):
 
     def follow(self, folder: Path) -> Bridge: ...
 
+    def fork(self, folder: Path, position: int) -> Path: ...
+
     def devices(self) -> tuple[tuple[str, str], ...]:
         """(label, name) of what this machine can measure on, the best first."""
         ...
@@ -232,6 +243,22 @@ class EngineDoors:
     def follow(self, folder: Path) -> Bridge:
         """Someone else's session, to be watched."""
         return Bridge(FollowSource(folder), folder)
+
+    def fork(self, folder: Path, position: int) -> Path:
+        """The first ``position`` entries of a session, with what they name, as a session of its own in a new folder."""
+        entries = journal.read(folder).entries[: max(1, position)]
+        theirs, opened = Blobs(folder), entries[0].event
+        assert isinstance(opened, SessionOpened), "a journal begins with it"
+        target = store.new_folder(opened.problem.name)
+        with journal.Journal.create(target) as mine:
+            for name in bundle.references(entries):
+                with contextlib.suppress(JournalCorrupt):  # what is missing there was missing before
+                    mine.blobs.put(theirs.get(name))
+            origin = replace(opened, forked_from=f"{folder.name} after {entries[-1].seq + 1} events")
+            for entry in entries:
+                event = origin if entry.seq == 0 else entry.event
+                mine.append((event,), entry.by, partial(float, entry.at))
+        return target
 
     def devices(self) -> tuple[tuple[str, str], ...]:
         """GPUs that the driver offers, then the CPU."""

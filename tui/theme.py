@@ -1,7 +1,8 @@
-"""The two themes, dark and light, and what each ink and ground of the view models looks like under them.
+"""The themes, dark and light, and what each ink and ground of the view models looks like under them.
 
-Colours are named by meaning; a theme gives each a value. Every one of them keeps its contrast when a terminal with 16 colours
-rounds it, and none is ever the only sign of what it means: a glyph or a word says the same.
+Colours are named by meaning; a theme gives each a value. A third theme uses nothing but a terminal's own 16 colours, for
+terminals that have no others: rounded there, the soft tones of the first two stay readable but turn grey. No colour is ever
+the only sign of what it means: a glyph or a word says the same.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tui.viewmodel.cells import Ground, Ink
 
 DARK = "espalier-dark"
 LIGHT = "espalier-light"
+SIXTEEN = "espalier-16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ INKS: Mapping[Ink, Look] = {
     Ink.FASTER: Look("speedup-good"),
     Ink.SLOWER: Look("speedup-bad"),
     Ink.UNDECIDED: Look("speedup-undecided"),
+    Ink.FASTER_BAR: Look("bar-good"),
+    Ink.SLOWER_BAR: Look("bar-bad"),
+    Ink.UNDECIDED_BAR: Look("bar-undecided"),
     Ink.FASTER_BAND: Look("band-good"),
     Ink.SLOWER_BAND: Look("band-bad"),
     Ink.UNDECIDED_BAND: Look("band-undecided"),
@@ -81,7 +86,7 @@ _DARK_VARIABLES = {
     "ink-title": "#e9efe2",
     "ink-faint": "#87938a",
     "ink-label": "#6f9a94",
-    "ink-rule": "#4d5a52",
+    "ink-rule": "#56645b",
     "ink-accent": "#7fb8b0",
     "badge-best": "#e6bd6a",
     "badge-pin": "#7fb8b0",
@@ -89,9 +94,12 @@ _DARK_VARIABLES = {
     "speedup-good": "#93c47d",
     "speedup-bad": "#dd7b6a",
     "speedup-undecided": "#d3ab5f",
-    "band-good": "#4a6e46",
-    "band-bad": "#74443d",
-    "band-undecided": "#735f3a",
+    "bar-good": "#6f9c5f",
+    "bar-bad": "#b0614f",
+    "bar-undecided": "#a88844",
+    "band-good": "#3a5536",
+    "band-bad": "#5d352e",
+    "band-undecided": "#574726",
     "stage-build": "#6fa8dc",
     "stage-verify": "#b294d8",
     "stage-measure": "#e0b15a",
@@ -129,9 +137,12 @@ _LIGHT_VARIABLES = {
     "speedup-good": "#3f7a2c",
     "speedup-bad": "#b1392b",
     "speedup-undecided": "#8a6010",
-    "band-good": "#aacb9c",
-    "band-bad": "#e3b0a8",
-    "band-undecided": "#dcc797",
+    "bar-good": "#74a45f",
+    "bar-bad": "#cf7a6a",
+    "bar-undecided": "#c49d4e",
+    "band-good": "#bfd8b2",
+    "band-bad": "#ecc6be",
+    "band-undecided": "#e6d5ab",
     "stage-build": "#2767a8",
     "stage-verify": "#6f43a6",
     "stage-measure": "#8f5d00",
@@ -155,6 +166,51 @@ _LIGHT_VARIABLES = {
     "diff-removed-word": "#eab8ae",
     "track": "#dedccd",
     "chip": "#e2e4d6",
+}
+
+_BLACK, _RED, _GREEN, _BROWN, _CYAN, _GREY = "#000000", "#aa0000", "#00aa00", "#aa5500", "#00aaaa", "#aaaaaa"
+_SHADE, _PINK, _LIME, _YELLOW, _SKY, _VIOLET, _AQUA, _WHITE = (
+    "#555555", "#ff5555", "#55ff55", "#ffff55", "#5555ff", "#ff55ff", "#55ffff", "#ffffff",
+)  # fmt: skip
+
+_SIXTEEN_VARIABLES = {
+    **{f"ink-{name}": value for name, value in (("title", _WHITE), ("faint", _GREY), ("label", _CYAN), ("rule", _SHADE))},
+    "ink-accent": _AQUA,
+    "badge-best": _YELLOW,
+    "badge-pin": _AQUA,
+    "badge-mark": _VIOLET,
+    "speedup-good": _LIME,
+    "speedup-bad": _PINK,
+    "speedup-undecided": _YELLOW,
+    "bar-good": _LIME,
+    "bar-bad": _PINK,
+    "bar-undecided": _YELLOW,
+    "band-good": _GREEN,
+    "band-bad": _RED,
+    "band-undecided": _BROWN,
+    "stage-build": _SKY,
+    "stage-verify": _VIOLET,
+    "stage-measure": _YELLOW,
+    "stage-repair": _BROWN,
+    "stage-waiting": _GREY,
+    "stage-measured": _LIME,
+    "stage-failed": _PINK,
+    "stage-cancelled": _GREY,
+    "code-keyword": _VIOLET,
+    "code-type": _AQUA,
+    "code-function": _SKY,
+    "code-string": _LIME,
+    "code-number": _YELLOW,
+    "code-comment": _GREY,
+    "code-directive": _YELLOW,
+    "code-preprocessor": _PINK,
+    "code-operator": _WHITE,
+    "diff-added": _BLACK,
+    "diff-removed": _BLACK,
+    "diff-added-word": _GREEN,
+    "diff-removed-word": _RED,
+    "track": _SHADE,
+    "chip": _SHADE,
 }
 
 THEMES = (
@@ -226,9 +282,44 @@ THEMES = (
             "scrollbar-corner-color": "#f0eee3",
         },
     ),
+    Theme(
+        name=SIXTEEN,
+        dark=True,
+        primary=_LIME,
+        secondary=_AQUA,
+        accent=_YELLOW,
+        warning=_YELLOW,
+        error=_PINK,
+        success=_LIME,
+        foreground=_WHITE,
+        background=_BLACK,
+        surface=_BLACK,
+        panel=_BLACK,
+        boost=_BLACK,
+        luminosity_spread=0.0,
+        text_alpha=1.0,
+        variables={
+            **_SIXTEEN_VARIABLES,
+            "block-cursor-background": "#0000aa",
+            "block-cursor-foreground": _WHITE,
+            "block-cursor-text-style": "bold",
+            "block-cursor-blurred-background": _SHADE,
+            "block-cursor-blurred-foreground": _WHITE,
+            "block-cursor-blurred-text-style": "none",
+            "border": _LIME,
+            "border-blurred": _SHADE,
+        },
+    ),
 )
 
 
 def variable_defaults(dark: bool) -> dict[str, str]:
     """The meaning-named colours, for themes that do not name them."""
     return dict(_DARK_VARIABLES if dark else _LIGHT_VARIABLES)
+
+
+def suited(color_system: str | None, dark: bool = True) -> str:
+    """The theme for a terminal, by what its console calls its colours (``App.console.color_system``)."""
+    if color_system in ("standard", "windows"):
+        return SIXTEEN
+    return DARK if dark else LIGHT

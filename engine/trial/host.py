@@ -7,23 +7,46 @@ runs no code of a candidate's. ``python -m engine.trial.host FD`` serves the jud
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import shutil
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 from engine.trial import runner
-from engine.trial.wire import Channel, ChannelClosed, Done, Ended, Freeze, HostRequest, Reap, Spawn, Spawned, Thaw
+from engine.trial.wire import (
+    Channel,
+    ChannelClosed,
+    Done,
+    Ended,
+    Freeze,
+    HostRequest,
+    Moving,
+    Reap,
+    Spawn,
+    Spawned,
+    Still,
+    Thaw,
+)
 
 _ALONE = "ESPALIER_ALONE"
 """Set in the environment by the sandbox when the host has a process-id space of its own."""
 _PATIENCE_S = 2.0
-"""How long a sweep may chase processes that keep forking; the judge then ends the whole sandbox."""
+"""How long a sweep may chase processes that keep forking; the host then ends itself and with it the whole sandbox."""
+_STOPPING_S = 0.5
+"""How long processes may take to stop; one that still runs then is being woken by another."""
+_PRIVATE = ("/tmp", "/dev/shm")
+"""Folders that are the sandbox's own: emptied when the last runner of a kernel is gone."""
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
     """Serve the judge until it closes the channel."""
+    _fortify()
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     _warm_up()
     channel.send(Done())
@@ -35,6 +58,14 @@ def main() -> None:
             _answer(channel, runners, request, fds)
     except ChannelClosed:
         _sweep(set())
+
+
+def _fortify() -> None:
+    """Runners have our user id: none may trace us, read our memory or interrupt us, and their orphans become our children."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_DUMPABLE, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _warm_up() -> None:
@@ -61,11 +92,13 @@ def _answer(channel: Channel, runners: set[int], request: HostRequest, fds: list
                 os.close(fd)
             runners.add(pid)
             channel.send(Spawned(pid))
-        case Freeze(pid):
-            _signal_all(pid, signal.SIGSTOP)
+        case Freeze():
+            _signal_all(signal.SIGSTOP)
             channel.send(Done())
-        case Thaw(pid):
-            _signal_all(pid, signal.SIGCONT)
+        case Still():
+            channel.send(Done() if _come_to_rest() else Moving())
+        case Thaw():
+            _signal_all(signal.SIGCONT)
             channel.send(Done())
         case Reap(pid):
             runners.discard(pid)
@@ -83,59 +116,141 @@ def _become_runner(channel: Channel, fd: int) -> None:
         os._exit(status)
 
 
-def _signal_all(pid: int, number: int) -> None:
-    """Signal everything but ourselves: all of the process-id space where it is ours alone, else the runner's group."""
-    with contextlib.suppress(ProcessLookupError):
-        if os.environ.get(_ALONE):
+def _signal_all(number: int) -> None:
+    """Signal everything but ourselves: at one stroke where the process-id space is ours alone, else one after the other."""
+    if os.environ.get(_ALONE):
+        with contextlib.suppress(ProcessLookupError):
             os.kill(-1, number)
+        return
+    for pid in _others():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _come_to_rest() -> bool:
+    """Whether every thread of every other process has stopped: seen twice, so that none can have woken another meanwhile."""
+    deadline = time.monotonic() + _STOPPING_S
+    seen = 0
+    while seen < 2:
+        if all(_state(f"/proc/{pid}/task/{task}") in _AT_REST for pid in _others() for task in _tasks(pid)):
+            seen += 1
+        elif time.monotonic() > deadline:
+            return False
         else:
-            os.killpg(pid, number)
+            seen = 0
+            time.sleep(0.0002)
+    return True
 
 
 def _reap(pid: int, runners: set[int]) -> Ended:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
     try:
         _, status, usage = os.wait4(pid, 0)
     except ChildProcessError:
         return Ended(-1, 0, 0)
-    return Ended(status, _sweep(runners), usage.ru_maxrss * 1024)
+    left = _sweep(runners)
+    if not runners and os.environ.get(_ALONE):
+        _empty_folders()
+    return Ended(status, left, usage.ru_maxrss * 1024)
 
 
 def _sweep(runners: set[int]) -> int:
-    """Kill what a runner left behind (it may have forked away from its group) and count it; ``runners`` are left alone."""
-    if not os.environ.get(_ALONE):
-        return 0
+    """Kill what a runner left behind (it may have forked away from its group) and count it; ``runners`` and what they started
+    are left alone.
+
+    Ends the host when they fork faster than they can be killed.
+    """
     left = 0
     deadline = time.monotonic() + _PATIENCE_S
-    while others := [pid for pid in _others() if pid not in runners]:
-        left = max(left, len(others))
-        for pid in others:
+    while orphans := [pid for pid in _strangers(runners) if _state(f"/proc/{pid}") not in _GONE]:
+        left = max(left, len(orphans))
+        if not runners:
+            _signal_all(signal.SIGKILL)
+        for pid in orphans:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            for pid in others:
-                os.waitpid(pid, os.WNOHANG)
         if time.monotonic() > deadline:
-            break
+            sys.exit("a kernel left processes that cannot be ended")
         time.sleep(0.001)
+    for pid in _strangers(runners):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
     return left
 
 
+def _strangers(runners: set[int]) -> list[int]:
+    """What descends from no living runner: the dead one's orphans have become children of ours."""
+    known = _family(runners)
+    return [pid for pid in _others() if pid not in known]
+
+
+def _empty_folders() -> None:
+    """What a kernel wrote is gone before the next one runs; where that fails, so is the host."""
+    for folder in _PRIVATE:
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, onerror=_open_and_retry)
+            else:
+                os.unlink(entry.path)
+
+
+def _open_and_retry(remove: Callable[[str], object], path: str, _: object) -> None:
+    for place in (os.path.dirname(path), path):
+        os.chmod(place, 0o700)
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        remove(path)
+
+
 def _others() -> list[int]:
-    """Processes of this process-id space besides init and ourselves."""
-    mine = (1, os.getpid(), os.getppid())
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in mine and _alive(int(name))]
+    """Every other process of our process-id space, or, where that is shared, every descendant."""
+    mine = os.getpid()
+    pids = _pids() if os.environ.get(_ALONE) else _family({mine})
+    return sorted(pid for pid in pids if pid not in (1, mine))
 
 
-def _alive(pid: int) -> bool:
+def _family(roots: set[int]) -> set[int]:
+    """``roots`` with all their descendants."""
+    parents = {pid: _parent(pid) for pid in _pids()} if roots else {}
+    family = set(roots)
+    while found := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= found
+    return family
+
+
+def _pids() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+_GONE = "ZX"
+_AT_REST = _GONE + "Tt"
+
+
+def _fields(place: str) -> list[str]:
+    """The fields of ``/proc/…/stat`` behind the command's name; a process that has gone is dead."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+        with open(f"{place}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()
     except OSError:
-        return False
+        return ["X", "0"]
+
+
+def _state(place: str) -> str:
+    return _fields(place)[0]
+
+
+def _parent(pid: int) -> int:
+    return int(_fields(f"/proc/{pid}")[1])
+
+
+def _tasks(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
 
 
 if __name__ == "__main__":

@@ -83,6 +83,7 @@ class Judge:
         self._rig: Rig | None = None
         self._holdout_rigs: dict[str, Rig] = {}
         self._peaks: Peaks | None = None
+        self._screened: tuple[Candidate, PairTimes] | None = None
         self._same = Interval(*opened.same) if opened.same is not None else None
 
     def close(self) -> None:
@@ -111,7 +112,6 @@ class Judge:
             baselines = self._as_baselines(pairs)
             for reference in self.holdouts:
                 self._holdout_rig(reference.workload)
-            self._seating.warm_baseline(rig, self._opened.baseline)
             self._seating.null(rig, "host")
         preparation = Preparation(
             self.signature, gate, baselines, same, least.floor_us, least.bound, ceilings, least.bytes_moved,
@@ -132,18 +132,17 @@ class Judge:
         return self._peaks
 
     def _baseline_pairs(self, rig: Rig) -> list[PairTimes]:
-        """Each baseline next to the ranking one, and the ranking one next to itself, in fresh processes."""
+        """Each baseline next to the ranking one, and the ranking one next to itself, in processes of their own."""
         ranking = self._opened.baseline
-        names = {ranking: ranking, "itself": ranking, **{name: name for name in self._opened.others}}
+        count = _PAIRS[0] + 1
         pairs: list[PairTimes] = []
-        for _ in range(_PAIRS[0] + 1):
-            rig.new_model()
-            with ExitStack() as stack:
-                seats = {key: stack.enter_context(self._seating.baseline(rig, name)) for key, name in names.items()}
-                for seat in seats.values():
-                    seat.stand_by()
-                contest = Contest({}, seats, self._seating.null(rig, "module"))
-                pairs.append(run_pair(rig, contest, _samples(pairs, ranking), self._conditions, Tally()))
+        for index in range(count):
+            kept = self._seating.baselines(rig, self._ranked(), index)
+            itself = self._seating.baselines(rig, (ranking,), index + count)[ranking]
+            contest = Contest({}, {**kept, "itself": itself}, self._seating.null(rig, "module"))
+            self._seating.stand_by()
+            pairs.append(run_pair(rig, contest, _samples(pairs, ranking), self._conditions, Tally()))
+            itself.close()
         return pairs
 
     def _as_baselines(self, pairs: Sequence[PairTimes]) -> dict[str, Measurement]:
@@ -166,11 +165,10 @@ class Judge:
         """
         rig = self.rig()
         tally, own = Tally(), Tally()
-        ranking = self._opened.baseline
         self._seating.dismiss()
         with self._seating.kernel() as seat:
             rig.new_model()
-            self._seating.look_ahead(rig, self._ranked(), _PAIRS[0])
+            self._seating.look_ahead(_PAIRS[0] - 1)
             self._seating.load_kernel(seat, rig, candidate, candidate.built)
             seat.wait_ready(LOAD_S)
             for index in range(_OWN_TRIALS):
@@ -182,13 +180,14 @@ class Judge:
                     rig.refill(0, distribution)
                     judged_call(rig, seat, 0, tally, distribution)
             say("screening its time")
-            self._seating.stand_by()
-            baselines = {ranking: self._seating.warm_baseline(rig, ranking)}
+            baselines = self._seating.baselines(rig, self._ranked(), 0)
             contest = Contest({KERNEL: seat}, baselines, self._seating.null(rig, candidate.contract))
+            self._seating.stand_by()
             pair = run_pair(rig, contest, _SCREEN_SAMPLES, self._conditions, own)
             holdouts = self._verify_holdouts(seat, candidate, say)
-        ratio = stats.block_interval(pair.claims(ranking), pair.claims(KERNEL))
-        screen = self._measurement("screen", [pair], {ranking: ratio})
+        self._screened = (candidate, pair)
+        ratios = {name: stats.block_interval(pair.claims(name), pair.claims(KERNEL)) for name in self._ranked()}
+        screen = self._measurement("screen", [pair], ratios)
         return Verified(self._verification(rig, own, own.trials + tally.trials, holdouts, jitter), screen, _raw([pair]))
 
     def _verification(self, rig: Rig, own: Tally, trials: int, holdouts: str, jitter: float) -> Verification:
@@ -237,7 +236,10 @@ class Judge:
         return self._holdout_rigs[key]
 
     def measure(self, candidate: Candidate, say: Say) -> Measured:
-        """Process pairs until the interval is tight enough. Raises TrialFailed when a timed call is wrong."""
+        """Process pairs until the interval is tight enough, the one that screened it being the first.
+
+        Raises TrialFailed when a timed call is wrong.
+        """
         pairs = self._pairs(candidate, say)
         ratios = {name: stats.ratio_interval(_log_ratios(pairs, name, KERNEL), self._claimable()) for name in self._ranked()}
         return Measured(self._measurement("precise", pairs, ratios), _raw(pairs))
@@ -250,21 +252,22 @@ class Judge:
 
     def _pairs(self, candidate: Candidate, say: Say, other: Candidate | None = None) -> list[PairTimes]:
         rig = self.rig()
-        rig.new_model()
         judged = {KERNEL: candidate} if other is None else {KERNEL: candidate, OTHER: other}
+        screened, pair = self._screened if self._screened is not None else (None, None)
+        pairs = [pair] if pair is not None and screened == candidate and other is None else []
+        if not pairs:
+            self._seating.dismiss()
         null = self._seating.null(rig, candidate.contract)
-        pairs: list[PairTimes] = []
         with ExitStack() as stack:
             waiting: list[dict[str, Seat]] = []
             while len(pairs) < _PAIRS[1]:
                 if not waiting:
-                    waiting = self._seated(stack, rig, judged, _PAIRS[0] if not pairs else 2)
-                say(f"process pair {len(pairs) + 1}")
+                    waiting = self._seated(stack, rig, judged, max(_PAIRS[0] - len(pairs), 2))
                 seats = waiting.pop(0)
-                contest = Contest(
-                    {name: seats[name] for name in judged}, {n: s for n, s in seats.items() if n not in judged}, null
-                )
-                pairs.append(run_pair(rig, contest, _samples(pairs, KERNEL), self._conditions, Tally()))
+                baselines = {} if other is not None else self._seating.baselines(rig, self._ranked(), len(pairs))
+                self._seating.stand_by()
+                say(f"process pair {len(pairs) + 1}")
+                pairs.append(run_pair(rig, Contest(seats, baselines, null), _samples(pairs, KERNEL), self._conditions, Tally()))
                 for seat in seats.values():
                     seat.close()
                 if len(pairs) >= _PAIRS[0] and self._settled(pairs, OTHER if other else self._opened.baseline):
@@ -272,23 +275,15 @@ class Judge:
         return pairs
 
     def _seated(self, stack: ExitStack, rig: Rig, judged: Mapping[str, Candidate], count: int) -> list[dict[str, Seat]]:
-        """Fresh, loaded processes for ``count`` pairs, started side by side."""
-        names = () if OTHER in judged else self._ranked()
-        rows: list[dict[str, Seat]] = []
-        for _ in range(count):
-            row = {name: stack.enter_context(self._seating.kernel(rival=name == OTHER)) for name in judged}
-            row |= {name: stack.enter_context(self._seating.baseline(rig, name)) for name in names}
-            rows.append(row)
-        for row in rows:
-            for name, candidate in judged.items():
-                self._seating.load_kernel(row[name], rig, candidate, candidate.built)
+        """Fresh, loaded processes of those under judgement for ``count`` pairs, started side by side."""
+        rig.new_model()
+        rows = [{name: stack.enter_context(self._seating.kernel(rival=name == OTHER)) for name in judged} for _ in range(count)]
         for row in rows:
             for name, seat in row.items():
-                if name in judged:
-                    seat.wait_ready(LOAD_S)
-                else:
-                    seat.stand_by()
-        self._seating.stand_by()
+                self._seating.load_kernel(seat, rig, judged[name], judged[name].built)
+        for row in rows:
+            for seat in row.values():
+                seat.wait_ready(LOAD_S)
         return rows
 
     def _ranked(self) -> tuple[str, ...]:

@@ -94,8 +94,9 @@ class SharedArena:
         except OSError as error:
             os.close(self._fd)
             raise DeviceError(f"no memory for operands of {size / 2**30:.1f} GiB: choose a smaller workload") from error
-        if not writable:
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        # Whoever holds the descriptor can neither cut the memory from under the judge nor seal it against the next runner.
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals if writable else seals | _SEAL_FUTURE_WRITE)
         self._flat = _bytes_of(self._map)
 
     def tensor(self, slot: Slot) -> torch.Tensor:

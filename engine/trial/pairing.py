@@ -8,6 +8,7 @@ Imports torch.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ import torch
 
 from engine.domain.model import FailureKind
 from engine.trial.interference import Interference
-from engine.trial.rig import Findings, Rig
+from engine.trial.rig import Findings, Rig, Watch
 from engine.trial.seat import Seat, Timing, TrialFailed
 from engine.trial.tolerance import NO_ERROR, Errors
 
@@ -87,12 +88,19 @@ class PairTimes:
 
 
 def judged_call(rig: Rig, seat: Seat, slot: int, tally: Tally, distribution: str = "own") -> Timing:
-    """Poison, call, freeze, judge. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
+    """Poison, call, judge. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
     rig.poison(slot)
-    seat.thaw()
-    timing = seat.call(slot)
-    seat.freeze()
+    watch = rig.watch(slot)
+    rig.settle()
+    timing = _watched(watch, seat, slot)
     judge_outputs(rig.check(slot, distribution), tally, distribution)
+    return timing
+
+
+def _watched(watch: Watch, seat: Seat, slot: int) -> Timing:
+    timing = seat.call(slot, watch)
+    if watch.outputs_changed():
+        raise TrialFailed(FailureKind.REJECTED, "its outputs were still being written after it had answered")
     return timing
 
 
@@ -123,18 +131,20 @@ class Conditions:
 def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, tally: Tally) -> PairTimes:
     """Interleave one process of every contestant. Raises TrialFailed for the faults of those under judgement.
 
-    Samples are taken in bursts over the slots: all are filled, then everyone is called on each in an order of chance and judged
-    outputs are copied away before anything else may run; then all are judged. So the device is not doing float64 work right
-    before a timed call. Disturbed samples are taken again, within reason.
+    Samples are taken in bursts over the slots: inputs for all are drawn, then, one slot after the other, released, everyone is
+    called on them in an order of chance and judged outputs are copied away before anything else may run; then all are judged.
+    So the device is not doing float64 work right before a timed call, and no kernel sees the inputs of two calls at once.
+    Disturbed samples are taken again, within reason.
     """
     rows: list[dict[str, Timing]] = []
     wanted = WARM_UP + samples
     while len(rows) < wanted or (len(_clean(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples):
         burst = conditions.order.sample(range(rig.slots), min(rig.slots, max(wanted - len(rows), 2)))
         for slot in burst:
-            rig.refill(slot)
+            rig.draw(slot)
         taken: dict[int, list[Sequence[torch.Tensor]]] = {}
         for slot in burst:
+            rig.release(slot)
             row, taken[slot] = _sample(rig, contest, slot, conditions)
             rows.append(row)
         for slot, copies in taken.items():
@@ -167,27 +177,28 @@ def _sample(
         judged = name in contest.judged
         if judged:
             rig.poison(slot)
-        seat.thaw()
+        watch = rig.watch(slot) if judged else None
         rig.settle()
         conditions.flush()
         conditions.interference.begin()
-        timing = seat.call(slot)
+        timing = seat.call(slot) if watch is None else _watched(watch, seat, slot)
         row[name] = replace(timing, disturbed=conditions.interference.disturbed(timing.wall_us))
-        seat.freeze()
         if judged:
             copies.append(rig.copy_outputs(slot))
     return row, copies
 
 
-_SHARE = 0.2
+_SHARE = 0.1
 _SLACK_US = 20.0
+_NOISE = 3 * 1.25 * 1.48
+"""Three standard errors of a median, in units of the median deviation over the root of the number of samples."""
 
 
 def corroborated(pairs: Sequence[PairTimes]) -> bool:
     """Whether the judge's clock bears out the claimed times of the kernel.
 
     What a call costs beside the kernel is known from the null kernel in the same samples. Where the kernel's round trips cost
-    more than that by a fifth of the claim (and the null kernel's own jitter), time was hidden from the claim.
+    more than that by a tenth of the claim (and what the null kernel's jitter explains), time was hidden from the claim.
     """
     kernel = [t for p in pairs for t in p.kernel]
     null = [t.wall_us - t.claimed_us for p in pairs for t in p.times[NULL]]
@@ -195,4 +206,5 @@ def corroborated(pairs: Sequence[PairTimes]) -> bool:
     beside = statistics.median(t.wall_us - t.claimed_us for t in kernel)
     usual = statistics.median(null)
     jitter = statistics.median(abs(n - usual) for n in null)
-    return beside <= usual + _SHARE * claimed + 3 * jitter + _SLACK_US
+    noise = _NOISE * jitter * math.sqrt(1 / len(kernel) + 1 / len(null))
+    return beside <= usual + _SHARE * claimed + noise + _SLACK_US

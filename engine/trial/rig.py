@@ -5,8 +5,9 @@ The rig belongs to the judge. Expected outputs are computed here and never writt
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -17,13 +18,17 @@ from engine.problem.reference import Reference
 from engine.trial import lending
 from engine.trial.calibration import Calibration, fresh_seed, names_of
 from engine.trial.distributions import OWN, bend
-from engine.trial.layout import GUARD, nbytes, plan_layout
+from engine.trial.layout import Layout, nbytes, plan_layout
 from engine.trial.policy import Ruling
 from engine.trial.wire import ArenaLoan, Slot
 
 _PATTERN = 0xA5
 _NAN_BYTES = 0xFF
 """All bits set: NaN in every floating type, −1 in every signed one."""
+_POISONS = (_NAN_BYTES, 0x5B)
+"""What outputs are filled with before a call, by chance: NaN or a large finite number, for where one of them would be right."""
+_PLACES = 128
+"""Elements of every operand that a ``Watch`` withholds or looks at: 1 % of an output written late shows in 3 of 4 calls."""
 _MOST_SLOTS = 8
 _SHARE = 0.02
 """Of the device's memory (of the machine's on a CPU) that one copy of everything lent may take, for there to be eight."""
@@ -35,6 +40,56 @@ class Findings:
 
     ruling: Ruling
     violation: str = ""
+
+
+class Watch:
+    """Keeps a kernel from working ahead of its call or behind its answer, while it is not frozen yet or no longer.
+
+    A few secret places of every input hold other values until the order to run is given, and a few secret places of every
+    output are looked at the moment the answer is there. A few microseconds each.
+    """
+
+    def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], chance: torch.Generator) -> None:
+        self._withheld = [_Places(t, chance) for t in inputs if t.numel()]
+        self._looked_at = [_Places(t, chance) for t in outputs if t.numel()]
+        self._right = [p.read() for p in self._withheld]
+        self._seen: list[torch.Tensor] = []
+        for places, right in zip(self._withheld, self._right, strict=True):
+            places.write(right.roll(1))
+        self._settle = torch.cuda.synchronize if any(p.on_gpu for p in self._withheld) else lambda: None
+
+    def before(self) -> None:
+        """Hand out what was withheld."""
+        for places, right in zip(self._withheld, self._right, strict=True):
+            places.write(right)
+        self._settle()
+
+    def after(self) -> None:
+        """Look at the outputs."""
+        self._seen = [places.read() for places in self._looked_at]
+
+    def outputs_changed(self) -> bool:
+        """Whether something was written after the answer."""
+        return not all(torch.equal(seen, places.read()) for seen, places in zip(self._seen, self._looked_at, strict=True))
+
+
+class _Places:
+    """A few elements of a tensor by chance, as bits."""
+
+    def __init__(self, tensor: torch.Tensor, chance: torch.Generator) -> None:
+        self._flat = tensor.view(-1).view(_WORDS.get(tensor.element_size(), torch.int64))
+        self._where = torch.randint(self._flat.numel(), (_PLACES,), generator=chance).to(tensor.device)
+        self.on_gpu = tensor.device.type != "cpu"
+
+    def read(self) -> torch.Tensor:
+        return torch.index_select(self._flat, 0, self._where)
+
+    def write(self, values: torch.Tensor) -> None:
+        self._flat.index_copy_(0, self._where, values)
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""Integers as wide as an element."""
 
 
 class Rig:
@@ -59,6 +114,9 @@ class Rig:
         self._outputs.raw(0, self.layout.output_bytes).fill_(_PATTERN)
         self._model: nn.Module | None = None
         self._given: list[tuple[object, ...]] = [()] * self.slots
+        self._poison = [_NAN_BYTES] * self.slots
+        self._chance = torch.Generator().manual_seed(fresh_seed())
+        self._guards = _gaps(self.layout)
         self.init_seed = 0
         self.new_model()
 
@@ -78,16 +136,21 @@ class Rig:
         """(inputs, outputs), each with the descriptors to send."""
         return self._inputs.loan(), self._outputs.loan()
 
-    def refill(self, slot: int, distribution: str = OWN) -> None:
-        """Fresh inputs from a fresh secret seed, and the present weights, into ``slot``."""
-        assert self._model is not None
-        given = bend(self.reference.inputs(fresh_seed()), distribution)
-        self._given[slot] = given
-        self._write(slot, self.reference.arguments(self._model, given))
+    def draw(self, slot: int, distribution: str = OWN) -> None:
+        """Make fresh inputs from a fresh secret seed for ``slot``, in the judge's own memory."""
+        self._given[slot] = bend(self.reference.inputs(fresh_seed()), distribution)
 
-    def _write(self, slot: int, arguments: Sequence[torch.Tensor]) -> None:
+    def release(self, slot: int) -> None:
+        """Let the kernel see what was drawn for ``slot``. Only right before it is called: nothing can be computed ahead."""
+        assert self._model is not None
+        arguments = self.reference.arguments(self._model, self._given[slot])
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
             self._inputs.tensor(operand).copy_(tensor)
+
+    def refill(self, slot: int, distribution: str = OWN) -> None:
+        """``draw`` and ``release``."""
+        self.draw(slot, distribution)
+        self.release(slot)
 
     def _read_slots(self, slot: int) -> list[Slot]:
         return [s for s in self.layout.slots[slot] if s.role != Role.OUTPUT.value]
@@ -97,8 +160,9 @@ class Rig:
 
     def poison(self, slot: int) -> None:
         """Fill the outputs with what no kernel writes, so that an unwritten element shows."""
+        self._poison[slot] = secrets.choice(_POISONS)
         for operand in self._written_slots(slot):
-            self._outputs.raw(operand.offset, operand.offset + operand.nbytes).fill_(_NAN_BYTES)
+            self._outputs.raw(operand.offset, operand.offset + operand.nbytes).fill_(self._poison[slot])
         self.settle()
 
     def settle(self) -> None:
@@ -120,16 +184,26 @@ class Rig:
         """Judge the outputs of ``slot`` (or a copy of them made right after the call), its guard regions and its inputs."""
         made = self.outputs(slot) if outputs is None else outputs
         ruling = self.calibration.policy.rule(made, self.expected(slot), self._names, distribution)
+        if not ruling.passed and (flaw := self._unwritten(made, self._poison[slot])):
+            ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
         return Findings(ruling, self._violation(slot))
 
+    def _unwritten(self, outputs: Sequence[torch.Tensor], poison: int) -> str:
+        """Which elements of a wrong output still hold the poison."""
+        for output, name in zip(outputs, self._names, strict=True):
+            rows = output.reshape(-1, 1).view(torch.uint8) if output.numel() else torch.zeros(0, 1)
+            untouched = (rows == poison).all(dim=1)
+            if bool(untouched.any()):
+                first = int(torch.nonzero(untouched)[0])
+                return f"{name}: {int(untouched.sum())} of {output.numel()} elements not written, the first at {first}"
+        return ""
+
     def _violation(self, slot: int) -> str:
-        for operand in self._written_slots(slot):
-            end = operand.offset + operand.nbytes
-            for where, region in (("before", (operand.offset - GUARD, operand.offset)), ("past", (end, end + GUARD))):
-                guard = self._outputs.raw(*region)
-                if not bool((guard == _PATTERN).all()):
-                    guard.fill_(_PATTERN)
-                    return f"wrote {where} the end of its output {operand.name}".replace("before the end", "before the start")
+        touched = [gap for gap in self._guards if not bool((self._outputs.raw(*gap) == _PATTERN).all())]
+        for gap in touched:
+            self._outputs.raw(*gap).fill_(_PATTERN)
+        if touched:
+            return self._trespass(slot, touched)
         assert self._model is not None
         arguments = self.reference.arguments(self._model, self._given[slot])
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
@@ -137,6 +211,21 @@ class Rig:
             if not torch.equal(_bits(lent), _bits(tensor)):
                 return f"changed its {operand.role} {operand.name}"
         return ""
+
+    def _trespass(self, slot: int, touched: Sequence[tuple[int, int]]) -> str:
+        for operand in self._written_slots(slot):
+            end = operand.offset + operand.nbytes
+            for gap in touched:
+                if gap[0] == end:
+                    return f"wrote past the end of its output {operand.name}"
+                if gap[1] == operand.offset:
+                    return f"wrote before the start of its output {operand.name}"
+        return "wrote far outside its outputs"
+
+    def watch(self, slot: int) -> Watch:
+        """For one judged call on what was released for ``slot``; ``settle`` before the call."""
+        inputs = [self._inputs.tensor(s) for s in self.layout.slots[slot] if s.role == Role.INPUT.value]
+        return Watch(inputs, self.outputs(slot), self._chance)
 
     def copy_outputs(self, slot: int) -> list[torch.Tensor]:
         return [t.clone() for t in self.outputs(slot)]
@@ -155,6 +244,14 @@ class Rig:
     def close(self) -> None:
         self._inputs.close()
         self._outputs.close()
+
+
+def _gaps(layout: Layout) -> list[tuple[int, int]]:
+    """The regions of the output arena that no output takes, of all slots: start and end in bytes."""
+    written = [s for row in layout.slots for s in row if s.role == Role.OUTPUT.value]
+    starts = [0, *(s.offset + s.nbytes for s in written)]
+    ends = [*(s.offset for s in written), layout.output_bytes]
+    return list(zip(starts, ends, strict=True))
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """The runner: one forked child that holds the kernel under test and the inputs, and never the expected output.
 
 It says ``Ready`` once its device context stands, then obeys two messages, ``Load`` and ``Call``, on one channel. Everything it
-answers is a claim. It is killed by the host with its whole process group; nothing here enforces a limit that the judge relies on.
+answers is a claim. It is killed by the host with its whole process group; nothing here enforces a limit that the judge relies
+on.
 """
 
 from __future__ import annotations
@@ -22,17 +23,29 @@ if TYPE_CHECKING:
     from engine.trial.launchers import Launcher
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _MIB = 1 << 20
 
 
 def confine_child() -> None:
     """What a fresh child does before it touches anything of a stranger's: own process group, dies with the host, limits."""
     os.setsid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    for what, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 2048 * _MIB), (resource.RLIMIT_NOFILE, 1024)):
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(_PR_SET_DUMPABLE, 1)
+    limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 2048 * _MIB), (resource.RLIMIT_NOFILE, 1024)]
+    if os.environ.get("ESPALIER_ALONE"):
+        limits.append((resource.RLIMIT_NPROC, 4096))
+    if os.environ.get("ESPALIER_DEVICE", "cpu") == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        limits.append((resource.RLIMIT_DATA, memory // 4 * 3))
+    for what, limit in limits:
         _, hard = resource.getrlimit(what)
         ceiling = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(what, (ceiling, ceiling))
+    # Should memory run out all the same, this is the process to end.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def serve(sock: socket.socket) -> None:

@@ -19,6 +19,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import engine
@@ -33,9 +34,11 @@ from engine.trial.wire import (
     Freeze,
     HostReply,
     Message,
+    Moving,
     Reap,
     Spawn,
     Spawned,
+    Still,
     Thaw,
 )
 
@@ -47,6 +50,8 @@ _SYSTEM = (
 )  # fmt: skip
 _NEEDED = ("torch", "msgspec", "numpy")
 """Packages that a runner imports, wherever they were installed."""
+_LARGEST_FOLDER = 2 << 30
+"""Bytes that ``/tmp`` and ``/dev/shm`` of a sandbox may each hold."""
 _NVIDIA = ("/dev/nvidia*", "/dev/nvidia-caps/*")
 
 
@@ -65,6 +70,14 @@ def bubblewrap_reason() -> str | None:
     return f"bubblewrap does not work here: {first}"
 
 
+@cache
+def _folder_size() -> tuple[str, ...]:
+    """A limit on a private folder, which lies in memory, where this bubblewrap knows how to set one."""
+    told = subprocess.run(["bwrap", "--help"], capture_output=True, timeout=20, check=False).stdout
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return ("--size", str(min(_LARGEST_FOLDER, memory // 16))) if b"--size" in told else ()
+
+
 def _python_folders() -> Iterator[str]:
     """Everything a Python process of this installation reads, and nothing above it."""
     yield from {sys.prefix, sys.base_prefix, *(sysconfig.get_paths().values()), *site.getsitepackages()}
@@ -77,7 +90,10 @@ def _python_folders() -> Iterator[str]:
 
 def _confined(command: Sequence[str], device: str) -> list[str]:
     argv = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--unshare-user"]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/dev/shm"]
+    # As its first process the host can be neither killed nor stopped from within.
+    argv += ["--as-pid-1", "--proc", "/proc", "--dev", "/dev"]
+    for folder in ("/tmp", "/dev/shm"):
+        argv += [*_folder_size(), "--tmpfs", folder]
     for folder in _SYSTEM:
         argv += ["--ro-bind-try", folder, folder]
     for folder in sorted(set(_python_folders())):
@@ -203,6 +219,10 @@ class Host:
         """Stop everything of the candidate's, so that nothing is written while its outputs are judged."""
         self._ask(Freeze(runner.pid))
 
+    def at_rest(self, runner: RunnerHandle) -> bool:
+        """Whether everything that was frozen has come to rest; processes that wake each other never do."""
+        return isinstance(self._ask(Still(runner.pid)), Done)
+
     def thaw(self, runner: RunnerHandle) -> None:
         self._ask(Thaw(runner.pid))
 
@@ -217,11 +237,12 @@ class Host:
         assert isinstance(reply, Ended)
         return reply
 
-    def _ask(self, request: Message, fds: Sequence[int] = ()) -> Spawned | Done | Ended:
-        assert self._channel is not None
+    def _ask(self, request: Message, fds: Sequence[int] = ()) -> Spawned | Done | Moving | Ended:
+        if self._channel is None:
+            raise SandboxError("the trial's host process has ended")
         try:
             self._channel.send(request, fds)
-            reply: Spawned | Done | Ended
+            reply: Spawned | Done | Moving | Ended
             reply, _ = self._channel.receive(HostReply, _ANSWER_S)
         except (ChannelClosed, ChannelTimeout, ChannelGarbled) as error:
             raise SandboxError(f"the trial's host process does not answer ({type(error).__name__})") from error

@@ -1,12 +1,14 @@
-"""One runner at work for the judge: loaded, called, timed by the judge's own clock, frozen while its outputs are judged."""
+"""One runner at work for the judge: loaded, called, timed by the judge's own clock, frozen between its calls."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from engine.domain.errors import DeviceError, ProblemError
+from engine.domain.errors import DeviceError, ProblemError, SandboxError
 from engine.domain.model import Failure, FailureKind
 from engine.trial.sandbox import Host, RunnerHandle
 from engine.trial.wire import (
@@ -22,6 +24,10 @@ from engine.trial.wire import (
 )
 
 _CONTEXT_S = 60.0
+_LEAST_US = 1e-3
+"""A claim below a nanosecond is none."""
+_LONGEST_TEXT = 4000
+_LONGEST_REASON = 400
 _SIGNALS = {
     4: "illegal instruction", 6: "aborted", 7: "bus error", 8: "arithmetic error", 9: "killed", 11: "segmentation fault",
 }  # fmt: skip
@@ -38,31 +44,44 @@ class TrialFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One call: what the runner claims, and what the judge's clock says of the whole round trip, in microseconds."""
+    """One call: what the runner claims, and what the judge's clock says, in microseconds."""
 
     claimed_us: float
     wall_us: float
+    """From the order to run until the answer."""
     idle_us: float
     disturbed: bool = False
     """Something else had the processor meanwhile."""
 
 
+class Attendant(Protocol):
+    """Who acts for the judge at the two ends of a call, while the runner is not frozen."""
+
+    def before(self) -> None:
+        """Right before the order to run: what was withheld is handed out."""
+
+    def after(self) -> None:
+        """The moment the answer is there, before anything can be stopped."""
+
+
 class Seat:
     """A runner between its spawn and its reaping. Use as a context manager: it is reaped whatever happens."""
 
-    def __init__(self, host: Host, *, seconds: float, trusted: bool = False, freezes: bool | None = None) -> None:
-        """``trusted``: its faults are the machine's or the reference's. ``freezes``: whether it can be frozen; by default only
-        what is not trusted."""
+    def __init__(self, host: Host, *, seconds: float, trusted: bool = False) -> None:
+        """``trusted``: its faults are the machine's or the reference's. Frozen between calls it is like any other, so that all
+        begin a call in the same state."""
         self._host = host
         self._seconds = seconds
         self._trusted = trusted
-        self._freezes = not trusted if freezes is None else freezes
         self._runner: RunnerHandle | None = host.spawn()
         self._standing = False
         self._warming = False
 
     def stand_by(self) -> None:
         """Wait until its device context stands and what ``warm`` asked for is done. Raises TrialFailed."""
+        if self._standing and not self._warming:
+            return
+        self.thaw()
         if not self._standing:
             self._expect_ready(_CONTEXT_S, "while it made its device context")
             self._standing = True
@@ -72,6 +91,7 @@ class Seat:
             reply = self._receive(self._seconds, "while it ran")
             if isinstance(reply, Fault):
                 self._fault(reply)
+        self.freeze()
 
     def warm(self, load: Load, fds: list[int]) -> None:
         """Load a trusted runner and call it once, without waiting: ``stand_by`` waits."""
@@ -102,20 +122,27 @@ class Seat:
         self.close()
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until the artefact is loaded. Raises TrialFailed."""
+        """Wait until the artefact is loaded; from then on it runs in its calls only. Raises TrialFailed."""
         self.stand_by()
+        self.thaw()
         self._expect_ready(seconds, "while it was loaded")
+        self.freeze()
 
     def _expect_ready(self, seconds: float, when: str) -> None:
         reply = self._receive(seconds, when)
         if isinstance(reply, Fault):
             self._fault(reply)
         if not isinstance(reply, Ready):
-            raise self._failed(FailureKind.REJECTED, "the runner answered out of turn: something in it speaks for the kernel")
+            raise self._out_of_turn()
 
-    def call(self, slot: int) -> Timing:
-        """Run the kernel once; afterwards everything of the candidate's is frozen until the next call. Raises TrialFailed."""
+    def call(self, slot: int, attendant: Attendant | None = None) -> Timing:
+        """Thaw, run the kernel once, freeze. Raises TrialFailed."""
         assert self._runner is not None
+        if self._runner.channel.waiting():
+            raise self._out_of_turn()
+        self.thaw()
+        if attendant is not None:
+            attendant.before()
         start = time.perf_counter_ns()
         try:
             self._runner.channel.send(Call(slot))
@@ -123,12 +150,21 @@ class Seat:
             self._dead("before it was called")
         reply = self._receive(self._seconds, "while it ran")
         wall = (time.perf_counter_ns() - start) / 1e3
+        if attendant is not None:
+            attendant.after()
         if isinstance(reply, Fault):
             self._fault(reply)
         if not isinstance(reply, Called):
-            raise self._failed(FailureKind.REJECTED, "the runner answered out of turn: something in it speaks for the kernel")
+            raise self._out_of_turn()
+        self.freeze()
+        if self._by_host(self._host.at_rest) is False:
+            self.close()
+            raise self._failed(FailureKind.REJECTED, "something of it kept running while everything was stopped")
+        return self._timing(reply, wall)
+
+    def _timing(self, reply: Called, wall: float) -> Timing:
         claims = (reply.device_us, reply.idle_us)
-        if not all(0 <= c < 1e12 for c in claims):
+        if not all(0 <= c < 1e12 for c in claims) or not (self._trusted or reply.device_us >= _LEAST_US):
             raise self._failed(FailureKind.REJECTED, f"the runner claims an impossible time ({reply.device_us} us)")
         if reply.device_us > wall * 1.02 + 50:
             claimed = f"the runner claims {reply.device_us:.0f} us"
@@ -140,13 +176,24 @@ class Seat:
         return self._runner is not None
 
     def freeze(self) -> None:
-        """Nothing of the candidate's runs until ``thaw``; a trusted runner (the baseline) is left alone."""
-        if self._runner is not None and self._freezes:
-            self._host.freeze(self._runner)
+        """Nothing of this runner's host runs until ``thaw``. Raises TrialFailed."""
+        self._by_host(self._host.freeze)
 
     def thaw(self) -> None:
-        if self._runner is not None and self._freezes:
-            self._host.thaw(self._runner)
+        self._by_host(self._host.thaw)
+
+    def _by_host(self, act: Callable[[RunnerHandle], bool | None]) -> bool | None:
+        if self._runner is None:
+            return None
+        try:
+            return act(self._runner)
+        except SandboxError as error:
+            self.close()
+            raise self._failed(FailureKind.CRASHED, f"took its host process down: {error}") from error
+
+    def _out_of_turn(self) -> Exception:
+        self.close()
+        return self._failed(FailureKind.REJECTED, "the runner answered out of turn: something in it speaks for the kernel")
 
     def _failed(self, kind: FailureKind, reason: str, log: str = "") -> Exception:
         """The exception for a fault: a trusted runner's is no kernel's failure but the reference's or the machine's."""
@@ -184,14 +231,20 @@ class Seat:
 
     def _fault(self, fault: Fault) -> None:
         self.close()
-        lines = [line for line in fault.text.strip().splitlines() if line.strip()] or ["no message"]
-        if fault.kind == "impossible":
+        text = _printable(fault.text[-_LONGEST_TEXT:])
+        lines = [line for line in text.strip().splitlines() if line.strip()] or ["no message"]
+        if fault.kind == "impossible" and self._trusted:
             raise DeviceError(lines[-1])
         kind = FailureKind(fault.kind) if fault.kind in set(FailureKind) else FailureKind.CRASHED
-        raise self._failed(kind, lines[-1], fault.text)
+        raise self._failed(kind, lines[-1][:_LONGEST_REASON], text)
 
     def close(self) -> None:
         """Reap the runner; idempotent."""
         runner, self._runner = self._runner, None
         if runner is not None:
             self._host.reap(runner)
+
+
+def _printable(text: str) -> str:
+    """``text`` with everything but line feeds that a terminal would act on shown as a question mark."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

@@ -40,9 +40,8 @@ class Seating:
         self._baselines = Host(device.label, device.units, confined=confined)
         self._idlers = Host(device.label, device.units, confined=confined)
         self._nulls: dict[str, Seat] = {}
-        self._warm: dict[str, Seat] = {}
-        self._kernels_ahead: list[Seat] = []
-        self._baselines_ahead: dict[str, list[Seat]] = {}
+        self._pool: dict[tuple[str, int], Seat] = {}
+        self._ahead: list[Seat] = []
         self._calls: dict[int, tuple[Any, ...]] = {}
 
     def close(self) -> None:
@@ -52,14 +51,23 @@ class Seating:
 
     def kernel(self, *, rival: bool = False) -> Seat:
         """A fresh runner for a kernel: one that stands by, or a new one."""
-        if not rival and self._kernels_ahead:
-            return self._kernels_ahead.pop()
+        if not rival and self._ahead:
+            return self._ahead.pop()
         return Seat(self._rivals if rival else self._candidates, seconds=CALL_S)
 
-    def baseline(self, rig: Rig, name: str) -> Seat:
-        """A fresh trusted runner, loaded and called once: one that stands by, or a new one. ``stand_by`` waits for it."""
-        ahead = self._baselines_ahead.get(name)
-        return ahead.pop() if ahead else self._new_baseline(rig, name)
+    def baselines(self, rig: Rig, names: Sequence[str], pair: int) -> dict[str, Seat]:
+        """The trusted runners of one pair, one for each name; made at first use and kept for the pairs of later kernels.
+
+        A kernel always gets fresh processes. The baseline's are a fixed handful, whose spread the interval shows: a fresh
+        device context costs a quarter of a second.
+        """
+        return {name: self._kept(rig, name, pair) for name in names}
+
+    def _kept(self, rig: Rig, name: str, pair: int) -> Seat:
+        seat = self._pool.get((name, pair))
+        if seat is None or not seat.alive:
+            seat = self._pool[name, pair] = self._new_baseline(rig, name)
+        return seat
 
     def _new_baseline(self, rig: Rig, name: str) -> Seat:
         seconds = _COMPILE_S if name.startswith("compile") else CALL_S
@@ -71,28 +79,24 @@ class Seating:
         seat.warm(load, fds)
         return seat
 
-    def look_ahead(self, rig: Rig, baselines: Sequence[str], pairs: int) -> None:
+    def look_ahead(self, kernels: int) -> None:
         """Start the processes of the next precise measurement, so that their contexts are made while the kernel is verified.
 
-        Runners of kernels are only ever kept for one kernel: they share its process space.
+        They are only ever kept for one kernel, since they share its process space.
         """
-        while len(self._kernels_ahead) < pairs:
-            self._kernels_ahead.append(Seat(self._candidates, seconds=CALL_S))
-        for name in baselines:
-            ahead = self._baselines_ahead.setdefault(name, [])
-            while len(ahead) < pairs:
-                ahead.append(self._new_baseline(rig, name))
+        while len(self._ahead) < kernels:
+            self._ahead.append(Seat(self._candidates, seconds=CALL_S))
 
     def stand_by(self) -> None:
         """Wait until nothing is being started any more: the device and the cores are quiet."""
-        for seat in (*self._kernels_ahead, *(s for ahead in self._baselines_ahead.values() for s in ahead)):
+        for seat in (*self._ahead, *self._pool.values()):
             seat.stand_by()
 
     def dismiss(self) -> None:
         """End the runners that were started ahead for another kernel."""
-        for seat in self._kernels_ahead:
+        for seat in self._ahead:
             seat.close()
-        self._kernels_ahead.clear()
+        self._ahead.clear()
 
     def load_kernel(self, seat: Seat, rig: Rig, candidate: Candidate, built: Built) -> None:
         """Hand a kernel's artefact to its runner. Raises TrialFailed when it has died already."""
@@ -103,20 +107,12 @@ class Seating:
         )  # fmt: skip
         seat.load(load, [*fds, *artefact])
 
-    def warm_baseline(self, rig: Rig, name: str) -> Seat:
-        """One baseline process kept for all screens."""
-        seat = self._warm.get(name)
-        if seat is None or not seat.alive:
-            seat = self._warm[name] = self._new_baseline(rig, name)
-            seat.stand_by()
-        return seat
-
     def null(self, rig: Rig, contract: str) -> Seat:
         """A runner that does nothing through the same path, frozen in between like a kernel's: what a call costs beside it."""
         kind = "module" if contract == "module" else "native"
         seat = self._nulls.get(kind)
         if seat is None or not seat.alive:
-            seat = self._nulls[kind] = Seat(self._idlers, seconds=CALL_S, trusted=True, freezes=True)
+            seat = self._nulls[kind] = Seat(self._idlers, seconds=CALL_S, trusted=True)
             load, fds = self._load(rig, contract="null", baseline=kind)
             seat.load(load, fds)
             seat.wait_ready(LOAD_S)

@@ -52,7 +52,7 @@ def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str) -> Er
     if output.numel() == 0:
         return NO_ERROR
     if not output.dtype.is_floating_point and not output.dtype.is_complex:
-        wrong = int((output != reference.to(output.dtype)).sum())
+        wrong = int((_as_bytes(output) != _as_bytes(reference.to(output.dtype))).sum())
         flaw = f"{name}: {wrong} of {output.numel()} elements differ (integers are compared exactly)" if wrong else ""
         return Errors(0.0, 0.0, float(wrong > 0), flaw)
     if output.dtype.is_complex:
@@ -70,6 +70,11 @@ def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str) -> Er
     spread = float(centred.norm())
     scale = reference.abs().add_(spread / math.sqrt(reference.numel()) + _TINY)
     return Errors(float(difference.norm()) / max(spread, _TINY), float((difference / scale).max()), float(difference.max()))
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Booleans as the bytes they are stored in: only 0 and 1 will do, for any other could be an unwritten one."""
+    return tensor.contiguous().view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def _mask_flaw(output: torch.Tensor, reference: torch.Tensor, finite: torch.Tensor, name: str) -> str:

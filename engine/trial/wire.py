@@ -8,6 +8,7 @@ itself.
 from __future__ import annotations
 
 import array
+import os
 import select
 import socket
 import struct
@@ -20,6 +21,8 @@ import msgspec
 _LENGTH = struct.Struct("<I")
 _MAX_MESSAGE = 256 << 20
 _MAX_FDS = 16
+_SEND_S = 20.0
+"""How long the other side may take to read one message."""
 
 M = TypeVar("M")
 
@@ -64,6 +67,16 @@ class Freeze(Message, frozen=True):
     """Stop every process of the sandbox but the host, so that nothing can still be written while outputs are judged."""
 
     pid: int
+
+
+class Still(Message, frozen=True):
+    """Say whether everything that was sent a ``Freeze`` has stopped: ``Done`` when it has, ``Moving`` if something runs on."""
+
+    pid: int
+
+
+class Moving(Message, frozen=True):
+    """Something of the candidate's could not be stopped."""
 
 
 class Thaw(Message, frozen=True):
@@ -146,8 +159,8 @@ class Fault(Message, frozen=True):
     text: str
 
 
-HostRequest = Spawn | Freeze | Thaw | Reap
-HostReply = Spawned | Done | Ended
+HostRequest = Spawn | Freeze | Still | Thaw | Reap
+HostReply = Spawned | Done | Moving | Ended
 RunnerRequest = Load | Call
 RunnerReply = Ready | Called | Fault
 
@@ -183,18 +196,27 @@ class Channel:
         return self.sock.fileno()
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Raises ChannelClosed when nobody reads."""
+        """Raises ChannelClosed when nobody reads, or nobody goes on reading."""
         body = self._encoder.encode(message)
         data = _LENGTH.pack(len(body)) + body
         try:
+            self.sock.settimeout(_SEND_S)
             if fds:
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
                 sent = self.sock.sendmsg([data], rights)
                 data = data[sent:]
             if data:
                 self.sock.sendall(data)
-        except (BrokenPipeError, ConnectionError, OSError) as error:
+            self.sock.settimeout(None)
+        except OSError as error:
             raise ChannelClosed(str(error)) from error
+
+    def waiting(self) -> bool:
+        """Whether something has arrived that nobody has received yet."""
+        try:
+            return bool(self._buffer or self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:
+            return False
 
     def receive(self, kind: type[M] | Any, timeout_s: float | None = None) -> tuple[M, list[int]]:
         """The next message, checked against ``kind`` (a union of messages), and the descriptors that came with it.
@@ -234,4 +256,8 @@ class Channel:
         self._buffer += data
 
     def close(self) -> None:
+        """Close the socket, and descriptors that came with messages nobody received."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
         self.sock.close()

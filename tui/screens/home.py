@@ -29,6 +29,11 @@ from tui.screens.new_session import NewSessionForm
 from tui.screens.prompts import Confirm
 from tui.viewmodel import fmt
 
+_WELCOME = (
+    "Choose a problem and press Enter twice. Espalier measures what PyTorch does with it, writes a first kernel, and proposes "
+    "ideas round by round; you decide which are worth compute, change them, or write your own. Every kernel is proven right "
+    "before it is timed."
+)
 _USUAL = "softmax"
 """The problem that is highlighted first: quick anywhere."""
 
@@ -46,7 +51,7 @@ class HomeScreen(Screen[None]):
 
     CSS_PATH = "home.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.HOME)]
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-medium"), (150, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  # an instance variable of Screen
 
     @dataclass
     class Wanted(Message):
@@ -61,13 +66,15 @@ class HomeScreen(Screen[None]):
 
         bridge: Bridge
 
-    def __init__(self, doors: Doors, clock: Callable[[], float], running: Callable[[], Path | None]) -> None:
-        """``running``: the folder of the session that this process is searching."""
+    def __init__(self, doors: Doors, clock: Callable[[], float], searching: Callable[[], Path | None]) -> None:
+        """``searching``: the folder of the session that this process is searching."""
         super().__init__()
         self._doors = doors
         self._clock = clock
-        self._running = running
+        self._searching = searching
         self._sessions: dict[str, store.SessionSummary] = {}
+        self._seen = False
+        """Whether the list has been read once: then the focus is the engineer's."""
 
     def compose(self) -> ComposeResult:
         yield Static(self._brand(), id="brand")
@@ -78,8 +85,9 @@ class HomeScreen(Screen[None]):
             problems = OptionList(*self._problems(), id="problems")
             problems.border_title = "Problems"
             yield problems
+        yield Static(_WELCOME, id="welcome", markup=False)
         yield Static("", id="about", markup=False)
-        yield Footer()
+        yield Footer(compact=True, show_command_palette=False)
 
     def _brand(self) -> Content:
         devices = self._doors.devices()
@@ -99,35 +107,63 @@ class HomeScreen(Screen[None]):
         names = catalog.shipped_names()
         self.query_one("#problems", OptionList).highlighted = names.index(_USUAL) if _USUAL in names else 0
         self.query_one("#problems").focus()
-        self.action_refresh(first=True)
 
-    @on(Screen.ScreenResume) if hasattr(Screen, "ScreenResume") else (lambda method: method)
-    def _again(self) -> None:
+    def on_screen_resume(self) -> None:
         self.action_refresh()
 
     @work(exclusive=True, group="summaries")
-    async def action_refresh(self, first: bool = False) -> None:
+    async def action_refresh(self) -> None:
         """Read the list of sessions anew."""
-        found = await asyncio.to_thread(store.summaries)
-        self._fill(found)
-        if first and found:
+        self._fill(await asyncio.to_thread(store.summaries))
+        if self._sessions and not self._seen:
             self.query_one("#sessions").focus()
+        self._seen = True
 
     def _fill(self, found: list[store.SessionSummary]) -> None:
         table = self.query_one("#sessions", DataTable)
         kept = self._highlighted()
         self._sessions = {str(one.folder): one for one in found}
         table.clear(columns=True)
-        columns = [name for name in _COLUMNS if self.size.width >= _COLUMNS[name]]
+        every = {key: self._cells(one) for key, one in self._sessions.items()}
+        columns = _fitting(list(every.values()), table.content_size.width or self.size.width - 4)
         for name in columns:
             table.add_column(Text(name, style="dim"), key=name)
-        for key, one in self._sessions.items():
-            cells = _cells(one, self._clock(), self._running() == one.folder)
+        for key, cells in every.items():
             table.add_row(*(cells[name] for name in columns), key=key)
         self.set_class(not found, "-empty")
         if kept is not None and str(kept.folder) in self._sessions:
             table.move_cursor(row=list(self._sessions).index(str(kept.folder)))
         self._describe()
+
+    def _cells(self, one: store.SessionSummary) -> dict[str, Text]:
+        best = Text("—", "dim")
+        if one.best is not None:
+            name = "success" if one.best.low > 1.0 else "warning"
+            ends = (f" {fmt.interval_ends(one.best)}", "dim")
+            best = Text.assemble((fmt.speedup(one.best).text, self._colour(name)), ends)
+        return {
+            "session": Text(one.name, "bold"),
+            "best": best,
+            "trend": Text(fmt.sparkline(one.best_so_far), self._colour("primary")),
+            "rounds": Text(str(one.rounds), justify="right"),
+            "kernels": Text(f"{one.verified}/{one.kernels}", justify="right"),
+            "device": Text(one.device, "dim"),
+            "state": self._state(one),
+            "last": Text(ago(self._clock() - one.last_activity), "dim"),
+        }
+
+    def _colour(self, name: str) -> str:
+        found = self.app.theme_variables.get(f"text-{name}", "")
+        return found if found.startswith("#") else self.app.theme_variables.get(name, "default")
+
+    def _state(self, one: store.SessionSummary) -> Text:
+        if one.status == "unreadable":
+            return Text("✗ unreadable", self._colour("error"))
+        if self._searching() == one.folder:
+            return Text("● running", self._colour("success"))
+        if one.status == "closed":
+            return Text("ended", "dim")
+        return Text(f"◆ {one.awaiting} to decide", self._colour("warning")) if one.awaiting else Text("○ open")
 
     def on_resize(self) -> None:
         if self._sessions:
@@ -145,13 +181,13 @@ class HomeScreen(Screen[None]):
         about = self.query_one("#about", Static)
         one = self._highlighted()
         if isinstance(self.focused, OptionList) or one is None:
-            about.update("Enter begins a session on the highlighted problem; Enter once more starts it with the usual settings.")
+            about.update("Enter: a new session on the highlighted problem. Enter again starts it with the usual settings.")
         elif one.status == "unreadable":
             about.update(f"{one.name} cannot be read: {one.reason}")
         else:
             state = one.reason if one.status == "closed" else f"{one.awaiting} ideas await you" if one.awaiting else "open"
-            about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {one.verified} of {one.kernels} kernels "
-                         f"verified · {state}")  # fmt: skip
+            kernels = f"{one.verified} of {one.kernels} kernels verified"
+            about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {kernels} · {state}")
 
     def on_descendant_focus(self) -> None:
         self._describe()
@@ -180,7 +216,7 @@ class HomeScreen(Screen[None]):
 
     @on(OptionList.OptionSelected, "#problems")
     def _problem_chosen(self, event: OptionList.OptionSelected) -> None:
-        self._start(str(event.option_id))
+        self._ask_for(str(event.option_id))
 
     def action_start(self) -> None:
         """The form for a new session."""
@@ -188,10 +224,10 @@ class HomeScreen(Screen[None]):
         one = self._highlighted()
         option = problems.highlighted_option
         chosen = option.id if option is not None and option.id else _USUAL
-        self._start(chosen if self.focused is problems or one is None or not one.problem else one.problem)
+        self._ask_for(chosen if self.focused is problems or one is None or not one.problem else one.problem)
 
     @work
-    async def _start(self, problem: str) -> None:
+    async def _ask_for(self, problem: str) -> None:
         bridge = await self.app.push_screen_wait(NewSessionForm(self._doors, problem))
         if bridge is not None:
             self.post_message(self.Begun(bridge))
@@ -212,36 +248,19 @@ class HomeScreen(Screen[None]):
         self.action_refresh()
 
 
-_COLUMNS = {"session": 0, "best": 0, "over rounds": 100, "rounds": 70, "kernels": 120, "device": 150, "state": 0, "last": 0}
-"""Column → the least width of the screen at which it is shown."""
+_COLUMNS = ("session", "best", "trend", "kernels", "rounds", "device", "state", "last")
+_FIRST = ("session", "best", "state", "last", "trend", "kernels", "rounds", "device")
+"""Which columns are shown while there is room, the most telling first."""
 
 
-def _cells(one: store.SessionSummary, now: float, running: bool) -> dict[str, Text]:
-    best = Text("—", "dim")
-    if one.best is not None:
-        cell = fmt.speedup(one.best)
-        style = "green" if one.best.low > 1.0 else "yellow" if one.best.high < 1.0 else ""
-        best = Text.assemble((cell.text, style), (f" {fmt.interval_ends(one.best)}", "dim"))
-    return {
-        "session": Text(one.name, "bold"),
-        "best": best,
-        "over rounds": Text(fmt.sparkline(one.best_so_far)),
-        "rounds": Text(str(one.rounds), justify="right"),
-        "kernels": Text(f"{one.verified}/{one.kernels}", justify="right"),
-        "device": Text(one.device, "dim"),
-        "state": _state(one, running),
-        "last": Text(ago(now - one.last_activity), "dim"),
-    }
-
-
-def _state(one: store.SessionSummary, running: bool) -> Text:
-    if one.status == "unreadable":
-        return Text("✗ unreadable", "red")
-    if running:
-        return Text("● running", "green")
-    if one.status == "closed":
-        return Text("ended", "dim")
-    return Text(f"◆ {one.awaiting} to decide", "yellow") if one.awaiting else Text("○ open")
+def _fitting(rows: list[dict[str, Text]], room: int) -> list[str]:
+    shown: set[str] = set()
+    for name in _FIRST:
+        room -= max(len(name), *(row[name].cell_len for row in rows), 0) + 2 if rows else 0
+        if room < 0:
+            break
+        shown.add(name)
+    return [name for name in _COLUMNS if name in shown]
 
 
 def ago(seconds: float) -> str:

@@ -6,6 +6,7 @@ each ink its colour. Text from compilers, models and files passes ``clean`` befo
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ class Ink(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     UNDECIDED = "undecided"
+    FASTER_BAR = "faster-bar"
+    SLOWER_BAR = "slower-bar"
+    UNDECIDED_BAR = "undecided-bar"
     FASTER_BAND = "faster-band"
     SLOWER_BAND = "slower-band"
     UNDECIDED_BAND = "undecided-band"
@@ -104,6 +108,7 @@ class Line:
 
 
 BLANK = Line()
+_WORDS = re.compile(r"\s*\S+\s*|\s+")
 
 
 def line(*parts: Cell | str, ground: Ground = Ground.NONE) -> Line:
@@ -253,3 +258,35 @@ def _head(text: str, room: int) -> str:
         if used > room:
             return text[: max(1, place)]
     return text
+
+
+def folded(shown: Line, room: int, indent: int) -> list[Line]:
+    """The line broken between words into lines of at most ``room`` cells, all but the first indented."""
+    if shown.width <= room or room <= indent + 8:
+        return [shown]
+    lines: list[Line] = []
+    current: list[Cell] = []
+    used = 0
+    for cell in shown.cells:
+        for word in _WORDS.findall(cell.text):
+            rest = word
+            if used + width(word.rstrip()) > room and used > indent:
+                lines.append(Line(merged(current), shown.ground))
+                current, used = [Cell(" " * indent)], indent
+                rest = word.lstrip()
+            for piece in _pieces(rest, room - indent) if width(rest) > room - indent else (rest,):
+                if used + width(piece.rstrip()) > room:
+                    lines.append(Line(merged(current), shown.ground))
+                    current, used = [Cell(" " * indent)], indent
+                current.append(Cell(piece, cell.ink, cell.ground))
+                used += width(piece)
+    return [*lines, Line(merged(current), shown.ground)]
+
+
+def _pieces(word: str, room: int) -> list[str]:
+    pieces = []
+    while word:
+        head = _head(word, room)
+        pieces.append(head)
+        word = word[len(head) :]
+    return pieces

@@ -6,7 +6,7 @@ Where the engine's reports already write a figure (``engine.report.text``), the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from engine.domain.model import Interval
@@ -51,9 +51,9 @@ def speedup_ink(interval: Interval) -> Ink:
 _SIGNS = {Ink.FASTER: "▲", Ink.SLOWER: "▼", Ink.UNDECIDED: "≈"}
 _WORDS = {Ink.FASTER: "faster", Ink.SLOWER: "slower", Ink.UNDECIDED: "undecided"}
 _BANDS = {
-    Ink.FASTER: (Ink.FASTER_BAND, Ground.FASTER_BAND),
-    Ink.SLOWER: (Ink.SLOWER_BAND, Ground.SLOWER_BAND),
-    Ink.UNDECIDED: (Ink.UNDECIDED_BAND, Ground.UNDECIDED_BAND),
+    Ink.FASTER: (Ink.FASTER_BAR, Ink.FASTER_BAND, Ground.FASTER_BAND),
+    Ink.SLOWER: (Ink.SLOWER_BAR, Ink.SLOWER_BAND, Ground.SLOWER_BAND),
+    Ink.UNDECIDED: (Ink.UNDECIDED_BAR, Ink.UNDECIDED_BAND, Ground.UNDECIDED_BAND),
 }
 
 
@@ -87,11 +87,11 @@ def bar(interval: Interval, top: float, room: int) -> tuple[Cell, ...]:
 
 def _bar_cell(ink: Ink, solid: int, reach: int, marked: bool) -> Cell:
     """One cell of a bar whose solid part and whole reach that many eighths into it (or end before it)."""
-    band_ink, band = _BANDS[ink]
+    bar_ink, band_ink, band = _BANDS[ink]
     if solid >= 8:
-        return Cell("█", ink)
+        return Cell("█", bar_ink)
     if solid > 0:
-        return Cell(EIGHTHS[solid], ink, band if reach >= 8 else Ground.NONE)
+        return Cell(EIGHTHS[solid], bar_ink, band if reach >= 8 else Ground.NONE)
     if reach > 0:
         return Cell(EIGHTHS[min(8, reach)], band_ink)
     return Cell("▏", Ink.RULE) if marked else Cell(" ")
@@ -112,13 +112,15 @@ def meter(share: float, room: int, ink: Ink = Ink.ACCENT) -> tuple[Cell, ...]:
 def interval_line(interval: Interval, low: float, high: float, room: int, ink: Ink) -> tuple[Cell, ...]:
     """``├──●──┤`` on a scale from ``low`` to ``high``, ``room`` cells wide; ends outside are arrows."""
     if room < 3:
-        return (Cell("●"[:room], ink),)
+        return (Cell("●".ljust(room), ink),)
     span = max(high - low, 1e-300)
 
-    def place(value: float) -> int:
-        return min(room - 1, max(0, round((value - low) / span * (room - 1))))
+    def place(value: float, rounded: Callable[[float], int] = round) -> int:
+        return min(room - 1, max(0, rounded((value - low) / span * (room - 1))))
 
-    left, middle, right = place(interval.low), place(interval.value), place(interval.high)
+    middle = place(interval.value)
+    left = min(place(interval.low, math.floor), max(0, middle - 1))
+    right = max(place(interval.high, math.ceil), min(room - 1, middle + 1))
     marks = [" "] * room
     for x in range(left, right + 1):
         marks[x] = "─"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.domain import queries
 from engine.domain.state import Kernel, SessionState, Stage
@@ -49,6 +50,12 @@ _SCREENED = Outcome("◍", "screened", Ink.MEASURED)
 _ELSEWHERE = Outcome("◌", "elsewhere", Ink.CANCELLED)
 
 OUTCOME_WIDTH = 2 + max(len("build failed"), len("to measure"))
+
+
+@lru_cache(maxsize=4)
+def incumbent(state: SessionState) -> Kernel | None:
+    """``queries.incumbent``, counted once a state however many widgets ask."""
+    return queries.incumbent(state)
 
 
 def work_key(kernel: Kernel) -> str:

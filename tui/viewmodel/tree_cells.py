@@ -48,12 +48,11 @@ _GRANTS: tuple[tuple[Column, int], ...] = (
     (Column.TUNABLES, 18),
     (Column.LIGHT, 5),
     (Column.AUTHOR, 12),
-    (Column.BAR, 20),
-    (Column.NAME, 46),
-    (Column.REMARKS, 22),
+    (Column.NAME, 52),
+    (Column.REMARKS, 20),
+    (Column.BAR, 16),
     (Column.CLASS, 5),
-    (Column.NAME, 64),
-    (Column.BAR, 40),
+    (Column.BAR, 32),
 )
 """Column → the width it is to have; a column named again grows."""
 
@@ -101,7 +100,7 @@ class Scene:
 
 def scene(state: SessionState) -> Scene:
     """The scene of a state: one pass over its kernels."""
-    best = queries.incumbent(state)
+    best = kernels.incumbent(state)
     ratios = (queries.speedup(state, kernel) for kernel in state.kernels.values())
     top = max((ratio.value for ratio in ratios if ratio is not None), default=1.0)
     return Scene(state, best.id if best else "", queries.ranking_baseline(state), max(1.0, top) * 1.04)
@@ -170,6 +169,10 @@ def fold_glyph(row: Row) -> str:
     return "─ " if row.guides else "· "
 
 
+def _fold_ink(row: Row) -> Ink:
+    return Ink.ACCENT if row.folded else Ink.LABEL if row.children else Ink.RULE
+
+
 def shown_guides(row: Row, room: int) -> str:
     """The row's strokes in at most half the room of the name: of deep nodes the nearest levels, after an ellipsis."""
     most = max(2, min(len(row.guides), room // 2 // 2 * 2))
@@ -191,7 +194,7 @@ def _name(view: Scene, row: Row, kernel: Kernel, shown: Layout) -> tuple[Cell, .
     hidden = f" +{row.hidden}" if row.hidden else ""
     lead = (
         Cell(guides, Ink.RULE),
-        Cell(fold_glyph(row), Ink.RULE if not row.folded else Ink.ACCENT),
+        Cell(fold_glyph(row), _fold_ink(row)),
         Cell(f"{kernel.id} ", Ink.FAINT if dim else Ink.BEST if leads else Ink.STRONG),
         Cell(f"{kernels.SEED} " if kernel.seed else "", Ink.PIN),
     )
@@ -230,7 +233,9 @@ def _words(view: Scene, kernel: Kernel, row: Row, column: Column, room: int) -> 
         case Column.TUNABLES:
             return (Cell(cut(fmt.tunables(kernel.tunables), room), Ink.FAINT),)
         case Column.AUTHOR:
-            return (Cell(cut(kernels.author(kernel.author.name), room), Ink.ACCENT if kernel.author.is_engineer else Ink.FAINT),)
+            return (
+                Cell(cut(kernels.author(kernel.author.name), room), Ink.ACCENT if kernel.author.is_engineer else Ink.FAINT),
+            )
         case Column.REMARKS:
             return (Cell(", ".join(remarks(view, kernel, row)), Ink.FAINT),)
         case _:

@@ -12,12 +12,12 @@ KernelTree          ``selected: str``, ``marked: str``, ``folded: frozenset[str]
                     open|mark`` · ``Selected(kernel)``, ``Opened(kernel)`` (Enter, double click), ``Marked(kernel)``
 IdeaList            ``round: int | None`` (``None``: the open round, or the last), ``highlighted: str``, ``order:
 (idea_list)         tuple[str, ...]`` (the screen's own order, may be empty) · ``ideas`` (ids as shown), actions
-                    ``cursor_up|cursor_down|first|last|choose`` · ``Highlighted(idea)``, ``Chosen(idea)`` (Enter)
-DetailTabs          ``kernel: str``, ``other: str`` (diff against it; "" = the parent), ``progress: Mapping[str, str]``
-(detail_tabs)       · constructor ``DetailTabs(read_blob, read_mix=None)``; ``read_blob(sha) -> str`` (raises OSError,
-                    KeyError or JournalError when absent), ``read_mix(kernel) -> Mapping[str, int] | None`` · ``show(tab)``
-                    with ``Tab.IDEA|CODE|DIFF|VERIFICATION|TIMING|MACHINE|LOG``, ``tab`` (the one shown), ``next_tab()``,
-                    ``previous_tab()``, ``source_text`` (what "copy code" copies)
+                    ``cursor_up|cursor_down|first|last|choose`` · ``Highlighted(idea)``, ``Chosen(idea)`` (Enter, double click)
+DetailTabs          ``kernel: str``, ``other: str`` (diff against it; "" = the parent), ``progress: Mapping[str, str]``,
+(detail_tabs)       ``tab: Tab`` · constructor ``DetailTabs(read_blob, read_mix=None)``; ``read_blob(sha) -> str`` (raises
+                    where it is absent), ``read_mix(kernel) -> Mapping[str, int] | None`` · ``show(tab)`` with
+                    ``Tab.IDEA|CODE|DIFF|VERIFICATION|TIMING|MACHINE|LOG``, ``next_tab()``, ``previous_tab()``,
+                    ``source_text`` (what "copy code" copies), keys 1-7 · ``TabShown(tab)``
 StageStrip          ``progress: Mapping[str, str]`` (work key → latest word)
 (stage_strip)
 Charts (charts)     ``selected: str`` · two plots in tabs-free columns or rows by width: ``SpeedupChart``, ``Roofline``
@@ -31,6 +31,7 @@ NoteList            ``target: str | None`` (``None``: every note)
 LinesView (lines)   ``lines: Sequence[Line]``: a scrolling page of prepared lines (``viewmodel.cells.Line``), selectable
 ==================  ==============================================================================================
 
-Colours: ``tui.theme`` has ``THEMES`` to register, ``DARK``/``LIGHT`` names and ``variable_defaults(dark)`` for
-``App.get_theme_variable_defaults``. Widgets fall back on these by themselves under a theme that lacks them.
+Colours: ``tui.theme`` has ``THEMES`` to register, the names ``DARK``, ``LIGHT`` and ``SIXTEEN``, ``suited(color_system, dark)``
+to choose one for a terminal, ``variable_defaults(dark)`` for ``App.get_theme_variable_defaults``. Widgets fall back on these by
+themselves under a theme that lacks them.
 """

@@ -21,6 +21,9 @@ from tui.viewmodel.cells import Cell, Ink, line
 from tui.viewmodel.tree_rows import Row, Shape, Sort
 from tui.widgets.painting import Painter
 
+_NO_MATCH = "   no kernel matches the filter"
+_NO_KERNEL = "   no kernel yet: the first port comes with round 0"
+
 
 class KernelTree(ScrollView, can_focus=True):
     """Shows a state's kernels; one of them is selected. Folding, filter and order are its own, the rest is the screen's.
@@ -32,6 +35,7 @@ class KernelTree(ScrollView, can_focus=True):
     KernelTree {
         background: $surface;
         color: $foreground;
+        scrollbar-size-vertical: 1;
         & > .kernel-tree--cursor { background: $block-cursor-blurred-background; color: $block-cursor-blurred-foreground; }
         &:focus > .kernel-tree--cursor { background: $block-cursor-background; color: $block-cursor-foreground; }
         & > .kernel-tree--hover { background: $boost; }
@@ -48,8 +52,8 @@ class KernelTree(ScrollView, can_focus=True):
         Binding("down,j", "cursor_down", "Down", show=False, id="tree.down"),
         Binding("pageup", "page_up", "Page up", show=False, id="tree.page-up"),
         Binding("pagedown", "page_down", "Page down", show=False, id="tree.page-down"),
-        Binding("home,g", "first", "First kernel", show=False, id="tree.first"),
-        Binding("end,G", "last", "Last kernel", show=False, id="tree.last"),
+        Binding("home", "first", "First kernel", show=False, id="tree.first"),
+        Binding("end", "last", "Last kernel", show=False, id="tree.last"),
         Binding("left,h", "fold", "Fold, or go to the parent", show=False, id="tree.fold"),
         Binding("right,l", "unfold", "Unfold, or go to the first child", show=False, id="tree.unfold"),
         Binding("enter", "open", "Open the kernel", show=False, id="tree.open"),
@@ -81,7 +85,7 @@ class KernelTree(ScrollView, can_focus=True):
 
         kernel: str
 
-    def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+    def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(name=name, id=id, classes=classes)
         self._rows: tuple[Row, ...] = ()
         self._places: dict[str, int] = {}
@@ -178,7 +182,7 @@ class KernelTree(ScrollView, can_focus=True):
             self._show_row(self._places[self.selected])
 
     def render_line(self, y: int) -> Strip:
-        width = self.size.width
+        width = self.scrollable_content_region.width
         shown = tree_cells.layout(width)
         if self._painter is None:
             self._painter = Painter(self)
@@ -207,7 +211,7 @@ class KernelTree(ScrollView, can_focus=True):
     def _blank(self, y: int, width: int) -> Strip:
         if self._rows or y != 2 or self._painter is None:
             return Strip.blank(width, self.rich_style)
-        words = "   no kernel matches the filter" if self.pattern.strip() else "   no kernel yet: the first port comes with round 0"
+        words = _NO_MATCH if self.pattern.strip() else _NO_KERNEL
         return self._painter.strip(line(Cell(words, Ink.FAINT)), width, self.rich_style)
 
     def _show_row(self, place: int) -> None:
@@ -293,7 +297,7 @@ class KernelTree(ScrollView, can_focus=True):
         event.stop()
         row = self._rows[place]
         self.selected = row.kernel
-        glyph = tree_cells.fold_place(row, tree_cells.layout(self.size.width))
+        glyph = tree_cells.fold_place(row, tree_cells.layout(self.scrollable_content_region.width))
         if row.children and glyph <= event.x <= glyph + 1:
             self._toggle(row.kernel)
         elif event.chain == 2:

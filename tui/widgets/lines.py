@@ -25,7 +25,7 @@ class LinesView(ScrollView, can_focus=True):
     LinesView {
         background: $surface;
         color: $foreground;
-        &:focus { background-tint: $foreground 3%; }
+        scrollbar-size: 1 1;
     }
     """
 
@@ -46,7 +46,7 @@ class LinesView(ScrollView, can_focus=True):
         if self._painter is None:
             self._painter = Painter(self)
         scroll_x, scroll_y = self.scroll_offset
-        base, width, place = self.rich_style, self.size.width, scroll_y + y
+        base, width, place = self.rich_style, self.scrollable_content_region.width, scroll_y + y
         if place >= len(self.lines):
             return Strip.blank(width, base)
         line = self.lines[place]
@@ -56,6 +56,11 @@ class LinesView(ScrollView, can_focus=True):
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         return selection.extract("\n".join(line.text.rstrip() for line in self.lines)), "\n"
+
+
+def is_shown(widget: Widget) -> bool:
+    """Whether the widget and all it stands in are displayed: what is hidden need not be made."""
+    return widget.is_mounted and all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))
 
 
 def _selected(widget: Widget, strip: Strip, place: int) -> Strip:

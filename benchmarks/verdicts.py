@@ -1,0 +1,183 @@
+"""How long a verdict takes, and how many a minute: ``python benchmarks/verdicts.py --device cuda:0``.
+
+Latency: every kernel of the chosen playbooks, from source to precise verdict with nothing cached, once the hosts are warm.
+Rate: all tunable variants of one playbook, builds running ahead on every core. With ``--kernelbench PATH`` (a checkout of
+KernelBench, its ``src`` folder) the host-contract softmax kernel is also judged by KernelBench's own evaluator at its defaults,
+in the same run, and the ratio is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine.build.source import read_kernel
+from engine.build.tunables import default, parse_requires, parse_tunables, variants
+from engine.domain.model import Dialect
+from engine.problem import catalog, header
+from engine.session.single import Table, Tried, table
+from engine.trial.bench import Assignment, Source
+
+_SAMPLE = "softmax"
+_INLINE = "online_host.cu"
+
+
+def playbook_sources(problem: str, dialect: str) -> Iterator[Path]:
+    """Sources of a playbook's ideas, the naive first port left out."""
+    folder = catalog.problems_root() / problem / "playbook"
+    for idea in tomllib.loads((folder / "playbook.toml").read_text()).get("idea", []):
+        yield from (folder / name for name in idea.get(dialect, []))
+
+
+def with_defaults(path: Path) -> Source:
+    """The kernel in ``path`` with the first value of each tunable."""
+    kernel = read_kernel(path)
+    tunables = default(parse_tunables(kernel.text, kernel.dialect))
+    return Source(kernel.name, kernel.text, kernel.dialect, kernel.contract, tunables)
+
+
+def said(name: str, tried: Tried) -> str:
+    """One line of the latency table."""
+    seconds = [tried.build_s, tried.verify_s or 0.0, tried.measure_s or 0.0]
+    measured = tried.measurement
+    found = f"{measured.time_us.value:9.1f} us" if measured else "failed"
+    stages = "  ".join(f"{stage} {s:5.2f}" for stage, s in zip(("build", "verify", "measure"), seconds, strict=True))
+    return f"  {name:34} {found:>14}  {stages}  = {sum(seconds):5.2f} s"
+
+
+async def latency(device: str, problems: list[str]) -> list[float]:
+    """Seconds from source to precise verdict of each kernel that got one."""
+    dialect = "cuda" if device != "cpu" else "cpp"
+    totals: list[float] = []
+    for problem in problems:
+        async with prepared(problem, device) as bench:
+            for path in playbook_sources(problem, dialect):
+                tried = await bench.attempt(with_defaults(path))
+                print(said(f"{problem}/{path.name}", tried), flush=True)
+                if tried.measurement is not None:
+                    totals.append(tried.build_s + (tried.verify_s or 0.0) + (tried.measure_s or 0.0))
+    return totals
+
+
+def prepared(problem: str, device: str):  # type: ignore[no-untyped-def]
+    """A warm bench for one problem."""
+    found = catalog.find(problem)
+    workload = catalog.workload_for(found, "full" if device != "cpu" else "small")
+    return table(Assignment(found, workload, device), lambda _: None, measure=True, accept_unverifiable=False)
+
+
+async def rate(device: str, most: int) -> tuple[int, float]:
+    """(verdicts, seconds) with builds running ahead of the device."""
+    dialect = "cuda" if device != "cpu" else "cpp"
+    async with prepared(_SAMPLE, device) as bench:
+        queue = list(all_variants(bench, dialect))[:most]
+        ahead = asyncio.Semaphore(os.cpu_count() or 1)
+
+        async def build(source: Source) -> None:
+            async with ahead:
+                await bench.bench.make(source, lambda _: None)
+
+        began = time.monotonic()
+        builds = [asyncio.create_task(build(source)) for source in queue]
+        for source, built in zip(queue, builds, strict=True):
+            await built
+            await bench.attempt(source)
+        return len(queue), time.monotonic() - began
+
+
+def all_variants(bench: Table, dialect: str) -> Iterator[Source]:
+    """Every source of the sample playbook with up to eight combinations of its tunables."""
+    names = header.plan_names(bench.signature, bench.device.units)
+    for path in playbook_sources(_SAMPLE, dialect):
+        kernel = read_kernel(path)
+        tunables = parse_tunables(kernel.text, kernel.dialect)
+        requires = parse_requires(kernel.text, kernel.dialect)
+        for chosen in variants(tunables, requires, names, 8, 0):
+            yield Source(kernel.name, kernel.text, kernel.dialect, kernel.contract, chosen)
+
+
+def inline_module(problem: str, signature_header: str, source: Source) -> str:
+    """The host-contract kernel as the usual KernelBench answer: an inline extension with a torch binding."""
+    defines = "\n".join(f"#define {name} {value}" for name, value in source.tunables.items())
+    body = source.text.replace('#include "problem.h"', signature_header)
+    code = f"{defines}\n#include <torch/extension.h>\n#include <c10/cuda/CUDAStream.h>\n{body}\n" + (
+        "torch::Tensor run(torch::Tensor x) { auto out = torch::empty_like(x);"
+        " launch(x.data_ptr<float>(), out.data_ptr<float>(), nullptr, c10::cuda::getCurrentCUDAStream()); return out; }"
+    )
+    return (
+        "import torch\nfrom torch.utils.cpp_extension import load_inline\n"
+        f"_code = {code!r}\n"
+        "_built = load_inline('inline_kernel', 'torch::Tensor run(torch::Tensor x);', _code, functions=['run'])\n"
+        "class ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return _built.run(x)\n"
+    )
+
+
+def by_kernelbench(checkout: str, reference: str, module: str) -> float:
+    """Seconds that KernelBench's evaluator takes for one candidate, in a process of its own, build included."""
+    script = (
+        "import sys, json, torch\nfrom kernelbench.eval import eval_kernel_against_ref\n"
+        "ref, new = open(sys.argv[1]).read(), open(sys.argv[2]).read()\n"
+        "r = eval_kernel_against_ref(ref, new, num_correct_trials=5, num_perf_trials=100, measure_performance=True,"
+        " build_dir=sys.argv[3], device=torch.device('cuda:0'))\nprint(r)\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "ref.py").write_text(reference)
+        (Path(folder) / "new.py").write_text(module)
+        command = [sys.executable, "-c", script, f"{folder}/ref.py", f"{folder}/new.py", f"{folder}/build"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([checkout, os.environ.get("PYTHONPATH", "")])}
+        began = time.monotonic()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        seconds = time.monotonic() - began
+    print(f"  KernelBench says: {done.stdout.strip()[-300:]} {done.stderr.strip()[-300:] if done.returncode else ''}")
+    return seconds
+
+
+async def against_kernelbench(device: str, checkout: str) -> tuple[float, float]:
+    """(seconds by KernelBench, seconds here) for the same kernel."""
+    async with prepared(_SAMPLE, device) as bench:
+        source = with_defaults(catalog.problems_root() / _SAMPLE / "playbook" / _INLINE)
+        text = header.render(bench.signature, Dialect.CUDA, "full")
+        tried = await bench.attempt(source)
+        print(said(f"{_SAMPLE}/{_INLINE}", tried))
+        problem = catalog.find(_SAMPLE)
+        theirs = by_kernelbench(checkout, problem.reference, inline_module(_SAMPLE, text, source))
+        return theirs, tried.build_s + (tried.verify_s or 0.0) + (tried.measure_s or 0.0)
+
+
+async def main() -> None:
+    """Run the parts asked for and print a JSON summary last."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--problems", default=",".join(catalog.shipped_names()))
+    parser.add_argument("--variants", type=int, default=32)
+    parser.add_argument("--kernelbench", default="")
+    asked = parser.parse_args()
+    summary: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["ESPALIER_CACHE"] = cache
+        print("from source to precise verdict, nothing cached, hosts warm")
+        totals = await latency(asked.device, asked.problems.split(","))
+        summary["latency_median_s"] = statistics.median(totals)
+        summary["kernels"] = len(totals)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["ESPALIER_CACHE"] = cache
+        count, seconds = await rate(asked.device, asked.variants)
+        summary |= {"rate_verdicts": count, "rate_per_minute": 60 * count / seconds}
+        if asked.kernelbench:
+            theirs, ours = await against_kernelbench(asked.device, asked.kernelbench)
+            summary |= {"kernelbench_s": theirs, "same_kernel_s": ours, "ratio": theirs / ours}
+    print(json.dumps({key: round(value, 3) for key, value in summary.items()}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,132 @@
+"""The face over sessions on disk without a compiler: doors to live sessions over the fake bench, and what a journal holds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from support import builders, sessions
+from textual.pilot import Pilot
+
+from engine.domain.errors import ProblemError
+from engine.domain.events import Entry, Event
+from engine.domain.model import Settings
+from engine.journal import journal, store
+from engine.journal.blobs import Blobs
+from engine.session.fake import FakeBench
+from engine.session.live import LiveSession, Ports
+from engine.session.ports import Bench
+from tui.app import EspalierApp
+from tui.bridge import Bridge, EngineDoors, NewSession, Say, live_bridge
+from tui.screens.gate import GateScreen
+from tui.screens.session import SessionScreen
+from tui.widgets.kernel_tree import KernelTree
+
+NOW = builders.START + 3600.0
+"""What the clock of a pictured screen says: an hour after the fixtures' sessions opened."""
+
+
+class FakeDoors(EngineDoors):
+    """As the true ones, but a live session runs the scripted tree over the fake bench."""
+
+    def __init__(self, *, pause: float = 0.0, trouble: str = "", clock: Callable[[], float] = time.time) -> None:
+        self._pause = pause
+        self._trouble = trouble
+        self._clock = clock
+
+    def bench(self, folder: Path) -> Bench:
+        return FakeBench(Blobs(folder).put, pause=self._pause)
+
+    def ports(self, folder: Path) -> Ports:
+        """What a live session of these doors is given."""
+        return sessions.ports(folder, bench=self.bench(folder), sleep=asyncio.sleep, clock=self._clock)
+
+    async def begin(self, wanted: NewSession, say: Say) -> Bridge:
+        say("pretending")
+        if self._trouble:
+            raise ProblemError(self._trouble)
+        folder = wanted.folder or store.new_folder(wanted.problem.name)
+        live = LiveSession.create(folder, sessions.opened(mode=wanted.mode), self.ports(folder))
+        return live_bridge(live)
+
+    async def resume(self, folder: Path, say: Say) -> Bridge:
+        return live_bridge(LiveSession.resume(folder, self.ports(folder)))
+
+    def devices(self) -> tuple[tuple[str, str], ...]:
+        return (("cpu", "this machine's processor"),)
+
+
+def face(doors: FakeDoors | None = None, action: str = "home", subject: object = None, *, keymap: Path | None = None,
+         clock: Callable[[], float] = time.time) -> EspalierApp:  # fmt: skip
+    """The app with fake doors and no keys of anybody's own."""
+    return EspalierApp(doors or FakeDoors(), action, subject, clock=clock, keymap=keymap or Path("/nonexistent/keymap.toml"))
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], object], what: str = "it never came to hold") -> None:
+    """Wait until the app comes to a state; a fixed sleep would be either too long or too short."""
+    for _ in range(400):
+        if holds():
+            await pilot.pause()
+            return
+        await pilot.pause(0.025)
+    raise AssertionError(what)
+
+
+def recorded(folder: Path) -> tuple[Entry, ...]:
+    """What the journal in the folder holds."""
+    return journal.read(folder).entries
+
+
+def by_engineer(folder: Path) -> list[Event]:
+    """What the engineer did, as the journal has it, without the opening itself."""
+    return [entry.event for entry in recorded(folder) if entry.by == "engineer" and entry.seq > 0]
+
+
+class Watch:
+    """A clock for grace and patience: it stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_grace(self) -> None:
+        self.now += 1.0
+
+
+def new(folder: Path, mode: str = "ask") -> NewSession:
+    """What the command line would ask the face to begin in this folder."""
+    return NewSession(builders.problem(), "cpu", Settings(), mode, folder)
+
+
+Act = Callable[[EspalierApp, Pilot[None], Watch], Awaitable[None]]
+
+
+def steered(folder: Path, act: Act, *, mode: str = "ask", doors: FakeDoors | None = None,
+            size: tuple[int, int] = (120, 40)) -> None:  # fmt: skip
+    """Begin the scripted session in the face, wait until its first ideas await a decision (or it ended), and act."""
+
+    async def body() -> None:
+        watch = Watch()
+        app = face(doors, "new", new(folder, mode), clock=watch)
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, GateScreen) or ended(folder))
+            watch.pass_grace()
+            await act(app, pilot, watch)
+            await app._leave()
+
+    sessions.run(body)
+
+
+def ended(folder: Path) -> bool:
+    """Whether the session in the folder is closed."""
+    return store.is_session(folder) and bool(recorded(folder)) and store.state_of(folder).closed is not None
+
+
+def shows_tree(app: EspalierApp) -> bool:
+    """Whether a session is on the screen and a kernel is selected in its tree."""
+    trees = app.screen.query(KernelTree) if isinstance(app.screen, SessionScreen) else ()
+    return any(tree.selected for tree in trees)

@@ -1,0 +1,298 @@
+"""Home: begin, open, replay, watch, delete; leaving and coming back; keys of one's own, palette and help."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support import faces, sessions
+from support.faces import until
+from textual.command import CommandPalette
+from textual.widgets import DataTable, Input, OptionList
+
+from engine.domain import events as e
+from engine.journal import store
+from engine.journal.lock import WriterLock
+from tui.screens.gate import GateScreen
+from tui.screens.help import HelpScreen
+from tui.screens.home import HomeScreen
+from tui.screens.new_session import NewSessionForm
+from tui.screens.prompts import Confirm
+from tui.screens.session import SessionScreen
+from tui.widgets.kernel_tree import KernelTree
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    return tmp_path / "sessions"
+
+
+def test_two_presses_of_enter_begin_the_first_session(home: Path) -> None:
+    async def body() -> None:
+        app = faces.face()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            await app._leave()
+
+    sessions.run(body)
+    (folder,) = home.iterdir()
+    opened = faces.recorded(folder)[0].event
+    assert isinstance(opened, e.SessionOpened)
+    assert opened.mode == "ask"
+    assert opened.problem.name == "softmax"
+
+
+def test_what_is_wrong_is_said_in_the_form_and_nothing_is_lost(home: Path) -> None:
+    async def body() -> None:
+        app = faces.face(faces.FakeDoors(trouble="no compiler [here]: install g++"))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press("n")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            form = app.screen
+            form.query_one("#rounds", Input).value = "0"
+            await pilot.press("enter")
+            assert "Rounds: 0 will not do" in str(form.query_one("#said").render())
+            form.query_one("#rounds", Input).value = "7"
+            await pilot.press("ctrl+s")
+            await until(pilot, lambda: "no compiler [here]" in str(form.query_one("#said").render()))
+            assert form.query_one("#rounds", Input).value == "7"
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+
+    sessions.run(body)
+    assert not home.exists()
+
+
+def test_deleting_asks_first(home: Path) -> None:
+    sessions.whole(home / "old")
+
+    async def body() -> None:
+        app = faces.face()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1 and app.focused is not None)
+            await pilot.press("delete")
+            await until(pilot, lambda: isinstance(app.screen, Confirm))
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            assert store.is_session(home / "old")
+            await pilot.press("delete")
+            await until(pilot, lambda: isinstance(app.screen, Confirm))
+            await pilot.press("y")
+            await until(pilot, lambda: not store.is_session(home / "old"))
+
+    sessions.run(body)
+
+
+def test_replay_shows_the_end_and_steers_nothing(home: Path) -> None:
+    sessions.whole(home / "old")
+    before = (home / "old" / "journal.jsonl").read_bytes()
+
+    async def body() -> None:
+        app = faces.face()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1)
+            await pilot.press("r")
+            await until(pilot, lambda: faces.shows_tree(app))
+            await pilot.press("p", "x", "i", "s", "M")
+            await pilot.pause(0.1)
+            assert isinstance(app.screen, SessionScreen), "what cannot be done asks nothing"
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+
+    sessions.run(body)
+    assert (home / "old" / "journal.jsonl").read_bytes() == before
+
+
+def test_the_transport(home: Path) -> None:
+    sessions.whole(home / "old")
+
+    async def body() -> None:
+        app = faces.face(None, "replay", home / "old")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: faces.shows_tree(app))
+            screen = app.screen
+            assert isinstance(screen, SessionScreen)
+            transport = screen.bridge.transport
+            assert transport is not None
+            end = transport.position
+            await pilot.press("comma")
+            assert transport.position == end - 1
+            await pilot.press("full_stop")
+            assert transport.position == end
+            await pilot.press("left_square_bracket")
+            assert isinstance(transport.entries[transport.position - 1].event, e.RoundOpened)
+            await pilot.press("left_parenthesis")
+            await until(pilot, lambda: screen.state is transport.state)
+            assert len(screen.query_one(KernelTree).visible_kernels) < 10, "the tree is as it was"
+            await pilot.press("plus", "plus")
+            assert transport.speed == 4.0
+            await pilot.press(*["minus"] * 8)
+            await pilot.press("space")
+            assert transport.playing
+            await pilot.press("space")
+            assert not transport.playing
+
+    sessions.run(body)
+
+
+def test_forking_from_a_point_of_a_recording(home: Path) -> None:
+    sessions.whole(home / "old")
+    before = (home / "old" / "journal.jsonl").read_bytes()
+
+    async def body() -> None:
+        app = faces.face(None, "replay", home / "old")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: faces.shows_tree(app))
+            await pilot.press("left_square_bracket", "left_square_bracket")
+            await pilot.press("F")
+            await until(pilot, lambda: isinstance(app.screen, Confirm))
+            assert "are left behind" in str(app.screen.query("Static").first().render())
+            await pilot.press("y")
+            await until(pilot, lambda: any(faces.ended(one) for one in home.iterdir() if one.name != "old"))
+            await app._leave()
+
+    sessions.run(body)
+    (fork,) = (one for one in home.iterdir() if one.name != "old")
+    first = faces.recorded(fork)[0].event
+    assert isinstance(first, e.SessionOpened)
+    assert first.forked_from.startswith("old after ")
+    assert sessions.tree(store.state_of(fork))["kernels"] == sessions.tree(store.state_of(home / "old"))["kernels"]
+    assert (home / "old" / "journal.jsonl").read_bytes() == before
+
+
+def test_a_session_that_another_process_writes_is_watched(home: Path) -> None:
+    sessions.whole(home / "old")
+    lock = WriterLock(home / "old")
+
+    async def body() -> None:
+        app = faces.face(None, "open", home / "old")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: faces.shows_tree(app))
+            assert not app.screen.check_action("pin", ())
+            await pilot.press("p")
+            await app._leave()
+
+    before = len(faces.recorded(home / "old"))
+    try:
+        sessions.run(body)
+    finally:
+        lock.release()
+    assert len(faces.recorded(home / "old")) == before
+
+
+def test_leaving_mid_round_says_what_is_under_way_and_the_session_resumes(home: Path) -> None:
+    doors = faces.FakeDoors(pause=5.0)
+
+    async def leave() -> None:
+        app = faces.face(doors, "new", faces.new(home / "s"))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen) and app.screen.bridge.in_hand)
+            await pilot.press("ctrl+q")
+            await until(pilot, lambda: isinstance(app.screen, Confirm))
+            assert "prepare" in str(app.screen.query("Static").first().render())
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+            await pilot.press("ctrl+q")
+            await until(pilot, lambda: isinstance(app.screen, Confirm))
+            await pilot.press("y")
+            await asyncio.sleep(0.2)
+        assert app.return_code == 0
+
+    async def come_back() -> None:
+        app = faces.face(None, "open", home / "s")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            await app._leave()
+
+    sessions.run(leave)
+    assert store.state_of(home / "s").closed is None
+    sessions.run(come_back)
+    assert len(store.state_of(home / "s").ideas) == 3
+
+
+def test_the_search_goes_on_while_home_is_shown(home: Path) -> None:
+    async def body() -> None:
+        app = faces.face(faces.FakeDoors(pause=0.05), "new", faces.new(home / "s", "autopilot"))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            await until(pilot, lambda: faces.ended(home / "s"))
+            await app._leave()
+
+    sessions.run(body)
+    assert len(store.state_of(home / "s").kernels) == 10
+
+
+def test_keys_of_ones_own(home: Path, tmp_path: Path) -> None:
+    sessions.whole(home / "old")
+    keymap = tmp_path / "keymap.toml"
+    keymap.write_text('"home.replay" = "f7"\n"home.nothing" = "f8"\n[app]\nhelp = "f9"\n')
+
+    async def body() -> None:
+        app = faces.face(keymap=keymap)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1)
+            assert any("home.nothing" in n.message for n in app._notifications)
+            await pilot.press("f9")
+            await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            await pilot.press("f7")
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+
+    sessions.run(body)
+
+
+def test_the_palette_finds_actions_and_kernels(home: Path) -> None:
+    sessions.whole(home / "old")
+
+    async def body() -> None:
+        app = faces.face(None, "replay", home / "old")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: faces.shows_tree(app))
+            await pilot.press("ctrl+p")
+            await until(pilot, lambda: isinstance(app.screen, CommandPalette))
+            await pilot.press("k", "3", "space", "I")
+            await until(pilot, lambda: app.screen.query_one(OptionList).option_count > 0)
+            await pilot.press("down", "enter")
+            await until(pilot, lambda: faces.shows_tree(app) and app.screen.query_one(KernelTree).selected == "k3")
+
+    sessions.run(body)
+
+
+def test_help_is_there_on_every_screen(home: Path) -> None:
+    async def body() -> None:
+        app = faces.face(None, "new", faces.new(home / "s"))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            for back in (GateScreen, SessionScreen, HomeScreen):
+                await until(pilot, lambda back=back: isinstance(app.screen, back))
+                await pilot.press("question_mark")
+                await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+                await pilot.press("escape")
+                await until(pilot, lambda back=back: isinstance(app.screen, back))
+                await pilot.press("escape")
+            await app._leave()
+
+    sessions.run(body)
+
+
+def test_both_themes(home: Path) -> None:
+    async def body() -> None:
+        app = faces.face()
+        async with app.run_test(size=(80, 24)) as pilot:
+            dark = app.theme
+            await pilot.press("f2")
+            assert app.theme != dark
+            assert not app.current_theme.dark
+            await pilot.press("f2")
+            assert app.theme == dark
+
+    sessions.run(body)

@@ -1,0 +1,258 @@
+"""Every act on a kernel of a session, by key, asserted on the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from support import faces, sessions
+from support.faces import Watch, by_engineer, recorded, until
+from textual.pilot import Pilot
+from textual.widgets import Input, OptionList, TextArea
+
+from engine.domain import events as e
+from engine.domain.state import SessionState
+from engine.journal import store
+from engine.journal.blobs import Blobs
+from tui.app import EspalierApp
+from tui.screens.code_form import CodeForm
+from tui.screens.compare import CompareScreen
+from tui.screens.limits_form import LimitsForm
+from tui.screens.prompts import AskLine, Confirm
+from tui.screens.seed_form import SeedForm
+from tui.screens.session import SessionScreen
+from tui.widgets.kernel_tree import KernelTree
+
+On = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "session"
+
+
+def after_the_search(folder: Path, on: On) -> SessionState:
+    """The scripted session searched to its end on autopilot in the face, then ``on``; the state that the journal is left in."""
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen) and len(_tree(app).visible_kernels) == 10)
+        await on(app, pilot)
+
+    faces.steered(folder, act, mode="autopilot")
+    return store.state_of(folder)
+
+
+def _tree(app: EspalierApp) -> KernelTree:
+    return app.screen.query_one(KernelTree)
+
+
+async def line(app: EspalierApp, pilot: Pilot[None], words: str) -> None:
+    await until(pilot, lambda: isinstance(app.screen, AskLine))
+    app.screen.query_one(Input).value = words
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+
+
+def test_the_cursor_starts_on_the_best_kernel(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("up", "b")
+        await pilot.pause()
+        assert _tree(app).selected == "k10"
+
+    after_the_search(folder, on)
+
+
+def test_pin_and_unpin(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        _tree(app).reveal("k2")
+        await pilot.press("p")
+        await until(pilot, lambda: len(by_engineer(folder)) == 1)
+        await pilot.press("p")
+        await until(pilot, lambda: len(by_engineer(folder)) == 2)
+
+    after_the_search(folder, on)
+    assert by_engineer(folder) == [e.KernelPinned("k2"), e.KernelUnpinned("k2")]
+
+
+def test_prune_with_a_reason_and_reopen(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        _tree(app).reveal("k6")
+        await pilot.press("x")
+        await line(app, pilot, "a dead end [/]")
+        await until(pilot, lambda: len(by_engineer(folder)) == 1)
+        await pilot.press("x")
+        await until(pilot, lambda: len(by_engineer(folder)) == 2)
+
+    after_the_search(folder, on)
+    assert by_engineer(folder) == [e.BranchPruned("k6", "a dead end [/]"), e.BranchReopened("k6")]
+
+
+def test_a_refusal_is_shown_in_the_rules_own_words_and_records_nothing(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        _tree(app).reveal("k2")
+        await pilot.press("c")
+        await until(pilot, lambda: any("already ended" in n.message for n in app._notifications))
+
+    after_the_search(folder, on)
+    assert by_engineer(folder) == []
+
+
+def test_cancel_a_kernel_under_way(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await pilot.press("A")
+        await until(pilot, lambda: "k2" in app.screen.bridge.state.kernels)  # type: ignore[attr-defined]
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+        _tree(app).reveal("k2")
+        await pilot.press("c")
+        await until(pilot, lambda: any(isinstance(event, e.KernelCancelled) for event in by_engineer(folder)))
+
+    faces.steered(folder, act, doors=faces.FakeDoors(pause=0.4))
+    assert store.state_of(folder).kernels["k2"].stage == "cancelled"
+
+
+def test_measure_again_reopens_an_ended_session_and_goes_on(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        _tree(app).reveal("k2")
+        await pilot.press("M")
+        await until(pilot, lambda: sum(isinstance(entry.event, e.KernelMeasured) and entry.event.kernel == "k2"
+                                       for entry in recorded(folder)) >= 2)  # fmt: skip
+
+    after_the_search(folder, on)
+    assert by_engineer(folder) == [e.SessionReopened(), e.KernelReopened("k2", "measured again on request")]
+
+
+def test_a_note_on_the_kernel(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        _tree(app).reveal("k5")
+        await pilot.press("n")
+        await line(app, pilot, "look at [red]this[/red] later")
+        await until(pilot, lambda: by_engineer(folder))
+
+    after_the_search(folder, on)
+    assert by_engineer(folder) == [e.NoteAdded("k5", "look at [red]this[/red] later")]
+
+
+def test_marking_two_and_comparing_them(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        _tree(app).reveal("k2")
+        await pilot.press("m")
+        _tree(app).reveal("k6")
+        await pilot.press("v")
+        await until(pilot, lambda: isinstance(app.screen, CompareScreen))
+        title = str(app.screen.query_one("#title").render())
+        assert "k2" in title
+        assert "k6" in title
+        await pilot.press("x", "escape")
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+
+    after_the_search(folder, on)
+    assert by_engineer(folder) == []
+
+
+def test_seeding_a_file_below_a_kernel(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.cpp"
+    file.write_text(sessions.source("mine", "time_us = 90"))
+
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        _tree(app).reveal("k2")
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, SeedForm))
+        app.screen.query_one("#wanted", Input).value = str(tmp_path / "nothing.cpp")
+        await pilot.press("ctrl+s")
+        await pilot.pause()
+        assert "no kernel file" in str(app.screen.query_one("#said").render())
+        app.screen.query_one("#wanted", Input).value = str(file)
+        app.screen.query_one("#title", Input).value = "By hand"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: any(isinstance(entry.event, e.KernelMeasured) and entry.event.kernel == "k11"
+                                       for entry in recorded(folder)))  # fmt: skip
+
+    state = after_the_search(folder, on)
+    kernel = state.kernels["k11"]
+    assert (kernel.parent, kernel.seed, state.ideas[kernel.idea].text.title) == ("k2", True, "By hand")
+
+
+def test_seeding_what_is_pasted(folder: Path) -> None:
+    text = sessions.source("pasted", "time_us = 80")
+
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, SeedForm))
+        await pilot.press("ctrl+n")
+        await until(pilot, lambda: isinstance(app.screen, CodeForm))
+        app.screen.query_one(TextArea).text = text
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "k11" in store.state_of(folder).kernels)
+
+    state = after_the_search(folder, on)
+    assert Blobs(folder).text(state.kernels["k11"].source) == text
+
+
+def test_seeding_from_the_bank(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    other = tmp_path / "sessions" / "other"
+    sessions.whole(other)
+
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, SeedForm) and app.screen.query_one(OptionList).option_count > 1)
+        app.screen.query_one(OptionList).focus()
+        await pilot.press("down", "enter")
+        assert app.screen.query_one("#wanted", Input).value.startswith(str(other))
+        await pilot.press("enter")
+        await until(pilot, lambda: "k11" in store.state_of(folder).kernels)
+
+    state = after_the_search(folder, on)
+    assert state.kernels["k11"].seed
+
+
+def test_more_rounds_take_an_ended_session_up_again(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("L")
+        await until(pilot, lambda: isinstance(app.screen, LimitsForm))
+        app.screen.query_one("#rounds", Input).value = "4"
+        app.screen.query_one("#plateau", Input).value = ""
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: 4 in store.state_of(folder).rounds)
+
+    state = after_the_search(folder, on)
+    assert (state.limits.rounds, state.limits.plateau) == (4, None)
+
+
+def test_instructions(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("I")
+        await line(app, pilot, "no inline assembly")
+        await until(pilot, lambda: by_engineer(folder))
+
+    after_the_search(folder, on)
+    assert by_engineer(folder) == [e.InstructionsChanged("no inline assembly")]
+
+
+def test_ending_a_session_asks_first(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+        await pilot.press("ctrl+e")
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+        assert by_engineer(folder) == [], "the harmless answer has the focus"
+        await pilot.press("ctrl+e")
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        await pilot.press("y")
+        await until(pilot, lambda: by_engineer(folder))
+
+    faces.steered(folder, act)
+    assert by_engineer(folder) == [e.SessionClosed("closed by hand")]
+
+
+def test_the_source_goes_to_the_clipboard(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        _tree(app).reveal("k10")
+        await pilot.press("y")
+        await pilot.pause()
+        assert app.clipboard == sessions.source("last_a", "time_us = 200")
+
+    after_the_search(folder, on)

@@ -1,0 +1,159 @@
+"""Each screen as a picture at three sizes. A difference is judged by eye; ``--snapshot-update`` takes the new one.
+
+Pinned: clock, time zone, animations, folder names and versions (a picture made with another Textual says nothing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from support import builders, faces, sessions
+from support.faces import until
+from textual.pilot import Pilot
+
+from tui.app import EspalierApp
+from tui.screens.compare import CompareScreen
+from tui.screens.gate import GateScreen
+from tui.screens.help import HelpScreen
+from tui.screens.home import HomeScreen
+from tui.screens.new_session import NewSessionForm
+from tui.screens.session import SessionScreen
+
+pytestmark = pytest.mark.skipif(
+    not metadata.version("textual").startswith("8.2."), reason="the pictures were made with textual 8.2"
+)
+SIZES = [(80, 24), (120, 40), (200, 60)]
+Compare = Callable[..., bool]
+Before = Callable[[Pilot[None]], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def _pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same folder names, time zone and pace wherever and whenever the pictures are made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ESPALIER_HOME", ".")
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("textual.constants.TEXTUAL_ANIMATIONS", "none")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def clock() -> float:
+    return faces.NOW
+
+
+def still() -> float:
+    return builders.START
+
+
+def app_on(action: str, subject: object) -> EspalierApp:
+    app = faces.face(faces.FakeDoors(clock=still), action, subject, clock=clock)
+    app.animation_level = "none"
+    return app
+
+
+def settled(pilot: Pilot[None], kind: type) -> Awaitable[None]:
+    app = pilot.app
+    if kind is SessionScreen:
+        return until(pilot, lambda: faces.shows_tree(app))  # type: ignore[arg-type]
+    return until(pilot, lambda: isinstance(app.screen, kind))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_first_run(snap_compare: Compare, size: tuple[int, int]) -> None:
+    assert snap_compare(app_on("home", None), terminal_size=size, run_before=lambda pilot: settled(pilot, HomeScreen))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_home(snap_compare: Compare, size: tuple[int, int]) -> None:
+    for name in ("softmax-2026-11-18-1", "layernorm-2026-11-18-1"):
+        sessions.whole(Path("sessions") / name)
+
+    async def before(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: pilot.app.screen._sessions and pilot.app.focused.id == "sessions")  # type: ignore[attr-defined, union-attr]
+
+    assert snap_compare(app_on("home", None), terminal_size=size, run_before=before)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_new_session(snap_compare: Compare, size: tuple[int, int]) -> None:
+    async def before(pilot: Pilot[None]) -> None:
+        await pilot.press("n")
+        await settled(pilot, NewSessionForm)
+
+    assert snap_compare(app_on("home", None), terminal_size=size, run_before=before)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_gate(snap_compare: Compare, size: tuple[int, int]) -> None:
+    app = app_on("new", faces.new(Path("s")))
+    assert snap_compare(app, terminal_size=size, run_before=lambda pilot: settled(pilot, GateScreen))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_session_awaiting(snap_compare: Compare, size: tuple[int, int]) -> None:
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot, GateScreen)
+        await pilot.press("escape")
+        await settled(pilot, SessionScreen)
+
+    assert snap_compare(app_on("new", faces.new(Path("s"))), terminal_size=size, run_before=before)
+
+
+PANES: dict[str, tuple[str, ...]] = {"code": ("2",), "charts": ("t",), "story": ("t", "t"), "zoomed": ("z",)}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("pane", list(PANES))
+def test_replay(snap_compare: Compare, size: tuple[int, int], pane: str) -> None:
+    sessions.whole(Path("s"))
+
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot, SessionScreen)
+        await pilot.press(*PANES[pane])
+        await pilot.pause()
+        await asyncio.sleep(0.2)
+
+    assert snap_compare(app_on("replay", Path("s")), terminal_size=size, run_before=before)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_compare(snap_compare: Compare, size: tuple[int, int]) -> None:
+    sessions.whole(Path("s"))
+
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot, SessionScreen)
+        await pilot.press("v")
+        await settled(pilot, CompareScreen)
+
+    assert snap_compare(app_on("replay", Path("s")), terminal_size=size, run_before=before)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_help(snap_compare: Compare, size: tuple[int, int]) -> None:
+    sessions.whole(Path("s"))
+
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot, SessionScreen)
+        await pilot.press("question_mark")
+        await settled(pilot, HelpScreen)
+
+    assert snap_compare(app_on("replay", Path("s")), terminal_size=size, run_before=before)
+
+
+def test_light(snap_compare: Compare) -> None:
+    sessions.whole(Path("s"))
+
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot, SessionScreen)
+        await pilot.press("f2")
+
+    assert snap_compare(app_on("replay", Path("s")), terminal_size=(120, 40), run_before=before)

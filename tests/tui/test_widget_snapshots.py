@@ -1,0 +1,78 @@
+"""Pictures of the tree and of every page on a kernel, at three sizes; of the other panes at one.
+
+Look at a changed picture before accepting it: ``pytest tests/tui --snapshot-update`` records what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support import showcase
+from support.hosts import LOG, STATE, Host
+from textual.app import App
+
+from tui.widgets.charts import Charts
+from tui.widgets.detail_tabs import DetailTabs, Tab
+from tui.widgets.idea_list import IdeaList
+from tui.widgets.kernel_tree import KernelTree
+from tui.widgets.log_view import LogView
+from tui.widgets.session_header import SessionHeader
+from tui.widgets.stage_strip import StageStrip
+from tui.widgets.transport_bar import TransportBar
+
+Compare = Callable[..., bool]
+SIZES = [(80, 24), (120, 40), (200, 60)]
+PROGRESS = {"build:k20:0": "nvcc -cubin, 0.4 s", "verify:k19:0": "trial 3 of 5", "measure:k18:0": "pair 2 of 4"}
+
+
+def same(compare: Compare, app: App[None], size: tuple[int, int]) -> bool:
+    return compare(app, terminal_size=size)
+
+
+def prepare_tree(host: Host) -> None:
+    tree = host.query_one(KernelTree)
+    tree.selected, tree.marked = "k12", "k7"
+    tree.focus()
+    host.query_one(StageStrip).progress = PROGRESS
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_tree(snap_compare: Compare, size: tuple[int, int]) -> None:
+    assert same(snap_compare, Host(SessionHeader, KernelTree, StageStrip, prepare=prepare_tree), size)
+
+
+def test_tree_in_the_light(snap_compare: Compare) -> None:
+    app = Host(SessionHeader, KernelTree, StageStrip, prepare=prepare_tree, dark=False)
+    assert same(snap_compare, app, (120, 40))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("tab", list(Tab), ids=lambda tab: tab.name.lower())
+def test_details(snap_compare: Compare, tab: Tab, size: tuple[int, int]) -> None:
+    def prepare(host: Host) -> None:
+        host.query_one(DetailTabs).kernel = "k6" if tab is Tab.LOG else "k12"
+        host.query_one(DetailTabs).show(tab)
+
+    assert same(snap_compare, Host(lambda: DetailTabs(showcase.read_blob), prepare=prepare), size)
+
+
+def test_ideas(snap_compare: Compare) -> None:
+    assert same(snap_compare, Host(IdeaList, prepare=lambda host: host.query_one(IdeaList).focus() and None), (100, 30))
+
+
+def test_charts(snap_compare: Compare) -> None:
+    def prepare(host: Host) -> None:
+        host.query_one(Charts).selected = "k12"
+
+    assert same(snap_compare, Host(Charts, prepare=prepare), (150, 36))
+
+
+def test_story_with_transport(snap_compare: Compare) -> None:
+    def prepare(host: Host) -> None:
+        host.query_one(LogView).show(LOG)
+        bar = host.query_one(TransportBar)
+        bar.position, bar.length, bar.speed, bar.ticks = 80, len(LOG), 4.0, (2, 9, 30, 60, 90)
+
+    assert STATE.kernels
+    assert same(snap_compare, Host(LogView, TransportBar, prepare=prepare), (100, 30))

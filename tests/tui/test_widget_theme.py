@@ -1,0 +1,69 @@
+"""What every ink looks like: told apart from its ground, also where a terminal has 16 colours."""
+
+from __future__ import annotations
+
+import pytest
+from rich._palettes import STANDARD_PALETTE
+from rich.color import Color as RichColor
+from rich.color import ColorSystem
+from textual.color import Color
+from textual.theme import Theme
+
+from tui import theme
+from tui.viewmodel.cells import Ground, Ink
+
+BANDS = {"band-good", "band-bad", "band-undecided"}
+QUIET = {"ink-rule", *BANDS}
+
+
+def rounded(value: str) -> int | None:
+    return RichColor.parse(value).downgrade(ColorSystem.STANDARD).number
+
+
+def by_name(theme_: Theme) -> str:
+    return theme_.name
+
+
+@pytest.mark.parametrize("one", theme.THEMES, ids=by_name)
+def test_every_ink_and_ground_has_a_colour_and_nothing_else_is_named(one: Theme) -> None:
+    named = {look.variable for look in theme.INKS.values() if look.variable} | set(theme.GROUNDS.values())
+    assert set(theme.INKS) == set(Ink)
+    assert set(theme.GROUNDS) == set(Ground) - {Ground.NONE}
+    assert named <= set(one.variables)
+    assert set(theme.variable_defaults(one.dark)) == named
+
+
+@pytest.mark.parametrize("one", theme.THEMES, ids=by_name)
+def test_words_stand_out_from_every_ground_they_stand_on(one: Theme) -> None:
+    grounds = [Color.parse(str(one.surface)), Color.parse(one.variables["block-cursor-background"])]
+    for look in theme.INKS.values():
+        if look.variable and look.variable not in QUIET and not look.variable.startswith(("bar-", "code-")):
+            ink = Color.parse(one.variables[look.variable])
+            assert all(abs(ink.brightness - ground.brightness) > 0.14 for ground in grounds), look.variable
+
+
+@pytest.mark.parametrize("one", theme.THEMES, ids=by_name)
+def test_rounded_to_sixteen_colours_no_word_vanishes_into_its_page(one: Theme) -> None:
+    page = rounded(str(one.surface))
+    for look in theme.INKS.values():
+        if look.variable:
+            assert rounded(one.variables[look.variable]) != page, look.variable
+
+
+def test_the_theme_for_sixteen_colours_is_what_such_a_terminal_shows() -> None:
+    one = next(t for t in theme.THEMES if t.name == theme.SIXTEEN)
+    for value in one.variables.values():
+        if value.startswith("#"):
+            number = rounded(value)
+            assert number is not None
+            assert STANDARD_PALETTE[number].hex == value
+    assert rounded(one.variables["block-cursor-background"]) != rounded(str(one.surface))
+    assert rounded(one.variables["band-good"]) != rounded(one.variables["bar-good"])
+
+
+@pytest.mark.parametrize(
+    ("system", "dark", "name"),
+    [("truecolor", True, theme.DARK), ("256", False, theme.LIGHT), ("standard", True, theme.SIXTEEN), (None, True, theme.DARK)],
+)
+def test_a_terminal_gets_the_theme_that_suits_it(system: str | None, dark: bool, name: str) -> None:
+    assert theme.suited(system, dark) == name

@@ -1,0 +1,230 @@
+"""The gate: the ideas of a session, before compute is spent on them. Approve, reject, edit, write, park.
+
+For half a second after ideas appear nothing is approved, so that a key meant for another screen approves nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container, VerticalScroll
+from textual.content import Content
+from textual.widgets import Footer, Static
+
+from engine.domain import commands as c
+from engine.domain import queries
+from engine.domain.state import Idea, IdeaStatus, SessionState
+from tui import actions
+from tui.bridge import Bridge
+from tui.screens.idea_form import IdeaForm
+from tui.screens.prompts import AskLine
+from tui.screens.steering import SteeringScreen
+from tui.viewmodel import kernels as names
+from tui.widgets.idea_list import IdeaList
+from tui.widgets.session_header import SessionHeader
+from tui.widgets.stage_strip import StageStrip
+
+GRACE_SECONDS = 0.5
+_OPEN = (IdeaStatus.PROPOSED, IdeaStatus.PARKED)
+
+
+class GateScreen(SteeringScreen):
+    """Ideas at the left, the highlighted one in full at the right (below it on a narrow screen)."""
+
+    PLACE: ClassVar[actions.Place] = actions.Place.GATE
+    CSS_PATH = "gate.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.GATE)]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012  # an instance variable of Screen
+
+    def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time, idea: str = "") -> None:
+        """``idea``: the one to be shown first."""
+        super().__init__(bridge, clock)
+        self._wanted = idea
+        self._shown_at = clock()
+        self._awaited: frozenset[str] = frozenset()
+
+    @property
+    def idea(self) -> str:
+        return str(self.query_one(IdeaList).highlighted)
+
+    def compose(self) -> ComposeResult:
+        yield SessionHeader()
+        yield Static("", id="question")
+        with Container(id="body"):
+            yield IdeaList()
+            with VerticalScroll(id="card") as card:
+                card.can_focus = False
+                yield Static("", id="words")
+        yield StageStrip()
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.query_one(IdeaList).focus()
+        if self._wanted:
+            self.go_to(self._wanted)
+
+    def watch_state(self, state: SessionState | None) -> None:
+        if state is None:
+            return
+        awaited = frozenset(idea.id for idea in queries.pending_ideas(state))
+        if awaited - self._awaited:
+            self._shown_at = self.clock()
+        self._awaited = awaited
+        for widget in (self.query_one(IdeaList), self.query_one(SessionHeader), self.query_one(StageStrip)):
+            widget.state = state
+        self._describe()
+
+    def look(self) -> None:
+        header = self.query_one(SessionHeader)
+        header.deadline, header.now = self.bridge.deadline, self.clock()
+        self.query_one(StageStrip).progress = dict(self.bridge.words)
+        self.query_one("#question", Static).update(self._question())
+
+    def _question(self) -> Content:
+        waiting = len(self._awaited)
+        if not waiting:
+            return Content.styled(" No idea awaits a decision. Esc: back to the tree.", "$text-muted")
+        patience = self.bridge.deadline
+        words = f" {waiting} idea{'s' if waiting > 1 else ''} to decide on"
+        rest = "  Enter approves · r rejects · e edits · A approves all"
+        if patience is not None:
+            rest = f"  the policy decides in {max(0, round(patience - self.clock()))} s{rest}"
+        return Content.assemble((words, "bold $text-warning"), (rest, "$text-muted"))
+
+    @on(IdeaList.Highlighted)
+    def _describe(self) -> None:
+        state = self.bridge.state
+        idea = state.ideas.get(self.idea)
+        self.query_one("#words", Static).update(idea_card(state, idea) if idea else Content(""))
+
+    def _undecided(self) -> Idea | None:
+        found = self.bridge.state.ideas.get(self.idea)
+        if found is None or found.status not in _OPEN:
+            self.notify(f"{self.idea or 'Nothing'} is decided already." if found else "There is no idea here.", markup=False)
+            return None
+        return found
+
+    def _too_soon(self) -> bool:
+        return self.clock() - self._shown_at < GRACE_SECONDS
+
+    @on(IdeaList.Chosen)
+    async def action_approve(self) -> None:
+        """The highlighted idea is worth compute."""
+        idea = self._undecided()
+        if idea is not None and not self._too_soon():
+            await self.submit(c.SelectIdeas((idea.id,)))
+            self._leave_when_done()
+
+    async def action_approve_all(self) -> None:
+        """All undecided ideas are worth compute."""
+        if not self._too_soon() and await self.submit(c.SelectIdeas()):
+            self._leave_when_done()
+
+    @work
+    async def action_reject(self) -> None:
+        """The highlighted idea is not worth compute."""
+        idea = self._undecided()
+        if idea is None:
+            return
+        words = "Why? The next question to the source of ideas carries it; empty is no reason."
+        reason = await self.app.push_screen_wait(AskLine(f"Reject {idea.id}: {idea.text.title}", words, empty=True))
+        if reason is not None:
+            await self.submit(c.RejectIdea(idea.id, reason))
+            self._leave_when_done()
+
+    async def action_park(self) -> None:
+        """Not now."""
+        idea = self._undecided()
+        if idea is not None:
+            await self.submit(c.ParkIdea(idea.id), f"{idea.id} is parked: approve it here whenever you like.")
+            self._leave_when_done()
+
+    @work
+    async def action_edit(self) -> None:
+        """Change the highlighted idea."""
+        idea = self._undecided()
+        if idea is None:
+            return
+        asked = await self.app.push_screen_wait(IdeaForm.edit(self.bridge.state_now, idea))
+        if asked is not None:
+            text = asked.text
+            await self.submit(
+                c.EditIdea(idea.id, text.title, text.rationale, text.category, asked.parent, asked.branch)
+            )
+
+    async def action_more(self) -> None:
+        """One implementation more."""
+        await self._branch(+1)
+
+    async def action_fewer(self) -> None:
+        """One implementation fewer."""
+        await self._branch(-1)
+
+    async def _branch(self, step: int) -> None:
+        idea = self._undecided()
+        if idea is not None:
+            await self.submit(c.EditIdea(idea.id, branch=idea.branch + step))
+
+    def action_write(self) -> None:
+        """Write the implementation of the highlighted idea."""
+        idea = self.bridge.state.ideas.get(self.idea)
+        if idea is not None:
+            self.write_implementation(idea.id)
+
+    def go_to(self, idea: str) -> None:
+        """Show this idea, and the round that it belongs to."""
+        found = self.bridge.state.ideas.get(idea)
+        if found is not None:
+            listed = self.query_one(IdeaList)
+            listed.round = found.round
+            listed.highlighted = idea
+
+    def action_earlier(self) -> None:
+        """The ideas of the round before."""
+        self._turn(-1)
+
+    def action_later(self) -> None:
+        """The ideas of the next round."""
+        self._turn(+1)
+
+    def _turn(self, step: int) -> None:
+        rounds = sorted({idea.round for idea in self.bridge.state.ideas.values()})
+        listed = self.query_one(IdeaList)
+        present = listed.round if listed.round in rounds else rounds[-1] if rounds else None
+        if present is not None:
+            place = min(max(rounds.index(present) + step, 0), len(rounds) - 1)
+            listed.round = rounds[place]
+
+    def action_back(self) -> None:
+        """Back to the tree."""
+        self.dismiss()
+
+    def _leave_when_done(self) -> None:
+        if not queries.pending_ideas(self.bridge.state_now) and self.is_current:
+            self.dismiss()
+
+
+def idea_card(state: SessionState, idea: Idea) -> Content:
+    """Everything that is known of an idea, in words that came from others: no markup is read in them."""
+    parent = names.described(state, idea.parent)
+    predicted = f"{idea.text.predicted:g}× over its parent" if idea.text.predicted is not None else "not predicted"
+    rows = [
+        ("category", idea.text.category),
+        ("builds on", "".join(cell.text for cell in parent) or "nothing: a root"),
+        ("predicted", predicted),
+        ("kernels", f"{idea.branch} wanted" + (f", there are {', '.join(idea.kernels)}" if idea.kernels else "")),
+        ("by", names.author(idea.author.name) + (", edited" if idea.edited else "")),
+        ("status", idea.status.value + (f": {idea.reason}" if idea.reason else "")),
+        *((("note", idea.note),) if idea.note else ()),
+        *(("note", note.text) for note in state.notes if note.target == idea.id),
+    ]
+    parts: list[tuple[str, str] | str] = [(f"{idea.id}  {idea.text.title}\n\n", "bold")]
+    for name, words in rows:
+        parts += [(f"{name:<11}", "$text-muted"), f"{words}\n"]
+    return Content.assemble(*parts, "\n", idea.text.rationale or "No rationale was given.")

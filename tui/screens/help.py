@@ -1,0 +1,64 @@
+"""Every key of the screen below, made from the registry, so that it is never out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from tui import actions
+
+_LISTS = "Arrows move, Tab goes to the next pane, Enter opens; the mouse does all of it too."
+
+
+class HelpScreen(ModalScreen[None]):
+    """Keys by heading; any of the usual keys closes it."""
+
+    CSS_PATH = "help.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,f1,enter", "close", "Close")]
+
+    def __init__(
+        self, place: actions.Place | None, able: Collection[actions.Action], keymap: Mapping[str, str], keymap_file: str
+    ) -> None:
+        """``able``: what can be done here and now; the rest is left out."""
+        super().__init__()
+        self._place = place
+        self._able = able
+        self._keymap = keymap
+        self._keymap_file = keymap_file
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="page") as page:
+            page.border_title = "Keys"
+            page.border_subtitle = "Esc closes"
+            yield Static(self._keys())
+            yield Static(_LISTS, markup=False, classes="hint")
+            own = f'Keys of your own: lines like  "gate.approve" = "y"  in {self._keymap_file}'
+            yield Static(own, markup=False, classes="hint")
+
+    def on_mount(self) -> None:
+        self.query_one("#page").focus()
+
+    def _keys(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for title, found in actions.grouped(self._place):
+            here = [action for action in found if action in self._able]
+            if not here:
+                continue
+            table.add_row(Text(title, "bold underline"))
+            for action in here:
+                keys = actions.spelled(self._keymap.get(action.id, action.key))
+                table.add_row(Text(f"  {keys}", "bold"), Text(action.label), Text(action.help, "dim"))
+            table.add_row()
+        return table
+
+    def action_close(self) -> None:
+        """Back to the screen below."""
+        self.dismiss(None)

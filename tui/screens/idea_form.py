@@ -1,0 +1,136 @@
+"""An idea in words, to be written or changed: title, category, rationale, parent, how many implementations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Grid, Horizontal, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Label, Select, Static, TextArea
+
+from engine.domain import queries
+from engine.domain.model import CATEGORIES, IdeaText
+from engine.domain.state import Idea, SessionState
+
+_MOST_BRANCHES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AskedIdea:
+    """What stands in the form."""
+
+    text: IdeaText
+    parent: str | None
+    branch: int
+    by_hand: bool = False
+    """Whether its author writes the implementation as well, at once."""
+
+
+class IdeaForm(ModalScreen[AskedIdea | None]):
+    """Answers with what stands in it, or ``None``. Says in place what cannot be; the rules have the last word."""
+
+    CSS_PATH = "forms.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "Cancel"),
+        Binding("ctrl+s", "done", "Done", priority=True),
+    ]
+
+    def __init__(self, title: str, given: AskedIdea, state: SessionState, *, new: bool) -> None:
+        super().__init__()
+        self._title = title
+        self._given = given
+        self._state = state
+        self._new = new
+
+    @classmethod
+    def new(cls, state: SessionState, parent: str) -> Self:
+        """For an idea of the engineer's own, on a kernel or on the best one."""
+        best = queries.incumbent(state)
+        aim = parent or (best.id if best else None)
+        branch = state.opened.settings.branch if state.opened else 1
+        return cls("New idea", AskedIdea(IdeaText("", CATEGORIES[0], ""), aim, branch), state, new=True)
+
+    @classmethod
+    def edit(cls, state: SessionState, idea: Idea) -> Self:
+        """For an idea that is not decided yet."""
+        return cls(f"Edit {idea.id}", AskedIdea(idea.text, idea.parent, idea.branch), state, new=False)
+
+    def compose(self) -> ComposeResult:
+        given = self._given
+        with VerticalScroll(classes="form") as box:
+            box.border_title = Content(self._title)
+            box.can_focus = False
+            with Grid():
+                yield Label("Title")
+                yield Input(given.text.title, id="title", compact=True, placeholder="what changes, in a few words")
+                yield Label("Category")
+                categories = [(name, name) for name in dict.fromkeys((*CATEGORIES, given.text.category))]
+                yield Select(categories, value=given.text.category, allow_blank=False, id="category", compact=True)
+                yield Label("On kernel")
+                yield Input(given.parent or "", id="parent", compact=True, placeholder="k3; empty: none, a root")
+                yield Label("Kernels")
+                yield Input(str(given.branch), id="branch", type="integer", compact=True)
+                if self._new:
+                    yield Label("Predicted")
+                    yield Input("", id="predicted", compact=True, placeholder="speedup over the parent, e.g. 1.4")
+            area = TextArea(given.text.rationale, id="rationale", soft_wrap=True, tab_behavior="focus")
+            area.border_title = "What binds the parent, what changes, what should move and by how much"
+            yield area
+            yield Static("", id="said", markup=False)
+            with Horizontal(classes="buttons"):
+                yield Button("Cancel", id="cancel", compact=True)
+                if self._new:
+                    yield Button("Write its kernel …", id="by_hand", compact=True)
+                yield Button("Propose" if self._new else "Save", id="done", variant="primary", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#title").focus()
+
+    @on(Button.Pressed, "#done")
+    @on(Input.Submitted)
+    def action_done(self) -> None:
+        """Answer with what stands in the form."""
+        self._answer(by_hand=False)
+
+    @on(Button.Pressed, "#by_hand")
+    def _by_hand(self) -> None:
+        self._answer(by_hand=True)
+
+    @on(Button.Pressed, "#cancel")
+    def action_cancel(self) -> None:
+        """Call it off."""
+        self.dismiss(None)
+
+    def _answer(self, *, by_hand: bool) -> None:
+        title, parent, branch = (self.query_one(f"#{name}", Input).value.strip() for name in ("title", "parent", "branch"))
+        predicted = self.query_one("#predicted", Input).value.strip().rstrip("×x") if self._new else ""
+        wrong = self._wrong(title, parent, branch, predicted)
+        if wrong:
+            self.query_one("#said", Static).update(wrong)
+            return
+        text = IdeaText(
+            title, str(self.query_one("#category", Select).value), self.query_one("#rationale", TextArea).text.strip(),
+            float(predicted) if predicted else self._given.text.predicted, self._given.text.key,
+        )  # fmt: skip
+        self.dismiss(AskedIdea(text, parent or None, int(branch), by_hand))
+
+    def _wrong(self, title: str, parent: str, branch: str, predicted: str) -> str:
+        if not title:
+            return "An idea needs a title."
+        if parent and parent not in self._state.kernels:
+            return f"There is no kernel {parent}."
+        if not branch.isdecimal() or not 1 <= int(branch) <= _MOST_BRANCHES:
+            return f"Kernels: give a number from 1 to {_MOST_BRANCHES}."
+        return "" if not predicted or _positive(predicted) else f"Predicted: {predicted} is no speedup; write 1.4."
+
+
+def _positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < 1e6
+    except ValueError:
+        return False

@@ -1,0 +1,56 @@
+"""While a session is being opened: what is being done, and a way out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Label, LoadingIndicator, Static
+
+from engine.domain.errors import EspalierError
+from tui.bridge import Bridge, Say
+
+Open = Callable[[Say], Awaitable[Bridge]]
+
+
+class Opening(ModalScreen[Bridge | EspalierError | None]):
+    """Answers with the bridge, with what was wrong, or with ``None`` when it was called off."""
+
+    CSS_PATH = "prompts.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+
+    def __init__(self, title: str, opening: Open) -> None:
+        super().__init__()
+        self._title = title
+        self._opening = opening
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            box.border_title = Content(self._title)
+            yield Static("reading the journal …", id="said", markup=False)
+            yield LoadingIndicator()
+            yield Label("Esc: not now", classes="hint")
+
+    def on_mount(self) -> None:
+        self._open()
+
+    @work(exclusive=True, group="open")
+    async def _open(self) -> None:
+        try:
+            self.dismiss(await self._opening(self._say))
+        except EspalierError as error:
+            self.dismiss(error)
+
+    def _say(self, words: str) -> None:
+        self.query_one("#said", Static).update(f"{words} …")
+
+    def action_cancel(self) -> None:
+        """Call it off."""
+        self.workers.cancel_group(self, "open")
+        self.dismiss(None)

@@ -1,0 +1,84 @@
+"""What the command palette finds: every action of the screen below, and every kernel and idea of its session by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.types import IgnoreReturnCallbackType
+
+from engine.domain.state import SessionState
+from engine.report.text import one_line
+from tui import actions
+from tui.screens.gate import GateScreen
+from tui.screens.home import HomeScreen
+from tui.screens.session import SessionScreen
+from tui.screens.steering import BridgeScreen
+from tui.viewmodel import kernels as names
+
+_MOST = 4000
+
+
+def place_of(screen: object) -> actions.Place | None:
+    """Which kind of screen this is; ``None`` for a question over one."""
+    match screen:
+        case HomeScreen():
+            return actions.Place.HOME
+        case BridgeScreen():
+            return screen.PLACE
+        case _:
+            return None
+
+
+class ActionProvider(Provider):
+    """The registry's actions that can be done here and now."""
+
+    def _here(self) -> Iterator[tuple[actions.Action, IgnoreReturnCallbackType]]:
+        place = place_of(self.screen)
+        for action in (*actions.ACTIONS,) if place is not None else ():
+            if action.id == "app.command_palette" or not {place, actions.Place.ANYWHERE} & set(action.places):
+                continue
+            host = "app" if actions.Place.ANYWHERE in action.places else "screen"
+            if host == "app" or self.screen.check_action(action.verb, ()):
+                yield action, partial(self.screen.run_action, f"{host}.{action.run}")
+
+    async def discover(self) -> Hits:
+        for action, run in self._here():
+            yield DiscoveryHit(_line(action), run, text=action.label, help=action.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for action, run in self._here():
+            score = max(matcher.match(action.label), 0.8 * matcher.match(action.help))
+            if score > 0:
+                yield Hit(score, _line(action), run, text=action.label, help=action.help)
+
+
+def _line(action: actions.Action) -> Content:
+    return Content.assemble(action.label, (f"  {actions.spelled(action.key)}", "$text-muted"))
+
+
+class NodeProvider(Provider):
+    """Kernels and ideas by id and title: choosing one goes there."""
+
+    async def search(self, query: str) -> Hits:
+        screen = self.screen
+        if not isinstance(screen, SessionScreen | GateScreen):
+            return
+        matcher = self.matcher(query)
+        for name, words, run in self._nodes(screen, screen.bridge.state):
+            score = matcher.match(words)
+            if score > 0:
+                yield Hit(score, Content(words), run, text=words, help=name)
+
+    def _nodes(
+        self, screen: SessionScreen | GateScreen, state: SessionState
+    ) -> Iterator[tuple[str, str, IgnoreReturnCallbackType]]:
+        if isinstance(screen, SessionScreen):
+            for kernel in list(state.kernels.values())[:_MOST]:
+                words = f"{kernel.id} {one_line(names.title(state, kernel))}"
+                yield "Go to this kernel.", words, partial(screen.go_to, kernel.id)
+        for idea in list(state.ideas.values())[:_MOST]:
+            yield "Go to this idea.", f"{idea.id} {one_line(idea.text.title)}", partial(screen.go_to, idea.id)

@@ -1,0 +1,132 @@
+"""The transport of a source that can be sought: play, pause, speed, steps and jumps. Over any other source it does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from textual import on, work
+from textual.message import Message
+
+from engine.domain import events as e
+from engine.report.text import counted
+from tui.bridge import Capability, Landmark
+from tui.screens.prompts import Confirm
+from tui.screens.steering import SteeringScreen
+from tui.widgets.transport_bar import TransportBar
+
+
+class TransportScreen(SteeringScreen):
+    """A screen with a ``TransportBar``."""
+
+    @dataclass
+    class Forked(Message):
+        """Another session is to go on from here."""
+
+        folder: Path
+        position: int
+
+    def look_at_transport(self) -> None:
+        """Show where the transport stands."""
+        transport = self.bridge.transport
+        if transport is None:
+            return
+        bar = self.query_one(TransportBar)
+        bar.length = transport.length
+        bar.ticks = transport.landmarks(Landmark.ROUND)
+        bar.position = transport.position
+        bar.playing = transport.playing
+        bar.speed = transport.speed
+
+    @on(TransportBar.SeekRequested)
+    def _seek(self, event: TransportBar.SeekRequested) -> None:
+        if self.bridge.transport is not None:
+            self.bridge.transport.seek(event.position)
+
+    @on(TransportBar.SpeedChanged)
+    def _speed(self, event: TransportBar.SpeedChanged) -> None:
+        if self.bridge.transport is not None:
+            self.bridge.transport.speed = event.speed
+
+    @on(TransportBar.PlayToggled)
+    def action_play(self) -> None:
+        """Play or pause."""
+        transport = self.bridge.transport
+        if transport is None:
+            return
+        if transport.playing:
+            transport.pause()
+        else:
+            transport.play()
+
+    @work
+    async def action_fork(self) -> None:
+        """Go on from what is on the screen."""
+        transport = self.bridge.transport
+        if transport is None:
+            return
+        transport.pause()
+        position = transport.position
+        behind = transport.entries[position:]
+        rounds = sum(isinstance(entry.event, e.RoundOpened) for entry in behind)
+        kernels = sum(isinstance(entry.event, e.KernelDrafted) for entry in behind)
+        left = f"{counted(rounds, 'round')} and {counted(kernels, 'kernel')} after this point are left behind"
+        words = f"A new session begins with the first {position} events of {self.bridge.name}. "
+        words += f"{left if behind else 'Nothing is left behind'}; the recording stays as it is."
+        if await self.app.push_screen_wait(Confirm("Fork from here?", words, "Fork")):
+            self.post_message(self.Forked(self.bridge.folder, position))
+
+    def action_forward(self) -> None:
+        """One event on."""
+        self._step(+1)
+
+    def action_back(self) -> None:
+        """One event back."""
+        self._step(-1)
+
+    def action_next_round(self) -> None:
+        """To the next round."""
+        self._jump(Landmark.ROUND)
+
+    def action_last_round(self) -> None:
+        """To the round before."""
+        self._jump(Landmark.ROUND, back=True)
+
+    def action_next_best(self) -> None:
+        """To the next improvement."""
+        self._jump(Landmark.IMPROVEMENT)
+
+    def action_last_best(self) -> None:
+        """To the improvement before."""
+        self._jump(Landmark.IMPROVEMENT, back=True)
+
+    def action_next_decision(self) -> None:
+        """To the engineer's next decision."""
+        self._jump(Landmark.DECISION)
+
+    def action_last_decision(self) -> None:
+        """To the engineer's decision before."""
+        self._jump(Landmark.DECISION, back=True)
+
+    def action_faster(self) -> None:
+        """Twice the speed."""
+        self._scale(2.0)
+
+    def action_slower(self) -> None:
+        """Half the speed."""
+        self._scale(0.5)
+
+    def _step(self, by: int) -> None:
+        transport = self.bridge.transport
+        if transport is not None:
+            transport.pause()
+            transport.seek(transport.position + by)
+
+    def _jump(self, landmark: Landmark, *, back: bool = False) -> None:
+        transport = self.bridge.transport
+        if transport is not None and self.bridge.can(Capability.SEEK) and not transport.jump(landmark, back=back):
+            self.notify(f"There is no {landmark.value} that way.", markup=False, timeout=2)
+
+    def _scale(self, by: float) -> None:
+        if self.bridge.transport is not None:
+            self.bridge.transport.speed *= by

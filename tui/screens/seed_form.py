@@ -1,0 +1,130 @@
+"""Which kernel to bring in: a file, one of the bank, one of another session, or one that is pasted; and below which kernel."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Grid, Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Label, OptionList, Static
+from textual.widgets.option_list import Option
+
+from engine.cli.kernels import read_seed
+from engine.domain.errors import EspalierError
+from engine.journal import bank
+from engine.report.text import one_line
+from tui.bridge import Bridge
+from tui.viewmodel import fmt
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSeed:
+    """A kernel by name (a file, or ``SESSION:kN``), or one that is still to be pasted (``wanted`` is empty)."""
+
+    wanted: str
+    parent: str | None
+    title: str
+
+
+class SeedForm(ModalScreen[AskedSeed | None]):
+    """Answers with a kernel that can be read, or ``None``."""
+
+    CSS_PATH = "forms.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "Cancel"),
+        Binding("ctrl+s", "done", "Seed"),
+        Binding("ctrl+n", "paste", "Write or paste", priority=True),
+    ]
+
+    def __init__(self, bridge: Bridge, parent: str) -> None:
+        super().__init__()
+        self._bridge = bridge
+        self._below = parent
+        self._banked: list[bank.BankEntry] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="form") as box:
+            box.border_title = "Seed a kernel"
+            with Grid():
+                yield Label("Kernel")
+                yield Input("", id="wanted", compact=True, placeholder="a file (.cu, .cpp, .py), or SESSION:k7")
+                yield Label("Below kernel")
+                yield Input(self._below, id="parent", compact=True, placeholder="k3; empty: a new root")
+                yield Label("In words")
+                yield Input("", id="title", compact=True, placeholder="what it does, for the tree")
+            listed = OptionList(id="bank")
+            listed.border_title = "Bank: verified kernels of all sessions for this problem"
+            yield listed
+            yield Static("", id="said", markup=False)
+            with Horizontal(classes="buttons"):
+                yield Button("Cancel", id="cancel", compact=True)
+                yield Button("Write or paste …", id="paste", compact=True)
+                yield Button("Seed", id="done", variant="primary", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#wanted").focus()
+        self._read_bank()
+
+    @work(exclusive=True)
+    async def _read_bank(self) -> None:
+        opened = self._bridge.state.opened
+        name = opened.problem.name if opened else ""
+        found = await asyncio.to_thread(bank.bank)
+        self._banked = [one for one in found if one.problem == name and one.session != self._bridge.folder]
+        listed = self.query_one("#bank", OptionList)
+        listed.add_options(Option(self._line(one), id=f"b{n}") for n, one in enumerate(self._banked))
+        if not self._banked:
+            listed.add_option(Option(Content("nothing yet: other sessions on this problem fill it"), disabled=True))
+
+    def _line(self, one: bank.BankEntry) -> Content:
+        speed = fmt.speedup(one.speedup).text
+        origin = f"{one.session.name}:{one.kernel} · {one.device}"
+        return Content.assemble((f"{speed:<11}", "bold"), f"{one_line(one.idea)} ", (origin, "$text-muted"))
+
+    @on(OptionList.OptionSelected, "#bank")
+    def _banked_chosen(self, event: OptionList.OptionSelected) -> None:
+        one = self._banked[event.option_index]
+        self.query_one("#wanted", Input).value = f"{one.session}:{one.kernel}"
+        self.query_one("#title", Input).value = one_line(one.idea)
+        self.query_one("#done").focus()
+
+    @on(Button.Pressed, "#done")
+    @on(Input.Submitted)
+    def action_done(self) -> None:
+        """Answer with the kernel that is named."""
+        wanted = self.query_one("#wanted", Input).value.strip()
+        if not wanted:
+            self._say("Name a file or a kernel of another session, choose one of the bank, or write one.")
+            return
+        try:
+            read_seed(wanted, {})
+        except EspalierError as error:
+            self._say(str(error))
+            return
+        self._answer(wanted)
+
+    @on(Button.Pressed, "#paste")
+    def action_paste(self) -> None:
+        """Go on to the editor."""
+        self._answer("")
+
+    @on(Button.Pressed, "#cancel")
+    def action_cancel(self) -> None:
+        """Call it off."""
+        self.dismiss(None)
+
+    def _answer(self, wanted: str) -> None:
+        parent = self.query_one("#parent", Input).value.strip()
+        if parent and parent not in self._bridge.state_now.kernels:
+            self._say(f"There is no kernel {parent} in this session.")
+            return
+        self.dismiss(AskedSeed(wanted, parent or None, self.query_one("#title", Input).value.strip()))
+
+    def _say(self, words: str) -> None:
+        self.query_one("#said", Static).update(words)

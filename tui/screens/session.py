@@ -1,0 +1,307 @@
+"""The session: the kernel tree, everything about the selected kernel, and what is under way. Over any source."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container, Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import ContentSwitcher, Footer, Static
+
+from engine.domain import commands as c
+from engine.domain import queries
+from engine.domain.errors import JournalError
+from engine.domain.model import Author
+from engine.domain.state import Kernel, SessionState
+from tui import actions
+from tui.bridge import Bridge, Capability
+from tui.screens.compare import CompareScreen
+from tui.screens.gate import GateScreen
+from tui.screens.prompts import AskLine
+from tui.screens.replaying import TransportScreen
+from tui.viewmodel.tree_rows import Sort
+from tui.widgets.charts import Charts
+from tui.widgets.detail_tabs import DetailTabs, Tab
+from tui.widgets.kernel_tree import KernelTree
+from tui.widgets.log_view import LogView
+from tui.widgets.note_list import NoteList
+from tui.widgets.session_header import SessionHeader
+from tui.widgets.stage_strip import StageStrip
+from tui.widgets.transport_bar import TransportBar
+
+_PANES = ("kernel", "charts", "story", "notes")
+_ORDERS = {Sort.BORN: "As it grew.", Sort.BRANCH: "Best branch first.", Sort.RANK: "By speed alone."}
+_ENGINEER = Author("engineer")
+
+
+class SessionScreen(TransportScreen):
+    """Tree at the left, a pane at the right (below on a narrow screen): the kernel, charts, story or notes."""
+
+    PLACE: ClassVar[actions.Place] = actions.Place.SESSION
+    CSS_PATH = "session.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.SESSION)]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (170, "-broad")]  # noqa: RUF012  # an instance variable of Screen
+
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (45, "-tall")]  # noqa: RUF012  # an instance variable of Screen
+
+    @dataclass
+    class Left(Message):
+        """The engineer goes back to the list of sessions."""
+
+    def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(bridge, clock)
+        self._offered: frozenset[str] = frozenset()
+        self._drawn: list[object] | None = None
+        self._drawn_count = 0
+        seek, submit = bridge.can(Capability.SEEK), bridge.can(Capability.SUBMIT)
+        self._note = "" if submit else "replay" if seek else "watching"
+
+    @property
+    def kernel(self) -> str:
+        return self.query_one(KernelTree).selected
+
+    def compose(self) -> ComposeResult:
+        yield SessionHeader()
+        yield Static("", id="banner")
+        with Container(id="body"):
+            with Vertical(id="left"):
+                yield KernelTree()
+                yield Charts(id="overview")
+            with ContentSwitcher(initial="kernel", id="pane"):
+                yield DetailTabs(self.bridge.read_blob, id="kernel")
+                yield Charts(id="charts")
+                yield LogView(id="story")
+                yield NoteList(id="notes")
+        yield StageStrip()
+        bar = TransportBar()
+        bar.display = self.bridge.can(Capability.SEEK)
+        yield bar
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.query_one(KernelTree).focus()
+
+    def watch_state(self, state: SessionState | None) -> None:
+        if state is None:
+            return
+        tree = self.query_one(KernelTree)
+        follow = not tree.selected and bool(state.kernels)
+        tree.state = state
+        self.query_one(DetailTabs).state = state
+        self.query_one(SessionHeader).state = state
+        self.query_one(StageStrip).state = state
+        for charts in self.query(Charts):
+            charts.state = state
+        self.query_one(NoteList).state = state
+        if follow:
+            best = queries.incumbent(state)
+            tree.reveal(best.id if best else next(iter(state.kernels)))
+        self._draw_story()
+
+    def look(self) -> None:
+        header = self.query_one(SessionHeader)
+        header.note = self._note
+        header.paused = bool(self.bridge.stopped)
+        header.deadline, header.now = self.bridge.deadline, self.clock()
+        words = dict(self.bridge.words)
+        self.query_one(StageStrip).progress = words
+        self.query_one(DetailTabs).progress = words
+        banner, said = self.query_one("#banner", Static), self._banner()
+        banner.display = bool(said.plain)
+        banner.update(said)
+        self.look_at_transport()
+        self._offer_gate()
+
+    def _draw_story(self) -> None:
+        log, entries = self.query_one(LogView), self.bridge.entries
+        if entries is not self._drawn or len(entries) < self._drawn_count:
+            log.show(tuple(entries))
+        elif len(entries) > self._drawn_count:
+            log.push(tuple(entries[self._drawn_count :]))
+        self._drawn, self._drawn_count = entries, len(entries)  # type: ignore[assignment]  # compared by identity alone
+
+    def _banner(self) -> Content:
+        """The one thing that the engineer should know now."""
+        state, bridge = self.bridge.state, self.bridge
+        waiting = queries.pending_ideas(state)
+        if bridge.trouble:
+            return Content.styled(f" {bridge.trouble}", "$text-error")
+        if bridge.stopped:
+            work, reason = next(iter(bridge.stopped.items()))
+            return Content.styled(f" The engine stopped at {work}: {' '.join(reason.split())}  ·  R tries again", "$text-error")
+        if not bridge.can(Capability.SUBMIT):
+            return Content("")
+        if state.closed is not None:
+            words = f" Ended: {state.closed}.  L: more rounds  ·  i: an idea  ·  s: a kernel takes it up again"
+            return Content.styled(words, "$text-muted")
+        if waiting:
+            words = f" {len(waiting)} idea{'s' if len(waiting) > 1 else ''} to decide on  ·  g opens the gate"
+            return Content.styled(words, "bold $text-warning")
+        return Content("")
+
+    def _offer_gate(self) -> None:
+        """The gate opens by itself, once for each set of ideas that nobody has seen yet."""
+        state = self.bridge.state
+        if state.closed is not None or not state.mode.startswith("ask") or not self.bridge.can(Capability.SUBMIT):
+            return
+        waiting = frozenset(i.id for i in queries.pending_ideas(state) if i.author != _ENGINEER)
+        if waiting - self._offered and self.is_current:
+            self._offered |= waiting
+            self.action_gate()
+
+    @on(KernelTree.Selected)
+    def _selected(self, event: KernelTree.Selected) -> None:
+        self.query_one(DetailTabs).kernel = event.kernel
+        for charts in self.query(Charts):
+            charts.selected = event.kernel
+        self.refresh_bindings()
+
+    @on(KernelTree.Opened)
+    def _opened(self) -> None:
+        self.query_one(ContentSwitcher).current = "kernel"
+        self.query_one("#kernel LinesView").focus()
+
+    @on(KernelTree.Marked)
+    def _marked(self, event: KernelTree.Marked) -> None:
+        self.query_one(DetailTabs).other = event.kernel
+
+    def _selected_kernel(self) -> Kernel | None:
+        found = self.bridge.state.kernels.get(self.kernel)
+        if found is None:
+            self.notify("There is no kernel yet.", markup=False)
+        return found
+
+    def action_gate(self) -> None:
+        """Look at the ideas."""
+        self.app.push_screen(GateScreen(self.bridge, self.clock))
+
+    async def action_pin(self) -> None:
+        """Keep the kernel among the parents of the next rounds, or let it go."""
+        if kernel := self._selected_kernel():
+            pinned = kernel.id in self.bridge.state_now.pinned
+            await self.submit(c.UnpinKernel(kernel.id) if pinned else c.PinKernel(kernel.id))
+
+    @work
+    async def action_prune(self) -> None:
+        """Close the branch, or take a pruned one up again."""
+        kernel = self._selected_kernel()
+        if kernel is None:
+            return
+        if kernel.id in self.bridge.state_now.pruned:
+            await self.submit(c.ReopenBranch(kernel.id), f"{kernel.id} is open again.")
+            return
+        below = len(queries.descendants(self.bridge.state_now, kernel.id)) - 1
+        words = f"{below} kernels below it are closed with it. " if below else ""
+        reason = await self.app.push_screen_wait(
+            AskLine(f"Prune {kernel.id}", f"{words}Why? Empty is no reason. The same key takes it up again.", empty=True)
+        )
+        if reason is not None:
+            await self.submit(c.PruneBranch(kernel.id, reason))
+
+    async def action_cancel(self) -> None:
+        """Stop a kernel that has not settled."""
+        if kernel := self._selected_kernel():
+            await self.submit(c.CancelKernel(kernel.id), f"{kernel.id} is stopped.")
+
+    async def action_again(self) -> None:
+        """Verify and measure a settled kernel afresh."""
+        if kernel := self._selected_kernel():
+            await self.submit(c.MeasureAgain(kernel.id), f"{kernel.id} is verified and measured again.")
+
+    @work
+    async def action_note(self) -> None:
+        """Put words on the kernel, or on the session while there is none."""
+        target = self.kernel
+        text = await self.app.push_screen_wait(AskLine(f"Note on {target or 'the session'}", "Kept in the journal."))
+        if text:
+            await self.submit(c.AddNote(target, text))
+
+    def action_mark(self) -> None:
+        """Mark the kernel, or unmark it."""
+        tree = self.query_one(KernelTree)
+        tree.marked = "" if tree.marked == tree.selected else tree.selected
+        self.query_one(DetailTabs).other = tree.marked
+
+    def action_compare(self) -> None:
+        """The marked kernel (or the parent) and this one."""
+        kernel = self._selected_kernel()
+        if kernel is None:
+            return
+        marked = self.query_one(KernelTree).marked
+        other = marked if marked and marked != kernel.id else kernel.parent or ""
+        if other not in self.bridge.state.kernels:
+            self.notify("Mark another kernel first: m on it, then v here.", markup=False)
+            return
+        self.app.push_screen(CompareScreen(self.bridge, other, kernel.id, self.clock))
+
+    def action_copy(self) -> None:
+        """Copy the kernel's source."""
+        if kernel := self._selected_kernel():
+            try:
+                self.app.copy_to_clipboard(self.bridge.read_blob(kernel.source))
+            except JournalError as error:
+                self.notify(str(error), severity="error", markup=False)
+            else:
+                self.notify(f"{kernel.name} of {kernel.id} is on the clipboard.", markup=False, timeout=2)
+
+    def action_best(self) -> None:
+        """Go to the best verified kernel."""
+        best = queries.incumbent(self.bridge.state)
+        if best is not None:
+            self.query_one(KernelTree).reveal(best.id)
+        else:
+            self.notify("No kernel is verified yet.", markup=False)
+
+    def go_to(self, node: str) -> None:
+        """Show this kernel in the tree, or this idea at the gate."""
+        if node in self.bridge.state.kernels:
+            self.query_one(KernelTree).reveal(node)
+        else:
+            self.app.push_screen(GateScreen(self.bridge, self.clock, node))
+
+    def action_tab(self, tab: str) -> None:
+        """A page of the selected kernel."""
+        self.query_one(ContentSwitcher).current = "kernel"
+        self.query_one(DetailTabs).show(Tab[tab])
+
+    def action_sort(self) -> None:
+        """The next order of the tree."""
+        tree = self.query_one(KernelTree)
+        orders = tuple(Sort)
+        tree.sort = orders[(orders.index(tree.sort) + 1) % len(orders)]
+        self.notify(_ORDERS[tree.sort], markup=False, timeout=2)
+
+    @work
+    async def action_filter(self) -> None:
+        """Show only kernels that hold a text."""
+        tree = self.query_one(KernelTree)
+        words = "Kernels whose id, title, author or outcome holds all of these words; empty shows all."
+        text = await self.app.push_screen_wait(AskLine("Filter the tree", words, initial=tree.pattern, empty=True))
+        if text is not None:
+            tree.pattern = text
+
+    def action_pane(self) -> None:
+        """The next pane."""
+        switcher = self.query_one(ContentSwitcher)
+        place = _PANES.index(switcher.current or _PANES[0])
+        switcher.current = _PANES[(place + 1) % len(_PANES)]
+
+    def action_zoom(self) -> None:
+        """The focused pane alone, or all again."""
+        self.toggle_class("-zoomed")
+        self.set_class(self.has_class("-zoomed") and isinstance(self.focused, KernelTree), "-zoomed-tree")
+
+    def action_home(self) -> None:
+        """Back to the list of sessions; zoomed, back to all panes first."""
+        if self.has_class("-zoomed"):
+            self.action_zoom()
+        else:
+            self.post_message(self.Left())

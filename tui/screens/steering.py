@@ -1,0 +1,185 @@
+"""What every screen over a session shares: the state ten times a second, steering by hand, and refusals said in place.
+
+Knows the bridge and the small questions; what is drawn is for the screens themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from textual import work
+from textual.reactive import reactive
+from textual.screen import Screen
+
+from engine.domain import commands as c
+from engine.domain import queries
+from engine.domain.errors import EspalierError
+from engine.domain.state import SessionState
+from tui import actions
+from tui.bridge import Bridge, Capability
+from tui.screens.code_form import CodeForm
+from tui.screens.idea_form import IdeaForm
+from tui.screens.limits_form import LimitsForm
+from tui.screens.prompts import AskLine, Choice, Choose, Confirm
+from tui.screens.seed_form import SeedForm
+
+FRAMES_A_SECOND = 10
+MODES = (
+    Choice("ask", "ask", "nothing is computed before you decide"),
+    Choice("ask:30", "ask, 30 s", "after half a minute without you the policy decides"),
+    Choice("ask:120", "ask, 2 min", "after two minutes without you the policy decides"),
+    Choice("autopilot", "autopilot", "the policy decides at once; you can still step in"),
+    Choice("other", "ask, other …", "how many seconds the policy waits for you"),
+)
+
+
+class BridgeScreen(Screen[None]):
+    """A screen over a session. ``state`` is set inside ``batch_update`` at most ten times a second."""
+
+    PLACE: ClassVar[actions.Place] = actions.Place.SESSION
+    state: reactive[SessionState | None] = reactive(None, init=False)
+
+    def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self.bridge = bridge
+        self.clock = clock
+
+    def on_mount(self) -> None:
+        self.set_interval(1 / FRAMES_A_SECOND, self.drain)
+        self.drain()
+
+    def drain(self) -> None:
+        """Draw what changed since the last look."""
+        with self.app.batch_update():
+            if self.bridge.state is not self.state:
+                self.state = self.bridge.state
+            self.look()
+
+    def look(self) -> None:
+        """Draw what moves without an event: words on work under way, the clock, the transport."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        found = actions.named(action, self.PLACE)
+        match found.needs if found is not None else actions.Needs.NOTHING:
+            case actions.Needs.SUBMIT:
+                return self.bridge.can(Capability.SUBMIT)
+            case actions.Needs.SEEK:
+                return self.bridge.can(Capability.SEEK)
+            case _:
+                return True
+
+    async def attempt(self, asked: Awaitable[None], done: str = "") -> bool:
+        """Whether it was accepted; a refusal is said in the rules' own words."""
+        try:
+            await asked
+        except EspalierError as error:
+            self.notify(str(error), severity="warning", markup=False)
+            return False
+        if done:
+            self.notify(done, markup=False, timeout=2)
+        self.drain()
+        return True
+
+    async def submit(self, command: c.Command, done: str = "") -> bool:
+        """Ask the session for something; whether it was accepted."""
+        return await self.attempt(self.bridge.submit(command), done)
+
+
+class SteeringScreen(BridgeScreen):
+    """The acts that make sense wherever a session is steered."""
+
+    @property
+    def kernel(self) -> str:
+        """The kernel that acts are about, where a screen has one selected."""
+        return ""
+
+    @property
+    def idea(self) -> str:
+        """The idea that acts are about, where a screen has one highlighted."""
+        return ""
+
+    @work
+    async def action_idea(self) -> None:
+        """Write an idea of one's own."""
+        state = self.bridge.state
+        asked = await self.app.push_screen_wait(IdeaForm.new(state, self.kernel))
+        if asked is None:
+            return
+        command = c.WriteIdea(asked.text, asked.parent, asked.branch, select=asked.by_hand)
+        if await self.submit(command, "Your idea waits with the others." if not asked.by_hand else "") and asked.by_hand:
+            await self._implement(tuple(self.bridge.state_now.ideas)[-1])
+
+    @work
+    async def write_implementation(self, idea: str) -> None:
+        """Write or paste an implementation of an idea."""
+        await self._implement(idea)
+
+    async def _implement(self, idea: str) -> None:
+        state = self.bridge.state_now
+        known = state.ideas[idea]
+        parent = state.kernels.get(known.parent or "")
+        name, text = (f"{idea}-{parent.name}", self.bridge.source_of(parent)) if parent else self.bridge.blank()
+        form = CodeForm(f"{idea}: {known.text.title}", name, text, self.bridge.blank())
+        written = await self.app.push_screen_wait(form)
+        if written is not None:
+            asked = self.bridge.plant_text(written.text, written.name, idea=idea)
+            await self.attempt(asked, f"{written.name} is on its way through the trial.")
+
+    @work
+    async def action_seed(self) -> None:
+        """Bring a kernel in."""
+        seed = await self.app.push_screen_wait(SeedForm(self.bridge, self.kernel))
+        if seed is None:
+            return
+        if not seed.wanted:
+            blank = self.bridge.blank()
+            written = await self.app.push_screen_wait(CodeForm("Write or paste a kernel", *blank, blank))
+            if written is None:
+                return
+            asked = self.bridge.plant_text(written.text, written.name, parent=seed.parent, title=seed.title)
+        else:
+            asked = self.bridge.plant_named(seed.wanted, parent=seed.parent, title=seed.title)
+        await self.attempt(asked, "Seeded: it is built, verified and measured like every other.")
+
+    @work
+    async def action_mode(self) -> None:
+        """Change who decides."""
+        present = self.bridge.state.mode
+        mode = await self.app.push_screen_wait(Choose("Who decides?", MODES, present))
+        if mode == "other":
+            words = "Seconds to wait for you before the policy decides."
+            seconds = await self.app.push_screen_wait(AskLine("Ask, with patience", words, placeholder="45"))
+            mode = f"ask:{seconds}" if seconds else None
+        if mode is not None and mode != present:
+            await self.submit(c.SetMode(mode))
+
+    @work
+    async def action_limits(self) -> None:
+        """Change when the session stops by itself."""
+        limits = await self.app.push_screen_wait(LimitsForm(self.bridge.state.limits))
+        if limits is not None:
+            await self.submit(c.SetLimits(limits))
+
+    @work
+    async def action_instruct(self) -> None:
+        """Change the standing instructions."""
+        words = "Every later prompt carries this. An empty line takes it back."
+        initial = self.bridge.state.instructions
+        text = await self.app.push_screen_wait(AskLine("Standing instructions", words, initial=initial, empty=True))
+        if text is not None and text != initial:
+            await self.submit(c.Instruct(text))
+
+    async def action_retry(self) -> None:
+        """Try again what the engine itself failed at."""
+        await self.attempt(self.bridge.retry())
+
+    @work
+    async def action_finish(self) -> None:
+        """End the session."""
+        waiting = len(queries.unsettled(self.bridge.state))
+        words = f"{waiting} kernels have not settled and are cancelled." if waiting else "All kernels have settled."
+        words += " More rounds, a seed or an idea take the session up again."
+        if await self.app.push_screen_wait(Confirm("End this session?", words, "End it")):
+            await self.submit(c.CloseSession("closed by hand"))

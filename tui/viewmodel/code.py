@@ -1,0 +1,72 @@
+"""Source text as lines of cells: what each part of it is, by pygments' lexers. Pure."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from pygments.lexer import Lexer  # type: ignore[import-untyped]  # pygments ships no types
+from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType  # type: ignore[import-untyped]
+
+from engine.domain.model import Dialect
+from tui.viewmodel.cells import Cell, Ink, Line, clean, merged
+
+_DIRECTIVE = re.compile(r"^\s*(?://|#)\s*@(?:tune|require|launch|workspace|tensormap)\b")
+_INKS: tuple[tuple[_TokenType, Ink], ...] = (
+    (Comment.Preproc, Ink.PREPROCESSOR),
+    (Comment.PreprocFile, Ink.STRING),
+    (Comment, Ink.COMMENT),
+    (Keyword.Type, Ink.TYPE),
+    (Keyword.Constant, Ink.NUMBER),
+    (Keyword, Ink.KEYWORD),
+    (Name.Function, Ink.FUNCTION),
+    (Name.Class, Ink.TYPE),
+    (Name.Builtin, Ink.TYPE),
+    (Name.Decorator, Ink.DIRECTIVE),
+    (String, Ink.STRING),
+    (Number, Ink.NUMBER),
+    (Operator, Ink.OPERATOR),
+)
+
+
+@lru_cache(maxsize=4)
+def _lexer(dialect: Dialect) -> Lexer:
+    return get_lexer_by_name({Dialect.CUDA: "cuda", Dialect.CPP: "cpp", Dialect.PYTHON: "python"}[dialect], stripnl=False)
+
+
+@lru_cache(maxsize=64)
+def highlighted(source: str, dialect: Dialect) -> tuple[Line, ...]:
+    """The source's lines. Lines that tell Espalier how to launch and tune stand out."""
+    lines: list[list[Cell]] = [[]]
+    for kind, value in _lexer(dialect).get_tokens(source.replace("\r\n", "\n")):
+        ink = _ink(kind)
+        for place, part in enumerate(value.split("\n")):
+            if place:
+                lines.append([])
+            if part:
+                lines[-1].append(Cell(clean(part), ink))
+    while lines and not lines[-1]:
+        lines.pop()
+    return tuple(_line(cells) for cells in lines)
+
+
+def _line(cells: list[Cell]) -> Line:
+    text = "".join(cell.text for cell in cells)
+    if _DIRECTIVE.match(text):
+        return Line((Cell(text, Ink.DIRECTIVE),))
+    return Line(merged(cells))
+
+
+@lru_cache(maxsize=512)
+def _ink(kind: _TokenType) -> Ink:
+    return next((ink for family, ink in _INKS if kind in family), Ink.PLAIN)
+
+
+def numbered(lines: tuple[Line, ...]) -> tuple[Line, ...]:
+    """The lines with their numbers before them."""
+    room = len(str(len(lines)))
+    return tuple(
+        Line((Cell(f" {number:>{room}} ", Ink.RULE), Cell("│ ", Ink.RULE), *found.cells), found.ground)
+        for number, found in enumerate(lines, 1)
+    )

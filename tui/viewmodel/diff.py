@@ -1,0 +1,122 @@
+"""Two sources as one list of lines: what left, what came, and which words of a changed line changed. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import lru_cache
+from itertools import pairwise
+
+from engine.domain.model import Dialect
+from tui.viewmodel.cells import Cell, Ground, Ink, Line, clean, line
+from tui.viewmodel.code import highlighted
+
+CONTEXT = 3
+_WORD = re.compile(r"\w+|\s+|[^\w\s]")
+_MOST_WORDS = 400
+_ALIKE = 0.4
+"""Lines less alike than this are shown as replaced, not as changed in places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The lines of a comparison with how many lines came and left."""
+
+    lines: tuple[Line, ...]
+    added: int
+    removed: int
+
+
+@lru_cache(maxsize=8)
+def difference(before: str, after: str, dialect: Dialect, *, context: int = CONTEXT) -> Difference:
+    """How ``before`` became ``after``, with this many unchanged lines around each change."""
+    old, new = before.splitlines(), after.splitlines()
+    old_lines, new_lines = _padded(highlighted(before, dialect), len(old)), _padded(highlighted(after, dialect), len(new))
+    room = len(str(max(len(old), len(new), 1)))
+    lines: list[Line] = []
+    added = removed = 0
+    end = 0
+    for group in SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(context):
+        lines.extend(_gap(group[0][3] - end))
+        end = group[-1][4]
+        for kind, a, a_end, b, b_end in group:
+            if kind == "equal":
+                lines += [_row(room, a + n + 1, b + n + 1, " ", new_lines[b + n], Ground.NONE) for n in range(a_end - a)]
+                continue
+            removed += a_end - a
+            added += b_end - b
+            words = _changed_words(old[a:a_end], new[b:b_end])
+            lines += [
+                _row(
+                    room, n + 1, None, "-", _marked(old_lines[n], words[0].get(n - a, ()), Ground.REMOVED_WORD), Ground.REMOVED
+                )
+                for n in range(a, a_end)
+            ]
+            lines += [
+                _row(room, None, n + 1, "+", _marked(new_lines[n], words[1].get(n - b, ()), Ground.ADDED_WORD), Ground.ADDED)
+                for n in range(b, b_end)
+            ]
+    lines.extend(_gap(len(new) - end if lines else 0))
+    return Difference(tuple(lines), added, removed)
+
+
+def _padded(lines: tuple[Line, ...], count: int) -> tuple[Line, ...]:
+    """The highlighted lines, as many as the text has (a lexer drops empty ones at the end)."""
+    return lines + (Line(),) * max(0, count - len(lines))
+
+
+def _gap(hidden: int) -> Iterator[Line]:
+    if hidden > 0:
+        yield line(Cell(f" ⋯ {hidden} unchanged line{'' if hidden == 1 else 's'}", Ink.RULE))
+
+
+def _row(room: int, old: int | None, new: int | None, sign: str, text: Line, ground: Ground) -> Line:
+    ink = {"-": Ink.BAD, "+": Ink.GOOD}.get(sign, Ink.RULE)
+    numbers = f" {old or '':>{room}} {new or '':>{room}} "
+    return Line((Cell(numbers, ink if sign != " " else Ink.RULE), Cell(f"{sign} ", ink), *text.cells), ground)
+
+
+Spans = tuple[tuple[int, int], ...]
+
+
+def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, Spans], dict[int, Spans]]:
+    """For lines that stand opposite each other: which characters of each are new. Only where as many came as left."""
+    left: dict[int, Spans] = {}
+    right: dict[int, Spans] = {}
+    if len(old) != len(new):
+        return left, right
+    for place, (before, after) in enumerate(zip(old, new, strict=True)):
+        a, b = _WORD.findall(clean(before)), _WORD.findall(clean(after))
+        if len(a) > _MOST_WORDS or len(b) > _MOST_WORDS:
+            continue
+        matcher = SequenceMatcher(None, a, b, autojunk=False)
+        if matcher.ratio() < _ALIKE:
+            continue
+        changes = [op for op in matcher.get_opcodes() if op[0] != "equal"]
+        left[place] = _spans(a, [(op[1], op[2]) for op in changes])
+        right[place] = _spans(b, [(op[3], op[4]) for op in changes])
+    return left, right
+
+
+def _spans(words: Sequence[str], changed: Sequence[tuple[int, int]]) -> Spans:
+    starts = [0]
+    for word in words:
+        starts.append(starts[-1] + len(word))
+    return tuple((starts[a], starts[b]) for a, b in changed if a < b)
+
+
+def _marked(text: Line, spans: Spans, ground: Ground) -> Line:
+    """The line with the ground under these characters."""
+    if not spans:
+        return text
+    cells: list[Cell] = []
+    place = 0
+    for cell in text.cells:
+        edges = sorted({0, len(cell.text), *(min(max(x - place, 0), len(cell.text)) for span in spans for x in span)})
+        for start, end in pairwise(edges):
+            inside = any(a <= place + start and place + end <= b for a, b in spans)
+            cells.append(Cell(cell.text[start:end], cell.ink, ground if inside else cell.ground))
+        place += len(cell.text)
+    return Line(tuple(cells), text.ground)

@@ -1,0 +1,147 @@
+"""The session's head: what is searched where, how far it is, what leads, who decides. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.domain import queries
+from engine.domain.state import SessionState
+from tui.viewmodel import fmt, kernels
+from tui.viewmodel.cells import Cell, Ground, Ink, Line, cut, flat, line, width
+
+_METER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the state does not know: how it is watched, and the time."""
+
+    note: str = ""
+    paused: bool = False
+    deadline: float | None = None
+    now: float = 0.0
+    telemetry: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a line; pieces of a higher rank are left out first."""
+
+    cells: tuple[Cell, ...]
+    rank: int
+
+
+def lines(state: SessionState, standing: Standing, room: int) -> tuple[Line, Line]:
+    """Two lines: the task with its mode, the leader with what is used up."""
+    opened = state.opened
+    if opened is None:
+        return (line(Cell(" an empty session", Ink.FAINT)), line())
+    settings = opened.settings
+    device = state.device
+    task = [
+        Piece((Cell(flat(opened.problem.name), Ink.TITLE), Cell(f" {settings.workload}", Ink.FAINT)), 0),
+        Piece((Cell(flat(device.name) if device else opened.device),), 4),
+        Piece(_round(state), 1),
+        Piece((Cell(f"source {flat(settings.source)}", Ink.FAINT),), 6),
+        Piece((Cell(flat(standing.telemetry), Ink.ACCENT),), 5),
+    ]
+    leader = [Piece(_leader(state, room), 0), *_budget(state)]
+    return (_line(task, mode(state, standing), room), _line(leader, (), room))
+
+
+def _line(pieces: Sequence[Piece], right: tuple[Cell, ...], room: int) -> Line:
+    """The pieces that fit with dots between, and ``right`` against the right edge."""
+    left_over = room - 2 - sum(width(c.text) for c in right) - (2 if right else 0)
+    kept: list[Piece] = []
+    for piece in sorted((p for p in pieces if any(c.text for c in p.cells)), key=lambda p: p.rank):
+        needed = sum(width(c.text) for c in piece.cells) + (3 if kept else 0)
+        if needed <= left_over:
+            kept.append(piece)
+            left_over -= needed
+    shown: list[Cell] = []
+    for piece in (p for p in pieces if p in kept):
+        shown += ([Cell(" · ", Ink.RULE)] if shown else []) + list(piece.cells)
+    fill = " " * max(0, left_over) + ("  " if right else "")
+    return line(" ", *shown, fill, *right)
+
+
+def _round(state: SessionState) -> tuple[Cell, ...]:
+    number = queries.last_round(state)
+    if number < 0:
+        return (Cell("round –", Ink.FAINT),)
+    most = state.limits.rounds
+    return (Cell(f"round {number}"), Cell(f" of {most}" if most is not None else "", Ink.FAINT))
+
+
+def mode(state: SessionState, standing: Standing) -> tuple[Cell, ...]:
+    """Who decides, and whether anything moves: always visible."""
+    cells: list[Cell] = []
+    if standing.note:
+        cells.append(Cell(f" {flat(standing.note)} ", Ink.ACCENT, Ground.CHIP))
+    if state.closed is not None:
+        return (*cells, Cell(" ■ ended ", Ink.FAINT, Ground.CHIP))
+    if state.broken:
+        return (*cells, Cell(" ✗ stopped ", Ink.BAD, Ground.CHIP))
+    if standing.paused:
+        return (*cells, Cell(" ‖ paused ", Ink.WARN, Ground.CHIP))
+    waiting = len(queries.pending_ideas(state))
+    if waiting and state.mode != "autopilot":
+        left = f", policy in {fmt.elapsed(max(0.0, standing.deadline - standing.now))}" if standing.deadline is not None else ""
+        return (*cells, Cell(f" ◇ awaiting you{left} ", Ink.WARN, Ground.CHIP))
+    if state.mode == "autopilot":
+        return (*cells, Cell(" ▸▸ autopilot ", Ink.GOOD, Ground.CHIP))
+    seconds = state.mode.partition(":")[2]
+    return (*cells, Cell(f" ◈ asks you{f' for {seconds} s' if seconds else ''} ", Ink.ACCENT, Ground.CHIP))
+
+
+def _leader(state: SessionState, room: int) -> tuple[Cell, ...]:
+    best = kernels.incumbent(state)
+    ratio = queries.speedup(state, best) if best else None
+    if best is None or best.measurement is None or ratio is None:
+        return (Cell("no verified kernel yet", Ink.FAINT),)
+    light = best.measurement.light
+    title = cut(kernels.title(state, best), max(0, min(48, room - 60)))
+    return (
+        Cell(f"{kernels.INCUMBENT} {best.id} ", Ink.BEST),
+        Cell(f"{title} " if title else ""),
+        fmt.speedup(ratio),
+        Cell(f" {fmt.interval_ends(ratio)} {queries.ranking_baseline(state)}", Ink.FAINT),
+        Cell(f" {fmt.duration(best.measurement.time_us.value)}"),
+        Cell(f" {fmt.percent(light.fraction)} of light" if light and room >= 64 else "", Ink.FAINT),
+    )
+
+
+def _budget(state: SessionState) -> list[Piece]:
+    """What is used up of each limit that is set, the rounds apart: they are counted above."""
+    limits = state.limits
+    pieces = []
+    if limits.kernels is not None:
+        pieces.append(_used("kernels", len(state.kernels), limits.kernels, str(len(state.kernels)), str(limits.kernels), 2))
+    else:
+        pieces.append(Piece((Cell(fmt.counted(len(state.kernels), "kernel"), Ink.FAINT),), 3))
+    if limits.seconds is not None:
+        used = state.active_seconds
+        pieces.append(_used("time", used, limits.seconds, fmt.elapsed(used), fmt.elapsed(limits.seconds), 2))
+    else:
+        pieces.append(Piece((Cell(f"{fmt.elapsed(state.active_seconds)} at work", Ink.FAINT),), 4))
+    if limits.plateau is not None and (stalled := _stalled(state)):
+        words = f"{fmt.counted(stalled, 'round')} of {limits.plateau} without a new leader"
+        pieces.append(Piece((Cell(words, Ink.WARN if stalled >= limits.plateau - 1 else Ink.FAINT),), 5))
+    return pieces
+
+
+def _stalled(state: SessionState) -> int:
+    """Closed rounds since the one that the incumbent came from."""
+    best = kernels.incumbent(state)
+    closed = [r.number for r in state.rounds.values() if r.closed and r.number > 0]
+    return sum(1 for number in closed if best is None or number > best.round)
+
+
+def _used(name: str, used: float, limit: float, words: str, limit_words: str, rank: int) -> Piece:
+    share = used / limit if limit > 0 else 1.0
+    ink = Ink.WARN if share >= 0.8 else Ink.ACCENT
+    return Piece(
+        (Cell(f"{name} ", Ink.LABEL), *fmt.meter(share, _METER, ink), Cell(f" {words}"), Cell(f"/{limit_words}", Ink.FAINT)),
+        rank,
+    )

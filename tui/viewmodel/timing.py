@@ -1,0 +1,118 @@
+"""The page on a kernel's time: intervals on one scale, the samples as a histogram, what a sceptic must know. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.domain import queries
+from engine.domain.model import Interval, Measurement
+from engine.domain.state import Kernel, SessionState
+from tui.viewmodel import fmt, kernels, samples
+from tui.viewmodel.cells import BLANK, Cell, Ink, Line, flat, line, pad
+from tui.viewmodel.detail import nothing, section, table
+
+_LABEL = 12
+
+
+def page(state: SessionState, kernel: Kernel, room: int, raw: str = "") -> tuple[Line, ...]:
+    """Everything known about the kernel's time. ``raw`` is the samples' blob, empty where there is none."""
+    measured = kernel.measurement
+    if measured is None:
+        return nothing("not measured yet")
+    lines = [BLANK, *_figures(state, measured, room), BLANK, section("against the baselines", room)]
+    lines += _intervals(state, kernel, measured, room)
+    found = samples.parse(raw) if raw else None
+    if found is not None and found.of(samples.KERNEL):
+        lines += [BLANK, section("samples", room), *_histograms(state, found, room)]
+    elif measured.raw:
+        lines += [BLANK, line(Cell("  the samples are not kept here", Ink.FAINT))]
+    return tuple(lines)
+
+
+def _figures(state: SessionState, measured: Measurement, room: int) -> list[Line]:
+    depth = "screened in one process" if measured.depth == "screen" else fmt.counted(measured.processes, "process pair")
+    count = fmt.counted(measured.samples, "sample")
+    rows: list[tuple[str, tuple[Cell, ...]]] = [
+        ("time", (Cell(fmt.duration_interval(measured.time_us), Ink.STRONG), Cell(f"  {count}, {depth}", Ink.FAINT))),
+    ]
+    if measured.light is not None:
+        meter = fmt.meter(measured.light.fraction, max(8, min(24, room - 56)))
+        words = f" of the speed of light: {fmt.duration(measured.light.floor_us)}, {flat(measured.light.bound)}"
+        rows.append(("light", (*meter, Cell(f" {fmt.percent(measured.light.fraction)}", Ink.STRONG), Cell(words, Ink.FAINT))))
+    borne = Cell("✓ the judge's clock bears it out", Ink.GOOD) if measured.corroborated else Cell("✗ not corroborated", Ink.BAD)
+    rows.append(("clock", (borne,)))
+    if measured.conditions:
+        rows.append(("conditions", (Cell("; ".join(map(flat, measured.conditions))),)))
+    if state.preparation is not None:
+        same = state.preparation.same
+        name = queries.ranking_baseline(state)
+        rows.append(("noise", (Cell(f"{name} against itself {fmt.times(same)}", Ink.FAINT),)))
+    return table(rows)
+
+
+def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room: int) -> list[Line]:
+    """Speedups over each baseline, the parent's and the incumbent's beside them, on one scale."""
+    base = queries.ranking_baseline(state)
+    shown: list[tuple[str, Interval, Ink]] = [
+        (f"× {name}", ratio, fmt.speedup_ink(ratio)) for name, ratio in measured.speedup.items()
+    ]
+    others = {"parent": state.kernels.get(kernel.parent or ""), "incumbent": kernels.incumbent(state)}
+    for role, other in others.items():
+        theirs = queries.speedup(state, other) if other is not None and other.id != kernel.id else None
+        if other is not None and theirs is not None:
+            shown.append((f"{role} {other.id}", theirs, Ink.FAINT))
+    if not shown:
+        return [line(Cell("  against nothing yet", Ink.FAINT))]
+    low, high = _scale([ratio for _, ratio, _ in shown])
+    label = max([_LABEL, *(len(name) for name, _, _ in shown)])
+    room = max(12, min(64, room - label - 28))
+    lines = []
+    for name, ratio, ink in shown:
+        drawn = fmt.interval_line(ratio, low, high, room, ink)
+        figures = (Cell(f" {fmt.ratio(ratio.value)}", ink), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT))
+        lines.append(line(Cell(f"  {pad(name, label)} ", Ink.LABEL), *drawn, *figures))
+    return [*lines, *_axis(low, high, room, base, label)]
+
+
+def _scale(ratios: Sequence[Interval]) -> tuple[float, float]:
+    """From a little below the lowest to a little above the highest; the baseline is on it when it is not far away."""
+    low, high = min(r.low for r in ratios), max(r.high for r in ratios)
+    if low - 1.0 < high - low:
+        low, high = min(low, 1.0), max(high, 1.0)
+    margin = 0.06 * (high - low) or 0.01
+    return max(0.0, low - margin), high + margin
+
+
+def _axis(low: float, high: float, room: int, base: str, label: int) -> list[Line]:
+    """A line with both ends named, and the baseline where it lies on it."""
+    marks = ["─"] * room
+    words = [" "] * room
+    for text, at in ((fmt.ratio(low), 0), (fmt.ratio(high), room - len(fmt.ratio(high)))):
+        words[at : at + len(text)] = text
+    if low <= 1.0 <= high:
+        one = round((1.0 - low) / (high - low) * (room - 1))
+        marks[one] = "┴"
+        name = f"1× {base}"
+        start = min(max(one - 1, 0), room - len(name))
+        if start < 8:
+            words[:8] = " " * 8
+        if all(char == " " for char in words[max(0, start - 1) : start + len(name) + 1]):
+            words[start : start + len(name)] = name
+    indent = " " * (label + 3)
+    return [line(Cell(indent + "".join(marks), Ink.RULE)), line(Cell(indent + "".join(words), Ink.FAINT))]
+
+
+def _histograms(state: SessionState, found: samples.Samples, room: int) -> list[Line]:
+    base = queries.ranking_baseline(state)
+    lines: list[Line] = []
+    wide = max(16, min(72, room - 6))
+    for name, words, ink in ((samples.KERNEL, "kernel", Ink.FASTER_BAR), (base, base, Ink.UNDECIDED_BAR)):
+        times = found.of(name)
+        if not times:
+            continue
+        rows, low, high = fmt.histogram(times, wide)
+        lines.append(line(Cell(f"  {words}", Ink.LABEL), Cell(f"  {fmt.counted(len(times), 'sample')}", Ink.FAINT)))
+        lines += [line("  ", Cell(row, ink)) for row in rows]
+        left, right = fmt.duration(low), fmt.duration(high)
+        lines += [line(Cell(f"  {left}{right.rjust(wide - len(left))}", Ink.FAINT)), BLANK]
+    return lines[:-1]

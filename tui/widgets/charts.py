@@ -1,0 +1,216 @@
+"""Two charts: the best speedup by round with every kernel as a dot, and the roofline of the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.content import Content
+from textual.reactive import reactive
+from textual_plotext import PlotextPlot
+
+from engine.domain.state import SessionState
+from tui.viewmodel import charts, fmt
+from tui.widgets.lines import is_shown
+from tui.widgets.painting import Painter
+
+_WIDE = 110
+_LEGEND = "● measured   ○ screened   ◆ selected"
+Colour = tuple[int, int, int]
+
+
+class _Chart(PlotextPlot):
+    """A plot that is drawn anew when what it shows, the theme or its size changes; only while it can be seen."""
+
+    DEFAULT_CSS = """
+    _Chart {
+        min-height: 8;
+        border: round $border-blurred;
+        border-title-color: $foreground;
+        border-title-style: bold;
+        border-subtitle-color: $text-muted;
+        background: $surface;
+    }
+    """
+
+    state: reactive[SessionState | None] = reactive(None)
+    selected: reactive[str] = reactive("")
+
+    def on_mount(self) -> None:
+        self.border_subtitle = Content(_LEGEND)
+
+    def watch_state(self, before: SessionState | None, after: SessionState | None) -> None:
+        if before is None or after is None or before.kernels is not after.kernels or before.rounds is not after.rounds:
+            self.replot()
+
+    def watch_selected(self) -> None:
+        self.replot()
+
+    def on_show(self) -> None:
+        self.replot()
+
+    def on_resize(self) -> None:
+        self.replot()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self.replot()
+
+    def replot(self) -> None:
+        """Draw the state; nothing while there is none or no room for it."""
+        if not is_shown(self) or self.state is None or self.size.width < 20 or self.size.height < 5:
+            return
+        plot: Any = self.plt
+        plot.clear_data()
+        plot.clear_figure()
+        painter = Painter(self)
+        self._draw(plot, self.state, painter)
+        for paint in (plot.canvas_color, plot.axes_color):
+            paint(painter.rgb("surface"))
+        plot.ticks_color(painter.rgb("ink-faint"))
+        plot.xaxes(True, False)
+        plot.yaxes(True, False)
+        self.refresh()
+
+    def render(self) -> Text:
+        """As drawn by ``replot``: in the colours of this app's theme, not in those that plotext has for it."""
+        plot: Any = self.plt
+        plot.plotsize(self.size.width, self.size.height)
+        plot._set_size(self.size.width, self.size.height)
+        return Text.from_ansi(plot.build())
+
+    def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
+        raise NotImplementedError
+
+
+class SpeedupChart(_Chart):
+    """Speedup over rounds: stairs of the best so far, each kernel a dot, the baseline a line at one."""
+
+    def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
+        shown = charts.climb(state)
+        self.border_title = Content(f"speedup × {shown.baseline} by round")
+        if not shown.dots:
+            plot.xlim(0, 1)
+            plot.ylim(0, 2)
+            return
+        high = max(1.1, max(dot.y for dot in shown.dots) * 1.1)
+        left, right = min(shown.rounds) - 0.5, max(shown.rounds) + 0.5
+        plot.ylim(0, high)
+        plot.xlim(left, right)
+        plot.xticks([float(n) for n in shown.rounds], [str(n) for n in shown.rounds])
+        marks = _marks(high)
+        plot.yticks(marks, [f"{mark:g}×" for mark in marks])
+        plot.plot([left, right], [1.0, 1.0], marker="┄", color=painter.rgb("ink-rule"))
+        _stairs(plot, shown.best, right, painter.rgb("badge-best"))
+        _dots(plot, shown.dots, self.selected, painter)
+
+
+class Roofline(_Chart):
+    """Operations a second under the measured ceilings of the device, both axes logarithmic."""
+
+    def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
+        shown = charts.roofline(state)
+        if shown is None:
+            self.border_title = Content("roofline: comes with the preparation")
+            return
+        self.border_title = Content(f"roofline: {fmt.digits(shown.intensity)} operations a byte, bound by {shown.bound}")
+        for roof, variable in zip(shown.roofs, ("ink-accent", "stage-verify", "stage-build", "stage-repair"), strict=False):
+            xs, ys = _log([p[0] for p in roof.points]), _log([p[1] for p in roof.points])
+            plot.plot(xs[:2], ys[:2], marker="braille", color=painter.rgb(variable))
+            plot.plot(xs[1:], ys[1:], marker="─", color=painter.rgb(variable))
+            words = f"{roof.name} {fmt.digits(roof.points[-1][1] / 1e9)} GFLOP/s "
+            ground = painter.rgb("surface")
+            plot.text(words, xs[-1], ys[-1] + 0.2, alignment="right", color=painter.rgb(variable), background=ground)
+        dots = tuple(charts.Dot(d.kernel, math.log10(d.x), math.log10(d.y), d.sound) for d in shown.dots)
+        corners = [p for roof in shown.roofs for p in roof.points]
+        xs = _log([x for x, _ in corners])
+        ys = [*_log([y for _, y in corners]), *(dot.y for dot in dots)]
+        plot.xlim(min(xs), max(xs))
+        plot.ylim(min(ys) - 0.3, max(ys) + 0.4)
+        _log_ticks(plot.xticks, min(xs), max(xs), "{}", 1.0)
+        _log_ticks(plot.yticks, min(ys) - 0.3, max(ys) + 0.4, "{} G", 1e9)
+        _dots(plot, dots, self.selected, painter)
+
+
+def _stairs(plot: Any, corners: Sequence[tuple[float, float]], right: float, colour: Colour) -> None:
+    """Best so far, drawn with lines that join: along a round, then up where a round brought more."""
+    level: float | None = None
+    at = 0.0
+    joints: list[tuple[float, float, str]] = []
+    for x, y in corners:
+        if level is not None and x > at:
+            plot.plot([at, x], [level, level], marker="─", color=colour)
+        if level is not None and y > level:
+            plot.plot([x, x], [level, y], marker="│", color=colour)
+            joints += [(x, level, "╯"), (x, y, "╭")]
+        at, level = x, y
+    if level is not None and right > at:
+        plot.plot([at, right], [level, level], marker="─", color=colour)
+    for x, y, marker in joints:
+        plot.scatter([x], [y], marker=marker, color=colour)
+
+
+def _log(values: Sequence[float]) -> list[float]:
+    return [math.log10(value) for value in values]
+
+
+def _log_ticks(put: Any, low: float, high: float, form: str, scale: float) -> None:
+    powers = range(math.ceil(low), math.floor(high) + 1)
+    put([float(p) for p in powers], [form.format(f"{10.0**p / scale:g}") for p in powers])
+
+
+def _marks(high: float) -> list[float]:
+    """Round figures from nothing to ``high``, about five of them."""
+    step = next(s * 10**p for p in range(-1, 6) for s in (1, 2, 5) if high / (s * 10**p) <= 6)
+    return [step * n for n in range(int(high / step) + 1)]
+
+
+def _dots(plot: Any, dots: Sequence[charts.Dot], selected: str, painter: Painter) -> None:
+    """Hollow where only screened, solid where precise, a diamond for the selected kernel: told apart without colour."""
+    groups = (
+        ("○", painter.rgb("speedup-undecided"), [d for d in dots if not d.sound and d.kernel != selected]),
+        ("●", painter.rgb("speedup-good"), [d for d in dots if d.sound and d.kernel != selected]),
+        ("◆", painter.rgb("badge-mark"), [d for d in dots if d.kernel == selected]),
+    )
+    for marker, colour, group in groups:
+        if group:
+            plot.scatter([d.x for d in group], [d.y for d in group], marker=marker, color=colour)
+
+
+class Charts(Container):
+    """Both charts, side by side where there is room, else one above the other."""
+
+    DEFAULT_CSS = """
+    Charts {
+        layout: vertical;
+        background: $surface;
+        &.-wide { layout: horizontal; }
+        & > _Chart { width: 1fr; height: 1fr; }
+    }
+    """
+
+    state: reactive[SessionState | None] = reactive(None)
+    selected: reactive[str] = reactive("")
+
+    def compose(self) -> ComposeResult:
+        yield SpeedupChart()
+        yield Roofline()
+
+    def watch_state(self, state: SessionState | None) -> None:
+        for chart in self.query(_Chart):
+            chart.state = state
+
+    def watch_selected(self, selected: str) -> None:
+        for chart in self.query(_Chart):
+            chart.selected = selected
+
+    def on_mount(self) -> None:
+        self.watch_state(self.state)
+        self.watch_selected(self.selected)
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width >= _WIDE, "-wide")

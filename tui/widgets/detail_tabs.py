@@ -1,0 +1,196 @@
+"""Everything about one kernel on seven pages: idea and lineage, code, diff, verification, timing, machine code, log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.message import Message
+from textual.reactive import reactive
+
+from engine.domain.errors import EspalierError
+from engine.domain.state import SessionState
+from tui.viewmodel import detail, tabs
+from tui.viewmodel.cells import BLANK, Line
+from tui.viewmodel.tabs import Tab
+from tui.widgets.lines import LinesView, Panel, is_shown
+
+__all__ = ["DetailTabs", "Tab"]
+
+_TEXTS_KEPT = 64
+
+
+class _TabBar(Panel):
+    DEFAULT_CSS = """
+    _TabBar { height: 1; background: $panel; }
+    """
+    shown_tab: reactive[Tab] = reactive(Tab.IDEA)
+
+    @dataclass
+    class Picked(Message):
+        tab: Tab
+
+    def watch_shown_tab(self) -> None:
+        self.redraw()
+
+    def make_lines(self, width: int) -> Sequence[Line]:
+        return (tabs.tab_line(self.shown_tab, width).line,)
+
+    def on_click(self, event: events.Click) -> None:
+        for start, end, tab in tabs.tab_line(self.shown_tab, self.size.width).places:
+            if start <= event.x < end:
+                self.post_message(self.Picked(tab))
+
+
+class _Heading(Panel):
+    DEFAULT_CSS = """
+    _Heading { height: 2; background: $surface; }
+    """
+    state: SessionState | None = None
+    kernel = ""
+
+    def make_lines(self, width: int) -> Sequence[Line]:
+        kernel = self.state.kernels.get(self.kernel) if self.state is not None else None
+        return detail.heading(self.state, kernel, width) if self.state is not None and kernel is not None else (BLANK, BLANK)
+
+
+class DetailTabs(Vertical):
+    """One page is made at a time, and again only when what it shows may have changed."""
+
+    DEFAULT_CSS = """
+    DetailTabs {
+        background: $surface;
+        & > LinesView { height: 1fr; scrollbar-gutter: stable; }
+        &:focus-within > _TabBar { background: $boost; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(str(number), f"show('{tab.value}')", tab.value, show=False, id=f"detail.{tab.value.replace(' ', '-')}")
+          for number, tab in enumerate(Tab, 1)),
+    ]  # fmt: skip
+
+    state: reactive[SessionState | None] = reactive(None)
+    kernel: reactive[str] = reactive("")
+    other: reactive[str] = reactive("")
+    tab: reactive[Tab] = reactive(Tab.IDEA)
+    progress: reactive[Mapping[str, str]] = reactive(dict)
+
+    @dataclass
+    class TabShown(Message):
+        """Another page is shown."""
+
+        tab: Tab
+
+    def __init__(
+        self,
+        read_blob: Callable[[str], str],
+        read_mix: tabs.ReadMix | None = None,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        classes: str | None = None,
+    ) -> None:
+        """``read_blob``: SHA-256 → text, raising where it is not there; ``read_mix``: a kernel's instruction mix, if known."""
+        super().__init__(name=name, id=id, classes=classes)
+        self._read_blob = read_blob
+        self._read_mix = read_mix
+        self._texts: dict[str, str] = {}
+        self._stale = False
+
+    def compose(self) -> ComposeResult:
+        yield _TabBar()
+        yield _Heading()
+        yield LinesView()
+
+    def on_mount(self) -> None:
+        self._fill(from_top=True)
+
+    def on_resize(self) -> None:
+        self._fill(from_top=False)
+
+    def on_show(self) -> None:
+        if self._stale:
+            self._fill(from_top=True)
+
+    def watch_state(self) -> None:
+        self._fill(from_top=False)
+
+    def watch_kernel(self) -> None:
+        self._fill(from_top=True)
+
+    def watch_other(self) -> None:
+        if self.tab is Tab.DIFF:
+            self._fill(from_top=True)
+
+    def watch_tab(self, tab: Tab) -> None:
+        if self.is_mounted:
+            self.query_one(_TabBar).shown_tab = tab
+            self._fill(from_top=True)
+            self.post_message(self.TabShown(tab))
+
+    def watch_progress(self) -> None:
+        if self.tab is Tab.LOG:
+            self._fill(from_top=False)
+
+    def show(self, tab: Tab) -> None:
+        """Show a page."""
+        self.tab = Tab(tab)
+
+    def action_show(self, tab: str) -> None:
+        self.tab = Tab(tab)
+
+    def next_tab(self) -> None:
+        self._step(1)
+
+    def previous_tab(self) -> None:
+        self._step(-1)
+
+    def _step(self, by: int) -> None:
+        every = tuple(Tab)
+        self.tab = every[(every.index(self.tab) + by) % len(every)]
+
+    @property
+    def source_text(self) -> str:
+        """The source of the kernel shown, or nothing where it is not kept here."""
+        found = self.state.kernels.get(self.kernel) if self.state is not None else None
+        return (self._read(found.source) or "") if found is not None else ""
+
+    def on__tab_bar_picked(self, event: _TabBar.Picked) -> None:
+        event.stop()
+        self.tab = event.tab
+
+    def _read(self, blob: str) -> str | None:
+        if blob not in self._texts:
+            try:
+                text = self._read_blob(blob)
+            except (OSError, KeyError, UnicodeDecodeError, EspalierError):
+                return None
+            while len(self._texts) >= _TEXTS_KEPT:
+                del self._texts[next(iter(self._texts))]
+            self._texts[blob] = text
+        return self._texts[blob]
+
+    def _fill(self, *, from_top: bool) -> None:
+        if not self.children or not is_shown(self):
+            self._stale = True
+            return
+        from_top = from_top or self._stale
+        self._stale = False
+        view, heading = self.query_one(LinesView), self.query_one(_Heading)
+        heading.state, heading.kernel = self.state, self.kernel
+        heading.redraw()
+        kernel = self.state.kernels.get(self.kernel) if self.state is not None else None
+        if self.state is None or kernel is None:
+            view.lines = detail.nothing("no kernel is selected")
+            return
+        subject = tabs.Subject(self.state, kernel, self.other, self._read, self._read_mix, self.progress)
+        lines = tabs.page(self.tab, subject, max(20, view.scrollable_content_region.width or self.size.width))
+        if lines != view.lines:
+            view.lines = lines
+        if from_top:
+            view.scroll_home(animate=False)
