@@ -88,8 +88,11 @@ class EspalierApp(App[None]):
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, lambda: self.call_later(self._leave))
-        self.push_screen(HomeScreen(self.doors, self.clock, lambda: self._search.folder if self._search else None))
+        self.push_screen(HomeScreen(self.doors, self.clock, self._searched, behind=self._first[0] != "home"))
         self.call_after_refresh(self._begin_with)
+
+    def _searched(self) -> Path | None:
+        return self._search.folder if self._search is not None else None
 
     def _begin_with(self) -> None:
         match self._first:

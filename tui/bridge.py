@@ -112,6 +112,7 @@ class Bridge:
     async def submit(self, command: Command) -> None:
         """Raises CommandRejected with the reason, JournalError when it could not be recorded."""
         await self.source.submit(command)
+        self.state = self.source.state  # shown at once; the entries follow with the next batch
         self._again.set()
 
     async def plant(self, kernel: KernelSource, tunables: Mapping[str, int], *, parent: str | None = None,

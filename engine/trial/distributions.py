@@ -19,8 +19,8 @@ def _scaled(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda tensor: tensor * factor
 
 
-def _shifted(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor + 32.0
+def _shifted(by: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor + by
 
 
 def _alternating(tensor: torch.Tensor) -> torch.Tensor:
@@ -40,11 +40,14 @@ def _spiked(tensor: torch.Tensor) -> torch.Tensor:
 STRESS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "x64": _scaled(64.0),
     "x0.001": _scaled(1e-3),
-    "shifted": _shifted,
+    "shifted": _shifted(32.0),
+    "raised": _shifted(1000.0),
     "alternating": _alternating,
     "spiked": _spiked,
 }
 """Name → what is done to every floating-point input."""
+WIDE_ONLY = ("raised",)
+"""What numbers in half precision cannot bear: little of a thousand and a bit is left but the thousand."""
 
 
 def bend(inputs: tuple[object, ...], distribution: str) -> tuple[object, ...]:

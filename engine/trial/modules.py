@@ -102,6 +102,8 @@ class ModuleLauncher:
         self._arguments = load.scalars[2]
         self._is_baseline = load.contract == "baseline"
         self._private = [torch.empty_like(tensor) for tensor in loan.tensors(0, Role.INPUT)]
+        self._calls = 0
+        self._first: list[Any] = []
         if load.device == "cpu":
             warm_heap(sum(operand.nbytes for operand in loan.slots[0]))
 
@@ -129,11 +131,20 @@ class ModuleLauncher:
                 self._loan.outputs.tensor(operand).copy_(checked_output(value, operand, self._device))
             if self._device != "cpu":
                 torch.cuda.synchronize()
+        if self._overwrites(values):
+            return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
         inputs = zip(self._loan.of(slot, Role.INPUT), lent, private, strict=True)
         changed = [operand.name for operand, a, b in inputs if not same_bits(a, b)]
         if changed:
             return Fault("rejected", f"changed its input {', '.join(changed)}")
         return called
+
+    def _overwrites(self, values: list[torch.Tensor]) -> bool:
+        """Whether the second call's outputs lie where the first one's do, which are held until then."""
+        self._calls += 1
+        held, self._first = self._first, values if self._calls == 1 else []
+        places = {tensor.untyped_storage().data_ptr() for tensor in held if tensor.numel()}
+        return any(tensor.untyped_storage().data_ptr() in places for tensor in values)
 
 
 _TENSOR = "tensor"

@@ -8,7 +8,6 @@ Imports torch.
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
@@ -190,15 +189,13 @@ def _sample(
 
 _SHARE = 0.1
 _SLACK_US = 20.0
-_NOISE = 3 * 1.25 * 1.48
-"""Three standard errors of a median, in units of the median deviation over the root of the number of samples."""
 
 
 def corroborated(pairs: Sequence[PairTimes]) -> bool:
     """Whether the judge's clock bears out the claimed times of the kernel.
 
     What a call costs beside the kernel is known from the null kernel in the same samples. Where the kernel's round trips cost
-    more than that by a tenth of the claim (and what the null kernel's jitter explains), time was hidden from the claim.
+    more than that by a tenth of the claim (and the null kernel's own jitter), time was hidden from the claim.
     """
     kernel = [t for p in pairs for t in p.kernel]
     null = [t.wall_us - t.claimed_us for p in pairs for t in p.times[NULL]]
@@ -206,5 +203,4 @@ def corroborated(pairs: Sequence[PairTimes]) -> bool:
     beside = statistics.median(t.wall_us - t.claimed_us for t in kernel)
     usual = statistics.median(null)
     jitter = statistics.median(abs(n - usual) for n in null)
-    noise = _NOISE * jitter * math.sqrt(1 / len(kernel) + 1 / len(null))
-    return beside <= usual + _SHARE * claimed + noise + _SLACK_US
+    return beside <= usual + _SHARE * claimed + 3 * jitter + _SLACK_US

@@ -56,13 +56,13 @@ class Watch:
         self._seen: list[torch.Tensor] = []
         for places, right in zip(self._withheld, self._right, strict=True):
             places.write(right.roll(1))
-        self._settle = torch.cuda.synchronize if any(p.on_gpu for p in self._withheld) else lambda: None
 
     def before(self) -> None:
         """Hand out what was withheld."""
         for places, right in zip(self._withheld, self._right, strict=True):
             places.write(right)
-        self._settle()
+        if any(places.on_gpu for places in self._withheld):
+            torch.cuda.synchronize()
 
     def after(self) -> None:
         """Look at the outputs."""
@@ -111,7 +111,6 @@ class Rig:
             self._inputs.close()
             raise
         self._inputs.raw(0, self.layout.input_bytes).fill_(_NAN_BYTES)
-        self._outputs.raw(0, self.layout.output_bytes).fill_(_PATTERN)
         self._model: nn.Module | None = None
         self._given: list[tuple[object, ...]] = [()] * self.slots
         self._poison = [_NAN_BYTES] * self.slots
@@ -121,8 +120,10 @@ class Rig:
         self.new_model()
 
     def new_model(self) -> None:
-        """Fresh weights from a fresh seed, for the next process. The seed of the weights is told to modules, which must
-        construct their own; those of the inputs never leave the judge."""
+        """Fresh weights from a fresh seed and whole guards, for the next process. The seed of the weights is told to modules,
+        which must construct their own; those of the inputs never leave the judge."""
+        for gap in self._guards:
+            self._outputs.raw(*gap).fill_(_PATTERN)
         self.init_seed = fresh_seed()
         self._model = self.reference.model(self.init_seed)
         weights = self.reference.arguments(self._model, ())
@@ -199,6 +200,7 @@ class Rig:
         return ""
 
     def _violation(self, slot: int) -> str:
+        # All guards, not this slot's only: whoever writes far away must not have it laid at another kernel's door.
         touched = [gap for gap in self._guards if not bool((self._outputs.raw(*gap) == _PATTERN).all())]
         for gap in touched:
             self._outputs.raw(*gap).fill_(_PATTERN)

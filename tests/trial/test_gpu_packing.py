@@ -122,7 +122,8 @@ def test_sizes_are_rounded_to_whole_granules(size: int, granule: int, whole: int
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(12, "12 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (9 << 40, "9216.0 GiB")],
+    ("size", "text"),
+    [(12, "12 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (9 << 40, "9216.0 GiB")],
 )
 def test_sizes_are_told_in_binary_units(size: int, text: str) -> None:
     assert driver.size_text(size) == text
@@ -139,9 +140,7 @@ def test_a_known_error_comes_with_advice() -> None:
     assert driver.wording("CUDA_ERROR_SOMETHING", "") == "CUDA_ERROR_SOMETHING"
 
 
-@pytest.mark.parametrize(
-    ("version", "arch"), [((9, 0), "sm_90a"), ((8, 9), "sm_89"), ((10, 0), "sm_100"), ((12, 1), "sm_121")]
-)
+@pytest.mark.parametrize(("version", "arch"), [((9, 0), "sm_90a"), ((8, 9), "sm_89"), ((10, 0), "sm_100"), ((12, 1), "sm_121")])
 def test_architectures(version: tuple[int, int], arch: str) -> None:
     assert driver.arch_text(*version) == arch
 

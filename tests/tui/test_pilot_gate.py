@@ -75,6 +75,19 @@ def test_rejecting_carries_the_reason(folder: Path) -> None:
     assert by_engineer(folder) == [e.IdeaRejected("i2", "tried last [week]")]
 
 
+def test_after_a_decision_the_next_idea_is_highlighted_and_a_bouncing_key_decides_once(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await pilot.press("a", "a")
+        await until(pilot, lambda: by_engineer(folder) and app.screen.idea == "i3")  # type: ignore[attr-defined]
+        assert by_engineer(folder) == [e.IdeaSelected("i2")]
+        watch.pass_grace()
+        await pilot.press("a")
+        await until(pilot, lambda: len(by_engineer(folder)) == 2)
+
+    faces.steered(folder, act)
+    assert by_engineer(folder) == [e.IdeaSelected("i2"), e.IdeaSelected("i3")]
+
+
 def test_editing_changes_words_and_count(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("e")

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("tmux") is None or shutil.which("g++") is None, reason="needs tmux and g++"),
 ]
-SHOWN_WITHIN = 60.0
+SHOWN_WITHIN = 180.0
 
 
 class Terminal:
@@ -101,7 +101,7 @@ def wait_for(folder: Path, holds: object, what: str) -> SessionState:
         time.sleep(0.1)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path: Path) -> None:
     terminal.start()
     terminal.sees("softmax")
@@ -118,7 +118,7 @@ def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path
     terminal.keys("Enter")
     state = wait_for(folder, lambda s: any(i.status is IdeaStatus.REJECTED for i in s.ideas.values()), "nothing was rejected")
 
-    terminal.keys("Down", "e")
+    terminal.keys("e")
     terminal.sees("Edit i")
     terminal.type("Edited by hand: ")
     terminal.keys("C-s")

@@ -30,6 +30,8 @@ from tui.widgets.session_header import SessionHeader
 from tui.widgets.stage_strip import StageStrip
 
 GRACE_SECONDS = 0.5
+_BOUNCE_SECONDS = 0.25
+"""How long after a decision the next idea cannot be approved: a key that bounces decides once."""
 _OPEN = (IdeaStatus.PROPOSED, IdeaStatus.PARKED)
 
 
@@ -45,7 +47,9 @@ class GateScreen(SteeringScreen):
         """``idea``: the one to be shown first."""
         super().__init__(bridge, clock)
         self._wanted = idea
-        self._shown_at = clock()
+        self._frozen_until = clock() + GRACE_SECONDS
+        self._decided = ""
+        """The idea that was decided here last: the highlight goes on from it."""
         self._awaited: frozenset[str] = frozenset()
 
     @property
@@ -74,17 +78,18 @@ class GateScreen(SteeringScreen):
             return
         awaited = frozenset(idea.id for idea in queries.pending_ideas(state))
         if awaited - self._awaited:
-            self._shown_at = self.clock()
+            self._frozen_until = self.clock() + GRACE_SECONDS
         self._awaited = awaited
         for widget in (self.query_one(IdeaList), self.query_one(SessionHeader), self.query_one(StageStrip)):
             widget.state = state
+        self._go_on(state)
         self._describe()
 
     def look(self) -> None:
         header = self.query_one(SessionHeader)
         header.deadline, header.now = self.bridge.deadline, self.clock()
         self.query_one(StageStrip).progress = dict(self.bridge.words)
-        self.query_one("#question", Static).update(self._question())
+        self.say(self._question(), self.query_one("#question", Static))
 
     def _question(self) -> Content:
         waiting = len(self._awaited)
@@ -111,15 +116,31 @@ class GateScreen(SteeringScreen):
         return found
 
     def _too_soon(self) -> bool:
-        return self.clock() - self._shown_at < GRACE_SECONDS
+        return self.clock() < self._frozen_until
+
+    def _go_on(self, state: SessionState) -> None:
+        """After a decision made here, to the next idea that awaits one."""
+        decided = state.ideas.get(self._decided)
+        if decided is None or decided.status is IdeaStatus.PROPOSED:
+            return
+        listed = self.query_one(IdeaList)
+        waiting = [idea for idea in listed.ideas if idea in self._awaited]
+        if waiting and listed.highlighted == self._decided:
+            listed.highlighted = waiting[0]
+        self._decided = ""
+
+    async def _decide(self, command: c.SelectIdeas | c.RejectIdea | c.ParkIdea, idea: str, done: str = "") -> None:
+        self._decided = idea
+        if await self.submit(command, done):
+            self._frozen_until = self.clock() + _BOUNCE_SECONDS
+            self._leave_when_done()
 
     @on(IdeaList.Chosen)
     async def action_approve(self) -> None:
         """The highlighted idea is worth compute."""
         idea = self._undecided()
         if idea is not None and not self._too_soon():
-            await self.submit(c.SelectIdeas((idea.id,)))
-            self._leave_when_done()
+            await self._decide(c.SelectIdeas((idea.id,)), idea.id)
 
     async def action_approve_all(self) -> None:
         """All undecided ideas are worth compute."""
@@ -135,15 +156,13 @@ class GateScreen(SteeringScreen):
         words = "Why? The next question to the source of ideas carries it; empty is no reason."
         reason = await self.app.push_screen_wait(AskLine(f"Reject {idea.id}: {idea.text.title}", words, empty=True))
         if reason is not None:
-            await self.submit(c.RejectIdea(idea.id, reason))
-            self._leave_when_done()
+            await self._decide(c.RejectIdea(idea.id, reason), idea.id)
 
     async def action_park(self) -> None:
         """Not now."""
         idea = self._undecided()
         if idea is not None:
-            await self.submit(c.ParkIdea(idea.id), f"{idea.id} is parked: approve it here whenever you like.")
-            self._leave_when_done()
+            await self._decide(c.ParkIdea(idea.id), idea.id, f"{idea.id} is parked: approve it here whenever you like.")
 
     @work
     async def action_edit(self) -> None:

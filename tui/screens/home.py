@@ -66,12 +66,23 @@ class HomeScreen(Screen[None]):
 
         bridge: Bridge
 
-    def __init__(self, doors: Doors, clock: Callable[[], float], searching: Callable[[], Path | None]) -> None:
-        """``searching``: the folder of the session that this process is searching."""
+    def __init__(
+        self,
+        doors: Doors,
+        clock: Callable[[], float],
+        searching: Callable[[], Path | None],
+        *,
+        behind: bool = False,
+    ) -> None:
+        """``searching``: the folder of the session that this process is searching.
+
+        ``behind``: another screen is shown first, so the sessions are not read before the engineer comes here.
+        """
         super().__init__()
         self._doors = doors
         self._clock = clock
         self._searching = searching
+        self._behind = behind
         self._sessions: dict[str, store.SessionSummary] = {}
         self._seen = False
         """Whether the list has been read once: then the focus is the engineer's."""
@@ -109,7 +120,9 @@ class HomeScreen(Screen[None]):
         self.query_one("#problems").focus()
 
     def on_screen_resume(self) -> None:
-        self.action_refresh()
+        if not self._behind:
+            self.action_refresh()
+        self._behind = False
 
     @work(exclusive=True, group="summaries")
     async def action_refresh(self) -> None:

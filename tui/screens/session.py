@@ -19,7 +19,7 @@ from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.errors import JournalError
 from engine.domain.model import Author
-from engine.domain.state import Kernel, SessionState
+from engine.domain.state import Idea, Kernel, SessionState
 from tui import actions
 from tui.bridge import Bridge, Capability
 from tui.screens.compare import CompareScreen
@@ -60,6 +60,7 @@ class SessionScreen(TransportScreen):
         self._offered: frozenset[str] = frozenset()
         self._drawn: list[object] | None = None
         self._drawn_count = 0
+        self._waiting: tuple[Idea, ...] = ()
         seek, submit = bridge.can(Capability.SEEK), bridge.can(Capability.SUBMIT)
         self._note = "" if submit else "replay" if seek else "watching"
 
@@ -94,6 +95,7 @@ class SessionScreen(TransportScreen):
             return
         tree = self.query_one(KernelTree)
         follow = not tree.selected and bool(state.kernels)
+        self._waiting = queries.pending_ideas(state)
         tree.state = state
         self.query_one(DetailTabs).state = state
         self.query_one(SessionHeader).state = state
@@ -114,13 +116,14 @@ class SessionScreen(TransportScreen):
         words = dict(self.bridge.words)
         self.query_one(StageStrip).progress = words
         self.query_one(DetailTabs).progress = words
-        banner, said = self.query_one("#banner", Static), self._banner()
-        banner.display = bool(said.plain)
-        banner.update(said)
+        self.say(self._banner(), self.query_one("#banner", Static))
         self.look_at_transport()
         self._offer_gate()
 
     def _draw_story(self) -> None:
+        """Only while it is looked at: telling a long session's whole story takes a while."""
+        if self.query_one(ContentSwitcher).current != "story":
+            return
         log, entries = self.query_one(LogView), self.bridge.entries
         if entries is not self._drawn or len(entries) < self._drawn_count:
             log.show(tuple(entries))
@@ -131,7 +134,7 @@ class SessionScreen(TransportScreen):
     def _banner(self) -> Content:
         """The one thing that the engineer should know now."""
         state, bridge = self.bridge.state, self.bridge
-        waiting = queries.pending_ideas(state)
+        waiting = self._waiting
         if bridge.trouble:
             return Content.styled(f" {bridge.trouble}", "$text-error")
         if bridge.stopped:
@@ -152,7 +155,7 @@ class SessionScreen(TransportScreen):
         state = self.bridge.state
         if state.closed is not None or not state.mode.startswith("ask") or not self.bridge.can(Capability.SUBMIT):
             return
-        waiting = frozenset(i.id for i in queries.pending_ideas(state) if i.author != _ENGINEER)
+        waiting = frozenset(i.id for i in self._waiting if i.author != _ENGINEER)
         if waiting - self._offered and self.is_current:
             self._offered |= waiting
             self.action_gate()
@@ -293,6 +296,7 @@ class SessionScreen(TransportScreen):
         switcher = self.query_one(ContentSwitcher)
         place = _PANES.index(switcher.current or _PANES[0])
         switcher.current = _PANES[(place + 1) % len(_PANES)]
+        self._draw_story()
 
     def action_zoom(self) -> None:
         """The focused pane alone, or all again."""

@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from textual import work
+from textual.content import Content
 from textual.reactive import reactive
 from textual.screen import Screen
+from textual.widgets import Static
 
 from engine.domain import commands as c
 from engine.domain import queries
@@ -69,6 +71,12 @@ class BridgeScreen(Screen[None]):
                 return self.bridge.can(Capability.SEEK)
             case _:
                 return True
+
+    def say(self, words: Content, where: Static) -> None:
+        """Put words in a place, which is laid out anew only when they are other words; empty ones take no room."""
+        if where.content != words:
+            where.display = bool(words.plain)
+            where.update(words)
 
     async def attempt(self, asked: Awaitable[None], done: str = "") -> bool:
         """Whether it was accepted; a refusal is said in the rules' own words."""

@@ -1,0 +1,107 @@
+"""What the trial's tests stand on: a tiny problem, a runner without a judge, and a look for processes left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.domain.model import Operand, Problem, Role
+from engine.problem import catalog
+from engine.trial import lending
+from engine.trial.layout import plan_layout
+from engine.trial.sandbox import Host
+from engine.trial.seat import Seat
+from engine.trial.wire import Load
+
+TINY = Path(__file__).parent / "problems" / "scaled_softmax"
+
+WIDTH = 8
+OPERANDS = (Operand("x", Role.INPUT, (WIDTH,), "float32"), Operand("out", Role.OUTPUT, (WIDTH,), "float32"))
+
+
+def tiny() -> Problem:
+    """The softmax of a scaled matrix: 64 × 512, and two hold-out shapes."""
+    return catalog.find(str(TINY))
+
+
+@contextmanager
+def nothing_left_behind(folder: Path) -> Iterator[None]:
+    """Everything that is started within must be gone a moment after: known by a mark that travels in ``PYTHONPATH``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(folder)]))
+        yield
+    deadline = time.monotonic() + 10
+    while (left := marked(str(folder))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left, f"left behind: {left}"
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Living processes but this one with ``mark`` in their environment: process id → command."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            dead = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+            if not dead and mark.encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+    return found
+
+
+class Bay:
+    """One runner with two lent tensors, ``x`` and ``out``, and nobody who judges what it does."""
+
+    def __init__(self, host: Host, seconds: float = 20.0) -> None:
+        self.layout = plan_layout(OPERANDS, 1)
+        self.inputs = lending.SharedArena(self.layout.input_bytes, writable=False)
+        self.outputs = lending.SharedArena(self.layout.output_bytes, writable=True)
+        self.seat = Seat(host, seconds=seconds)
+
+    @property
+    def x(self) -> torch.Tensor:
+        return self.inputs.tensor(self.layout.slots[0][0])
+
+    @property
+    def out(self) -> torch.Tensor:
+        return self.outputs.tensor(self.layout.slots[0][1])
+
+    def load(self, source: str) -> Bay:
+        """Load a module's text and wait for it."""
+        (inputs, input_fds), (outputs, output_fds) = self.inputs.loan(), self.outputs.loan()
+        load = Load(
+            contract="module", device="cpu", slots=self.layout.slots, inputs=inputs, outputs=outputs, threads=1,
+            scalars=([], {}, [["tensor"]]), source=source,
+        )  # fmt: skip
+        self.seat.load(load, [*input_fds, *output_fds])
+        self.seat.wait_ready(60)
+        return self
+
+    def call(self) -> list[float]:
+        """One call: what is in ``out`` afterwards."""
+        self.seat.call(0)
+        return self.values()
+
+    def values(self) -> list[float]:
+        found: list[float] = self.out.tolist()
+        return found
+
+    def close(self) -> None:
+        self.seat.close()
+        self.inputs.close()
+        self.outputs.close()
+
+
+def module(*lines: str, before: Sequence[str] = ()) -> str:
+    """A ``ModelNew`` with these lines as its forward, which has ``x`` and must return a tensor of eight."""
+    body = "\n".join(f"        {line}" for line in lines)
+    imports = ["import glob, json, os, signal, socket, sys, threading, time", "import torch", *before]
+    return "\n".join([*imports, "class ModelNew(torch.nn.Module):", "    def forward(self, x):", body, ""])

@@ -1,0 +1,88 @@
+"""Whether the judge's clock bears out what a runner claims, on made-up timings."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from engine.trial.interference import Interference
+from engine.trial.pairing import KERNEL, NULL, PairTimes, corroborated
+from engine.trial.seat import Timing
+
+PATH_US = 150.0
+"""What a call costs beside the kernel."""
+
+
+def pair(
+    claim: Callable[[int], float], hidden: Callable[[int], float], jitter: float, samples: int = 30, seed: int = 1
+) -> PairTimes:
+    chance = random.Random(seed)
+
+    def around() -> float:
+        return PATH_US + chance.expovariate(1 / jitter)
+
+    kernel = [Timing(claim(i), claim(i) + hidden(i) + around(), 0.0) for i in range(samples)]
+    null = [Timing(1.0, 1.0 + around(), 0.0) for _ in range(samples)]
+    return PairTimes({KERNEL: kernel, NULL: null})
+
+
+@pytest.mark.parametrize("claimed", [5.0, 100.0, 5000.0])
+@pytest.mark.parametrize("jitter", [5.0, 40.0, 300.0])
+def test_an_honest_clock_is_borne_out(claimed: float, jitter: float) -> None:
+    for seed in range(20):
+        assert corroborated([pair(lambda _: claimed, lambda _: 0.0, jitter, seed=seed)])
+
+
+@pytest.mark.parametrize(
+    ("claimed", "hidden"),
+    [(1.0, 1000.0), (1.0, 300.0), (500.0, 500.0), (5000.0, 2000.0), (100_000.0, 30_000.0)],
+)
+def test_hidden_time_shows(claimed: float, hidden: float) -> None:
+    for seed in range(20):
+        assert not corroborated([pair(lambda _: claimed, lambda _: hidden, 30.0, seed=seed)])
+
+
+def test_time_hidden_in_most_calls_shows_and_a_rare_stall_does_not() -> None:
+    assert not corroborated([pair(lambda _: 10.0, lambda i: 2000.0 * (i % 10 < 6), 20.0)])
+    assert corroborated([pair(lambda _: 10.0, lambda i: 2000.0 * (i % 10 == 0), 20.0)])
+
+
+def test_one_honest_process_does_not_cover_for_two_others() -> None:
+    honest = pair(lambda _: 1000.0, lambda _: 0.0, 20.0, seed=1)
+    forged = [pair(lambda _: 10.0, lambda _: 990.0, 20.0, seed=s) for s in (2, 3)]
+    assert not corroborated([honest, *forged])
+
+
+class Counters:
+    """Stands for the kernel's counters: microseconds lost so far, by steps."""
+
+    def __init__(self, *readings: float) -> None:
+        self.readings = list(readings)
+
+    def __call__(self) -> float:
+        return self.readings.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("lost", "wall", "disturbed"), [(0.0, 1000.0, False), (29.0, 1000.0, False), (31.0, 1000.0, True), (1.0, 10.0, True)]
+)
+def test_a_call_that_lost_more_than_a_sliver_is_disturbed(
+    monkeypatch: pytest.MonkeyPatch, lost: float, wall: float, disturbed: bool
+) -> None:
+    monkeypatch.setattr("engine.trial.interference._lost", Counters(7.0, 100.0, 100.0 + lost))
+    watching = Interference("cpu")
+    watching.begin()
+    assert watching.disturbed(wall) is disturbed
+
+
+def test_on_a_gpu_and_where_nothing_can_be_read_nothing_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.trial.interference._lost", Counters(0.0, 1e9))
+    on_gpu = Interference("cuda:0")
+    on_gpu.begin()
+    assert not on_gpu.disturbed(1.0)
+    monkeypatch.setattr("engine.trial.interference._lost", lambda: None)
+    blind = Interference("cpu")
+    blind.begin()
+    assert not blind.disturbed(1.0)

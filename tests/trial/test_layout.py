@@ -1,0 +1,56 @@
+"""Lent memory: nothing overlaps, and everything has a guard on both sides."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.domain.model import Operand, Role
+from engine.trial.layout import ALIGNMENT, DTYPE_BYTES, GUARD, nbytes, plan_layout
+from engine.trial.rig import _gaps
+
+OPERANDS = st.lists(
+    st.builds(
+        Operand,
+        st.just("x"),
+        st.sampled_from(Role),
+        st.lists(st.integers(0, 40), max_size=4).map(tuple),
+        st.sampled_from(sorted(DTYPE_BYTES)),
+    ),
+    min_size=1,
+    max_size=6,
+).map(tuple)
+
+
+@given(OPERANDS, st.integers(1, 8))
+def test_operands_lie_apart_aligned_and_inside(operands: tuple[Operand, ...], slots: int) -> None:
+    layout = plan_layout(operands, slots)
+    assert len(layout.slots) == slots
+    for written, size in ((False, layout.input_bytes), (True, layout.output_bytes)):
+        places = [s for row in layout.slots for s in row if (s.role == "output") is written]
+        end = 0
+        for place in sorted(places, key=lambda s: s.offset):
+            assert place.offset % ALIGNMENT == 0
+            assert place.offset - end >= GUARD
+            end = place.offset + place.nbytes + GUARD
+        assert end <= size
+
+
+@given(OPERANDS, st.integers(1, 3))
+def test_a_slot_says_what_the_operand_is(operands: tuple[Operand, ...], slots: int) -> None:
+    for row in plan_layout(operands, slots).slots:
+        assert [(s.shape, s.dtype, s.role, s.nbytes) for s in row] == [
+            (o.shape, o.dtype, o.role.value, nbytes(o)) for o in operands
+        ]
+
+
+@given(OPERANDS, st.integers(1, 4))
+def test_every_byte_of_the_output_arena_is_an_output_or_watched(operands: tuple[Operand, ...], slots: int) -> None:
+    layout = plan_layout(operands, slots)
+    outputs = [(s.offset, s.offset + s.nbytes) for row in layout.slots for s in row if s.role == "output"]
+    pieces = sorted([*outputs, *_gaps(layout)])
+    assert pieces[0][0] == 0
+    assert pieces[-1][1] == layout.output_bytes
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(pieces))

@@ -1,0 +1,103 @@
+"""The shape of a call's arguments, as it travels to a module: what goes in comes out, tensors in their places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.trial.launchers import OutputError, checked_output
+from engine.trial.modules import _filled, flattened, template_of
+from engine.trial.wire import Slot
+
+PLAIN = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(max_size=5)
+TENSORS = st.integers(0, 3).map(lambda n: torch.full((n,), float(n)))
+ARGUMENTS = st.lists(
+    st.recursive(
+        PLAIN | TENSORS,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.lists(inner, max_size=3).map(tuple)
+            | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        ),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+def leaves(value: Any) -> list[torch.Tensor]:
+    match value:
+        case torch.Tensor():
+            return [value]
+        case dict():
+            return [leaf for item in value.values() for leaf in leaves(item)]
+        case list() | tuple():
+            return [leaf for item in value for leaf in leaves(item)]
+    return []
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one is other
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
+    return type(one) is type(other) and one == other
+
+
+@given(ARGUMENTS)
+def test_arguments_survive_the_journey(arguments: list[Any]) -> None:
+    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(template_of(arguments)))
+    assert same(_filled(travelled, leaves(arguments)), arguments)
+
+
+@pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", torch.float32])
+def test_what_cannot_travel_is_refused_by_its_type(bad: object) -> None:
+    with pytest.raises(TypeError, match=type(bad).__name__):
+        template_of([[bad]])
+
+
+def test_results_are_flattened_in_order() -> None:
+    a, b, c, d = (torch.full((1,), float(i)) for i in range(4))
+    assert flattened({"first": a, "rest": [b, (c, {"last": d})]}) == [a, b, c, d]
+    assert flattened(a) == [a]
+    assert flattened(3) == [3]
+
+
+OUT = Slot("out", "output", (2, 3), "float32", 0, 24)
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (None, "a NoneType"),
+        ([1.0] * 6, "a list"),
+        (torch.zeros(2, 3).as_subclass(Subclass), "a Subclass"),
+        (torch.zeros(2, 3, device="meta"), "on meta"),
+        (torch.zeros(3, 2), "has shape"),
+        (torch.zeros(6), "has shape"),
+        (torch.zeros(2, 3, 1), "has shape"),
+        (torch.zeros(2, 3).double(), "is torch.float64"),
+        (torch.zeros(2, 3).to_sparse(), "not dense"),
+    ],
+)
+def test_only_a_plain_tensor_of_the_agreed_kind_is_an_output(value: object, why: str) -> None:
+    with pytest.raises(OutputError, match=why):
+        checked_output(value, OUT, "cpu")
+
+
+@pytest.mark.parametrize("value", [torch.ones(2, 3), torch.nn.Parameter(torch.ones(2, 3)), torch.ones(3, 2).t()])
+def test_views_and_parameters_are_plain_enough(value: torch.Tensor) -> None:
+    found = checked_output(value, OUT, "cpu")
+    assert type(found) is torch.Tensor
+    assert not found.requires_grad

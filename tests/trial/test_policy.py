@@ -1,0 +1,103 @@
+"""Which policy says what, and which problems a policy can judge at all."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import PrecisionClass, Workload
+from engine.domain.preparation import ClassErrors
+from engine.problem import catalog
+from engine.problem.reference import Reference
+from engine.trial.calibration import Calibration, calibrate, make_gate, try_nulls
+from engine.trial.distributions import OWN
+from engine.trial.policy import POLICIES, make_policy
+
+CLASSES = {OWN: {"fp32": ClassErrors(1e-7, 1e-7), "tf32": ClassErrors(3e-4, 3e-4), "half": ClassErrors(3e-3, 3e-3)}}
+
+
+def softmax(width: int, tolerance: str) -> tuple[Reference, Calibration]:
+    reference = Reference(catalog.find("softmax"), Workload("tiny", {"batch_size": 4, "dim": width}))
+    return reference, calibrate(reference, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "width", "verifiable"),
+    [
+        ("class", 512, True),
+        ("class", 16384, True),
+        ("class:half", 512, True),
+        ("crfm", 512, False),  # every output is below 1e-2, so zeros are near enough
+        ("crfm", 16384, False),
+        ("kernelbench", 512, True),
+        ("kernelbench", 16384, False),  # 6e-5 is near enough to zero at 1e-4
+    ],
+)
+def test_a_gate_that_a_model_of_nothing_passes_is_not_verifiable(tolerance: str, width: int, verifiable: bool) -> None:
+    reference, calibration = softmax(width, tolerance)
+    gate = make_gate(reference, calibration)
+    assert gate.verifiable is verifiable
+    assert {n.name for n in gate.nulls} >= {"zeros", "constant", "other input's output", "one tile unwritten"}
+    if not verifiable:
+        assert "zeros" in {n.name for n in gate.nulls if n.passed}
+
+
+@pytest.mark.parametrize("text", POLICIES)
+def test_every_policy_names_itself_and_takes_the_exact_answer(text: str) -> None:
+    policy = make_policy(text, PrecisionClass.TF32, CLASSES, torch.float32)
+    assert policy.name.startswith(text)
+    exact = torch.randn(50, dtype=torch.float64)
+    ruling = policy.rule([exact.float()], [exact], ["out"], OWN)
+    assert ruling.passed
+    assert policy.label(ruling.errors, OWN) is PrecisionClass.FP32
+
+
+@pytest.mark.parametrize("text", POLICIES)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+def test_no_policy_takes_one_element_that_is_far_off(text: str, bad: float) -> None:
+    policy = make_policy(text, PrecisionClass.HALF, CLASSES, torch.float32)
+    exact = torch.randn(50, dtype=torch.float64)
+    output = exact.float()
+    output[17] = bad
+    assert not policy.rule([output], [exact], ["out"], OWN).passed
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "just", "over"),
+    [
+        ("crfm", torch.float32, 0.99e-2, 1.02e-2),
+        ("kernelbench", torch.float32, 0.99e-4, 1.02e-4),
+        ("kernelbench", torch.float16, 0.99e-2, 1.3e-2),
+    ],
+)
+def test_allclose_means_allclose(text: str, dtype: torch.dtype, just: float, over: float) -> None:
+    policy = make_policy(text, PrecisionClass.FP32, CLASSES, dtype)
+    expected = torch.zeros(8, dtype=dtype)
+    for error, passed in ((just, True), (over, False)):
+        output = expected.clone()
+        output[3] = error
+        assert policy.rule([output], [expected], ["out"], OWN).passed is passed
+        assert torch.allclose(output, expected, rtol=policy.limit(OWN).rel_fro and 0, atol=policy.tolerance) is passed
+
+
+@pytest.mark.parametrize("text", ["", "classy", "class:bf16", "class:", "crfm:1", "1e-2"])
+def test_an_unknown_policy_is_refused_with_the_list(text: str) -> None:
+    with pytest.raises(ProblemError, match=r"use one of class, .*kernelbench"):
+        make_policy(text, PrecisionClass.FP32, CLASSES, torch.float32)
+
+
+def test_a_looser_class_is_asked_for_by_name() -> None:
+    _, strict = softmax(512, "class")
+    _, loose = softmax(512, "class:half")
+    assert strict.policy.limit(OWN).rel_fro < 1e-4 < loose.policy.limit(OWN).rel_fro
+
+
+def test_eager_passes_every_policy_that_is_against_eager() -> None:
+    for tolerance in ("crfm", "kernelbench"):
+        reference, calibration = softmax(64, tolerance)
+        assert calibration.policy.against_eager
+        assert calibration.distributions == (OWN,)
+        assert not next(n for n in try_nulls(reference, calibration) if n.name == "input echo").passed

@@ -1,0 +1,149 @@
+"""The gate's arithmetic: what counts as an error, and what no tolerance excuses."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from engine.domain.model import PrecisionClass
+from engine.domain.preparation import ClassErrors
+from engine.trial.tolerance import NO_ERROR, Errors, class_of, compare, limit_of, within
+
+SEEDS = st.integers(0, 2**32)
+EVERYTHING = ClassErrors(math.inf, math.inf)
+
+
+def normal(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def errors(output: torch.Tensor, expected: torch.Tensor) -> Errors:
+    return compare([output], [expected], ["out"])
+
+
+@given(SEEDS)
+def test_the_exact_answer_has_no_error(seed: int) -> None:
+    expected = normal(seed, 5, 7)
+    assert errors(expected.clone(), expected) == NO_ERROR
+
+
+@given(SEEDS, st.floats(-1e3, 1e3), st.integers(-20, 20))
+def test_errors_are_centred_and_scale_free(seed: int, shift: float, power: int) -> None:
+    expected = normal(seed, 40)
+    output = expected + 1e-3 * normal(seed + 1, 40)
+    plain = errors(output, expected)
+    moved = errors((output + shift) * 2.0**power, (expected + shift) * 2.0**power)
+    assert moved.rel_fro == pytest.approx(plain.rel_fro, rel=1e-6)
+
+
+def test_half_precision_of_an_almost_constant_output_shows() -> None:
+    expected = 1000 + normal(1, 1000)
+    rounded = expected.to(torch.bfloat16).double()
+    plain = float((rounded - expected).norm() / expected.norm())
+    assert plain < 5e-3 < 0.5 < errors(rounded, expected).rel_fro
+
+
+@given(SEEDS, st.integers(0, 9999), st.floats(0.5, 1e6))
+def test_one_wrong_element_cannot_hide_among_ten_thousand(seed: int, place: int, by: float) -> None:
+    expected = normal(seed, 10_000)
+    output = expected.clone()
+    output[place] += by * (1 + abs(expected[place]))
+    found = errors(output, expected)
+    assert found.max_scaled >= 0.45 * by / 2
+    assert not within(found, ClassErrors(1.0, 0.1))
+
+
+@given(SEEDS, st.integers(0, 19), st.sampled_from([math.nan, math.inf, -math.inf]), st.sampled_from(["float32", "float16"]))
+def test_what_is_not_finite_never_passes(seed: int, place: int, bad: float, dtype: str) -> None:
+    expected = normal(seed, 20)
+    output = expected.to(getattr(torch, dtype))
+    output[place] = bad
+    found = errors(output, expected)
+    assert "is not finite" in found.flaw
+    assert not within(found, EVERYTHING)
+
+
+@given(SEEDS, st.integers(0, 19), st.floats(-10, 10))
+def test_a_number_does_not_stand_for_nan_or_infinity(seed: int, place: int, value: float) -> None:
+    expected = normal(seed, 20)
+    expected[place] = math.inf if seed % 2 else math.nan
+    output = expected.clone()
+    output[place] = value
+    assert not within(errors(output, expected), EVERYTHING)
+    output[place] = expected[place]
+    assert errors(output, expected) == NO_ERROR
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(math.inf, -math.inf), (math.nan, math.inf), (-math.inf, math.nan)])
+def test_infinities_and_nans_are_told_apart(mine: float, theirs: float) -> None:
+    assert errors(torch.tensor([1.0, mine]), torch.tensor([1.0, theirs], dtype=torch.float64)).flaw
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=30), st.integers(0, 29), st.integers(1, 5))
+def test_integers_are_exact(values: list[int], place: int, by: int) -> None:
+    expected = torch.tensor(values, dtype=torch.int32)
+    assert errors(expected.clone(), expected) == NO_ERROR
+    place %= len(values)
+    assume(values[place] + by < 2**31)
+    output = expected.clone()
+    output[place] += by
+    assert errors(output, expected).flaw.startswith("out: 1 of ")
+
+
+@pytest.mark.parametrize("byte", [0xFF, 0x5B, 2])
+def test_a_boolean_is_one_or_zero_and_no_leftover_poison(byte: int) -> None:
+    expected = torch.ones(4, dtype=torch.bool)
+    unwritten = torch.full((4,), byte, dtype=torch.uint8).view(torch.bool)
+    assert "4 of 4 elements differ" in errors(unwritten, expected).flaw
+    assert errors(expected.clone(), expected) == NO_ERROR
+
+
+def test_complex_numbers_are_judged_by_both_parts() -> None:
+    expected = torch.complex(normal(1, 9), normal(2, 9))
+    assert errors(expected.to(torch.complex64), expected).rel_fro < 1e-6
+    assert errors(expected.conj().resolve_conj(), expected).rel_fro > 0.5
+
+
+def test_nothing_to_compare_is_no_error() -> None:
+    assert errors(torch.empty(0, 3), torch.empty(0, 3, dtype=torch.float64)) == NO_ERROR
+
+
+def test_the_worst_output_counts() -> None:
+    expected = [normal(1, 9), normal(2, 9)]
+    outputs = [expected[0].clone(), expected[1] + 1]
+    assert compare(outputs, expected, ["out0", "out1"]) == errors(outputs[1], expected[1])
+    outputs[0][3] = math.nan
+    assert compare(outputs, expected, ["out0", "out1"]).flaw.startswith("out0")
+
+
+CLASSES = {"fp32": ClassErrors(1e-7, 2e-7), "tf32": ClassErrors(3e-4, 1e-3), "half": ClassErrors(3e-3, 1e-2)}
+
+
+def test_a_class_allows_a_factor_of_what_it_errs_itself_and_never_less_than_a_stricter_one() -> None:
+    assert limit_of(PrecisionClass.FP32, CLASSES, torch.float32).rel_fro == pytest.approx(1e-6)
+    assert limit_of(PrecisionClass.TF32, CLASSES, torch.float32) == ClassErrors(pytest.approx(9e-4), pytest.approx(3e-3))
+    loose_fp32 = {**CLASSES, "fp32": ClassErrors(1e-2, 1e-2)}
+    assert limit_of(PrecisionClass.TF32, loose_fp32, torch.float32).rel_fro == pytest.approx(1e-1)
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 2**-21), (torch.float16, 2**-10), (torch.bfloat16, 2**-7)])
+def test_a_reference_that_happens_to_be_exact_demands_no_exactness(dtype: torch.dtype, least: float) -> None:
+    exact = {"fp32": ClassErrors(0.0, 0.0), "half": ClassErrors(0.0, 0.0)}
+    assert limit_of(PrecisionClass.FP32, exact, dtype) == ClassErrors(least, least)
+
+
+@pytest.mark.parametrize(
+    ("rel_fro", "found"),
+    [(5e-7, PrecisionClass.FP32), (5e-4, PrecisionClass.TF32), (5e-3, PrecisionClass.HALF), (0.5, PrecisionClass.NONE)],
+)
+def test_an_error_is_labelled_by_the_strictest_class_that_holds_it(rel_fro: float, found: PrecisionClass) -> None:
+    assert class_of(Errors(rel_fro, rel_fro, rel_fro), CLASSES, torch.float32) is found
+
+
+def test_nan_errors_are_within_nothing() -> None:
+    assert not within(Errors(math.nan, 0.0, 0.0), EVERYTHING)
+    assert not within(Errors(0.0, math.nan, 0.0), EVERYTHING)
