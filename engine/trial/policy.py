@@ -15,6 +15,7 @@ import torch
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
+from engine.trial.distributions import OWN
 from engine.trial.tolerance import FACTORS, Errors, class_of, compare, limit_of, within
 
 POLICIES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
@@ -55,7 +56,19 @@ class ClassPolicy:
         self, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str], distribution: str
     ) -> Ruling:
         errors = compare(outputs, expected, names)
-        return Ruling(errors, within(errors, self.limit(distribution)))
+        limit = self.limit(distribution)
+        if not within(errors, limit) and distribution != OWN:
+            limit = self._no_less_than_rounding(limit, outputs, expected, names)
+        return Ruling(errors, within(errors, limit))
+
+    def _no_less_than_rounding(
+        self, limit: ClassErrors, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str]
+    ) -> ClassErrors:
+        """How little bent inputs leave of an output's spread differs from case to case: never is more demanded than a few times
+        what rounding the exact answer to the output's type costs in this one."""
+        rounded = compare([e.to(o.dtype) for o, e in zip(outputs, expected, strict=True)], expected, names)
+        factor = FACTORS[PrecisionClass.HALF]
+        return ClassErrors(max(limit.rel_fro, factor * rounded.rel_fro), max(limit.max_scaled, factor * rounded.max_scaled))
 
     def label(self, errors: Errors, distribution: str) -> PrecisionClass:
         if not self.dtype.is_floating_point:

@@ -108,7 +108,8 @@ def _confined(command: Sequence[str], device: str) -> list[str]:
         for pattern in _NVIDIA:
             for node in glob.glob(pattern):
                 argv += ["--dev-bind", node, node]
-    return [*argv, "--chdir", "/tmp", "--", *command]
+    # What bubblewrap made for the mounts to lie on is in memory too, and nobody's to write.
+    return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--", *command]
 
 
 _STEADY = {

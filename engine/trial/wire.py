@@ -236,7 +236,7 @@ class Channel:
         fds, self._fds = self._fds, []
         try:
             return msgspec.msgpack.decode(body, type=kind), fds
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ChannelGarbled(str(error)) from error
 
     def _fill(self, deadline: float | None) -> None:

@@ -1,4 +1,4 @@
-"""The gate of every problem that ships, at sizes that take no time: it refuses what computes nothing and takes what is right."""
+"""The gate of every problem that ships, at sizes that take no time: what computes nothing is refused, what is right is not."""
 
 from __future__ import annotations
 

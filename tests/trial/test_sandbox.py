@@ -1,0 +1,309 @@
+"""What a runner can see and reach, and what is left of it afterwards: with bubblewrap, and with limits alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trial.ground import WIDTH, Bay, marked, module
+
+import engine
+from engine.domain.model import FailureKind
+from engine.trial.sandbox import Host, bubblewrap_reason
+from engine.trial.seat import TrialFailed
+
+
+def confined() -> bool:
+    return bubblewrap_reason() is None
+
+
+@pytest.fixture(scope="module", params=["bubblewrap", "limits"])
+def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    """A host with a key in our environment, that it must not have in its own."""
+    if request.param == "bubblewrap" and not confined():
+        pytest.skip(str(bubblewrap_reason()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "sk-not-for-strangers")
+        patch.setenv("GEMINI_API_KEY", "nor-this-one")
+        found = Host("cpu", 2, confined=request.param == "bubblewrap")
+        found.start()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def mark() -> str:
+    """What is in the environment of every process that these tests start."""
+    return next(p for p in os.environ["PYTHONPATH"].split(os.pathsep) if "mark" in p)
+
+
+@pytest.fixture
+def bay(host: Host) -> Iterator[Bay]:
+    found = Bay(host)
+    yield found
+    found.close()
+
+
+def told(bay: Bay, expression: str) -> Any:
+    """The value of a Python expression in a runner, by way of the error that it dies of."""
+    with pytest.raises(TrialFailed) as caught:
+        bay.load(module(f"raise ValueError(json.dumps({expression}))")).call()
+    return json.loads(caught.value.failure.reason.partition("ValueError: ")[2])
+
+
+def test_a_runner_computes_what_it_is_given(bay: Bay) -> None:
+    bay.x.fill_(3.0)
+    assert bay.load(module("return x * 2")).call() == [6.0] * WIDTH
+    bay.x.fill_(4.0)
+    assert bay.call() == [8.0] * WIDTH
+
+
+def test_no_key_of_ours_is_in_its_environment_or_its_host_s(bay: Bay) -> None:
+    seen = told(bay, "sorted(n for n in os.environ if 'KEY' in n or 'TOKEN' in n or 'SECRET' in n)")
+    assert seen == []
+
+
+def test_the_host_cannot_be_read_by_what_it_holds(host: Host, bay: Bay) -> None:
+    def tried(mode: str) -> str:
+        return f"(lambda: [open('/proc/%d/mem' % os.getppid(), {mode!r}), 'open'][1])()"
+
+    if os.getuid() == 0 and not host.confined:
+        pytest.skip("nothing is hidden from the superuser without a sandbox")
+    with pytest.raises(TrialFailed, match="PermissionError"):
+        bay.load(module(f"raise ValueError({tried('r+b')})")).call()
+
+
+class TestConfined:
+    """Only where bubblewrap works."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def host(cls) -> Iterator[Host]:
+        if not confined():
+            pytest.skip(str(bubblewrap_reason()))
+        found = Host("cpu", 2, confined=True)
+        yield found
+        found.close()
+
+    @pytest.mark.parametrize(
+        "place",
+        [
+            str(Path.home()),
+            str(Path(engine.__file__).parents[1] / "problems"),
+            str(Path(engine.__file__).parents[1] / "tests"),
+            "/etc/shadow",
+            "/var",
+            "/root",
+        ],
+    )
+    def test_nothing_of_the_user_s_is_there(self, bay: Bay, place: str) -> None:
+        assert Path(place).exists() or place in ("/root",)
+        readable = f"os.path.isfile({place!r}) or (os.path.isdir({place!r}) and os.listdir({place!r}))"
+        seen = told(bay, readable)
+        assert not seen or not set(seen) & {p.name for p in Path(place).iterdir() if p.is_file()}
+
+    def test_there_is_no_network(self, bay: Bay) -> None:
+        assert told(bay, "[n for _, n in socket.if_nameindex()]") in ([], ["lo"])
+
+    def test_a_service_on_this_machine_cannot_be_reached(self, bay: Bay) -> None:
+        import socket
+
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            socket.create_connection(("127.0.0.1", port), 5).close()
+            with pytest.raises(TrialFailed) as caught:
+                bay.load(module(f"socket.create_connection(('127.0.0.1', {port}), 2)")).call()
+        assert "Error" in caught.value.failure.reason
+
+    @pytest.mark.parametrize(
+        "place", ["/new", "/usr/new", "/etc/new", "/dev/new", os.path.join(os.path.dirname(engine.__file__), "new.py")]
+    )
+    def test_nothing_but_the_private_folders_can_be_written(self, bay: Bay, place: str) -> None:
+        with pytest.raises(TrialFailed) as caught:
+            bay.load(module(f"open({place!r}, 'w')")).call()
+        assert "Error" in caught.value.failure.reason
+        assert not os.path.exists(place)
+
+    def test_other_processes_cannot_be_seen(self, bay: Bay) -> None:
+        assert told(bay, f"os.path.exists('/proc/{os.getpid()}/stat') and {os.getpid()} > 1000") is False
+
+    def test_the_host_cannot_be_killed_stopped_or_interrupted(self, host: Host, bay: Bay) -> None:
+        lines = [f"os.kill(os.getppid(), signal.{name})" for name in ("SIGSTOP", "SIGINT", "SIGTERM", "SIGKILL")]
+        bay.x.fill_(1.0)
+        assert bay.load(module(*lines, "time.sleep(0.05)", "return x")).call() == [1.0] * WIDTH
+        assert host._process is not None
+        assert host._process.poll() is None
+
+    def test_what_one_runner_wrote_is_gone_before_the_next(self, host: Host) -> None:
+        write = (
+            "for folder in ('/tmp', '/dev/shm'):",
+            "    os.makedirs(folder + '/deep/er', exist_ok=True)",
+            "    open(folder + '/deep/er/file', 'w').write('left')",
+            "    os.symlink('/', folder + '/link')",
+            "    os.chmod(folder + '/deep/er', 0)",
+            "    os.chmod(folder + '/deep', 0)",
+            "return x",
+        )
+        first = Bay(host)
+        first.load(module(*write)).call()
+        first.close()
+        second = Bay(host)
+        assert told(second, "os.listdir('/tmp') + os.listdir('/dev/shm')") == []
+        second.close()
+
+    def test_private_folders_end_somewhere(self, host: Host) -> None:
+        bay = Bay(host)
+        size = told(bay, "[os.statvfs(p).f_blocks * os.statvfs(p).f_frsize for p in ('/tmp', '/dev/shm')]")
+        bay.close()
+        assert max(size) <= 2 << 30
+
+
+LEFT = {
+    "a daemon in a session of its own": ("if os.fork() == 0:", "    os.setsid()", "    time.sleep(600)"),
+    "one that ignores what can be ignored": (
+        "if os.fork() == 0:",
+        "    [signal.signal(n, signal.SIG_IGN) for n in range(1, 65) if n not in (9, 19, 32, 33)]",
+        "    time.sleep(600)",
+    ),
+    "a grandchild whose parent has gone": (
+        "if os.fork() == 0:",
+        "    os.setsid()",
+        "    if os.fork() == 0:",
+        "        time.sleep(600)",
+        "    os._exit(0)",
+    ),
+    "thirty at once": ("for _ in range(30):", "    if os.fork() == 0:", "        time.sleep(600)"),
+}
+
+
+@pytest.mark.parametrize("lines", LEFT.values(), ids=list(LEFT))
+def test_whatever_a_runner_leaves_behind_is_killed(host: Host, lines: tuple[str, ...], mark: str) -> None:
+    bay = Bay(host)
+    already = set(marked(mark))
+    bay.load(module(*lines, "return x")).call()
+    left = set(marked(mark)) - already
+    assert len(left) >= (30 if "range(30)" in lines[0] else 1)
+    bay.close()
+    deadline = time.monotonic() + 5
+    while left & set(marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left & set(marked(mark))
+    again = Bay(host)
+    again.x.fill_(1.0)
+    assert again.load(module("return x")).call() == [1.0] * WIDTH
+    again.close()
+
+
+def test_what_left_its_group_is_counted(host: Host) -> None:
+    bay = Bay(host)
+    bay.load(module("if os.fork() == 0:", "    os.setsid()", "    time.sleep(600)", "time.sleep(0.2)", "return x")).call()
+    runner = bay.seat._runner
+    assert runner is not None
+    ended = host.reap(runner)
+    bay.seat._runner = None
+    bay.close()
+    assert ended.left == 1
+
+
+def test_another_runner_s_helpers_are_left_alone(host: Host) -> None:
+    """Processes that a module starts while it is made must outlive the runner beside it."""
+    pipe = ("r, w = os.pipe()", "pid = os.fork()", "if pid == 0:", "    time.sleep(600)")
+    stays, goes = Bay(host), Bay(host)
+    stays.load(module("return x if os.waitpid(pid, os.WNOHANG) == (0, 0) else x * 0", before=pipe))
+    goes.load(module("return x", before=pipe))
+    goes.close()
+    stays.x.fill_(2.0)
+    assert stays.call() == [2.0] * WIDTH
+    stays.close()
+
+
+def test_a_frozen_runner_does_nothing(bay: Bay) -> None:
+    """A thread that counts in lent memory goes on in a call and in nothing but a call."""
+    before = (
+        "import ctypes",
+        "def count(out):",
+        "    n = 0.0",
+        "    while True:",
+        "        n += 1.0",
+        "        out[0] = n",
+        "        time.sleep(0)",
+        "import engine.trial.lending as lending",
+        "arena = None",
+        "for frame in iter(lambda f=[sys._getframe()]: f.__setitem__(0, f[0].f_back) or f[0], None):",
+        "    arena = frame.f_locals.get('loan', arena)",
+        "(out,) = arena.tensors(0, __import__('engine.domain.model').domain.model.Role.OUTPUT)",
+        "threading.Thread(target=count, args=(out,), daemon=True).start()",
+    )
+    bay.load(module("time.sleep(0.05)", "return x", before=before))
+    time.sleep(0.02)
+    still = bay.values()[0]
+    time.sleep(0.1)
+    assert bay.values()[0] == still
+    bay.seat.thaw()
+    deadline = time.monotonic() + 10
+    while bay.values()[0] == still and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert bay.values()[0] != still
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "reason"),
+    [
+        (("while True:", "    pass"), FailureKind.TIMED_OUT, "no answer within 0.7 s while it ran; it was killed"),
+        (("os.kill(os.getpid(), signal.SIGSTOP)", "return x"), FailureKind.TIMED_OUT, "no answer within"),
+        (("os._exit(0)",), FailureKind.CRASHED, "its process ended while it ran"),
+        (("os.abort()",), FailureKind.CRASHED, "died of aborted (6) while it ran"),
+        (("raise ValueError('of its own')",), FailureKind.CRASHED, "ValueError: of its own"),
+        (("raise SystemExit(0)",), FailureKind.CRASHED, "SystemExit: 0"),
+        (("x[0] = 9", "return x.clone()"), FailureKind.REJECTED, "changed its input x"),
+        (("return x[:3]",), FailureKind.MISMATCH, "has shape (3,) instead of (8,)"),
+    ],
+)
+def test_a_call_that_goes_wrong_is_a_failure_by_its_name(
+    host: Host, lines: tuple[str, ...], kind: FailureKind, reason: str
+) -> None:
+    bay = Bay(host, seconds=0.7 if kind is FailureKind.TIMED_OUT else 20)
+    bay.load(module(*lines))
+    with pytest.raises(TrialFailed) as caught:
+        bay.call()
+    bay.close()
+    assert caught.value.failure.kind is kind
+    assert reason in caught.value.failure.reason
+
+
+def test_a_runner_is_ended_with_its_host(mark: str) -> None:
+    host = Host("cpu", 1, confined=confined())
+    already = set(marked(mark))
+    bay = Bay(host)
+    bay.load(module("return x", before=("os.fork() or time.sleep(600)",)))
+    assert len(set(marked(mark)) - already) >= 3
+    host.close()
+    deadline = time.monotonic() + 10
+    while set(marked(mark)) - already and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not set(marked(mark)) - already
+    bay.close()
+
+
+def test_a_host_that_died_is_started_again(host: Host) -> None:
+    assert host._process is not None
+    host._process.kill()
+    host._process.wait()
+    bay = Bay(host)
+    bay.x.fill_(1.0)
+    assert bay.load(module("return x")).call() == [1.0] * WIDTH
+    bay.close()
+
+
+def test_the_limits_of_a_runner(bay: Bay) -> None:
+    found = told(bay, "[__import__('resource').getrlimit(n)[0] for n in (4, 1, 7, 2)]")
+    core, file_size, files, data = found
+    assert core == 0
+    assert 0 < file_size <= 2 << 30
+    assert 0 < files <= 1024
+    assert 0 < data < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
