@@ -1,8 +1,8 @@
 """A kernel against a byte-identical copy of itself, many times over.
 
-``python benchmarks/same_kernel.py --device cpu --runs 20``: each run starts anew (fresh judge, fresh hosts, fresh processes) and
-asks for the speedup of the kernel over its copy; the interval should hold 1.0 in at least 19 of 20 runs. Prints each interval
-and the count.
+``python benchmarks/same_kernel.py --device cpu --runs 20``: each run starts anew (fresh judge, fresh hosts, fresh processes)
+and asks for the speedup of the kernel over its copy; the interval should hold 1.0 in at least 19 of 20 runs. Prints each
+interval and the count.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from contracts.bench_contract import BenchContract
 
@@ -21,7 +22,7 @@ def kernel(body: str) -> str:
 
 class TestTrialBench(BenchContract):
     good = kernel("right(x, weight, out);")
-    ends = {
+    ends: ClassVar = {
         FailureKind.BUILD_FAILED: kernel("this is no C++;"),
         FailureKind.MISMATCH: kernel("right(x, weight, out); out[7] *= 1.01f;"),
         FailureKind.CRASHED: kernel("*(volatile int*)nullptr = 1;"),
