@@ -37,6 +37,13 @@ def _spiked(tensor: torch.Tensor) -> torch.Tensor:
     return flat.reshape(tensor.shape)
 
 
+def _with_outliers(tensor: torch.Tensor) -> torch.Tensor:
+    """One element in 997 is a thousand times as large, none of them among the first that a kernel might look at."""
+    flat = tensor.clone().reshape(-1)
+    flat[min(500, flat.numel() // 2) :: 997] *= 1000
+    return flat.reshape(tensor.shape)
+
+
 STRESS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "x64": _scaled(64.0),
     "x0.001": _scaled(1e-3),
@@ -44,10 +51,11 @@ STRESS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "raised": _shifted(1000.0),
     "alternating": _alternating,
     "spiked": _spiked,
+    "outliers": _with_outliers,
 }
 """Name → what is done to every floating-point input."""
-WIDE_ONLY = ("raised",)
-"""What numbers in half precision cannot bear: little of a thousand and a bit is left but the thousand."""
+WIDE_ONLY = ("raised", "outliers")
+"""What numbers in half precision cannot bear: little of a thousand and a bit is left but the thousand, and its square is none."""
 
 
 def bend(inputs: tuple[object, ...], distribution: str) -> tuple[object, ...]:

@@ -50,7 +50,7 @@ _SYSTEM = (
 )  # fmt: skip
 _NEEDED = ("torch", "msgspec", "numpy")
 """Packages that a runner imports, wherever they were installed."""
-_LARGEST_FOLDER = 2 << 30
+_LARGEST_FOLDER = 1 << 30
 """Bytes that ``/tmp`` and ``/dev/shm`` of a sandbox may each hold."""
 _NVIDIA = ("/dev/nvidia*", "/dev/nvidia-caps/*")
 
@@ -101,8 +101,11 @@ def _confined(command: Sequence[str], device: str) -> list[str]:
             argv += ["--ro-bind-try", folder, folder]
     package = Path(engine.__file__).parent
     argv += ["--ro-bind", str(package), str(package)]
-    if (package / "_shipped").is_dir():
-        argv += ["--tmpfs", str(package / "_shipped")]
+    # The shipped references, wherever an installation put them: no kernel may find the answer on disk.
+    for place in sorted({str(package.parent), sysconfig.get_paths()["purelib"], *site.getsitepackages()}):
+        shipped = Path(place) / "engine" / "_shipped"
+        if shipped.is_dir():
+            argv += ["--tmpfs", str(shipped)]
     if device != "cpu":
         argv += ["--ro-bind", "/sys", "/sys", "--ro-bind-try", "/usr/local/nvidia", "/usr/local/nvidia"]
         for pattern in _NVIDIA:
