@@ -55,7 +55,7 @@ STRESS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 """Name → what is done to every floating-point input."""
 WIDE_ONLY = ("raised", "outliers")
-"""What numbers in half precision cannot bear: little of a thousand and a bit is left but the thousand, and its square is none."""
+"""What numbers in half precision cannot bear: of a thousand and a bit the thousand is left, and its square is no number."""
 
 
 def bend(inputs: tuple[object, ...], distribution: str) -> tuple[object, ...]:
