@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from engine.trial import runner
 from engine.trial.wire import (
+    PRIVATE,
     Channel,
     ChannelClosed,
     Done,
@@ -38,8 +39,6 @@ _PATIENCE_S = 2.0
 """How long a sweep may chase processes that keep forking; the host then ends itself and with it the whole sandbox."""
 _STOPPING_S = 0.5
 """How long processes may take to stop; one that still runs then is being woken by another."""
-_PRIVATE = ("/tmp", "/dev/shm")
-"""Folders that are the sandbox's own: emptied when the last runner of a kernel is gone."""
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -138,6 +137,8 @@ def _come_to_rest() -> bool:
             return False
         else:
             seen = 0
+            if not os.environ.get(_ALONE):  # one of them was forking when it was stopped: its child was not
+                _signal_all(signal.SIGSTOP)
             time.sleep(0.0002)
     return True
 
@@ -187,9 +188,12 @@ def _strangers(runners: set[int]) -> list[int]:
 
 
 def _empty_folders() -> None:
-    """What a kernel wrote is gone before the next one runs; where that fails, so is the host."""
-    for folder in _PRIVATE:
+    """What a kernel wrote is gone before the next one runs; where that fails, so is the host. What the sandbox mounted there no
+    kernel could write to."""
+    for folder in PRIVATE:
         for entry in os.scandir(folder):
+            if os.path.ismount(entry.path):
+                continue
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, onerror=_open_and_retry)
             else:

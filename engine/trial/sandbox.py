@@ -17,7 +17,7 @@ import site
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from pathlib import Path
 import engine
 from engine.domain.errors import SandboxError
 from engine.trial.wire import (
+    PRIVATE,
     Channel,
     ChannelClosed,
     ChannelGarbled,
@@ -88,31 +89,51 @@ def _python_folders() -> Iterator[str]:
             yield from (os.path.dirname(place) for place in spec.submodule_search_locations or ())
 
 
+def _beneath(folder: str, roots: Sequence[str]) -> bool:
+    return any(folder == root or folder.startswith(root + "/") for root in roots)
+
+
+def _steps(folders: Iterable[str]) -> list[str]:
+    """The first folder below a private one on the way to what must be seen there, as where Python itself was installed in
+    ``/tmp``. Each is mounted by itself, so that no kernel can write to it, move it or take it away."""
+    steps = set()
+    for folder in folders:
+        for private in PRIVATE:
+            if folder.startswith(private + "/"):
+                steps.add("/".join(folder.split("/")[: private.count("/") + 2]))
+    return sorted(steps)
+
+
 def _confined(command: Sequence[str], device: str) -> list[str]:
+    package = Path(engine.__file__).parent
+    python = sorted(folder for folder in set(_python_folders()) if not _beneath(folder, ("/usr", "/bin", "/lib")))
+    steps = [step for step in _steps([*python, str(package)]) if step not in python]
     argv = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--unshare-user"]
     # As its first process the host can be neither killed nor stopped from within.
     argv += ["--as-pid-1", "--proc", "/proc", "--dev", "/dev"]
-    for folder in ("/tmp", "/dev/shm"):
+    for folder in PRIVATE:
         argv += [*_folder_size(), "--tmpfs", folder]
+    for folder in steps:
+        argv += ["--tmpfs", folder]
     for folder in _SYSTEM:
         argv += ["--ro-bind-try", folder, folder]
-    for folder in sorted(set(_python_folders())):
-        if not any(folder == root or folder.startswith(root + "/") for root in ("/usr", "/bin", "/lib")):
-            argv += ["--ro-bind-try", folder, folder]
-    package = Path(engine.__file__).parent
+    for folder in python:
+        argv += ["--ro-bind-try", folder, folder]
     argv += ["--ro-bind", str(package), str(package)]
     # The shipped references, wherever an installation put them: no kernel may find the answer on disk.
     for place in sorted({str(package.parent), sysconfig.get_paths()["purelib"], *site.getsitepackages()}):
         shipped = Path(place) / "engine" / "_shipped"
         if shipped.is_dir():
-            argv += ["--tmpfs", str(shipped)]
+            argv += ["--tmpfs", str(shipped), "--remount-ro", str(shipped)]
     if device != "cpu":
         argv += ["--ro-bind", "/sys", "/sys", "--ro-bind-try", "/usr/local/nvidia", "/usr/local/nvidia"]
         for pattern in _NVIDIA:
             for node in glob.glob(pattern):
                 argv += ["--dev-bind", node, node]
     # What bubblewrap made for the mounts to lie on is in memory too, and nobody's to write.
-    return [*argv, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--", *command]
+    for folder in (*steps, "/dev", "/"):
+        argv += ["--remount-ro", folder]
+    return [*argv, "--chdir", "/tmp", "--", *command]
 
 
 _STEADY = {

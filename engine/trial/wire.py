@@ -24,6 +24,9 @@ _MAX_FDS = 16
 _SEND_S = 20.0
 """How long the other side may take to read one message."""
 
+PRIVATE = ("/tmp", "/dev/shm")
+"""Folders that are a sandbox's own: the host empties them when the last runner of a kernel is gone."""
+
 M = TypeVar("M")
 
 

@@ -14,6 +14,7 @@ from trial.ground import WIDTH, Bay, marked, module
 
 import engine
 from engine.domain.model import FailureKind
+from engine.trial import sandbox
 from engine.trial.sandbox import Host, bubblewrap_reason
 from engine.trial.seat import TrialFailed
 
@@ -129,6 +130,11 @@ class TestConfined:
         assert "Error" in caught.value.failure.reason
         assert not os.path.exists(place)
 
+    def test_no_other_memory_can_be_filled(self, bay: Bay) -> None:
+        rows = "[line.split()[1:4] for line in open('/proc/self/mounts')]"
+        writable = f"[p for p, kind, how in {rows} if kind == 'tmpfs' and how.split(',')[0] == 'rw' and os.path.isdir(p)]"
+        assert sorted(told(bay, writable)) == ["/dev/shm", "/tmp"]
+
     def test_other_processes_cannot_be_seen(self, bay: Bay) -> None:
         assert told(bay, f"os.path.exists('/proc/{os.getpid()}/stat') and {os.getpid()} > 1000") is False
 
@@ -153,8 +159,28 @@ class TestConfined:
         first.load(module(*write)).call()
         first.close()
         second = Bay(host)
-        assert told(second, "os.listdir('/tmp') + os.listdir('/dev/shm')") == []
+        left = "[p for f in ('/tmp', '/dev/shm') for p in glob.glob(f + '/*') if not os.path.ismount(p)]"
+        assert told(second, left) == []
         second.close()
+
+    def test_a_python_that_lies_in_a_private_folder_is_seen_and_safe(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As after ``python -m venv /tmp/try``: nothing can be written beside it, and emptying the folder leaves it alone."""
+        python = tmp_path / "python"
+        python.mkdir()
+        (python / "there").write_text("yes")
+        folders = list(sandbox._python_folders())
+        monkeypatch.setattr(sandbox, "_python_folders", lambda: [*folders, str(python)])
+        host = Host("cpu", 2, confined=True)
+        for _ in range(2):
+            bay = Bay(host)
+            there, folder = str(python / "there"), str(tmp_path)
+            seen = f"[os.path.exists({there!r}), os.access({folder!r}, os.W_OK), os.listdir({folder!r})]"
+            assert told(bay, seen) == [True, False, ["python"]]
+            bay.close()
+            assert host._process is not None
+        host.close()
 
     def test_private_folders_end_somewhere(self, host: Host) -> None:
         bay = Bay(host)
