@@ -216,7 +216,7 @@ def read_keymap(path: Path) -> tuple[Mapping[str, str], tuple[str, ...]]:
         if name not in known:
             wrong.append(f"{path}: there is no action {name!r}")
         elif not isinstance(value, str) or not value.strip():
-            wrong.append(f"{path}: {name} needs keys in quotes, for example \"f7\"")
+            wrong.append(f'{path}: {name} needs keys in quotes, for example "f7"')
         else:
             keys[name] = value
     return keys, tuple(wrong)

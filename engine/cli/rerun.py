@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -60,7 +60,7 @@ def rerun(
     sources = [(k, _source(folder, k)) for k in chosen]
     for kernel, _ in sources:
         assembly.check_dialect(source_of(folder, kernel), label)
-    assignment = replace(assembly.assignment(opened), device=label)
+    assignment = assembly.assignment(opened, label)
     accept = accept_unverifiable or opened.settings.accept_unverifiable
     teller = Teller()
 

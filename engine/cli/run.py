@@ -95,9 +95,9 @@ def _wanted(problem: str, given: dict[str, Any]) -> NewSession:
         strategy=given["strategy"], ideas=given["ideas"], branch=given["branch"], beam=given["beam"],
         repairs=given["repairs"], source=given["source"], workload=given["workload"] or usual_workload(device),
         tolerance=given["tolerance"], baseline=given["baseline"], seed=given["seed"],
-        accept_unverifiable=given["accept_unverifiable"], limits=limits,
+        accept_unverifiable=given["accept_unverifiable"], limits=limits, others=given["baselines"], cold=not given["hot"],
     )  # fmt: skip
     return NewSession(
-        found, device, settings, given["mode"] or "autopilot", given["folder"], given["baselines"], not given["hot"],
+        found, device, settings, given["mode"] or "autopilot", given["folder"],
         tuple(read_seed(text, {}) for text in given["seeds"]),
     )  # fmt: skip

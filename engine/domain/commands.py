@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from engine.domain.model import Blob, Contract, Dialect, IdeaText, Limits
+from engine.domain.model import Blob, Contract, Dialect, IdeaText, Limits, Pauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class WriteIdea:
     branch: int | None = None
     select: bool = False
     """Approve it in the same breath."""
+    materials: tuple[str, ...] = ()
+    """Kernels put beside it, e.g. the second one of a crossing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,30 @@ class EditIdea:
     category: str | None = None
     parent: str | None = None
     branch: int | None = None
+    predicted: float | None = None
+    writer: str | None = None
+    """Which source writes its code; an empty string: as the session's settings say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReorderIdeas:
+    """Take undecided ideas up in this order; those not named follow as they stood."""
+
+    ideas: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttachMaterial:
+    """Put a kernel beside an idea that is not implemented yet: this may help."""
+
+    idea: str
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMaterial:
+    idea: str
+    kernel: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +119,22 @@ class CancelKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptKernel:
+    """Believe a quarantined kernel; the note says why."""
+
+    kernel: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardKernel:
+    """Fail a quarantined kernel."""
+
+    kernel: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MeasureAgain:
     """Spend more on a settled kernel: verify and measure it afresh."""
 
@@ -116,6 +158,31 @@ class SetLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SetPauses:
+    pauses: Pauses
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Ask for no further ideas and code; what is under way goes on."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Go on after a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCall:
+    """The reply to a prompt that was given out by hand. It is already a blob of the session."""
+
+    call: str
+    reply: Blob
+
+
+@dataclass(frozen=True, slots=True)
 class Instruct:
     text: str
 
@@ -125,22 +192,11 @@ class CloseSession:
     reason: str
 
 
-Command = (
-    WriteIdea
-    | EditIdea
-    | SelectIdeas
-    | RejectIdea
-    | ParkIdea
-    | SeedKernel
-    | PinKernel
-    | UnpinKernel
-    | PruneBranch
-    | ReopenBranch
-    | CancelKernel
-    | MeasureAgain
-    | AddNote
-    | SetMode
-    | SetLimits
-    | Instruct
-    | CloseSession
+IdeaCommand = (
+    WriteIdea | EditIdea | ReorderIdeas | AttachMaterial | RemoveMaterial | SelectIdeas | RejectIdea | ParkIdea | SeedKernel
 )
+KernelCommand = (
+    PinKernel | UnpinKernel | PruneBranch | ReopenBranch | CancelKernel | AcceptKernel | DiscardKernel | MeasureAgain
+)
+SessionCommand = AddNote | SetMode | SetLimits | SetPauses | Pause | Continue | AnswerCall | Instruct | CloseSession
+Command = IdeaCommand | KernelCommand | SessionCommand

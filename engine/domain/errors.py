@@ -6,6 +6,7 @@
     ├── ToolchainError           a compiler that is needed is missing or does not start
     ├── DeviceError              the device asked for is absent, full or broken
     ├── SandboxError             the isolation asked for cannot be had
+    ├── BudgetExhausted          the next call could pass a hard cap on tokens or money
     ├── IdeaSourceError          the source of ideas cannot be reached or does not answer as agreed
     ├── JournalError             a session cannot be read or written
     │   ├── JournalCorrupt       a line that is not the last cannot be read
@@ -55,6 +56,10 @@ class SandboxError(EspalierError):
 
 class IdeaSourceError(EspalierError):
     """The source of ideas cannot be reached or does not answer as agreed."""
+
+
+class BudgetExhausted(EspalierError):
+    """The next call could pass a hard cap on tokens or money; it was not made."""
 
 
 class JournalError(EspalierError):

@@ -13,6 +13,7 @@ from typing import ClassVar
 from engine.domain.model import (
     Author,
     Blob,
+    CallRole,
     Contract,
     Device,
     Dialect,
@@ -20,9 +21,11 @@ from engine.domain.model import (
     IdeaText,
     Limits,
     Measurement,
+    Pauses,
     Problem,
     Resources,
     Settings,
+    Usage,
     Verification,
 )
 from engine.domain.preparation import Preparation
@@ -126,6 +129,32 @@ class IdeaEdited:
     text: IdeaText
     parent: str | None
     branch: int
+    writer: str = ""
+    """Which source is to write its code; empty: as the session's settings say."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdeasReordered:
+    """Undecided ideas of a round in the order in which they are to be taken up."""
+
+    KIND: ClassVar[str] = "ideas.reordered"
+    ideas: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MaterialAttached:
+    """A kernel was put beside an idea for whoever writes its code: this may help."""
+
+    KIND: ClassVar[str] = "material.attached"
+    idea: str
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True)
+class MaterialRemoved:
+    KIND: ClassVar[str] = "material.removed"
+    idea: str
+    kernel: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +276,43 @@ class KernelFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelQuarantined:
+    """The kernel is right and measured, but something about it is not believed: the engineer decides."""
+
+    KIND: ClassVar[str] = "kernel.quarantined"
+    kernel: str
+    evidence: tuple[str, ...]
+    """What is suspicious, one line each."""
+    verification: Verification | None = None
+    measurement: Measurement | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAccepted:
+    """The engineer has looked at a quarantined kernel and believes it."""
+
+    KIND: ClassVar[str] = "kernel.accepted"
+    kernel: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSanitized:
+    """A finalist ran under the sanitizers. Their findings, if any, follow as a quarantine."""
+
+    KIND: ClassVar[str] = "kernel.sanitized"
+    kernel: str
+    attempt: int
+    tools: tuple[str, ...]
+    """Sanitizers that ran; none with the reason in ``note``."""
+    findings: tuple[str, ...] = ()
+    note: str = ""
+    log: Blob = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCancelled:
     """Someone stopped the kernel, or its branch was pruned before it settled."""
 
@@ -325,6 +391,82 @@ class InstructionsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PausesChanged:
+    KIND: ClassVar[str] = "pauses.changed"
+    pauses: Pauses
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPaused:
+    """A soft condition holds: no idea and no code is asked for until the engineer says go on."""
+
+    KIND: ClassVar[str] = "session.paused"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionContinued:
+    """Go on. ``pauses`` are the conditions from now on: those that held are gone."""
+
+    KIND: ClassVar[str] = "session.continued"
+    pauses: Pauses
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """A model is about to be asked. The prompt is kept before the first token is spent."""
+
+    KIND: ClassVar[str] = "call.started"
+    call: str
+    work: str
+    """Key of the work that it serves."""
+    role: CallRole
+    model: str
+    """As an author's name: ``openai:NAME``, ``paste``, ``command:CMD``."""
+    prompt: Blob
+    ceiling: int = 0
+    """Tokens that it may cost at most; 0 where they are not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallAnswered:
+    """The reply as it came, before anyone has read it."""
+
+    KIND: ClassVar[str] = "call.answered"
+    call: str
+    reply: Blob
+    usage: Usage = field(default_factory=Usage)
+    usd: float | None = None
+    """``None``: the model's price is not known."""
+    finish: str = "stop"
+    """Why the model stopped, in the provider's word."""
+    seconds: float = 0.0
+    recalled: bool = False
+    """Answered from a recorded reply: nothing was spent."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailed:
+    """No reply came, or the one that came cannot be used; it is not recalled."""
+
+    KIND: ClassVar[str] = "call.failed"
+    call: str
+    reason: str
+    usage: Usage = field(default_factory=Usage)
+    """Spent on it beyond what an answer has recorded already."""
+    usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetReached:
+    """The next call could pass a hard cap, so it was not made."""
+
+    KIND: ClassVar[str] = "budget.reached"
+    work: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkStarted:
     """An effect is about to be performed; without a record of its result the process died in it."""
 
@@ -360,6 +502,9 @@ Event = (
     | RoundClosed
     | IdeasProposed
     | IdeaEdited
+    | IdeasReordered
+    | MaterialAttached
+    | MaterialRemoved
     | IdeaSelected
     | IdeaRejected
     | IdeaParked
@@ -371,6 +516,9 @@ Event = (
     | KernelVerified
     | KernelMeasured
     | KernelFailed
+    | KernelQuarantined
+    | KernelAccepted
+    | KernelSanitized
     | KernelCancelled
     | KernelReopened
     | KernelPinned
@@ -381,6 +529,13 @@ Event = (
     | ModeChanged
     | LimitsChanged
     | InstructionsChanged
+    | PausesChanged
+    | SessionPaused
+    | SessionContinued
+    | CallStarted
+    | CallAnswered
+    | CallFailed
+    | BudgetReached
     | WorkStarted
     | WorkFailed
     | UnknownEvent

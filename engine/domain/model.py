@@ -270,6 +270,9 @@ class IdeaText:
     """Predicted speedup over the parent kernel."""
     key: str = ""
     """The source's own name for it (a playbook entry), by which its implementations are found."""
+    expected: str = ""
+    """What should change in the measurements if the idea holds."""
+    risks: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +304,42 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Pauses:
+    """Where a session stops asking for ideas and code until the engineer says go on. ``None`` is nowhere."""
+
+    tokens: int | None = None
+    """Above this many tokens spent."""
+    usd: float | None = None
+    """Above this many dollars spent."""
+    round: int | None = None
+    """Before this round opens."""
+
+
+class CallRole(StrEnum):
+    """What a model is asked for."""
+
+    IDEAS = "ideas"
+    CODE = "code"
+    REPAIR = "repair"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the provider counted them. ``cached`` is part of ``input``; reasoning is part of ``output``."""
+
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.input + self.output
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.input + other.input, self.cached + other.cached, self.output + other.output)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """How a session searches; frozen in its journal when it opens."""
 
@@ -315,12 +354,22 @@ class Settings:
     repairs: int = 2
     """Repairs of a kernel that does not build or verify, where its author can repair."""
     source: str = "playbook"
+    """Who has the ideas: one source, or several with their shares (``openai:A=2,gemini:B=1``)."""
+    writer: str = ""
+    """Who writes the code, where that is not who had the idea."""
+    recall: str = ""
+    """Name of a session whose recorded replies answer the same prompts, so that nothing is paid for twice."""
     workload: str = "small"
     tolerance: str = "class"
     """``class``, ``class:fp32|tf32|half``, ``crfm`` or ``kernelbench``."""
     baseline: str = "eager"
+    others: tuple[str, ...] = ()
+    """Further baselines."""
+    cold: bool = True
+    """Time with cold caches."""
     seed: int = 0
     """Seed of the search's own choices (never of a trial's inputs)."""
     accept_unverifiable: bool = False
     """Search on although a null model passes the gate; every verdict then says so."""
     limits: Limits = field(default_factory=Limits)
+    pauses: Pauses = field(default_factory=Pauses)

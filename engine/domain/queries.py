@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.domain.model import Interval, Limits
-from engine.domain.state import Idea, IdeaStatus, Kernel, Round, SessionState, Stage
+from engine.domain.model import Interval, Limits, Usage
+from engine.domain.state import Call, Idea, IdeaStatus, Kernel, Round, SessionState, Stage
 
 
 def settings_of(state: SessionState) -> tuple[str, str]:
@@ -23,7 +23,8 @@ def ranking_baseline(state: SessionState) -> str:
 
 def speedup(state: SessionState, kernel: Kernel) -> Interval | None:
     """The kernel's speedup over the ranking baseline on the session's present device, or ``None``."""
-    if kernel.measurement is None or kernel.epoch != state.epoch or kernel.stage in (Stage.FAILED, Stage.CANCELLED):
+    gone = (Stage.QUARANTINED, Stage.FAILED, Stage.CANCELLED)
+    if kernel.measurement is None or kernel.epoch != state.epoch or kernel.stage in gone:
         return None
     return kernel.measurement.speedup.get(ranking_baseline(state))
 
@@ -68,7 +69,7 @@ def verified(state: SessionState) -> tuple[Kernel, ...]:
 
 
 def _is_verified(kernel: Kernel) -> bool:
-    return kernel.verification is not None and kernel.stage not in (Stage.FAILED, Stage.CANCELLED)
+    return kernel.verification is not None and kernel.stage not in (Stage.QUARANTINED, Stage.FAILED, Stage.CANCELLED)
 
 
 def ranked(state: SessionState) -> tuple[Kernel, ...]:
@@ -82,9 +83,12 @@ def ranked(state: SessionState) -> tuple[Kernel, ...]:
 
 
 def incumbent(state: SessionState) -> Kernel | None:
-    """Best verified kernel with a precise, corroborated measurement; while there is none, the best screened one."""
+    """Best verified kernel with a precise, corroborated measurement; while there is none, the best screened one.
+
+    The engineer's word stands in for the judge's clock where a kernel was accepted out of quarantine.
+    """
     candidates = ranked(state)
-    sound = [k for k in candidates if k.measurement is not None and k.measurement.corroborated]
+    sound = [k for k in candidates if k.accepted or (k.measurement is not None and k.measurement.corroborated)]
     return next((k for k in sound if is_precise(k)), sound[0] if sound else None)
 
 
@@ -110,8 +114,19 @@ def kernels_of(state: SessionState, round_number: int) -> tuple[Kernel, ...]:
 
 
 def pending_ideas(state: SessionState) -> tuple[Idea, ...]:
-    """Ideas that await a decision. Non-empty means: the session is awaiting the engineer (or the policy)."""
-    return tuple(i for i in state.ideas.values() if i.status is IdeaStatus.PROPOSED)
+    """Ideas that await a decision, in the engineer's order where there is one.
+
+    Non-empty means: the session is awaiting the engineer (or the policy).
+    """
+    return tuple(sorted((i for i in state.ideas.values() if i.status is IdeaStatus.PROPOSED), key=lambda i: i.rank))
+
+
+def finalist(state: SessionState) -> Kernel | None:
+    """The incumbent where the sanitizers have not seen its present source yet."""
+    best = incumbent(state)
+    if best is None or best.accepted or (best.sanitizing is not None and best.sanitizing.attempt == best.attempt):
+        return None
+    return best
 
 
 def unsettled(state: SessionState) -> tuple[Kernel, ...]:
@@ -142,11 +157,49 @@ def stop_reason(state: SessionState) -> str | None:
         return f"time limit of {limits.seconds:g} s reached"
     if limits.kernels is not None and len(state.kernels) >= limits.kernels:
         return f"limit of {limits.kernels} kernels reached"
+    if state.capped is not None:
+        return state.capped
     if light is not None and limits.light is not None and light.fraction >= limits.light:
         return f"{light.fraction:.0%} of the speed of light reached"
     if stalled_rounds(state) >= (limits.plateau or 10**9):
         return f"no new incumbent in {stalled_rounds(state)} rounds"
     return _exhausted(state, limits)
+
+
+def spent(state: SessionState) -> Usage:
+    """Tokens of all calls so far; recalled replies cost nothing."""
+    return sum((c.usage for c in state.calls.values() if not c.recalled), Usage())
+
+
+def spent_usd(state: SessionState) -> tuple[float, int]:
+    """(dollars of the calls whose price is known, calls with tokens whose price is not)."""
+    paid = [c for c in state.calls.values() if not c.recalled and c.usage.total]
+    return sum(c.usd for c in paid if c.usd is not None), sum(1 for c in paid if c.usd is None)
+
+
+def round_of_call(state: SessionState, call: Call) -> int | None:
+    """The round that a call served, by its work's key."""
+    stage, _, rest = call.work.partition(":")
+    target = rest.partition(":")[0]
+    match stage:
+        case "propose":
+            return int(target)
+        case "implement":
+            return state.ideas[target].round if target in state.ideas else None
+        case _:
+            return state.kernels[target].round if target in state.kernels else None
+
+
+def pause_reason(state: SessionState) -> str | None:
+    """Which soft condition holds, in words."""
+    pauses = state.pauses
+    dollars, _ = spent_usd(state)
+    if pauses.usd is not None and dollars > pauses.usd:
+        return f"${dollars:.2f} spent: above ${pauses.usd:g}"
+    if pauses.tokens is not None and spent(state).total > pauses.tokens:
+        return f"{spent(state).total:,} tokens spent: above {pauses.tokens:,}"
+    due = open_round(state) is None and last_round(state) + 1 == pauses.round
+    return f"before round {pauses.round}" if due else None
 
 
 def stalled_rounds(state: SessionState) -> int:

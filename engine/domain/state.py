@@ -16,6 +16,7 @@ from engine.domain import events as e
 from engine.domain.model import (
     Author,
     Blob,
+    CallRole,
     Contract,
     Device,
     Dialect,
@@ -23,7 +24,9 @@ from engine.domain.model import (
     IdeaText,
     Limits,
     Measurement,
+    Pauses,
     Resources,
+    Usage,
     Verification,
 )
 from engine.domain.preparation import Preparation
@@ -44,12 +47,19 @@ class Stage(StrEnum):
     MEASURE = "measure"
     REPAIR = "repair"
     MEASURED = "measured"
+    QUARANTINED = "quarantined"
     FAILED = "failed"
     CANCELLED = "cancelled"
 
     @property
     def settled(self) -> bool:
-        return self in (Stage.MEASURED, Stage.FAILED, Stage.CANCELLED)
+        return self in (Stage.MEASURED, Stage.QUARANTINED, Stage.FAILED, Stage.CANCELLED)
+
+
+class CallStatus(StrEnum):
+    OPEN = "open"
+    ANSWERED = "answered"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,43 @@ class Idea:
     implemented: bool = False
     kernels: tuple[str, ...] = ()
     note: str = ""
+    writer: str = ""
+    materials: tuple[str, ...] = ()
+    """Kernels put beside it for whoever writes its code."""
+    rank: int = 0
+    """Place among the undecided, where someone has put them in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sanitizing:
+    """What the sanitizers said of one attempt of a kernel."""
+
+    attempt: int
+    tools: tuple[str, ...]
+    findings: tuple[str, ...]
+    note: str
+    log: Blob
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One question to a model."""
+
+    id: str
+    work: str
+    role: CallRole
+    model: str
+    prompt: Blob
+    ceiling: int
+    asked_at: float
+    status: CallStatus = CallStatus.OPEN
+    reply: Blob = ""
+    usage: Usage = field(default_factory=Usage)
+    usd: float | None = None
+    finish: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+    recalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +146,11 @@ class Kernel:
     """Which preparation its measurement belongs to; an older one means another device."""
     again: int = 0
     """How often it was reopened."""
+    evidence: tuple[str, ...] = ()
+    """What put it into quarantine, now or earlier."""
+    accepted: str = ""
+    """Why the engineer believes it all the same."""
+    sanitizing: Sanitizing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +197,11 @@ class SessionState:
     rounds: Mapping[int, Round] = field(default_factory=_empty)
     pinned: tuple[str, ...] = ()
     pruned: tuple[str, ...] = ()
+    calls: Mapping[str, Call] = field(default_factory=_empty)
+    pauses: Pauses = field(default_factory=Pauses)
+    paused: str | None = None
+    capped: str | None = None
+    """The hard cap that the next call could pass; cleared by new limits."""
     notes: tuple[Note, ...] = ()
     started: Mapping[str, int] = field(default_factory=_empty)
     """Work that began and has no result yet → in how many processes it began."""
@@ -161,6 +218,10 @@ class SessionState:
     @property
     def next_kernel(self) -> int:
         return len(self.kernels) + 1
+
+    @property
+    def next_call(self) -> int:
+        return len(self.calls) + 1
 
 
 class _Batch:
@@ -221,7 +282,7 @@ def advance(state: SessionState, entries: Iterable[e.Entry]) -> SessionState:
 
 
 def _opened(b: _Batch, entry: e.Entry, ev: e.SessionOpened) -> None:
-    b.set(opened=ev, opened_at=entry.at, limits=ev.settings.limits, mode=ev.mode)
+    b.set(opened=ev, opened_at=entry.at, limits=ev.settings.limits, pauses=ev.settings.pauses, mode=ev.mode)
 
 
 def _resumed(b: _Batch, entry: e.Entry, ev: e.SessionResumed) -> None:
@@ -262,7 +323,24 @@ def _proposed(b: _Batch, entry: e.Entry, ev: e.IdeasProposed) -> None:
 
 
 def _edited(b: _Batch, entry: e.Entry, ev: e.IdeaEdited) -> None:
-    b.idea(ev.idea, text=ev.text, parent=ev.parent, branch=ev.branch, edited=True)
+    b.idea(ev.idea, text=ev.text, parent=ev.parent, branch=ev.branch, writer=ev.writer, edited=True)
+
+
+def _reordered(b: _Batch, entry: e.Entry, ev: e.IdeasReordered) -> None:
+    for place, idea in enumerate(ev.ideas):
+        b.idea(idea, rank=place - len(ev.ideas))
+
+
+def _attached(b: _Batch, entry: e.Entry, ev: e.MaterialAttached) -> None:
+    known = b.peek("ideas").get(ev.idea)
+    if known is not None:
+        b.idea(ev.idea, materials=tuple(dict.fromkeys((*known.materials, ev.kernel))))
+
+
+def _removed(b: _Batch, entry: e.Entry, ev: e.MaterialRemoved) -> None:
+    known = b.peek("ideas").get(ev.idea)
+    if known is not None:
+        b.idea(ev.idea, materials=tuple(k for k in known.materials if k != ev.kernel))
 
 
 def _selected(b: _Batch, entry: e.Entry, ev: e.IdeaSelected) -> None:
@@ -296,7 +374,10 @@ def _implemented(b: _Batch, entry: e.Entry, ev: e.IdeaImplemented) -> None:
 
 def _attempt_failed(b: _Batch, entry: e.Entry, ev: e.AttemptFailed) -> None:
     _finish_kernel(b, ev.kernel)
-    b.kernel(ev.kernel, stage=Stage.REPAIR, failure=ev.failure, seconds=_spent(b, ev.kernel, ev.seconds))
+    b.kernel(
+        ev.kernel, stage=Stage.REPAIR, failure=ev.failure, verification=None, measurement=None,
+        seconds=_spent(b, ev.kernel, ev.seconds),
+    )  # fmt: skip
 
 
 def _revised(b: _Batch, entry: e.Entry, ev: e.AttemptRevised) -> None:
@@ -308,7 +389,7 @@ def _revised(b: _Batch, entry: e.Entry, ev: e.AttemptRevised) -> None:
 
 
 def _works_of(kernel: str, attempt: int) -> tuple[str, ...]:
-    return tuple(f"{stage}:{kernel}:{attempt}" for stage in ("build", "verify", "measure", "repair"))
+    return tuple(f"{stage}:{kernel}:{attempt}" for stage in ("build", "verify", "measure", "repair", "sanitize"))
 
 
 def _spent(b: _Batch, kernel: str, seconds: float) -> float:
@@ -351,6 +432,28 @@ def _failed(b: _Batch, entry: e.Entry, ev: e.KernelFailed) -> None:
     b.kernel(ev.kernel, stage=Stage.FAILED, failure=ev.failure, seconds=_spent(b, ev.kernel, ev.seconds))
 
 
+def _quarantined(b: _Batch, entry: e.Entry, ev: e.KernelQuarantined) -> None:
+    _finish_kernel(b, ev.kernel)
+    known = b.peek("kernels").get(ev.kernel)
+    if known is not None:
+        b.kernel(
+            ev.kernel, stage=Stage.QUARANTINED, evidence=ev.evidence, verification=ev.verification or known.verification,
+            measurement=ev.measurement or known.measurement, epoch=b.get("epoch"), seconds=_spent(b, ev.kernel, ev.seconds),
+        )  # fmt: skip
+
+
+def _accepted(b: _Batch, entry: e.Entry, ev: e.KernelAccepted) -> None:
+    b.kernel(ev.kernel, stage=Stage.MEASURED, accepted=ev.note)
+
+
+def _sanitized(b: _Batch, entry: e.Entry, ev: e.KernelSanitized) -> None:
+    _finish_kernel(b, ev.kernel)
+    b.kernel(
+        ev.kernel, sanitizing=Sanitizing(ev.attempt, ev.tools, ev.findings, ev.note, ev.log),
+        seconds=_spent(b, ev.kernel, ev.seconds),
+    )  # fmt: skip
+
+
 def _cancelled(b: _Batch, entry: e.Entry, ev: e.KernelCancelled) -> None:
     _finish_kernel(b, ev.kernel)
     b.kernel(ev.kernel, stage=Stage.CANCELLED, reason=ev.reason)
@@ -361,7 +464,7 @@ def _kernel_reopened(b: _Batch, entry: e.Entry, ev: e.KernelReopened) -> None:
     if known is not None:
         b.kernel(
             ev.kernel, stage=Stage.BUILD, failure=None, verification=None, measurement=None, reason=ev.reason,
-            again=known.again + 1,
+            again=known.again + 1, evidence=(), accepted="", sanitizing=None,
         )  # fmt: skip
 
 
@@ -390,7 +493,45 @@ def _mode(b: _Batch, entry: e.Entry, ev: e.ModeChanged) -> None:
 
 
 def _limits(b: _Batch, entry: e.Entry, ev: e.LimitsChanged) -> None:
-    b.set(limits=ev.limits)
+    b.set(limits=ev.limits, capped=None)
+
+
+def _pauses(b: _Batch, entry: e.Entry, ev: e.PausesChanged) -> None:
+    b.set(pauses=ev.pauses)
+
+
+def _paused(b: _Batch, entry: e.Entry, ev: e.SessionPaused) -> None:
+    b.set(paused=ev.reason)
+
+
+def _continued(b: _Batch, entry: e.Entry, ev: e.SessionContinued) -> None:
+    b.set(paused=None, pauses=ev.pauses)
+
+
+def _call_started(b: _Batch, entry: e.Entry, ev: e.CallStarted) -> None:
+    b.table("calls")[ev.call] = Call(ev.call, ev.work, ev.role, ev.model, ev.prompt, ev.ceiling, entry.at)
+
+
+def _call_answered(b: _Batch, entry: e.Entry, ev: e.CallAnswered) -> None:
+    calls = b.table("calls")
+    if ev.call in calls:
+        calls[ev.call] = replace(
+            calls[ev.call], status=CallStatus.ANSWERED, reply=ev.reply, usage=calls[ev.call].usage + ev.usage, usd=ev.usd,
+            finish=ev.finish, seconds=ev.seconds, recalled=ev.recalled,
+        )  # fmt: skip
+
+
+def _call_failed(b: _Batch, entry: e.Entry, ev: e.CallFailed) -> None:
+    calls = b.table("calls")
+    if ev.call in calls:
+        known = calls[ev.call]
+        usd = known.usd if ev.usd is None else (known.usd or 0.0) + ev.usd
+        calls[ev.call] = replace(known, status=CallStatus.FAILED, reason=ev.reason, usage=known.usage + ev.usage, usd=usd)
+
+
+def _budget_reached(b: _Batch, entry: e.Entry, ev: e.BudgetReached) -> None:
+    b.finish(ev.work)
+    b.set(capped=ev.reason)
 
 
 def _instructions(b: _Batch, entry: e.Entry, ev: e.InstructionsChanged) -> None:
@@ -421,6 +562,9 @@ _FOLDS: Mapping[type, Callable[[_Batch, e.Entry, Any], None]] = {
     e.RoundClosed: _round_closed,
     e.IdeasProposed: _proposed,
     e.IdeaEdited: _edited,
+    e.IdeasReordered: _reordered,
+    e.MaterialAttached: _attached,
+    e.MaterialRemoved: _removed,
     e.IdeaSelected: _selected,
     e.IdeaRejected: _rejected,
     e.IdeaParked: _parked,
@@ -432,6 +576,9 @@ _FOLDS: Mapping[type, Callable[[_Batch, e.Entry, Any], None]] = {
     e.KernelVerified: _verified,
     e.KernelMeasured: _measured,
     e.KernelFailed: _failed,
+    e.KernelQuarantined: _quarantined,
+    e.KernelAccepted: _accepted,
+    e.KernelSanitized: _sanitized,
     e.KernelCancelled: _cancelled,
     e.KernelReopened: _kernel_reopened,
     e.KernelPinned: _pinned,
@@ -442,6 +589,13 @@ _FOLDS: Mapping[type, Callable[[_Batch, e.Entry, Any], None]] = {
     e.ModeChanged: _mode,
     e.LimitsChanged: _limits,
     e.InstructionsChanged: _instructions,
+    e.PausesChanged: _pauses,
+    e.SessionPaused: _paused,
+    e.SessionContinued: _continued,
+    e.CallStarted: _call_started,
+    e.CallAnswered: _call_answered,
+    e.CallFailed: _call_failed,
+    e.BudgetReached: _budget_reached,
     e.WorkStarted: _work_started,
     e.WorkFailed: _work_failed,
     e.UnknownEvent: _unknown,

@@ -93,7 +93,19 @@ class Repair:
         return f"repair:{self.kernel}:{self.attempt}"
 
 
-Work = Prepare | Propose | Implement | Build | Verify | Measure | Repair
+@dataclass(frozen=True, slots=True)
+class Sanitize:
+    """Run a finalist under the sanitizers before the session ends with it."""
+
+    kernel: str
+    attempt: int
+
+    @property
+    def key(self) -> str:
+        return f"sanitize:{self.kernel}:{self.attempt}"
+
+
+Work = Prepare | Propose | Implement | Build | Verify | Measure | Repair | Sanitize
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +168,25 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspected:
+    """Verified or measured, and something about it is not believed."""
+
+    evidence: tuple[str, ...]
+    verification: Verification | None
+    measurement: Measurement | None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sanitized:
+    tools: tuple[str, ...]
+    findings: tuple[str, ...] = ()
+    note: str = ""
+    log: Blob = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The kernel failed this stage."""
 
@@ -169,10 +200,30 @@ class Repaired:
 
 
 @dataclass(frozen=True, slots=True)
+class Unaffordable:
+    """The call that the work needs could pass a hard cap on tokens or money; it was not made."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Impossible:
     """The engine could not perform the work; says nothing about the kernel."""
 
     reason: str
 
 
-Result = Prepared | Proposals | Drafts | Built | Verified | Measured | Failed | Repaired | Impossible
+Result = (
+    Prepared
+    | Proposals
+    | Drafts
+    | Built
+    | Verified
+    | Measured
+    | Suspected
+    | Sanitized
+    | Failed
+    | Repaired
+    | Unaffordable
+    | Impossible
+)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.domain.model import Author, Draft
 from engine.domain.work import Proposal
-from engine.ideas.source import CodeRequest, IdeaRequest, Implementation, RepairRequest
+from engine.ideas.source import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
 
 SCRIPT = Author("script")
 
@@ -24,15 +24,15 @@ class ScriptedSource:
     repairs: Mapping[tuple[str, int], str] = field(default_factory=dict)
     author: Author = SCRIPT
 
-    async def propose(self, request: IdeaRequest) -> tuple[Proposal, ...]:
+    async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[Proposal, ...]:
         return self.rounds.get(request.round, ())[: request.count]
 
-    async def implement(self, request: CodeRequest) -> Implementation:
+    async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
         text = request.idea.text
         drafts = self.drafts.get(text.key or text.title)
         if drafts is None:
             return Implementation((), f"nothing is scripted for {text.title!r}")
         return Implementation(drafts[: request.idea.branch])
 
-    async def repair(self, request: RepairRequest) -> str | None:
+    async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
         return self.repairs.get((request.kernel.id, request.kernel.attempt))

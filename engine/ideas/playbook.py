@@ -18,7 +18,7 @@ from engine.domain.errors import SourceError
 from engine.domain.model import CATEGORIES, Author, Dialect, Draft, IdeaText, Number
 from engine.domain.state import Kernel, SessionState
 from engine.domain.work import Proposal
-from engine.ideas.source import CodeRequest, IdeaRequest, Implementation, RepairRequest
+from engine.ideas.source import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
 from engine.ideas.spread import spread
 from engine.ideas.tuning import constants, is_tuning, tuned_drafts, tuning_ideas
 from engine.ideas.written import ROOT, WrittenIdea, WrittenSource, read_playbook
@@ -69,7 +69,7 @@ class Playbook:
     def author(self) -> Author:
         return PLAYBOOK
 
-    async def propose(self, request: IdeaRequest) -> tuple[Proposal, ...]:
+    async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[Proposal, ...]:
         """The root in round 0; later written ideas whose parents are there, spread over categories, then tuning."""
         if request.round == 0:
             return (Proposal(_ROOT_TEXT, None, PLAYBOOK),) if self._has_root(request.dialect) else ()
@@ -83,7 +83,7 @@ class Playbook:
         tuned = tuning_ideas(request.state, pool, request.sources, PLAYBOOK)
         return tuple(islice(chain(written, tuned), request.count))
 
-    async def implement(self, request: CodeRequest) -> Implementation:
+    async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
         """Written sources and their variants; fewer than asked for, with a note, where there are no more."""
         idea, dialect = request.idea, request.dialect
         if is_tuning(idea.text.key) and idea.parent in request.state.kernels and request.parent_source is not None:
@@ -97,7 +97,7 @@ class Playbook:
             return Implementation((), _cannot_write(idea.id))
         return _fan_out(request, sources)
 
-    async def repair(self, request: RepairRequest) -> str | None:
+    async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
         return None
 
     def _has_root(self, dialect: Dialect) -> bool:

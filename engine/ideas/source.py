@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.domain.model import Author, Dialect, Draft
-from engine.domain.state import Idea, Kernel, SessionState
+from engine.domain.model import Author, Blob, CallRole, Dialect, Draft, Usage
+from engine.domain.state import Call, Idea, Kernel, SessionState
 from engine.domain.work import Proposal
 
 
@@ -33,6 +33,8 @@ class CodeRequest:
     idea: Idea
     dialect: Dialect
     parent_source: str | None
+    materials: Mapping[str, str] = field(default_factory=dict)
+    """Source texts of the kernels put beside the idea, by kernel id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +54,62 @@ class Implementation:
 
     drafts: tuple[Draft, ...]
     note: str = ""
+    author: Author | None = None
+    """Who wrote them, where that is not the source's own author."""
+
+
+class Calls(Protocol):
+    """The recorded calls of models that one work makes, and a word with whoever watches.
+
+    What is started here is in the journal before the first token is spent, what is answered before anyone has read it: a work
+    that is done again after a kill finds its answers and pays for none of them twice.
+    """
+
+    @property
+    def state(self) -> SessionState:
+        """The session as it is now: what was spent so far is derived from it."""
+        ...
+
+    def earlier(self) -> tuple[Call, ...]:
+        """Calls of this work that have been answered or are still open, oldest first; not those that failed."""
+        ...
+
+    def start(self, role: CallRole, model: str, prompt: str, ceiling: int) -> Call:
+        """Record that ``model`` is about to be asked; ``ceiling`` is the most tokens it can cost."""
+        ...
+
+    def answer(
+        self, call: str, reply: str, usage: Usage, usd: float | None, finish: str, seconds: float, *, recalled: bool = False
+    ) -> None: ...
+
+    def fail(self, call: str, reason: str, usage: Usage = Usage(), usd: float | None = None) -> None:  # noqa: B008
+        """Record that no reply came or that the one that came cannot be used: it is not found again by ``earlier``."""
+        ...
+
+    async def by_hand(self, call: str) -> Call:
+        """Wait until someone answers this call by hand (``AnswerCall``)."""
+        ...
+
+    def text(self, blob: Blob) -> str:
+        """A recorded prompt or reply."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Streamed words; shown while they arrive, never recorded."""
+        ...
 
 
 class IdeaSource(Protocol):
-    """Raises IdeaSourceError when the source cannot be reached or does not answer as agreed; never for lack of ideas."""
+    """Raises IdeaSourceError when the source cannot be reached or does not answer as agreed, never for lack of ideas;
+    BudgetExhausted before a call that could pass a hard cap."""
 
     @property
     def author(self) -> Author: ...
 
-    async def propose(self, request: IdeaRequest) -> tuple[Proposal, ...]: ...
+    async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[Proposal, ...]: ...
 
-    async def implement(self, request: CodeRequest) -> Implementation: ...
+    async def implement(self, request: CodeRequest, calls: Calls) -> Implementation: ...
 
-    async def repair(self, request: RepairRequest) -> str | None:
+    async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
         """A new source text, or ``None`` when this source does not repair."""
         ...

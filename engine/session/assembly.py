@@ -19,10 +19,10 @@ from engine.domain import work as w
 from engine.domain.commands import Command, SeedKernel
 from engine.domain.errors import EspalierError, IdeaSourceError, JournalError, ProblemError, SourceError
 from engine.domain.events import SessionOpened
-from engine.domain.model import Author, Blob, Device, Dialect, Draft, Problem, Settings, Signature
+from engine.domain.model import Author, Blob, Device, Dialect, Draft, Interval, Problem, Settings, Signature
 from engine.domain.state import Kernel, SessionState
 from engine.ideas.playbook import Playbook, available
-from engine.ideas.source import CodeRequest, IdeaRequest, IdeaSource, Implementation, RepairRequest
+from engine.ideas.source import Calls, CodeRequest, IdeaRequest, IdeaSource, Implementation, RepairRequest
 from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import WriterLock
@@ -58,9 +58,6 @@ class NewSession:
     mode: str = "autopilot"
     folder: Path | None = None
     """``None``: a new folder in the usual place."""
-    others: tuple[str, ...] = ()
-    """Further baselines."""
-    cold: bool = True
     seeds: tuple[Seed, ...] = ()
     """Kernels brought in before the first round."""
 
@@ -93,7 +90,7 @@ async def begin(wanted: NewSession, say: Say) -> LiveSession:
         check_dialect(seed.kernel, wanted.device)
     await check_compiler(wanted.device)
     shelf = _Shelf()
-    bench = TrialBench(assignment(opened, wanted.others, cold=wanted.cold), shelf.put)
+    bench = TrialBench(assignment(opened), shelf.put)
     try:
         say("reading the problem")
         device, signature = await bench.describe()
@@ -131,7 +128,7 @@ async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
     assert opened is not None, "a journal begins with it"
     label = device or (state.device.label if state.device else opened.device)
     await check_compiler(label)
-    bench = TrialBench(_resumed_assignment(state, opened, label), Blobs(folder).put)
+    bench = TrialBench(assignment(opened, label, state.preparation.same if state.preparation else None), Blobs(folder).put)
     try:
         say("reading the problem")
         here, signature = await bench.describe()
@@ -168,26 +165,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def assignment(opened: SessionOpened, others: tuple[str, ...] = (), *, cold: bool = True) -> Assignment:
-    """What the session's bench is for."""
+def assignment(opened: SessionOpened, label: str = "", same: Interval | None = None) -> Assignment:
+    """What the session's bench is for: on the device that it was opened for, or on the one named by ``label``; ``same`` is what
+    the reference showed against itself there."""
     settings = opened.settings
     workload = catalog.workload_for(opened.problem, settings.workload)
+    others = tuple(name for name in settings.others if name != settings.baseline)
+    noise = (same.value, same.low, same.high) if same else None
     return Assignment(
-        opened.problem, workload, opened.device, settings.tolerance, settings.baseline,
-        tuple(name for name in others if name != settings.baseline), cold,
-    )  # fmt: skip
-
-
-def _resumed_assignment(state: SessionState, opened: SessionOpened, label: str) -> Assignment:
-    """As before: further baselines and the state of the caches are read off what was measured."""
-    settings, found = opened.settings, state.preparation
-    workload = catalog.workload_for(opened.problem, settings.workload)
-    others = tuple(name for name in found.baselines if name != settings.baseline) if found else ()
-    ranking = found.baselines.get(settings.baseline) if found else None
-    hot = ranking is not None and "hot caches" in ranking.conditions
-    same = (found.same.value, found.same.low, found.same.high) if found else None
-    return Assignment(
-        opened.problem, workload, label, settings.tolerance, settings.baseline, others, not hot, same
+        opened.problem, workload, label or opened.device, settings.tolerance, settings.baseline, others, settings.cold, noise
     )  # fmt: skip
 
 
@@ -292,6 +278,9 @@ class _NoBench:
     async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Failed | w.Impossible:
         return self.refusal
 
+    async def sanitize(self, kernel: Kernel, source: str, say: Say) -> w.Sanitized | w.Impossible:
+        return self.refusal
+
     async def close(self) -> None:
         """There is nothing to let go of."""
 
@@ -302,11 +291,11 @@ class _NoIdeas:
 
     author: Author = field(default_factory=lambda: Author("engine"))
 
-    async def propose(self, request: IdeaRequest) -> tuple[w.Proposal, ...]:
+    async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[w.Proposal, ...]:
         raise EspalierError("this session is only being steered")
 
-    async def implement(self, request: CodeRequest) -> Implementation:
+    async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
         raise EspalierError("this session is only being steered")
 
-    async def repair(self, request: RepairRequest) -> str | None:
+    async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
         return None

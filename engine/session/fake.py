@@ -5,6 +5,8 @@ For tests of what lies above the bench; its verdicts say nothing about any kerne
 
     // FAKE: build_failed | mismatch | crashed | timed_out | rejected | unstable      the stage that finds it ends the kernel
     // FAKE: time_us = 250                                                          instead of a time from the hash
+    // FAKE: suspicious                                                             measured, and not believed
+    // FAKE: unsafe                                                                 the sanitizers find something
 """
 
 from __future__ import annotations
@@ -56,17 +58,20 @@ _SIGNATURE = Signature(
 class _Marks:
     failure: FailureKind | None
     time_us: float | None
+    suspicious: bool = False
+    unsafe: bool = False
 
 
 def _marks(source: str) -> _Marks:
     failure: FailureKind | None = None
     time_us: float | None = None
+    words = {name for name, _ in _MARK.findall(source)}
     for name, value in _MARK.findall(source):
         if name == "time_us":
             time_us = float(value)
         elif name in FailureKind.__members__.values():
             failure = FailureKind(name)
-    return _Marks(failure, time_us)
+    return _Marks(failure, time_us, "suspicious" in words, "unsafe" in words)
 
 
 class FakeBench:
@@ -115,10 +120,18 @@ class FakeBench:
         verification = Verification("class:fp32 (10x)", 5, 1e-7, 1e-5, 1e-6, 1e-6, 1e-4, PrecisionClass.FP32, "3/3")
         return w.Verified(verification, _measurement("screen", _time_us(kernel, source)), 0.2)
 
-    async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Failed | w.Impossible:
+    async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
         say("pretending to measure")
         await asyncio.sleep(self._pause)
+        if _marks(source).suspicious:
+            return w.Suspected(("planted: suspicious",), None, _measurement("precise", _time_us(kernel, source)), 0.5)
         return w.Measured(_measurement("precise", _time_us(kernel, source)), 0.5)
+
+    async def sanitize(self, kernel: Kernel, source: str, say: Say) -> w.Sanitized | w.Impossible:
+        say("pretending to look for unsafe memory accesses")
+        await asyncio.sleep(self._pause)
+        findings = ("planted: unsafe",) if _marks(source).unsafe else ()
+        return w.Sanitized(("pretended",), findings, seconds=0.1)
 
     async def close(self) -> None:
         """There is nothing to let go of."""

@@ -25,10 +25,11 @@ from engine.domain import queries, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected, JournalError
 from engine.domain.model import Blob
-from engine.domain.state import SessionState, advance
+from engine.domain.state import CallStatus, SessionState, advance
 from engine.ideas.source import IdeaSource
 from engine.journal.journal import Journal
 from engine.session import scheduler
+from engine.session.calls import WorkCalls
 from engine.session.hands import Hands
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded, SessionEnded, Until
 from engine.session.patience import Patience
@@ -75,6 +76,7 @@ class LiveSession:
         self._wake = asyncio.Event()
         self._hands = Hands(self._wake.set)
         self._begun: set[str] = set()
+        self._by_hand: set[str] = set()
         self._pulse = Pulse()
         self._words: deque[Progress] = deque(maxlen=_WORDS_KEPT)
         self._words_said = 0
@@ -180,7 +182,7 @@ class LiveSession:
                     self._record(work, result)
                 at_boundary = self._settle(enough)
                 self._start_owed()
-                outcome = None if self._hands.keys else self._outcome(until, at_boundary)
+                outcome = None if self._hands.keys - self._by_hand else self._outcome(until, at_boundary)
                 if outcome is not None:
                     return outcome
                 await self._rest()
@@ -214,6 +216,20 @@ class LiveSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def record(self, events: Sequence[e.Event]) -> None:
+        """See ``engine.session.calls.Recorder``."""
+        self._append(events, ENGINE)
+
+    async def until(self, holds: Callable[[SessionState], bool], work: str) -> None:
+        """See ``engine.session.calls.Recorder``."""
+        self._by_hand.add(work)
+        self._wake.set()
+        try:
+            while not holds(self._state):
+                await self._pulse.next()
+        finally:
+            self._by_hand.discard(work)
 
     async def batches(self) -> AsyncIterator[Batch]:
         """See ``SessionSource``."""
@@ -251,7 +267,7 @@ class LiveSession:
         self._state = advance(self._state, entries)
         if any(isinstance(event, e.RoundClosed | e.SessionClosed) for event in events):
             self._journal.sync()
-        self._hands.abandon(self._hands.keys - {work.key for work in self._owed()})
+        self._hands.abandon(self._hands.keys - {work.key for work in self._wanted()})
         self._pulse.beat()
 
     def _record_interruption(self) -> None:
@@ -290,10 +306,14 @@ class LiveSession:
         if deadline is not None and self._ports.clock() >= deadline:
             self._append(rules.decide(self._state, c.SelectIdeas()), ENGINE)
 
+    def _wanted(self) -> tuple[w.Work, ...]:
+        return self._preparing() if self._prepare_again else rules.wanted(self._state)
+
     def _owed(self) -> tuple[w.Work, ...]:
-        if self._prepare_again and self._state.closed is None:
-            return () if "prepare" in self._state.broken else (w.Prepare(),)
-        return rules.next_work(self._state)
+        return self._preparing() if self._prepare_again else rules.next_work(self._state)
+
+    def _preparing(self) -> tuple[w.Work, ...]:
+        return () if self._state.closed is not None or "prepare" in self._state.broken else (w.Prepare(),)
 
     def _start_owed(self) -> None:
         shut = {scheduler.lane(key) for key in self._state.broken}
@@ -301,7 +321,9 @@ class LiveSession:
             if work.key not in self._begun or work.key not in self._state.started:
                 self._begun.add(work.key)
                 self._append((e.WorkStarted(work.key),), ENGINE)
-            self._hands.start(work, perform(work, self._state, self._effects, partial(self._say, work.key)))
+            say = partial(self._say, work.key)
+            calls = WorkCalls(work.key, self, self._journal.blobs, say)
+            self._hands.start(work, perform(work, self._state, self._effects, calls, say))
 
     def _lanes(self) -> scheduler.Lanes:
         if self._ports.lanes is not None:
@@ -326,7 +348,8 @@ class LiveSession:
             return EngineStopped(dict(state.broken))
         if until is Until.CLOSED or self.deadline is not None:
             return None
-        return AwaitingEngineer(tuple(idea.id for idea in queries.pending_ideas(state)))
+        prompts = tuple(c.id for c in state.calls.values() if c.work in self._by_hand and c.status is CallStatus.OPEN)
+        return AwaitingEngineer(tuple(idea.id for idea in queries.pending_ideas(state)), prompts, state.paused)
 
     async def _rest(self) -> None:
         """Until work ends, someone asks for something, or the policy's time has come."""

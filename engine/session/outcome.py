@@ -34,9 +34,13 @@ class RoundEnded:
 
 @dataclass(frozen=True, slots=True)
 class AwaitingEngineer:
-    """Nothing is under way and nothing is owed: someone must decide on these ideas, or bring new ones."""
+    """Nothing is under way and nothing is owed: someone must decide on these ideas, answer these prompts, say go on after a
+    pause, or bring new ideas."""
 
     ideas: tuple[str, ...]
+    calls: tuple[str, ...] = ()
+    """Prompts given out by hand whose reply is awaited."""
+    paused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

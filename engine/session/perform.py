@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from engine.domain import queries
 from engine.domain import work as w
-from engine.domain.errors import EspalierError
+from engine.domain.errors import BudgetExhausted, EspalierError
 from engine.domain.model import Blob, Dialect, Failure, FailureKind
 from engine.domain.state import Kernel, SessionState
-from engine.ideas.source import CodeRequest, IdeaRequest, IdeaSource, RepairRequest
+from engine.ideas.source import Calls, CodeRequest, IdeaRequest, IdeaSource, RepairRequest
 from engine.journal.blobs import Blobs
 from engine.session.ports import Bench, Say
 
@@ -46,16 +46,18 @@ class Effects:
     ceilings: Ceilings = field(default_factory=Ceilings)
 
 
-async def perform(work: w.Work, state: SessionState, ports: Effects, say: Say) -> w.Result:
+async def perform(work: w.Work, state: SessionState, ports: Effects, calls: Calls, say: Say) -> w.Result:
     """Do the work and return what came of it; raises nothing but cancellation."""
     seconds = _ceiling(work, ports.ceilings)
     try:
         async with asyncio.timeout(seconds) as limit:
-            return await _perform(work, state, ports, say)
+            return await _perform(work, state, ports, calls, say)
     except TimeoutError as error:
         if limit.expired():
             return w.Impossible(f"{work.key} did not come back within {seconds:g} s")
         return _unexpected(work, error)
+    except BudgetExhausted as error:
+        return w.Unaffordable(str(error))
     except EspalierError as error:
         return w.Impossible(str(error))
     except Exception as error:
@@ -76,13 +78,13 @@ def _ceiling(work: w.Work, ceilings: Ceilings) -> float | None:
             return ceilings.build
         case w.Verify():
             return ceilings.verify
-        case w.Measure():
+        case w.Measure() | w.Sanitize():
             return ceilings.measure
         case w.Propose() | w.Implement() | w.Repair():
             return ceilings.thought
 
 
-async def _perform(work: w.Work, state: SessionState, ports: Effects, say: Say) -> w.Result:
+async def _perform(work: w.Work, state: SessionState, ports: Effects, calls: Calls, say: Say) -> w.Result:
     match work:
         case w.Prepare():
             return await ports.bench.prepare(say)
@@ -92,12 +94,14 @@ async def _perform(work: w.Work, state: SessionState, ports: Effects, say: Say) 
             return await ports.bench.verify(*_subject(work.kernel, state, ports), say)
         case w.Measure():
             return await ports.bench.measure(*_subject(work.kernel, state, ports), say)
+        case w.Sanitize():
+            return await ports.bench.sanitize(*_subject(work.kernel, state, ports), say)
         case w.Propose():
-            return await _propose(work, state, ports)
+            return await _propose(work, state, ports, calls)
         case w.Implement():
-            return await _implement(work, state, ports)
+            return await _implement(work, state, ports, calls)
         case w.Repair():
-            return await _repair(work, state, ports)
+            return await _repair(work, state, ports, calls)
 
 
 def _subject(kernel_id: str, state: SessionState, ports: Effects) -> tuple[Kernel, str]:
@@ -105,30 +109,32 @@ def _subject(kernel_id: str, state: SessionState, ports: Effects) -> tuple[Kerne
     return kernel, ports.blobs.text(kernel.source)
 
 
-async def _propose(work: w.Propose, state: SessionState, ports: Effects) -> w.Result:
+async def _propose(work: w.Propose, state: SessionState, ports: Effects, calls: Calls) -> w.Result:
     known = dict.fromkeys((*work.parents, *(k.id for k in queries.frontier(state))))
     sources = {k: ports.blobs.text(state.kernels[k].source) for k in known}
     request = IdeaRequest(state, work.round, work.parents, work.count, dialect_of(state), sources)
-    return w.Proposals(await ports.ideas.propose(request))
+    return w.Proposals(await ports.ideas.propose(request, calls))
 
 
-async def _implement(work: w.Implement, state: SessionState, ports: Effects) -> w.Result:
+async def _implement(work: w.Implement, state: SessionState, ports: Effects, calls: Calls) -> w.Result:
     idea = state.ideas[work.idea]
     parent = state.kernels.get(idea.parent or "")
     source = ports.blobs.text(parent.source) if parent else None
-    answer = await ports.ideas.implement(CodeRequest(state, idea, dialect_of(state), source))
+    materials = {k: ports.blobs.text(state.kernels[k].source) for k in idea.materials if k in state.kernels}
+    answer = await ports.ideas.implement(CodeRequest(state, idea, dialect_of(state), source, materials), calls)
+    author = answer.author or ports.ideas.author
     drafts = [
-        w.StoredDraft(d.name, d.dialect, d.contract, _store(ports, d.source), ports.ideas.author, d.tunables)
+        w.StoredDraft(d.name, d.dialect, d.contract, _store(ports, d.source), author, d.tunables)
         for d in answer.drafts[: idea.branch]
     ]
     return w.Drafts(tuple(drafts), answer.note)
 
 
-async def _repair(work: w.Repair, state: SessionState, ports: Effects) -> w.Result:
+async def _repair(work: w.Repair, state: SessionState, ports: Effects, calls: Calls) -> w.Result:
     kernel, source = _subject(work.kernel, state, ports)
     failure = kernel.failure or Failure(FailureKind.BUILD_FAILED, "the reason was not recorded")
     log = ports.blobs.text(failure.log) if failure.log else ""
-    revised = await ports.ideas.repair(RepairRequest(state, kernel, source, failure.reason, log))
+    revised = await ports.ideas.repair(RepairRequest(state, kernel, source, failure.reason, log), calls)
     return w.Failed(failure) if revised is None else w.Repaired(_store(ports, revised))
 
 

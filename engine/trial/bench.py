@@ -156,6 +156,9 @@ class TrialBench:
     async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Failed | w.Impossible:
         return await self.try_measure(_source_of(kernel, source), say)
 
+    async def sanitize(self, kernel: Kernel, source: str, say: Say) -> w.Sanitized | w.Impossible:
+        return w.Impossible("not in this version")
+
     # the same for a source without a session
 
     async def make(self, source: Source, say: Say) -> Ready | BuildFailure:

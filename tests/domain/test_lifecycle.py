@@ -12,6 +12,7 @@ from engine.domain import events as e
 from engine.domain import model as m
 from engine.domain import queries, rules
 from engine.domain import work as w
+from engine.domain.errors import CommandRejected
 from engine.domain.state import IdeaStatus, SessionState, Stage, advance
 
 
@@ -124,6 +125,12 @@ def test_the_best_and_the_pinned_seed_the_next_round(
 # ---------------------------------------------------------------- ends
 
 
+def looked_at(state: SessionState) -> SessionState:
+    """After the sanitizers have seen the finalist and found nothing."""
+    best = queries.finalist(state)
+    return state if best is None else then(state, e.KernelSanitized(best.id, best.attempt, ("address",)))
+
+
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
@@ -140,7 +147,7 @@ def test_the_best_and_the_pinned_seed_the_next_round(
     ],
 )
 def test_limits_end_a_session_between_rounds(limits: m.Limits, reason: str | None) -> None:
-    state = b.fold(*grown(0.8, 0.9, limits=limits), replace(b.measured("k1", 1.0, light=0.35), kernel="k1"))
+    state = looked_at(b.fold(*grown(0.8, 0.9, limits=limits), replace(b.measured("k1", 1.0, light=0.35), kernel="k1")))
     assert rules.automatic(state) == ((e.SessionClosed(reason),) if reason else (e.RoundOpened(2, ("k1", "k3")),))
 
 
@@ -155,7 +162,7 @@ def test_a_session_without_a_verified_kernel_has_nothing_to_build_on() -> None:
 
 
 def test_a_source_without_further_ideas_ends_a_session() -> None:
-    state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)), b.proposed(round_number=1), e.RoundClosed(1))
+    state = looked_at(b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)), b.proposed(round_number=1), e.RoundClosed(1)))
     assert rules.automatic(state) == (e.SessionClosed("no further ideas"),)
     state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)), b.proposed("i2", round_number=1), e.IdeaRejected("i2", ""))
     assert rules.automatic(then(state, e.RoundClosed(1))) == (e.RoundOpened(2, ("k1",)),)
@@ -191,7 +198,7 @@ def test_past_the_time_limit_what_waits_is_dropped_and_what_runs_may_finish() ->
     assert rules.automatic(state) == (e.KernelCancelled("k2", why),)
     state = then(state, *rules.automatic(state), seconds=200)
     assert rules.automatic(state) == (e.RoundClosed(1),)
-    state = then(state, e.RoundClosed(1), seconds=200)
+    state = looked_at(then(state, e.RoundClosed(1), seconds=200))
     assert rules.automatic(state) == (e.SessionClosed(why),)
 
 
@@ -318,3 +325,98 @@ def test_a_kernel_that_was_halfway_on_the_old_device_begins_anew_on_this_one(way
 def test_the_first_preparation_moves_nothing() -> None:
     state = b.fold(b.opened())
     assert rules.record(state, w.Prepare(), w.Prepared(b.device(), b.preparation())) == (b.prepared(),)
+
+
+ENDED = b.fold(*grown(1.5, 2.0, limits=m.Limits(rounds=1)))
+
+
+def test_a_session_does_not_end_before_the_sanitizers_have_seen_its_winner() -> None:
+    assert rules.automatic(ENDED) == ()
+    assert rules.next_work(ENDED) == (w.Sanitize("k3", 0),)
+    seen = then(ENDED, *rules.record(ENDED, w.Sanitize("k3", 0), w.Sanitized(("address",))))
+    assert rules.automatic(seen) == (e.SessionClosed("1 of 1 rounds done"),)
+
+
+def test_sanitizers_that_cannot_run_hold_nothing_up_and_are_said() -> None:
+    said = rules.record(ENDED, w.Sanitize("k3", 0), w.Impossible("no sanitizer here"))
+    state = then(ENDED, *said)
+    sanitizing = state.kernels["k3"].sanitizing
+    assert sanitizing is not None
+    assert sanitizing.note == "no sanitizer here"
+    assert rules.automatic(state) == (e.SessionClosed("1 of 1 rounds done"),)
+
+
+def test_a_winner_with_findings_goes_to_quarantine_and_the_next_one_is_looked_at() -> None:
+    found = rules.record(ENDED, w.Sanitize("k3", 0), w.Sanitized(("address",), ("heap-buffer-overflow",)))
+    state = then(ENDED, *found)
+    assert state.kernels["k3"].stage is Stage.QUARANTINED
+    assert rules.next_work(state) == (w.Sanitize("k2", 0),)
+    accepted = then(state, *rules.decide(state, c.AcceptKernel("k3", "the tool is wrong here")))
+    assert queries.incumbent(accepted) is accepted.kernels["k3"]
+    assert rules.automatic(accepted) == (e.SessionClosed("1 of 1 rounds done"),)
+
+
+def test_what_is_suspected_leads_nothing_until_someone_believes_it() -> None:
+    state = b.fold(*grown(1.5), b.drafted("k9", idea="i2", parent="k1", round_number=1), b.built("k9"))
+    suspected = w.Suspected(("faster than light",), b.verification(), b.measurement(9.0), 0.5)
+    state = then(state, *rules.record(state, w.Verify("k9", 0), suspected))
+    assert state.kernels["k9"].stage is Stage.QUARANTINED
+    assert state.kernels["k9"].stage.settled
+    assert state.kernels["k9"] not in queries.ranked(state)
+    believed = then(state, *rules.decide(state, c.AcceptKernel("k9", "read the code")))
+    assert queries.incumbent(believed) is believed.kernels["k9"]
+    (failed,) = rules.decide(state, c.DiscardKernel("k9"))
+    assert failed == e.KernelFailed("k9", m.Failure(m.FailureKind.REJECTED, "faster than light"))
+    with pytest.raises(CommandRejected, match="needs a note"):
+        rules.decide(state, c.AcceptKernel("k9", " "))
+
+
+class TestPauses:
+    """Soft conditions: said once, and nothing is asked of any source until someone goes on."""
+
+    def test_before_a_round(self) -> None:
+        state = b.fold(*b.first_round(pauses=m.Pauses(round=1)))
+        assert rules.automatic(state) == (e.SessionPaused("before round 1"),)
+        state = then(state, *rules.automatic(state))
+        assert rules.automatic(state) == ()
+        state = then(state, *rules.decide(state, c.Continue()))
+        assert rules.automatic(state) == (e.RoundOpened(1, ("k1",)),)
+
+    def test_above_a_sum_of_money(self) -> None:
+        state = b.fold(*b.first_round(pauses=m.Pauses(usd=5.0)), e.RoundOpened(1, ("k1",)), *spent(4.0, "c1"))
+        assert rules.automatic(state) == ()
+        state = then(state, *spent(2.0, "c2"))
+        assert rules.automatic(state) == (e.SessionPaused("$6.00 spent: above $5"),)
+        state = then(state, *rules.automatic(state))
+        assert rules.next_work(state) == ()
+        assert rules.wanted(state) == (w.Propose(1, ("k1",), 3),)
+        state = then(state, *rules.decide(state, c.Continue()))
+        assert rules.next_work(state) == (w.Propose(1, ("k1",), 3),)
+
+    def test_by_hand(self) -> None:
+        state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)))
+        state = then(state, *rules.decide(state, c.Pause()))
+        assert state.paused == "paused by hand"
+        with pytest.raises(CommandRejected, match="paused already"):
+            rules.decide(state, c.Pause())
+
+
+def spent(usd: float, call: str) -> tuple[e.Event, ...]:
+    started = e.CallStarted(call, "propose:1", m.CallRole.IDEAS, "openai:gpt-test", b.digest("prompt"), 1000)
+    return (started, e.CallAnswered(call, b.digest("reply"), m.Usage(100, 0, 50), usd))
+
+
+def test_past_a_hard_cap_no_model_is_asked_and_the_session_ends() -> None:
+    state = b.fold(
+        *b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)), b.proposed("i2", "i3", round_number=1, parent="k1"),
+        e.IdeaSelected("i2"), e.WorkStarted("implement:i2"),
+    )  # fmt: skip
+    refused = rules.record(state, w.Implement("i2"), w.Unaffordable("the next call could pass 1,000 tokens"))
+    assert refused == (e.BudgetReached("implement:i2", "the next call could pass 1,000 tokens"),)
+    state = then(state, *refused)
+    assert rules.automatic(state) == (e.IdeaParked("i2"), e.IdeaParked("i3"))
+    state = then(state, *rules.automatic(state))
+    assert rules.automatic(state) == (e.RoundClosed(1),)
+    state = looked_at(then(state, e.RoundClosed(1)))
+    assert rules.automatic(state) == (e.SessionClosed("the next call could pass 1,000 tokens"),)
+    assert then(state, e.LimitsChanged(m.Limits(tokens=10_000))).capped is None

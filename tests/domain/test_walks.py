@@ -42,7 +42,8 @@ def _end(state: SessionState) -> str:
         return "closed"
     if state.broken:
         return "broken"
-    assert queries.pending_ideas(state), "nothing is owed, nobody is asked, and yet the session is open"
+    asked = queries.pending_ideas(state) or state.paused is not None
+    assert asked, "nothing is owed, nobody is asked, and yet the session is open"
     return "awaits a decision"
 
 

@@ -14,7 +14,7 @@ from engine.domain.errors import IdeaSourceError, JournalUnwritable, ToolchainEr
 from engine.domain.model import Author
 from engine.domain.state import SessionState, Stage
 from engine.ideas.fixed import ScriptedSource
-from engine.ideas.source import CodeRequest, IdeaRequest, Implementation, RepairRequest
+from engine.ideas.source import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
 from engine.journal.blobs import Blobs
 from engine.session.fake import FakeBench
 from engine.session.live import LiveSession
@@ -101,10 +101,10 @@ class Silent(ScriptedSource):
 
     __slots__ = ()
 
-    async def propose(self, request: IdeaRequest) -> tuple[object, ...]:
+    async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[object, ...]:
         if request.round > 0:
             raise IdeaSourceError("the source does not answer: check the network")
-        return await TREE.propose(request)
+        return await TREE.propose(request, calls)
 
 
 def test_a_silent_source_stops_the_search_with_its_words(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_a_repair_sees_the_reason_and_the_log(tmp_path: Path) -> None:
     class Watching(ScriptedSource):
         __slots__ = ()
 
-        async def implement(self, request: CodeRequest) -> Implementation:
+        async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
             return Implementation((sessions.draft("root", "build_failed"),))
 
-        async def repair(self, request: RepairRequest) -> str | None:
+        async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
             seen.append(request)
             return None
 

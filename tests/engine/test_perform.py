@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from support import builders as b
 from support import sessions
+from support.calls import calls
 
 from engine.domain import events as e
 from engine.domain import work as w
 from engine.domain.model import Dialect
 from engine.domain.state import SessionState
 from engine.ideas.fixed import ScriptedSource
-from engine.ideas.source import CodeRequest, IdeaRequest, Implementation
+from engine.ideas.source import Calls, CodeRequest, IdeaRequest, Implementation
 from engine.journal.blobs import Blobs
 from engine.session.fake import FAKE_CPU, FAKE_GPU, FakeBench
 from engine.session.perform import Effects, dialect_of, perform
@@ -25,11 +26,11 @@ class Asked(ScriptedSource):
 
     __slots__ = ("code", "ideas")
 
-    async def propose(self, request: IdeaRequest) -> tuple[w.Proposal, ...]:
+    async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[w.Proposal, ...]:
         object.__setattr__(self, "ideas", request)
-        return await super().propose(request)
+        return await super().propose(request, calls)
 
-    async def implement(self, request: CodeRequest) -> Implementation:
+    async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
         object.__setattr__(self, "code", request)
         return Implementation(self.drafts[request.idea.text.key])
 
@@ -52,7 +53,7 @@ def _session(folder: Path) -> tuple[SessionState, Effects, Asked]:
 
 def test_a_source_of_ideas_sees_the_kernels_that_can_be_built_on(tmp_path: Path) -> None:
     state, effects, asked = _session(tmp_path)
-    result = sessions.run(lambda: perform(w.Propose(1, ("k2",), 2), state, effects, print))
+    result = sessions.run(lambda: perform(w.Propose(1, ("k2",), 2), state, effects, calls(), print))
     assert isinstance(result, w.Proposals)
     assert asked.ideas.sources == {"k1": "first", "k2": "second"}
     assert (asked.ideas.round, asked.ideas.parents, asked.ideas.count) == (1, ("k2",), 2)
@@ -60,7 +61,7 @@ def test_a_source_of_ideas_sees_the_kernels_that_can_be_built_on(tmp_path: Path)
 
 def test_drafts_become_blobs_and_no_more_than_the_branch(tmp_path: Path) -> None:
     state, effects, asked = _session(tmp_path)
-    result = sessions.run(lambda: perform(w.Implement("i3"), state, effects, print))
+    result = sessions.run(lambda: perform(w.Implement("i3"), state, effects, calls(), print))
     assert isinstance(result, w.Drafts)
     assert [effects.blobs.text(d.source) for d in result.drafts] == [sessions.source("one")]
     assert result.drafts[0].author == asked.author
@@ -70,7 +71,7 @@ def test_drafts_become_blobs_and_no_more_than_the_branch(tmp_path: Path) -> None
 def test_a_source_text_that_is_gone_is_the_engines_trouble(tmp_path: Path) -> None:
     state, effects, _ = _session(tmp_path)
     (tmp_path / "blobs" / b.digest("second")).unlink()
-    result = sessions.run(lambda: perform(w.Build("k2", 0), state, effects, print))
+    result = sessions.run(lambda: perform(w.Build("k2", 0), state, effects, calls(), print))
     assert isinstance(result, w.Impossible)
     assert "is missing" in result.reason
 
@@ -79,7 +80,7 @@ def test_text_that_is_no_unicode_is_stored_all_the_same(tmp_path: Path) -> None:
     state, effects, _ = _session(tmp_path)
     odd = replace(sessions.draft("odd"), source="half a pair: \ud83d")
     effects = replace(effects, ideas=ScriptedSource({}, {b.idea_text(3).key: (odd,)}))
-    result = sessions.run(lambda: perform(w.Implement("i3"), state, effects, print))
+    result = sessions.run(lambda: perform(w.Implement("i3"), state, effects, calls(), print))
     assert isinstance(result, w.Drafts)
     assert effects.blobs.text(result.drafts[0].source) == "half a pair: ?"
 

@@ -19,7 +19,7 @@ sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "tests")]
 from support import builders as b  # noqa: E402
 
 from engine.domain import events as e  # noqa: E402
-from engine.domain.model import Author, FailureKind, Interval, Limits  # noqa: E402
+from engine.domain.model import Author, CallRole, FailureKind, Interval, Limits, Pauses, Usage  # noqa: E402
 from engine.domain.state import SessionState, advance  # noqa: E402
 from engine.journal import codec  # noqa: E402
 
@@ -84,6 +84,21 @@ def story() -> tuple[e.Event, ...]:
         e.SessionResumed(("propose:2",), "set a torn last line of 40 bytes aside as journal.torn-1"),
         e.KernelReopened("k2", "the session moved to another device"),
         b.prepared(name="another machine"),
+        e.IdeasReordered(("i4", "i2")),
+        e.MaterialAttached("i4", "k2"),
+        e.MaterialAttached("i4", "k1"),
+        e.MaterialRemoved("i4", "k1"),
+        e.CallStarted("c1", "propose:2", CallRole.IDEAS, "openai:gpt-test", b.digest("prompt"), 9000),
+        e.CallAnswered("c1", b.digest("reply"), Usage(5200, 1024, 800), 0.0125, "length", 3.5),
+        e.CallFailed("c1", "the reply is cut short", Usage(0, 0, 0)),
+        e.CallStarted("c2", "propose:2", CallRole.IDEAS, "paste", b.digest("prompt")),
+        e.BudgetReached("propose:2", "the next call could pass 15,000 tokens"),
+        e.PausesChanged(Pauses(round=4, usd=5.0)),
+        e.SessionPaused("paused by hand"),
+        e.SessionContinued(Pauses(usd=5.0)),
+        e.KernelQuarantined("k3", ("faster than the speed of light",), b.verification(), b.measurement(9.0), 1.5),
+        e.KernelAccepted("k3", "counted the bytes again"),
+        e.KernelSanitized("k1", 0, ("address", "undefined"), (), "", b.digest("clean"), 2.5),
         e.UnknownEvent("llm.called", {"tokens": 812, "usd": 0.004, "by": {"name": "openai:gpt-test"}}),
     )
 

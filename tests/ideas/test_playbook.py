@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import builders as b
+from support.calls import calls
 
 from engine.domain import events as e
 from engine.domain import queries
@@ -89,13 +90,13 @@ def propose(
     request = IdeaRequest(
         state, current.number if current else 0, current.parents if current else (), count, Dialect.CPP, sources or {}
     )
-    proposals: tuple[w.Proposal, ...] = asyncio.run(playbook.propose(replace(request, **changes)))
+    proposals: tuple[w.Proposal, ...] = asyncio.run(playbook.propose(replace(request, **changes), calls()))
     assert {p.author for p in proposals} <= {PLAYBOOK}
     return {p.text.key: p.parent for p in proposals}
 
 
 def implement(playbook: Playbook, state: SessionState, idea: str, source: str | None = None) -> Implementation:
-    return asyncio.run(playbook.implement(CodeRequest(state, state.ideas[idea], Dialect.CPP, source)))
+    return asyncio.run(playbook.implement(CodeRequest(state, state.ideas[idea], Dialect.CPP, source), calls()))
 
 
 def test_round_zero_proposes_the_first_port(folder: Path) -> None:
@@ -112,9 +113,11 @@ def test_the_first_port_is_written_by_the_fallback_where_the_playbook_has_none(f
     playbook = Playbook(folder, lambda dialect: draft if dialect is Dialect.CUDA else None)
     assert propose(playbook, state, dialect=Dialect.CUDA) == {"root": None}
     assert propose(playbook, state, dialect=Dialect.PYTHON) == {}
-    assert asyncio.run(playbook.implement(request)).drafts == (draft,)
-    assert [d.name for d in asyncio.run(playbook.implement(replace(request, dialect=Dialect.CPP))).drafts] == ["naive.cpp"]
-    assert "no first port" in asyncio.run(Playbook(folder).implement(request)).note
+    assert asyncio.run(playbook.implement(request, calls())).drafts == (draft,)
+    assert [d.name for d in asyncio.run(playbook.implement(replace(request, dialect=Dialect.CPP), calls())).drafts] == [
+        "naive.cpp"
+    ]
+    assert "no first port" in asyncio.run(Playbook(folder).implement(request, calls())).note
 
 
 def test_ideas_come_worthiest_first_with_their_categories_spread(folder: Path) -> None:

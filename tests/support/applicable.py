@@ -82,6 +82,12 @@ def _of_kernel(state: SessionState, event: e.Event) -> str:
     match event:
         case e.AttemptFailed(attempt=attempt) if kernel.stage.settled or attempt != kernel.attempt:
             return "a failure of another attempt"
+        case e.KernelQuarantined() if kernel.stage not in (Stage.VERIFY, Stage.MEASURE, Stage.MEASURED):
+            return f"put into quarantine when it was {kernel.stage.value}"
+        case e.KernelAccepted() if kernel.stage is not Stage.QUARANTINED:
+            return f"accepted when it was {kernel.stage.value}"
+        case e.KernelFailed() if kernel.stage is Stage.QUARANTINED:
+            return ""
         case e.KernelFailed() | e.KernelCancelled() if kernel.stage.settled:
             return f"ended after it was {kernel.stage.value}"
     return ""

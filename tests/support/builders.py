@@ -226,6 +226,10 @@ class FakeBench:
                 return self._drafts(state, work.idea)
             case w.Repair():
                 return w.Repaired(digest(f"repair of {state.kernels[work.kernel].source}"))
+            case w.Sanitize():
+                source = state.kernels[work.kernel].source
+                unsafe = not self.reliable and source != digest("root") and int(source[:8], 16) % 7 == 0
+                return w.Sanitized(("address",), ("heap-buffer-overflow",) if unsafe else ())
         return self._trial(state.kernels[work.kernel].source, work)
 
     def _proposal(self, work: w.Propose, number: int) -> w.Proposal:

@@ -14,10 +14,10 @@ from support import builders as b
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import model as m
-from engine.domain import rules
+from engine.domain import queries, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected
-from engine.domain.state import SessionState
+from engine.domain.state import SessionState, Stage
 
 
 def any_settings(dice: random.Random) -> dict[str, object]:
@@ -50,8 +50,16 @@ def any_command(dice: random.Random, state: SessionState) -> c.Command:
         f"seed{number}.cpp", m.Dialect.CPP, m.Contract.HOST, b.digest(number), {}, parent, dice.choice([None, idea])
     )
     limits = m.Limits(rounds=dice.choice([None, 1, 2, 3, 9]), kernels=dice.choice([None, 30]))
+    pauses = m.Pauses(dice.choice([None, 500]), dice.choice([None, 0.01]), dice.choice([None, 1, 2, 3]))
     made: tuple[c.Command, ...] = (
         c.WriteIdea(text, parent, dice.choice([None, 1, 2, 0, 99]), dice.random() < 0.5),
+        c.WriteIdea(text, parent, 1, True, (kernel, "k1")),
+        c.ReorderIdeas((idea, dice.choice([*state.ideas, "i0"]))),
+        c.ReorderIdeas(tuple(i.id for i in reversed(queries.pending_ideas(state)))),
+        *(c.RemoveMaterial(i.id, k) for i in state.ideas.values() for k in i.materials),
+        c.ReorderIdeas(()),
+        c.AttachMaterial(idea, kernel),
+        c.RemoveMaterial(idea, kernel),
         c.EditIdea(
             idea,
             dice.choice([None, "", "Another title"]),
@@ -70,6 +78,15 @@ def any_command(dice: random.Random, state: SessionState) -> c.Command:
         c.PruneBranch(kernel),
         c.ReopenBranch(kernel),
         c.CancelKernel(kernel),
+        c.AcceptKernel(kernel, dice.choice(["", "seen it"])),
+        *(c.AcceptKernel(k.id, "seen it") for k in state.kernels.values() if k.stage is Stage.QUARANTINED),
+        c.DiscardKernel(kernel, dice.choice(["", "a trick"])),
+        c.SetPauses(pauses),
+        c.Pause(),
+        c.Continue(),
+        c.Continue(),
+        c.Continue(),
+        c.AnswerCall(dice.choice([*state.calls, "c0"]), b.digest("reply")),
         c.MeasureAgain(kernel),
         c.AddNote(dice.choice(["", kernel, idea, "r0", "r7", "r²", "nothing"]), dice.choice(["words", " "])),
         c.SetMode(dice.choice(["ask", "ask:30", "autopilot", "ask:", "ask:0", "ask:²", "manual"])),
@@ -88,6 +105,9 @@ def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Resu
     failed = w.Failed(b.failure(dice.choice(list(m.FailureKind))), 0.1)
     light = dice.choice([None, speedup / 3.1])
     screen = b.measurement(speedup, depth="screen", light=light, corroborated=dice.random() < 0.9)
+    suspected = w.Suspected(("faster than light",), b.verification(), replace(screen, corroborated=False), 0.1)
+    if isinstance(work, w.Propose | w.Implement | w.Repair) and dice.random() < 0.02:
+        return w.Unaffordable("the next call could pass 1,000 tokens")
     match work:
         case w.Prepare():
             return w.Prepared(b.device(), b.preparation(fooled_by=dice.choice([*[""] * 15, "zeros"])))
@@ -103,6 +123,8 @@ def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Resu
             return w.Drafts(tuple(drafts))
         case w.Build():
             return failed if dice.random() < 0.2 else w.Built(b.digest("artefact"), 0.1)
+        case w.Verify() | w.Measure() if dice.random() < 0.05:
+            return suspected
         case w.Verify():
             return failed if dice.random() < 0.2 else w.Verified(b.verification(), screen, 0.1)
         case w.Measure():
@@ -110,6 +132,8 @@ def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Resu
             return failed if dice.random() < 0.2 else w.Measured(precise, 0.1)
         case w.Repair():
             return failed if dice.random() < 0.3 else w.Repaired(b.digest(str(dice.random())))
+        case w.Sanitize():
+            return w.Sanitized(("address",), dice.choice([(), (), ("heap-buffer-overflow",)]), log=b.digest("asan"))
 
 
 class RandomWalk(b.Walk):
@@ -148,6 +172,20 @@ class RandomWalk(b.Walk):
     def start(self, work: w.Work) -> None:
         super().start(work)
         self.in_hand.append(work)
+        if isinstance(work, w.Propose | w.Implement | w.Repair) and self.dice.random() < 0.5:
+            self._call(work)
+
+    def _call(self, work: w.Work) -> None:
+        """A model is asked, and answers, fails, or is still silent when the process dies."""
+        call = f"c{self.state.next_call}"
+        model = self.dice.choice(["openai:gpt-test", "paste"])
+        self.write((e.CallStarted(call, work.key, m.CallRole.IDEAS, model, b.digest("prompt"), 1000),))
+        usage = m.Usage(self.dice.randint(0, 900), 0, self.dice.randint(0, 100))
+        match self.dice.randrange(3):
+            case 0:
+                self.write((e.CallAnswered(call, b.digest("reply"), usage, self.dice.choice([None, 0.01])),))
+            case 1:
+                self.write((e.CallFailed(call, "no answer", usage, self.dice.choice([None, 0.01])),))
 
     def _ask(self) -> None:
         try:

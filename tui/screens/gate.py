@@ -173,9 +173,7 @@ class GateScreen(SteeringScreen):
         asked = await self.app.push_screen_wait(IdeaForm.edit(self.bridge.state_now, idea))
         if asked is not None:
             text = asked.text
-            await self.submit(
-                c.EditIdea(idea.id, text.title, text.rationale, text.category, asked.parent, asked.branch)
-            )
+            await self.submit(c.EditIdea(idea.id, text.title, text.rationale, text.category, asked.parent, asked.branch))
 
     async def action_more(self) -> None:
         """One implementation more."""

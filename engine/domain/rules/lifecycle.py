@@ -15,8 +15,10 @@ def automatic(state: SessionState) -> tuple[e.Event, ...]:
     if not state.preparation.gate.verifiable and not state.opened.settings.accept_unverifiable:
         passed = ", ".join(n.name for n in state.preparation.gate.nulls if n.passed)
         return (e.SessionClosed(f"not verifiable: a model that computes nothing passes the gate ({passed})"),)
-    if late := _out_of_time(state):
+    if late := (*_out_of_time(state), *_out_of_budget(state)):
         return late
+    if paused := _pause(state):
+        return paused
     if selected := _policy(state):
         return selected
     current = queries.open_round(state)
@@ -47,6 +49,32 @@ def _out_of_time(state: SessionState) -> tuple[e.Event, ...]:
     return (*cancelled, *parked)
 
 
+def _out_of_budget(state: SessionState) -> tuple[e.Event, ...]:
+    """Past a hard cap no model is asked: ideas without code are parked, kernels that wait for a repair end as they failed."""
+    if state.capped is None:
+        return ()
+    parked = [e.IdeaParked(i.id) for i in state.ideas.values() if _open_idea(i) and f"implement:{i.id}" not in state.started]
+    failed = [
+        e.KernelFailed(k.id, k.failure or Failure(FailureKind.BUILD_FAILED, "not repaired"))
+        for k in queries.unsettled(state)
+        if k.stage is Stage.REPAIR and f"repair:{k.id}:{k.attempt}" not in state.started
+    ]
+    return (*parked, *failed)
+
+
+def _pause(state: SessionState) -> tuple[e.Event, ...]:
+    """A soft condition of the engineer's holds: said once, until they go on."""
+    reason = queries.pause_reason(state)
+    return (e.SessionPaused(reason),) if reason is not None and state.paused is None else ()
+
+
+def finalist(state: SessionState) -> Kernel | None:
+    """The kernel that the session would end with and that the sanitizers have not seen: owed before the end."""
+    if state.closed is not None or _ending(state) is None:
+        return None
+    return queries.finalist(state)
+
+
 def _open_idea(idea: Idea) -> bool:
     return idea.status is IdeaStatus.PROPOSED or (idea.status is IdeaStatus.SELECTED and not idea.implemented)
 
@@ -59,20 +87,30 @@ def _is_settled(state: SessionState, current: Round) -> bool:
     ideas = queries.ideas_of(state, current.number)
     out_of_time = state.limits.seconds is not None and state.active_seconds >= state.limits.seconds
     return (
-        (current.answered or out_of_time)
+        (current.answered or out_of_time or state.capped is not None)
         and not any(_open_idea(i) for i in ideas)
         and all(k.stage.settled for k in queries.kernels_of(state, current.number))
     )
 
 
-def _between_rounds(state: SessionState) -> tuple[e.Event, ...]:
-    if queries.unsettled(state) or any(_open_idea(i) for i in state.ideas.values()):
-        return ()
+def _ending(state: SessionState) -> str | None:
+    """Why nothing further is to be begun, once everything begun has settled."""
+    if queries.open_round(state) is not None or queries.unsettled(state) or any(_open_idea(i) for i in state.ideas.values()):
+        return None
     reason = queries.stop_reason(state)
     if reason is None and queries.last_round(state) >= 0 and not queries.frontier(state):
         reason = "no verified kernel to build on"
+    return reason
+
+
+def _between_rounds(state: SessionState) -> tuple[e.Event, ...]:
+    if queries.unsettled(state) or any(_open_idea(i) for i in state.ideas.values()):
+        return ()
+    reason = _ending(state)
     if reason is not None:
-        return (e.SessionClosed(reason),)
+        return () if queries.finalist(state) is not None else (e.SessionClosed(reason),)
+    if state.paused is not None:
+        return ()
     number = queries.last_round(state) + 1
     return (e.RoundOpened(number, parents(state) if number else ()),)
 

@@ -6,27 +6,35 @@ from collections.abc import Iterator
 
 from engine.domain import queries
 from engine.domain import work as w
-from engine.domain.state import IdeaStatus, Kernel, SessionState, Stage
+from engine.domain.rules import lifecycle
+from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage
 
 
 def next_work(state: SessionState) -> tuple[w.Work, ...]:
-    """Everything that could be done now, most useful first; never what is broken until the session is resumed.
+    """Everything that could be begun now, most useful first; never what is broken until the session is resumed.
 
     Work already under way in this process is still listed: the scheduler knows what it has in hand.
     """
+    idle = state.paused is not None or state.capped is not None
+    return tuple(work for work in wanted(state) if not (idle and isinstance(work, w.Propose | w.Implement | w.Repair)))
+
+
+def wanted(state: SessionState) -> tuple[w.Work, ...]:
+    """Work whose result still matters, a pause or a spent budget notwithstanding: what is under way may finish."""
     if state.opened is None or state.closed is not None:
         return ()
-    if state.preparation is None:
-        return tuple(work for work in (w.Prepare(),) if work.key not in state.broken)
-    owed = (*_kernel_work(state), *_idea_work(state))
+    owed = (w.Prepare(),) if state.preparation is None else (*_device_work(state), *_thought(state))
     return tuple(work for work in owed if work.key not in state.broken)
 
 
-def _kernel_work(state: SessionState) -> Iterator[w.Work]:
+def _device_work(state: SessionState) -> Iterator[w.Work]:
     """Later stages first: a verdict frees a place, a build takes one."""
     waiting = queries.unsettled(state)
-    for stage in (Stage.MEASURE, Stage.VERIFY, Stage.BUILD, Stage.REPAIR):
+    for stage in (Stage.MEASURE, Stage.VERIFY, Stage.BUILD):
         yield from (_owed(k) for k in waiting if k.stage is stage)
+    finalist = lifecycle.finalist(state)
+    if finalist is not None:
+        yield w.Sanitize(finalist.id, finalist.attempt)
 
 
 def _owed(kernel: Kernel) -> w.Work:
@@ -35,18 +43,21 @@ def _owed(kernel: Kernel) -> w.Work:
             return w.Measure(kernel.id, kernel.attempt)
         case Stage.VERIFY:
             return w.Verify(kernel.id, kernel.attempt)
-        case Stage.REPAIR:
-            return w.Repair(kernel.id, kernel.attempt)
         case _:
             return w.Build(kernel.id, kernel.attempt)
 
 
-def _idea_work(state: SessionState) -> Iterator[w.Work]:
-    for idea in state.ideas.values():
-        if idea.status is IdeaStatus.SELECTED and not idea.implemented:
-            yield w.Implement(idea.id)
+def _thought(state: SessionState) -> Iterator[w.Work]:
+    """What a source of ideas and code is to be asked."""
+    yield from (w.Repair(k.id, k.attempt) for k in queries.unsettled(state) if k.stage is Stage.REPAIR)
+    selected = [i for i in state.ideas.values() if i.status is IdeaStatus.SELECTED and not i.implemented]
+    yield from (w.Implement(idea.id) for idea in sorted(selected, key=_place))
     current = queries.open_round(state)
     if current is not None and not current.answered:
         assert state.opened is not None
         count = 1 if state.opened.settings.strategy == "sequential" else state.opened.settings.ideas
         yield w.Propose(current.number, current.parents, count)
+
+
+def _place(idea: Idea) -> int:
+    return idea.rank

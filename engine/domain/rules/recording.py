@@ -18,9 +18,13 @@ _CONTENDER = 0.85
 
 def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event, ...]:
     """Events that ``result`` of ``work`` causes; a result that no longer matters (kernel cancelled meanwhile) causes none."""
-    if isinstance(result, w.Impossible):
-        return (e.WorkFailed(work.key, result.reason),)
     match work, result:
+        case w.Sanitize(), _:
+            return _if_there(state, work, result)
+        case _, w.Impossible():
+            return (e.WorkFailed(work.key, result.reason),)
+        case ((w.Propose() | w.Implement() | w.Repair()), w.Unaffordable()):
+            return (e.BudgetReached(work.key, result.reason),)
         case w.Prepare(), w.Prepared():
             return _prepared(state, result)
         case w.Propose(), w.Proposals():
@@ -68,8 +72,28 @@ def _kernel_result(state: SessionState, work: w.Build | w.Verify | w.Measure, re
             return _verified(state, work.kernel, result)
         case w.Measured():
             return (e.KernelMeasured(work.kernel, result.measurement, result.seconds),)
+        case w.Suspected():
+            return (
+                e.KernelQuarantined(
+                    work.kernel, result.evidence, result.verification, result.measurement, result.seconds
+                ),
+            )  # fmt: skip
         case w.Failed():
             return (_failed(state, work.kernel, work.attempt, result),)
+    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+
+
+def _if_there(state: SessionState, work: w.Sanitize, result: w.Result) -> tuple[e.Event, ...]:
+    """A finalist with findings goes to the engineer; sanitizers that could not run are said, and hold nothing up."""
+    kernel = state.kernels.get(work.kernel)
+    if kernel is None or kernel.stage is not Stage.MEASURED or kernel.attempt != work.attempt:
+        return ()
+    match result:
+        case w.Sanitized(tools, findings, note, log, seconds):
+            said = e.KernelSanitized(kernel.id, work.attempt, tools, findings, note, log, seconds)
+            return (said, e.KernelQuarantined(kernel.id, findings)) if findings else (said,)
+        case w.Impossible(reason):
+            return (e.KernelSanitized(kernel.id, work.attempt, (), (), reason),)
     raise TypeError(f"{type(result).__name__} is no result of {work.key}")
 
 
@@ -84,8 +108,8 @@ def _failed(state: SessionState, kernel_id: str, attempt: int, result: w.Failed)
 
 
 def can_repair(author: Author) -> bool:
-    """Models are named ``provider:model``."""
-    return ":" in author.name
+    """Models are named ``provider:model``; a pasted reply is a model's as well."""
+    return ":" in author.name or author.name == "paste"
 
 
 def _verified(state: SessionState, kernel_id: str, result: w.Verified) -> tuple[e.Event, ...]:

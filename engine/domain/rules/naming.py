@@ -1,0 +1,32 @@
+"""What every decision asks of a state: the thing named, or why it cannot be meant."""
+
+from __future__ import annotations
+
+from engine.domain import events as e
+from engine.domain.errors import CommandRejected
+from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState
+
+
+def kernel_of(state: SessionState, kernel: str) -> Kernel:
+    found = state.kernels.get(kernel)
+    if found is None:
+        raise CommandRejected(f"there is no kernel {kernel!r} in this session")
+    return found
+
+
+def idea_of(state: SessionState, idea: str) -> Idea:
+    found = state.ideas.get(idea)
+    if found is None:
+        raise CommandRejected(f"there is no idea {idea!r} in this session")
+    return found
+
+
+def undecided(state: SessionState, idea: str) -> Idea:
+    found = idea_of(state, idea)
+    if found.status not in (IdeaStatus.PROPOSED, IdeaStatus.PARKED):
+        raise CommandRejected(f"{idea} has already been {found.status.value}")
+    return found
+
+
+def reopening(state: SessionState) -> tuple[e.Event, ...]:
+    return (e.SessionReopened(),) if state.closed is not None else ()

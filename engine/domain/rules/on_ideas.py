@@ -1,0 +1,160 @@
+"""What a command about ideas causes: written, edited, ordered, chosen, and kernels brought in by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.domain import commands as c
+from engine.domain import events as e
+from engine.domain import queries
+from engine.domain.errors import CommandRejected
+from engine.domain.model import CATEGORIES, Author, IdeaText
+from engine.domain.rules.naming import idea_of, kernel_of, reopening, undecided
+from engine.domain.state import Idea, IdeaStatus, SessionState
+
+ENGINEER = Author("engineer")
+
+
+def decide(state: SessionState, command: c.IdeaCommand) -> tuple[e.Event, ...]:
+    """Raises CommandRejected."""
+    match command:
+        case c.WriteIdea():
+            return _write(state, command)
+        case c.EditIdea():
+            return (_edit(state, command),)
+        case c.ReorderIdeas(ideas):
+            return _reorder(state, ideas)
+        case c.AttachMaterial(idea, kernel):
+            return (e.MaterialAttached(_unwritten(state, idea).id, kernel_of(state, kernel).id),)
+        case c.RemoveMaterial(idea, kernel):
+            return (_remove_material(_unwritten(state, idea), kernel),)
+        case c.SelectIdeas():
+            return _select(state, command)
+        case c.RejectIdea(idea, reason):
+            return (e.IdeaRejected(undecided(state, idea).id, reason),)
+        case c.ParkIdea(idea):
+            return (e.IdeaParked(undecided(state, idea).id),)
+        case c.SeedKernel():
+            return _seed(state, command)
+
+
+def _write(state: SessionState, command: c.WriteIdea) -> tuple[e.Event, ...]:
+    assert state.opened is not None
+    text = _checked_text(command.text)
+    branch = _checked_branch(command.branch or state.opened.settings.branch)
+    idea = e.ProposedIdea(f"i{state.next_idea}", text, _parent(state, command.parent), ENGINEER, branch)
+    proposed = e.IdeasProposed(_home_round(state), (idea,), from_source=False)
+    attached = tuple(e.MaterialAttached(idea.id, kernel_of(state, k).id) for k in dict.fromkeys(command.materials))
+    selected = (e.IdeaSelected(idea.id),) if command.select else ()
+    return (*reopening(state), proposed, *attached, *selected)
+
+
+def _edit(state: SessionState, command: c.EditIdea) -> e.Event:
+    idea = undecided(state, command.idea)
+    text = replace(
+        idea.text,
+        title=idea.text.title if command.title is None else command.title,
+        rationale=idea.text.rationale if command.rationale is None else command.rationale,
+        category=idea.text.category if command.category is None else command.category,
+        predicted=idea.text.predicted if command.predicted is None else command.predicted,
+    )
+    parent = idea.parent if command.parent is None else kernel_of(state, command.parent).id
+    branch = idea.branch if command.branch is None else _checked_branch(command.branch)
+    writer = idea.writer if command.writer is None else command.writer
+    return e.IdeaEdited(idea.id, _checked_text(text), parent, branch, writer)
+
+
+def _reorder(state: SessionState, wanted: tuple[str, ...]) -> tuple[e.Event, ...]:
+    first = tuple(dict.fromkeys(undecided(state, idea).id for idea in wanted))
+    if not first:
+        raise CommandRejected("name the ideas in the order in which they are to be taken up")
+    rest = tuple(i.id for i in queries.pending_ideas(state) if i.id not in first)
+    return (e.IdeasReordered((*first, *rest)),)
+
+
+def _remove_material(idea: Idea, kernel: str) -> e.Event:
+    if kernel not in idea.materials:
+        raise CommandRejected(f"{kernel} does not lie beside {idea.id}")
+    return e.MaterialRemoved(idea.id, kernel)
+
+
+def _unwritten(state: SessionState, idea: str) -> Idea:
+    found = idea_of(state, idea)
+    if found.implemented or found.status is IdeaStatus.REJECTED:
+        raise CommandRejected(f"{idea} has already been {'implemented' if found.implemented else 'rejected'}")
+    return found
+
+
+def _select(state: SessionState, command: c.SelectIdeas) -> tuple[e.Event, ...]:
+    wanted = command.ideas or tuple(i.id for i in queries.pending_ideas(state))
+    if not wanted:
+        raise CommandRejected("no idea awaits a decision")
+    return (*reopening(state), *(e.IdeaSelected(undecided(state, i).id) for i in dict.fromkeys(wanted)))
+
+
+def _home_round(state: SessionState) -> int:
+    """Where an idea or a kernel brought in by hand belongs: the open round, or the one to come."""
+    current = queries.open_round(state)
+    return current.number if current else queries.last_round(state) + 1
+
+
+def _checked_text(text: IdeaText) -> IdeaText:
+    if not text.title.strip():
+        raise CommandRejected("an idea needs a title")
+    if text.category not in CATEGORIES:
+        raise CommandRejected(f"unknown category {text.category!r}: use one of {', '.join(CATEGORIES)}")
+    if text.predicted is not None and not 0 < text.predicted < 1e6:
+        raise CommandRejected(f"a predicted speedup of {text.predicted:g} makes no sense; 1.0 is no change")
+    return text
+
+
+def _checked_branch(branch: int) -> int:
+    if not 1 <= branch <= 64:
+        raise CommandRejected(f"{branch} implementations of one idea: use 1 to 64")
+    return branch
+
+
+def _parent(state: SessionState, parent: str | None) -> str | None:
+    if parent is None:
+        best = queries.incumbent(state)
+        return best.id if best else None
+    return kernel_of(state, parent).id
+
+
+def _seed(state: SessionState, command: c.SeedKernel) -> tuple[e.Event, ...]:
+    """A kernel by hand: with an idea it is that idea's implementation, else it brings an idea of its own."""
+    round_number = max(_home_round(state), 0)
+    kernel = f"k{state.next_kernel}"
+    if command.idea is not None:
+        return (*reopening(state), *_seed_for_idea(state, command, kernel))
+    title = command.title or f"Seed: {command.name}"
+    parent = kernel_of(state, command.parent).id if command.parent is not None else None
+    text = IdeaText(title, CATEGORIES[0], f"Brought in by hand from {command.name}.", key=f"seed:{kernel}")
+    idea = e.ProposedIdea(f"i{state.next_idea}", text, parent, ENGINEER, 1)
+    return (
+        *reopening(state),
+        e.IdeasProposed(round_number, (idea,), from_source=False),
+        e.IdeaSelected(idea.id),
+        _drafted(command, kernel, idea.id, parent, round_number),
+        e.IdeaImplemented(idea.id, (kernel,)),
+    )
+
+
+def _seed_for_idea(state: SessionState, command: c.SeedKernel, kernel: str) -> tuple[e.Event, ...]:
+    assert command.idea is not None
+    idea = idea_of(state, command.idea)
+    if idea.status is IdeaStatus.REJECTED:
+        raise CommandRejected(f"{idea.id} was rejected; seed the kernel without it or write a new idea")
+    parent = kernel_of(state, command.parent).id if command.parent is not None else idea.parent
+    drafted = _drafted(command, kernel, idea.id, parent, idea.round)
+    if idea.implemented:
+        return (drafted,)
+    selected = () if idea.status is IdeaStatus.SELECTED else (e.IdeaSelected(idea.id),)
+    return (*selected, drafted, e.IdeaImplemented(idea.id, (kernel,), "written by hand"))
+
+
+def _drafted(command: c.SeedKernel, kernel: str, idea: str, parent: str | None, round_number: int) -> e.KernelDrafted:
+    return e.KernelDrafted(
+        kernel, idea, parent, round_number, ENGINEER, command.name, command.dialect, command.contract, command.source,
+        command.tunables, seed=True,
+    )  # fmt: skip

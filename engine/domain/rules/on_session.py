@@ -1,0 +1,99 @@
+"""What a command about the session itself causes: mode, limits, pauses, notes, replies given by hand, its end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.domain import commands as c
+from engine.domain import events as e
+from engine.domain import queries
+from engine.domain.errors import CommandRejected
+from engine.domain.model import Blob, Pauses
+from engine.domain.state import CallStatus, SessionState
+
+
+def decide(state: SessionState, command: c.SessionCommand) -> tuple[e.Event, ...]:
+    """Raises CommandRejected."""
+    match command:
+        case c.AddNote(target, text):
+            return (_note(state, target, text),)
+        case c.SetMode(mode):
+            return (e.ModeChanged(checked_mode(mode)),)
+        case c.SetLimits(limits):
+            return _limits(state, e.LimitsChanged(limits))
+        case c.SetPauses() | c.Pause() | c.Continue():
+            return _pausing(state, command)
+        case c.AnswerCall(call, reply):
+            return (_answer(state, call, reply),)
+        case c.Instruct(text):
+            return (e.InstructionsChanged(text),)
+        case c.CloseSession(reason):
+            return _close(state, reason)
+
+
+def checked_mode(mode: str) -> str:
+    """``ask``, ``ask:SECONDS`` or ``autopilot``; anything else is rejected."""
+    name, _, seconds = mode.partition(":")
+    if mode == "autopilot" or mode == "ask" or (name == "ask" and seconds.isdecimal() and int(seconds) > 0):
+        return mode
+    raise CommandRejected(f"unknown mode {mode!r}: use ask, ask:SECONDS or autopilot")
+
+
+def _note(state: SessionState, target: str, text: str) -> e.Event:
+    if not text.strip():
+        raise CommandRejected("a note needs words")
+    known = not target or target in state.kernels or target in state.ideas
+    if not known and not (target.startswith("r") and target[1:].isdecimal() and int(target[1:]) in state.rounds):
+        raise CommandRejected(f"there is no {target!r} to put a note on: name a kernel (k3), an idea (i2) or a round (r1)")
+    return e.NoteAdded(target, text)
+
+
+def _limits(state: SessionState, changed: e.LimitsChanged) -> tuple[e.Event, ...]:
+    if state.closed is None:
+        return (changed,)
+    still = queries.stop_reason(replace(state, limits=changed.limits))
+    return (changed,) if still is not None else (changed, e.SessionReopened())
+
+
+def _pausing(state: SessionState, command: c.SetPauses | c.Pause | c.Continue) -> tuple[e.Event, ...]:
+    match command:
+        case c.SetPauses(pauses):
+            return (e.PausesChanged(pauses),)
+        case c.Pause(reason):
+            if state.paused is not None or state.closed is not None:
+                raise CommandRejected(f"this session is {'paused' if state.paused is not None else 'closed'} already")
+            return (e.SessionPaused(reason or "paused by hand"),)
+        case c.Continue():
+            if state.paused is None:
+                raise CommandRejected("this session is not paused")
+            return (e.SessionContinued(_still_ahead(state)),)
+
+
+def _still_ahead(state: SessionState) -> Pauses:
+    """The conditions without those that hold already: they have been said."""
+    pauses = state.pauses
+    spent, (dollars, _) = queries.spent(state).total, queries.spent_usd(state)
+    coming = queries.last_round(state) + (queries.open_round(state) is None)
+    return Pauses(
+        pauses.tokens if pauses.tokens is not None and spent <= pauses.tokens else None,
+        pauses.usd if pauses.usd is not None and dollars <= pauses.usd else None,
+        pauses.round if pauses.round is not None and pauses.round > coming else None,
+    )
+
+
+def _answer(state: SessionState, call: str, reply: Blob) -> e.Event:
+    found = state.calls.get(call)
+    if found is None:
+        raise CommandRejected(f"there is no call {call!r} in this session")
+    if found.status is not CallStatus.OPEN:
+        raise CommandRejected(f"{call} has been answered already")
+    if found.model != "paste":
+        raise CommandRejected(f"{call} went to {found.model}: only prompts given out by hand are answered by hand")
+    return e.CallAnswered(call, reply, finish="pasted", seconds=max(0.0, state.at - found.asked_at))
+
+
+def _close(state: SessionState, reason: str) -> tuple[e.Event, ...]:
+    if state.closed is not None:
+        raise CommandRejected(f"this session is closed already ({state.closed})")
+    cancelled = [e.KernelCancelled(k.id, "session closed") for k in queries.unsettled(state)]
+    return (*cancelled, e.SessionClosed(reason or "closed by hand"))

@@ -1,0 +1,34 @@
+"""The recorded calls of one work, kept in memory: what a source of ideas is given where there is no session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from engine.domain import events as e
+from engine.domain.state import SessionState, advance
+from engine.journal.blobs import Blobs
+from engine.session.calls import WorkCalls
+
+
+class Memory:
+    """A ``Recorder`` without a session; ``answers`` are given by hand, in turn."""
+
+    def __init__(self, state: SessionState | None = None) -> None:
+        self.state = state or SessionState()
+        self.events: list[e.Event] = []
+        self._at = count(1)
+
+    def record(self, events: Sequence[e.Event]) -> None:
+        for event in events:
+            self.events.append(event)
+            self.state = advance(self.state, [e.Entry(self.state.seq + 1, float(next(self._at)), "engine", event)])
+
+    async def until(self, holds: Callable[[SessionState], bool], work: str) -> None:
+        if not holds(self.state):
+            raise AssertionError(f"nobody will answer {work}")
+
+
+def calls(blobs: Blobs | None = None, work: str = "propose:1", state: SessionState | None = None) -> WorkCalls:
+    """Calls of one work; without ``blobs`` no prompt can be kept, as for sources that ask no model."""
+    return WorkCalls(work, Memory(state), blobs, lambda _: None)  # type: ignore[arg-type]
