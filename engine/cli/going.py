@@ -86,8 +86,9 @@ def step(session: str, ask: bool, device: str | None, as_json: bool) -> None:
     if not as_json or isinstance(outcome, EngineStopped):
         conclude(after, folder, outcome, as_json=False)
         return
-    awaiting = list(outcome.ideas) if isinstance(outcome, AwaitingEngineer) else []
-    show_json({**_as_dict(after, folder), "awaiting": awaiting})
+    waits = outcome if isinstance(outcome, AwaitingEngineer) else AwaitingEngineer(())
+    asked = {"awaiting": list(waits.ideas), "prompts": list(waits.calls), "paused": waits.paused}
+    show_json({**_as_dict(after, folder), **asked})
     if isinstance(outcome, AwaitingEngineer):
         show(awaiting_lines(after), err=True)
     end(FAILED if queries.incumbent(after) is None else DONE)

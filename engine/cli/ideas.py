@@ -23,7 +23,7 @@ _CATEGORY = click.Choice(CATEGORIES)
 @click.argument("session")
 @click.pass_context
 def idea(ctx: click.Context, session: str) -> None:
-    """Add, list, approve, edit, reject or park ideas of SESSION. What is approved is implemented by `open` or `step`."""
+    """Add, list, order, approve, edit, reject or park ideas of SESSION. What is approved is implemented by `open` or `step`."""
     ctx.obj = session
 
 
@@ -73,12 +73,13 @@ def _row(found: Idea) -> list[Span]:
 @click.option("--predict", type=click.FloatRange(0, 1e6, min_open=True, max_open=True), help="Speedup over the parent.")
 @click.option("--parent", metavar="K", help="The kernel it builds on; default: the best one.")
 @click.option("--branch", type=_BRANCH, help="Implementations wanted.")
+@click.option("--beside", multiple=True, metavar="K", help="A kernel that may help, e.g. to cross two; repeatable.")
 @click.option("--approve", is_flag=True, help="Approve it in the same breath.")
 @click.pass_obj
 def add(session: str, /, title: str, category: str, why: str, predict: float | None, **aim: Any) -> None:
     """Add an idea of your own; `espalier seed SESSION KERNEL --idea ID` brings its kernel."""
     text = IdeaText(title, category, why, predict)
-    after = submit(session, lambda _: [c.WriteIdea(text, aim["parent"], aim["branch"], aim["approve"])])
+    after = submit(session, lambda _: [c.WriteIdea(text, aim["parent"], aim["branch"], aim["approve"], aim["beside"])])
     added = tuple(after.ideas.values())[-1]
     state = "approved" if added.status is IdeaStatus.SELECTED else "awaiting a decision"
     show([f"idea {added.id} added, {state}: {one_line(added.text.title)}"])
@@ -99,10 +100,33 @@ def approve(session: str, ideas: tuple[str, ...]) -> None:
 @click.option("--category", type=_CATEGORY, metavar="NAME", help=f"One of: {', '.join(CATEGORIES)}.")
 @click.option("--parent", metavar="K", help="The kernel it builds on.")
 @click.option("--branch", type=_BRANCH, help="Implementations wanted.")
+@click.option("--predict", type=click.FloatRange(0, 1e6, min_open=True, max_open=True), help="Speedup over the parent.")
+@click.option("--writer", metavar="SOURCE", help="Who is to write its code, e.g. openai:MODEL.")
 @click.pass_obj
 def edit(session: str, /, idea: str, title: str | None, why: str | None, category: str | None, **aim: Any) -> None:
     """Change an undecided IDEA; what is not named stays."""
-    submit(session, lambda _: [c.EditIdea(idea, title, why, category, aim["parent"], aim["branch"])])
+    changed = c.EditIdea(
+        idea, title, why, category, aim["parent"], aim["branch"], aim["predict"], aim["writer"]
+    )  # fmt: skip
+    submit(session, lambda _: [changed])
+
+
+@idea.command()
+@click.argument("ideas", nargs=-1, required=True)
+@click.pass_obj
+def order(session: str, ideas: tuple[str, ...]) -> None:
+    """Take undecided IDEAS up in this order; those not named follow as they stood."""
+    submit(session, lambda _: [c.ReorderIdeas(ideas)])
+
+
+@idea.command()
+@click.argument("idea")
+@click.argument("kernel")
+@click.option("--remove", is_flag=True, help="Take it away again.")
+@click.pass_obj
+def attach(session: str, idea: str, kernel: str, remove: bool) -> None:
+    """Put KERNEL beside IDEA for whoever writes its code: this may help."""
+    submit(session, lambda _: [c.RemoveMaterial(idea, kernel) if remove else c.AttachMaterial(idea, kernel)])
 
 
 @idea.command()

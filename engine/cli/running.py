@@ -18,7 +18,7 @@ from engine.domain.state import SessionState, advance
 from engine.journal import store
 from engine.report import progress
 from engine.report.summary import Summary, summarise
-from engine.report.text import Line, Span, Tone, fields, line, one_line
+from engine.report.text import Line, Span, Tone, counted, fields, line, one_line
 from engine.report.tree import evidence, heading, tree
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded, SessionEnded, Until
@@ -164,14 +164,25 @@ def _stand(state: SessionState, outcome: Outcome | None) -> str:
     match outcome:
         case RoundEnded(number):
             return f", round {number} done"
-        case AwaitingEngineer(ideas):
-            return f", awaiting you on {len(ideas)} ideas" if ideas else ", awaiting an idea of yours"
+        case AwaitingEngineer(calls=calls) if calls:
+            return f", awaiting your reply to {counted(len(calls), 'prompt')}"
+        case AwaitingEngineer(ideas) if ideas:
+            return f", awaiting you on {counted(len(ideas), 'idea')}"
+        case AwaitingEngineer(paused=paused) if paused is not None:
+            return f", paused: {paused}"
+        case AwaitingEngineer():
+            return ", awaiting an idea of yours"
         case _:
             return f", ended: {state.closed}" if state.closed is not None else ", open"
 
 
 def _next(state: SessionState, folder: Path, outcome: Outcome | None) -> list[str]:
     name = handle(folder)
+    if isinstance(outcome, AwaitingEngineer) and outcome.calls:
+        call = outcome.calls[0]
+        return [f"espalier prompts {name} {call}, then espalier answer {name} {call} FILE, then espalier open {name}"]
+    if isinstance(outcome, AwaitingEngineer) and outcome.paused is not None and not outcome.ideas:
+        return [f"espalier continue {name}, then espalier open {name}"]
     if isinstance(outcome, AwaitingEngineer):
         return [f"espalier idea {name} approve [IDEA ...] or reject IDEA, then espalier open {name}"]
     if state.closed is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -15,13 +15,15 @@ from engine.cli.output import show
 from engine.cli.running import handle
 from engine.domain import commands as c
 from engine.domain.events import Entry
-from engine.domain.model import Limits
+from engine.domain.model import Limits, Pauses
 from engine.domain.state import SessionState, advance
 from engine.journal import journal, store
 from engine.report import progress
 from engine.report.text import Line, Span, fields
 from engine.session import assembly
 from engine.session.live import LiveSession
+
+T = TypeVar("T")
 
 session_argument = click.argument("session")
 kernel_argument = click.argument("kernel")
@@ -82,6 +84,59 @@ def prune(session: str, kernel: str, reason: str) -> None:
 def cancel(session: str, kernel: str, reason: str) -> None:
     """Stop a KERNEL of SESSION that has not settled."""
     submit(session, lambda _: [c.CancelKernel(kernel, reason)])
+
+
+@click.command()
+@session_argument
+@kernel_argument
+@click.argument("note")
+def accept(session: str, kernel: str, note: str) -> None:
+    """Believe a KERNEL in quarantine; NOTE says why, and stays in the journal."""
+    submit(session, lambda _: [c.AcceptKernel(kernel, note)])
+
+
+@click.command()
+@session_argument
+@kernel_argument
+@reason_option
+def discard(session: str, kernel: str, reason: str) -> None:
+    """Fail a KERNEL in quarantine. Without a reason its evidence is one."""
+    submit(session, lambda _: [c.DiscardKernel(kernel, reason)])
+
+
+@click.command()
+@session_argument
+@click.option("--above-usd", "usd", type=click.FloatRange(0), metavar="X", help="When more than this has been spent.")
+@click.option("--above-tokens", "tokens", type=click.IntRange(0), metavar="N", help="When more tokens have been spent.")
+@click.option("--before-round", "number", type=click.IntRange(1), metavar="N", help="Before this round opens.")
+@click.option("--never", is_flag=True, help="Take all conditions back.")
+@reason_option
+def pause(session: str, usd: float | None, tokens: int | None, number: int | None, never: bool, reason: str) -> None:
+    """Ask for no further ideas and code of SESSION until `continue`: from now on, or once a condition holds.
+
+    What has been drafted is still built, verified and measured.
+    """
+
+    def commands(live: LiveSession) -> list[c.Command]:
+        if never:
+            return [c.SetPauses(Pauses())]
+        if usd is None and tokens is None and number is None:
+            return [c.Pause(reason)]
+        now = live.state.pauses
+        return [c.SetPauses(Pauses(_or(tokens, now.tokens), _or(usd, now.usd), _or(number, now.round)))]
+
+    submit(session, commands)
+
+
+def _or(given: T | None, before: T | None) -> T | None:
+    return before if given is None else given
+
+
+@click.command("continue")
+@session_argument
+def go_on(session: str) -> None:
+    """Go on after a pause; conditions that held are taken back. `open` or `step` then asks again."""
+    submit(session, lambda _: [c.Continue()])
 
 
 @click.command()

@@ -43,6 +43,12 @@ def _tell(event: e.Event, state: SessionState) -> Line | None:
             return _session(event)
         case e.RoundOpened() | e.RoundClosed() | e.IdeasProposed():
             return _round(event, state)
+        case e.IdeasReordered(ideas):
+            return line(f"ideas in this order: {', '.join(ideas)}")
+        case e.MaterialAttached(idea, kernel):
+            return line(f"{kernel} lies beside idea {idea}")
+        case e.MaterialRemoved(idea, kernel):
+            return line(f"{kernel} taken away from idea {idea}")
         case e.IdeaSelected() | e.IdeaRejected() | e.IdeaParked() | e.IdeaEdited() | e.IdeaImplemented():
             return _idea(event, state)
         case e.WorkFailed(work, reason):
@@ -53,8 +59,70 @@ def _tell(event: e.Event, state: SessionState) -> Line | None:
             return line(f"mode {mode}")
         case e.BranchPruned(kernel, reason):
             return line(f"{kernel} and all below it pruned{': ' + reason if reason else ''}")
+        case e.SessionPaused() | e.SessionContinued() | e.PausesChanged() | e.LimitsChanged() | e.InstructionsChanged():
+            return _steering(event)
+        case e.CallStarted() | e.CallAnswered() | e.CallFailed() | e.BudgetReached():
+            return _call(event, state)
+        case e.KernelQuarantined() | e.KernelAccepted() | e.KernelSanitized():
+            return _judged(event)
         case _:
             return _kernel(event, state)
+
+
+def _steering(
+    event: e.SessionPaused | e.SessionContinued | e.PausesChanged | e.LimitsChanged | e.InstructionsChanged,
+) -> Line:
+    match event:
+        case e.SessionPaused(reason):
+            return line(Span("paused", Tone.WARN), f": {one_line(reason)}; no idea and no code is asked for")
+        case e.SessionContinued():
+            return line("goes on")
+        case e.PausesChanged(pauses):
+            soft = [
+                f"above {pauses.tokens:,} tokens" if pauses.tokens is not None else "",
+                f"above ${pauses.usd:g}" if pauses.usd is not None else "",
+                f"before round {pauses.round}" if pauses.round is not None else "",
+            ]
+            return line(f"pauses {', '.join(filter(None, soft)) or 'nowhere by itself'}")
+        case e.LimitsChanged():
+            return line("limits changed")
+        case e.InstructionsChanged(text):
+            return line(f"standing instructions: {shortened(one_line(text), _REASON) or 'none'}")
+
+
+def _call(event: e.CallStarted | e.CallAnswered | e.CallFailed | e.BudgetReached, state: SessionState) -> Line | None:
+    match event:
+        case e.CallStarted(call, work, role, model):
+            if model != "paste":
+                return None
+            return line(Span(call, Tone.STRONG), Span(f" is to be answered by hand: {role.value} for {work}", Tone.WARN))
+        case e.CallAnswered(call, usage=usage, usd=usd, seconds=seconds, recalled=recalled):
+            if recalled:
+                return line(Span(call, Tone.STRONG), " answered from a recorded reply, at no cost")
+            asked = state.calls.get(call)
+            cost = f", ${usd:.3f}" if usd is not None else ", price unknown" if usage.total else ""
+            used = f": {usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out{cost}"
+            words = f" answered by {asked.model if asked else 'a model'} in {seconds:.1f} s{used if usage.total else ''}"
+            return line(Span(call, Tone.STRONG), words)
+        case e.CallFailed(call, reason):
+            return line(Span(call, Tone.STRONG), Span(f" brought nothing: {shortened(one_line(reason), _REASON)}", Tone.WARN))
+        case e.BudgetReached(work, reason):
+            return line(Span(f"not asked: {one_line(reason)}", Tone.WARN), Span(f" ({work})", Tone.FAINT))
+
+
+def _judged(event: e.KernelQuarantined | e.KernelAccepted | e.KernelSanitized) -> Line:
+    name = Span(event.kernel, Tone.STRONG)
+    match event:
+        case e.KernelQuarantined(_, evidence):
+            return line(name, Span(f" in quarantine: {shortened(one_line('; '.join(evidence)), _REASON)}", Tone.WARN))
+        case e.KernelAccepted(_, note):
+            return line(name, f" believed by hand: {one_line(note)}")
+        case e.KernelSanitized(_, _, tools, findings, note):
+            if not tools:
+                return line(name, f" not sanitized: {one_line(note)}")
+            if findings:
+                return line(name, Span(f" {', '.join(tools)}: {shortened(one_line('; '.join(findings)), _REASON)}", Tone.BAD))
+            return line(name, f" sanitized: {', '.join(tools)} found nothing")
 
 
 def _session(

@@ -66,6 +66,9 @@ def _row(state: SessionState, kernel: Kernel, branch: str, best: Kernel | None) 
     if kernel.stage is Stage.FAILED and kernel.failure is not None:
         why = shortened(one_line(kernel.failure.reason), _REASON)
         return [*row, Span(f"{outcome(kernel)}: {why}", Tone.BAD)]
+    if kernel.stage is Stage.QUARANTINED:
+        why = shortened(one_line("; ".join(kernel.evidence)), _REASON)
+        return [*row, Span(f"{outcome(kernel)}: {why}", Tone.WARN)]
     if kernel.measurement is None or kernel.stage is Stage.CANCELLED:
         return [*row, Span(outcome(kernel), Tone.FAINT if kernel.stage.settled else Tone.WARN)]
     return [*row, *_figures(state, kernel), Span(_remarks(state, kernel), Tone.FAINT)]
@@ -113,6 +116,7 @@ def _remarks(state: SessionState, kernel: Kernel) -> str:
         "pinned" if kernel.id in state.pinned else "",
         "pruned" if queries.is_pruned(state, kernel.id) else "",
         "on another device" if kernel.epoch != state.epoch else "",
+        "believed by hand" if kernel.accepted else "",
         "" if measured.corroborated else "not corroborated",
         "module contract" if kernel.contract == "module" else "",
     ]

@@ -111,6 +111,8 @@ def grown(*speedups: float, **settings: object) -> tuple[e.Event, ...]:
         ({}, (e.KernelPinned("k3"),), ("k3", "k4")),
         ({}, (e.BranchPruned("k3", ""),), ("k4", "k1")),
         ({}, (e.KernelPinned("k3"), e.BranchPruned("k3", "")), ("k4", "k1")),
+        ({}, (e.KernelPinned("k2"), e.KernelFailed("k2", b.failure())), ("k3", "k4")),
+        ({}, (e.KernelPinned("k2"), e.KernelQuarantined("k2", ("too fast",))), ("k3", "k4")),
         ({"strategy": "sequential"}, (), ("k4",)),
         ({"strategy": "sequential"}, (e.BranchPruned("k4", ""),), ("k3",)),
     ],

@@ -123,9 +123,13 @@ def parents(state: SessionState) -> tuple[str, ...]:
     if settings.strategy == "sequential":
         latest = max(frontier, key=lambda k: (k.round, int(k.id[1:])), default=None)
         return (latest.id,) if latest else ()
-    pinned = [k for k in state.pinned if k in state.kernels and not queries.is_pruned(state, k)]
+    pinned = [k.id for k in map(state.kernels.get, state.pinned) if k is not None and _can_be_a_parent(state, k)]
     best = [k.id for k in frontier[: settings.beam]]
     return tuple(dict.fromkeys((*best, *pinned)))
+
+
+def _can_be_a_parent(state: SessionState, kernel: Kernel) -> bool:
+    return kernel.stage is Stage.MEASURED and not queries.is_pruned(state, kernel.id)
 
 
 _DEADLY = 2

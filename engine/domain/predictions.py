@@ -1,0 +1,148 @@
+"""What ideas promised and what they brought: each predicted speedup over the parent against the measured one. Pure.
+
+Speedups spread over factors, not differences, so errors are counted in logarithms and said as factors: 1.25 is a quarter too
+much or a fifth too little alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from engine.domain import queries
+from engine.domain.model import Interval
+from engine.domain.state import Idea, Kernel, SessionState, Stage
+from engine.domain.stats import significant
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One prediction and what came of it."""
+
+    idea: str
+    author: str
+    predicted: float
+    measured: Interval
+    """The idea's best kernel over its parent kernel."""
+
+    @property
+    def error(self) -> float:
+        """ln(predicted ÷ measured): above 0 is a promise that was not kept."""
+        return math.log(self.predicted / self.measured.value)
+
+    @property
+    def hit(self) -> bool:
+        """Whether the direction was right; a change that the measurement cannot tell from none is right for 1.0 alone."""
+        if self.predicted == 1.0:
+            return significant(self.measured) == "undecided"
+        return significant(self.measured) == ("faster" if self.predicted > 1.0 else "slower")
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionRecord:
+    """How well one author's predictions held."""
+
+    author: str
+    count: int
+    """Predictions that could be scored."""
+    error: float
+    """Median factor between prediction and measurement, whichever is larger; 1.0 where all were exact, or none was scored."""
+    bias: float
+    """Median of predicted ÷ measured: above 1.0 the author promises too much."""
+    hits: int
+    """Predictions whose direction was right."""
+    fruitless: int
+    """Predictions of ideas that were tried and gave no right kernel: they cannot be scored."""
+
+    @property
+    def hit_rate(self) -> float:
+        return self.hits / self.count if self.count else 0.0
+
+
+def gain(state: SessionState, kernel: Kernel) -> Interval | None:
+    """The kernel's measured speedup over its parent; ``None`` while one of them has no measurement on the present device.
+
+    Both were measured against the same baseline, each in runs of its own, so the widths of their intervals add as those of
+    independent errors do.
+    """
+    parent = state.kernels.get(kernel.parent or "")
+    mine = _measured(state, kernel)
+    before = _measured(state, parent) if parent is not None else None
+    if mine is None or before is None:
+        return None
+    value = mine.value / before.value
+    down = math.hypot(math.log(mine.value / mine.low), math.log(before.high / before.value))
+    up = math.hypot(math.log(mine.high / mine.value), math.log(before.value / before.low))
+    return Interval(value, value * math.exp(-down), value * math.exp(up))
+
+
+def _measured(state: SessionState, kernel: Kernel) -> Interval | None:
+    """Speedup over the ranking baseline, where it is one that logarithms can be taken of."""
+    found = queries.speedup(state, kernel) if kernel.stage is Stage.MEASURED else None
+    sound = found is not None and all(0 < end < math.inf for end in (found.low, found.value, found.high))
+    return found if sound else None
+
+
+def best_kernel(state: SessionState, idea: Idea) -> Kernel | None:
+    """The idea's best measured kernel."""
+    return next((k for k in queries.ranked(state) if k.idea == idea.id and k.stage is Stage.MEASURED), None)
+
+
+def best_gain(state: SessionState, idea: Idea) -> Interval | None:
+    """What the idea brought: its best measured kernel over that kernel's parent."""
+    best = best_kernel(state, idea)
+    return gain(state, best) if best is not None else None
+
+
+def is_dead(state: SessionState, idea: Idea) -> bool:
+    """Whether the idea was tried to its end and brought nothing: no right kernel, or only kernels slower than their parents."""
+    if not idea.implemented or not idea.kernels or not all(state.kernels[k].stage.settled for k in idea.kernels):
+        return False
+    if all(state.kernels[k].stage is Stage.CANCELLED for k in idea.kernels):
+        return False
+    best = best_kernel(state, idea)
+    if best is None:
+        return not any(state.kernels[k].stage in (Stage.MEASURED, Stage.QUARANTINED) for k in idea.kernels)
+    brought = gain(state, best)
+    return brought is not None and significant(brought) == "slower"
+
+
+def scored(state: SessionState) -> tuple[Scored, ...]:
+    """Every prediction that has been put to the test, in the order of the ideas.
+
+    An idea whose words were edited is nobody's prediction any more.
+    """
+    found = ((idea, best_gain(state, idea)) for idea in _predicted(state))
+    return tuple(
+        Scored(idea.id, idea.author.name, idea.text.predicted, brought)
+        for idea, brought in found
+        if brought is not None and idea.text.predicted is not None
+    )
+
+
+def records(state: SessionState) -> tuple[PredictionRecord, ...]:
+    """Each author who predicted something that was tried, in order of name."""
+    by_author: dict[str, list[Scored]] = {}
+    for one in scored(state):
+        by_author.setdefault(one.author, []).append(one)
+    fruitless = [i.author.name for i in _predicted(state) if best_kernel(state, i) is None and is_dead(state, i)]
+    names = sorted({*by_author, *fruitless})
+    return tuple(_record(name, by_author.get(name, []), fruitless.count(name)) for name in names)
+
+
+def record_of(state: SessionState, author: str) -> PredictionRecord | None:
+    """One author's record; ``None`` while nothing they predicted has been tried."""
+    return next((r for r in records(state) if r.author == author), None)
+
+
+def _predicted(state: SessionState) -> Iterator[Idea]:
+    return (i for i in state.ideas.values() if i.text.predicted is not None and i.text.predicted > 0 and not i.edited)
+
+
+def _record(author: str, own: list[Scored], fruitless: int) -> PredictionRecord:
+    errors = [one.error for one in own]
+    typical = math.exp(median(abs(e) for e in errors)) if errors else 1.0
+    bias = math.exp(median(errors)) if errors else 1.0
+    return PredictionRecord(author, len(own), typical, bias, sum(one.hit for one in own), fruitless)

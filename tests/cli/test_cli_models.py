@@ -1,0 +1,194 @@
+"""What concerns models, quarantine and forks, without a screen: calls and their cost, replies by hand, pauses, what-if."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import builders as b
+from support.program import Call
+from support.sessions import Ticking
+
+from engine.domain import events as e
+from engine.domain.model import CallRole, Pauses, Usage
+from engine.domain.state import CallStatus, SessionState, Stage
+from engine.journal import store
+from engine.journal.blobs import Blobs
+from engine.journal.journal import Journal
+
+
+def state(folder: Path) -> SessionState:
+    return store.state_of(folder)
+
+
+def written(folder: Path, *events: e.Event) -> None:
+    """Further events in a recorded session, as the engine would have written them."""
+    journal, _, _ = Journal.open_for_append(folder)
+    with journal:
+        journal.append(events, "engine", Ticking())
+
+
+@pytest.fixture
+def asked(recorded: Path) -> Path:
+    """A session in which a priced model, one of unknown price and a person were asked."""
+    blobs = Blobs(recorded)
+    prompt, reply = blobs.put(b"What next?"), blobs.put(b"Wider loads.")
+    written(
+        recorded,
+        e.CallStarted("c1", "propose:1", CallRole.IDEAS, "openai:gpt-test", prompt, 9000),
+        e.CallAnswered("c1", reply, Usage(5000, 1000, 200), 0.0125, "stop", 2.0),
+        e.CallStarted("c2", "implement:i2", CallRole.CODE, "openai:unheard-of", prompt, 9000),
+        e.CallAnswered("c2", reply, Usage(700, 0, 300), None, "stop", 2.0),
+        e.CallStarted("c3", "propose:1", CallRole.IDEAS, "paste", prompt),
+    )
+    return recorded
+
+
+def test_calls_are_listed_and_their_words_printed(espalier: Call, asked: Path) -> None:
+    listed = espalier("prompts", "scripted").out.splitlines()
+    assert [row.split()[0] for row in listed] == ["c1", "c2", "c3"]
+    assert "5,000 in, 200 out" in listed[0]
+    assert "awaits your reply" in listed[2]
+    assert espalier("prompts", "scripted", "c1").out == "What next?\n"
+    assert espalier("prompts", "scripted", "c1", "--reply").out == "Wider loads.\n"
+    assert espalier("prompts", "scripted", "c3", "--reply").complaint() == "espalier: c3 has no reply: it is open\n"
+    assert "no call 'c9'" in espalier("prompts", "scripted", "c9").complaint()
+    assert [c["id"] for c in espalier("prompts", "scripted", "--json").json()["calls"]] == ["c1", "c2", "c3"]
+
+
+def test_what_was_spent_is_told_by_round_role_and_model(espalier: Call, asked: Path) -> None:
+    rows = espalier("spend", "scripted", "--json").json()["spending"]
+    whole = rows[0]
+    assert (whole["calls"], whole["usage"], whole["usd"], whole["unpriced"]) == (
+        3, {"input": 5700, "cached": 1000, "output": 500}, 0.0125, 1,
+    )  # fmt: skip
+    by_model = {row["name"]: row["usd"] for row in rows if row["by"] == "model"}
+    assert by_model == {"openai:gpt-test": 0.0125, "openai:unheard-of": 0, "paste": 0}
+    assert "0.0125 and 1 of unknown price" in espalier("spend", "scripted").out
+
+
+def test_without_a_model_nothing_was_spent(espalier: Call, recorded: Path) -> None:
+    assert espalier("spend", "scripted").out == "no model has been asked yet\n"
+    assert espalier("prompts", "scripted").out == "no model has been asked yet\n"
+
+
+def test_a_reply_is_given_by_hand_once(espalier: Call, asked: Path, tmp_path: Path) -> None:
+    reply = tmp_path / "reply.md"
+    reply.write_text("Use them.")
+    assert espalier("answer", "scripted", "c3", reply).status == 0
+    found = state(asked).calls["c3"]
+    assert (found.status, Blobs(asked).text(found.reply)) == (CallStatus.ANSWERED, "Use them.")
+    assert "answered already" in espalier("answer", "scripted", "c3", reply).complaint()
+
+
+@pytest.mark.parametrize(
+    ("call", "text", "words"),
+    [
+        ("c1", "Use them.", "answered already"),
+        ("c9", "Use them.", "no call 'c9'"),
+        ("c3", " \n", "is empty"),
+        ("c3", None, "cannot be read"),
+    ],
+)
+def test_a_reply_that_fits_nowhere_is_one_line(
+    espalier: Call, asked: Path, tmp_path: Path, call: str, text: str | None, words: str
+) -> None:
+    reply = tmp_path / "reply.md"
+    if text is not None:
+        reply.write_text(text)
+    assert words in espalier("answer", "scripted", call, reply).complaint()
+    assert state(asked).calls["c3"].status is CallStatus.OPEN
+
+
+def test_a_session_pauses_now_or_on_conditions_and_goes_on(espalier: Call, recorded: Path) -> None:
+    espalier("limits", "scripted", "--rounds", "9", "--plateau", "none")
+    said = espalier("pause", "scripted", "--above-usd", "5", "--before-round", "6")
+    assert "before round 6" in said.out
+    espalier("pause", "scripted", "--above-tokens", "1000")
+    assert state(recorded).pauses == Pauses(1000, 5.0, 6)
+    assert "paused: lunch" in espalier("pause", "scripted", "--reason", "lunch").out
+    assert state(recorded).paused == "lunch"
+    assert "paused already" in espalier("pause", "scripted").complaint()
+    assert espalier("continue", "scripted").status == 0
+    assert state(recorded).paused is None
+    assert "not paused" in espalier("continue", "scripted").complaint()
+    espalier("pause", "scripted", "--never")
+    assert state(recorded).pauses == Pauses()
+
+
+def test_quarantine_is_the_engineer_s_to_judge(espalier: Call, recorded: Path) -> None:
+    evidence = ("faster than the speed of light",)
+    doubted = [e.KernelQuarantined(k, evidence, b.verification(), b.measurement(9.0)) for k in ("k2", "k3")]
+    written(recorded, *doubted)
+    assert "missing argument 'NOTE'" in espalier("accept", "scripted", "k2").complaint()
+    assert espalier("accept", "scripted", "k2", "counted the bytes again").status == 0
+    assert state(recorded).kernels["k2"].accepted == "counted the bytes again"
+    assert espalier("discard", "scripted", "k3").status == 0
+    failure = state(recorded).kernels["k3"].failure
+    assert failure is not None
+    assert failure.reason == "faster than the speed of light"
+    assert "not in quarantine" in espalier("accept", "scripted", "k3", "why not").complaint()
+
+
+def test_ideas_are_ordered_and_get_kernels_and_a_writer(espalier: Call, recorded: Path) -> None:
+    espalier("idea", "scripted", "add", "First thought of mine", "--beside", "k2", "--beside", "k3")
+    espalier("idea", "scripted", "add", "Second and better one")
+    first, second = list(state(recorded).ideas)[-2:]
+    assert state(recorded).ideas[first].materials == ("k2", "k3")
+    assert f"{second}, {first}" in espalier("idea", "scripted", "order", second).out
+    espalier("idea", "scripted", "attach", second, "k4")
+    assert state(recorded).ideas[second].materials == ("k4",)
+    espalier("idea", "scripted", "attach", second, "k4", "--remove")
+    assert state(recorded).ideas[second].materials == ()
+    assert "does not lie beside" in espalier("idea", "scripted", "attach", second, "k4", "--remove").complaint()
+    espalier("idea", "scripted", "edit", second, "--writer", "playbook", "--predict", "2")
+    found = state(recorded).ideas[second]
+    assert (found.writer, found.text.predicted) == ("playbook", 2.0)
+
+
+class TestFork:
+    """A session's past as the beginning of another."""
+
+    def test_it_keeps_what_was_and_says_what_stays_behind(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
+        before = (recorded / "journal.jsonl").read_bytes()
+        preview = espalier("fork", "scripted", "--round", "1", "--preview", "--json").json()
+        assert preview["session"] is None
+        assert preview["left_behind"]["rounds"] == 2
+        made = espalier("fork", "scripted", "--round", "1", "--into", tmp_path / "other")
+        assert "the leader" in made.out
+        forked = state(tmp_path / "other")
+        assert forked.opened is not None
+        assert forked.opened.forked_from.startswith("scripted after")
+        assert set(forked.rounds) == {0, 1}
+        assert all(k.stage.settled for k in forked.kernels.values())
+        assert (recorded / "journal.jsonl").read_bytes() == before
+
+    def test_every_payload_comes_along(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
+        espalier("fork", "scripted", "--into", tmp_path / "other")
+        blobs = Blobs(tmp_path / "other")
+        assert all(blobs.text(k.source) for k in state(tmp_path / "other").kernels.values())
+
+    def test_recalling_names_the_session_that_answers(self, espalier: Call, asked: Path, tmp_path: Path) -> None:
+        espalier("fork", "scripted", "--round", "0", "--recall", "--into", tmp_path / "other")
+        opened = state(tmp_path / "other").opened
+        assert opened is not None
+        assert opened.settings.recall == str(asked)
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (("--round", "7"), "round 7 has not ended"),
+            (("--round", "1", "--event", "3"), "not both"),
+            (("--event", "0"), "0 is not in the range"),
+        ],
+    )
+    def test_a_point_that_is_not_there_is_one_line(
+        self, espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str
+    ) -> None:
+        assert words in espalier("fork", "scripted", *arguments).complaint()
+
+    def test_a_forked_session_goes_on(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
+        espalier("fork", "scripted", "--round", "1", "--into", tmp_path / "other")
+        espalier("note", tmp_path / "other", "another way from here")
+        assert state(tmp_path / "other").notes[-1].text == "another way from here"
+        assert state(tmp_path / "other").kernels["k2"].stage is Stage.MEASURED
