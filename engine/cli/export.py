@@ -1,4 +1,4 @@
-"""``espalier export``: a session's best kernel as a module, or the session as one file."""
+"""``espalier export``: a session's best kernel as a module, its report, sessions as training data, a session as one file."""
 
 from __future__ import annotations
 
@@ -13,38 +13,102 @@ from engine.cli.output import as_data, show
 from engine.cli.running import summary_of
 from engine.domain import queries
 from engine.domain.errors import ProblemError, SourceError
+from engine.domain.events import SessionOpened
 from engine.domain.state import Kernel, SessionState
-from engine.journal import bundle, store
+from engine.journal import bundle, journal, store
+from engine.journal.blobs import Blobs
 from engine.problem import catalog
 from engine.report import export as exporting
-from engine.report.text import duration_interval, times, tunables
+from engine.report import page, page_html, page_markdown, rewards, training
+from engine.report.attempts import Recording
+from engine.report.text import counted, duration_interval, times, tunables
 
-_SUFFIX = {"module": ".py", "bundle": bundle.SUFFIX, "json": ".json"}
+_TRAINING = ("sft", "pairs", "jsonl")
+_SUFFIX = {"module": ".py", "report": ".html", "bundle": bundle.SUFFIX, "json": ".json"} | {
+    kind: f".{kind}.jsonl" if kind != "jsonl" else ".jsonl" for kind in _TRAINING
+}
+_MARKDOWN = (".md", ".markdown")
+_REWARDS = ", ".join(f"{kind.value} {value:g}" for kind, value in rewards.FAILURES.items())
+_HELP = f"""Write what came of SESSION as a file that can be used or sent elsewhere.
+
+    \b
+    module  the best kernel as an importable ModelNew
+    report  one self-contained page: tree, charts, ideas with their gains, decisions,
+            conditions, the winner's code (HTML; Markdown where FILE ends in .md)
+    sft     chats that ended in a verified kernel ("messages"), one a line
+    pairs   two answers to one idea ("prompt", "chosen", "rejected"), one a line
+    jsonl   every attempt at every kernel, failures included, one a line
+    bundle  the session as one file
+    json    its data
+
+    Training data (sft, pairs, jsonl) takes several sessions. A row's reward is ln(speedup over the parent), or over the
+    baseline where there is no measured parent, and never below {rewards.LEAST_MEASURED:g}; a failure's is a constant
+    ({_REWARDS}); null where nothing is known.
+    """
 
 
-@click.command()
-@click.argument("session")
-@click.option("--format", "kind", type=click.Choice(list(_SUFFIX)), default="module", show_default=True,
-              help="module: the best kernel as a ModelNew; bundle: the session as one file; json: its data.")  # fmt: skip
+@click.command(help=_HELP)
+@click.argument("sessions", metavar="SESSION...", nargs=-1, required=True)
+@click.option("--format", "kind", type=click.Choice(list(_SUFFIX)), default="module", show_default=True, help="See above.")
 @click.option("--kernel", metavar="K", help="Another kernel than the best one, for a module.")
+@click.option("--licence", default="unspecified", show_default=True, metavar="TEXT",
+              help="Of what models and people wrote, for training data, e.g. an SPDX name.")  # fmt: skip
 @click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Default: a name made from the session's, here.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
-def export(session: str, kind: str, kernel: str | None, output: Path | None, force: bool) -> None:
-    """Write what came of SESSION as a file that can be used or sent elsewhere."""
-    folder = store.resolve(session)
+def export(sessions: tuple[str, ...], kind: str, kernel: str | None, licence: str, output: Path | None, force: bool) -> None:
+    """See ``_HELP``."""
+    folders = [store.resolve(session) for session in dict.fromkeys(sessions)]
+    if kind in _TRAINING:
+        _train(folders, kind, licence, output, force)
+    elif len(folders) > 1:
+        raise ProblemError(f"--format {kind} takes one session: several go into {', '.join(_TRAINING)} only")
+    else:
+        _one(folders[0], kind, kernel, output, force)
+
+
+def _one(folder: Path, kind: str, kernel: str | None, output: Path | None, force: bool) -> None:
     state = store.state_of(folder)
     chosen = _kernel(state, folder, kernel) if kind == "module" else None
     stem = folder.name if chosen is None else f"{queries.settings_of(state)[0]}_{chosen.id}"
-    target = output or Path(f"{stem}{_SUFFIX[kind]}")
-    if target.exists() and not force:
-        raise ProblemError(f"{target} is there already: name another file with --output, or overwrite it with --force")
+    target = _target(output, f"{stem}{_SUFFIX[kind]}", force)
     if kind == "bundle":
         bundle.pack(folder, target)
+    elif kind == "report":
+        _write(target, _report(folder, target))
     elif chosen is not None:
         _write(target, _module(state, folder, chosen))
     else:
         _write(target, json.dumps(_data(state, folder), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     show([f"{target} written"])
+
+
+def _target(output: Path | None, usual: str, force: bool) -> Path:
+    target = output or Path(usual)
+    if target.exists() and not force:
+        raise ProblemError(f"{target} is there already: name another file with --output, or overwrite it with --force")
+    return target
+
+
+def _train(folders: list[Path], kind: str, licence: str, output: Path | None, force: bool) -> None:
+    stem = folders[0].name if len(folders) == 1 else "sessions"
+    target = _target(output, f"{stem}{_SUFFIX[kind]}", force)
+    rows = list(training.lines(kind, (_recording(folder, licence) for folder in folders)))
+    if not rows:
+        raise SourceError(f"there is nothing for --format {kind} in {', '.join(folder.name for folder in folders)}")
+    _write(target, "".join(f"{row}\n" for row in rows))
+    show([f"{target} written: {counted(len(rows), 'row')} from {counted(len(folders), 'session')}"])
+
+
+def _recording(folder: Path, licence: str) -> Recording:
+    entries = journal.read(folder).entries
+    opened = entries[0].event if entries else None
+    shipped = isinstance(opened, SessionOpened) and opened.problem.origin in catalog.shipped_names()
+    return Recording(folder.name, entries, Blobs(folder).text, licence, shipped)
+
+
+def _report(folder: Path, target: Path) -> str:
+    found = page.page(folder.name, journal.read(folder).entries, Blobs(folder).text)
+    return page_markdown.render(found) if target.suffix.lower() in _MARKDOWN else page_html.render(found)
 
 
 def _kernel(state: SessionState, folder: Path, name: str | None) -> Kernel:

@@ -24,6 +24,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "fork": ("engine.cli.fork:fork", "Go on from an earlier point, in a session of its own."),
         "replay": ("engine.cli.replay:replay", "Watch a recorded session, or print it with --headless."),
         "rerun": ("engine.cli.rerun:rerun", "Verify and measure a session's kernels again on this machine."),
+        "ablate": ("engine.cli.ablate:ablate", "Take the winning lineage apart, idea by idea, on this machine."),
     },
     "Steer": {
         "idea": ("engine.cli.ideas:idea", "Add, list, approve, edit, reject or park ideas."),

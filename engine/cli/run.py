@@ -13,7 +13,7 @@ from engine.cli.kernels import read_seed
 from engine.cli.machine import checked_device, usual_workload
 from engine.cli.main import open_face
 from engine.cli.running import Teller, conclude, drive, interrupted, search, to_the_end
-from engine.domain.model import Limits, Settings
+from engine.domain.model import Limits, Pauses, Settings
 from engine.domain.state import SessionState
 from engine.problem import catalog
 from engine.session.assembly import NewSession, begin
@@ -22,8 +22,10 @@ from engine.session.outcome import Outcome
 _COUNT = click.IntRange(1, 10_000)
 
 EPILOG = """\b
-Sources of ideas: playbook (needs no key). Named but not in this version:
-openai:MODEL, gemini:MODEL, paste, command:CMD.
+Sources of ideas: playbook (needs no key), openai:MODEL and gemini:MODEL (keys from
+OPENAI_API_KEY, GEMINI_API_KEY or the keyring), command:CMD (prompt on its standard
+input, reply on its standard output), paste (you carry prompts to any chat window).
+Several share the rounds: --source openai:MODEL=2,playbook=1.
 Exit status: 0 done, 1 no verified kernel, 2 bad input, 130 interrupted (resume with open)."""
 
 
@@ -37,6 +39,8 @@ Exit status: 0 done, 1 no verified kernel, 2 bad input, 130 interrupted (resume 
 @click.option("--strategy", type=click.Choice(["branching", "sequential"]), default="branching", show_default=True)
 @click.option("--source", default="playbook", show_default=True, metavar="playbook|openai:MODEL|gemini:MODEL|paste|command:CMD",
               help="Who has the ideas and writes the code.")  # fmt: skip
+@click.option("--writer", default="", metavar="SOURCE", help="Who writes the code, where that is not who had the idea.")
+@click.option("--base-url", default="", metavar="URL", help="Server for openai: models: vLLM, Ollama, llama.cpp, a gateway.")
 @o.device_option
 @o.workload_option
 @o.tolerance_option
@@ -49,6 +53,8 @@ Exit status: 0 done, 1 no verified kernel, 2 bad input, 130 interrupted (resume 
 @click.option("--plateau", type=_COUNT, default=3, show_default=True, help="Stop after this many rounds without a new best.")
 @click.option("--budget-tokens", type=click.IntRange(1), help="Stop at this many model tokens.")
 @click.option("--budget-usd", type=click.FloatRange(0, min_open=True), help="Stop at this many dollars of model use.")
+@click.option("--pause-above-usd", type=click.FloatRange(0), metavar="X", help="Pause when more than this has been spent.")
+@click.option("--pause-before-round", type=_COUNT, metavar="N", help="Pause before this round opens.")
 @click.option("--session", "folder", type=o.PATH, metavar="DIR", help="The session's folder, made if it is not there.")
 @click.option("--seed-kernel", "seeds", multiple=True, metavar="FILE|SESSION:K", help="A kernel to begin with; repeatable.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the search's own choices.")
@@ -91,11 +97,13 @@ def _wanted(problem: str, given: dict[str, Any]) -> NewSession:
         rounds=given["rounds"], seconds=given["seconds"], kernels=given["kernels"], tokens=given["budget_tokens"],
         usd=given["budget_usd"], plateau=given["plateau"],
     )  # fmt: skip
+    pauses = Pauses(usd=given["pause_above_usd"], round=given["pause_before_round"])
     settings = Settings(
         strategy=given["strategy"], ideas=given["ideas"], branch=given["branch"], beam=given["beam"],
-        repairs=given["repairs"], source=given["source"], workload=given["workload"] or usual_workload(device),
-        tolerance=given["tolerance"], baseline=given["baseline"], seed=given["seed"],
-        accept_unverifiable=given["accept_unverifiable"], limits=limits, others=given["baselines"], cold=not given["hot"],
+        repairs=given["repairs"], source=given["source"], writer=given["writer"], base_url=given["base_url"],
+        workload=given["workload"] or usual_workload(device), tolerance=given["tolerance"], baseline=given["baseline"],
+        others=given["baselines"], cold=not given["hot"], seed=given["seed"],
+        accept_unverifiable=given["accept_unverifiable"], limits=limits, pauses=pauses,
     )  # fmt: skip
     return NewSession(
         found, device, settings, given["mode"] or "autopilot", given["folder"],

@@ -357,6 +357,8 @@ class Settings:
     """Who has the ideas: one source, or several with their shares (``openai:A=2,gemini:B=1``)."""
     writer: str = ""
     """Who writes the code, where that is not who had the idea."""
+    base_url: str = ""
+    """Server that answers for ``openai:`` models; empty for the provider's own."""
     recall: str = ""
     """Name of a session whose recorded replies answer the same prompts, so that nothing is paid for twice."""
     workload: str = "small"

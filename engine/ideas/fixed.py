@@ -36,3 +36,6 @@ class ScriptedSource:
 
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
         return self.repairs.get((request.kernel.id, request.kernel.attempt))
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""

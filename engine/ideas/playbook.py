@@ -100,6 +100,9 @@ class Playbook:
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
         return None
 
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
     def _has_root(self, dialect: Dialect) -> bool:
         return dialect in self._root or (self._root_fallback is not None and self._root_fallback(dialect) is not None)
 

@@ -71,7 +71,7 @@ class Calls(Protocol):
         ...
 
     def earlier(self) -> tuple[Call, ...]:
-        """Calls of this work that have been answered or are still open, oldest first; not those that failed."""
+        """All calls that this work has made in whatever process, oldest first, those that failed included."""
         ...
 
     def start(self, role: CallRole, model: str, prompt: str, ceiling: int) -> Call:
@@ -83,11 +83,15 @@ class Calls(Protocol):
     ) -> None: ...
 
     def fail(self, call: str, reason: str, usage: Usage = Usage(), usd: float | None = None) -> None:  # noqa: B008
-        """Record that no reply came or that the one that came cannot be used: it is not found again by ``earlier``."""
+        """Record that no reply came or that the one that came cannot be used; ``usage`` is what an answer has not recorded."""
         ...
 
     async def by_hand(self, call: str) -> Call:
         """Wait until someone answers this call by hand (``AnswerCall``)."""
+        ...
+
+    async def confirm(self, reason: str) -> None:
+        """Pause the session for this reason, and wait until the engineer says go on."""
         ...
 
     def text(self, blob: Blob) -> str:
@@ -112,4 +116,8 @@ class IdeaSource(Protocol):
 
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
         """A new source text, or ``None`` when this source does not repair."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections; called once, at the session's end."""
         ...

@@ -17,11 +17,16 @@ from engine.build.scaffold import scaffold
 from engine.build.source import KernelSource, classify
 from engine.domain import work as w
 from engine.domain.commands import Command, SeedKernel
-from engine.domain.errors import EspalierError, IdeaSourceError, JournalError, ProblemError, SourceError
+from engine.domain.errors import EspalierError, JournalError, ProblemError, SourceError
 from engine.domain.events import SessionOpened
 from engine.domain.model import Author, Blob, Device, Dialect, Draft, Interval, Problem, Settings, Signature
 from engine.domain.state import Kernel, SessionState
+from engine.ideas.mix import PASTE, PLAYBOOK
+from engine.ideas.models import registry
+from engine.ideas.models.model import Model
+from engine.ideas.opening import open_ideas
 from engine.ideas.playbook import Playbook, available
+from engine.ideas.recall import Recall, recorded_replies
 from engine.ideas.source import Calls, CodeRequest, IdeaRequest, IdeaSource, Implementation, RepairRequest
 from engine.journal import store
 from engine.journal.blobs import Blobs
@@ -29,11 +34,15 @@ from engine.journal.lock import WriterLock
 from engine.problem import catalog
 from engine.problem.graph_ir import from_json
 from engine.session.live import LiveSession, Ports
+from engine.session.perform import Ceilings
 from engine.session.ports import Say
 from engine.trial.bench import Assignment, TrialBench
 
-SOURCES = ("playbook",)
-"""Sources of ideas that this version has."""
+SOURCES = (PLAYBOOK, PASTE)
+"""Sources of ideas that need no key."""
+
+_PATIENT = Ceilings(thought=None)
+"""A person may be asked, and takes as long as they take; models have time limits of their own."""
 
 _SUFFIX = {Dialect.CUDA: ".cu", Dialect.CPP: ".cpp", Dialect.PYTHON: ".py"}
 
@@ -81,7 +90,8 @@ async def begin(wanted: NewSession, say: Say) -> LiveSession:
     behind that was not there.
     """
     _check_free(wanted.folder)
-    check_source(wanted.settings.source)
+    ideas_of = _Ideas(wanted.settings, catalog.folder(wanted.problem))
+    ideas_of.check()
     workload = catalog.workload_for(wanted.problem, wanted.settings.workload)
     opened = SessionOpened(
         wanted.problem, wanted.device, replace(wanted.settings, workload=workload.name), wanted.mode, versions()
@@ -97,10 +107,10 @@ async def begin(wanted: NewSession, say: Say) -> LiveSession:
         root = await _first_port(bench, opened, device, signature, say)
         if isinstance(root, str) and not wanted.seeds:
             raise ProblemError(f"{wanted.problem.name}: no first kernel: {root}; bring one with --seed-kernel FILE")
-        ideas = _ideas(opened, root if isinstance(root, Draft) else None)
+        ideas = ideas_of.open(root if isinstance(root, Draft) else None)
         folder = wanted.folder or store.new_folder(wanted.problem.name)
         shelf.blobs = Blobs(folder)
-        live = LiveSession.create(folder, opened, Ports(bench, ideas))
+        live = LiveSession.create(folder, opened, Ports(bench, ideas, ceilings=_PATIENT))
     except BaseException:
         await bench.close()
         raise
@@ -127,15 +137,16 @@ async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
     opened = state.opened
     assert opened is not None, "a journal begins with it"
     label = device or (state.device.label if state.device else opened.device)
+    ideas_of = _Ideas(opened.settings, catalog.folder(opened.problem))
     await check_compiler(label)
     bench = TrialBench(assignment(opened, label, state.preparation.same if state.preparation else None), Blobs(folder).put)
     try:
         say("reading the problem")
         here, signature = await bench.describe()
         root = None if state.kernels else await _first_port(bench, opened, here, signature, say)
-        ideas = _ideas(opened, root if isinstance(root, Draft) else None)
+        ideas = ideas_of.open(root if isinstance(root, Draft) else None)
         moved = state.device is not None and not same_device(state.device, here)
-        return LiveSession.resume(folder, Ports(bench, ideas), prepare_again=moved)
+        return LiveSession.resume(folder, Ports(bench, ideas, ceilings=_PATIENT), prepare_again=moved)
     except BaseException:
         await bench.close()
         raise
@@ -182,12 +193,6 @@ def same_device(recorded: Device, here: Device) -> bool:
     return (recorded.kind, recorded.name, recorded.arch, recorded.units, recorded.software) == (
         here.kind, here.name, here.arch, here.units, here.software,
     )  # fmt: skip
-
-
-def check_source(source: str) -> None:
-    """Raises IdeaSourceError for a source of ideas that this version does not have."""
-    if source not in SOURCES:
-        raise IdeaSourceError(f"there is no source of ideas {source!r} in this version: use --source {' or '.join(SOURCES)}")
 
 
 async def check_compiler(device: str) -> None:
@@ -248,10 +253,39 @@ async def _first_port(
         return str(error)
 
 
-def _ideas(opened: SessionOpened, root: Draft | None) -> IdeaSource:
-    check_source(opened.settings.source)
-    fallback = (lambda dialect: root if root.dialect is dialect else None) if root is not None else None
-    return Playbook(catalog.folder(opened.problem), fallback)
+class _Ideas:
+    """The session's source of ideas, before its first port is known."""
+
+    def __init__(self, settings: Settings, problem: Path | None) -> None:
+        """Raises IdeaSourceError for what is no source; JournalError where the session to recall replies from is not there or
+        damaged."""
+        self._root: Draft | None = None
+        playbook = Playbook(problem, lambda dialect: self._root if self._root and self._root.dialect is dialect else None)
+        self._mix = open_ideas(settings, playbook=playbook, open_model=_opener(settings), recall=_recall(settings))
+
+    def check(self) -> None:
+        """Raises IdeaSourceError, before anything is begun: no key for one of the sources, a base URL that is none. A session
+        that goes on needs no key before a model is to be asked: it may only be measured here."""
+        self._mix.open_all()
+
+    def open(self, root: Draft | None) -> IdeaSource:
+        """With this generated first port, where the playbook has none."""
+        self._root = root
+        return self._mix
+
+
+def _opener(settings: Settings) -> Callable[[str], Model]:
+    def opened(name: str) -> Model:
+        return registry.open_model(name, base_url=(settings.base_url or None) if name.startswith("openai:") else None)
+
+    return opened
+
+
+def _recall(settings: Settings) -> Recall | None:
+    if not settings.recall:
+        return None
+    recorded = Path(settings.recall)
+    return recorded_replies(store.state_of(recorded), Blobs(recorded).text)
 
 
 def _check_free(folder: Path | None) -> None:
@@ -299,3 +333,6 @@ class _NoIdeas:
 
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
         return None
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""

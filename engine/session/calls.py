@@ -41,7 +41,7 @@ class WorkCalls:
         return self.recorder.state
 
     def earlier(self) -> tuple[Call, ...]:
-        return tuple(c for c in self.state.calls.values() if c.work == self.work and c.status is not CallStatus.FAILED)
+        return tuple(c for c in self.state.calls.values() if c.work == self.work)
 
     def start(self, role: CallRole, model: str, prompt: str, ceiling: int) -> Call:
         call = f"c{self.state.next_call}"
@@ -59,6 +59,11 @@ class WorkCalls:
     async def by_hand(self, call: str) -> Call:
         await self.recorder.until(lambda state: state.calls[call].status is not CallStatus.OPEN, self.work)
         return self.state.calls[call]
+
+    async def confirm(self, reason: str) -> None:
+        if self.state.paused is None:
+            self.recorder.record([e.SessionPaused(reason)])
+        await self.recorder.until(lambda state: state.paused is None, self.work)
 
     def text(self, blob: Blob) -> str:
         return self.blobs.text(blob)

@@ -203,6 +203,7 @@ class LiveSession:
         try:
             await self._hands.drop_all()
             self._record_interruption()
+            await self._ports.ideas.close()
             await self._ports.bench.close()
         finally:
             self._ended = True

@@ -1,0 +1,276 @@
+"""Replies of models as ideas and code: strict on what they mean, lenient on how they are wrapped. Pure.
+
+A reply is text that anyone may have written. Whatever it holds, reading it either gives what was asked for, cleaned and
+bounded, or raises ``ReplyError`` with one line that its author can act on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from engine.build.source import LARGEST_SOURCE, classify
+from engine.build.tunables import parse_requires, parse_tunables
+from engine.domain.errors import IdeaSourceError, SourceError
+from engine.domain.model import CATEGORIES, Contract, Dialect, IdeaText
+
+IDEAS_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "ideas": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "title": {"type": "string", "description": "one line that says what is done to what"},
+                    "category": {"type": "string", "enum": list(CATEGORIES)},
+                    "parent": {"type": "string", "description": "the kernel it builds on, e.g. k3"},
+                    "rationale": {"type": "string", "description": "what binds the parent now and why this relieves it"},
+                    "expected_effect": {"type": "string", "description": "what should change in the measurements"},
+                    "predicted_speedup": {"type": "number", "description": "time of the parent / time expected"},
+                    "risks": {"type": "string", "description": "what may go wrong"},
+                },
+                "required": [
+                    "title", "category", "parent", "rationale", "expected_effect", "predicted_speedup", "risks",
+                ],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["ideas"],
+    "additionalProperties": False,
+}  # fmt: skip
+
+LONGEST_TITLE = 120
+LONGEST_WORDS = 2_000
+LONGEST_REMARK = 600
+LARGEST_REPLY = 4_000_000
+"""Characters."""
+_LARGEST_PREDICTION = 1_000.0
+_MOST_IDEAS = 64
+_MOST_PLACES = 200
+_THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+_TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
+_BRACKET = re.compile(r"[{\[]")
+_KERNEL = re.compile(r"\bk[0-9]{1,9}\b")
+_FENCE = re.compile(r"[ ]{0,3}(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`\n]*")
+_WORD = re.compile(r"[a-z]+")
+_FENCES = {
+    Dialect.CUDA: frozenset({"cuda", "cu", "cpp", "c++", "cxx", "cc", "c"}),
+    Dialect.CPP: frozenset({"cpp", "c++", "cxx", "cc", "c"}),
+    Dialect.PYTHON: frozenset({"python", "py", "python3"}),
+}
+_C_OPENING = re.compile(
+    r"#\s*(?:include|define|pragma|if|ifdef|ifndef)\b|//|/\*|(?:extern|using|namespace|template|static|constexpr|typedef)\b"
+)
+_OPENINGS = {
+    Dialect.CUDA: _C_OPENING,
+    Dialect.CPP: _C_OPENING,
+    Dialect.PYTHON: re.compile(r"#|(?:import|from|class)\b|@|\"\"\"|'''"),
+}
+"""What the first line of a reply looks like that is nothing but code."""
+
+SUFFIXES = {Dialect.CUDA: ".cu", Dialect.CPP: ".cpp", Dialect.PYTHON: ".py"}
+
+
+class ReplyError(IdeaSourceError):
+    """A reply came that cannot be used; the text says what is wrong with it, to people and to its author alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIdea:
+    """One idea as a reply gives it, aimed at one of the kernels that were offered."""
+
+    text: IdeaText
+    parent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCode:
+    """One complete kernel source as a reply gives it."""
+
+    text: str
+    contract: Contract
+
+
+def read_ideas(reply: str, offered: Sequence[str]) -> tuple[ReadIdea, ...]:
+    """The ideas in a reply, in its order; those without a title or a category that can be told are left out.
+
+    Raises ReplyError when none is left.
+    """
+    items = _ideas_in(_bounded(reply))
+    ideas: list[ReadIdea] = []
+    wrong = "its list of ideas is empty"
+    for item in items[:_MOST_IDEAS]:
+        try:
+            ideas.append(_idea(item, offered))
+        except ReplyError as error:
+            wrong = str(error)
+    if not ideas:
+        raise ReplyError(f"the reply holds no usable idea: {wrong}")
+    return tuple(ideas)
+
+
+def read_code(reply: str, dialect: Dialect) -> ReadCode:
+    """The source in a reply: its largest code fence of the dialect, or the reply itself where it is nothing but code.
+
+    Raises ReplyError for no code, code that was cut short, or code that fits no contract of the dialect or whose tunables
+    cannot be read; the last two with line and column.
+    """
+    text = _code_in(_bounded(reply), dialect)
+    if len(text.encode("utf-8", "replace")) > LARGEST_SOURCE:
+        raise ReplyError("the code is larger than 1 MiB: a kernel is a source text")
+    try:
+        contract = classify(text, f"the code{SUFFIXES[dialect]}")[1]
+        parse_tunables(text, dialect)
+        parse_requires(text, dialect)
+    except SourceError as error:
+        raise ReplyError(f"the code cannot be used: {_clean(str(error), LONGEST_REMARK)}") from error
+    return ReadCode(text, contract)
+
+
+def _bounded(reply: str) -> str:
+    if len(reply) > LARGEST_REPLY:
+        raise ReplyError("the reply is longer than 4 million characters")
+    return _THOUGHT.sub("", reply.removeprefix("\ufeff"), count=1)
+
+
+def _ideas_in(reply: str) -> Sequence[object]:
+    """The list of ideas in the first JSON value that holds one; commas before a closing bracket are forgiven."""
+    for text in dict.fromkeys((reply, _TRAILING_COMMA.sub("", reply))):
+        for value in _json_values(text):
+            if isinstance(value, dict) and isinstance(value.get("ideas"), list):
+                return list(value["ideas"])
+            if isinstance(value, dict) and "title" in value:
+                return [value]
+            if isinstance(value, list) and any(isinstance(item, dict) and "title" in item for item in value):
+                return value
+    raise ReplyError('the reply holds no JSON object of the form {"ideas": [...]}')
+
+
+def _json_values(text: str) -> Iterator[object]:
+    """The JSON objects and lists in a text, whatever stands around them."""
+    decoder = json.JSONDecoder(strict=False)
+    place = 0
+    for _ in range(_MOST_PLACES):
+        bracket = _BRACKET.search(text, place)
+        if bracket is None:
+            return
+        try:
+            value, place = decoder.raw_decode(text, bracket.start())
+        except (ValueError, RecursionError):
+            place = bracket.end()
+            continue
+        yield value
+
+
+def _idea(item: object, offered: Sequence[str]) -> ReadIdea:
+    if not isinstance(item, dict):
+        raise ReplyError("an idea is no JSON object")
+    title = _clean(item.get("title"), LONGEST_TITLE)
+    if not title:
+        raise ReplyError("an idea has no title")
+    text = IdeaText(
+        title=title,
+        category=_category(item.get("category")),
+        rationale=_clean(item.get("rationale"), LONGEST_WORDS),
+        predicted=_predicted(item.get("predicted_speedup")),
+        expected=_clean(item.get("expected_effect"), LONGEST_REMARK),
+        risks=_clean(item.get("risks"), LONGEST_REMARK),
+    )
+    return ReadIdea(text, _parent(item.get("parent"), offered))
+
+
+def _clean(value: object, longest: int) -> str:
+    """One line of printable words; lists of words are joined. Anything else is nothing."""
+    if isinstance(value, list):
+        value = "; ".join(item for item in value if isinstance(item, str))
+    if not isinstance(value, str):
+        return ""
+    visible = "".join(" " if c.isspace() else c for c in value if c.isspace() or unicodedata.category(c)[0] != "C")
+    words = " ".join(visible.split())
+    return words if len(words) <= longest else words[: longest - 1].rstrip() + "…"
+
+
+def _category(value: object) -> str:
+    """The category meant: its name, nearly its name, or the one that shares most words with what is said."""
+    said = _clean(value, LONGEST_REMARK).lower()
+    if close := get_close_matches(said, CATEGORIES, n=1, cutoff=0.75):
+        return close[0]
+    words = {word.rstrip("s") for word in _WORD.findall(said)} - {"and"}
+    shared = {c: len(words & {word.rstrip("s") for word in _WORD.findall(c)}) for c in CATEGORIES}
+    best = max(CATEGORIES, key=lambda c: shared[c])
+    if not shared[best]:
+        raise ReplyError(f"{said[:60]!r} is no category: use one of {', '.join(CATEGORIES)}")
+    return best
+
+
+def _predicted(value: object) -> float | None:
+    """A factor that can be believed to be meant; ``None`` for anything else."""
+    if isinstance(value, str):
+        value = value.strip().lower().removesuffix("x").removesuffix("×")
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and 1 / _LARGEST_PREDICTION <= number <= _LARGEST_PREDICTION else None
+
+
+def _parent(value: object, offered: Sequence[str]) -> str | None:
+    named = _KERNEL.findall(value) if isinstance(value, str) else []
+    return next((k for k in named if k in offered), offered[0] if offered else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    language: str
+    text: str
+    closed: bool
+
+
+def _code_in(reply: str, dialect: Dialect) -> str:
+    lines = reply.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    fences = [fence for fence in _fences(lines) if fence.text.strip()]
+    named = [fence for fence in fences if fence.language in _FENCES[dialect]]
+    fitting = named or [fence for fence in fences if not fence.language]
+    if fitting:
+        best = max(fitting, key=lambda fence: len(fence.text))
+        if not best.closed:
+            raise ReplyError("the code was cut short: its code fence was never closed")
+        return _printable(best.text)
+    if fences:
+        raise ReplyError(f"the reply has no code fence in {dialect.value}, only in {_clean(fences[0].language, 40)}")
+    first = next((line.strip() for line in lines if line.strip()), "")
+    if not _OPENINGS[dialect].match(first):
+        raise ReplyError(f"the reply holds no code: give the complete file in one ```{dialect.value} fence")
+    return _printable("\n".join(lines))
+
+
+def _fences(lines: Sequence[str]) -> Iterator[_Fence]:
+    """Code fences as Markdown has them: closed by as many of the same marks and nothing else on the line."""
+    opened: tuple[str, str] | None = None
+    body: list[str] = []
+    for line in lines:
+        if opened is None:
+            if match := _FENCE.fullmatch(line):
+                opened, body = (match.group(1), match.group(2).lower()), []
+        elif (bare := line.strip()).startswith(opened[0]) and not bare.strip(opened[0][0]):
+            yield _Fence(opened[1], "\n".join(body), True)
+            opened = None
+        else:
+            body.append(line)
+    if opened is not None:
+        yield _Fence(opened[1], "\n".join(body), False)
+
+
+def _printable(code: str) -> str:
+    kept = "".join(c for c in code if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
+    return kept.strip("\n") + "\n"

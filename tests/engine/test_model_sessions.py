@@ -1,0 +1,262 @@
+"""Whole searches whose ideas and code come over the wire, from a server that speaks the real protocol and misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import sessions
+from support.agent import FAULTS, Troubled, reply
+from support.model_servers import GeminiServer, ModelServer, OpenAIServer
+from support.model_turns import Asked, Hangs, OutOfCredit, Turn
+from support.sessions import TREE, opened, ports
+
+from engine.domain import commands as c
+from engine.domain import events as e
+from engine.domain import queries
+from engine.domain.model import Limits, Pauses, Usage
+from engine.domain.state import CallStatus, SessionState
+from engine.ideas.models.conduct import Conduct
+from engine.ideas.models.registry import open_model
+from engine.ideas.opening import open_ideas
+from engine.ideas.recall import Recall, recorded_replies
+from engine.ideas.source import IdeaSource
+from engine.journal import store
+from engine.journal.blobs import Blobs
+from engine.journal.journal import read
+from engine.session.live import LiveSession
+from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, SessionEnded, Until
+
+QUICK = Conduct(attempts=4, first_wait=0.001, longest_wait=0.01, silence=5, seconds=20)
+KINDS: dict[str, Callable[..., ModelServer]] = {"openai": OpenAIServer, "gemini": GeminiServer}
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-openai-0123456789abcdef")
+    monkeypatch.setenv("GEMINI_API_KEY", "AIzaTestGemini0123456789abcdef")
+
+
+def settings(kind: str = "openai", **others: Any) -> e.SessionOpened:
+    given = {"source": f"{kind}:test-model", "limits": Limits(rounds=5, plateau=None, light=None), **others}
+    return opened(**given)
+
+
+def ideas(what: e.SessionOpened, server: ModelServer, recall: Recall | None = None) -> IdeaSource:
+    def opener(name: str) -> Any:
+        return open_model(name, base_url=server.url, conduct=QUICK)
+
+    return open_ideas(what.settings, playbook=TREE, open_model=opener, tariff_of=lambda _: _tariff, recall=recall)
+
+
+def _tariff(usage: Usage) -> float:
+    return usage.input * 1e-6 + usage.output * 8e-6
+
+
+def searched(
+    folder: Path, what: e.SessionOpened, server: ModelServer, until: Until = Until.IDLE
+) -> tuple[SessionState, Outcome]:
+    """A new session run as far as it goes; what stopped for the model's silence is taken up again, as a person would."""
+
+    async def search() -> Outcome:
+        async with LiveSession.create(folder, what, ports(folder, ideas(what, server))) as live:
+            return await _persistently(live, Until.IDLE)
+
+    outcome = sessions.run(search)
+    return store.state_of(folder), outcome
+
+
+async def _persistently(live: LiveSession, until: Until) -> Outcome:
+    for _ in range(20):
+        outcome = await live.run(until)
+        if not isinstance(outcome, EngineStopped):
+            return outcome
+        await live.retry()
+    raise AssertionError(f"it never ends: {outcome}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_five_rounds_over_the_wire_and_the_books_agree_to_the_token(tmp_path: Path, kind: str) -> None:
+    with KINDS[kind](reply) as server:
+        state, outcome = searched(tmp_path / "s", settings(kind), server)
+        assert outcome == SessionEnded("5 of 5 rounds done")
+        assert queries.spent(state) == server.counted
+        assert len(state.calls) == len(server.requests)
+    assert {c.model for c in state.calls.values()} == {f"{kind}:test-model"}
+    assert {k.author.name for k in state.kernels.values() if k.round > 0} == {f"{kind}:test-model"}
+    assert all(call.status is CallStatus.ANSWERED for call in state.calls.values())
+    repaired = [k for k in state.kernels.values() if k.attempt > 0]
+    assert repaired, "a model repairs what fails"
+    blobs = Blobs(tmp_path / "s")
+    assert all(blobs.text(call.prompt) and blobs.text(call.reply) for call in state.calls.values())
+    assert "sk-test" not in "".join(p.read_text("utf-8", "replace") for p in (tmp_path / "s").rglob("*") if p.is_file())
+
+
+def test_it_survives_every_fault(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    for seed in range(8):
+        kind = ("openai", "gemini")[seed % 2]
+        folder = tmp_path / str(seed)
+        script = Troubled(seed)
+        with KINDS[kind](script) as server:
+            state, outcome = searched(folder, settings(kind), server)
+            assert outcome == SessionEnded("5 of 5 rounds done"), seed
+            assert queries.spent(state) == server.counted, seed
+        assert all(k.stage.settled for k in state.kernels.values())
+        seen |= script.kinds
+    assert len(seen) == len(FAULTS), "a fault that never occurred proves nothing"
+
+
+def test_a_killed_search_pays_for_no_answer_twice(tmp_path: Path) -> None:
+    original = tmp_path / "original"
+    what = settings(limits=Limits(rounds=2, plateau=None, light=None))
+    with OpenAIServer(reply) as server:
+        searched(original, what, server)
+    entries = read(original).entries
+    places = [n for n, entry in enumerate(entries, 1) if isinstance(entry.event, e.CallStarted | e.CallAnswered | e.CallFailed)]
+    assert len(places) > 12
+    for place in places[::3]:
+        copy = _cut(original, tmp_path / f"cut{place}", place)
+        answered = {
+            Blobs(copy).text(call.prompt) for call in store.state_of(copy).calls.values() if call.status is CallStatus.ANSWERED
+        }
+        with OpenAIServer(reply) as server:
+            state = _resumed(copy, what, server)
+            asked = {_words(request) for request in server.requests}
+        assert not asked & answered, f"cut after {place} events: paid for twice"
+        assert state.closed == "2 of 2 rounds done"
+        died = [call for call in state.calls.values() if call.status is CallStatus.FAILED]
+        assert all("process ended" in call.reason for call in died)
+
+
+def _words(asked: Asked) -> str:
+    return f"{asked.system}\n\n{asked.user}\n"
+
+
+def _cut(original: Path, copy: Path, events: int) -> Path:
+    shutil.copytree(original, copy)
+    lines = (original / "journal.jsonl").read_bytes().splitlines(keepends=True)[:events]
+    (copy / "journal.jsonl").write_bytes(b"".join(lines))
+    return copy
+
+
+def _resumed(folder: Path, what: e.SessionOpened, server: ModelServer) -> SessionState:
+    async def go_on() -> None:
+        async with LiveSession.resume(folder, ports(folder, ideas(what, server))) as live:
+            await _persistently(live, Until.IDLE)
+
+    sessions.run(go_on)
+    return store.state_of(folder)
+
+
+@pytest.mark.parametrize("limits", [{"tokens": 60_000}, {"usd": 0.6}])
+def test_a_hard_cap_ends_the_session_before_it_is_passed(tmp_path: Path, limits: dict[str, float]) -> None:
+    what = settings(limits=Limits(rounds=50, plateau=None, light=None, **limits))  # type: ignore[arg-type]
+    with OpenAIServer(Troubled(3)) as server:
+        state, outcome = searched(tmp_path / "s", what, server)
+        assert isinstance(outcome, SessionEnded)
+        assert state.closed == state.capped
+        assert server.counted.total == queries.spent(state).total
+    dollars, unpriced = queries.spent_usd(state)
+    assert not unpriced
+    assert queries.spent(state).total <= limits.get("tokens", 10**9)
+    assert dollars <= limits.get("usd", 10**9)
+    assert queries.spent(state).total > 0
+
+
+def test_a_soft_condition_pauses_until_someone_goes_on(tmp_path: Path) -> None:
+    what = settings(limits=Limits(rounds=2, plateau=None, light=None), pauses=Pauses(tokens=1, round=2))
+
+    async def act() -> list[str | None]:
+        paused = []
+        with OpenAIServer(reply) as server:
+            async with LiveSession.create(tmp_path / "s", what, ports(tmp_path / "s", ideas(what, server))) as live:
+                while isinstance(outcome := await live.run(Until.IDLE), AwaitingEngineer):
+                    paused.append(outcome.paused)
+                    await live.submit(c.Continue())
+        return paused
+
+    first, second = sessions.run(act)
+    assert "above 1" in first
+    assert second == "before round 2"
+
+
+def test_a_cancelled_question_leaves_a_session_that_goes_on(tmp_path: Path) -> None:
+    what = settings(limits=Limits(rounds=1, plateau=None, light=None))
+
+    def slow(asked: Asked) -> Turn:
+        return Hangs()
+
+    async def act() -> None:
+        with OpenAIServer(slow) as server:
+            async with LiveSession.create(tmp_path / "s", what, ports(tmp_path / "s", ideas(what, server))) as live:
+                running = asyncio.ensure_future(live.run())
+                while not server.requests:
+                    await asyncio.sleep(0.01)
+                running.cancel()
+                await asyncio.wait({running})
+
+    sessions.run(act)
+    with OpenAIServer(reply) as server:
+        assert _resumed(tmp_path / "s", what, server).closed == "1 of 1 rounds done"
+
+
+def test_no_credit_stops_the_search_with_a_line_and_loses_nothing(tmp_path: Path) -> None:
+    what = settings()
+
+    async def act() -> Outcome:
+        with OpenAIServer([OutOfCredit()]) as server:
+            async with LiveSession.create(tmp_path / "s", what, ports(tmp_path / "s", ideas(what, server))) as live:
+                return await live.run(Until.IDLE)
+
+    outcome = sessions.run(act)
+    assert isinstance(outcome, EngineStopped)
+    assert "quota" in outcome.reasons["propose:1"]
+    with OpenAIServer(reply) as server:
+        assert _resumed(tmp_path / "s", what, server).closed == "5 of 5 rounds done"
+
+
+class TestWhatIf:
+    """A recorded session opened again with other decisions."""
+
+    what = settings(limits=Limits(rounds=2, plateau=None, light=None))
+
+    def _recalled(
+        self, folder: Path, recorded: Path, server: ModelServer, act: Sequence[c.Command] = ()
+    ) -> tuple[SessionState, Outcome]:
+        state = store.state_of(recorded)
+        recall = recorded_replies(state, Blobs(recorded).text)
+
+        async def again() -> Outcome:
+            async with LiveSession.create(folder, self.what, ports(folder, ideas(self.what, server, recall))) as live:
+                for command in act:
+                    await live.submit(command)
+                return await live.run(Until.IDLE)
+
+        outcome = sessions.run(again)
+        return store.state_of(folder), outcome
+
+    def test_the_same_decisions_are_answered_from_the_record_alone(self, tmp_path: Path) -> None:
+        with OpenAIServer(reply) as server:
+            before, _ = searched(tmp_path / "first", self.what, server)
+        with OpenAIServer(reply) as server:
+            after, outcome = self._recalled(tmp_path / "again", tmp_path / "first", server)
+            assert server.requests == []
+        assert isinstance(outcome, SessionEnded)
+        assert queries.spent(after) == Usage()
+        assert sessions.tree(after)["kernels"] == sessions.tree(before)["kernels"]
+        assert all(call.recalled for call in after.calls.values())
+
+    def test_another_decision_pauses_where_new_spending_would_begin(self, tmp_path: Path) -> None:
+        with OpenAIServer(reply) as server:
+            searched(tmp_path / "first", self.what, server)
+        with OpenAIServer(reply) as server:
+            _, outcome = self._recalled(tmp_path / "again", tmp_path / "first", server, [c.Instruct("No tiles.")])
+            assert isinstance(outcome, AwaitingEngineer)
+            assert outcome.paused is not None
+            assert "spends" in outcome.paused
+            assert server.requests == []

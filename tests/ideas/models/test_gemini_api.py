@@ -1,0 +1,128 @@
+"""What is Gemini's alone: its request, its way of saying how long to wait, its reasons to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from support.model_servers import BreaksOff, Fails, GeminiServer, Limited, Says
+
+from engine.domain.model import Usage
+from engine.ideas.models.conduct import Conduct
+from engine.ideas.models.gemini_api import GeminiModel
+from engine.ideas.models.model import Finish, ModelError, Prompt, Reply, Trouble
+
+QUICK = Conduct(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, seconds=10.0)
+SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
+
+
+def ask(server: GeminiServer, *prompts: Prompt) -> list[Reply | ModelError]:
+    async def body() -> list[Reply | ModelError]:
+        model = GeminiModel("gemini-test", base_url=server.url, conduct=QUICK)
+        outcomes: list[Reply | ModelError] = []
+        for prompt in prompts:
+            try:
+                outcomes.append(await model.ask(prompt, lambda _: None))
+            except ModelError as error:
+                outcomes.append(error)
+        await model.close()
+        return outcomes
+
+    return asyncio.run(body())
+
+
+def test_the_schema_goes_with_the_request_and_the_system_prompt_in_its_place() -> None:
+    with GeminiServer(["{}"]) as server:
+        ask(server, Prompt("You write kernels.", "One idea.", SCHEMA, 777))
+    (request,) = server.requests
+    assert request.body["generationConfig"]["responseMimeType"] == "application/json"
+    assert (request.schema, request.system, request.user, request.max_output) == (
+        SCHEMA,
+        "You write kernels.",
+        "One idea.",
+        777,
+    )
+
+
+def test_a_schema_that_is_refused_is_spelled_out_from_then_on() -> None:
+    with GeminiServer(["{}"], refuses=["response_json_schema"]) as server:
+        ask(server, Prompt("", "One idea.", SCHEMA), Prompt("", "One more.", SCHEMA))
+    assert [request.schema for request in server.requests] == [SCHEMA, None, None]
+    assert all("JSON only" in request.user for request in server.requests[1:])
+
+
+def test_thoughts_are_counted_and_not_shown() -> None:
+    with GeminiServer([Says("four words are here", reasoning=50, cached=1)]) as server:
+        (reply,) = ask(server, Prompt("", "one two"))
+    assert isinstance(reply, Reply)
+    assert reply.text == "four words are here"
+    assert reply.usage == server.counted == Usage(input=2, cached=1, output=54)
+
+
+def test_the_wait_in_the_details_is_obeyed() -> None:
+    with GeminiServer([Limited(after=0.3, detail=True), "ok"]) as server:
+        began = time.monotonic()
+        (reply,) = ask(server, Prompt("", "x"))
+    assert isinstance(reply, Reply)
+    assert time.monotonic() - began >= 0.3
+
+
+@pytest.mark.parametrize(
+    ("finish", "expected"),
+    [
+        ("RECITATION", Finish.REFUSED),
+        ("SPII", Finish.REFUSED),
+        ("CONTINUATION", Finish.LENGTH),
+        ("OTHER", Trouble.REPLY),
+        ("BRAND_NEW", Trouble.REPLY),
+    ],
+)
+def test_reasons_to_stop(finish: str, expected: Finish | Trouble) -> None:
+    with GeminiServer([Says("text", finish=finish)]) as server:
+        (outcome,) = ask(server, Prompt("", "x"))
+    assert (outcome.finish if isinstance(outcome, Reply) else outcome.trouble) == expected
+
+
+def test_a_reply_blocked_before_its_first_word_says_why() -> None:
+    with GeminiServer([Says("", finish="filtered")]) as server:
+        (outcome,) = ask(server, Prompt("", "x"))
+    assert isinstance(outcome, Reply)
+    assert (outcome.finish, outcome.text) == (Finish.REFUSED, "the reply was blocked: SAFETY")
+
+
+@pytest.mark.parametrize(("spare", "requests"), [(None, 2), (1_000, 2), (0, 1)])
+def test_an_attempt_that_may_not_be_paid_for_is_not_made(spare: int | None, requests: int) -> None:
+    with GeminiServer([BreaksOff("one two three four"), "ok"]) as server:
+        (outcome,) = ask(server, Prompt("", "one two", spare=spare))
+    assert len(server.requests) == requests
+    assert outcome.usage == server.counted
+    assert isinstance(outcome, Reply) == (requests == 2)
+
+
+def test_settings_for_the_other_google_service_do_not_lead_astray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_GENAI_USE_VERTEXAI", "true")
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
+    with GeminiServer(["ok"]) as server:
+        (reply,) = ask(server, Prompt("", "x"))
+    assert isinstance(reply, Reply)
+
+
+def test_the_base_url_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> Reply:
+        model = GeminiModel("gemini-test", conduct=QUICK)
+        try:
+            return await model.ask(Prompt("", "x"), lambda _: None)
+        finally:
+            await model.close()
+
+    with GeminiServer(["from here"]) as server:
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
+        assert asyncio.run(body()).text == "from here"
+
+
+def test_other_refusals_are_called_what_they_are() -> None:
+    with GeminiServer([Fails(400, "User location is not supported.", "FAILED_PRECONDITION")]) as server:
+        (error,) = ask(server, Prompt("", "x"))
+    assert isinstance(error, ModelError)
+    assert error.trouble is Trouble.REQUEST

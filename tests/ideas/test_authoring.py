@@ -1,0 +1,293 @@
+"""A model as a source: which of its ideas are kept, how many kernels come of one, what a repair may change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import builders as b
+from support.desk import LAUNCH, FakeModel, Tape, code_reply, ideas_reply, refused
+
+from engine.domain import events as e
+from engine.domain import rules
+from engine.domain import work as w
+from engine.domain.errors import BudgetExhausted
+from engine.domain.model import CATEGORIES, Author, Contract, Dialect, FailureKind, IdeaText, Limits
+from engine.domain.state import Idea, SessionState
+from engine.ideas.asking import ByHand, Desk
+from engine.ideas.authoring import SPARE, ModelSource
+from engine.ideas.models.model import ModelError, Trouble
+from engine.ideas.replies import ReplyError
+from engine.ideas.source import CodeRequest, IdeaRequest, Implementation, RepairRequest
+
+TUNED = "// @tune BLOCK = 4, 8, 16\n// @tune UNROLL = 1, 2\n// @require BLOCK * UNROLL <= DIM\n" + LAUNCH
+AUTHOR = Author("openai:fake")
+
+
+def state(*events: e.Event, **settings: Any) -> SessionState:
+    return b.fold(*b.first_round(**settings), e.RoundOpened(1, ("k1",)), *events)
+
+
+def source(model: FakeModel | ByHand) -> ModelSource:
+    return ModelSource(model, Desk(lambda _: None))
+
+
+def propose(
+    model: FakeModel | ByHand, tape: Tape, count: int = 3, session: SessionState | None = None
+) -> tuple[w.Proposal, ...]:
+    request = IdeaRequest(session or state(), 1, ("k1",), count, Dialect.CPP, {"k1": "int root;"})
+    return asyncio.run(source(model).propose(request, tape.calls()))
+
+
+def titles(proposals: Sequence[w.Proposal]) -> list[str]:
+    return [p.text.title for p in proposals]
+
+
+def implement(model: FakeModel | ByHand, tape: Tape, branch: int, session: SessionState | None = None) -> Implementation:
+    idea = Idea("i2", 1, IdeaText("Tile rows", CATEGORIES[0], "Because."), "k1", AUTHOR, branch)
+    request = CodeRequest(session or state(), idea, Dialect.CPP, "int root;")
+    return asyncio.run(source(model).implement(request, tape.calls("implement:i2")))
+
+
+def kernel(mark: object, tuned: bool = False) -> str:
+    return code_reply(f"// {mark}\n" + (TUNED if tuned else LAUNCH))
+
+
+# ideas
+
+
+def test_ideas_are_spread_over_the_categories_and_aimed_at_a_parent() -> None:
+    model, tape = FakeModel([ideas_reply("Tile rows", "Prefetch lines", "Use halves", "Unroll loops", "Split rows")]), Tape()
+    found = propose(model, tape)
+    assert titles(found) == ["Tile rows", "Prefetch lines", "Use halves"]
+    assert len({p.text.category for p in found}) == 3
+    assert {(p.parent, p.author) for p in found} == {("k1", AUTHOR)}
+    assert f"Propose {3 + SPARE} ideas" in model.asked[0].user
+    assert model.asked[0].schema is not None
+
+
+def test_of_one_category_the_most_promising_comes_first() -> None:
+    reply = ideas_reply("Tile rows", "Pad lines", category="memory access")
+    reply = reply.replace('"predicted_speedup": 1.5', '"predicted_speedup": 3.0', 2).replace("3.0", "1.1", 1)
+    assert titles(propose(FakeModel([reply]), Tape(), 1)) == ["Pad lines"]
+
+
+def test_what_was_said_before_is_told_apart_and_recorded_as_dropped() -> None:
+    session = state(b.proposed("i2", round_number=1, parent="k1"), e.IdeaRejected("i2", "no"))
+    known = session.ideas["i2"].text.title
+    model = FakeModel([ideas_reply(known, "Tile the rows", "Tile rows", "Prefetch lines")])
+    found = propose(model, Tape(), 3, session)
+    assert titles(found) == ["Tile the rows", "Prefetch lines", known, "Tile rows"]
+    events = rules.record(session, w.Propose(1, ("k1",), 3), w.Proposals(found))
+    assert isinstance(events[0], e.IdeasProposed)
+    assert [i.text.title for i in events[0].ideas] == ["Tile the rows", "Prefetch lines"]
+    assert events[0].dropped == (known, "Tile rows")
+
+
+def test_ideas_that_all_repeat_earlier_ones_are_asked_for_again_and_then_given_up() -> None:
+    session = state(b.proposed("i2", round_number=1, parent="k1"))
+    known = ideas_reply(session.ideas["i2"].text.title)
+    tape, model = Tape(), FakeModel([known, ideas_reply("Tile rows")])
+    assert titles(propose(model, tape, 1, session)) == ["Tile rows"]
+    assert "every idea repeats one that was tried or proposed before" in model.asked[1].user
+    with pytest.raises(ReplyError, match="every idea repeats"):
+        propose(FakeModel([known]), Tape(), 1, session)
+
+
+def test_ideas_that_cannot_be_read_stop_the_work_and_are_asked_for_anew_when_it_is_taken_up() -> None:
+    tape = Tape()
+    with pytest.raises(ReplyError):
+        propose(FakeModel(["no"]), tape)
+    assert len(tape.state.calls) == 3
+    assert titles(propose(FakeModel([ideas_reply("Tile rows")]), tape, 1)) == ["Tile rows"]
+    assert len(tape.state.calls) == 4
+
+
+def test_nothing_is_asked_for_no_ideas_and_lost_logs_are_left_out() -> None:
+    model = FakeModel([ideas_reply("Tile rows")])
+    assert propose(model, Tape(), 0) == ()
+    assert model.asked == []
+    assert propose(model, Tape(), 1), "the parent's build log is a blob that is not here"
+
+
+def test_compiler_remarks_of_the_parents_are_told() -> None:
+    tape, model = Tape(), FakeModel([ideas_reply("Tile rows")])
+    log = tape.blobs.put(b"k1.cpp:3: loop vectorized using 64 byte vectors")
+    session = state()
+    known = replace(session.kernels["k1"], build_log=log)
+    propose(model, tape, 1, replace(session, kernels={"k1": known}))
+    assert "loop vectorized using 64 byte vectors" in model.asked[0].user
+
+
+# code
+
+
+@pytest.mark.parametrize(
+    ("branch", "tuned", "asked", "names"),
+    [
+        (1, False, 1, ["i2-1.cpp"]),
+        (1, True, 1, ["i2-1.cpp"]),
+        (3, False, 3, ["i2-1.cpp", "i2-2.cpp", "i2-3.cpp"]),
+        (3, True, 2, ["i2-1.cpp", "i2-2.cpp", "i2-1.cpp"]),
+        (4, True, 2, ["i2-1.cpp", "i2-2.cpp", "i2-1.cpp", "i2-2.cpp"]),
+        (2, True, 1, ["i2-1.cpp", "i2-1.cpp"]),
+    ],
+)
+def test_half_is_written_and_the_rest_are_variants(branch: int, tuned: bool, asked: int, names: list[str]) -> None:
+    model = FakeModel([kernel(n, tuned) for n in range(9)])
+    answer = implement(model, Tape(), branch)
+    assert len(model.asked) == asked
+    assert [d.name for d in answer.drafts] == names
+    assert {(d.dialect, d.contract) for d in answer.drafts} == {(Dialect.CPP, Contract.HOST)}
+    assert (answer.note, answer.author) == ("", AUTHOR)
+    assert len({(d.source, tuple(d.tunables.items())) for d in answer.drafts}) == branch
+    if tuned:
+        assert answer.drafts[0].tunables == {"BLOCK": 4, "UNROLL": 1}
+
+
+def test_every_implementation_is_told_to_differ_from_those_before() -> None:
+    model = FakeModel([kernel("first"), kernel("first"), kernel("second"), kernel("third")])
+    answer = implement(model, Tape(), 3)
+    assert [d.source.splitlines()[0] for d in answer.drafts] == ["// first", "// second", "// third"]
+    assert "This is implementation" not in model.asked[0].user
+    assert "implementation 2 of 3" in model.asked[1].user
+    assert "the code is that of an earlier implementation" in model.asked[2].user
+    assert "// second" in model.asked[3].user
+
+
+def test_what_could_not_be_written_is_said_and_the_rest_goes_on() -> None:
+    model = FakeModel(["nothing", "nothing", refused(), kernel("third")])
+    answer = implement(model, Tape(), 3)
+    assert [d.name for d in answer.drafts] == ["i2-1.cpp"]
+    assert answer.note == (
+        "implementation 1: the reply holds no code: give the complete file in one ```cpp fence; "
+        "implementation 2: openai:fake declined to answer"
+    )
+    assert implement(FakeModel(["no"]), Tape(), 1).drafts == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("// @tune DIM = 1, 2\n" + LAUNCH, "the tunable DIM has the name of a constant"),
+        ("// @tune B = 1, 2\n// @require B > 2\n" + LAUNCH, "no combination of tunables meets"),
+        ("// @require UNKNOWN > 2\n" + LAUNCH, "UNKNOWN"),
+        ("int root;\n" + LAUNCH, ""),
+    ],
+)
+def test_tunables_that_cannot_work_are_asked_for_again(text: str, said: str) -> None:
+    model = FakeModel([code_reply(text), kernel("good")])
+    answer = implement(model, Tape(), 1)
+    assert len(answer.drafts) == 1
+    assert len(model.asked) == (2 if said else 1)
+    assert said in model.asked[-1].user
+
+
+def test_the_parent_s_own_code_is_no_implementation() -> None:
+    model = FakeModel([code_reply(LAUNCH), kernel("good")])
+    idea = Idea("i2", 1, IdeaText("Tile rows", CATEGORIES[0], "Because."), "k1", AUTHOR, 1)
+    request = CodeRequest(state(), idea, Dialect.CPP, f"\n{LAUNCH}")
+    answer = asyncio.run(source(model).implement(request, Tape().calls("implement:i2")))
+    assert answer.drafts[0].source.startswith("// good")
+
+
+def test_a_cap_ends_the_writing_and_keeps_what_is_written() -> None:
+    session = state(limits=Limits(tokens=60_000))
+    spent = FakeModel([kernel("first"), kernel("second")])
+    spent.usage = replace(spent.usage, input=30_000)
+    answer = implement(spent, Tape(session), 3, session)
+    assert [d.name for d in answer.drafts] == ["i2-1.cpp"]
+    assert "of 60,000 tokens spent" in answer.note
+    poor = state(limits=Limits(tokens=10))
+    with pytest.raises(BudgetExhausted):
+        implement(FakeModel([kernel("first")]), Tape(poor), 3, poor)
+
+
+def test_a_model_that_is_gone_loses_nothing_that_was_paid_for() -> None:
+    tape = Tape()
+    gone = ModelError(Trouble.UNREACHABLE, "no connection")
+    with pytest.raises(ModelError):
+        implement(FakeModel([kernel("first"), gone]), tape, 3)
+    model = FakeModel([kernel("second"), kernel("third")])
+    answer = implement(model, tape, 3)
+    assert [d.source.splitlines()[0] for d in answer.drafts] == ["// first", "// second", "// third"]
+    assert len(model.asked) == 2
+
+
+def test_by_hand_one_implementation_is_asked_for_and_varied() -> None:
+    tape = Tape()
+
+    def answer(tape: Tape) -> None:
+        call = next(c.id for c in tape.state.calls.values() if c.status == "open")
+        tape.record([e.CallAnswered(call, tape.blobs.put(kernel("mine", True).encode()), finish="pasted")])
+
+    tape.by_hand = answer
+    found = implement(ByHand(), tape, 3)
+    assert [d.name for d in found.drafts] == ["i2-1.cpp"] * 3
+    assert len(tape.state.calls) == 1
+    assert found.author == Author("paste")
+
+
+def test_a_cuda_session_takes_plans() -> None:
+    plan = (
+        "// @tune BLOCK = 128, 256\n// @require BLOCK <= 32 * SMS\n// @launch k(x, out) grid(ROWS) block(BLOCK)\n"
+        '#include "problem.h"\nextern "C" __global__ void k(const x_t* x, out_t* out) {}\n'
+    )
+    session = state()
+    gpu = replace(session, device=replace(b.device(), kind="cuda", arch="sm_90a", units=132))
+    idea = Idea("i2", 1, IdeaText("Tile rows", CATEGORIES[0], ""), None, AUTHOR, 2)
+    request = CodeRequest(gpu, idea, Dialect.CUDA, None)
+    answer = asyncio.run(source(FakeModel([code_reply(plan, "cuda")])).implement(request, Tape().calls("implement:i2")))
+    assert [(d.name, d.contract, d.tunables["BLOCK"]) for d in answer.drafts] == [
+        ("i2-1.cu", Contract.PLAN, 128), ("i2-1.cu", Contract.PLAN, 256),
+    ]  # fmt: skip
+
+
+# repairs
+
+
+def repair(model: FakeModel, broken: str = "// broken\n" + LAUNCH, **tunables: int) -> str | None:
+    session = state(b.drafted("k2", idea="i1", parent="k1", round_number=1, tunables=tunables))
+    kernel = replace(session.kernels["k2"], failure=b.failure(FailureKind.BUILD_FAILED))
+    request = RepairRequest(session, kernel, broken, "k2.cpp:7:1: error: expected ';'", "k2.cpp:7:1: error: expected ';'")
+    return asyncio.run(source(model).repair(request, Tape().calls("repair:k2:0")))
+
+
+def test_a_repair_is_a_new_source() -> None:
+    model = FakeModel([kernel("mended")])
+    assert (repair(model) or "").startswith("// mended")
+    assert "expected ';'" in model.asked[0].user
+    assert "// broken" in model.asked[0].user
+
+
+@pytest.mark.parametrize(
+    ("reply", "tunables", "said"),
+    [
+        (code_reply("// broken\n" + LAUNCH), {}, "the one that failed, unchanged"),
+        (kernel("other", True), {}, "declares other tunables than the kernel it mends: keep none"),
+        (kernel("other"), {"BLOCK": 4, "UNROLL": 1}, "keep BLOCK, UNROLL"),
+        ("sorry", {}, "holds no code"),
+    ],
+)
+def test_a_repair_changes_only_what_it_may(reply: str, tunables: dict[str, int], said: str) -> None:
+    model = FakeModel([reply])
+    assert repair(model, **tunables) is None
+    assert len(model.asked) == 2
+    assert said in model.asked[1].user
+
+
+def test_a_tuned_kernel_is_mended_with_its_tunables() -> None:
+    assert repair(FakeModel([kernel("mended", True)]), BLOCK=4, UNROLL=1) is not None
+
+
+def test_a_repair_stays_under_its_contract() -> None:
+    plan = '// @launch k(x) grid(1) block(32)\nextern "C" __global__ void k(const float* x) {}\n'
+    session = state(b.drafted("k2", idea="i1", parent="k1"))
+    kernel = replace(session.kernels["k2"], dialect=Dialect.CUDA, contract=Contract.HOST)
+    request = RepairRequest(session, kernel, "x", "no", "")
+    model = FakeModel([code_reply(plan, "cuda"), code_reply(LAUNCH, "cuda")])
+    assert asyncio.run(source(model).repair(request, Tape().calls("repair:k2:0"))) == LAUNCH
+    assert "under the plan contract: the kernel stays under host" in model.asked[1].user

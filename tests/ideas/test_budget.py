@@ -1,0 +1,163 @@
+"""Hard caps: kept before the call, whatever is under way beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import builders as b
+from support.desk import FakeModel, Tape
+
+from engine.domain import events as e
+from engine.domain import queries
+from engine.domain.errors import BudgetExhausted
+from engine.domain.model import CallRole, Limits, Usage
+from engine.domain.state import SessionState
+from engine.ideas import budget
+from engine.ideas.asking import Desk, Question
+from engine.ideas.budget import FRAMING, BudgetHeld, Ceiling
+from engine.ideas.models.model import Prompt, Reply
+
+PRICE = 1e-6, 4e-6
+
+
+def tariff(usage: Usage) -> float:
+    return usage.input * PRICE[0] + usage.output * PRICE[1]
+
+
+def known(model: str) -> budget.Tariff | None:
+    return None if model.endswith("unknown") else tariff
+
+
+def session(*events: e.Event, **limits: float | int | None) -> SessionState:
+    return b.fold(b.opened(limits=replace(Limits(), **limits)), *events)
+
+
+def started(call: str, ceiling: int, model: str = "openai:x") -> e.Event:
+    return e.CallStarted(call, f"implement:{call}", CallRole.CODE, model, b.digest(call), ceiling)
+
+
+def answered(call: str, total: int, usd: float | None = 0.0) -> e.Event:
+    return e.CallAnswered(call, b.digest("reply"), Usage(total, 0, 0), usd)
+
+
+def test_a_ceiling_bounds_what_a_tokeniser_can_make_of_a_text() -> None:
+    found = budget.ceiling(("a" * 100, "é"), 500, tariff)
+    assert found.tokens == 100 + 2 + FRAMING + 500
+    assert found.usd == pytest.approx((102 + FRAMING) * 1e-6 + 500 * 4e-6)
+    assert budget.ceiling(("\ud800",), 1, None) == Ceiling(1 + FRAMING + 1, None)
+
+
+@pytest.mark.parametrize(
+    ("events", "tokens", "wanted", "fits"),
+    [
+        ((), None, 10**9, True),
+        ((), 100, 100, True),
+        ((), 100, 101, False),
+        ((started("c1", 60),), 100, 40, True),
+        ((started("c1", 60),), 100, 41, False),
+        ((started("c1", 60), answered("c1", 10)), 100, 90, True),
+        ((started("c1", 60), answered("c1", 10)), 100, 91, False),
+        ((started("c1", 60), e.CallFailed("c1", "no")), 100, 100, True),
+    ],
+)
+def test_tokens_spent_held_and_wanted_must_fit(
+    events: tuple[e.Event, ...], tokens: int | None, wanted: int, fits: bool
+) -> None:
+    state = session(*events, tokens=tokens)
+    if fits:
+        budget.check(state, "openai:x", Ceiling(wanted, None), known, {})
+    else:
+        with pytest.raises(BudgetExhausted, match=r"of 100 tokens spent.*openai:x could cost"):
+            budget.check(state, "openai:x", Ceiling(wanted, None), known, {})
+
+
+def test_dollars_spent_held_and_wanted_must_fit() -> None:
+    state = session(started("c1", 100_000), started("c2", 9), answered("c2", 1, 0.25), usd=1.0)
+    budget.check(state, "openai:x", Ceiling(1, 0.35), known, {})  # an open call of another process: 0.4 at the dearer price
+    budget.check(state, "openai:x", Ceiling(1, 0.7), known, {"c1": 0.05})
+    with pytest.raises(BudgetExhausted, match=r"\$0.25 of \$1 spent, calls under way up to \$0.4"):
+        budget.check(state, "openai:x", Ceiling(1, 0.36), known, {})
+
+
+@pytest.mark.parametrize(
+    ("events", "wanted"),
+    [
+        ((), Ceiling(1, None)),
+        ((started("c1", 5, "openai:unknown"),), Ceiling(1, 0.0)),
+        ((started("c1", 5), answered("c1", 5, None)), Ceiling(1, 0.0)),
+    ],
+)
+def test_a_cap_in_dollars_needs_every_price(events: tuple[e.Event, ...], wanted: Ceiling) -> None:
+    with pytest.raises(BudgetExhausted, match="not known"):
+        budget.check(session(*events, usd=1.0), "openai:unknown", wanted, known, {})
+    budget.check(session(*events), "openai:unknown", wanted, known, {})
+
+
+def test_what_nobody_counts_is_free() -> None:
+    state = session(started("c1", 0, "command:agent"), tokens=0, usd=0.0)
+    budget.check(state, "paste", budget.FREE, known, {})
+
+
+def test_what_only_calls_under_way_here_stand_in_the_way_of_can_wait_for_them() -> None:
+    state = session(started("c1", 60), started("c2", 30), tokens=100, usd=1.0)
+    with pytest.raises(BudgetHeld):
+        budget.check(state, "openai:x", Ceiling(70, 0.0), known, {"c1": 0.0})
+    with pytest.raises(BudgetExhausted) as error:
+        budget.check(state, "openai:x", Ceiling(71, 0.0), known, {"c1": 0.0})
+    assert not isinstance(error.value, BudgetHeld)
+    with pytest.raises(BudgetHeld):
+        budget.check(state, "openai:x", Ceiling(10, 0.5), known, {"c1": 0.9})
+
+
+def test_calls_wait_for_one_another_rather_than_end_a_session_early() -> None:
+    ceiling = budget.ceiling(("", "x"), 50, None).tokens
+    tape, desk = Tape(session(tokens=2 * ceiling)), Desk(known)
+    models = [FakeModel(["reply"], usage=Usage(10, 0, 10)) for _ in range(6)]
+
+    async def everything() -> list[str]:
+        question = Question(CallRole.CODE, Prompt("", "x", None, 50), str)
+        sittings = [desk.sit(model, tape.calls(f"implement:i{n}")) for n, model in enumerate(models)]
+        return await asyncio.gather(*(sitting.ask(question) for sitting in sittings))
+
+    assert asyncio.run(asyncio.wait_for(everything(), 10)) == ["reply"] * 6
+    assert all(len(model.asked) == 1 for model in models)
+
+
+CALLS = st.lists(
+    st.tuples(st.integers(0, 3000), st.integers(1, 3000), st.floats(0, 1), st.integers(0, 3), st.sampled_from("afk")),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CALLS, st.integers(0, 30_000), st.floats(0, 0.05))
+def test_no_row_of_concurrent_calls_passes_a_cap(
+    wanted: list[tuple[int, int, float, int, str]], tokens: int, usd: float
+) -> None:
+    """Each call spends up to its ceiling, some fail, some are dropped; some are made while others are under way."""
+    tape = Tape(session(tokens=tokens, usd=usd))
+    desk = Desk(known)
+
+    async def one(number: int, size: int, output: int, share: float, delay: int, fate: str) -> None:
+        async def before() -> None:
+            for _ in range(delay):
+                await asyncio.sleep(0)
+
+        given_tokens = size + FRAMING
+        spent = Reply("reply", Usage(int(given_tokens * share), 0, int(output * share)))
+        model = FakeModel([asyncio.CancelledError() if fate == "k" else spent], before=before)
+        question = Question(CallRole.CODE, Prompt("", "x" * size, None, output), str)
+        await desk.sit(model, tape.calls(f"implement:i{number}")).ask(question)
+
+    async def everything() -> None:
+        await asyncio.gather(*(one(n, *call) for n, call in enumerate(wanted)), return_exceptions=True)
+
+    asyncio.run(everything())
+    assert queries.spent(tape.state).total <= tokens
+    assert queries.spent_usd(tape.state)[0] <= usd + 1e-12
+    assert not desk.reserved

@@ -1,0 +1,228 @@
+"""Several sources in one session: shares, writers, repairs, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import builders as b
+from support.desk import Tape
+
+from engine.domain import events as e
+from engine.domain.errors import BudgetExhausted, IdeaSourceError, JournalError
+from engine.domain.model import CATEGORIES, Author, Dialect, IdeaText
+from engine.domain.state import Idea, Kernel, SessionState
+from engine.domain.work import Proposal
+from engine.ideas.mix import Mix, Share, apportion, parse_mix
+from engine.ideas.source import Calls, CodeRequest, IdeaRequest, IdeaSource, Implementation, RepairRequest
+
+A, B, PLAYBOOK = "openai:a", "gemini:b", "playbook"
+
+
+@dataclass
+class Told:
+    """A source that notes what it is asked."""
+
+    name: str
+    error: BaseException | None = None
+    empty: bool = False
+    asked: list[object] = field(default_factory=list)
+
+    @property
+    def author(self) -> Author:
+        return Author(self.name)
+
+    async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[Proposal, ...]:
+        self.asked.append(request)
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        texts = (IdeaText(f"{self.name} {n}", CATEGORIES[0], "") for n in range(0 if self.empty else request.count))
+        return tuple(Proposal(text, None, self.author) for text in texts)
+
+    async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
+        self.asked.append(request)
+        return Implementation((), self.name)
+
+    async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
+        self.asked.append(request)
+        return self.name
+
+
+class Shelf:
+    def __init__(self, **sources: Told) -> None:
+        self.sources = sources
+        self.opened: list[str] = []
+        self.closed = False
+
+    def open(self, name: str) -> IdeaSource:
+        self.opened.append(name)
+        return self.sources.setdefault(name, Told(name))
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def mix(spec: str, writer: str = "", **sources: Told) -> tuple[Mix, Shelf]:
+    shelf = Shelf(**sources)
+    return Mix(parse_mix(spec), writer, shelf), shelf
+
+
+def request(count: int = 3, number: int = 1, state: SessionState | None = None) -> IdeaRequest:
+    return IdeaRequest(state or b.fold(*b.first_round()), number, ("k1",), count, Dialect.CPP)
+
+
+def proposed(source: Mix, asked: IdeaRequest) -> list[str]:
+    return [p.author.name for p in asyncio.run(source.propose(asked, Tape().calls()))]
+
+
+@pytest.mark.parametrize(
+    ("spec", "shares"),
+    [
+        ("playbook", (Share("playbook"),)),
+        ("paste", (Share("paste"),)),
+        ("openai:gpt-5", (Share("openai:gpt-5"),)),
+        ("openai:A=2,gemini:B=1,playbook=1", (Share("openai:A", 2), Share("gemini:B"), Share("playbook"))),
+        (" openai:meta/llama-3:70b = 3 , paste ", (Share("openai:meta/llama-3:70b", 3), Share("paste"))),
+        ("command:agent --temp=1 --list=a,b", (Share("command:agent --temp=1 --list=a,b"),)),
+        ("command:agent a,b=2,playbook", (Share("command:agent a,b", 2), Share("playbook"))),
+    ],
+)
+def test_a_mix_is_read(spec: str, shares: tuple[Share, ...]) -> None:
+    assert parse_mix(spec) == shares
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("", "no source of ideas ''"),
+        ("gpt-5", "use playbook, paste, openai:MODEL"),
+        ("openai:", "which model"),
+        ("claude:x", "unknown model"),
+        ("openai:a,openai:a=2", "named twice"),
+        ("openai:a=0,playbook", "the share of openai:a is 0"),
+        ("openai:a=1001,playbook", "use 1 to 1000"),
+        ("openai:a=99999999999999999999999999,playbook", "use 1 to 1000"),
+        (",".join(f"openai:m{n}" for n in range(17)), "too many"),
+        ("openai:a,", "behind a comma in 'openai:a,' is no source"),
+        ("openai:a,gpt-5=2", "behind a comma"),
+    ],
+)
+def test_a_mix_that_cannot_be_read(spec: str, said: str) -> None:
+    with pytest.raises(IdeaSourceError, match=said) as error:
+        parse_mix(spec)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("weights", "count", "rounds"),
+    [
+        ((1,), 3, [(3,), (3,)]),
+        ((2, 1), 3, [(2, 1), (2, 1)]),
+        ((2, 1), 1, [(1, 0), (0, 1), (1, 0), (1, 0), (0, 1), (1, 0)]),
+        ((1, 1), 3, [(2, 1), (1, 2), (2, 1)]),
+        ((2, 1, 1), 4, [(2, 1, 1), (2, 1, 1)]),
+        ((1, 1, 1), 2, [(1, 1, 0), (1, 0, 1), (0, 1, 1)]),
+        ((5, 1), 0, [(0, 0)]),
+    ],
+)
+def test_places_are_dealt_out_round_by_round(weights: tuple[int, ...], count: int, rounds: list[tuple[int, ...]]) -> None:
+    shares = [Share(f"openai:{n}", weight) for n, weight in enumerate(weights)]
+    assert [apportion(shares, count, n) for n in range(1, len(rounds) + 1)] == rounds
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 6), st.integers(1, 30))
+def test_every_place_is_dealt_and_shares_hold_in_the_long_run(weights: list[int], count: int, rounds: int) -> None:
+    shares = [Share(f"openai:{n}", weight) for n, weight in enumerate(weights)]
+    dealt = [apportion(shares, count, n) for n in range(1, rounds + 1)]
+    assert all(sum(row) == count and min(row) >= 0 for row in dealt)
+    for n, weight in enumerate(weights):
+        due = weight / sum(weights) * count * rounds
+        assert abs(sum(row[n] for row in dealt) - due) < len(weights)
+
+
+def test_each_source_is_asked_for_its_share_and_opened_when_needed() -> None:
+    source, shelf = mix(f"{A}=2,{B}=1")
+    assert shelf.opened == []
+    assert proposed(source, request(3)) == [A, A, B]
+    assert proposed(source, request(1, 2)) == [B]
+    assert source.author == Author(A)
+    asyncio.run(source.close())
+    assert shelf.closed
+
+
+def test_all_that_is_named_can_be_opened_early() -> None:
+    source, shelf = mix(f"{A}=2,{PLAYBOOK}", B)
+    source.open_all()
+    assert shelf.opened == [A, PLAYBOOK, B]
+
+
+def test_the_first_port_is_the_playbook_s() -> None:
+    source, shelf = mix(A)
+    assert proposed(source, request(1, 0)) == [PLAYBOOK]
+    assert shelf.opened == [PLAYBOOK]
+
+
+def test_a_source_that_fails_leaves_the_round_to_the_others() -> None:
+    source, _ = mix(f"{A}=2,{B}=1", **{A: Told(A, IdeaSourceError("no key"))})
+    assert proposed(source, request(3)) == [B]
+    source, _ = mix(f"{A}=2,{B}=1", **{A: Told(A, BudgetExhausted("spent"))})
+    assert proposed(source, request(3)) == [B]
+
+
+@pytest.mark.parametrize("error", [IdeaSourceError("no key"), BudgetExhausted("spent")])
+def test_without_any_answer_the_reason_is_raised(error: Exception) -> None:
+    source, _ = mix(f"{A}=2,{B}=1", **{A: Told(A, error), B: Told(B, empty=True)})
+    with pytest.raises(type(error), match=str(error)):
+        proposed(source, request(3))
+
+
+def test_faults_are_never_passed_over() -> None:
+    source, _ = mix(f"{A}=2,{B}=1", **{A: Told(A, JournalError("disk full"))})
+    with pytest.raises(JournalError):
+        proposed(source, request(3))
+
+
+def idea(author: str, key: str = "", writer: str = "") -> Idea:
+    return Idea("i2", 1, IdeaText("Tile", CATEGORIES[0], "", key=key), "k1", Author(author), 1, writer=writer)
+
+
+@pytest.mark.parametrize(
+    ("spec", "writer", "subject", "wrote"),
+    [
+        (A, "", idea(A), A),
+        (A, B, idea(A), B),
+        (A, B, idea(A, writer="paste"), "paste"),
+        (f"{PLAYBOOK},{A}", "", idea(PLAYBOOK, "vector_exp"), PLAYBOOK),
+        (PLAYBOOK, A, idea(PLAYBOOK, "vector_exp"), A),
+        (A, B, idea(PLAYBOOK, "root"), PLAYBOOK),
+        (A, B, idea(PLAYBOOK, "tune:k3:1"), PLAYBOOK),
+        (f"{PLAYBOOK},{A},{B}", "", idea("engineer"), A),
+        (f"{A},{B}", B, idea("engineer"), B),
+        (PLAYBOOK, "", idea("engineer"), PLAYBOOK),
+        (A, "", idea(B), B),
+    ],
+)
+def test_who_writes_an_idea_s_code(spec: str, writer: str, subject: Idea, wrote: str) -> None:
+    source, _ = mix(spec, writer)
+    asked = CodeRequest(b.fold(*b.first_round()), subject, Dialect.CPP, None)
+    answer = asyncio.run(source.implement(asked, Tape().calls()))
+    assert (answer.note, answer.author) == (wrote, Author(wrote))
+
+
+def test_a_writer_that_is_none_is_said() -> None:
+    source, _ = mix(A)
+    asked = CodeRequest(b.fold(*b.first_round()), idea(A, writer="nobody"), Dialect.CPP, None)
+    with pytest.raises(IdeaSourceError, match="no source of ideas 'nobody'"):
+        asyncio.run(source.implement(asked, Tape().calls()))
+
+
+def test_a_kernel_is_repaired_by_whoever_wrote_it() -> None:
+    source, _ = mix(A)
+    state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)))
+    kernel: Kernel = replace(state.kernels["k1"], author=Author(B))
+    repaired = asyncio.run(source.repair(RepairRequest(state, kernel, "x", "no", ""), Tape().calls("repair:k1:0")))
+    assert repaired == B
