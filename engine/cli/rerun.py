@@ -122,7 +122,7 @@ def _object(state: SessionState, folder: Path, result: _Result) -> dict[str, obj
 def _print(state: SessionState, result: _Result) -> None:
     problem, workload = queries.settings_of(state)
     recorded = state.device.name if state.device else "an unknown device"
-    same = state.device is not None and assembly.same_device(state.device, result.here)
+    same = state.device is not None and queries.same_device(state.device, result.here)
     where = f"recorded on {recorded}, here on {result.here.name}{' (the same device)' if same else ''}"
     show([line(Span(f"{problem}, {workload}: ", Tone.STRONG), where), "", *comparison.lines(state, result.found), ""])
     base = f"{queries.ranking_baseline(state)}, measured here in the same interleaved run; 95% intervals over process pairs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.domain.model import Interval, Limits, Usage
+from engine.domain.model import Device, Interval, Limits, Usage
 from engine.domain.state import Call, Idea, IdeaStatus, Kernel, Round, SessionState, Stage
 
 
@@ -19,6 +19,13 @@ def settings_of(state: SessionState) -> tuple[str, str]:
 def ranking_baseline(state: SessionState) -> str:
     """The baseline that speedups are ranked by."""
     return state.opened.settings.baseline if state.opened else "eager"
+
+
+def same_device(recorded: Device, here: Device) -> bool:
+    """Whether figures measured on the one may stand beside figures measured on the other."""
+    return (recorded.kind, recorded.name, recorded.arch, recorded.units, recorded.software) == (
+        here.kind, here.name, here.arch, here.units, here.software,
+    )  # fmt: skip
 
 
 def speedup(state: SessionState, kernel: Kernel) -> Interval | None:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from engine.domain.model import CallRole, Usage
@@ -239,7 +239,7 @@ class Sitting:
         tariff = desk.tariff_of(model.name)
         with desk.under_way(call, ceiling):
             try:
-                reply = await model.ask(prompt, calls.say)
+                reply = await model.ask(_within_caps(prompt, calls.state), calls.say)
             except ModelError as error:
                 calls.fail(call.id, str(error), error.usage, _usd(tariff, error.usage))
                 raise
@@ -249,6 +249,12 @@ class Sitting:
             usd = _usd(tariff, reply.usage)
             calls.answer(call.id, reply.text, reply.usage, usd, reply.finish.value, desk.clock() - began)
         return _Received(call.id, reply.text, reply.finish.value)
+
+
+def _within_caps(prompt: Prompt, state: SessionState) -> Prompt:
+    """Under a hard cap an attempt that broke off after it had cost something is the last: two could pass the call's ceiling."""
+    capped = state.limits.tokens is not None or state.limits.usd is not None
+    return replace(prompt, spare=0) if capped else prompt
 
 
 def _usd(tariff: Tariff | None, usage: Usage) -> float | None:

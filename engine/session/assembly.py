@@ -15,6 +15,7 @@ from pathlib import Path
 from engine.build import toolchain, tunables
 from engine.build.scaffold import scaffold
 from engine.build.source import KernelSource, classify
+from engine.domain import queries
 from engine.domain import work as w
 from engine.domain.commands import Command, SeedKernel
 from engine.domain.errors import EspalierError, JournalError, ProblemError, SourceError
@@ -35,7 +36,8 @@ from engine.problem import catalog
 from engine.problem.graph_ir import from_json
 from engine.session.live import LiveSession, Ports
 from engine.session.perform import Ceilings
-from engine.session.ports import Say
+from engine.session.ports import Bench, Say
+from engine.session.recalling import RecallingBench, comparable
 from engine.trial.bench import Assignment, TrialBench
 
 SOURCES = (PLAYBOOK, PASTE)
@@ -110,7 +112,7 @@ async def begin(wanted: NewSession, say: Say) -> LiveSession:
         ideas = ideas_of.open(root if isinstance(root, Draft) else None)
         folder = wanted.folder or store.new_folder(wanted.problem.name)
         shelf.blobs = Blobs(folder)
-        live = LiveSession.create(folder, opened, Ports(bench, ideas, ceilings=_PATIENT))
+        live = LiveSession.create(folder, opened, Ports(_recalling(bench, opened, device), ideas, ceilings=_PATIENT))
     except BaseException:
         await bench.close()
         raise
@@ -145,8 +147,9 @@ async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
         here, signature = await bench.describe()
         root = None if state.kernels else await _first_port(bench, opened, here, signature, say)
         ideas = ideas_of.open(root if isinstance(root, Draft) else None)
-        moved = state.device is not None and not same_device(state.device, here)
-        return LiveSession.resume(folder, Ports(bench, ideas, ceilings=_PATIENT), prepare_again=moved)
+        moved = state.device is not None and not queries.same_device(state.device, here)
+        ports = Ports(_recalling(bench, opened, here), ideas, ceilings=_PATIENT)
+        return LiveSession.resume(folder, ports, prepare_again=moved)
     except BaseException:
         await bench.close()
         raise
@@ -185,13 +188,6 @@ def assignment(opened: SessionOpened, label: str = "", same: Interval | None = N
     noise = (same.value, same.low, same.high) if same else None
     return Assignment(
         opened.problem, workload, label or opened.device, settings.tolerance, settings.baseline, others, settings.cold, noise
-    )  # fmt: skip
-
-
-def same_device(recorded: Device, here: Device) -> bool:
-    """Whether figures measured on the one may stand beside figures measured on the other."""
-    return (recorded.kind, recorded.name, recorded.arch, recorded.units, recorded.software) == (
-        here.kind, here.name, here.arch, here.units, here.software,
     )  # fmt: skip
 
 
@@ -279,6 +275,15 @@ def _opener(settings: Settings) -> Callable[[str], Model]:
         return registry.open_model(name, base_url=(settings.base_url or None) if name.startswith("openai:") else None)
 
     return opened
+
+
+def _recalling(bench: TrialBench, opened: SessionOpened, here: Device) -> Bench:
+    """The bench, answering from the session that this one recalls where its verdicts hold here."""
+    if not opened.settings.recall:
+        return bench
+    folder = Path(opened.settings.recall)
+    recorded = store.state_of(folder)
+    return RecallingBench(bench, recorded, folder.name) if comparable(recorded, opened, here) else bench
 
 
 def _recall(settings: Settings) -> Recall | None:

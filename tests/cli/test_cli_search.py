@@ -61,7 +61,7 @@ def test_a_step_is_one_more_round_even_past_the_limit(espalier: Call, tmp_path: 
 def test_in_mode_ask_a_run_stops_at_the_gate_and_step_goes_through_it(espalier: Call, tmp_path: Path) -> None:
     said = espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")
     assert said.status == 0
-    assert "awaiting you on 1 ideas" in said.out
+    assert "awaiting you on 1 idea" in said.out
     assert "approve" in said.out
     asked = espalier("step", tmp_path / "s", "--ask", "--json")
     assert asked.json()["awaiting"] == ["i2"]

@@ -166,9 +166,11 @@ def test_what_was_given_up_stays_given_up_unless_it_is_to_be_tried_anew() -> Non
     with pytest.raises(ReplyError):
         ask(FakeModel(["seven", "eight"]), tape)
     model = FakeModel(["9"])
+    recorded = list(tape.events)
     with pytest.raises(ReplyError, match="eight"):
         ask(model, tape)
     assert not model.asked
+    assert tape.events == recorded, "what is on record is not recorded again"
     assert ask(model, tape, question(anew=True)) == [9]
     assert len(model.asked) == 1
 

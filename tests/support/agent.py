@@ -54,11 +54,11 @@ def wants_ideas(asked: Asked) -> bool:
     return "Propose " in asked.user.rpartition("# What is asked")[2]
 
 
-def reply(asked: Asked) -> Turn:
-    """Four ideas with different words, or one kernel for the fake bench whose time is drawn from the prompt."""
+def reply(asked: Asked, write: Callable[[random.Random], str] | None = None) -> Turn:
+    """Four ideas with different words, or one kernel: ``write``'s, or one for the fake bench with a time of its own."""
     dice = random.Random(_number(asked))
     if not wants_ideas(asked):
-        return Says(f"Here it is.\n\n```cpp\n{kernel(dice)}```\n", reasoning=dice.randint(0, 500))
+        return Says(f"Here it is.\n\n```cpp\n{(write or kernel)(dice)}```\n", reasoning=dice.randint(0, 500))
     offered = asked.user.rpartition("one of these kernels: ")[2].partition(".")[0].split(", ")
     return Says(json.dumps({"ideas": [_idea(dice, offered) for _ in range(4)]}), reasoning=dice.randint(0, 500))
 
@@ -83,7 +83,8 @@ def kernel(dice: random.Random) -> str:
 class Troubled:
     """``reply``, but some answers are faults: as many as ``share`` says, never more than two in a row for one prompt."""
 
-    def __init__(self, seed: int, share: float = 0.3) -> None:
+    def __init__(self, seed: int, share: float = 0.3, write: Callable[[random.Random], str] | None = None) -> None:
+        self._write = write
         self._dice = random.Random(seed)
         self._share = share
         self._lock = threading.Lock()
@@ -91,7 +92,7 @@ class Troubled:
         self.kinds: set[str] = set()
 
     def __call__(self, asked: Asked) -> Turn:
-        said = reply(asked)
+        said = reply(asked, self._write)
         with self._lock:
             before = self._faults.get(_number(asked), 0)
             if before >= 1 or self._dice.random() >= self._share:

@@ -12,7 +12,9 @@ from textual.pilot import Pilot
 
 from engine.domain.errors import ProblemError
 from engine.domain.events import Entry, Event
-from engine.domain.model import Settings
+from engine.domain.model import CallRole, Settings
+from engine.ideas.fixed import ScriptedSource
+from engine.ideas.source import Calls, CodeRequest, IdeaSource, Implementation
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.session.fake import FakeBench
@@ -22,16 +24,36 @@ from tui.app import EspalierApp
 from tui.bridge import Bridge, EngineDoors, NewSession, Say, live_bridge
 from tui.screens.gate import GateScreen
 from tui.screens.session import SessionScreen
+from tui.viewmodel.stages import by_hand
 from tui.widgets.kernel_tree import KernelTree
 
 NOW = builders.START + 3600.0
 """What the clock of a pictured screen says: an hour after the fixtures' sessions opened."""
 
 
+class ByHand(ScriptedSource):
+    """The scripted tree, whose code of an idea is asked for as by the source ``paste``: the reply is the draft's mark."""
+
+    async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
+        if request.idea.parent is None:
+            return await super().implement(request, calls)
+        open_calls = calls.earlier()
+        call = open_calls[0] if open_calls else calls.start(CallRole.CODE, "paste", f"Write {request.idea.id} [now].", 0)
+        answered = await calls.by_hand(call.id)
+        return Implementation((sessions.draft("pasted", calls.text(answered.reply).strip()),))
+
+
+BY_HAND = ByHand(sessions.TREE.rounds, sessions.TREE.drafts)
+
+
 class FakeDoors(EngineDoors):
     """As the true ones, but a live session runs the scripted tree over the fake bench."""
 
-    def __init__(self, *, pause: float = 0.0, trouble: str = "", clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, *, pause: float = 0.0, trouble: str = "", clock: Callable[[], float] = time.time,
+        ideas: IdeaSource = sessions.TREE,
+    ) -> None:  # fmt: skip
+        self._ideas = ideas
         self._pause = pause
         self._trouble = trouble
         self._clock = clock
@@ -41,7 +63,7 @@ class FakeDoors(EngineDoors):
 
     def ports(self, folder: Path) -> Ports:
         """What a live session of these doors is given."""
-        return sessions.ports(folder, bench=self.bench(folder), sleep=asyncio.sleep, clock=self._clock)
+        return sessions.ports(folder, self._ideas, bench=self.bench(folder), sleep=asyncio.sleep, clock=self._clock)
 
     async def begin(self, wanted: NewSession, say: Say) -> Bridge:
         say("pretending")
@@ -61,7 +83,8 @@ class FakeDoors(EngineDoors):
 def face(doors: FakeDoors | None = None, action: str = "home", subject: object = None, *, keymap: Path | None = None,
          clock: Callable[[], float] = time.time) -> EspalierApp:  # fmt: skip
     """The app with fake doors and no keys of anybody's own."""
-    return EspalierApp(doors or FakeDoors(), action, subject, clock=clock, keymap=keymap or Path("/nonexistent/keymap.toml"))
+    own = keymap or Path("/nonexistent/keys.toml")
+    return EspalierApp(doors or FakeDoors(), action, subject, clock=clock, keymap=own, colours="truecolor")
 
 
 async def until(pilot: Pilot[None], holds: Callable[[], object], what: str = "it never came to hold") -> None:
@@ -107,18 +130,23 @@ Act = Callable[[EspalierApp, Pilot[None], Watch], Awaitable[None]]
 
 def steered(folder: Path, act: Act, *, mode: str = "ask", doors: FakeDoors | None = None,
             size: tuple[int, int] = (120, 40)) -> None:  # fmt: skip
-    """Begin the scripted session in the face, wait until its first ideas await a decision (or it ended), and act."""
+    """Begin the scripted session in the face, wait until it waits for the engineer or has ended, and act."""
 
     async def body() -> None:
         watch = Watch()
         app = face(doors, "new", new(folder, mode), clock=watch)
         async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: isinstance(app.screen, GateScreen) or ended(folder))
+            await until(pilot, lambda: isinstance(app.screen, GateScreen) or ended(folder) or asks(app))
             watch.pass_grace()
             await act(app, pilot, watch)
             await app._leave()
 
     sessions.run(body)
+
+
+def asks(app: EspalierApp) -> bool:
+    """Whether a prompt waits to be answered by hand."""
+    return isinstance(app.screen, SessionScreen) and bool(by_hand(app.screen.bridge.state))
 
 
 def ended(folder: Path) -> bool:

@@ -128,6 +128,7 @@ TRIES = (
     Try("k19", "i10", "k14", 5, 0, "verifying", tunables=(("PIN", 2),)),
     Try("k20", "i11", "k14", 5, 0, "building", MODEL),
     Try("k21", "i11", "k14", 5, 0, "waiting", MODEL),
+    Try("k22", "i11", "k14", 5, 7.9, "quarantined", MODEL),
 )
 
 _REASONS = {
@@ -136,6 +137,13 @@ _REASONS = {
     "crashed": "signal 11 (SIGSEGV) in launch, 64 bytes past the end of x",
     "timed_out": "no answer in 20 s on the first trial",
 }
+
+
+DOUBTS = (
+    "faster than the speed of light: 687 us measured, no less than 1.18 ms possible",
+    "its times do not grow with the number of rows [b]at all[/b]",
+)
+PROMPT = "You are asked for the code of one kernel.\n\n# The idea\n\nTake two rows at a time.\n"
 
 
 def _source(kernel: str) -> str:
@@ -161,7 +169,7 @@ def _samples(kernel: str, speedup: float) -> str:
 
 
 def _blobs() -> dict[str, str]:
-    texts = [COMPILER, "no warnings\n", *(_source(t.kernel) for t in TRIES)]
+    texts = [COMPILER, PROMPT, "no warnings\n", *(_source(t.kernel) for t in TRIES)]
     texts += [_samples(t.kernel, t.speedup) for t in TRIES if t.speedup]
     return {b.digest(text): text for text in texts}
 
@@ -219,6 +227,8 @@ def _life(attempt: Try) -> list[e.Event]:
             return [drafted, built, verified, e.WorkStarted(f"measure:{kernel}:0")]
         case "waiting":
             return [drafted]
+        case "quarantined":
+            return [drafted, built, e.KernelQuarantined(kernel, DOUBTS, b.verification(), _measurement(attempt, "screen"), 1.0)]
         case kind:
             failure = m.Failure(m.FailureKind(kind), _REASONS[kind], b.digest(COMPILER))
             return [drafted, built, e.KernelFailed(kernel, failure, 1.1)]
@@ -232,6 +242,22 @@ def _proposed(number: int) -> tuple[e.ProposedIdea, ...]:
     )
 
 
+def _calls(number: int) -> list[e.Event]:
+    """What the models of a round were asked: ideas, the code of each idea of theirs, and one repair."""
+    prompt, said = b.digest(PROMPT), []
+    asked = [("ideas", f"propose:{number}", "openai:gpt-test", 3100)]
+    asked += [("code", f"implement:{i.id}", "openai:gpt-test", 5200) for i in _proposed(number) if i.author == MODEL]
+    asked += [("repair", "repair:k9:0", "gemini:mystery", 6100)] if number == 2 else []
+    for place, (role, work, model, size) in enumerate(asked):
+        call, priced = f"c{10 * number + place}", model != "gemini:mystery"
+        usage = m.Usage(size + 400 * number, 2048 if number > 1 else 0, 700 + 90 * place)
+        said += [
+            e.CallStarted(call, work, m.CallRole(role), model, prompt, 9000),
+            e.CallAnswered(call, prompt, usage, 0.011 + 0.002 * place if priced else None, "stop", 9.4 + place),
+        ]
+    return said
+
+
 def history() -> list[e.Event]:
     """All events, in an order the rules could have made."""
     prepared = e.SessionPrepared(
@@ -243,7 +269,11 @@ def history() -> list[e.Event]:
     said: list[e.Event] = [b.opened(mode="ask", branch=2, source="openai:gpt-test"), prepared]
     for number in range(6):
         parents = {0: (), 1: ("k1",), 2: ("k3", "k1"), 3: ("k7", "k3"), 4: ("k14", "k7"), 5: ("k14", "k12")}[number]
-        said += [e.RoundOpened(number, parents), e.IdeasProposed(number, _proposed(number), True)]
+        said += [
+            e.RoundOpened(number, parents),
+            *(_calls(number) if number else ()),
+            e.IdeasProposed(number, _proposed(number), True),
+        ]
         for idea in _proposed(number):
             said += [e.IdeaSelected(idea.id)] if idea.id != "i12" else []
         tries = [t for t in TRIES if t.round == number]
@@ -257,6 +287,7 @@ def history() -> list[e.Event]:
             said += [e.BranchPruned("k2", "two passes will not beat one"), e.KernelPinned("k7")]
             said.append(e.NoteAdded("k7", "the streamed stores are what did it: see the write counters"))
         if number == 3:
+            said.append(e.KernelSanitized("k14", 0, ("address", "undefined"), (), "", "", 3.1))
             said.append(e.NoteAdded("", "look at the branch predictor before trusting k12"))
     return said
 

@@ -1,0 +1,76 @@
+"""``espalier export`` for reports and training data: files, names, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import sessions
+from support.program import Call
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_report_is_a_page_or_markdown_by_the_name_of_its_file(espalier: Call, recorded: Path, here: Path) -> None:
+    assert espalier("export", "scripted", "--format", "report").out == "scripted.html written\n"
+    text = (here / "scripted.html").read_text()
+    assert text.startswith("<!doctype html>")
+    assert "Softmax over rows" in text
+    assert str(recorded.parent) not in text, "no path of this machine"
+    assert espalier("export", "scripted", "--format", "report", "-o", "page.md").status == 0
+    assert (here / "page.md").read_text().startswith("# Softmax over rows\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("sft", "scripted.sft.jsonl"), ("pairs", "scripted.pairs.jsonl"), ("jsonl", "scripted.jsonl")]
+)
+def test_training_data_is_json_lines(espalier: Call, recorded: Path, here: Path, kind: str, name: str) -> None:
+    said = espalier("export", "scripted", "--format", kind, "--licence", "CC0-1.0")
+    rows = [json.loads(line) for line in (here / name).read_text().splitlines()]
+    assert said.out == f"{name} written: {len(rows)} rows from 1 session\n"
+    assert {row["licence"] for row in rows} == {"CC0-1.0"}
+    assert {row["session"] for row in rows} == {"scripted"}
+
+
+def test_every_failure_of_a_session_is_in_its_rows(espalier: Call, recorded: Path, here: Path) -> None:
+    espalier("export", "scripted", "--format", "jsonl")
+    statuses = [json.loads(line)["verdict"]["status"] for line in (here / "scripted.jsonl").read_text().splitlines()]
+    assert len(statuses) == 10
+    assert {"measured", "mismatch", "crashed", "build_failed", "timed_out"} == set(statuses)
+
+
+def test_several_sessions_go_into_one_file_of_training_data(espalier: Call, recorded: Path, here: Path) -> None:
+    sessions.whole(recorded.parent / "second")
+    said = espalier("export", "scripted", "second", "scripted", "--format", "jsonl")
+    assert said.out == "sessions.jsonl written: 20 rows from 2 sessions\n"
+    assert "takes one session" in espalier("export", "scripted", "second", "--format", "report").complaint()
+
+
+def test_nothing_is_overwritten_unasked_and_nothing_empty_is_written(espalier: Call, recorded: Path, here: Path) -> None:
+    assert espalier("export", "scripted", "--format", "sft").status == 0
+    assert "is there already" in espalier("export", "scripted", "--format", "sft").complaint()
+    assert espalier("export", "scripted", "--format", "sft", "--force").status == 0
+    sessions.whole(recorded.parent / "short", limits=sessions.OPENED.settings.limits.__class__(rounds=0))
+    assert "nothing for --format pairs" in espalier("export", "short", "--format", "pairs").complaint()
+    assert not (here / "short.pairs.jsonl").exists()
+
+
+def test_a_missing_source_is_said_in_one_line(espalier: Call, recorded: Path, here: Path) -> None:
+    for blob in (recorded / "blobs").iterdir():
+        blob.unlink()
+    assert "is missing" in espalier("export", "scripted", "--format", "jsonl").complaint()
+    assert "is missing" in espalier("export", "scripted", "--format", "report").complaint()
+    assert list(here.iterdir()) == []
+
+
+def test_the_help_says_what_a_reward_is(espalier: Call) -> None:
+    text = " ".join(espalier("export", "--help").out.split())
+    assert "ln(speedup over the parent)" in text
+    assert "mismatch -1.5" in text
