@@ -11,9 +11,11 @@ from engine.cli.output import show, show_json
 from engine.cli.steer import submit
 from engine.domain import commands as c
 from engine.domain.model import CATEGORIES, IdeaText
+from engine.domain.predictions import records as author_records
+from engine.domain.predictions import scored
 from engine.domain.state import Idea, IdeaStatus
 from engine.journal import store
-from engine.report.text import Line, Span, Tone, line, one_line, table
+from engine.report.text import Line, Span, Tone, counted, line, one_line, table, times
 
 _BRANCH = click.IntRange(1, 64)
 _CATEGORY = click.Choice(CATEGORIES)
@@ -63,6 +65,29 @@ def _row(found: Idea) -> list[Span]:
         Span(predicted, Tone.FAINT),
         Span(", ".join(found.kernels) or found.note or found.reason, Tone.FAINT),
     ]
+
+
+@idea.command()
+@o.json_option
+@click.pass_obj
+def predictions(session: str, as_json: bool) -> None:
+    """Each idea's predicted speedup over its parent against the measured one, and every author's record."""
+    state = store.state_of(store.resolve(session))
+    found, records = scored(state), author_records(state)
+    if as_json:
+        show_json({"predictions": found, "authors": records})
+        return
+    rows = [
+        [Span(one.idea, Tone.STRONG), Span(one.author, Tone.FAINT), Span(f"predicted {one.predicted:.3g}×"),
+         Span(f"measured {times(one.measured)}", Tone.GOOD if one.hit else Tone.WARN)]
+        for one in found
+    ]  # fmt: skip
+    show(table(rows) or ["no prediction has been put to the test yet"])
+    for record in records:
+        fruitless = f"; {counted(record.fruitless, 'idea')} gave no right kernel" if record.fruitless else ""
+        words = f"right direction in {record.hits} of {record.count}, typically off by {record.error:.2f}×"
+        lean = f", promises {record.bias:.2f}× what comes" if record.count else ""
+        show([line(Span(record.author, Tone.STRONG), f": {words}{lean}{fruitless}")])
 
 
 @idea.command()

@@ -192,3 +192,13 @@ class TestFork:
         espalier("note", tmp_path / "other", "another way from here")
         assert state(tmp_path / "other").notes[-1].text == "another way from here"
         assert state(tmp_path / "other").kernels["k2"].stage is Stage.MEASURED
+
+
+def test_predictions_stand_beside_what_came(espalier: Call, recorded: Path) -> None:
+    found = espalier("idea", "scripted", "predictions", "--json").json()
+    assert found["predictions"], "the scripted ideas predict 1.5 each"
+    (author,) = found["authors"]
+    assert (author["author"], author["count"]) == ("script", len(found["predictions"]))
+    said = espalier("idea", "scripted", "predictions").out
+    assert "predicted 1.5×" in said
+    assert "script: right direction in" in said
