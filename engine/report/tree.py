@@ -33,14 +33,14 @@ _INCUMBENT = "★"
 def tree(state: SessionState) -> list[Line]:
     """One line a kernel, parents above children, seeds and roots at the left; the incumbent is marked with a star."""
     best = queries.incumbent(state)
-    rows = [_row(state, kernel, branch, best) for kernel, branch in _walk(state)]
+    rows = [_row(state, kernel, branch, best) for kernel, branch in walk(state)]
     if not rows:
         return [line(Span("no kernel yet", Tone.FAINT))]
     heads = ("", "kernel", "", "outcome", "time", f"× {queries.ranking_baseline(state)}", "light", "class", "")
     return table([[Span(head, Tone.FAINT) for head in heads], *rows])
 
 
-def _walk(state: SessionState) -> Iterator[tuple[Kernel, str]]:
+def walk(state: SessionState) -> Iterator[tuple[Kernel, str]]:
     """Every kernel with the strokes that lead to it, depth first."""
     roots = [k for k in state.kernels.values() if k.parent is None or k.parent not in state.kernels]
     todo: list[tuple[Kernel, str, str]] = [(root, "", "") for root in reversed(roots)]

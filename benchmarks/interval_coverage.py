@@ -1,0 +1,221 @@
+"""Does the 95 % interval of a precise measurement hold the long-run ratio? Simulated noise, the true estimator.
+
+``python benchmarks/interval_coverage.py``: under each noise model a session measures the baseline against itself, then the
+kernel in process pairs until the judge's own rule stops it; the interval counts as a hit when it holds the *long-run ratio*,
+which is what the same estimator tends to with ever more processes. Prints the share of hits with its own 95 % interval
+(Wilson), the typical half-width, the pairs that were spent, how often two equal contestants are called different, and the
+coverage without the floor that the baseline against itself gives (as when one kernel races another).
+
+Estimator, floor and stopping rule are not written again here: ``engine.domain.stats``, and the judge's ``_log_ratios``,
+``_samples``, ``_settled`` and ``_claimable``. What is simulated are the times. It cannot show that the noise of a real machine
+is like one of these models; ``benchmarks/same_kernel.py`` repeats a true measurement for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from engine.domain import stats
+from engine.domain.model import Device, Interval
+from engine.trial import judge as judging
+from engine.trial.judge import Judge
+from engine.trial.pairing import KERNEL, PairTimes
+from engine.trial.seat import Timing
+
+BASELINE = "eager"
+ITSELF = "itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How times scatter; all standard deviations are of logarithms."""
+
+    name: str
+    device: str
+    process: float
+    """Between processes of one contestant: memory layout, clocks."""
+    sample: float
+    """Between the calls of one process."""
+    correlation: float = 0.0
+    """Of neighbouring calls of one process (first-order autoregressive)."""
+    outliers: float = 0.0
+    """Share of calls that something else disturbed: up to three times as long."""
+    modes: float = 0.0
+    """Share of a kernel's processes that are 5 % slower throughout, e.g. for an unlucky layout."""
+    drift: float = 0.0
+    """Of a disturbance that both contestants of a pair share and that wanders from call to call."""
+    time_us: float = 200.0
+
+
+MODELS = (
+    Noise("quiet device", "cuda", 0.002, 0.004),
+    Noise("quiet processor", "cpu", 0.006, 0.015),
+    Noise("processes differ", "cpu", 0.025, 0.01),
+    Noise("calls hang together", "cpu", 0.01, 0.03, correlation=0.9),
+    Noise("outliers", "cpu", 0.01, 0.02, outliers=0.15),
+    Noise("two modes", "cpu", 0.004, 0.01, modes=0.3),
+    Noise("drifting clock", "cuda", 0.004, 0.006, correlation=0.5, drift=0.02),
+    Noise("everything at once", "cpu", 0.02, 0.03, correlation=0.8, outliers=0.1, modes=0.2, drift=0.03),
+    Noise("short kernel", "cuda", 0.006, 0.03, correlation=0.5, outliers=0.05, time_us=8.0),
+)
+
+
+def pair(noise: Noise, dice: random.Random, contestants: dict[str, float], samples: int) -> PairTimes:
+    """One process of each contestant, interleaved; ``contestants`` are their undisturbed times as factors of the baseline's."""
+    own = {name: dice.gauss(0, noise.process) for name in contestants}
+    if KERNEL in contestants and dice.random() < noise.modes:
+        own[KERNEL] += math.log(1.05)
+    wander = {name: dice.gauss(0, noise.sample) for name in contestants}
+    fresh = math.sqrt(1 - noise.correlation**2) * noise.sample
+    shared = 0.0
+    times: dict[str, list[Timing]] = {name: [] for name in contestants}
+    for _ in range(samples):
+        shared += dice.gauss(0, noise.drift) if noise.drift else 0.0
+        for name, factor in contestants.items():
+            wander[name] = noise.correlation * wander[name] + dice.gauss(0, fresh)
+            disturbed = dice.uniform(0.1, math.log(3)) if dice.random() < noise.outliers else 0.0
+            claimed = noise.time_us * factor * math.exp(own[name] + wander[name] + shared + disturbed)
+            times[name].append(Timing(claimed, claimed + 5.0, 0.0))
+    return PairTimes(times)
+
+
+class Bare(Judge):
+    """A judge without problem or processes: what its stopping rule and its floor look at, and nothing else."""
+
+    def __init__(self, device: str, same: Interval | None) -> None:
+        self.device = Device(device, 0, "simulated", "", 1, 0, 0, "")
+        self._same = same
+
+    def _doubts(self, pairs: Sequence[PairTimes]) -> tuple[str, ...]:
+        """Nobody claims a time here that was not simulated."""
+        return ()
+
+
+def floor(noise: Noise, dice: random.Random) -> Interval:
+    """The baseline against itself, as a session measures it once."""
+    pairs: list[PairTimes] = []
+    for _ in range(judging._PAIRS[0] + 1):
+        samples = judging._samples(pairs, BASELINE)
+        pairs.append(pair(noise, dice, {BASELINE: 1.0, ITSELF: 1.0}, samples))
+    return stats.ratio_interval(judging._log_ratios(pairs, BASELINE, ITSELF))
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """One measurement: its interval, and the pairs it took."""
+
+    interval: Interval
+    pairs: int
+
+
+def measure(noise: Noise, dice: random.Random, speedup: float, *, floored: bool = True) -> Repeat:
+    """A session's floor, then one precise measurement, stopped as the judge stops."""
+    judge = Bare(noise.device, floor(noise, dice) if floored else None)
+    pairs: list[PairTimes] = []
+    while len(pairs) < judging._PAIRS[1]:
+        pairs.append(pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, judging._samples(pairs, KERNEL)))
+        if len(pairs) >= judging._PAIRS[0] and judge._settled(pairs, BASELINE):
+            break
+    return Repeat(stats.ratio_interval(judging._log_ratios(pairs, BASELINE, KERNEL), judge._claimable()), len(pairs))
+
+
+def long_run(noise: Noise, speedup: float, seed: int, processes: int = 4000) -> float:
+    """What the estimator tends to: the mean of very many process pairs."""
+    dice = random.Random(f"{noise.name}:{seed}:long run")
+    first = [pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, judging._samples([], KERNEL))]
+    samples = judging._samples(first, KERNEL)
+    pairs = [pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, samples) for _ in range(processes)]
+    return math.exp(statistics.fmean(judging._log_ratios(pairs, BASELINE, KERNEL)))
+
+
+def wilson(hits: int, repeats: int) -> tuple[float, float]:
+    """95 % interval of a share."""
+    z, share = 1.96, hits / repeats
+    middle = (share + z * z / (2 * repeats)) / (1 + z * z / repeats)
+    half = z / (1 + z * z / repeats) * math.sqrt(share * (1 - share) / repeats + z * z / (4 * repeats * repeats))
+    return middle - half, middle + half
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How one noise model came out."""
+
+    model: str
+    repeats: int
+    hits: int
+    share: tuple[float, float]
+    """95 % interval of the coverage."""
+    long_run: float
+    half_width: float
+    """Median half-width of the interval, as a share of the ratio."""
+    pairs: float
+    false_alarms: float
+    """Share of repeats in which a kernel as fast as the baseline is called faster or slower."""
+    without_floor: float
+    """Coverage where the interval is not widened to what the baseline shows against itself."""
+
+
+def coverage(noise: Noise, speedup: float, repeats: int, seed: int) -> Coverage:
+    """Measure again and again under one noise model."""
+    truth = long_run(noise, speedup, seed)
+    equal = long_run(noise, 1.0, seed)
+    found = [measure(noise, random.Random(f"{noise.name}:{seed}:{n}"), speedup) for n in range(repeats)]
+    hits = sum(one.interval.low <= truth <= one.interval.high for one in found)
+    bare = [measure(noise, random.Random(f"{noise.name}:{seed}:bare:{n}"), speedup, floored=False) for n in range(repeats)]
+    null = [measure(noise, random.Random(f"{noise.name}:{seed}:null:{n}"), 1.0 / equal) for n in range(repeats)]
+    alarms = sum(stats.significant(one.interval) != "undecided" for one in null)
+    return Coverage(
+        noise.name, repeats, hits, wilson(hits, repeats), truth,
+        statistics.median(math.log(one.interval.high / one.interval.low) / 2 for one in found),
+        statistics.fmean(one.pairs for one in found), alarms / repeats,
+        sum(one.interval.low <= truth <= one.interval.high for one in bare) / repeats,
+    )  # fmt: skip
+
+
+def told(one: Coverage) -> str:
+    """One row for people."""
+    low, high = one.share
+    return (
+        f"{one.model:<20} {one.hits / one.repeats:6.1%} [{low:.1%}, {high:.1%}]   {one.long_run:.4f}x   "
+        f"{one.half_width:6.2%}   {one.pairs:4.1f}   {one.false_alarms:5.1%}   {one.without_floor:11.1%}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Every noise model, and whether each reaches 90 in 100."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=1000)
+    parser.add_argument("--speedup", type=float, default=1.25)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="one object on the last line")
+    asked = parser.parse_args(arguments)
+    began = time.monotonic()
+    print(f"{asked.repeats} repeats, speedup {asked.speedup:g}, {judging._PAIRS[0]} to {judging._PAIRS[1]} process pairs")
+    print(
+        f"{'noise':<20} {'coverage [95 %]':<23} {'long run':>9} {'half-width':>10} {'pairs':>6} {'alarms':>7} {'no floor':>14}"
+    )
+    rows: list[Coverage] = []
+    for noise in MODELS:
+        rows.append(coverage(noise, asked.speedup, asked.repeats, asked.seed))
+        print(told(rows[-1]), flush=True)
+    short = [row.model for row in rows if row.hits < 0.9 * row.repeats]
+    print(f"{len(rows) - len(short)} of {len(rows)} models reach 90 in 100{': not ' + ', '.join(short) if short else ''}; "
+          f"{time.monotonic() - began:.0f} s")  # fmt: skip
+    if asked.json:
+        print(json.dumps([asdict(row) for row in rows]))
+
+
+if __name__ == "__main__":
+    main()

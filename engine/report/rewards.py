@@ -1,0 +1,79 @@
+"""What an attempt at a kernel was worth, as one number for whoever trains a model on it. Pure.
+
+- A **measured** kernel: ln(its speedup ÷ its parent's), both over the session's ranking baseline and measured on the same
+  device; where there is no such parent (the first port, a seed, a parent that has no figures from this device) ln(its speedup
+  over the baseline). 0 is no change, 0.69 twice as fast. Never below -1: right and slow is worth more than wrong.
+- A **failed** attempt: a constant by how it failed, see ``FAILURES``.
+- **None** where nothing is known: cancelled, not settled yet, or in quarantine, where something about it is not believed.
+
+The gain is a quotient of two measurements against the same baseline. Whether it is shown is another question: the intervals are
+exported beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.domain import queries
+from engine.domain.model import FailureKind, Interval
+from engine.domain.state import Kernel, SessionState, Stage
+
+FAILURES: Mapping[FailureKind, float] = {
+    FailureKind.UNSTABLE: -1.25,
+    FailureKind.MISMATCH: -1.5,
+    FailureKind.TIMED_OUT: -1.75,
+    FailureKind.CRASHED: -2.0,
+    FailureKind.BUILD_FAILED: -2.25,
+    FailureKind.REJECTED: -3.0,
+}
+"""How far an attempt got before it failed; one that broke a rule of the trial is worth least of all."""
+
+LEAST_MEASURED = -1.0
+
+
+class Basis(StrEnum):
+    """What a reward was counted from."""
+
+    PARENT = "parent"
+    BASELINE = "baseline"
+    FAILURE = "failure"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """One number, or ``None`` where nothing is known."""
+
+    value: float | None
+    basis: Basis
+
+
+NOTHING = Reward(None, Basis.NONE)
+
+
+def of_failure(kind: FailureKind) -> Reward:
+    """The reward of an attempt that failed so."""
+    return Reward(FAILURES[kind], Basis.FAILURE)
+
+
+def of_kernel(state: SessionState, kernel: Kernel) -> Reward:
+    """The reward of a kernel's last attempt."""
+    if kernel.stage is Stage.FAILED and kernel.failure is not None:
+        return of_failure(kernel.failure.kind)
+    mine = speedup(state, kernel)
+    if kernel.stage is not Stage.MEASURED or mine is None or not 0 < mine.value < math.inf:
+        return NOTHING
+    parent = state.kernels.get(kernel.parent or "")
+    theirs = speedup(state, parent) if parent is not None and parent.epoch == kernel.epoch else None
+    if theirs is None or not 0 < theirs.value < math.inf:
+        return Reward(max(LEAST_MEASURED, math.log(mine.value)), Basis.BASELINE)
+    return Reward(max(LEAST_MEASURED, math.log(mine.value / theirs.value)), Basis.PARENT)
+
+
+def speedup(state: SessionState, kernel: Kernel) -> Interval | None:
+    """A kernel's speedup over the ranking baseline on the device that it was measured on, be it the present one or not."""
+    settled = kernel.stage in (Stage.MEASURED, Stage.QUARANTINED)
+    return kernel.measurement.speedup.get(queries.ranking_baseline(state)) if settled and kernel.measurement else None

@@ -1,0 +1,217 @@
+"""A lineage taken apart: what is raced against what, what counts as shown; the command over a pretended and the true bench."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import builders as b
+from support import sessions
+from support.program import command, environment
+
+from engine.cli import ablate as command_line
+from engine.cli.main import main
+from engine.domain import queries
+from engine.domain import work as w
+from engine.domain.errors import EspalierError
+from engine.domain.model import Contract, Dialect, Failure, FailureKind, Interval, Measurement
+from engine.domain.state import SessionState
+from engine.journal import store
+from engine.report import ablation as words
+from engine.report.ablation import Step
+from engine.report.text import plain
+from engine.session.ablation import Ablation, Rung, ablate
+from engine.session.fake import FAKE_CPU
+from engine.session.ports import Say
+from engine.session.single import Table
+from engine.trial.bench import Source
+
+SAME = Interval(1.0, 0.98, 1.02)
+
+
+def source(name: str) -> Source:
+    return Source(name, f"// {name}", Dialect.CPP, Contract.HOST)
+
+
+def measured(name: str, ratio: float, spread: float = 0.05) -> w.Measured:
+    return w.Measured(Measurement("precise", b.interval(100.0), 40, 5, {name: b.interval(ratio, spread)}, None, True), 1.0)
+
+
+class Races:
+    """A bench on which kernels differ by tables: ``speed`` by name; those in ``broken`` are wrong."""
+
+    def __init__(self, speed: dict[str, float], broken: tuple[str, ...] = (), answer: w.Result | None = None) -> None:
+        self.speed = speed
+        self.broken = broken
+        self.answer = answer
+        self.raced: list[tuple[str, str]] = []
+
+    async def try_verify(self, source: Source, say: Say) -> Any:
+        if source.name in self.broken:
+            return self.answer or w.Failed(Failure(FailureKind.MISMATCH, "wrong"))
+        return w.Verified(b.verification(), b.measurement(1.0, depth="screen"), 0.1)
+
+    async def try_measure(self, source: Source, say: Say) -> Any:
+        return measured("eager", self.speed[source.name])
+
+    async def versus(self, source: Source, other: Source, say: Say) -> Any:
+        self.raced.append((source.name, other.name))
+        return measured("other", self.speed[source.name] / self.speed[other.name])
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def taken_apart(bench: Races, *names: str) -> Ablation:
+    lineage = [Rung(name, source(name)) for name in names]
+    return asyncio.run(ablate(bench, lineage, "eager", lambda _: None))
+
+
+def test_each_kernel_is_raced_against_its_parent_and_the_last_against_the_first() -> None:
+    bench = Races({"k1": 0.5, "k2": 1.0, "k3": 1.5})
+    found = taken_apart(bench, "k1", "k2", "k3")
+    assert bench.raced == [("k2", "k1"), ("k3", "k2"), ("k3", "k1")]
+    assert [step.gain.value if step.gain else None for step in found.steps] == [None, 2.0, 1.5]
+    assert found.first is not None
+    assert found.first.value == 0.5
+    assert found.total is not None
+    assert found.total.value == 3.0
+
+
+def test_a_kernel_that_fails_here_is_left_out_and_said() -> None:
+    bench = Races({"k1": 1.0, "k2": 2.0, "k3": 3.0}, broken=("k2",))
+    found = taken_apart(bench, "k1", "k2", "k3")
+    assert bench.raced == [("k3", "k1")]
+    assert found.steps[1] == Step("k2", "mismatch: wrong", "k1", None)
+    assert found.steps[2].against == "k1"
+    assert found.total is None, "the one race there was is a step already"
+
+
+def test_a_first_port_that_fails_leaves_its_child_to_be_the_first() -> None:
+    found = taken_apart(Races({"k2": 2.0}, broken=("k1",)), "k1", "k2")
+    assert [(step.trouble, step.gain) for step in found.steps] == [("mismatch: wrong", None), ("", None)]
+    assert found.first is not None
+
+
+def test_doubt_is_a_failure_and_a_bench_that_cannot_ends_it() -> None:
+    doubted = Races({}, broken=("k1",), answer=w.Suspected(("too fast",), None, None))
+    assert taken_apart(doubted, "k1").steps[0].trouble == "not believed: too fast"
+    with pytest.raises(EspalierError, match="device lost"):
+        taken_apart(Races({}, broken=("k1",), answer=w.Impossible("device lost")), "k1")
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"),
+    [
+        (Interval(1.3, 1.2, 1.4), "faster"),
+        (Interval(0.8, 0.7, 0.9), "slower"),
+        (Interval(1.1, 0.99, 1.2), "not shown"),
+        (Interval(1.015, 1.01, 1.02), "not shown"),
+        (Interval(1.03, 1.0, 1.06), "not shown"),
+    ],
+)
+def test_a_gain_is_shown_when_it_leaves_out_one_and_the_noise(gain: Interval, verdict: str) -> None:
+    assert words.verdict(gain, SAME) == verdict
+
+
+def test_gains_multiply_and_their_widths_add_like_independent_errors() -> None:
+    found = words.product(Interval(2.0, 2.0 / 1.1, 2.0 * 1.1), Interval(1.5, 1.5 / 1.1, 1.5 * 1.1))
+    assert found.value == 3.0
+    assert 3.3 < found.high < 3.3 * 1.1
+    assert words.product(Interval(2.0, 0.0, 3.0), Interval(1.0, 1.0, 1.0)) == Interval(2.0, 0.0, float("inf"))
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> SessionState:
+    return sessions.whole(tmp_path_factory.mktemp("ablation") / "s")
+
+
+def test_the_table_names_each_idea_and_what_it_is_worth(state: SessionState) -> None:
+    steps = [
+        Step("k1", "", "", None),
+        Step("k2", "", "k1", Interval(1.8, 1.7, 1.9)),
+        Step("k6", "", "k2", Interval(1.01, 0.98, 1.04)),
+        Step("k10", "crashed: signal 11", "k6", None),
+    ]
+    rows = words.worths(state, steps, SAME)
+    assert [row.verdict for row in rows] == ["first", "faster", "not shown", "failed"]
+    assert rows[2].cumulative is not None
+    assert rows[2].cumulative.value == pytest.approx(1.818)
+    assert rows[1].recorded is not None
+    assert rows[1].recorded.value == pytest.approx(1.8)
+    text = [plain(line) for line in words.lines(state, rows, b.interval(1.1), b.interval(1.8), "eager")]
+    assert re_ordered(text, ["k1 Idea root", "k2 Idea wide", "k6 Idea wider", "k10 Idea last", "k6 against k1 directly: 1.80×"])
+    assert "1.80× [1.70, 1.90]" in text[2]
+    assert text[3].endswith("not shown")
+    assert text[4].endswith("crashed: signal 11")
+
+
+def re_ordered(text: list[str], wanted: list[str]) -> bool:
+    return all(words in text[n + 1] for n, words in enumerate(wanted))
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The scripted session, and a table whose kernels are as fast as their names say: k10 crashes here."""
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    folder = tmp_path / "sessions" / "scripted"
+    sessions.whole(folder)
+    speed = {"root.cpp": 1.0, "wide_a.cpp": 1.8, "wider_a.cpp": 3.0}
+
+    @asynccontextmanager
+    async def table(assignment: Any, say: Say, **_: Any) -> AsyncIterator[Table]:
+        yield Table(Races(speed, broken=("last_a.cpp",)), FAKE_CPU, b.signature(), b.preparation(), say)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(command_line, "set_table", table)
+    return folder
+
+
+def test_the_command_prints_one_object(pretended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = queries.incumbent(store.state_of(pretended))
+    assert best is not None
+    assert best.id == "k10"
+    assert main(["ablate", "scripted", "--json"]) == 1, "a kernel of the lineage fails here"
+    found = json.loads(capsys.readouterr().out)
+    assert [(step["kernel"], step["verdict"]) for step in found["steps"]] == [
+        ("k1", "first"), ("k2", "faster"), ("k6", "faster"), ("k10", "failed"),
+    ]  # fmt: skip
+    assert found["total"]["value"] == pytest.approx(3.0)
+    assert found["first_over_baseline"]["value"] == 1.0
+    assert main(["ablate", "scripted", "--kernel", "k6"]) == 0
+    said = capsys.readouterr().out
+    assert "the lineage of k6 on pretended processor" in said
+    assert "nothing smaller is claimed" in said
+
+
+def test_a_session_without_a_kernel_has_nothing_to_take_apart(pretended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ablate", "scripted", "--kernel", "k99"]) == 2
+    assert "there is no kernel 'k99'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_real_lineage_is_taken_apart(tmp_path: Path) -> None:
+    """softmax, small, on the CPU: compiler, judge and sandbox in earnest. Verdicts are looked at, not times."""
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(*arguments), env=environment(tmp_path / "home"), cwd=tmp_path, capture_output=True, text=True, timeout=500,
+            check=False,
+        )  # fmt: skip
+
+    size = ("--rounds", "1", "--ideas", "1", "--branch", "1")
+    searched = call("run", "softmax", "--device", "cpu", "--workload", "small", "--headless", *size, "--session", "s")
+    assert searched.returncode == 0, searched.stderr
+    said = call("ablate", "s", "--kernel", "k2", "--json")
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout)
+    assert [step["kernel"] for step in found["steps"]] == ["k1", "k2"]
+    assert found["steps"][1]["verdict"] in ("faster", "not shown")
+    assert found["steps"][1]["gain"]["low"] <= found["steps"][1]["gain"]["value"] <= found["steps"][1]["gain"]["high"]
+    assert found["first_over_baseline"]["value"] > 0
