@@ -20,6 +20,7 @@ from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.command import Provider
+from textual.driver import Driver
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
@@ -34,11 +35,12 @@ from tui.screens.palette import ActionProvider, NodeProvider, place_of
 from tui.screens.prompts import Confirm
 from tui.screens.replaying import TransportScreen
 from tui.screens.session import SessionScreen
+from tui.terminal import LAST_SECONDS, TerminalDriver, Vanished, end_within
 
 
 def keymap_file() -> Path:
-    """Where a person's own keys are: ``keymap.toml`` in the user's folder of settings."""
-    return platformdirs.user_config_path("espalier") / "keymap.toml"
+    """Where a person's own keys are: ``keys.toml`` in the user's folder of settings."""
+    return platformdirs.user_config_path("espalier") / "keys.toml"
 
 
 class EspalierApp(App[None]):
@@ -58,9 +60,14 @@ class EspalierApp(App[None]):
         *,
         clock: Callable[[], float] = time.time,
         keymap: Path | None = None,
+        colours: str | None = None,
     ) -> None:
-        """``action`` and ``subject``: as ``main`` is given them."""
+        """``action`` and ``subject``: as ``main`` is given them.
+
+        ``colours``: what the terminal can show, as rich names it; asked of the terminal where it is not given.
+        """
         super().__init__()
+        self._colours = colours or self.console.color_system
         self.doors = doors or EngineDoors()
         self.clock = clock
         self._first = (action, subject)
@@ -68,6 +75,7 @@ class EspalierApp(App[None]):
         self._own_keys: dict[str, str] = {}
         self._search: Bridge | None = None
         """The session that this process is searching, if any; it goes on while other screens are shown."""
+        self._leaving = False
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return dict(theme.variable_defaults(self.current_theme.dark))
@@ -79,15 +87,16 @@ class EspalierApp(App[None]):
     def on_mount(self) -> None:
         for one in theme.THEMES:
             self.register_theme(one)
-        self.theme = theme.DARK
+        self.theme = theme.suited(self._colours)
         keys, wrong = actions.read_keymap(self._keymap_file)
         self._own_keys = dict(keys)
         self.set_keymap(keys)
-        for words in wrong:
-            self.notify(words, severity="warning", markup=False)
+        if wrong:
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            self.notify(f"{wrong[0]}{more}", severity="warning", markup=False, timeout=15)
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             for number in (signal.SIGTERM, signal.SIGHUP):
-                asyncio.get_running_loop().add_signal_handler(number, lambda: self.call_later(self._leave))
+                asyncio.get_running_loop().add_signal_handler(number, self._told_to_go)
         self.push_screen(HomeScreen(self.doors, self.clock, self._searched, behind=self._first[0] != "home"))
         self.call_after_refresh(self._begin_with)
 
@@ -102,6 +111,8 @@ class EspalierApp(App[None]):
                 self._want(folder, How.STEER)
             case ("replay", Path() as folder):
                 self._want(folder, How.REPLAY)
+            case ("follow", Path() as folder):
+                self._want(folder, How.FOLLOW)
             case _:
                 pass
 
@@ -199,7 +210,21 @@ class EspalierApp(App[None]):
             self._search = None
         await bridge.close()
 
+    def get_driver_class(self) -> type[Driver]:
+        """A terminal's own driver is ours, which notices when the terminal vanishes."""
+        found = super().get_driver_class()
+        return TerminalDriver if issubclass(TerminalDriver, found) else found
+
+    def _told_to_go(self) -> None:
+        end_within(LAST_SECONDS)
+        self.call_later(self._leave)
+
+    @on(Vanished)
     async def _leave(self) -> None:
+        """Let go of the search in good order, and end; asked twice, once."""
+        if self._leaving:
+            return
+        self._leaving = True
         if self._search is not None:
             await self._close(self._search)
         self.exit()
@@ -227,7 +252,7 @@ class EspalierApp(App[None]):
 
     def action_dark(self) -> None:
         """The other theme."""
-        self.theme = theme.LIGHT if self.theme == theme.DARK else theme.DARK
+        self.theme = theme.LIGHT if self.current_theme.dark else theme.suited(self._colours)
 
     def action_picture(self) -> None:
         """Save what is on the screen."""
@@ -235,6 +260,6 @@ class EspalierApp(App[None]):
 
 
 def main(action: str = "home", subject: object = None) -> None:
-    """Open the face: ``home`` and nothing, ``new`` and a ``NewSession``, ``open`` or ``replay`` and a session's folder."""
+    """Open the face: ``home`` and nothing, ``new`` and a ``NewSession``; ``open``, ``replay`` or ``follow`` and a folder."""
     logging.getLogger().addHandler(LogFile())
     EspalierApp(EngineDoors(), action, subject).run()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,11 +19,11 @@ from engine.build import scaffold
 from engine.build.source import KernelSource, classify
 from engine.cli.kernels import read_seed
 from engine.cli.machine import checked_device, gpu_names
-from engine.domain.commands import Command
+from engine.domain.commands import AnswerCall, Command
 from engine.domain.errors import CommandRejected, JournalCorrupt
 from engine.domain.events import Entry, SessionOpened
 from engine.domain.model import Blob, Dialect
-from engine.domain.state import Kernel, SessionState
+from engine.domain.state import Call, Kernel, SessionState, advance
 from engine.journal import bundle, journal, store
 from engine.journal.blobs import Blobs
 from engine.session import assembly
@@ -32,9 +33,14 @@ from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped
 from engine.session.replay import Landmark, ReplaySource
 from engine.session.source import Batch, Capability, SessionSource
+from tui.mixes import Mixes
+from tui.telemetry import Feed, feed_for
 
 Say = Callable[[str], None]
 
+_MANY_ENTRIES = 2000
+_ENTRIES_KEPT = 5000
+"""Entries kept at hand to tell the story from; the journal has the rest."""
 _SUFFIX = {Dialect.CUDA: ".cu", Dialect.CPP: ".cpp", Dialect.PYTHON: ".py"}
 
 __all__ = ["Bridge", "Capability", "Doors", "EngineDoors", "Landmark", "NewSession", "Say", "Seed"]
@@ -54,8 +60,12 @@ class Bridge:
         *,
         live: LiveSession | None = None,
         transport: ReplaySource | None = None,
+        feed: Feed | None = None,
     ) -> None:
-        """``live`` and ``transport`` are ``source`` itself again, where it is one that runs or can be sought."""
+        """``live`` and ``transport`` are ``source`` itself again, where it is one that runs or can be sought.
+
+        ``feed`` looks at the device that it runs on.
+        """
         self.source = source
         self.folder = folder
         self.name = folder.name
@@ -63,7 +73,9 @@ class Bridge:
         """Play, pause and seek, where the source has them."""
         self.state: SessionState = source.state
         self.entries: list[Entry] = []
-        """What is recorded up to ``state``; another list after a seek."""
+        """The last of what is recorded up to ``state``; another list after a seek."""
+        self.before = SessionState()
+        """The state before the first of ``entries``."""
         self.words: dict[str, str] = {}
         """Work under way → the latest word on it."""
         self.stopped: Mapping[str, str] = {}
@@ -71,6 +83,9 @@ class Bridge:
         self.closed = False
         self.trouble = ""
         """Why the source can no longer be read or recorded."""
+        self.mixes = Mixes()
+        """Instruction mixes of built kernels, as far as they are known."""
+        self._feed = feed
         self._live = live
         self._blobs = Blobs(folder)
         self._texts: dict[Blob, str] = {}
@@ -88,6 +103,12 @@ class Bridge:
     def in_hand(self) -> frozenset[str]:
         """Keys of the work under way in this process."""
         return self._live.in_hand if self._live is not None else frozenset()
+
+    @property
+    def load(self) -> str:
+        """What the device is doing right now, in words; empty where nobody can say."""
+        latest = self._feed.latest if self._feed is not None else None
+        return latest.words if latest is not None else ""
 
     @property
     def deadline(self) -> float | None:
@@ -142,6 +163,20 @@ class Bridge:
         seed = read_seed(wanted, {})
         await self.plant(seed.kernel, seed.tunables, parent=parent, idea=idea, title=title)
 
+    async def answer(self, call: Call, reply: str) -> None:
+        """Bring the reply to a prompt that was given out by hand. Raises CommandRejected, JournalError."""
+        if self._live is None:
+            raise CommandRejected("prompts are answered where the session runs")
+        await self.submit(AnswerCall(call.id, self._live.store_blob(reply.encode("utf-8", "replace"))))
+
+    def blob_file(self, name: Blob) -> Path:
+        """Where a payload lies, for programs that would rather read a file."""
+        return self._blobs.path(name)
+
+    def history(self) -> tuple[Entry, ...]:
+        """Everything that is recorded, read from the journal. Raises JournalError."""
+        return self.transport.entries if self.transport is not None else journal.read(self.folder).entries
+
     def blank(self) -> tuple[str, str]:
         """(file name, text) of an empty kernel for this session's device, every operand explained."""
         found, device = self.state.preparation, self.state.device
@@ -156,6 +191,8 @@ class Bridge:
         try:
             async for batch in self.source.batches():
                 self._absorb(batch)
+                if len(batch.entries) > _MANY_ENTRIES:
+                    gc.freeze()  # what is read at once is kept: looking it through for garbage would stop the screen
         finally:
             listening.cancel()
 
@@ -183,11 +220,18 @@ class Bridge:
         """Leave the session; what was under way is owed again when it is opened next."""
         if not self.closed:
             self.closed = True
+            self.mixes.close()
+            if self._feed is not None:
+                self._feed.close()
             await self.source.close()
 
     def _absorb(self, batch: Batch) -> None:
         if batch.entries:
             self.entries.extend(batch.entries)
+            if len(self.entries) > 2 * _ENTRIES_KEPT and self.transport is None:
+                gone = len(self.entries) - _ENTRIES_KEPT
+                self.before = advance(self.before, self.entries[:gone])
+                self.entries = self.entries[gone:]
         else:
             self.entries = list(self.transport.entries[: self.transport.position]) if self.transport is not None else []
         self.state = batch.state
@@ -272,4 +316,6 @@ class EngineDoors:
 
 def live_bridge(live: LiveSession) -> Bridge:
     """A bridge to a session that runs in this process."""
-    return Bridge(live, live.folder, live=live)
+    state = live.state
+    label = state.device.label if state.device is not None else state.opened.device if state.opened is not None else "cpu"
+    return Bridge(live, live.folder, live=live, feed=feed_for(label))

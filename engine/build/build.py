@@ -101,6 +101,11 @@ async def build(request: BuildRequest, confinement: Confinement) -> Outcome:
         EspalierError: the cache folder cannot be written (full disk, no permission).
     """
     how = await recipe(request.dialect, request.contract, request.arch, request.tunables)
+    return await build_as(request, how, confinement)
+
+
+async def build_as(request: BuildRequest, how: Recipe, confinement: Confinement) -> Outcome:
+    """``build`` by a recipe of the caller's. Raises the same."""
     key = _key(request, how)
     cache = Cache(cache_folder())
     running = _running.setdefault(asyncio.get_running_loop(), {})
@@ -134,6 +139,7 @@ def _key(request: BuildRequest, how: Recipe) -> str:
         "tunables": {} if python else dict(sorted(request.tunables.items())),
         "flags": how.argv,
         "identity": how.identity,
+        **({"beside": dict(how.beside)} if how.beside else {}),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -146,6 +152,8 @@ async def _find_or_build(request: BuildRequest, how: Recipe, key: str, cache: Ca
             (folder / how.source).write_text(request.source, encoding="utf-8", errors="surrogatepass")
             if how.argv:
                 (folder / HEADER).write_text(request.header, encoding="utf-8")
+            for name, text in how.beside.items():
+                (folder / name).write_text(text, encoding="utf-8")
         result = await _compile(request, how, folder, confinement, cache)
         if isinstance(result, BuildFailure):
             return result

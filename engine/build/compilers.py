@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
@@ -40,6 +40,8 @@ class Recipe:
     readable: tuple[Path, ...] = ()
     path: tuple[Path, ...] = ()
     """Folders of executables that the compiler calls."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """Further files that the compiler is given: name → text. They do not stay in the cache."""
 
 
 async def recipe(dialect: Dialect, contract: Contract, arch: str, tunables: Mapping[str, int]) -> Recipe:

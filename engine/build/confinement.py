@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -25,17 +25,16 @@ _SYSTEM_EXTRAS = ("/etc/alternatives", "/etc/ld.so.cache", "/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class CommandLimits:
-    """Bounds of one confined command.
-
-    There is no bound on processes: it would count all of the user's, and a compiler runs no code of the source's.
-    """
+    """Bounds of one confined command. ``None`` is no bound."""
 
     seconds: float = 120.0
     """Wall time, after which the whole process group is killed."""
-    memory_bytes: int = 8 << 30
-    """Address space of each process."""
+    memory_bytes: int | None = 8 << 30
+    """Address space of each process; the sanitizers reserve terabytes of it, and bound themselves."""
     file_bytes: int = 1 << 30
     """Largest file that may be written."""
+    processes: int | None = None
+    """At most so many at once, where only the command's own are counted. A compiler runs no code of the source's."""
 
 
 class Confinement(Protocol):
@@ -59,6 +58,10 @@ class Confinement(Protocol):
         """
         ...
 
+    def for_programs(self, limits: CommandLimits) -> Confinement:
+        """The same for what a compiler made, which runs a stranger's code: with /proc of its own, and these limits."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LimitsOnly:
@@ -71,6 +74,9 @@ class LimitsOnly:
     def command(self, argv: Sequence[str], readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
         return _limited(argv, self.limits)
 
+    def for_programs(self, limits: CommandLimits) -> Confinement:
+        return replace(self, limits=replace(limits, processes=None))
+
 
 @dataclass(frozen=True, slots=True)
 class Bubblewrap:
@@ -80,6 +86,10 @@ class Bubblewrap:
     limits: CommandLimits = field(default_factory=CommandLimits)
     name: ConfinementName = "bubblewrap"
     reason: str = ""
+    proc: bool = False
+
+    def for_programs(self, limits: CommandLimits) -> Confinement:
+        return replace(self, limits=limits, proc=True)
 
     def command(self, argv: Sequence[str], readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
         words = [self.executable, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
@@ -87,7 +97,7 @@ class Bubblewrap:
             words += ["--ro-bind-try", folder, folder]
         for extra in _SYSTEM_EXTRAS:
             words += ["--ro-bind-try", extra, extra]
-        words += ["--dev", "/dev", "--tmpfs", "/tmp"]
+        words += [*(["--proc", "/proc"] if self.proc else []), "--dev", "/dev", "--tmpfs", "/tmp"]
         for path in readable:
             words += ["--ro-bind", str(path), str(path)]
         for path in writable:
@@ -103,10 +113,12 @@ def _limited(argv: Sequence[str], limits: CommandLimits) -> list[str]:
     Processor time is bounded at twice the wall time, so that a compiler whose keeper was killed ends by itself. Where a
     lower limit is in force already, it stays.
     """
-    script = (
-        f"{{ ulimit -c 0; ulimit -v {limits.memory_bytes // 1024}; ulimit -f {limits.file_bytes // 512}; "
-        f'ulimit -t {max(1, round(limits.seconds * 2))}; }} 2>/dev/null; exec "$@"'
-    )
+    bounds = ["ulimit -c 0", f"ulimit -f {limits.file_bytes // 512}", f"ulimit -t {max(1, round(limits.seconds * 2))}"]
+    if limits.memory_bytes is not None:
+        bounds.append(f"ulimit -v {limits.memory_bytes // 1024}")
+    if limits.processes is not None:  # spelled in two ways
+        bounds.append(f"ulimit -p {limits.processes} || ulimit -u {limits.processes}")
+    script = f'{{ {"; ".join(bounds)}; }} 2>/dev/null; exec "$@"'
     return ["/bin/sh", "-c", script, "sh", *argv]
 
 

@@ -78,13 +78,52 @@ async def _drain(process: asyncio.subprocess.Process, output: bytearray, most: i
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """See the group off: asked first while its leader lives, then killed, stragglers of a dead leader included."""
+    """See the group off: asked first while its leader lives, then killed, stragglers of a dead leader included.
+
+    So are descendants in groups of their own, as bubblewrap's are: it may be ended before it has told them to die with it.
+    """
+    family: list[tuple[int, str]] = []
     if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGSTOP)  # so that nothing is forked between the look and the end
+        family = _descendants(process.pid)
         _signal(process.pid, signal.SIGTERM)
+        _signal(process.pid, signal.SIGCONT)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), GRACE)
     _signal(process.pid, signal.SIGKILL)
+    for pid, born in family:
+        if _stat(pid)[1] == born:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
     await process.wait()
+    close_pipes(process)
+
+
+def _descendants(leader: int) -> list[tuple[int, str]]:
+    """All processes below ``leader``, each with the moment it was born, by which it is told from a later one of its number."""
+    known = {int(name): _stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    family = {leader}
+    while found := {pid for pid, (parent, _) in known.items() if parent in family} - family:
+        family |= found
+    return [(pid, known[pid][1]) for pid in family if pid != leader]
+
+
+def _stat(pid: int) -> tuple[int, str]:
+    """Parent and time of birth; for a process that has gone, no process and no time."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return -1, ""
+    return int(fields[1]), fields[19]
+
+
+def close_pipes(process: asyncio.subprocess.Process) -> None:
+    """Let go of an ended process's pipes now: what else holds their other end is not waited for, nor is the end of the loop."""
+    transport: asyncio.SubprocessTransport | None = getattr(process, "_transport", None)
+    if transport is not None:
+        transport.close()
 
 
 def _signal(group: int, number: signal.Signals) -> None:

@@ -32,7 +32,8 @@ _REWARDS = ", ".join(f"{kind.value} {value:g}" for kind, value in rewards.FAILUR
 _HELP = f"""Write what came of SESSION as a file that can be used or sent elsewhere.
 
     \b
-    module  the best kernel as an importable ModelNew
+    module  the best kernel as one importable file: a ModelNew, an operator of torch.library,
+            its own test (--test) and its own benchmark (--bench)
     report  one self-contained page: tree, charts, ideas with their gains, decisions,
             conditions, the winner's code (HTML; Markdown where FILE ends in .md)
     sft     chats that ended in a verified kernel ("messages"), one a line
@@ -76,7 +77,7 @@ def _one(folder: Path, kind: str, kernel: str | None, output: Path | None, force
     elif kind == "report":
         _write(target, _report(folder, target))
     elif chosen is not None:
-        _write(target, _module(state, folder, chosen))
+        _write(target, _module(state, folder, chosen, target.name))
     else:
         _write(target, json.dumps(_data(state, folder), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     show([f"{target} written"])
@@ -120,13 +121,13 @@ def _kernel(state: SessionState, folder: Path, name: str | None) -> Kernel:
     return best
 
 
-def _module(state: SessionState, folder: Path, kernel: Kernel) -> str:
+def _module(state: SessionState, folder: Path, kernel: Kernel, file: str) -> str:
     if state.opened is None or state.preparation is None or state.device is None:
         raise ProblemError(f"session {folder.name} has not been prepared yet: nothing can be exported from it")
     workload = catalog.workload_for(state.opened.problem, state.opened.settings.workload)
     given = exporting.Exported(
         state.opened.problem, workload, state.preparation.signature, state.device, source_of(folder, kernel),
-        kernel.tunables, _remarks(state, folder, kernel),
+        kernel.tunables, _remarks(state, folder, kernel), state.preparation.gate, file,
     )  # fmt: skip
     return exporting.module(given)
 
@@ -141,10 +142,16 @@ def _remarks(state: SessionState, folder: Path, kernel: Kernel) -> tuple[str, ..
         base = queries.ranking_baseline(state)
         remarks.append(
             f"Problem {problem}, workload {workload}. Measured on {state.device.name}: {duration_interval(measured.time_us)}, "
-            f"{times(ratio)} {base} (95% intervals), {kernel.contract.value} contract."
+            f"{times(ratio)} {base} (95% intervals; {', '.join((measured.depth, *measured.conditions))}), "
+            f"{kernel.contract.value} contract."
         )
     else:
         remarks.append(f"Problem {problem}, workload {workload}. It has not been verified on the session's device.")
+    if (proof := kernel.verification) is not None:
+        remarks.append(
+            f"Verified under {proof.policy}: precision class {proof.precision_class.value}, centred error {proof.rel_fro:.2g} "
+            f"of {proof.rel_fro_limit:.2g} allowed in {counted(proof.trials, 'call')}; other shapes: {proof.holdouts}."
+        )
     return tuple(remarks)
 
 

@@ -1,7 +1,7 @@
-"""A measured kernel as a file that works without this tool: an importable KernelBench module. Pure: values in, text out.
+"""A measured kernel as a file that works without this tool: an importable module with an operator, a test and a benchmark.
 
-Knows how such a module is put together: the reference's model, the kernel's source and header as text, a compilation when it is
-imported, and a forward that hands tensors over. Compiles and runs nothing.
+Knows how such a module is put together: the reference's model, the kernel's source and header as text, and the parts that
+compile and call it (``operator``) and try it (``operator_check``). Pure: values in, text out; compiles and runs nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,21 @@ from engine.build import resolution
 from engine.build.source import KernelSource
 from engine.domain.errors import ProblemError
 from engine.domain.model import Contract, Device, Dialect, Number, Problem, Role, Signature, Workload
-from engine.problem import header
+from engine.domain.preparation import Gate
+from engine.problem import header, names
 from engine.problem import source as reference
-from engine.report.plan_host import ENTRY, launcher
+from engine.report import operator as op
+from engine.report import operator_check as check
+from engine.report.plan_host import ENTRY, TROUBLE, error_reporter, launcher
 
 _CPP = ["g++", "-std=c++20", "-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared"]
 _CUDA = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-cudart", "static"]
+_ALLCLOSE = re.compile(r"allclose ([0-9.e+-]+)")
+_MARK = re.compile(r"@(\w+)@")
+_NOTE = """\
+# The kernel is compiled when it is first called, and kept in ESPALIER_CACHE or the user's cache folder. It is made for the
+# shapes listed in OPERANDS and refuses others; numbers that forward takes are compiled in. It has no backward.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +45,107 @@ class Exported:
     tunables: Mapping[str, int]
     remarks: tuple[str, ...]
     """Lines about what it is and what was measured; they become comments."""
+    gate: Gate | None = None
+    """The tolerance of its own test; without one, ten times what eager errs."""
+    file: str = "FILE"
+    """What the module is called in its own words on how to run it."""
 
 
 def module(given: Exported) -> str:
     """The text of the module. Raises SourceError or ProblemError for a kernel that cannot be told apart from its session."""
     head = "".join(f"# {' '.join(remark.split())}\n" for remark in given.remarks)
+    usage = "".join(f"#     {line.format(file=given.file)}\n" for line in check.USAGE)
     if given.kernel.dialect is Dialect.PYTHON:
-        return head + _with_values(given.kernel.text, given.tunables)
-    tree = reference.with_settings(reference.parse(given.problem.reference, given.problem.name), given.workload.settings)
-    parts = {
-        "head": head,
-        "reference": ast.unparse(tree),
-        "source": _literal(_source_text(given)),
-        "header": _literal(header.render(given.signature, given.kernel.dialect, given.workload.name)),
-        "file": "kernel.cu" if given.kernel.dialect is Dialect.CUDA else "kernel.cpp",
-        "command": repr(_command(given)),
+        return head + _python(given, usage)
+    tree = _reference(given)
+    parts = _parts(given, tree) | _policy(given.gate)
+    tail = _tried(check.BESIDE, check.OPERATOR_TEST, check.POISON)
+    text = op.fitted(f"{_called(given.kernel)}\n\n{tail}", set(reference.bound_names(tree)))
+    shown = f"#     torch.ops.{parts['operator'].replace('::', '.')}{parts['schema']}\n"
+    return f"{head}{usage}{shown}{_NOTE}\n{ast.unparse(tree)}\n\n\n{_filled(text, parts)}"
+
+
+def _filled(text: str, parts: Mapping[str, str]) -> str:
+    """``text`` with every ``@mark@`` replaced; what is put in is left as it is."""
+    return _MARK.sub(lambda match: parts[match[1]], text)
+
+
+def _reference(given: Exported) -> ast.Module:
+    tree = reference.parse(given.problem.reference, given.problem.name)
+    return reference.with_settings(tree, given.workload.settings)
+
+
+def _python(given: Exported, usage: str) -> str:
+    """A python kernel as it is, and its test and benchmark behind it. What torch makes of it is torch's to compile."""
+    text = _with_values(given.kernel.text, given.tunables).rstrip()
+    taken = set(reference.bound_names(reference.parse(text, given.kernel.name)))
+    model = _literal(ast.unparse(_reference(given)) + "\n")
+    parts = {"reference": model, "device": repr(given.device.kind), **_policy(given.gate)}
+    return f"{text}\n\n\n{usage}\n{_filled(op.fitted(_tried(check.LOADED, '', ''), taken), parts)}"
+
+
+def _tried(beginning: str, operator_test: str, poison: str) -> str:
+    """Test and benchmark."""
+    return f"{beginning}\n\n{check.CHECK}".replace("@operator_test@", operator_test).replace("@poison@", poison)
+
+
+def _called(kernel: KernelSource) -> str:
+    """The operator, with the call that this contract asks for."""
+    cuda = kernel.dialect is Dialect.CUDA
+    call = op.PLAN_CALL if kernel.contract is Contract.PLAN else op.HOST_CALL + (op.ASKED if cuda else "")
+    return op.BUILT.replace("@call@", call).replace("@stream@", op.STREAM if cuda else "")
+
+
+def _parts(given: Exported, tree: ast.Module) -> dict[str, str]:
+    plan = given.kernel.contract is Contract.PLAN
+    cuda = given.kernel.dialect is Dialect.CUDA
+    source, problem_h = _source_text(given), header.render(given.signature, given.kernel.dialect, given.workload.name)
+    command, forward = _command(given), _forward(tree)
+    return {
+        "source": _literal(source),
+        "header": _literal(problem_h),
+        "file": "kernel.cu" if cuda else "kernel.cpp",
+        "command": repr(command),
         "operands": _operands(given.signature),
-        "call": _PLAN_CALL if given.kernel.contract is Contract.PLAN else _HOST_CALL,
-        "workspace": str(_resolved(given).workspace_bytes) if given.kernel.contract is Contract.PLAN else "None",
+        "numbers": repr(_numbers(forward, given.signature)),
+        "forward": repr(forward),
+        "device": repr(given.device.kind),
+        "workspace": str(_resolved(given).workspace_bytes) if plan else "None",
         "entry": ENTRY,
-        "stream": _STREAM if given.kernel.dialect is Dialect.CUDA else "",
+        "trouble": TROUBLE,
+        "operator": op.name(given.problem.name, [source, problem_h, *command]),
+        "schema": op.schema(given.signature.operands),
     }
-    return re.sub(r"@(\w+)@", lambda match: parts[match.group(1)], _MODULE)
+
+
+def _policy(gate: Gate | None) -> dict[str, str]:
+    """The tolerance as the module's test applies it."""
+    if gate is None:
+        return {"policy": repr(("ten times the error of eager", None)), "limits": "None"}
+    if close := _ALLCLOSE.search(gate.policy):
+        return {"policy": repr((f"{gate.policy}; here against float64", float(close[1]))), "limits": "(1.0, 1.0)"}
+    return {"policy": repr((gate.policy, None)), "limits": repr((gate.rel_fro_limit, gate.max_scaled_limit))}
+
+
+def _forward(tree: ast.Module) -> list[str]:
+    """Names of forward's arguments as its reference writes them."""
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef) and statement.name == "Model":
+            for method in statement.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "forward":
+                    return [a.arg for a in (*method.args.posonlyargs, *method.args.args)][1:]
+    return []
+
+
+def _numbers(forward: list[str], signature: Signature) -> dict[str, Number]:
+    """What the numbers among forward's arguments must be; those whose constant has no plain name are left out."""
+    found = {}
+    tensors = {operand.name for operand in signature.of(Role.INPUT)}
+    for name in forward:
+        constant = names.macro(name)
+        if name not in tensors and constant in signature.constants and f"{constant}_" not in signature.constants:
+            found[name] = signature.constants[constant]
+    return found
 
 
 def _command(given: Exported) -> list[str]:
@@ -69,8 +157,10 @@ def _command(given: Exported) -> list[str]:
 
 
 def _source_text(given: Exported) -> str:
-    if given.kernel.contract is not Contract.PLAN:
+    if given.kernel.dialect is Dialect.CPP:
         return given.kernel.text
+    if given.kernel.contract is not Contract.PLAN:
+        return given.kernel.text.rstrip() + "\n" + error_reporter()
     names = [operand.name for operand in given.signature.operands]
     return given.kernel.text.rstrip() + "\n" + launcher(_resolved(given), names)
 
@@ -84,6 +174,8 @@ def _operands(signature: Signature) -> str:
     rows = [f"    ({o.name!r}, {o.role.value!r}, {o.shape!r}, torch.{o.dtype})," for o in signature.operands]
     if not signature.of(Role.OUTPUT):
         raise ProblemError("the problem has no output: there is nothing to export")
+    if len(signature.operands) == len(signature.of(Role.OUTPUT)):
+        raise ProblemError("the problem has no input: its kernel cannot be an operator")
     return "\n".join(rows)
 
 
@@ -107,124 +199,3 @@ def _with_values(text: str, chosen: Mapping[str, int]) -> str:
             after = statement.end_lineno or after
     values = "".join(f"{name} = {value}\n" for name, value in chosen.items())
     return "".join([*lines[:after], values, *lines[after:]])
-
-
-_STREAM = """
-    arguments.append(ctypes.c_void_p(torch.cuda.current_stream(tensors[0].device).cuda_stream))"""
-
-_HOST_CALL = """\
-    _library.launch.restype = None
-    _library.launch(*arguments)"""
-
-_PLAN_CALL = """\
-    pointers = (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
-    _library.@entry@.restype = ctypes.c_char_p
-    trouble = _library.@entry@(pointers, *arguments[len(tensors):])
-    if trouble:
-        raise RuntimeError(f"the kernel could not be launched: {trouble.decode()}")""".replace("@entry@", ENTRY)
-
-_MODULE = '''\
-@head@# The kernel is compiled when this module is imported. It is made for the shapes listed in OPERANDS and refuses others;
-# numbers that forward takes are compiled in.
-
-@reference@
-
-
-import ctypes
-import inspect
-import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
-
-import torch
-
-KERNEL = @source@
-
-PROBLEM_H = @header@
-
-COMMAND = @command@
-
-OPERANDS = [
-@operands@
-]
-
-WORKSPACE_BYTES = @workspace@
-
-
-def _compiler(name):
-    places = [os.environ.get("PATH", os.defpath), os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")]
-    found = shutil.which(name, path=os.pathsep.join(places))
-    if found is None:
-        raise RuntimeError(f"{name} is missing, and this kernel is compiled with it")
-    return found
-
-
-def _build():
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        (place / "@file@").write_text(KERNEL)
-        (place / "problem.h").write_text(PROBLEM_H)
-        command = [_compiler(COMMAND[0]), *COMMAND[1:], "-o", "kernel.so", "@file@"]
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{COMMAND[0]} refused the kernel:\\n{done.stderr[-2000:]}")
-        return ctypes.CDLL(str(place / "kernel.so"))
-
-
-_library = _build()
-
-
-def _tensors(value):
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [tensor for inner in value for tensor in _tensors(inner)] if isinstance(value, (list, tuple)) else []
-
-
-def _held(model):
-    found = [*model.parameters(), *model.buffers()]
-    for part in model.modules():
-        found += [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
-    return found
-
-
-def _checked(given):
-    wanted = [operand for operand in OPERANDS if operand[1] != "output"]
-    if len(given) != len(wanted):
-        raise ValueError(f"{len(given)} tensors were given, {len(wanted)} are needed")
-    for tensor, (name, _, shape, dtype) in zip(given, wanted):
-        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-            raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, the kernel is made for {dtype} {shape}")
-    return [tensor.detach().contiguous() for tensor in given]
-
-
-def _workspace_bytes():
-    if WORKSPACE_BYTES is not None:
-        return WORKSPACE_BYTES
-    if not hasattr(_library, "workspace_bytes"):
-        return 0
-    _library.workspace_bytes.restype = ctypes.c_size_t
-    return _library.workspace_bytes()
-
-
-def _call(given, device):
-    outputs = [torch.empty(shape, dtype=dtype, device=device) for _, role, shape, dtype in OPERANDS if role == "output"]
-    tensors = [*_checked(given), *outputs]
-    workspace = torch.empty(max(_workspace_bytes(), 1), dtype=torch.uint8, device=device)
-    arguments = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (*tensors, workspace)]@stream@
-@call@
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
-class ModelNew(Model):
-    """The reference's model, with the kernel in place of its forward."""
-
-    def forward(self, *arguments, **named):
-        bound = inspect.signature(Model.forward).bind(self, *arguments, **named)
-        given = [*_tensors(list(bound.arguments.values())[1:]), *_held(self)]
-        return _call(given, given[0].device)
-'''

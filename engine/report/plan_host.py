@@ -27,6 +27,25 @@ static espalier_encode_t espalier_encoder()
 """
 
 
+TROUBLE = "espalier_trouble"
+"""``const char* espalier_trouble()``: null, or why the last launch was refused."""
+
+_ASK = f"""
+#include <cuda_runtime.h>
+
+extern "C" const char* {TROUBLE}()
+{{
+    const cudaError_t error = cudaGetLastError();
+    return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}}
+"""
+
+
+def error_reporter() -> str:
+    """C++ text that defines ``TROUBLE``, for a kernel with host code of its own."""
+    return _ASK
+
+
 def launcher(plan: ResolvedPlan, operands: Sequence[str]) -> str:
     """C++ text that defines ``ENTRY``; ``operands`` are the names in the order of its first argument."""
     return "\n".join(_lines(plan, operands)) + "\n"

@@ -203,8 +203,10 @@ class LiveSession:
         try:
             await self._hands.drop_all()
             self._record_interruption()
-            await self._ports.ideas.close()
-            await self._ports.bench.close()
+            try:
+                await self._ports.ideas.close()
+            finally:
+                await self._ports.bench.close()
         finally:
             self._ended = True
             self._pulse.beat()

@@ -7,14 +7,17 @@ Implements ``engine.session.ports.Bench`` without importing it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from engine.build import plan as launch_plan
 from engine.build import resolution
 from engine.build.build import Artefact, BuildFailure, BuildRequest, build
 from engine.build.cache import cache_folder
 from engine.build.confinement import detect
+from engine.build.look import look
 from engine.domain import work as w
 from engine.domain.errors import EspalierError, SourceError
 from engine.domain.model import (
@@ -33,6 +36,7 @@ from engine.domain.preparation import Preparation
 from engine.domain.state import Kernel
 from engine.problem import header
 from engine.trial import protocol as p
+from engine.trial import sanitizing, sanitizing_gpu
 from engine.trial.client import JudgeClient
 
 Say = Callable[[str], None]
@@ -150,14 +154,14 @@ class TrialBench:
                 log = self._store(artefact.log.encode())
                 return w.Built(artefact.key, artefact.seconds, artefact.resources, log)
 
-    async def verify(self, kernel: Kernel, source: str, say: Say) -> w.Verified | w.Failed | w.Impossible:
-        return await self.try_verify(_source_of(kernel, source), say)
+    async def verify(self, kernel: Kernel, source: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible:
+        return await self.verify_source(_source_of(kernel, source), say)
 
-    async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Failed | w.Impossible:
-        return await self.try_measure(_source_of(kernel, source), say)
+    async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
+        return await self.measure_source(_source_of(kernel, source), say)
 
     async def sanitize(self, kernel: Kernel, source: str, say: Say) -> w.Sanitized | w.Impossible:
-        return w.Impossible("not in this version")
+        return await self.sanitize_source(_source_of(kernel, source), say)
 
     # the same for a source without a session
 
@@ -190,13 +194,11 @@ class TrialBench:
         if source.dialect is not Dialect.PYTHON and not signature.scalar_only:
             reason = "this problem has arguments that are neither tensors nor numbers: only the python dialect can be used"
             return BuildFailure(reason, reason, 0.0)
-        text = "" if source.dialect is Dialect.PYTHON else header.render(signature, source.dialect, workload.name)
         try:
             plan = self._resolved(source, signature, device) if source.contract is Contract.PLAN else b""
         except SourceError as error:
             return BuildFailure(f"{source.name}: {error}", str(error), 0.0)
-        request = BuildRequest(source.text, source.dialect, source.contract, text, source.tunables, device.arch, source.name)
-        outcome = await build(request, await detect())
+        outcome = await build(_request(source, workload, signature, device), await detect())
         if isinstance(outcome, BuildFailure):
             return outcome
         binary = "" if source.dialect is Dialect.PYTHON else str(outcome.binary)
@@ -206,17 +208,36 @@ class TrialBench:
         names: dict[str, Number] = {**header.plan_names(signature, device.units), **source.tunables}
         return resolution.encode(resolution.resolve(launch_plan.parse_plan(source.text), names, signature.operands))
 
-    async def try_verify(self, source: Source, say: Say) -> w.Verified | w.Failed | w.Impossible:
-        """Trials and a quick screen."""
+    async def verify_source(self, source: Source, say: Say) -> w.Verified | w.Suspected | w.Failed:
+        """Trials and a quick screen, and a look at the text of what passes."""
         found = await self._tried(source, say, p.Verify)
         assert not isinstance(found, w.Measured)
+        if isinstance(found, w.Failed):
+            return found
+        seen = tuple(one.told(source.name) for one in look(source.text, source.dialect))
+        match found:
+            case w.Verified(verification, screen, seconds) if seen:
+                unborne = () if screen.corroborated else ("not corroborated by the judge's clock",)
+                return w.Suspected((*unborne, *seen), verification, screen, seconds)
+            case w.Suspected(evidence):
+                return replace(found, evidence=(*evidence, *seen))
         return found
 
-    async def try_measure(self, source: Source, say: Say) -> w.Measured | w.Failed | w.Impossible:
+    async def measure_source(self, source: Source, say: Say) -> w.Measured | w.Suspected | w.Failed:
         """A precise measurement."""
         found = await self._tried(source, say, p.Measure)
         assert not isinstance(found, w.Verified)
         return found
+
+    async def try_verify(self, source: Source, say: Say) -> w.Verified | w.Failed | w.Impossible:
+        """``verify_source`` where nobody is there to decide: what is not believed is rejected, with the evidence as reason."""
+        found = await self.verify_source(source, say)
+        return _rejected(found) if isinstance(found, w.Suspected) else found
+
+    async def try_measure(self, source: Source, say: Say) -> w.Measured | w.Failed | w.Impossible:
+        """``measure_source``, likewise."""
+        found = await self.measure_source(source, say)
+        return _rejected(found) if isinstance(found, w.Suspected) else found
 
     async def versus(self, source: Source, other: Source, say: Say) -> w.Measured | w.Failed:
         """The speedup of ``source`` over ``other``."""
@@ -227,9 +248,44 @@ class TrialBench:
         assert isinstance(found, w.Measured | w.Failed)
         return found
 
+    async def sanitize_source(self, source: Source, say: Say) -> w.Sanitized:
+        """Run a kernel under the sanitizers of its dialect, on fresh inputs of the workload and of a hold-out shape."""
+        began = time.monotonic()
+        opened = await self.open()
+        main = self._shape(source, self._assignment.workload, opened.signature, opened.device)
+        pairs = zip(self._assignment.holdouts, opened.holdouts, strict=True)
+        shapes = sanitizing.chosen(main, [self._shape(source, *pair, opened.device) for pair in pairs])
+        say(f"looking for unsafe memory accesses in {source.name}")
+        match source.dialect:
+            case Dialect.CPP:
+                found = await sanitizing.sanitize_cpp(shapes, self._draw, await detect(), self._store)
+            case Dialect.CUDA:
+                try:
+                    plan = (
+                        self._resolved(source, shapes[0].signature, opened.device) if source.contract is Contract.PLAN else b""
+                    )
+                except SourceError as error:
+                    return w.Sanitized((), note=f"{source.name}: {error}")
+                tool = sanitizing_gpu.find_tool()
+                found = await sanitizing_gpu.sanitize_cuda(
+                    shapes[0], plan, opened.device, tool, self._draw, await detect(), self._store
+                )
+            case Dialect.PYTHON:
+                found = w.Sanitized((), note="no sanitizer reads Python: what a module's own extensions do was not looked at")
+        return sanitizing.timed(found, time.monotonic() - began)
+
+    def _shape(self, source: Source, workload: Workload, signature: Signature, device: Device) -> sanitizing.Shape:
+        return sanitizing.Shape(workload, signature, _request(source, workload, signature, device))
+
+    async def _draw(self, workload: Workload, folder: Path, calls: int) -> list[Path]:
+        await self.open()
+        reply = await self._judge.ask(p.Draw(workload, str(folder), calls), lambda _: None)
+        assert isinstance(reply, p.Drawn)
+        return [Path(file) for file in reply.files]
+
     async def _tried(
         self, source: Source, say: Say, request: Callable[[p.Candidate], p.Request]
-    ) -> w.Verified | w.Measured | w.Failed:
+    ) -> w.Verified | w.Measured | w.Suspected | w.Failed:
         loop = asyncio.get_running_loop()
         ready = await self.make(source, say)
         start = loop.time()
@@ -239,16 +295,29 @@ class TrialBench:
         reply = await self._judge.ask(request(ready.candidate), say)
         seconds = loop.time() - start
         match reply:
-            case p.Verified(verification, screen, raw):
-                return w.Verified(verification, replace(screen, raw=self._store(raw)), seconds)
-            case p.Measured(measurement, raw):
-                return w.Measured(replace(measurement, raw=self._store(raw)), seconds)
+            case p.Verified(verification, screen, raw, evidence):
+                screen = replace(screen, raw=self._store(raw))
+                if evidence:
+                    return w.Suspected(evidence, verification, screen, seconds)
+                return w.Verified(verification, screen, seconds)
+            case p.Measured(measurement, raw, evidence):
+                measurement = replace(measurement, raw=self._store(raw))
+                return w.Suspected(evidence, None, measurement, seconds) if evidence else w.Measured(measurement, seconds)
             case p.Refused(failure, log):
                 return w.Failed(Failure(failure.kind, failure.reason, self._store(log.encode()) if log else ""), seconds)
         raise TypeError(f"the judge answered {type(reply).__name__}")
 
     async def close(self) -> None:
         await self._judge.close()
+
+
+def _request(source: Source, workload: Workload, signature: Signature, device: Device) -> BuildRequest:
+    text = "" if source.dialect is Dialect.PYTHON else header.render(signature, source.dialect, workload.name)
+    return BuildRequest(source.text, source.dialect, source.contract, text, source.tunables, device.arch, source.name)
+
+
+def _rejected(found: w.Suspected) -> w.Failed:
+    return w.Failed(Failure(FailureKind.REJECTED, f"not believed: {'; '.join(found.evidence)}"), found.seconds)
 
 
 def _source_of(kernel: Kernel, text: str) -> Source:

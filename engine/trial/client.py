@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 import engine
+from engine.build.process import close_pipes
 from engine.domain.errors import DeviceError, EspalierError, IdeaSourceError, JournalError, ProblemError, SandboxError
 from engine.trial import protocol as p
 
@@ -23,6 +24,8 @@ _ERRORS: dict[str, type[EspalierError]] = {
     error.__name__: error for error in (DeviceError, IdeaSourceError, JournalError, ProblemError, SandboxError)
 }
 _GRACE_S = 3.0
+_LONGEST = 1 << 28
+"""Bytes of an answer: what claims to be longer is none."""
 
 
 class JudgeDied(EspalierError):
@@ -43,7 +46,8 @@ class JudgeClient:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the process. Its environment is ours less everything that could hold a key."""
+        """Start the process, after one that died was seen off. Its environment is ours less all that could hold a key."""
+        await self.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
@@ -77,6 +81,8 @@ class JudgeClient:
         await self._writer.drain()
         while True:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+            if length > _LONGEST:
+                raise ConnectionError("something that is no answer came from the judge")
             reply: p.Reply = msgspec.msgpack.decode(await self._reader.readexactly(length), type=p.Reply)
             match reply:
                 case p.Progress(text):
@@ -111,6 +117,7 @@ class JudgeClient:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+        close_pipes(process)
 
 
 def _environment() -> dict[str, str]:

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -20,7 +21,7 @@ from engine.domain import stats
 from engine.domain.model import FailureKind, Interval, Measurement, Verification, Workload
 from engine.domain.preparation import Peaks, Preparation
 from engine.problem.reference import Reference
-from engine.trial import devices, light
+from engine.trial import devices, doubts, light
 from engine.trial.calibration import calibrate, make_gate
 from engine.trial.distributions import OWN
 from engine.trial.interference import Interference
@@ -32,17 +33,17 @@ from engine.trial.pairing import (
     Contest,
     PairTimes,
     Tally,
-    corroborated,
     judged_call,
     run_pair,
 )
 from engine.trial.protocol import Candidate, Measured, Open, Prepared, Verified
 from engine.trial.rig import Rig
-from engine.trial.sandbox import bubblewrap_reason
-from engine.trial.seat import Seat, Timing, TrialFailed
+from engine.trial.sandbox import bubblewrap_reason, filter_reason
+from engine.trial.seat import Seat, Timing, TrialFailed, TrustedLost
 from engine.trial.seating import LOAD_S, Seating
 
 Say = Callable[[str], None]
+Reply = TypeVar("Reply")
 
 _OWN_TRIALS = 3
 _HOLDOUT_TRIALS = 2
@@ -57,8 +58,8 @@ _ENOUGH = {"cuda": 0.01, "cpu": 0.03}
 _PATIENCE_US = 1e6
 """Device time that the kernel's samples in one pair may take."""
 _JITTER_LIMIT = 1e-2
-_PLAUSIBLE = 0.8
-"""A kernel on a GPU that needs less than this share of the speed of light did not do the work."""
+_SECOND_LOOKS = 3
+"""Times that a screen which raises doubts is taken again."""
 
 
 class Judge:
@@ -90,6 +91,15 @@ class Judge:
         """End every process of the trial."""
         self._seating.close()
 
+    def insist(self, act: Callable[[], Reply]) -> Reply:
+        """``act`` on this judge, once more with every process made anew where a trusted one was lost: a kernel must not pay for
+        what happened to the baseline. Raises what ``act`` raises."""
+        try:
+            return act()
+        except TrustedLost:
+            self._seating.start_over()
+            return act()
+
     # preparation
 
     def prepare(self, say: Say, *, measure: bool = True) -> Prepared:
@@ -100,7 +110,7 @@ class Judge:
         say("measuring the device's ceilings")
         ceilings = self.peaks()
         least = light.floor(self.signature, ceilings)
-        notes = () if self.confined else (f"no sandbox: {self.sandbox_reason}; only resource limits hold",)
+        notes = (filter_reason(),) if self.confined else (f"no sandbox: {self.sandbox_reason}; only resource limits hold",)
         baselines: dict[str, Measurement] = {}
         same = Interval(1.0, 1.0, 1.0)
         pairs: list[PairTimes] = []
@@ -115,7 +125,7 @@ class Judge:
             self._seating.null(rig, "host")
         preparation = Preparation(
             self.signature, gate, baselines, same, least.floor_us, least.bound, ceilings, least.bytes_moved,
-            "bubblewrap" if self.confined else "limits", notes,
+            "bubblewrap" if self.confined else "limits", tuple(filter(None, notes)),
         )  # fmt: skip
         return Prepared(preparation, _raw(pairs))
 
@@ -124,6 +134,10 @@ class Judge:
         if self._rig is None:
             self._rig = Rig(self.reference, calibrate(self.reference, self._opened.tolerance), self.device)
         return self._rig
+
+    def reference_for(self, workload: Workload) -> Reference:
+        """The reference on one of the shapes that it was opened with."""
+        return next((r for r in self.holdouts if r.workload == workload), self.reference)
 
     def peaks(self) -> Peaks:
         """The device's ceilings."""
@@ -183,12 +197,24 @@ class Judge:
             baselines = self._seating.baselines(rig, self._ranked(), 0)
             contest = Contest({KERNEL: seat}, baselines, self._seating.null(rig, candidate.contract))
             self._seating.stand_by()
-            pair = run_pair(rig, contest, _SCREEN_SAMPLES, self._conditions, own)
+            pair = self._screen(rig, contest, own)
             holdouts = self._verify_holdouts(seat, candidate, say)
         self._screened = (candidate, pair)
         ratios = {name: stats.block_interval(pair.claims(name), pair.claims(KERNEL)) for name in self._ranked()}
         screen = self._measurement("screen", [pair], ratios)
-        return Verified(self._verification(rig, own, own.trials + tally.trials, holdouts, jitter), screen, _raw([pair]))
+        verification = self._verification(rig, own, own.trials + tally.trials, holdouts, jitter)
+        evidence = (*doubts.of_verification(verification), *self._evidence([pair]))
+        return Verified(verification, screen, _raw([pair]), evidence)
+
+    def _screen(self, rig: Rig, contest: Contest, tally: Tally) -> PairTimes:
+        """A few samples. A doubt may be noise, and so may its absence where nothing was calm enough to tell: then more samples
+        are taken, a moment later, and count alone."""
+        pair = run_pair(rig, contest, _SCREEN_SAMPLES, self._conditions, tally)
+        for _ in range(_SECOND_LOOKS):
+            if pair.calm and not self._doubts([pair]):
+                break
+            pair = run_pair(rig, contest, max(_SCREEN_SAMPLES, _samples([pair], KERNEL)), self._conditions, tally)
+        return pair
 
     def _verification(self, rig: Rig, own: Tally, trials: int, holdouts: str, jitter: float) -> Verification:
         policy = rig.calibration.policy
@@ -242,7 +268,7 @@ class Judge:
         """
         pairs = self._pairs(candidate, say)
         ratios = {name: stats.ratio_interval(_log_ratios(pairs, name, KERNEL), self._claimable()) for name in self._ranked()}
-        return Measured(self._measurement("precise", pairs, ratios), _raw(pairs))
+        return Measured(self._measurement("precise", pairs, ratios), _raw(pairs), self._evidence(pairs))
 
     def versus(self, candidate: Candidate, other: Candidate, say: Say) -> Measured:
         """The speedup of ``candidate`` over ``other``, both under full judgement, in fresh process pairs."""
@@ -270,7 +296,7 @@ class Judge:
                 pairs.append(run_pair(rig, Contest(seats, baselines, null), _samples(pairs, KERNEL), self._conditions, Tally()))
                 for seat in seats.values():
                     seat.close()
-                if len(pairs) >= _PAIRS[0] and self._settled(pairs, OTHER if other else self._opened.baseline):
+                if self._settled(pairs, OTHER if other else self._opened.baseline):
                     break
         return pairs
 
@@ -291,6 +317,9 @@ class Judge:
         return tuple(dict.fromkeys((self._opened.baseline, *self._opened.others)))
 
     def _settled(self, pairs: Sequence[PairTimes], against: str) -> bool:
+        """Whether there are enough pairs: a doubt may be noise and keeps them coming, as a wide interval does."""
+        if len(pairs) < _PAIRS[0] or self._doubts(pairs):
+            return False
         ratio = stats.ratio_interval(_log_ratios(pairs, against, KERNEL))
         return math.log(ratio.high / ratio.low) / 2 <= max(_ENOUGH[self.device.kind], self._claimable())
 
@@ -298,20 +327,21 @@ class Judge:
         """The largest effect that the baseline showed against itself: nothing smaller is ever claimed."""
         return max(abs(math.log(self._same.low)), abs(math.log(self._same.high))) if self._same is not None else 0.0
 
+    def _doubts(self, pairs: Sequence[PairTimes], *, sure: bool = False) -> tuple[str, ...]:
+        return doubts.of_times(pairs, self.signature, self.peaks(), self.device, cold=self._opened.cold, sure=sure)
+
+    def _evidence(self, pairs: Sequence[PairTimes]) -> tuple[str, ...]:
+        """Doubts beyond all question, from where nothing else was at work. Others are no evidence: such a measurement is not
+        corroborated, which says so and cannot lead."""
+        calm = [pair for pair in pairs if pair.calm]
+        return self._doubts(calm, sure=True) if calm else ()
+
     def _measurement(self, depth: str, pairs: Sequence[PairTimes], ratios: Mapping[str, Interval]) -> Measurement:
         times = [t for p in pairs for t in p.kernel]
-        least = light.floor(self.signature, self.peaks()).plausible_us
-        median = statistics.median(t.claimed_us for t in times)
-        doubts: list[str] = []
-        if self.device.kind == "cuda" and self._opened.cold and median < _PLAUSIBLE * least:
-            doubts.append(f"faster than the device allows: {median:.1f} us against a floor of {least:.1f} us")
-        if not corroborated(pairs):
-            doubts.append("not corroborated: the judge's clock saw more time than the runner claims")
-        if statistics.median(t.idle_us for t in times) > 0.2 * median + 50:
-            doubts.append("the device was still busy after the kernel's last event")
+        doubted = self._doubts(pairs)
         disturbed = sum(p.disturbed for p in pairs)
         said = [f"{disturbed} of {disturbed + len(times)} samples disturbed by other work"] if disturbed else []
-        return self._times(times, depth, len(pairs), ratios, sound=not doubts, conditions=(*doubts, *said))
+        return self._times(times, depth, len(pairs), ratios, sound=not doubted, conditions=(*doubted, *said))
 
     def _times(
         self, times: Sequence[Timing], depth: str, processes: int, ratios: Mapping[str, Interval], *, sound: bool,

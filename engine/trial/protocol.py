@@ -72,6 +72,18 @@ class Traced(Message, frozen=True):
     """``engine.problem.graph_ir`` as JSON."""
 
 
+class Draw(Message, frozen=True):
+    """Fresh inputs for one of the shapes, as files: for the sanitizers, which run outside the trial."""
+
+    workload: Workload
+    folder: str
+    calls: int
+
+
+class Drawn(Message, frozen=True):
+    files: tuple[str, ...]
+
+
 class Verify(Message, frozen=True):
     candidate: Candidate
 
@@ -80,6 +92,8 @@ class Verified(Message, frozen=True):
     verification: Verification
     screen: Measurement
     raw: bytes
+    evidence: tuple[str, ...] = ()
+    """Why it is not believed, though no rule was broken."""
 
 
 class Measure(Message, frozen=True):
@@ -96,6 +110,7 @@ class Versus(Message, frozen=True):
 class Measured(Message, frozen=True):
     measurement: Measurement
     raw: bytes
+    evidence: tuple[str, ...] = ()
 
 
 class Refused(Message, frozen=True):
@@ -116,5 +131,5 @@ class Progress(Message, frozen=True):
     text: str
 
 
-Request = Open | Prepare | Trace | Verify | Measure | Versus
-Reply = Opened | Prepared | Traced | Verified | Measured | Refused | Unable | Progress
+Request = Open | Prepare | Trace | Draw | Verify | Measure | Versus
+Reply = Opened | Prepared | Traced | Drawn | Verified | Measured | Refused | Unable | Progress

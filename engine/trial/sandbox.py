@@ -24,6 +24,7 @@ from pathlib import Path
 
 import engine
 from engine.domain.errors import SandboxError
+from engine.trial import syscalls
 from engine.trial.wire import (
     PRIVATE,
     Channel,
@@ -72,6 +73,25 @@ def bubblewrap_reason() -> str | None:
 
 
 @cache
+def filter_reason() -> str | None:
+    """Why no filter of system calls can be put in force in bubblewrap here, or ``None`` when it works. Runs it once."""
+    fd = syscalls.descriptor()
+    if fd is None:
+        return "system calls are not filtered: this machine's are not known"
+    command = ["bwrap", "--ro-bind", "/", "/", "--seccomp", str(fd), "true"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=20, check=False, pass_fds=(fd,))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"system calls are not filtered: {error}"
+    finally:
+        os.close(fd)
+    if done.returncode == 0:
+        return None
+    first = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[0]
+    return f"system calls are not filtered: {first}"
+
+
+@cache
 def _folder_size() -> tuple[str, ...]:
     """A limit on a private folder, which lies in memory, where this bubblewrap knows how to set one."""
     told = subprocess.run(["bwrap", "--help"], capture_output=True, timeout=20, check=False).stdout
@@ -104,13 +124,15 @@ def _steps(folders: Iterable[str]) -> list[str]:
     return sorted(steps)
 
 
-def _confined(command: Sequence[str], device: str) -> list[str]:
+def _confined(command: Sequence[str], device: str, seccomp: int | None = None, readable: Sequence[Path] = ()) -> list[str]:
     package = Path(engine.__file__).parent
     python = sorted(folder for folder in set(_python_folders()) if not _beneath(folder, ("/usr", "/bin", "/lib")))
     steps = [step for step in _steps([*python, str(package)]) if step not in python]
     argv = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--unshare-user"]
     # As its first process the host can be neither killed nor stopped from within.
     argv += ["--as-pid-1", "--proc", "/proc", "--dev", "/dev"]
+    if seccomp is not None:
+        argv += ["--seccomp", str(seccomp)]
     for folder in PRIVATE:
         argv += [*_folder_size(), "--tmpfs", folder]
     for folder in steps:
@@ -125,6 +147,8 @@ def _confined(command: Sequence[str], device: str) -> list[str]:
         shipped = Path(place) / "engine" / "_shipped"
         if shipped.is_dir():
             argv += ["--tmpfs", str(shipped), "--remount-ro", str(shipped)]
+    for more in readable:
+        argv += ["--ro-bind", str(more), str(more)]
     if device != "cpu":
         argv += ["--ro-bind", "/sys", "/sys", "--ro-bind-try", "/usr/local/nvidia", "/usr/local/nvidia"]
         for pattern in _NVIDIA:
@@ -134,6 +158,17 @@ def _confined(command: Sequence[str], device: str) -> list[str]:
     for folder in (*steps, "/dev", "/"):
         argv += ["--remount-ro", folder]
     return [*argv, "--chdir", "/tmp", "--", *command]
+
+
+@contextlib.contextmanager
+def _system_calls(*, filtered: bool) -> Iterator[int | None]:
+    """The filter's descriptor while a bubblewrap is started; ``None`` where there is no filter."""
+    fd = syscalls.descriptor() if filtered and filter_reason() is None else None
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)
 
 
 _STEADY = {
@@ -175,6 +210,15 @@ def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
     }
 
 
+def python_once(
+    module: str, arguments: Sequence[Path], device: str, before: Sequence[str], readable: Sequence[Path], *, confined: bool
+) -> tuple[list[str], dict[str, str]]:
+    """Command line and environment to run one of our modules by itself in a sandbox like a runner's, behind other words."""
+    command = [*before, sys.executable, "-s", "-P", "-m", module, *(str(a) for a in arguments)]
+    environment = _environment(device, alone=confined, threads=1)
+    return (_confined(command, device, None, readable) if confined else command), environment
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerHandle:
     """A runner as the judge sees it: a channel and the pid that its host knows it by."""
@@ -200,11 +244,12 @@ class Host:
         self.close()
         self._channel, theirs = Channel.pair()
         command = [sys.executable, "-s", "-P", "-m", "engine.trial.host", str(theirs.fileno())]
-        argv = _confined(command, self._device) if self.confined else command
         environment = _environment(self._device, alone=self.confined, threads=self._threads)
-        with theirs:
+        with theirs, _system_calls(filtered=self.confined) as seccomp:
+            argv = _confined(command, self._device, seccomp) if self.confined else command
+            passed = (theirs.fileno(), *([seccomp] if seccomp is not None else []))
             self._process = subprocess.Popen(
-                argv, pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                argv, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE, start_new_session=True, cwd="/",
             )  # fmt: skip
         try:

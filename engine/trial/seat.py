@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.domain.errors import DeviceError, ProblemError, SandboxError
+from engine.domain.errors import DeviceError, EspalierError, ProblemError, SandboxError
 from engine.domain.model import Failure, FailureKind
 from engine.trial.sandbox import Host, RunnerHandle
 from engine.trial.wire import (
@@ -33,6 +33,10 @@ _SIGNALS = {
 }  # fmt: skip
 
 
+class TrustedLost(EspalierError):
+    """A process of the baseline's or the null kernel's is gone or stuck: the machine's doing, or the reference's."""
+
+
 class TrialFailed(Exception):
     """The kernel failed its trial; carries why. Control flow inside the judge only: the engine sees a value."""
 
@@ -52,6 +56,8 @@ class Timing:
     idle_us: float
     disturbed: bool = False
     """Something else had the processor meanwhile."""
+    awake_us: float = 0.0
+    """From the moment it was let run until the order: time that it could have used, and that no clock of the call shows."""
 
 
 class Attendant(Protocol):
@@ -140,6 +146,7 @@ class Seat:
         assert self._runner is not None
         if self._runner.channel.waiting():
             raise self._out_of_turn()
+        awake = time.perf_counter_ns()
         self.thaw()
         if attendant is not None:
             attendant.before()
@@ -160,16 +167,16 @@ class Seat:
         if self._by_host(self._host.at_rest) is False:
             self.close()
             raise self._failed(FailureKind.REJECTED, "something of it kept running while everything was stopped")
-        return self._timing(reply, wall)
+        return self._timing(reply, wall, (start - awake) / 1e3)
 
-    def _timing(self, reply: Called, wall: float) -> Timing:
+    def _timing(self, reply: Called, wall: float, awake: float) -> Timing:
         claims = (reply.device_us, reply.idle_us)
         if not all(0 <= c < 1e12 for c in claims) or not (self._trusted or reply.device_us >= _LEAST_US):
             raise self._failed(FailureKind.REJECTED, f"the runner claims an impossible time ({reply.device_us} us)")
         if reply.device_us > wall * 1.02 + 50:
             claimed = f"the runner claims {reply.device_us:.0f} us"
             raise self._failed(FailureKind.REJECTED, f"{claimed} within {wall:.0f} us of the judge's clock")
-        return Timing(reply.device_us, wall, reply.idle_us)
+        return Timing(reply.device_us, wall, reply.idle_us, awake_us=awake)
 
     @property
     def alive(self) -> bool:
@@ -189,7 +196,7 @@ class Seat:
             return act(self._runner)
         except SandboxError as error:
             self.close()
-            raise self._failed(FailureKind.CRASHED, f"took its host process down: {error}") from error
+            raise self._lost(FailureKind.CRASHED, f"took its host process down: {error}") from error
 
     def _out_of_turn(self) -> Exception:
         self.close()
@@ -201,6 +208,10 @@ class Seat:
             return ProblemError(f"the baseline cannot be measured: {reason}")
         return TrialFailed(kind, reason, log)
 
+    def _lost(self, kind: FailureKind, reason: str) -> Exception:
+        """The same for one that has gone or does not answer, which for a trusted one can be put right by starting it anew."""
+        return TrustedLost(f"the baseline cannot be measured: {reason}") if self._trusted else TrialFailed(kind, reason)
+
     def _receive(self, seconds: float, when: str) -> RunnerReply:
         assert self._runner is not None
         try:
@@ -208,7 +219,7 @@ class Seat:
             reply, fds = self._runner.channel.receive(RunnerReply, seconds)
         except ChannelTimeout:
             self.close()
-            raise self._failed(FailureKind.TIMED_OUT, f"no answer within {seconds:g} s {when}; it was killed") from None
+            raise self._lost(FailureKind.TIMED_OUT, f"no answer within {seconds:g} s {when}; it was killed") from None
         except ChannelGarbled:
             self.close()
             raise self._failed(FailureKind.REJECTED, "something in the runner wrote to its channel") from None
@@ -226,8 +237,8 @@ class Seat:
             number = os.WTERMSIG(ended.status)
             how = f"{_SIGNALS.get(number, 'signal')} ({number})"
             hint = ": a write to an input or past a buffer?" if number in (7, 11) else ""
-            raise self._failed(FailureKind.CRASHED, f"died of {how} {when}{hint}")
-        raise self._failed(FailureKind.CRASHED, f"its process ended {when}")
+            raise self._lost(FailureKind.CRASHED, f"died of {how} {when}{hint}")
+        raise self._lost(FailureKind.CRASHED, f"its process ended {when}")
 
     def _fault(self, fault: Fault) -> None:
         self.close()

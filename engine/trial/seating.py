@@ -49,6 +49,13 @@ class Seating:
         for host in (self._candidates, self._rivals, self._baselines, self._idlers):
             host.close()
 
+    def start_over(self) -> None:
+        """End every process of the trial and know none of them any more: all that are needed again are made anew."""
+        self.close()
+        self._nulls.clear()
+        self._pool.clear()
+        self._ahead.clear()
+
     def kernel(self, *, rival: bool = False) -> Seat:
         """A fresh runner for a kernel: one that stands by, or a new one."""
         if not rival and self._ahead:

@@ -8,10 +8,12 @@ import signal
 import socket
 import sys
 import traceback
+from pathlib import Path
 
 from engine.domain.errors import DeviceError, EspalierError
 from engine.problem import graph, graph_ir
 from engine.trial import protocol as p
+from engine.trial.drawing import draw_to
 from engine.trial.judge import Judge
 from engine.trial.seat import TrialFailed
 from engine.trial.wire import Channel, ChannelClosed, Message
@@ -52,15 +54,17 @@ def _answer(judge: Judge | None, request: p.Request, channel: Channel) -> tuple[
         assert judge is not None
         match request:
             case p.Prepare(measure):
-                return judge, judge.prepare(say, measure=measure)
+                return judge, judge.insist(lambda: judge.prepare(say, measure=measure))
             case p.Trace():
                 return judge, p.Traced(graph_ir.to_json(graph.trace_reference(judge.reference)))
+            case p.Draw(workload, folder, calls):
+                return judge, p.Drawn(draw_to(judge.reference_for(workload), Path(folder), calls))
             case p.Verify(candidate):
-                return judge, judge.verify(candidate, say)
+                return judge, judge.insist(lambda: judge.verify(candidate, say))
             case p.Measure(candidate):
-                return judge, judge.measure(candidate, say)
+                return judge, judge.insist(lambda: judge.measure(candidate, say))
             case p.Versus(candidate, other):
-                return judge, judge.versus(candidate, other, say)
+                return judge, judge.insist(lambda: judge.versus(candidate, other, say))
     except TrialFailed as failed:
         return judge, p.Refused(failed.failure, failed.log)
     except EspalierError as error:

@@ -59,7 +59,7 @@ class Stand:
             result: w.Result = await stage(kernel, source, say)
             results.append(result)
             kernel = _next(kernel, result)
-            if isinstance(result, w.Failed | w.Impossible):
+            if isinstance(result, w.Failed | w.Suspected | w.Impossible):
                 break
         return results
 
@@ -80,6 +80,10 @@ class BenchContract:
     """A source that builds, verifies and can be measured."""
     ends: ClassVar[Mapping[FailureKind, str]]
     """Sources that must end so."""
+    suspect: ClassVar[str]
+    """A source that is right, and that nobody should believe."""
+    unsafe: ClassVar[str]
+    """A source that is right, and in which the sanitizers find something."""
 
     @classmethod
     def bench(cls, store: StoreBlob) -> Bench:
@@ -143,6 +147,26 @@ class BenchContract:
             assert "\n" not in last.failure.reason
             assert not last.failure.log or stand.blobs.get(last.failure.log)
         assert isinstance(stand.whole_way(self.good)[-1], w.Measured)
+
+    def test_what_is_right_and_not_believed_goes_to_the_engineer_with_its_times(self, stand: Stand) -> None:
+        last = stand.whole_way(self.suspect, 20)[-1]
+        assert isinstance(last, w.Suspected), last
+        assert last.evidence
+        assert not any("\n" in line for line in last.evidence)
+        assert last.measurement is not None
+        assert last.measurement.time_us.value > 0
+
+    def test_a_finalist_is_looked_at_by_the_sanitizers(self, stand: Stand) -> None:
+        clean = stand.run(stand.bench.sanitize(stand.kernel(self.good, 21), self.good, say))
+        assert isinstance(clean, w.Sanitized), clean
+        assert clean.tools
+        assert clean.findings == ()
+        assert clean.seconds > 0
+        found = stand.run(stand.bench.sanitize(stand.kernel(self.unsafe, 22), self.unsafe, say))
+        assert isinstance(found, w.Sanitized), found
+        assert found.findings
+        assert not any("\n" in line for line in found.findings)
+        assert not found.log or stand.blobs.get(found.log)
 
     def test_kernels_are_built_side_by_side(self, stand: Stand) -> None:
         async def act() -> list[w.Result]:

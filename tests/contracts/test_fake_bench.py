@@ -15,6 +15,8 @@ from engine.session.ports import Bench, StoreBlob
 
 class TestFakeBench(BenchContract):
     good = sessions.source("good")
+    suspect = sessions.source("suspect", "suspicious")
+    unsafe = sessions.source("unsafe", "unsafe")
     ends: ClassVar = {kind: sessions.source("bad", kind.value) for kind in FailureKind}
 
     @classmethod

@@ -22,6 +22,8 @@ def kernel(body: str) -> str:
 
 class TestTrialBench(BenchContract):
     good = kernel("right(x, weight, out);")
+    suspect = f'#include <cstdlib>\n{kernel("""right(x, weight, out); (void)std::getenv("HOME");""")}'
+    unsafe = kernel("right(x, weight, out); volatile float last = x[X_NUMEL]; (void)last;")
     ends: ClassVar = {
         FailureKind.BUILD_FAILED: kernel("this is no C++;"),
         FailureKind.MISMATCH: kernel("right(x, weight, out); out[7] *= 1.01f;"),

@@ -97,6 +97,17 @@ async def until(pilot: Pilot[None], holds: Callable[[], object], what: str = "it
     raise AssertionError(what)
 
 
+async def still(pilot: Pilot[None]) -> None:
+    """Wait until three looks in a row see the same screen: whatever is drawn later than asked for is there by then."""
+    seen = [""]
+    for _ in range(100):
+        await pilot.pause(0.05)
+        seen.append("\n".join(strip.text for strip in pilot.app.screen._compositor.render_strips()))
+        if len(seen) > 3 and len(set(seen[-3:])) == 1:
+            return
+    raise AssertionError("the screen never came to rest")
+
+
 def recorded(folder: Path) -> tuple[Entry, ...]:
     """What the journal in the folder holds."""
     return journal.read(folder).entries

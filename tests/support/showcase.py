@@ -266,7 +266,7 @@ def history() -> list[e.Event]:
             "compile": replace(b.measurement(1.3), time_us=b.interval(BASELINE_US / 1.3, 0.01)),
         }),
     )  # fmt: skip
-    said: list[e.Event] = [b.opened(mode="ask", branch=2, source="openai:gpt-test"), prepared]
+    said: list[e.Event] = [b.opened(mode="ask", branch=2, source="openai:gpt-test", limits=m.Limits(rounds=8)), prepared]
     for number in range(6):
         parents = {0: (), 1: ("k1",), 2: ("k3", "k1"), 3: ("k7", "k3"), 4: ("k14", "k7"), 5: ("k14", "k12")}[number]
         said += [

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from engine.trial.interference import Interference
-from engine.trial.pairing import KERNEL, NULL, PairTimes, corroborated
+from engine.trial.pairing import KERNEL, NULL, WARM_UP, PairTimes, corroborated, together
 from engine.trial.seat import Timing
 
 PATH_US = 150.0
@@ -53,6 +54,36 @@ def test_one_honest_process_does_not_cover_for_two_others() -> None:
     honest = pair(lambda _: 1000.0, lambda _: 0.0, 20.0, seed=1)
     forged = [pair(lambda _: 10.0, lambda _: 990.0, 20.0, seed=s) for s in (2, 3)]
     assert not corroborated([honest, *forged])
+
+
+def rows(null: list[tuple[float, bool]]) -> list[dict[str, Timing]]:
+    """Samples of a kernel that hides 4 ms, none of them disturbed, beside null calls of this cost."""
+    kernel = Timing(30.0, 4600.0, 0.0)
+    warm = [{KERNEL: kernel, NULL: Timing(1.0, 9000.0, 0.0)}] * WARM_UP
+    return [*warm, *({KERNEL: kernel, NULL: Timing(1.0, wall, 0.0, disturbed)} for wall, disturbed in null)]
+
+
+def test_null_calls_that_were_disturbed_make_no_room_for_hidden_time() -> None:
+    """As beside other work: most null calls took as long as the time that was hidden."""
+    found = together(rows([(12000.0, True)] * 5 + [(330.0, False)] * 3), 6)
+    assert found.calm
+    assert not corroborated([found])
+
+
+def test_where_hardly_anything_was_calm_hidden_time_shows_all_the_same() -> None:
+    found = together(rows([(12000.0, True)] * 5 + [(330.0, False)] * 2 + [(450.0, True)]), 6)
+    assert not found.calm
+    assert not corroborated([found])
+
+
+def test_a_kernel_that_was_disturbed_now_and_then_is_believed() -> None:
+    cost = (330.0, 7000.0, 6500.0, 340.0, 8000.0, 6000.0, 350.0, 7100.0)
+    pairs_of = [
+        {KERNEL: Timing(2000.0, 2000.0 + mine, 0.0, mine > 400), NULL: Timing(1.0, 1.0 + other, 0.0, other > 400)}
+        for mine, other in zip(reversed(cost), cost, strict=True)
+    ]
+    found = together([*pairs_of[:WARM_UP], *pairs_of], 20)
+    assert corroborated([replace(found, calm=False)])
 
 
 class Counters:

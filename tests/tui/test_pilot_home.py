@@ -152,7 +152,7 @@ def test_forking_from_a_point_of_a_recording(home: Path) -> None:
             await pilot.press("left_square_bracket", "left_square_bracket")
             await pilot.press("F")
             await until(pilot, lambda: isinstance(app.screen, Confirm))
-            assert "are left behind" in str(app.screen.query("Static").first().render())
+            assert "Left behind: 1 round" in str(app.screen.query("Static").first().render())
             await pilot.press("y")
             await until(pilot, lambda: any(faces.ended(one) for one in home.iterdir() if one.name != "old"))
             await app._leave()

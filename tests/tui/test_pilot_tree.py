@@ -104,10 +104,11 @@ def test_cancel_a_kernel_under_way(folder: Path) -> None:
         await until(pilot, lambda: "k2" in app.screen.bridge.state.kernels)  # type: ignore[attr-defined]
         await until(pilot, lambda: isinstance(app.screen, SessionScreen))
         _tree(app).reveal("k2")
+        await until(pilot, lambda: _tree(app).selected == "k2")
         await pilot.press("c")
         await until(pilot, lambda: any(isinstance(event, e.KernelCancelled) for event in by_engineer(folder)))
 
-    faces.steered(folder, act, doors=faces.FakeDoors(pause=0.4))
+    faces.steered(folder, act, doors=faces.FakeDoors(pause=1.5))
     assert store.state_of(folder).kernels["k2"].stage == "cancelled"
 
 

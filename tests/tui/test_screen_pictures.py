@@ -5,7 +5,6 @@ Pinned: clock, time zone, animations, folder names and versions (a picture made 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from importlib import metadata
@@ -44,6 +43,20 @@ def _pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture
+def snap_compare(snap_compare: Compare) -> Compare:
+    """The picture is taken when the screen has come to rest, however slow the machine."""
+
+    def compare(app: EspalierApp, *, terminal_size: tuple[int, int], run_before: Before) -> bool:
+        async def before(pilot: Pilot[None]) -> None:
+            await run_before(pilot)
+            await faces.still(pilot)
+
+        return snap_compare(app, terminal_size=terminal_size, run_before=before)
+
+    return compare
 
 
 def clock() -> float:
@@ -119,8 +132,6 @@ def test_replay(snap_compare: Compare, size: tuple[int, int], pane: str) -> None
     async def before(pilot: Pilot[None]) -> None:
         await settled(pilot, SessionScreen)
         await pilot.press(*PANES[pane])
-        await pilot.pause()
-        await asyncio.sleep(0.2)
 
     assert snap_compare(app_on("replay", Path("s")), terminal_size=size, run_before=before)
 

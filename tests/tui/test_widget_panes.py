@@ -229,10 +229,10 @@ def test_charts_of_an_empty_session_are_empty() -> None:
 def test_head_strip_and_notes_show_a_new_state() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         host.query_one(StageStrip).progress = {"build:k20:0": "half way [0]"}
-        host.query_one(SessionHeader).paused = True
+        host.query_one(SessionHeader).stopped = True
         await pilot.pause()
         assert "half way [0]" in shown(host.query_one(StageStrip))
-        assert "paused" in shown(host.query_one(SessionHeader))
+        assert "stopped" in shown(host.query_one(SessionHeader))
         notes = host.query_one(NoteList)
         assert "branch predictor" in shown(notes)
         notes.target = "k7"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from support import showcase
+from support.faces import still
 from support.hosts import LOG, STATE, Host
 from textual.app import App
 
@@ -27,7 +28,7 @@ PROGRESS = {"build:k20:0": "nvcc -cubin, 0.4 s", "verify:k19:0": "trial 3 of 5",
 
 
 def same(compare: Compare, app: App[None], size: tuple[int, int]) -> bool:
-    return compare(app, terminal_size=size)
+    return compare(app, terminal_size=size, run_before=still)
 
 
 def prepare_tree(host: Host) -> None:

@@ -150,7 +150,7 @@ def test_the_head_and_the_strip_fit_their_width(room: int) -> None:
         ({}, heading.Standing(), "◇ awaiting you"),
         ({}, heading.Standing(deadline=130.0, now=100.0), "policy in 30 s"),
         ({"mode": "autopilot"}, heading.Standing(), "autopilot"),
-        ({"mode": "autopilot"}, heading.Standing(paused=True), "paused"),
+        ({"mode": "autopilot"}, heading.Standing(stopped=True), "stopped"),
         ({"closed": "enough"}, heading.Standing(), "ended"),
         ({"broken": {"propose:6": "silent"}}, heading.Standing(), "stopped"),
         ({}, heading.Standing(note="following"), "following"),

@@ -1,4 +1,4 @@
-"""The gate: the ideas of a session, before compute is spent on them. Approve, reject, edit, write, park.
+"""The gate: the ideas of a session, before compute is spent on them. Approve, reject, edit, order, write, park.
 
 For half a second after ideas appear nothing is approved, so that a key meant for another screen approves nothing.
 """
@@ -97,7 +97,7 @@ class GateScreen(SteeringScreen):
             return Content.styled(" No idea awaits a decision. Esc: back to the tree.", "$text-muted")
         patience = self.bridge.deadline
         words = f" {waiting} idea{'s' if waiting > 1 else ''} to decide on"
-        rest = "  Enter approves · r rejects · e edits · A approves all"
+        rest = "  Enter approves · r rejects · e edits · < > order · m material · A approves all"
         if patience is not None:
             rest = f"  the policy decides in {max(0, round(patience - self.clock()))} s{rest}"
         return Content.assemble((words, "bold $text-warning"), (rest, "$text-muted"))
@@ -173,7 +173,58 @@ class GateScreen(SteeringScreen):
         asked = await self.app.push_screen_wait(IdeaForm.edit(self.bridge.state_now, idea))
         if asked is not None:
             text = asked.text
-            await self.submit(c.EditIdea(idea.id, text.title, text.rationale, text.category, asked.parent, asked.branch))
+            await self.submit(
+                c.EditIdea(
+                    idea.id, text.title, text.rationale, text.category, asked.parent, asked.branch, text.predicted, asked.writer
+                )
+            )
+
+    async def action_up(self) -> None:
+        """Take the idea up before the one above it."""
+        await self._reorder(-1)
+
+    async def action_down(self) -> None:
+        """Take the idea up after the one below it."""
+        await self._reorder(+1)
+
+    async def _reorder(self, step: int) -> None:
+        waiting = [idea.id for idea in queries.pending_ideas(self.bridge.state_now)]
+        if self.idea not in waiting:
+            self.notify("Only ideas that await a decision have an order.", markup=False)
+            return
+        here = waiting.index(self.idea)
+        there = here + step
+        if 0 <= there < len(waiting):
+            waiting[here], waiting[there] = waiting[there], waiting[here]
+            await self.submit(c.ReorderIdeas(tuple(waiting)))
+
+    @work
+    async def action_parent(self) -> None:
+        """Aim the idea at another kernel."""
+        idea = self._undecided()
+        if idea is not None:
+            parent = await self.choose_kernel(f"What does {idea.id} build on?", present=idea.parent or "")
+            if parent is not None and parent != idea.parent:
+                await self.submit(c.EditIdea(idea.id, parent=parent))
+
+    @work
+    async def action_writer(self) -> None:
+        """Which source of code writes this idea."""
+        idea = self._undecided()
+        if idea is not None:
+            words = "A source, as openai:NAME, gemini:NAME, paste or playbook; empty is the session's own."
+            writer = await self.app.push_screen_wait(AskLine(f"Who writes {idea.id}?", words, initial=idea.writer, empty=True))
+            if writer is not None and writer != idea.writer:
+                await self.submit(c.EditIdea(idea.id, writer=writer))
+
+    @work
+    async def action_material(self) -> None:
+        """Put a kernel beside the idea, or take it away."""
+        idea = self.bridge.state_now.ideas.get(self.idea)
+        if idea is not None:
+            kernel = await self.choose_kernel(f"Which kernel may help {idea.id}?", chosen=idea.materials)
+            if kernel is not None:
+                await self.toggle_material(idea.id, kernel)
 
     async def action_more(self) -> None:
         """One implementation more."""
@@ -237,6 +288,8 @@ def idea_card(state: SessionState, idea: Idea) -> Content:
         ("predicted", predicted),
         ("kernels", f"{idea.branch} wanted" + (f", there are {', '.join(idea.kernels)}" if idea.kernels else "")),
         ("by", names.author(idea.author.name) + (", edited" if idea.edited else "")),
+        *((("beside it", ", ".join(idea.materials)),) if idea.materials else ()),
+        *((("written by", idea.writer),) if idea.writer else ()),
         ("status", idea.status.value + (f": {idea.reason}" if idea.reason else "")),
         *((("note", idea.note),) if idea.note else ()),
         *(("note", note.text) for note in state.notes if note.target == idea.id),

@@ -198,7 +198,7 @@ class HomeScreen(Screen[None]):
         elif one.status == "unreadable":
             about.update(f"{one.name} cannot be read: {one.reason}")
         else:
-            state = one.reason if one.status == "closed" else f"{one.awaiting} ideas await you" if one.awaiting else "open"
+            state = one.reason if one.status == "closed" else _awaiting(one.awaiting) if one.awaiting else "open"
             kernels = f"{one.verified} of {one.kernels} kernels verified"
             about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {kernels} · {state}")
 
@@ -274,6 +274,10 @@ def _fitting(rows: list[dict[str, Text]], room: int) -> list[str]:
             break
         shown.add(name)
     return [name for name in _COLUMNS if name in shown]
+
+
+def _awaiting(ideas: int) -> str:
+    return f"{fmt.counted(ideas, 'idea')} await{'s' if ideas == 1 else ''} you"
 
 
 def ago(seconds: float) -> str:

@@ -18,6 +18,7 @@ from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import Idea, SessionState
 
 _MOST_BRANCHES = 64
+_EMPTY = IdeaText("", CATEGORIES[0], "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class AskedIdea:
     branch: int
     by_hand: bool = False
     """Whether its author writes the implementation as well, at once."""
+    writer: str = ""
+    """Which source writes its code; empty: as the session's settings say."""
 
 
 class IdeaForm(ModalScreen[AskedIdea | None]):
@@ -40,25 +43,30 @@ class IdeaForm(ModalScreen[AskedIdea | None]):
         Binding("ctrl+s", "done", "Done", priority=True),
     ]
 
-    def __init__(self, title: str, given: AskedIdea, state: SessionState, *, new: bool) -> None:
+    def __init__(
+        self, title: str, given: AskedIdea, state: SessionState, *, new: bool, materials: tuple[str, ...] = ()
+    ) -> None:
+        """``materials``: kernels that lie beside it, to be shown."""
         super().__init__()
+        self._materials = materials
         self._title = title
         self._given = given
         self._state = state
         self._new = new
 
     @classmethod
-    def new(cls, state: SessionState, parent: str) -> Self:
+    def new(cls, state: SessionState, parent: str, text: IdeaText = _EMPTY, materials: tuple[str, ...] = ()) -> Self:
         """For an idea of the engineer's own, on a kernel or on the best one."""
         best = queries.incumbent(state)
         aim = parent or (best.id if best else None)
         branch = state.opened.settings.branch if state.opened else 1
-        return cls("New idea", AskedIdea(IdeaText("", CATEGORIES[0], ""), aim, branch), state, new=True)
+        return cls("New idea", AskedIdea(text, aim, branch), state, new=True, materials=materials)
 
     @classmethod
     def edit(cls, state: SessionState, idea: Idea) -> Self:
         """For an idea that is not decided yet."""
-        return cls(f"Edit {idea.id}", AskedIdea(idea.text, idea.parent, idea.branch), state, new=False)
+        given = AskedIdea(idea.text, idea.parent, idea.branch, writer=idea.writer)
+        return cls(f"Edit {idea.id}", given, state, new=False, materials=idea.materials)
 
     def compose(self) -> ComposeResult:
         given = self._given
@@ -75,9 +83,15 @@ class IdeaForm(ModalScreen[AskedIdea | None]):
                 yield Input(given.parent or "", id="parent", compact=True, placeholder="k3; empty: none, a root")
                 yield Label("Kernels")
                 yield Input(str(given.branch), id="branch", type="integer", compact=True)
-                if self._new:
-                    yield Label("Predicted")
-                    yield Input("", id="predicted", compact=True, placeholder="speedup over the parent, e.g. 1.4")
+                yield Label("Predicted")
+                predicted = f"{given.text.predicted:g}" if given.text.predicted is not None else ""
+                yield Input(predicted, id="predicted", compact=True, placeholder="speedup over the parent, e.g. 1.4")
+                if not self._new:
+                    yield Label("Written by")
+                    yield Input(given.writer, id="writer", compact=True, placeholder="empty: as the session's settings say")
+                if self._materials:
+                    yield Label("Beside it")
+                    yield Static(", ".join(self._materials), markup=False)
             area = TextArea(given.text.rationale, id="rationale", soft_wrap=True, tab_behavior="focus")
             area.border_title = "What binds the parent, what changes, what should move and by how much"
             yield area
@@ -108,7 +122,8 @@ class IdeaForm(ModalScreen[AskedIdea | None]):
 
     def _answer(self, *, by_hand: bool) -> None:
         title, parent, branch = (self.query_one(f"#{name}", Input).value.strip() for name in ("title", "parent", "branch"))
-        predicted = self.query_one("#predicted", Input).value.strip().rstrip("×x") if self._new else ""
+        predicted = self.query_one("#predicted", Input).value.strip().rstrip("×x")
+        writer = "" if self._new else self.query_one("#writer", Input).value.strip()
         wrong = self._wrong(title, parent, branch, predicted)
         if wrong:
             self.query_one("#said", Static).update(wrong)
@@ -117,7 +132,7 @@ class IdeaForm(ModalScreen[AskedIdea | None]):
             title, str(self.query_one("#category", Select).value), self.query_one("#rationale", TextArea).text.strip(),
             float(predicted) if predicted else self._given.text.predicted, self._given.text.key,
         )  # fmt: skip
-        self.dismiss(AskedIdea(text, parent or None, int(branch), by_hand))
+        self.dismiss(AskedIdea(text, parent or None, int(branch), by_hand, writer))
 
     def _wrong(self, title: str, parent: str, branch: str, predicted: str) -> str:
         if not title:

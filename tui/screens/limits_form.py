@@ -1,9 +1,10 @@
-"""When a session stops by itself, to be changed."""
+"""When a session stops by itself, and where it pauses: numbers to be changed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -12,37 +13,40 @@ from textual.containers import Grid, Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
-from engine.domain.model import Limits
+from engine.domain.model import Limits, Pauses
 
-_FIELDS = (
-    ("rounds", "Rounds", "after the first port"),
-    ("seconds", "Seconds", "at work, over all runs"),
-    ("kernels", "Kernels", "in the tree"),
-    ("plateau", "Plateau", "rounds without a new best"),
-    ("light", "Light", "fraction of the speed of light that is enough"),
-    ("tokens", "Tokens", "of models"),
-    ("usd", "Dollars", "of model use"),
-)
-_WHOLE = frozenset({"rounds", "kernels", "plateau", "tokens"})
+Numbers = TypeVar("Numbers", Limits, Pauses)
 
 
-class LimitsForm(ModalScreen[Limits | None]):
-    """Answers with the limits that stand in it, or ``None``; an empty field is no limit."""
+class Field(NamedTuple):
+    """One number: the attribute it stands for, and what it is called."""
+
+    name: str
+    label: str
+    words: str
+    whole: bool = False
+
+
+class _NumbersForm(ModalScreen[Numbers | None], Generic[Numbers]):
+    """Answers with what stands in it, or ``None``; an empty field is no limit."""
 
     CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel"), Binding("ctrl+s", "done", "Done")]
+    FORM_TITLE: ClassVar[str]
+    WORDS: ClassVar[str]
+    FIELDS: ClassVar[tuple[Field, ...]]
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, given: Numbers) -> None:
         super().__init__()
-        self._limits = limits
+        self._given: Numbers = given
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="form") as box:
-            box.border_title = "Limits"
-            yield Label("The session ends when one of these is reached; empty is no limit.", classes="hint")
+            box.border_title = self.FORM_TITLE
+            yield Label(self.WORDS, classes="hint")
             with Grid():
-                for name, label, words in _FIELDS:
-                    value = getattr(self._limits, name)
+                for name, label, words, _ in self.FIELDS:
+                    value = getattr(self._given, name)
                     yield Label(label)
                     yield Input("" if value is None else f"{value:g}", id=name, placeholder=f"none · {words}", compact=True)
             yield Static("", id="said", markup=False)
@@ -54,20 +58,54 @@ class LimitsForm(ModalScreen[Limits | None]):
     @on(Input.Submitted)
     def action_done(self) -> None:
         """Answer with what stands in the form."""
+        found = self._read()
+        if found is not None:
+            self.dismiss(replace(self._given, **found))
+
+    def _read(self) -> Mapping[str, Any] | None:
+        """The numbers that stand there; ``None`` when one cannot be, which is said."""
         found: dict[str, Any] = {}
-        for name, label, _ in _FIELDS:
+        for name, label, _, whole in self.FIELDS:
             text = self.query_one(f"#{name}", Input).value.strip()
             try:
-                value = None if not text else int(text) if name in _WHOLE else float(text)
+                value = None if not text else int(text) if whole else float(text)
             except ValueError:
                 value = 0
             if value is not None and not value > 0:
                 self.query_one("#said", Static).update(f"{label}: {text} will not do; give a number above zero, or nothing.")
-                return
+                return None
             found[name] = value
-        self.dismiss(replace(self._limits, **found))
+        return found
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
         """Call it off."""
         self.dismiss(None)
+
+
+class LimitsForm(_NumbersForm[Limits]):
+    """When the session ends."""
+
+    FORM_TITLE = "Limits"
+    WORDS = "The session ends when one of these is reached; empty is no limit."
+    FIELDS = (
+        Field("rounds", "Rounds", "after the first port", whole=True),
+        Field("seconds", "Seconds", "at work, over all runs"),
+        Field("kernels", "Kernels", "in the tree", whole=True),
+        Field("plateau", "Plateau", "rounds without a new best", whole=True),
+        Field("light", "Light", "fraction of the speed of light that is enough"),
+        Field("tokens", "Tokens", "of models", whole=True),
+        Field("usd", "Dollars", "of model use"),
+    )
+
+
+class PausesForm(_NumbersForm[Pauses]):
+    """Where the session pauses and waits for a word."""
+
+    FORM_TITLE = "Pause at"
+    WORDS = "The session pauses where one of these holds and waits until you say go on (P); empty is nowhere."
+    FIELDS = (
+        Field("tokens", "Tokens", "when more than these are spent", whole=True),
+        Field("usd", "Dollars", "when more than these are spent"),
+        Field("round", "Round", "before this round opens", whole=True),
+    )

@@ -64,8 +64,9 @@ class NewSessionForm(ModalScreen[Bridge | None]):
                 yield Label("Who decides")
                 yield Select(_MODES, value="ask", allow_blank=False, id="mode", compact=True)
                 yield Label("Ideas from")
-                sources = [(name, name) for name in self._doors.sources()]
-                yield Select(sources, value=sources[0][1], allow_blank=False, id="source", compact=True)
+                sources = self._doors.sources()
+                hint = f"{', '.join(sources)}, openai:NAME, gemini:NAME, command:CMD"
+                yield Input(sources[0], id="source", compact=True, placeholder=hint, suggester=SuggestFromList(sources))
                 yield Label("Rounds")
                 yield Input("3", id="rounds", type="integer", compact=True)
                 yield Label("Ideas a round")
@@ -74,6 +75,8 @@ class NewSessionForm(ModalScreen[Bridge | None]):
                 yield Input("3", id="branch", type="integer", compact=True)
                 yield Label("Time limit")
                 yield Input("", id="time", placeholder="none · 90s, 15m, 2h", compact=True)
+                yield Label("Spend at most")
+                yield Input("", id="usd", placeholder="no cap · dollars for models, as 2.50", compact=True)
                 yield Label("Speedup over")
                 yield Select([(b, b) for b in _BASELINES], value="eager", allow_blank=False, id="baseline", compact=True)
                 yield Label("First kernel")
@@ -130,12 +133,12 @@ class NewSessionForm(ModalScreen[Bridge | None]):
         """Raises EspalierError for what cannot be."""
         problem = catalog.find(self._text("problem"))
         seed = self._text("seed")
-        limits = Limits(rounds=self._count("rounds", "Rounds", 10_000), seconds=self._seconds())
+        limits = Limits(rounds=self._count("rounds", "Rounds", 10_000), seconds=self._seconds(), usd=self._dollars())
         settings = replace(
             Settings(),
             ideas=self._count("ideas", "Ideas a round", 64),
             branch=self._count("branch", "Kernels an idea", 64),
-            source=self._chosen("source"),
+            source=self._text("source"),
             workload=catalog.workload_for(problem, self._chosen("workload")).name,
             baseline=self._chosen("baseline"),
             limits=limits,
@@ -154,6 +157,18 @@ class NewSessionForm(ModalScreen[Bridge | None]):
         if not text.isdecimal() or not 1 <= int(text) <= most:
             raise ProblemError(f"{label}: {text or 'nothing'} will not do; give a number from 1 to {most}")
         return int(text)
+
+    def _dollars(self) -> float | None:
+        text = self._text("usd").removeprefix("$")
+        if not text:
+            return None
+        try:
+            amount = float(text)
+        except ValueError:
+            amount = 0.0
+        if not 0 < amount < 1e9:
+            raise ProblemError(f"Spend at most: {text} is no sum in dollars; write 2.50, or nothing for no cap")
+        return amount
 
     def _seconds(self) -> float | None:
         text = self._text("time")

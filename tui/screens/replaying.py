@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,11 +11,14 @@ from textual import on, work
 from textual.message import Message
 
 from engine.domain import events as e
-from engine.report.text import counted
+from engine.domain.errors import EspalierError
 from tui.bridge import Capability, Landmark
-from tui.screens.prompts import Confirm
+from tui.screens.prompts import Choice, Choose, Confirm
 from tui.screens.steering import SteeringScreen
+from tui.viewmodel import forking
 from tui.widgets.transport_bar import TransportBar
+
+_MOST_POINTS = 40
 
 
 class TransportScreen(SteeringScreen):
@@ -61,20 +66,30 @@ class TransportScreen(SteeringScreen):
 
     @work
     async def action_fork(self) -> None:
-        """Go on from what is on the screen."""
-        transport = self.bridge.transport
-        if transport is None:
+        """Go on in a session of its own: from what is on the screen, or from a point of a session that is not sought."""
+        bridge, transport = self.bridge, self.bridge.transport
+        if transport is not None:
+            transport.pause()
+        try:
+            entries = await asyncio.to_thread(bridge.history)
+        except EspalierError as error:
+            self.notify(str(error), severity="error", markup=False)
             return
-        transport.pause()
-        position = transport.position
-        behind = transport.entries[position:]
-        rounds = sum(isinstance(entry.event, e.RoundOpened) for entry in behind)
-        kernels = sum(isinstance(entry.event, e.KernelDrafted) for entry in behind)
-        left = f"{counted(rounds, 'round')} and {counted(kernels, 'kernel')} after this point are left behind"
-        words = f"A new session begins with the first {position} events of {self.bridge.name}. "
-        words += f"{left if behind else 'Nothing is left behind'}; the recording stays as it is."
+        position = transport.position if transport is not None else await self._choose_point(entries)
+        if position is None:
+            return
+        words = f"A new session begins with the first {position} events of {bridge.name}, which stays as it is.\n\n"
+        words += forking.left_behind(entries, position).words
         if await self.app.push_screen_wait(Confirm("Fork from here?", words, "Fork")):
-            self.post_message(self.Forked(self.bridge.folder, position))
+            self.post_message(self.Forked(bridge.folder, position))
+
+    async def _choose_point(self, entries: Sequence[e.Entry]) -> int | None:
+        choices = []
+        for point in forking.points(entries)[:_MOST_POINTS]:
+            left = forking.left_behind(entries, point.position).counted
+            choices.append(Choice(str(point.position), point.words, f"leaves {left} behind" if left else ""))
+        chosen = await self.app.push_screen_wait(Choose("Go on from where?", choices))
+        return int(chosen) if chosen is not None else None
 
     def action_forward(self) -> None:
         """One event on."""

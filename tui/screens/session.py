@@ -15,18 +15,21 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import ContentSwitcher, Footer, Static
 
-from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.errors import JournalError
 from engine.domain.model import Author
-from engine.domain.state import Idea, Kernel, SessionState
+from engine.domain.state import Idea, SessionState
 from tui import actions
 from tui.bridge import Bridge, Capability
 from tui.screens.compare import CompareScreen
 from tui.screens.gate import GateScreen
+from tui.screens.kernel_acts import KernelActs
 from tui.screens.prompts import AskLine
-from tui.screens.replaying import TransportScreen
+from tui.viewmodel import kernels as names
+from tui.viewmodel.fmt import counted
+from tui.viewmodel.stages import by_hand
 from tui.viewmodel.tree_rows import Sort
+from tui.widgets.budget_view import BudgetView
 from tui.widgets.charts import Charts
 from tui.widgets.detail_tabs import DetailTabs, Tab
 from tui.widgets.kernel_tree import KernelTree
@@ -36,13 +39,13 @@ from tui.widgets.session_header import SessionHeader
 from tui.widgets.stage_strip import StageStrip
 from tui.widgets.transport_bar import TransportBar
 
-_PANES = ("kernel", "charts", "story", "notes")
+_PANES = ("kernel", "charts", "story", "notes", "budget")
 _ORDERS = {Sort.BORN: "As it grew.", Sort.BRANCH: "Best branch first.", Sort.RANK: "By speed alone."}
 _ENGINEER = Author("engineer")
 
 
-class SessionScreen(TransportScreen):
-    """Tree at the left, a pane at the right (below on a narrow screen): the kernel, charts, story or notes."""
+class SessionScreen(KernelActs):
+    """Tree at the left, a pane at the right (below on a narrow screen): the kernel, charts, story, notes or budget."""
 
     PLACE: ClassVar[actions.Place] = actions.Place.SESSION
     CSS_PATH = "session.tcss"
@@ -68,18 +71,25 @@ class SessionScreen(TransportScreen):
     def kernel(self) -> str:
         return self.query_one(KernelTree).selected
 
+    @property
+    def marked(self) -> str:
+        return self.query_one(KernelTree).marked
+
     def compose(self) -> ComposeResult:
         yield SessionHeader()
-        yield Static("", id="banner")
+        banner = Static("", id="banner")
+        banner.display = False  # until there is something to say
+        yield banner
         with Container(id="body"):
             with Vertical(id="left"):
                 yield KernelTree()
                 yield Charts(id="overview")
             with ContentSwitcher(initial="kernel", id="pane"):
-                yield DetailTabs(self.bridge.read_blob, id="kernel")
+                yield DetailTabs(self.bridge.read_blob, self.bridge.mixes.of, id="kernel")
                 yield Charts(id="charts")
                 yield LogView(id="story")
                 yield NoteList(id="notes")
+                yield BudgetView(id="budget")
         yield StageStrip()
         bar = TransportBar()
         bar.display = self.bridge.can(Capability.SEEK)
@@ -88,6 +98,7 @@ class SessionScreen(TransportScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
+        self.bridge.mixes.told = self.query_one(DetailTabs).mixes_came
         self.query_one(KernelTree).focus()
 
     def watch_state(self, state: SessionState | None) -> None:
@@ -103,6 +114,7 @@ class SessionScreen(TransportScreen):
         for charts in self.query(Charts):
             charts.state = state
         self.query_one(NoteList).state = state
+        self.query_one(BudgetView).state = state
         if follow:
             best = queries.incumbent(state)
             tree.reveal(best.id if best else next(iter(state.kernels)))
@@ -111,7 +123,8 @@ class SessionScreen(TransportScreen):
     def look(self) -> None:
         header = self.query_one(SessionHeader)
         header.note = self._note
-        header.paused = bool(self.bridge.stopped)
+        header.stopped = bool(self.bridge.stopped)
+        header.telemetry = self.bridge.load
         header.deadline, header.now = self.bridge.deadline, self.clock()
         words = dict(self.bridge.words)
         self.query_one(StageStrip).progress = words
@@ -126,7 +139,7 @@ class SessionScreen(TransportScreen):
             return
         log, entries = self.query_one(LogView), self.bridge.entries
         if entries is not self._drawn or len(entries) < self._drawn_count:
-            log.show(tuple(entries))
+            log.show(tuple(entries), self.bridge.before)
         elif len(entries) > self._drawn_count:
             log.push(tuple(entries[self._drawn_count :]))
         self._drawn, self._drawn_count = entries, len(entries)  # type: ignore[assignment]  # compared by identity alone
@@ -145,6 +158,15 @@ class SessionScreen(TransportScreen):
         if state.closed is not None:
             words = f" Ended: {state.closed}.  L: more rounds  ·  i: an idea  ·  s: a kernel takes it up again"
             return Content.styled(words, "$text-muted")
+        if prompts := by_hand(state):
+            words = f" {counted(len(prompts), 'prompt')} to answer by hand  ·  Q shows {'it' if len(prompts) == 1 else 'them'}"
+            return Content.styled(words, "bold $text-warning")
+        if doubted := names.quarantined(state):
+            which = ", ".join(kernel.id for kernel in doubted[:4])
+            words = f" {which} in quarantine: not believed  ·  4 shows why · a believes · d discards"
+            return Content.styled(words, "bold $text-warning")
+        if state.paused is not None:
+            return Content.styled(f" Paused: {state.paused}  ·  P goes on", "bold $text-warning")
         if waiting:
             words = f" {len(waiting)} idea{'s' if len(waiting) > 1 else ''} to decide on  ·  g opens the gate"
             return Content.styled(words, "bold $text-warning")
@@ -161,11 +183,14 @@ class SessionScreen(TransportScreen):
             self.action_gate()
 
     @on(KernelTree.Selected)
-    def _selected(self, event: KernelTree.Selected) -> None:
-        self.query_one(DetailTabs).kernel = event.kernel
+    def _selected(self) -> None:
+        self.call_after_refresh(self._show_kernel)  # the cursor moves first, whatever the pages take
+
+    def _show_kernel(self) -> None:
+        kernel = self.kernel
+        self.query_one(DetailTabs).kernel = kernel
         for charts in self.query(Charts):
-            charts.selected = event.kernel
-        self.refresh_bindings()
+            charts.selected = kernel
 
     @on(KernelTree.Opened)
     def _opened(self) -> None:
@@ -176,56 +201,9 @@ class SessionScreen(TransportScreen):
     def _marked(self, event: KernelTree.Marked) -> None:
         self.query_one(DetailTabs).other = event.kernel
 
-    def _selected_kernel(self) -> Kernel | None:
-        found = self.bridge.state.kernels.get(self.kernel)
-        if found is None:
-            self.notify("There is no kernel yet.", markup=False)
-        return found
-
     def action_gate(self) -> None:
         """Look at the ideas."""
         self.app.push_screen(GateScreen(self.bridge, self.clock))
-
-    async def action_pin(self) -> None:
-        """Keep the kernel among the parents of the next rounds, or let it go."""
-        if kernel := self._selected_kernel():
-            pinned = kernel.id in self.bridge.state_now.pinned
-            await self.submit(c.UnpinKernel(kernel.id) if pinned else c.PinKernel(kernel.id))
-
-    @work
-    async def action_prune(self) -> None:
-        """Close the branch, or take a pruned one up again."""
-        kernel = self._selected_kernel()
-        if kernel is None:
-            return
-        if kernel.id in self.bridge.state_now.pruned:
-            await self.submit(c.ReopenBranch(kernel.id), f"{kernel.id} is open again.")
-            return
-        below = len(queries.descendants(self.bridge.state_now, kernel.id)) - 1
-        words = f"{below} kernels below it are closed with it. " if below else ""
-        reason = await self.app.push_screen_wait(
-            AskLine(f"Prune {kernel.id}", f"{words}Why? Empty is no reason. The same key takes it up again.", empty=True)
-        )
-        if reason is not None:
-            await self.submit(c.PruneBranch(kernel.id, reason))
-
-    async def action_cancel(self) -> None:
-        """Stop a kernel that has not settled."""
-        if kernel := self._selected_kernel():
-            await self.submit(c.CancelKernel(kernel.id), f"{kernel.id} is stopped.")
-
-    async def action_again(self) -> None:
-        """Verify and measure a settled kernel afresh."""
-        if kernel := self._selected_kernel():
-            await self.submit(c.MeasureAgain(kernel.id), f"{kernel.id} is verified and measured again.")
-
-    @work
-    async def action_note(self) -> None:
-        """Put words on the kernel, or on the session while there is none."""
-        target = self.kernel
-        text = await self.app.push_screen_wait(AskLine(f"Note on {target or 'the session'}", "Kept in the journal."))
-        if text:
-            await self.submit(c.AddNote(target, text))
 
     def action_mark(self) -> None:
         """Mark the kernel, or unmark it."""
@@ -291,11 +269,17 @@ class SessionScreen(TransportScreen):
         if text is not None:
             tree.pattern = text
 
+    def action_budget(self) -> None:
+        """What models were asked and what it cost."""
+        self._show_pane("budget")
+
     def action_pane(self) -> None:
         """The next pane."""
-        switcher = self.query_one(ContentSwitcher)
-        place = _PANES.index(switcher.current or _PANES[0])
-        switcher.current = _PANES[(place + 1) % len(_PANES)]
+        place = _PANES.index(self.query_one(ContentSwitcher).current or _PANES[0])
+        self._show_pane(_PANES[(place + 1) % len(_PANES)])
+
+    def _show_pane(self, pane: str) -> None:
+        self.query_one(ContentSwitcher).current = pane
         self._draw_story()
 
     def action_zoom(self) -> None:

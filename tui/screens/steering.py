@@ -6,7 +6,7 @@ Knows the bridge and the small questions; what is drawn is for the screens thems
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import ClassVar
 
 from textual import work
@@ -23,11 +23,15 @@ from tui import actions
 from tui.bridge import Bridge, Capability
 from tui.screens.code_form import CodeForm
 from tui.screens.idea_form import IdeaForm
-from tui.screens.limits_form import LimitsForm
+from tui.screens.limits_form import LimitsForm, PausesForm
+from tui.screens.prompt_form import PromptForm
 from tui.screens.prompts import AskLine, Choice, Choose, Confirm
 from tui.screens.seed_form import SeedForm
+from tui.viewmodel import kernels
+from tui.viewmodel.stages import by_hand
 
 FRAMES_A_SECOND = 10
+_MOST_CHOICES = 400
 MODES = (
     Choice("ask", "ask", "nothing is computed before you decide"),
     Choice("ask:30", "ask, 30 s", "after half a minute without you the policy decides"),
@@ -117,14 +121,22 @@ class SteeringScreen(BridgeScreen):
             return
         command = c.WriteIdea(asked.text, asked.parent, asked.branch, select=asked.by_hand)
         if await self.submit(command, "Your idea waits with the others." if not asked.by_hand else "") and asked.by_hand:
-            await self._implement(tuple(self.bridge.state_now.ideas)[-1])
+            await self.implement(tuple(self.bridge.state_now.ideas)[-1])
 
     @work
     async def write_implementation(self, idea: str) -> None:
         """Write or paste an implementation of an idea."""
-        await self._implement(idea)
+        await self.implement(idea)
 
-    async def _implement(self, idea: str) -> None:
+    async def toggle_material(self, idea: str, kernel: str) -> None:
+        """Put a kernel beside an idea for whoever writes its code, or take it away."""
+        if kernel in self.bridge.state_now.ideas[idea].materials:
+            await self.submit(c.RemoveMaterial(idea, kernel), f"{kernel} no longer lies beside {idea}.")
+        else:
+            await self.submit(c.AttachMaterial(idea, kernel), f"{kernel} lies beside {idea}.")
+
+    async def implement(self, idea: str) -> None:
+        """Ask for an implementation, starting from the parent's source."""
         state = self.bridge.state_now
         known = state.ideas[idea]
         parent = state.kernels.get(known.parent or "")
@@ -169,6 +181,49 @@ class SteeringScreen(BridgeScreen):
         limits = await self.app.push_screen_wait(LimitsForm(self.bridge.state.limits))
         if limits is not None:
             await self.submit(c.SetLimits(limits))
+
+    @work
+    async def action_pauses(self) -> None:
+        """Change where the session pauses by itself."""
+        pauses = await self.app.push_screen_wait(PausesForm(self.bridge.state.pauses))
+        if pauses is not None:
+            await self.submit(c.SetPauses(pauses))
+
+    @work
+    async def action_pause(self) -> None:
+        """Pause, with a reason for the journal; or go on."""
+        if self.bridge.state_now.paused is not None:
+            await self.submit(c.Continue(), "It goes on.")
+            return
+        words = "What is under way goes on; no further ideas and code are asked for. Why? Empty is no reason."
+        reason = await self.app.push_screen_wait(AskLine("Pause the session", words, empty=True))
+        if reason is not None:
+            await self.submit(c.Pause(reason))
+
+    @work
+    async def action_answer(self) -> None:
+        """Answer a prompt that was given out by hand."""
+        if not by_hand(self.bridge.state_now):
+            self.notify("No prompt waits to be answered by hand.", markup=False)
+            return
+        answered = await self.app.push_screen_wait(PromptForm(self.bridge))
+        if answered is not None:
+            await self.attempt(self.bridge.answer(*answered), f"{answered[0].id} is answered.")
+
+    async def choose_kernel(self, title: str, *, present: str = "", chosen: Collection[str] = ()) -> str | None:
+        """Ask for a kernel, the best first; ``chosen`` ones carry a tick."""
+        state = self.bridge.state_now
+        best = [kernel.id for kernel in queries.ranked(state)]
+        names = list(dict.fromkeys((*chosen, *best, *state.kernels)))[:_MOST_CHOICES]
+        if not names:
+            self.notify("There is no kernel yet.", markup=False)
+            return None
+        choices = []
+        for name in names:
+            figure = "".join(cell.text for cell in kernels.described(state, name))
+            label = f"{'✓ ' if name in chosen else '  '}{figure}"
+            choices.append(Choice(name, label, kernels.title(state, state.kernels[name])))
+        return await self.app.push_screen_wait(Choose(title, choices, present))
 
     @work
     async def action_instruct(self) -> None:

@@ -51,6 +51,7 @@ class Ink(StrEnum):
     REPAIR = "repair"
     WAITING = "waiting"
     MEASURED = "measured"
+    QUARANTINED = "quarantined"
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -186,6 +187,13 @@ def cut(text: str, room: int) -> str:
             break
         kept += 1
     return f"{text[:kept].rstrip()}…"
+
+
+def tail(text: str, room: int) -> str:
+    """The end of the text in at most ``room`` cells, with an ellipsis where something was cut off before it."""
+    if width(text) <= room:
+        return text
+    return f"…{cut(text[::-1], room)[:-1][::-1].lstrip()}" if room > 1 else ""
 
 
 def pad(text: str, room: int, *, right: bool = False) -> str:

@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from engine.domain import queries
 from engine.domain.model import Resources
 from engine.domain.preparation import Preparation
-from engine.domain.state import Idea, Kernel, SessionState
+from engine.domain.state import Idea, Kernel, SessionState, Stage
 from tui.viewmodel import fmt, kernels
-from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, flat, line, pad, pad_cells, width, wrapped
+from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, flat, folded, line, pad, pad_cells, width, wrapped
 
 Cells = tuple[Cell, ...]
 INDENT = "  "
+_ANY = 10_000
+_TOTAL = "total"
+"""The count of all instructions among those of the families."""
 
 
 def section(title: str, room: int) -> Line:
@@ -29,10 +32,11 @@ def nothing(words: str) -> tuple[Line, ...]:
     return (BLANK, line(Cell(f"  {words}", Ink.FAINT)))
 
 
-def table(rows: Sequence[tuple[str, Sequence[Cell]]]) -> list[Line]:
-    """Name and value a line, indented, the values aligned."""
+def table(rows: Sequence[tuple[str, Sequence[Cell]]], room: int = _ANY) -> list[Line]:
+    """Name and value a line, indented, the values aligned; a value that is too long goes on below itself."""
     widest = max((len(name) for name, _ in rows), default=0)
-    return [line(Cell(f"{INDENT}{pad(name, widest)}  ", Ink.LABEL), *cells) for name, cells in rows]
+    lines = (line(Cell(f"{INDENT}{pad(name, widest)}  ", Ink.LABEL), *cells) for name, cells in rows)
+    return [part for one in lines for part in folded(one, room, widest + 4)]
 
 
 def heading(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
@@ -101,7 +105,7 @@ def _idea(state: SessionState, kernel: Kernel, behind: Idea, room: int) -> list[
     ]
     if (came := came_true(state, kernel)) is not None:
         rows.append(("came out", came))
-    return [*head, *([BLANK] if head else []), *_paragraph(behind.text.rationale, room), BLANK, *table(rows)]
+    return [*head, *([BLANK] if head else []), *_paragraph(behind.text.rationale, room), BLANK, *table(rows, room)]
 
 
 def came_true(state: SessionState, kernel: Kernel) -> Cells | None:
@@ -140,12 +144,12 @@ def _lineage(state: SessionState, kernel: Kernel, room: int) -> list[Line]:
 
 def verification(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
     """How right the kernel was, against what was allowed; or why it failed."""
-    lines: list[Line] = [BLANK]
+    lines: list[Line] = [*_doubt(kernel, room), BLANK]
     if kernel.failure is not None:
         lines += [*_paragraph(kernel.failure.reason, room), BLANK]
     found = kernel.verification
     if found is None:
-        return tuple(lines) if kernel.failure else nothing("not verified yet")
+        return tuple(lines) if kernel.failure or kernel.evidence else nothing("not verified yet")
     bit_for_bit = found.jitter == 0
     rows: list[tuple[str, Sequence[Cell]]] = [
         ("class", (Cell(found.precision_class.value, Ink.STRONG), Cell(f", gate {found.policy}", Ink.FAINT))),
@@ -156,10 +160,48 @@ def verification(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, 
         ("largest error", (Cell(fmt.error(found.max_abs)), Cell(" absolute", Ink.FAINT))),
         ("repeatable", (Cell("bit for bit") if bit_for_bit else Cell(f"to {fmt.error(found.jitter)} of its scale", Ink.WARN),)),
     ]
-    lines += table(rows)
+    lines += table(rows, room)
+    lines += _sanitized(kernel, room)
     if (prepared := state.preparation) is not None:
         lines += [BLANK, section("the gate of this session", room), *_gate(prepared)]
     return tuple(lines)
+
+
+def _doubt(kernel: Kernel, room: int) -> list[Line]:
+    """What put the kernel into quarantine, and how the engineer judged."""
+    if not kernel.evidence:
+        return []
+    waits = kernel.stage is Stage.QUARANTINED
+    lines = [BLANK, section("in quarantine: not believed" if waits else "was in quarantine", room)]
+    for one in kernel.evidence:
+        parts = wrapped(one, min(room - 6, 96))
+        lines += [line(Cell("  ◬ " if n == 0 else "    ", Ink.QUARANTINED), part) for n, part in enumerate(parts)]
+    if kernel.accepted:
+        parts = wrapped(f"believed by hand: {kernel.accepted}", min(room - 6, 96))
+        lines += [line(Cell("  ✓ " if n == 0 else "    ", Ink.GOOD), part) for n, part in enumerate(parts)]
+    elif waits:
+        words = "It leads nothing and is no parent until you believe (a) or discard (d) it."
+        lines += [line(Cell(f"  {part}", Ink.FAINT)) for part in wrapped(words, room - 4)]
+    return lines
+
+
+def _sanitized(kernel: Kernel, room: int) -> list[Line]:
+    """What the sanitizers said of it, where they ran on this source or an earlier attempt."""
+    found = kernel.sanitizing
+    if found is None:
+        return []
+    lines = [BLANK, section("sanitizers", room)]
+    earlier = f", on attempt {found.attempt + 1} of {kernel.attempt + 1}" if found.attempt != kernel.attempt else ""
+    if not found.tools:
+        verdict = Cell("did not run", Ink.WARN)
+    elif found.findings:
+        verdict = Cell(f"✗ {fmt.counted(len(found.findings), 'finding')}", Ink.BAD)
+    else:
+        verdict = Cell("✓ nothing found", Ink.GOOD)
+    lines += [line("  ", verdict, Cell(f"  {flat(', '.join(found.tools))}{earlier}", Ink.FAINT))]
+    lines += [line(Cell(f"  {part}", Ink.BAD)) for one in found.findings for part in wrapped(one, min(room - 4, 96))]
+    lines += [line(Cell(f"  {part}", Ink.FAINT)) for part in wrapped(found.note, min(room - 4, 96))]
+    return lines
 
 
 def _gate(prepared: Preparation) -> list[Line]:
@@ -232,10 +274,22 @@ def warps_by_registers(registers: int) -> int:
 
 
 def _mix(mix: Mapping[str, int], before: Mapping[str, int] | None, room: int) -> list[Line]:
-    most = max(mix.values(), default=1) or 1
+    families = {family: count for family, count in mix.items() if family != _TOTAL}
+    most = max(families.values(), default=1) or 1
+    gone = {family: 0 for family in before or () if family not in mix}
     rows: list[tuple[str, Sequence[Cell]]] = []
-    for family, count in sorted(mix.items(), key=lambda item: -item[1]):
+    if _TOTAL in mix:
+        moved = [Cell("  "), _shift(before.get(_TOTAL, 0), mix[_TOTAL])] if before is not None else []
+        rows.append(("all", [Cell(pad("", max(6, min(24, room - 44)))), Cell(f" {mix[_TOTAL]:>6}", Ink.STRONG), *moved]))
+    for family, count in sorted({**families, **gone}.items(), key=lambda item: -item[1]):
         shape = fmt.meter(count / most, max(6, min(24, room - 44)))
-        moved = [Cell("  "), fmt.change(before.get(family, 0), count)] if before is not None else []
+        moved = [Cell("  "), _shift(before.get(family, 0), count)] if before is not None else []
         rows.append((family, [*shape, Cell(f" {count:>6}"), *moved]))
     return table(rows)
+
+
+def _shift(before: int, after: int) -> Cell:
+    """How a count of instructions moved: neither way is better by itself."""
+    return (
+        Cell(f"{'▼' if after < before else '▲'} {abs(after - before)}", Ink.ACCENT) if after != before else Cell("=", Ink.FAINT)
+    )

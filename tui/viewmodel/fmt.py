@@ -195,6 +195,18 @@ def error(value: float) -> str:
     return "0" if value == 0 else f"{value:.1e}"
 
 
+def tokens(count: int) -> str:
+    """``840``, ``12.3k``, ``1.24M``: a count of tokens in at most five characters."""
+    if count < 1000:
+        return str(count)
+    return f"{digits(count / 1000)}k" if count < 999_500 else f"{digits(count / 1e6)}M"
+
+
+def dollars(amount: float) -> str:
+    """``$0.42``; below a cent three decimals, so that a little is not nothing."""
+    return f"${amount:.2f}" if amount >= 0.095 or amount == 0 else f"${amount:.3f}"
+
+
 def change(before: float, after: float, *, fewer_is_better: bool = True, unit: str = "") -> Cell:
     """How a count moved: ``▼ 12`` good or bad by whether fewer is better, ``=`` when it did not."""
     if after == before:

@@ -18,7 +18,8 @@ class Standing:
     """What the state does not know: how it is watched, and the time."""
 
     note: str = ""
-    paused: bool = False
+    stopped: bool = False
+    """The engine could not do something and waits to be told to try again."""
     deadline: float | None = None
     now: float = 0.0
     telemetry: str = ""
@@ -83,8 +84,10 @@ def mode(state: SessionState, standing: Standing) -> tuple[Cell, ...]:
         return (*cells, Cell(" ■ ended ", Ink.FAINT, Ground.CHIP))
     if state.broken:
         return (*cells, Cell(" ✗ stopped ", Ink.BAD, Ground.CHIP))
-    if standing.paused:
-        return (*cells, Cell(" ‖ paused ", Ink.WARN, Ground.CHIP))
+    if standing.stopped:
+        return (*cells, Cell(" ✗ stopped ", Ink.BAD, Ground.CHIP))
+    if state.paused is not None:
+        return (*cells, Cell(f" ‖ paused: {cut(flat(state.paused), 32)} ", Ink.WARN, Ground.CHIP))
     waiting = len(queries.pending_ideas(state))
     if waiting and state.mode != "autopilot":
         left = f", policy in {fmt.elapsed(max(0.0, standing.deadline - standing.now))}" if standing.deadline is not None else ""
@@ -125,9 +128,27 @@ def _budget(state: SessionState) -> list[Piece]:
         pieces.append(_used("time", used, limits.seconds, fmt.elapsed(used), fmt.elapsed(limits.seconds), 2))
     else:
         pieces.append(Piece((Cell(f"{fmt.elapsed(state.active_seconds)} at work", Ink.FAINT),), 4))
+    pieces += _spent(state)
     if limits.plateau is not None and (stalled := _stalled(state)):
         words = f"{fmt.counted(stalled, 'round')} of {limits.plateau} without a new leader"
         pieces.append(Piece((Cell(words, Ink.WARN if stalled >= limits.plateau - 1 else Ink.FAINT),), 5))
+    return pieces
+
+
+def _spent(state: SessionState) -> list[Piece]:
+    """Tokens and dollars, where models were asked or a cap is set."""
+    limits, used = state.limits, queries.spent(state).total
+    dollars, unpriced = queries.spent_usd(state)
+    pieces = []
+    if limits.tokens is not None:
+        pieces.append(_used("tokens", used, limits.tokens, fmt.tokens(used), fmt.tokens(limits.tokens), 2))
+    elif used:
+        pieces.append(Piece((Cell(f"{fmt.tokens(used)} tokens", Ink.FAINT),), 3))
+    more = "+?" if unpriced else ""
+    if limits.usd is not None:
+        pieces.append(_used("cost", dollars, limits.usd, f"{fmt.dollars(dollars)}{more}", fmt.dollars(limits.usd), 2))
+    elif dollars:
+        pieces.append(Piece((Cell(f"{fmt.dollars(dollars)}{more}", Ink.FAINT),), 3))
     return pieces
 
 

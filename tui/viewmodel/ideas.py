@@ -43,7 +43,7 @@ def shown(state: SessionState, wanted: int | None, order: Sequence[str] = ()) ->
     found = [i for i in state.ideas.values() if i.round == number or (wanted is None and _open(i))]
     places = {name: place for place, name in enumerate(order)}
     ranks = {IdeaStatus.PROPOSED: 0, IdeaStatus.SELECTED: 1, IdeaStatus.PARKED: 2, IdeaStatus.REJECTED: 3}
-    found.sort(key=lambda i: (places.get(i.id, len(places)), ranks[i.status], -i.round))
+    found.sort(key=lambda i: (places.get(i.id, len(places)), ranks[i.status], i.rank, -i.round))
     return tuple(found)
 
 
@@ -79,6 +79,8 @@ def _facts(state: SessionState, idea: Idea, room: int) -> Line:
         if idea.author.name
         else (),
         (Cell("edited", Ink.WARN),) if idea.edited else (),
+        (Cell("beside it ", Ink.LABEL), Cell(", ".join(idea.materials), Ink.STRONG)) if idea.materials else (),
+        (Cell("written by ", Ink.LABEL), Cell(kernels.author(idea.writer), Ink.ACCENT)) if idea.writer else (),
         (Cell(flat(idea.text.category), Ink.LABEL),) if idea.text.category else (),
     ]
     return line(*cut_cells((Cell("    "), *joined(parts, Cell(" · ", Ink.RULE))), room))

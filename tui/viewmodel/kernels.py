@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from engine.domain import queries
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.report.tree import failure_words
-from tui.viewmodel import fmt
+from tui.viewmodel import fmt, whole
 from tui.viewmodel.cells import Cell, Ink, flat
 
 INCUMBENT = "★"
@@ -44,6 +43,8 @@ _WAITING: Mapping[Stage, Outcome] = {
     Stage.MEASURE: Outcome("○", "to measure", Ink.WAITING),
     Stage.REPAIR: Outcome("○", "to repair", Ink.WAITING),
 }
+QUARANTINED = Outcome("◬", "quarantined", Ink.QUARANTINED)
+_SANITIZING = Outcome("◉", "sanitizing", Ink.VERIFY)
 _CANCELLED = Outcome("■", "cancelled", Ink.CANCELLED)
 _MEASURED = Outcome("●", "measured", Ink.MEASURED)
 _SCREENED = Outcome("◍", "screened", Ink.MEASURED)
@@ -52,15 +53,19 @@ _ELSEWHERE = Outcome("◌", "elsewhere", Ink.CANCELLED)
 OUTCOME_WIDTH = 2 + max(len("build failed"), len("to measure"))
 
 
-@lru_cache(maxsize=4)
 def incumbent(state: SessionState) -> Kernel | None:
     """``queries.incumbent``, counted once a state however many widgets ask."""
-    return queries.incumbent(state)
+    return whole.of(state).incumbent
 
 
 def work_key(kernel: Kernel) -> str:
     """The key under which the engine works at the kernel's present stage."""
     return f"{kernel.stage.value}:{kernel.id}:{kernel.attempt}"
+
+
+def quarantined(state: SessionState) -> tuple[Kernel, ...]:
+    """Kernels that the engineer is to believe or to discard."""
+    return tuple(state.kernels[name] for name in whole.of(state).quarantined)
 
 
 def under_way(state: SessionState, kernel: Kernel) -> bool:
@@ -75,6 +80,10 @@ def outcome(state: SessionState, kernel: Kernel) -> Outcome:
         return Outcome("✗", word, Ink.FAILED)
     if kernel.stage is Stage.CANCELLED:
         return _CANCELLED
+    if kernel.stage is Stage.QUARANTINED:
+        return QUARANTINED
+    if f"sanitize:{kernel.id}:{kernel.attempt}" in state.started:
+        return _SANITIZING
     if kernel.stage is Stage.MEASURED:
         if kernel.epoch != state.epoch:
             return _ELSEWHERE

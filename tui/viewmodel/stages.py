@@ -6,11 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import queries
-from engine.domain.state import IdeaStatus, Kernel, SessionState
-from tui.viewmodel import fmt, kernels
-from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, flat, joined, line, width
+from engine.domain.state import Call, CallStatus, IdeaStatus, SessionState, Stage
+from tui.viewmodel import fmt, whole
+from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, flat, joined, line, tail, width
 
-_VERBS = {"build": "building", "verify": "verifying", "measure": "measuring", "repair": "repairing"}
+_VERBS = {
+    "build": "building", "verify": "verifying", "measure": "measuring", "repair": "repairing", "sanitize": "sanitizing",
+    "propose": "asking for ideas", "implement": "asking for code", "prepare": "preparing",
+}  # fmt: skip
+_THOUGHT = frozenset({"propose", "implement", "repair"})
+
+_LEAST_WORDS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,36 +32,31 @@ class Counts:
     repairing: int
     queued: int
     measured: int
+    quarantined: int
     failed: int
     cancelled: int
 
 
 def counts(state: SessionState) -> Counts:
-    """One pass over the kernels and the ideas."""
-    by_stage: dict[str, int] = {}
-    for kernel in state.kernels.values():
-        name = _place(state, kernel)
-        by_stage[name] = by_stage.get(name, 0) + 1
+    """One pass over the ideas; the kernels are counted already."""
+    found = whole.of(state)
+    waiting = sum(found.stages.get(stage, 0) - found.under_way.get(stage, 0) for stage in Stage if not stage.settled)
+    by_stage = {stage.value: (found.stages if stage.settled else found.under_way).get(stage, 0) for stage in Stage}
     statuses = [idea.status for idea in state.ideas.values()]
     return Counts(
         undecided=statuses.count(IdeaStatus.PROPOSED),
         parked=statuses.count(IdeaStatus.PARKED),
         writing=sum(1 for key in state.started if key.startswith(("implement:", "propose:"))),
-        building=by_stage.get("build", 0),
-        verifying=by_stage.get("verify", 0),
-        measuring=by_stage.get("measure", 0),
-        repairing=by_stage.get("repair", 0),
-        queued=by_stage.get("queued", 0),
-        measured=by_stage.get("measured", 0),
-        failed=by_stage.get("failed", 0),
-        cancelled=by_stage.get("cancelled", 0),
+        building=by_stage["build"],
+        verifying=by_stage["verify"],
+        measuring=by_stage["measure"],
+        repairing=by_stage["repair"],
+        queued=waiting,
+        measured=by_stage["measured"],
+        quarantined=by_stage["quarantined"],
+        failed=by_stage["failed"],
+        cancelled=by_stage["cancelled"],
     )
-
-
-def _place(state: SessionState, kernel: Kernel) -> str:
-    if kernel.stage.settled or kernels.under_way(state, kernel):
-        return kernel.stage.value
-    return "queued"
 
 
 def strip(state: SessionState, progress: Mapping[str, str], room: int) -> tuple[Line, ...]:
@@ -71,12 +72,13 @@ def strip(state: SessionState, progress: Mapping[str, str], room: int) -> tuple[
     )
     sometimes = (
         (found.undecided, "◇", "to decide", Ink.WARN),
+        (found.quarantined, "◬", "quarantined", Ink.QUARANTINED),
         (found.writing, "✎", "being written", Ink.BUILD),
         (found.repairing, "↻", "repairing", Ink.REPAIR),
         (found.cancelled, "■", "cancelled", Ink.CANCELLED),
         (found.parked, "‖", "ideas parked", Ink.CANCELLED),
     )
-    shown = [*(s for s in sometimes[:2] if s[0]), *always, *(s for s in sometimes[2:] if s[0])]
+    shown = [*(s for s in sometimes[:3] if s[0]), *always, *(s for s in sometimes[3:] if s[0])]
     some = [s for s in shown if s[0]]
     for counted, names, gap in ((shown, {}, "   "), (shown, {}, "  "), (shown, _SHORT, "  "), (some, _SHORT, "  ")):
         parts = [_count(number, glyph, names.get(word, word), ink) for number, glyph, word, ink in counted]
@@ -115,21 +117,27 @@ def _words(state: SessionState, progress: Mapping[str, str], room: int) -> Line:
     keys = list(state.started)
     if not keys:
         return line(*cut_cells((Cell(f" {idle_words(state)}", Ink.FAINT),), room))
-    parts = [_work(key, progress.get(key, "")) for key in keys]
+    share = max(_LEAST_WORDS, (room - 2) // len(keys) - 3)
+    parts = [_work(key, progress.get(key, ""), share) for key in keys]
     shown = cut_cells((Cell(" "), *joined(parts, Cell(" │ ", Ink.RULE))), room)
     return line(*shown)
 
 
-def _work(key: str, word: str) -> tuple[Cell, ...]:
+def _work(key: str, word: str, room: int) -> tuple[Cell, ...]:
+    """What is said of one work; of what a model is writing, the end, since that is what moves."""
     kind, _, rest = key.partition(":")
     subject = rest.partition(":")[0]
     ink = {"build": Ink.BUILD, "verify": Ink.VERIFY, "measure": Ink.MEASURE, "repair": Ink.REPAIR}.get(kind, Ink.BUILD)
-    if not word:
-        word = {"propose": "asking for ideas", "implement": "asking for code", "prepare": "preparing"}.get(
-            kind, _VERBS.get(kind, kind)
-        )
     name = {"propose": f"round {subject}", "prepare": "device"}.get(kind, subject)
-    return (Cell(f"{name} ", ink), Cell(flat(word), Ink.FAINT))
+    said = flat(word) or _VERBS.get(kind, kind)
+    if kind in _THOUGHT:
+        said = tail(said, room - width(name) - 1)
+    return (Cell(f"{name} ", ink), Cell(said, Ink.FAINT))
+
+
+def by_hand(state: SessionState) -> tuple[Call, ...]:
+    """Prompts that were given out to be answered by hand, and are not answered yet, oldest first."""
+    return tuple(call for call in state.calls.values() if call.model == "paste" and call.status is CallStatus.OPEN)
 
 
 def idle_words(state: SessionState) -> str:
@@ -139,6 +147,10 @@ def idle_words(state: SessionState) -> str:
         return f"ended: {flat(state.closed)}"
     if state.broken:
         return f"stopped: {flat(next(iter(state.broken.values())))}"
+    if prompts := len(by_hand(state)):
+        return f"{fmt.counted(prompts, 'prompt')} to answer by hand"
+    if state.paused is not None:
+        return f"paused: {flat(state.paused)}"
     if waiting and state.mode != "autopilot":
         return f"nothing under way: {fmt.counted(waiting, 'idea')} to decide on"
     return "nothing under way"

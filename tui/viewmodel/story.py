@@ -33,6 +33,14 @@ class Story:
 BEGINNING = Story(SessionState(), "")
 
 
+def after(state: SessionState | None) -> Story:
+    """The story of a session that is at this state already; what led there is not told."""
+    if state is None or state.opened is None:
+        return BEGINNING
+    best = queries.incumbent(state)
+    return Story(state, best.id if best else "")
+
+
 def told(story: Story, entries: Sequence[e.Entry]) -> tuple[Story, list[Line]]:
     """The story with these entries, and their lines."""
     lines: list[Line] = []

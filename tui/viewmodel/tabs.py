@@ -154,6 +154,8 @@ def _log(subject: Subject, room: int) -> tuple[Line, ...]:
         lines += [BLANK, *(line(Cell(f"  {part}", Ink.FAINT)) for part in wrapped(kernel.reason, room - 4))]
     if kernel.build_log and (kernel.failure is None or kernel.build_log != kernel.failure.log):
         lines += [BLANK, section("the compiler", room), *_payload(subject, kernel.build_log)]
+    if kernel.sanitizing is not None and kernel.sanitizing.log:
+        lines += [BLANK, section("the sanitizers", room), *_payload(subject, kernel.sanitizing.log)]
     if kernel.attempt:
         words = f"  {fmt.counted(kernel.attempt, 'attempt')} before this one did not build or verify"
         lines += [BLANK, line(Cell(words, Ink.FAINT))]

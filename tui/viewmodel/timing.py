@@ -47,7 +47,7 @@ def _figures(state: SessionState, measured: Measurement, room: int) -> list[Line
         same = state.preparation.same
         name = queries.ranking_baseline(state)
         rows.append(("noise", (Cell(f"{name} against itself {fmt.times(same)}", Ink.FAINT),)))
-    return table(rows)
+    return table(rows, room)
 
 
 def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room: int) -> list[Line]:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from engine.domain import queries
 from engine.domain.model import Interval
 from engine.domain.state import Kernel, SessionState, Stage
-from tui.viewmodel import fmt, kernels
+from tui.viewmodel import fmt, kernels, whole
 from tui.viewmodel.cells import Cell, Ink, Line, cut, flat, line, pad, pad_cells, width
 from tui.viewmodel.tree_rows import Row
 
@@ -41,6 +41,7 @@ _GRANTS: tuple[tuple[Column, int], ...] = (
     (Column.NAME, 20),
     (Column.OUTCOME, kernels.OUTCOME_WIDTH),
     (Column.SPEEDUP, 8),
+    (Column.NAME, 23),
     (Column.BAR, 9),
     (Column.NAME, 36),
     (Column.INTERVAL, 14),
@@ -100,10 +101,19 @@ class Scene:
 
 def scene(state: SessionState) -> Scene:
     """The scene of a state: one pass over its kernels."""
-    best = kernels.incumbent(state)
-    ratios = (queries.speedup(state, kernel) for kernel in state.kernels.values())
-    top = max((ratio.value for ratio in ratios if ratio is not None), default=1.0)
-    return Scene(state, best.id if best else "", queries.ranking_baseline(state), max(1.0, top) * 1.04)
+    found = whole.of(state)
+    leads = found.incumbent.id if found.incumbent is not None else ""
+    return Scene(state, leads, queries.ranking_baseline(state), max(1.0, found.fastest) * 1.04)
+
+
+def signature(view: Scene, row: Row) -> tuple[object, ...]:
+    """All that the row's line is made of, apart from the layout: while it is the same, so is the line."""
+    state, kernel = view.state, view.state.kernels[row.kernel]
+    at_work = kernels.work_key(kernel) in state.started or f"sanitize:{kernel.id}:{kernel.attempt}" in state.started
+    idea = state.ideas.get(kernel.idea)
+    pinned = row.kernel in state.pinned
+    title = idea.text if idea is not None else None
+    return (kernel, row, row.kernel == view.incumbent, view.top, at_work, pinned, title, state.epoch)
 
 
 def head(shown: Layout, baseline: str) -> Line:
@@ -200,16 +210,26 @@ def _name(view: Scene, row: Row, kernel: Kernel, shown: Layout) -> tuple[Cell, .
     )
     left = room - sum(width(c.text) for c in lead) - len(hidden)
     title = kernels.title(view.state, kernel)
-    chosen = "" if Column.TUNABLES in shown.widths else fmt.tunables(kernel.tunables)
-    chosen = cut(f" {chosen}" if chosen else "", max(0, left - min(width(title), _LEAST_TITLE)))
+    spare = left - min(width(title), _LEAST_TITLE)
+    chosen = "" if Column.TUNABLES in shown.widths else _variant(kernel, spare)
     named = Cell(cut(title, left - width(chosen)), Ink.FAINT if dim else Ink.BEST if leads else Ink.PLAIN)
     tail = (Cell(chosen, Ink.FAINT), Cell(hidden, Ink.ACCENT))
     return pad_cells([c for c in (*lead, named, *tail) if c.text], room)
 
 
+def _variant(kernel: Kernel, room: int) -> str:
+    """The tunables, or where they do not fit their values alone, or nothing: half a name tells no variants apart."""
+    if not kernel.tunables:
+        return ""
+    every = (fmt.tunables(kernel.tunables), "·".join(str(value) for value in kernel.tunables.values()))
+    return next((f" {words}" for words in every if width(words) < room), "")
+
+
 def _reason(kernel: Kernel) -> str:
     if kernel.stage is Stage.FAILED and kernel.failure is not None:
         return flat(kernel.failure.reason)
+    if kernel.stage is Stage.QUARANTINED:
+        return flat("; ".join(kernel.evidence))
     return flat(kernel.reason) if kernel.stage is Stage.CANCELLED else ""
 
 
@@ -250,6 +270,7 @@ def remarks(view: Scene, kernel: Kernel, row: Row) -> list[str]:
         "pinned": kernel.id in view.state.pinned,
         "pruned": row.pruned,
         "seed": kernel.seed,
+        "believed by hand": bool(kernel.accepted),
         "not corroborated": measured is not None and not measured.corroborated,
         "module contract": kernel.contract == "module",
         f"attempt {kernel.attempt + 1}": kernel.attempt > 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.content import Content
 from textual.reactive import reactive
+from textual.timer import Timer
 from textual_plotext import PlotextPlot
 
 from engine.domain.state import SessionState
@@ -18,7 +20,10 @@ from tui.viewmodel import charts, fmt
 from tui.widgets.lines import is_shown
 from tui.widgets.painting import Painter
 
-_WIDE = 110
+_WIDE = 96
+_EVERY_SECONDS = 0.5
+_GRID = 256
+"""Dots that would fall on the same of so many places on either axis are drawn once."""
 _LEGEND = "● measured   ○ screened   ◆ selected"
 Colour = tuple[int, int, int]
 
@@ -40,15 +45,27 @@ class _Chart(PlotextPlot):
     state: reactive[SessionState | None] = reactive(None)
     selected: reactive[str] = reactive("")
 
+    _due: Timer | None = None
+    _drawn_at = 0.0
+
     def on_mount(self) -> None:
         self.border_subtitle = Content(_LEGEND)
 
     def watch_state(self, before: SessionState | None, after: SessionState | None) -> None:
         if before is None or after is None or before.kernels is not after.kernels or before.rounds is not after.rounds:
-            self.replot()
+            self._replot_soon()
 
     def watch_selected(self) -> None:
-        self.replot()
+        self._replot_soon()
+
+    def _replot_soon(self) -> None:
+        """At once, but no more than so often while kernels stream in: a chart of thousands takes a while to draw."""
+        many = self.state is not None and len(self.state.kernels) > _GRID
+        left = self._drawn_at + _EVERY_SECONDS - time.monotonic()
+        if left <= 0 or not many:
+            self.replot()
+        elif self._due is None:
+            self._due = self.set_timer(left, self.replot)
 
     def on_show(self) -> None:
         self.replot()
@@ -62,8 +79,12 @@ class _Chart(PlotextPlot):
 
     def replot(self) -> None:
         """Draw the state; nothing while there is none or no room for it."""
+        if self._due is not None:
+            self._due.stop()
+            self._due = None
         if not is_shown(self) or self.state is None or self.size.width < 20 or self.size.height < 5:
             return
+        self._drawn_at = time.monotonic()
         plot: Any = self.plt
         plot.clear_data()
         plot.clear_figure()
@@ -82,6 +103,11 @@ class _Chart(PlotextPlot):
         plot.plotsize(self.size.width, self.size.height)
         plot._set_size(self.size.width, self.size.height)
         return Text.from_ansi(plot.build())
+
+    @property
+    def _most_marks(self) -> int:
+        """How many figures the upright axis has room for."""
+        return max(1, min(6, (self.size.height - 5) // 2))
 
     def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
         raise NotImplementedError
@@ -102,7 +128,7 @@ class SpeedupChart(_Chart):
         plot.ylim(0, high)
         plot.xlim(left, right)
         plot.xticks([float(n) for n in shown.rounds], [str(n) for n in shown.rounds])
-        marks = _marks(high)
+        marks = _marks(high, self._most_marks)
         plot.yticks(marks, [f"{mark:g}×" for mark in marks])
         plot.plot([left, right], [1.0, 1.0], marker="┄", color=painter.rgb("ink-rule"))
         _stairs(plot, shown.best, right, painter.rgb("badge-best"))
@@ -131,8 +157,8 @@ class Roofline(_Chart):
         ys = [*_log([y for _, y in corners]), *(dot.y for dot in dots)]
         plot.xlim(min(xs), max(xs))
         plot.ylim(min(ys) - 0.3, max(ys) + 0.4)
-        _log_ticks(plot.xticks, min(xs), max(xs), "{}", 1.0)
-        _log_ticks(plot.yticks, min(ys) - 0.3, max(ys) + 0.4, "{} G", 1e9)
+        _log_ticks(plot.xticks, min(xs), max(xs), "{}", 1.0, 12)
+        _log_ticks(plot.yticks, min(ys) - 0.3, max(ys) + 0.4, "{} G", 1e9, self._most_marks)
         _dots(plot, dots, self.selected, painter)
 
 
@@ -158,19 +184,21 @@ def _log(values: Sequence[float]) -> list[float]:
     return [math.log10(value) for value in values]
 
 
-def _log_ticks(put: Any, low: float, high: float, form: str, scale: float) -> None:
+def _log_ticks(put: Any, low: float, high: float, form: str, scale: float, most: int) -> None:
     powers = range(math.ceil(low), math.floor(high) + 1)
+    powers = powers[:: -(-len(powers) // most) or 1]
     put([float(p) for p in powers], [form.format(f"{10.0**p / scale:g}") for p in powers])
 
 
-def _marks(high: float) -> list[float]:
-    """Round figures from nothing to ``high``, about five of them."""
-    step = next(s * 10**p for p in range(-1, 6) for s in (1, 2, 5) if high / (s * 10**p) <= 6)
+def _marks(high: float, most: int) -> list[float]:
+    """Round figures from nothing to ``high``, so few that no two of them fall on the same row."""
+    step = next(s * 10**p for p in range(-1, 9) for s in (1, 2, 5) if high / (s * 10**p) <= most)
     return [step * n for n in range(int(high / step) + 1)]
 
 
 def _dots(plot: Any, dots: Sequence[charts.Dot], selected: str, painter: Painter) -> None:
     """Hollow where only screened, solid where precise, a diamond for the selected kernel: told apart without colour."""
+    dots = _thinned(dots, selected)
     groups = (
         ("○", painter.rgb("speedup-undecided"), [d for d in dots if not d.sound and d.kernel != selected]),
         ("●", painter.rgb("speedup-good"), [d for d in dots if d.sound and d.kernel != selected]),
@@ -179,6 +207,16 @@ def _dots(plot: Any, dots: Sequence[charts.Dot], selected: str, painter: Painter
     for marker, colour, group in groups:
         if group:
             plot.scatter([d.x for d in group], [d.y for d in group], marker=marker, color=colour)
+
+
+def _thinned(dots: Sequence[charts.Dot], selected: str) -> Sequence[charts.Dot]:
+    """One dot for each place of a fine grid, the selected one always: thousands cover each other."""
+    if len(dots) < _GRID:
+        return dots
+    width = max(d.x for d in dots) - min(d.x for d in dots) or 1.0
+    height = max(d.y for d in dots) - min(d.y for d in dots) or 1.0
+    seen = {(int(_GRID * d.x / width), int(_GRID * d.y / height), d.sound, d.kernel == selected): d for d in dots}
+    return tuple(seen.values())
 
 
 class Charts(Container):

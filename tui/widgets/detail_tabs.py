@@ -13,9 +13,11 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.reactive import reactive
 
+from engine.domain import queries
 from engine.domain.errors import EspalierError
 from engine.domain.state import SessionState
 from tui.viewmodel import detail, tabs
+from tui.viewmodel import kernels as names
 from tui.viewmodel.cells import BLANK, Line
 from tui.viewmodel.tabs import Tab
 from tui.widgets.lines import LinesView, Panel, is_shown
@@ -100,6 +102,7 @@ class DetailTabs(Vertical):
         self._read_blob = read_blob
         self._read_mix = read_mix
         self._texts: dict[str, str] = {}
+        self._filled: tuple[object, ...] = ()
         self._stale = False
 
     def compose(self) -> ComposeResult:
@@ -118,7 +121,19 @@ class DetailTabs(Vertical):
             self._fill(from_top=True)
 
     def watch_state(self) -> None:
-        self._fill(from_top=False)
+        if self._shown() != self._filled:
+            self._fill(from_top=False)
+
+    def _shown(self) -> tuple[object, ...]:
+        """All that the pages are made of: while it is the same, so are they."""
+        state = self.state
+        kernel = state.kernels.get(self.kernel) if state is not None else None
+        if state is None or kernel is None:
+            return (state is None,)
+        way = queries.lineage(state, kernel.id) if self.tab is Tab.IDEA else (state.kernels.get(kernel.parent or ""),)
+        marked = state.kernels.get(self.other) if self.tab is Tab.DIFF else None
+        return (kernel, self.tab, *way, marked, names.incumbent(state), state.ideas.get(kernel.idea), state.notes,
+                state.preparation, names.under_way(state, kernel))  # fmt: skip
 
     def watch_kernel(self) -> None:
         self._fill(from_top=True)
@@ -135,6 +150,11 @@ class DetailTabs(Vertical):
 
     def watch_progress(self) -> None:
         if self.tab is Tab.LOG:
+            self._fill(from_top=False)
+
+    def mixes_came(self) -> None:
+        """An instruction mix is known that was not when it was asked for."""
+        if self.tab is Tab.MACHINE and self.is_mounted:
             self._fill(from_top=False)
 
     def show(self, tab: Tab) -> None:
@@ -181,6 +201,7 @@ class DetailTabs(Vertical):
             return
         from_top = from_top or self._stale
         self._stale = False
+        self._filled = self._shown()
         view, heading = self.query_one(LinesView), self.query_one(_Heading)
         heading.state, heading.kernel = self.state, self.kernel
         heading.redraw()

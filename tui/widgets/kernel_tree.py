@@ -21,6 +21,7 @@ from tui.viewmodel.cells import Cell, Ink, line
 from tui.viewmodel.tree_rows import Row, Shape, Sort
 from tui.widgets.painting import Painter
 
+_STRIPS_KEPT = 512
 _NO_MATCH = "   no kernel matches the filter"
 _NO_KERNEL = "   no kernel yet: the first port comes with round 0"
 
@@ -92,7 +93,7 @@ class KernelTree(ScrollView, can_focus=True):
         self._shown_for: object = None
         self._scene: tree_cells.Scene | None = None
         self._painter: Painter | None = None
-        self._cache: dict[tuple[str, int, Style], Strip] = {}
+        self._cache: dict[tuple[str, int, Style], tuple[tuple[object, ...], Strip]] = {}
 
     # What is shown
 
@@ -119,8 +120,7 @@ class KernelTree(ScrollView, can_focus=True):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Rows anew where their order can have changed, strips always; the selection stays or moves to the nearest row left."""
-        self._cache.clear()
+        """Rows anew where their order can have changed; the selection stays or moves to the nearest row left."""
         state = self.state
         shape = Shape(self.folded, self.pattern, self.sort)
         plain = not self.pattern.strip() and self.sort is Sort.BORN
@@ -132,7 +132,23 @@ class KernelTree(ScrollView, can_focus=True):
             self._places = {row.kernel: place for place, row in enumerate(self._rows)}
             self.virtual_size = Size(0, len(self._rows) + 1)
             self._keep_selection(before)
-        self.refresh()
+            self._cache.clear()
+            self.refresh()
+        else:
+            self._refresh_changed()
+
+    def _refresh_changed(self) -> None:
+        """Paint anew the rows on the screen whose words have changed; most of the time none has."""
+        view = self._scene
+        width = self.scrollable_content_region.width
+        for y in range(1, self.size.height):
+            place = self.scroll_offset.y + y - 1
+            if view is None or place >= len(self._rows):
+                return
+            row = self._rows[place]
+            known = self._cache.get((row.kernel, width, self._row_style(place)))
+            if known is None or known[0] != (self.marked, *tree_cells.signature(view, row)):
+                self.refresh(Region(0, y, self.size.width, 1))
 
     def _keep_selection(self, before: int) -> None:
         if self.selected in self._places or not self._rows:
@@ -143,9 +159,10 @@ class KernelTree(ScrollView, can_focus=True):
             at = kernels[at].parent
         self.selected = at if at in self._places and at else self._rows[min(before, len(self._rows) - 1)].kernel
 
-    def watch_selected(self, selected: str) -> None:
-        self._cache.clear()
-        self.refresh()
+    def watch_selected(self, before: str, selected: str) -> None:
+        for kernel in (before, selected):
+            if kernel in self._places:
+                self.refresh(Region(0, self._places[kernel] - self.scroll_offset.y + 1, self.size.width, 1))
         if selected in self._places:
             self._show_row(self._places[selected])
             self.post_message(self.Selected(selected))
@@ -196,12 +213,15 @@ class KernelTree(ScrollView, can_focus=True):
         row = self._rows[place]
         base = self._row_style(place)
         key = (row.kernel, width, base)
-        strip = self._cache.get(key)
-        if strip is None:
-            assert self._scene is not None
+        assert self._scene is not None
+        signature = (self.marked, *tree_cells.signature(self._scene, row))
+        known = self._cache.get(key)
+        if known is None or known[0] != signature:
             strip = self._painter.strip(tree_cells.row_line(self._scene, row, shown, marked=self.marked), width, base)
-            self._cache[key] = strip
-        return strip
+            while len(self._cache) >= _STRIPS_KEPT:
+                del self._cache[next(iter(self._cache))]
+            known = self._cache[key] = (signature, strip)
+        return known[1]
 
     def _row_style(self, place: int) -> Style:
         if self._rows[place].kernel == self.selected:

@@ -35,8 +35,22 @@ class LinesView(ScrollView, can_focus=True):
 
     def watch_lines(self, lines: Lines) -> None:
         widest = max((line.width for line in lines), default=0)
-        self.virtual_size = Size(widest, len(lines))
+        self._take_room(Size(widest, len(lines)))
         self.refresh()
+
+    def _take_room(self, size: Size) -> None:
+        """Another page may be scrolled another way; the screen is laid out anew only where a scrollbar comes or goes."""
+        here, before = self.scrollable_content_region.size, self.virtual_size
+        if here and (size.width > here.width, size.height > here.height) == (
+            before.width > here.width, before.height > here.height,
+        ):  # fmt: skip
+            self.set_reactive(ScrollView.virtual_size, size)
+            self._scroll_update(size)
+            self.scroll_to(
+                min(self.scroll_offset.x, self.max_scroll_x), min(self.scroll_offset.y, self.max_scroll_y), animate=False
+            )
+        else:
+            self.virtual_size = size
 
     def notify_style_update(self) -> None:
         self._painter = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.domain.events import Entry
+from engine.domain.state import SessionState
 from tui.viewmodel import story
 from tui.viewmodel.cells import Line, folded
 from tui.widgets.lines import LinesView, is_shown
@@ -26,9 +27,9 @@ class LogView(LinesView):
         self._untold: list[Entry] = []
         self._follows = True
 
-    def show(self, entries: Sequence[Entry]) -> None:
-        """Everything anew: these entries and nothing else."""
-        self._story, self._told, self._untold = story.BEGINNING, (), list(entries)
+    def show(self, entries: Sequence[Entry], before: SessionState | None = None) -> None:
+        """Everything anew: these entries and nothing else. ``before`` is the state that they begin from."""
+        self._story, self._told, self._untold = story.after(before), (), list(entries)
         self._follows = True
         self.lines = ()
         self._tell()

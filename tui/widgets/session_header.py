@@ -21,7 +21,7 @@ class SessionHeader(Panel):
 
     state: reactive[SessionState | None] = reactive(None)
     note: reactive[str] = reactive("")
-    paused: reactive[bool] = reactive(False)
+    stopped: reactive[bool] = reactive(False)
     deadline: reactive[float | None] = reactive(None)
     now: reactive[float] = reactive(0.0)
     telemetry: reactive[str] = reactive("")
@@ -32,7 +32,7 @@ class SessionHeader(Panel):
     def watch_note(self) -> None:
         self.redraw()
 
-    def watch_paused(self) -> None:
+    def watch_stopped(self) -> None:
         self.redraw()
 
     def watch_deadline(self) -> None:
@@ -48,5 +48,5 @@ class SessionHeader(Panel):
     def make_lines(self, width: int) -> Sequence[Line]:
         if self.state is None:
             return (BLANK, BLANK)
-        standing = heading.Standing(self.note, self.paused, self.deadline, self.now, self.telemetry)
+        standing = heading.Standing(self.note, self.stopped, self.deadline, self.now, self.telemetry)
         return heading.lines(self.state, standing, width)

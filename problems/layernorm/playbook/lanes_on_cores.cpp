@@ -16,6 +16,8 @@ using wide = double __attribute__((vector_size(4 * LANES)));
 using half_loose = float __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
 
 constexpr long SIZE = LN_WEIGHT_NUMEL;
+// Squares are added in single precision for so many values at most: a large one must not swallow all that come after it.
+constexpr long RUN = 4096;
 
 struct Moments {
     double count, mean, squares;
@@ -46,17 +48,20 @@ static Moments moments_of(const float* in, long count) {
     const float high = static_cast<float>(mean);
     const float low = static_cast<float>(mean - high);
     const long squared = count / (UNROLL * LANES) * (UNROLL * LANES);
-    vec parts[UNROLL] = {};
-    for (long i = 0; i < squared; i += UNROLL * LANES)
-#pragma GCC unroll 8
-        for (long u = 0; u < UNROLL; ++u) {
-            const vec d = load(in + i + u * LANES) - high - low;
-            parts[u] += d * d;
-        }
     double squares = 0;
+    for (long start = 0; start < squared; start += RUN) {
+        const long stop = start + RUN < squared ? start + RUN : squared;
+        vec parts[UNROLL] = {};
+        for (long i = start; i < stop; i += UNROLL * LANES)
+#pragma GCC unroll 8
+            for (long u = 0; u < UNROLL; ++u) {
+                const vec d = load(in + i + u * LANES) - high - low;
+                parts[u] += d * d;
+            }
+        for (const vec& p : parts)
+            for (long lane = 0; lane < LANES; ++lane) squares += p[lane];
+    }
     for (long i = squared; i < count; ++i) squares += (in[i] - mean) * (in[i] - mean);
-    for (const vec& p : parts)
-        for (long lane = 0; lane < LANES; ++lane) squares += p[lane];
     return {static_cast<double>(count), mean, squares};
 }
 

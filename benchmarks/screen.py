@@ -1,0 +1,318 @@
+"""How fast the face is: ``python benchmarks/screen.py``, on a machine that does nothing else.
+
+Start: the true ``espalier`` in a pseudo-terminal of 120×40, from exec to its first usable frame, beside a Textual app that
+shows one line, in turns. Open: a session of 10,000 kernels, from a key at home to its tree on screen. Keys: the cursor moved
+in that tree while 100 events a second stream in, from the key to the repaint that shows it. Memory: what the process gains over
+``--minutes`` of that stream, after its first fifth. Prints one line each with its bar; ``--json`` prints one object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import random
+import select
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from support import builders as b  # noqa: E402  # the tests' honest values
+from textual import events  # noqa: E402
+
+from engine.domain import events as e  # noqa: E402
+from engine.domain.commands import Command  # noqa: E402
+from engine.domain.state import SessionState, advance  # noqa: E402
+from engine.journal.journal import Journal  # noqa: E402
+from engine.session.source import Batch, Capability, Progress  # noqa: E402
+from tui.app import EspalierApp  # noqa: E402
+from tui.bridge import Bridge, EngineDoors  # noqa: E402
+from tui.screens.home import HomeScreen  # noqa: E402
+from tui.screens.session import SessionScreen  # noqa: E402
+from tui.widgets.kernel_tree import KernelTree  # noqa: E402
+
+SIZE = (120, 40)
+KERNELS = 10_000
+A_ROUND = 40
+EVENTS_A_SECOND = 100
+BARE = """
+from textual.app import App
+from textual.widgets import Static
+class Bare(App):
+    def compose(self):
+        yield Static("a line of words")
+Bare().run()
+"""
+
+
+@dataclass
+class Found:
+    """What was measured, by name."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def say(self, name: str, value: float, words: str, bar: float | None = None) -> None:
+        self.figures[name] = round(value, 4)
+        met = "" if bar is None else f"   bar {bar:g}: {'met' if value < bar else 'MISSED'}"
+        print(f"{words:<74}{met}", file=sys.stderr)
+
+
+def big_session(kernels: int) -> list[e.Event]:
+    """A search of that many kernels in rounds of forty, each on one of the round before, every outcome among them."""
+    dice = random.Random(7)
+    said: list[e.Event] = [b.opened(mode="ask", source="openai:gpt-test"), b.prepared()]
+    before = [""]
+    number = made = 0
+    while made < kernels:
+        count = 1 if number == 0 else min(A_ROUND, kernels - made)
+        idea = f"i{number + 1}"
+        text = replace(b.idea_text(), title=f"Idea {number}: fewer bytes, more of them in flight")
+        proposed = e.ProposedIdea(idea, text, before[0] or None, b.MODEL, count)
+        said += [e.RoundOpened(number, tuple(before[:1]) if before[0] else ()), e.IdeasProposed(number, (proposed,), True)]
+        said.append(e.IdeaSelected(idea))
+        here = [f"k{made + n + 1}" for n in range(count)]
+        for kernel in here:
+            parent = before[dice.randrange(len(before))] or None
+            said += _life(kernel, idea, parent, number, dice)
+        said += [e.IdeaImplemented(idea, tuple(here)), e.RoundClosed(number)]
+        before, made, number = here, made + count, number + 1
+    return said
+
+
+def _life(kernel: str, idea: str, parent: str | None, number: int, dice: random.Random) -> Iterator[e.Event]:
+    yield replace(b.drafted(kernel, idea=idea, parent=parent), round=number)
+    yield e.KernelBuilt(kernel, f"artefact {kernel}", 0.4)
+    if parent is not None and dice.random() < 0.25:
+        yield e.KernelFailed(kernel, b.m.Failure(b.m.FailureKind.MISMATCH, "4.1e-03 at out[17, 9031]"), 0.3)
+        return
+    ratio = 1.0 + 0.01 * number * dice.random()
+    yield e.KernelVerified(kernel, b.verification(), replace(b.measurement(ratio), depth="screen"), 0.9)
+    yield e.KernelMeasured(kernel, b.measurement(ratio), 1.2)
+
+
+class Stream:
+    """A ``SessionSource`` that measures kernels of a session again and again, so many events a second, for ever."""
+
+    capabilities = frozenset({Capability.SUBMIT})
+
+    def __init__(self, said: list[e.Event], rate: float) -> None:
+        self._first = b.entries(said)
+        self.state = advance(SessionState(), self._first)
+        self._rate = rate
+        self._closed = False
+        self.sent = 0
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        yield Batch(self._first, self.state)
+        self._first = ()
+        dice, names = random.Random(3), list(self.state.kernels)
+        begun = time.monotonic()
+        while not self._closed:
+            await asyncio.sleep(1 / self._rate)
+            due = int((time.monotonic() - begun) * self._rate) - self.sent
+            entries = tuple(self._next(dice, names) for _ in range(due))
+            if entries:
+                self.state = advance(self.state, entries)
+                yield Batch(entries, self.state)
+
+    def _next(self, dice: random.Random, names: list[str]) -> e.Entry:
+        self.sent += 1
+        kernel = names[dice.randrange(len(names))]
+        event: e.Event = (
+            e.KernelReopened(kernel, "measured again"),
+            e.WorkStarted(f"build:{kernel}:0"),
+            e.KernelBuilt(kernel, "artefact", 0.4),
+            e.KernelMeasured(kernel, b.measurement(1 + dice.random()), 1.0),
+        )[self.sent % 4]
+        return e.Entry(self.state.seq + self.sent, time.time(), "engine", event)
+
+    async def progress(self) -> AsyncIterator[Progress]:
+        while not self._closed:
+            await asyncio.sleep(0.05)
+            yield Progress("build:k1:0", f"{time.monotonic():.2f} words of a compiler")
+
+    async def submit(self, command: Command) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        self._closed = True
+
+
+def frame_after(arguments: list[str], home: Path, awaited: bytes) -> float:
+    """Seconds from exec until the program has drawn these words in a pseudo-terminal."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", SIZE[1], SIZE[0], 0, 0))
+    env = {
+        **os.environ,
+        "ESPALIER_HOME": str(home),
+        "PYTHONPATH": str(ROOT),
+        "TERM": "xterm-256color",
+        "COLORTERM": "truecolor",
+    }
+    begun = time.monotonic()
+    process = subprocess.Popen(arguments, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True)
+    os.close(slave)
+    shown = b""
+    try:
+        while awaited not in shown:
+            if not select.select([master], [], [], 60)[0]:
+                raise RuntimeError(f"{arguments} never drew {awaited!r}")
+            shown += os.read(master, 65536)
+        return time.monotonic() - begun
+    finally:
+        process.terminate()
+        with contextlib.suppress(OSError):
+            while os.read(master, 65536):
+                pass
+        process.wait()
+        os.close(master)
+
+
+def start(found: Found, home: Path, times: int) -> None:
+    """Both programs in turns, after one of each to warm the disk."""
+    ours, theirs = [], []
+    for turn in range(times + 1):
+        bare = frame_after([sys.executable, "-c", BARE], home, b"a line of words")
+        own = frame_after([sys.executable, "-m", "engine.cli"], home, b"softmax")
+        if turn:
+            ours.append(own)
+            theirs.append(bare)
+    own, bare = statistics.median(ours), statistics.median(theirs)
+    found.say("bare_textual_s", bare, f"a Textual app of one line: first frame after {bare:.2f} s")
+    found.say("first_frame_s", own, f"espalier: first usable frame after {own:.2f} s ({own / bare:.1f} × the bare one)", 1.0)
+
+
+async def opening(found: Found, home: Path, folder: Path) -> None:
+    """From Enter at home to the tree on the screen, in a process that has shown home before."""
+    app = EspalierApp(EngineDoors(), keymap=home / "none")
+    async with app.run_test(size=SIZE) as pilot:
+        while not (isinstance(app.screen, HomeScreen) and app.screen._sessions and app.focused is not None):
+            await pilot.pause(0.02)
+        await pilot.pause(1.0)
+        begun = time.monotonic()
+        app.post_message(events.Key("r", "r"))
+        while not (isinstance(app.screen, SessionScreen) and any(len(t.rows) == KERNELS for t in app.screen.query(KernelTree))):
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0)
+        while app.screen._repaint_required or app.screen._layout_required:
+            await asyncio.sleep(0.005)
+        seconds = time.monotonic() - begun
+    size = (folder / "journal.jsonl").stat().st_size / 1e6
+    words = f"a session of {KERNELS:,} kernels ({size:.1f} MB of journal) opens in {seconds:.2f} s"
+    found.say("open_10k_s", seconds, words, 2.0)
+
+
+class Watched(EspalierApp):
+    """Notes when a repaint goes out, and which kernel is selected by then."""
+
+    CSS_PATH = ROOT / "tui" / "app.tcss"
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(EngineDoors(), keymap=home / "none")
+        self.awaited: tuple[float, float, str] | None = None
+        self.waits: list[tuple[float, float]] = []
+        """(seconds, seconds of this process's own work) from a key to its repaint."""
+
+    def _display(self, screen: object, renderable: object) -> None:
+        super()._display(screen, renderable)  # type: ignore[arg-type]
+        if self.awaited is not None and isinstance(self.screen, SessionScreen):
+            asked, worked, before = self.awaited
+            if self.screen.query_one(KernelTree).selected != before:
+                self.waits.append((time.monotonic() - asked, time.process_time() - worked))
+                self.awaited = None
+
+
+async def streaming(found: Found, home: Path, minutes: float) -> None:
+    """Keys and memory under a stream, in one process."""
+    app = Watched(home)
+    bridge = Bridge(Stream(big_session(KERNELS), EVENTS_A_SECOND), home / "none")
+    async with app.run_test(size=SIZE) as pilot:
+        await app._show(bridge)
+        async with asyncio.timeout(60):
+            while not (isinstance(app.screen, SessionScreen) and any(t.selected for t in app.screen.query(KernelTree))):
+                await pilot.pause(0.05)
+        await pilot.pause(1.0)
+        ended = threading.Event()
+        presser = threading.Thread(target=_press, args=(app, ended), daemon=True)
+        presser.start()
+        samples: list[tuple[float, float]] = []
+        begun = time.monotonic()
+        while (passed := time.monotonic() - begun) < minutes * 60:
+            await asyncio.sleep(min(5.0, minutes * 3))
+            samples.append((passed, _resident()))
+        ended.set()
+        await asyncio.to_thread(presser.join)
+    (middle, worst), (_, work) = ([_at(share, waits) for share in (0.5, 0.95)] for waits in zip(*app.waits, strict=True))
+    words = f"key → repaint under {EVENTS_A_SECOND} events/s: median {1e3 * middle:.0f} ms, "
+    words += f"95th percentile {1e3 * worst:.0f} ms, {1e3 * work:.0f} ms of it work ({len(app.waits)} keys)"
+    found.figures["key_p95_work_ms"] = round(1e3 * work, 1)
+    found.say("key_p95_ms", 1e3 * worst, words, 50.0)
+    settled = [mb for at, mb in samples if at >= minutes * 12] or [samples[-1][1]]
+    gained = settled[-1] - settled[0]
+    words = (
+        f"memory over {minutes:g} min of {EVENTS_A_SECOND} events/s: {settled[0]:.0f} → {settled[-1]:.0f} MB ({gained:+.1f})"
+    )
+    found.say("memory_gained_mb", gained, words, 16.0)
+
+
+def _at(share: float, values: tuple[float, ...]) -> float:
+    return sorted(values)[int(share * (len(values) - 1))]
+
+
+def _press(app: Watched, ended: threading.Event) -> None:
+    """Moves the cursor as a terminal's thread does: at moments of its own, one key at a time."""
+    dice = random.Random(5)
+    while not ended.wait(0.15 + 0.2 * dice.random()):
+        screen = app.screen_stack[-1]
+        if app.awaited is None and isinstance(screen, SessionScreen) and app._driver is not None:
+            tree = screen.query_one(KernelTree)
+            key = "down" if tree.selected != tree.rows[-1].kernel and dice.random() < 0.7 else "up"
+            if key == "up" and tree.selected == tree.rows[0].kernel:
+                key = "down"
+            app.awaited = (time.monotonic(), time.process_time(), tree.selected)
+            app._driver.process_message(events.Key(key, None))
+
+
+def _resident() -> float:
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--minutes", type=float, default=0.5, help="how long to stream")
+    parser.add_argument("--times", type=int, default=5, help="how often to start")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    found = Found()
+    with tempfile.TemporaryDirectory(prefix="espalier-screen-") as name:
+        home = Path(name)
+        os.environ["ESPALIER_HOME"] = name
+        start(found, home, asked.times)
+        folder = home / "sessions" / "big"
+        moment = iter(range(10**9))
+        with Journal.create(folder) as journal:
+            journal.append(big_session(KERNELS), "engine", lambda: b.START + 0.01 * next(moment))
+        asyncio.run(opening(found, home, folder))
+        asyncio.run(streaming(found, home, asked.minutes))
+    if asked.json:
+        print(json.dumps(found.figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The system calls that nothing in a sandbox has use for, as a filter that bubblewrap puts in force.
+
+They fail with ``EPERM`` for the host and every runner: looking into other processes, keys, the kernel's own programs, counters,
+handled page faults, submission rings, mounts, namespaces, other kernels, the clock, and who gets how much of the processor:
+a kernel that slowed its host would slow every kernel after it. What torch, OpenMP and the CUDA driver need
+is untouched. Known for x86-64 and 64-bit ARM; elsewhere there is no filter, and the verdict says so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+"""Offsets in ``struct seccomp_data``; the argument's lower half, both machines being little-endian."""
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_NEW_NAMESPACES = 0x7E020000
+"""``CLONE_NEW…`` of the mount, cgroup, uts, ipc, user, pid and network namespaces."""
+_OTHER_TABLE = 0x40000000
+"""Numbers from here on are those of x86-64's second table, which nobody uses in good faith."""
+
+DENIED: Mapping[str, tuple[int, int]] = {
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "process_madvise": (440, 440),
+    "kcmp": (312, 272), "pidfd_getfd": (438, 438), "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
+    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "mount": (165, 40), "umount2": (166, 39),
+    "pivot_root": (155, 41), "move_mount": (429, 429), "open_tree": (428, 428), "fsopen": (430, 430), "fsconfig": (431, 431),
+    "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442), "chroot": (161, 51), "unshare": (272, 97),
+    "setns": (308, 268), "open_by_handle_at": (304, 265), "kexec_load": (246, 104), "kexec_file_load": (320, 294),
+    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106), "reboot": (169, 142),
+    "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89), "quotactl": (179, 60), "settimeofday": (164, 170),
+    "clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171), "syslog": (103, 116),
+    "iopl": (172, -1), "ioperm": (173, -1), "setpriority": (141, 140), "sched_setscheduler": (144, 119),
+    "sched_setparam": (142, 118), "sched_setattr": (314, 274), "ioprio_set": (251, 30),
+}  # fmt: skip
+"""Name → number on x86-64 and on ARM; -1 where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    audit: int
+    column: int
+    clone: int
+    set_affinity: int
+    clone3: int = 435
+
+
+_MACHINES = {"x86_64": _Machine(0xC000003E, 0, 56, 203), "aarch64": _Machine(0xC00000B7, 1, 220, 122)}
+_HOST = 1
+"""The host's process id in its sandbox: whom a runner may not move to another processor. Its own threads it may."""
+
+
+def program(machine: str = platform.machine()) -> bytes | None:
+    """The filter as the kernel reads it; ``None`` for a machine whose system calls are not known here."""
+    known = _MACHINES.get(machine)
+    return b"".join(_instructions(known)) if known is not None else None
+
+
+def _instructions(machine: _Machine) -> Iterator[bytes]:
+    denied = _ERRNO | errno.EPERM
+    absent = _ERRNO | errno.ENOSYS
+    yield _step(_LOAD, _ARCHITECTURE)
+    yield from _unless(machine.audit, absent)
+    yield _step(_LOAD, _NUMBER)
+    if machine.column == 0:
+        yield _step(_AT_LEAST, _OTHER_TABLE, 0, 1)
+        yield _step(_RETURN, absent)
+    for numbers in DENIED.values():
+        if numbers[machine.column] >= 0:
+            yield from _when(numbers[machine.column], denied)
+    # Its flags lie in memory, where no filter can look: the C library then falls back on clone, whose flags are looked at.
+    yield from _when(machine.clone3, absent)
+    yield _step(_EQUAL, machine.clone, 0, 4)
+    yield _step(_LOAD, _FIRST_ARGUMENT)
+    yield _step(_ANY_OF, _NEW_NAMESPACES, 0, 1)
+    yield _step(_RETURN, denied)
+    yield _step(_RETURN, _ALLOW)
+    yield _step(_EQUAL, machine.set_affinity, 0, 3)
+    yield _step(_LOAD, _FIRST_ARGUMENT)
+    yield _step(_EQUAL, _HOST, 0, 1)
+    yield _step(_RETURN, denied)
+    yield _step(_RETURN, _ALLOW)
+
+
+def _step(code: int, value: int, when: int = 0, otherwise: int = 0) -> bytes:
+    return struct.pack("<HBBI", code, when, otherwise, value)
+
+
+def _when(number: int, result: int) -> tuple[bytes, bytes]:
+    return _step(_EQUAL, number, 0, 1), _step(_RETURN, result)
+
+
+def _unless(value: int, result: int) -> tuple[bytes, bytes]:
+    return _step(_EQUAL, value, 1, 0), _step(_RETURN, result)
+
+
+def descriptor() -> int | None:
+    """A descriptor that one bubblewrap can read the filter from; to be closed by the caller. ``None``: there is no filter."""
+    text = program()
+    if text is None:
+        return None
+    fd = os.memfd_create("filter", os.MFD_CLOEXEC)
+    os.write(fd, text)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

@@ -1,0 +1,209 @@
+"""Pictures of the true screens for the README: ``python scripts/pictures.py [SESSION ...]`` writes SVG files to docs/pictures/.
+
+Shows the search that the tests show, frozen in its fifth round: always the same pictures, whatever the machine. A SESSION (a
+folder) is pictured as well, as its replay shows it at its end. ``--size 80x24`` (repeatable) and ``--into`` choose others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from support import builders, faces, showcase  # noqa: E402  # the tests' session
+from textual.pilot import Pilot  # noqa: E402
+
+from engine.domain.commands import Command  # noqa: E402
+from engine.domain.errors import CommandRejected  # noqa: E402
+from engine.domain.events import Entry  # noqa: E402
+from engine.domain.state import SessionState  # noqa: E402
+from engine.journal.journal import Journal  # noqa: E402
+from engine.session.source import Batch, Capability, Progress  # noqa: E402
+from tui.app import EspalierApp  # noqa: E402
+from tui.bridge import Bridge  # noqa: E402
+from tui.widgets.kernel_tree import KernelTree  # noqa: E402
+
+WORDS = {
+    "build:k20:0": "g++ -O3, 0.6 s",
+    "verify:k19:0": "trial 3 of 5",
+    "measure:k18:0": "pair 2 of 4",
+}
+MIXES = {
+    "k14": {"total": 412, "ymm": 168, "fma": 96, "xmm": 31, "call": 2},
+    "k12": {"total": 377, "ymm": 120, "fma": 48, "call": 18},
+}
+Act = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
+
+
+class Frozen:
+    """A ``SessionSource`` that is steered like a live one and in which nothing ever happens."""
+
+    capabilities = frozenset({Capability.SUBMIT})
+
+    def __init__(self, state: SessionState, entries: tuple[Entry, ...]) -> None:
+        self.state = state
+        self._entries = entries
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        yield Batch(self._entries, self.state)
+        await asyncio.Event().wait()
+
+    async def progress(self) -> AsyncIterator[Progress]:
+        for work, words in WORDS.items():
+            yield Progress(work, words)
+        await asyncio.Event().wait()
+
+    async def submit(self, command: Command) -> None:
+        raise CommandRejected("this is a picture")
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def keys(*pressed: str) -> Act:
+    """Press these, from the tree."""
+
+    async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press(*pressed)
+
+    return act
+
+
+async def best(app: EspalierApp, pilot: Pilot[None]) -> None:
+    app.screen.query_one(KernelTree).reveal("k14")
+
+
+def on(kernel: str, *pressed: str) -> Act:
+    """Select a kernel, then press these."""
+
+    async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
+        app.screen.query_one(KernelTree).reveal(kernel)
+        await pilot.pause()
+        await pilot.press(*pressed)
+
+    return act
+
+
+async def compared(app: EspalierApp, pilot: Pilot[None]) -> None:
+    tree = app.screen.query_one(KernelTree)
+    tree.reveal("k12")
+    await pilot.press("m")
+    tree.reveal("k14")
+    await pilot.press("v")
+
+
+SCENES: dict[str, Act] = {
+    "session": best,
+    "gate": keys("g"),
+    "code": on("k14", "2"),
+    "difference": on("k12", "3"),
+    "quarantine": on("k22", "4"),
+    "timing": on("k14", "5"),
+    "machine": on("k14", "6"),
+    "charts": on("k14", "t"),
+    "story": keys("t", "t"),
+    "budget": keys("dollar_sign"),
+    "compare": compared,
+    "palette": keys("ctrl+p"),
+    "help": keys("question_mark"),
+}
+
+
+def stored(folder: Path) -> Path:
+    """The showcase as a session on disk."""
+    with Journal.create(folder) as journal:
+        for text in showcase.BLOBS.values():
+            journal.blobs.put(text.encode())
+        moment = iter(range(10**6))
+        journal.append(tuple(showcase.history()), "engine", lambda: builders.START + 6.0 * next(moment))
+    return folder
+
+
+async def picture(app: EspalierApp, size: tuple[int, int], act: Act, bridge: Bridge | None, file: Path) -> None:
+    """One screen as it settles after ``act``."""
+    app.animation_level = "none"
+    async with app.run_test(size=size) as pilot:
+        app._notifications.clear()
+        if bridge is not None:
+            await app._show(bridge)
+        await faces.until(pilot, lambda: (bridge is None and app._first[0] == "home") or faces.shows_tree(app))
+        await act(app, pilot)
+        await pilot.pause(0.4)
+        await pilot.pause()
+        svg = app.export_screenshot(title=f"espalier · {file.stem.partition('-')[0]}", simplify=True)
+        file.write_text(svg, encoding="utf-8")
+
+
+def live(folder: Path) -> Bridge:
+    """A bridge to the frozen showcase, with what comes from beside a session."""
+    bridge = Bridge(Frozen(*showcase.session()), folder)
+
+    async def mix(key: str) -> dict[str, int] | None:
+        return MIXES.get(key.removeprefix("artefact "))
+
+    bridge.mixes = type(bridge.mixes)(mix)
+    return bridge
+
+
+async def home(app: EspalierApp, pilot: Pilot[None]) -> None:
+    await faces.until(pilot, lambda: getattr(app.screen, "_sessions", None) and app.focused is not None)
+
+
+def clock() -> float:
+    return faces.NOW
+
+
+async def make(into: Path, size: tuple[int, int], sessions: list[Path], root: Path) -> None:
+    """All pictures of one size."""
+    name = f"{size[0]}x{size[1]}"
+    doors = faces.FakeDoors(clock=clock)
+    await picture(faces.face(doors, clock=clock), size, home, None, into / f"home-{name}.svg")
+    for scene, act in SCENES.items():
+        app = faces.face(doors, "none", clock=clock)
+        await picture(app, size, act, live(root / "softmax-2026-11-18-1"), into / f"{scene}-{name}.svg")
+    for folder in sessions:
+        app = faces.face(faces.FakeDoors(), "replay", folder, clock=clock)
+        await picture(app, size, keys("b"), None, into / f"{folder.name}-{name}.svg")
+        app = faces.face(faces.FakeDoors(), "replay", folder, clock=clock)
+        await picture(app, size, keys("b", "t"), None, into / f"{folder.name}-charts-{name}.svg")
+
+
+async def light(into: Path, size: tuple[int, int], root: Path) -> None:
+    app = faces.face(clock=clock)
+    await picture(app, size, keys("f2"), live(root / "softmax-2026-11-18-1"), into / f"light-{size[0]}x{size[1]}.svg")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("sessions", nargs="*", type=Path)
+    parser.add_argument("--into", type=Path, default=ROOT / "docs" / "pictures")
+    parser.add_argument("--size", action="append", default=[])
+    asked = parser.parse_args()
+    sizes = [tuple(int(n) for n in size.split("x")) for size in asked.size] or [(120, 40)]
+    asked.into = asked.into.resolve()
+    asked.sessions = [folder.resolve() for folder in asked.sessions]
+    asked.into.mkdir(parents=True, exist_ok=True)
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    with tempfile.TemporaryDirectory(prefix="espalier-pictures-") as name:
+        os.chdir(name)
+        os.environ["ESPALIER_HOME"] = "."
+        root = Path("sessions")
+        stored(root / "softmax-2026-11-18-1")
+        for other in ("softmax-2026-11-17-2", "softmax-2026-11-17-1"):
+            stored(root / other)
+        for width, height in sizes:
+            asyncio.run(make(asked.into, (width, height), asked.sessions, root))
+            asyncio.run(light(asked.into, (width, height), root))
+
+
+if __name__ == "__main__":
+    main()

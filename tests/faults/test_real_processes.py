@@ -1,0 +1,175 @@
+"""Real processes of a real bench, killed or stopped at moments of chance: the bench goes on, and no other verdict changes.
+
+``--seeds`` is not needed here: ``ESPALIER_FAULT_SEEDS=100`` in the environment runs more of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trial.ground import marked, nothing_left_behind
+
+from engine.build import compilers
+from engine.build.build import BuildFailure, BuildRequest, build_as
+from engine.build.confinement import CommandLimits, LimitsOnly
+from engine.domain import work as w
+from engine.domain.errors import EspalierError
+from engine.domain.model import Contract, Dialect, FailureKind
+from engine.problem import catalog
+from engine.trial.bench import Assignment, Source, TrialBench
+from engine.trial.sandbox import bubblewrap_reason
+
+TESTS = Path(__file__).parent.parent
+RIGHT = (TESTS / "exploits" / "right.h").read_text()
+SEEDS = int(os.environ.get("ESPALIER_FAULT_SEEDS", "4"))
+LIMIT_S = 6.0
+"""What a session's ceiling is for these tests: past it the work is cancelled."""
+GRACE_S = 5.0
+
+pytestmark = pytest.mark.skipif(bubblewrap_reason() is not None, reason="orphans are only found for sure in a sandbox")
+
+
+def source(name: str, body: str) -> Source:
+    launch = 'extern "C" void launch(const float* x, const float* weight, float* out, void*)'
+    return Source(f"{name}.cpp", f"{RIGHT}\n{launch}\n{{\n{body}\n}}\n", Dialect.CPP, Contract.HOST)
+
+
+GOOD = source("good", "right(x, weight, out);")
+BAD = source("bad", "right(x, weight, out); out[7] *= 1.01f;")
+
+
+class Stand:
+    """A bench, and the processes that it has started."""
+
+    def __init__(self, mark: str) -> None:
+        self._runner = asyncio.Runner()
+        self.mark = mark
+        problem = catalog.find(str(TESTS / "trial" / "problems" / "scaled_softmax"))
+        self.bench = TrialBench(Assignment(problem, catalog.workload_for(problem, "small"), "cpu"), lambda _: "")
+
+    def run(self, effect: Coroutine[Any, Any, Any]) -> Any:
+        return self._runner.run(asyncio.wait_for(effect, 90))
+
+    async def wounded(self, seed: int) -> tuple[str, float]:
+        """Verify a kernel while something happens to one of the processes: what came of it, and seconds past the limit."""
+        chance = random.Random(seed)
+        victim = source(f"victim{seed}", f"right(x, weight, out); // {seed}")
+        harm = asyncio.create_task(self._harm(chance))
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                found = await chance.choice([self.bench.verify_source, self.bench.sanitize_source])(victim, lambda _: None)
+                if isinstance(found, w.Verified):
+                    found = await self.bench.measure_source(victim, lambda _: None)
+                told = type(found).__name__
+        except TimeoutError:
+            told = "given up"
+        except EspalierError as error:
+            told = str(error)
+            assert "\n" not in told
+        finally:
+            harm.cancel()
+            await asyncio.gather(harm, return_exceptions=True)
+        return told, time.monotonic() - began - LIMIT_S
+
+    async def _harm(self, chance: random.Random) -> None:
+        for _ in range(chance.randint(1, 3)):
+            await asyncio.sleep(chance.uniform(0.0, 0.6))
+            running = sorted(await asyncio.to_thread(marked, self.mark))
+            if running:
+                number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(chance.choice(running), number)
+
+    def close(self) -> None:
+        self.run(self.bench.close())
+        self._runner.close()
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    folder = tmp_path_factory.mktemp("mark")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ESPALIER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        with nothing_left_behind(folder):
+            made = Stand(str(folder))
+            made.run(made.bench.prepare(lambda _: None, measure=False))
+            yield made
+            made.close()
+        left = list((Path(os.environ["ESPALIER_CACHE"]) / "build" / "work").iterdir())
+    assert left == []
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_bench_outlives_what_happens_to_its_processes(stand: Stand, seed: int) -> None:
+    told, late = stand.run(stand.wounded(seed))
+    assert late < GRACE_S, told
+    good = stand.run(stand.bench.verify_source(GOOD, lambda _: None))
+    bad = stand.run(stand.bench.verify_source(BAD, lambda _: None))
+    assert isinstance(good, w.Verified | w.Suspected), (told, good)
+    assert isinstance(bad, w.Failed), (told, bad)
+    assert bad.failure.kind is FailureKind.MISMATCH, (told, bad)
+
+
+COMPILERS = {
+    "killed": ("kill -9 $$", "was killed by signal 9"),
+    "ends without a word": ("exit 3", "ended with status 3 and said nothing"),
+    "claims success and makes nothing": ("exit 0", "ended with status 0"),
+    "ignores every request to stop": ("trap '' TERM INT HUP; while :; do sleep 0.1; done", "was stopped after"),
+    "leaves children behind": ("(trap '' TERM; sleep 300) & exit 1", "was stopped after"),
+    "says far too much": ("head -c 300000000 /dev/zero; exit 1", "ended with status 1"),
+    "runs out of space": (
+        "echo 'fatal error: error writing to /tmp/x.s: No space left on device' >&2; exit 1",
+        "No space left",
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "words"), COMPILERS.values(), ids=list(COMPILERS))
+def test_a_compiler_that_misbehaves_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    fake = tmp_path / "bin" / "g++"
+    fake.parent.mkdir()
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path / "cache"))
+    recipe = compilers.Recipe((str(fake),), "kernel.cpp", "kernel.so", (words,))
+    request = BuildRequest(GOOD.text, Dialect.CPP, Contract.HOST, "", {}, "", "mine.cpp")
+    began = time.monotonic()
+    found = asyncio.run(build_as(request, recipe, LimitsOnly(limits=CommandLimits(seconds=1.0))))
+    assert time.monotonic() - began < 1.0 + GRACE_S
+    assert isinstance(found, BuildFailure)
+    assert words in found.reason
+    assert "\n" not in found.reason
+    assert list((tmp_path / "cache" / "build" / "work").iterdir()) == []
+
+
+def test_a_full_disk_while_the_sanitizers_get_their_inputs_is_one_line(stand: Stand) -> None:
+    """The judge writes them; where it cannot, the work is impossible and the next kernel is judged as ever."""
+
+    async def act() -> w.Sanitized:
+        await stand.bench.open()
+        process = stand.bench._judge._process
+        assert process is not None
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        try:
+            return await stand.bench.sanitize_source(GOOD, lambda _: None)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    with pytest.raises(EspalierError) as caught:
+        stand.run(act())
+    assert "\n" not in str(caught.value)
+    assert isinstance(stand.run(stand.bench.sanitize_source(GOOD, lambda _: None)), w.Sanitized)

@@ -1,0 +1,77 @@
+"""What is not believed of a time or an answer that broke no rule, on made-up timings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine.domain.model import Device, Operand, PrecisionClass, Role, Signature, Verification
+from engine.domain.preparation import Peaks
+from engine.trial import doubts
+from engine.trial.pairing import KERNEL, NULL, PairTimes
+from engine.trial.seat import Timing
+
+CPU = Device("cpu", 0, "some processor", "x86_64", 2, 1 << 25, 1 << 33, "torch 2")
+GPU = replace(CPU, kind="cuda", name="some accelerator")
+OPERANDS = (Operand("x", Role.INPUT, (1 << 20,), "float32"), Operand("out", Role.OUTPUT, (1 << 20,), "float32"))
+SIGNATURE = Signature(OPERANDS, {}, operations=1e6)
+PEAKS = Peaks(8 * (1 << 20) * 1e4, {"fp32": 1e12})
+"""What makes the floor 100 us."""
+
+
+def pairs(claimed: float = 400.0, beside: float = 150.0, idle: float = 0.0, awake: float = 300.0) -> list[PairTimes]:
+    kernel = [Timing(claimed, claimed + beside, idle, awake_us=awake) for _ in range(12)]
+    null = [Timing(1.0, 151.0, 0.0, awake_us=300.0) for _ in range(12)]
+    return [PairTimes({KERNEL: kernel, NULL: null})]
+
+
+def told(found: list[PairTimes], device: Device = CPU, *, cold: bool = True) -> tuple[str, ...]:
+    return doubts.of_times(found, SIGNATURE, PEAKS, device, cold=cold)
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_an_ordinary_time_is_believed(device: Device) -> None:
+    assert told(pairs(), device) == ()
+
+
+@pytest.mark.parametrize(
+    ("device", "claimed", "doubted"), [(CPU, 60, False), (CPU, 20, True), (GPU, 90, False), (GPU, 70, True)]
+)
+def test_nothing_is_faster_than_the_device_allows(device: Device, claimed: float, doubted: bool) -> None:
+    assert bool(told(pairs(claimed), device)) is doubted
+    assert not told(pairs(claimed), device, cold=False)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ({"beside": 2000.0}, "not corroborated"),
+        ({"idle": 900.0}, "still busy"),
+        ({"awake": 60_000.0}, "ahead of the call"),
+    ],
+)
+def test_each_doubt_has_its_words(made: dict[str, float], words: str) -> None:
+    (found,) = told(pairs(**made))
+    assert words in found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(("beside", "doubted", "sure"), [(200.0, False, False), (400.0, True, False), (900.0, True, True)])
+def test_a_little_hidden_time_is_not_corroborated_and_much_is_suspected(beside: float, doubted: bool, sure: bool) -> None:
+    found = pairs(beside=beside)
+    assert bool(told(found)) is doubted
+    assert bool(doubts.of_times(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True)) is sure
+
+
+def test_threads_that_spin_for_a_moment_are_no_reason() -> None:
+    assert told(pairs(awake=6000.0)) == ()
+
+
+def verification(jitter: float) -> Verification:
+    return Verification("class:fp32 (10x)", 5, 1e-7, 1e-6, 1e-6, 1e-6, 1e-5, PrecisionClass.FP32, jitter=jitter)
+
+
+@pytest.mark.parametrize(("jitter", "doubted"), [(0.0, False), (9e-6, False), (2e-5, True)])
+def test_answers_on_the_same_bytes_may_differ_by_rounding_alone(jitter: float, doubted: bool) -> None:
+    assert bool(doubts.of_verification(verification(jitter))) is doubted

@@ -1,0 +1,321 @@
+"""Quarantine, pauses, prompts by hand, order and materials of ideas, crossing, going back: by key, asserted on the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from support import faces, sessions
+from support.faces import BY_HAND, FakeDoors, Watch, by_engineer, until
+from textual.pilot import Pilot
+from textual.widgets import Input, OptionList, TextArea
+
+from engine.domain import events as e
+from engine.domain.model import FailureKind, Pauses
+from engine.domain.state import CallStatus, SessionState, Stage
+from engine.journal import store
+from engine.journal.blobs import Blobs
+from tui.app import EspalierApp
+from tui.screens.gate import GateScreen
+from tui.screens.idea_form import IdeaForm
+from tui.screens.limits_form import PausesForm
+from tui.screens.prompt_form import PromptForm
+from tui.screens.prompts import AskLine, Choose, Confirm
+from tui.screens.session import SessionScreen
+from tui.widgets.idea_list import IdeaList
+from tui.widgets.kernel_tree import KernelTree
+
+On = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "session"
+
+
+def at_the_tree(folder: Path, on: On, *, mode: str = "ask", doors: FakeDoors | None = None, shows: str = "k1") -> SessionState:
+    """The scripted session until a kernel is shown, then ``on`` on its tree; the state that the journal is left in."""
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        if isinstance(app.screen, GateScreen):
+            await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen) and shows in _tree(app).visible_kernels)
+        await on(app, pilot)
+
+    faces.steered(folder, act, mode=mode, doors=doors)
+    return store.state_of(folder)
+
+
+def _tree(app: EspalierApp) -> KernelTree:
+    return app.screen.query_one(KernelTree)
+
+
+async def asked(app: EspalierApp, pilot: Pilot[None], words: str) -> None:
+    """Type a line where one is asked for."""
+    await until(pilot, lambda: isinstance(app.screen, AskLine))
+    app.screen.query_one(Input).value = words
+    await pilot.press("enter")
+
+
+async def suspicious(app: EspalierApp, pilot: Pilot[None]) -> None:
+    """Bring a kernel in that ends in quarantine, and select it."""
+    screen = app.screen
+    assert isinstance(screen, SessionScreen)
+    await screen.bridge.plant_text(sessions.source("odd", "suspicious"), "odd.cpp")
+    await until(pilot, lambda: any(k.stage is Stage.QUARANTINED for k in screen.bridge.state.kernels.values()))
+    odd = next(k.id for k in screen.bridge.state.kernels.values() if k.stage is Stage.QUARANTINED)
+    await until(pilot, lambda: odd in _tree(app).visible_kernels)
+    _tree(app).reveal(odd)
+
+
+def test_a_quarantined_kernel_is_believed_with_a_note(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await suspicious(app, pilot)
+        await until(pilot, lambda: "in quarantine" in str(app.screen.query_one("#banner").render()))
+        await pilot.press("a")
+        await asked(app, pilot, "the counters [bear] it out")
+        await until(pilot, lambda: any(isinstance(event, e.KernelAccepted) for event in by_engineer(folder)))
+
+    state = at_the_tree(folder, on)
+    (kernel,) = (k for k in state.kernels.values() if k.accepted)
+    assert (kernel.stage, kernel.accepted) == (Stage.MEASURED, "the counters [bear] it out")
+
+
+def test_a_quarantined_kernel_is_discarded(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await suspicious(app, pilot)
+        await pilot.press("d")
+        await asked(app, pilot, "it reads the clock")
+        await until(pilot, lambda: any(isinstance(event, e.KernelFailed) for event in by_engineer(folder)))
+
+    state = at_the_tree(folder, on)
+    (failed,) = (k.failure for k in state.kernels.values() if k.failure is not None)
+    assert (failed.kind, failed.reason) == (FailureKind.REJECTED, "it reads the clock")
+
+
+def test_what_is_not_in_quarantine_cannot_be_believed(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("a", "d")
+        await pilot.pause(0.1)
+        assert isinstance(app.screen, SessionScreen)
+
+    at_the_tree(folder, on)
+    assert by_engineer(folder) == []
+
+
+def test_pausing_and_going_on(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("P")
+        await asked(app, pilot, "lunch")
+        await until(pilot, lambda: "Paused: lunch" in str(app.screen.query_one("#banner").render()))
+        await pilot.press("P")
+        await until(pilot, lambda: len(by_engineer(folder)) == 2)
+
+    at_the_tree(folder, on)
+    assert by_engineer(folder) == [e.SessionPaused("lunch"), e.SessionContinued(Pauses())]
+
+
+def test_where_it_pauses_by_itself(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("C")
+        await until(pilot, lambda: isinstance(app.screen, PausesForm))
+        app.screen.query_one("#usd", Input).value = "-1"
+        await pilot.press("ctrl+s")
+        assert "will not do" in str(app.screen.query_one("#said").render())
+        app.screen.query_one("#usd", Input).value = "2.5"
+        app.screen.query_one("#round", Input).value = "2"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: by_engineer(folder))
+
+    at_the_tree(folder, on)
+    assert by_engineer(folder) == [e.PausesChanged(Pauses(usd=2.5, round=2))]
+
+
+def test_a_prompt_by_hand_is_copied_and_its_reply_pasted(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "prompt" in str(app.screen.query_one("#banner").render()))
+        await pilot.press("Q")
+        await until(pilot, lambda: isinstance(app.screen, PromptForm))
+        await pilot.press("ctrl+s")
+        assert "no reply yet" in str(app.screen.query_one("#said").render())
+        await pilot.press("ctrl+y")
+        assert app.clipboard.endswith("[now].")
+        app.screen.query_one("#reply", TextArea).text = "time_us = 77"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: any(isinstance(event, e.CallAnswered) for event in by_engineer(folder)))
+        await until(pilot, lambda: "k2" in store.state_of(folder).kernels)
+
+    state = at_the_tree(folder, on, mode="autopilot", doors=FakeDoors(ideas=BY_HAND))
+    answered = next(call for call in state.calls.values() if call.status is CallStatus.ANSWERED)
+    assert Blobs(folder).text(answered.reply) == "time_us = 77"
+
+
+def test_a_reply_may_lie_in_a_file(folder: Path, tmp_path: Path) -> None:
+    reply = tmp_path / "reply.txt"
+    reply.write_text("time_us = 66\n")
+
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "prompt" in str(app.screen.query_one("#banner").render()))
+        await pilot.press("Q")
+        await until(pilot, lambda: isinstance(app.screen, PromptForm))
+        app.screen.query_one("#file", Input).value = str(tmp_path / "none.txt")
+        await pilot.press("ctrl+s")
+        assert "cannot be read" in str(app.screen.query_one("#said").render())
+        app.screen.query_one("#file", Input).value = str(reply)
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: any(isinstance(event, e.CallAnswered) for event in by_engineer(folder)))
+
+    state = at_the_tree(folder, on, mode="autopilot", doors=FakeDoors(ideas=BY_HAND))
+    assert Blobs(folder).text(next(c.reply for c in state.calls.values() if c.reply)) == "time_us = 66\n"
+
+
+def at_the_gate(folder: Path, on: On) -> SessionState:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await on(app, pilot)
+
+    faces.steered(folder, act)
+    return store.state_of(folder)
+
+
+def test_ideas_are_put_in_order_and_the_highlight_goes_along(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        listed = app.screen.query_one(IdeaList)
+        assert list(listed.ideas) == ["i2", "i3"]
+        await pilot.press("greater_than_sign")
+        await until(pilot, lambda: list(listed.ideas) == ["i3", "i2"])
+        assert listed.highlighted == "i2"
+        await pilot.press("shift+up")
+        await until(pilot, lambda: list(listed.ideas) == ["i2", "i3"])
+
+    at_the_gate(folder, on)
+    assert by_engineer(folder) == [e.IdeasReordered(("i3", "i2")), e.IdeasReordered(("i2", "i3"))]
+
+
+def test_the_writer_of_an_idea(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("W")
+        await asked(app, pilot, "openai:other")
+        await until(pilot, lambda: by_engineer(folder))
+
+    assert at_the_gate(folder, on).ideas["i2"].writer == "openai:other"
+
+
+def test_a_kernel_is_put_beside_an_idea_and_taken_away(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        for done in (1, 2):
+            await pilot.press("m")
+            await until(pilot, lambda: isinstance(app.screen, Choose))
+            await pilot.press("enter")
+            await until(pilot, lambda count=done: len(by_engineer(folder)) == count)  # type: ignore[misc]
+
+    at_the_gate(folder, on)
+    assert by_engineer(folder) == [e.MaterialAttached("i2", "k1"), e.MaterialRemoved("i2", "k1")]
+
+
+def test_the_parent_is_chosen_from_a_list(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        screen = app.screen
+        assert isinstance(screen, GateScreen)
+        await screen.bridge.plant_text(sessions.source("seed", "time_us = 50"), "seed.cpp")
+        await until(pilot, lambda: store.state_of(folder).kernels["k2"].stage is Stage.MEASURED)
+        await pilot.press("p")
+        await until(pilot, lambda: isinstance(app.screen, Choose))
+        app.screen.query_one(OptionList).highlighted = 0
+        await pilot.press("enter")
+        await until(pilot, lambda: any(isinstance(event, e.IdeaEdited) for event in by_engineer(folder)))
+
+    assert at_the_gate(folder, on).ideas["i2"].parent == "k2"
+
+
+def test_a_parked_idea_is_taken_up_again(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        screen = app.screen
+        assert isinstance(screen, GateScreen)
+        await pilot.press("k")
+        await until(pilot, lambda: by_engineer(folder))
+        screen.query_one(IdeaList).highlighted = "i2"
+        screen.clock.pass_grace()  # type: ignore[attr-defined]
+        await pilot.press("a")
+        await until(pilot, lambda: len(by_engineer(folder)) == 2)
+
+    at_the_gate(folder, on)
+    assert by_engineer(folder) == [e.IdeaParked("i2"), e.IdeaSelected("i2")]
+
+
+def test_two_kernels_are_crossed_into_one_idea(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        _tree(app).reveal("k2")
+        await pilot.press("m")
+        _tree(app).reveal("k6")
+        await pilot.press("X")
+        await until(pilot, lambda: isinstance(app.screen, IdeaForm))
+        assert app.screen.query_one("#title", Input).value == "Cross k2 with k6"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: any(isinstance(event, e.MaterialAttached) for event in by_engineer(folder)))
+
+    state = at_the_tree(folder, on, mode="autopilot", shows="k10")
+    crossed = next(idea for idea in state.ideas.values() if idea.text.title == "Cross k2 with k6")
+    assert (crossed.parent, crossed.materials, crossed.author.name) == ("k2", ("k6",), "engineer")
+
+
+def test_a_kernel_is_put_beside_an_idea_from_the_tree(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("A")
+        await until(pilot, lambda: isinstance(app.screen, Choose))
+        await pilot.press("enter")
+        await until(pilot, lambda: by_engineer(folder))
+
+    at_the_tree(folder, on)
+    assert by_engineer(folder) == [e.MaterialAttached("i2", "k1")]
+
+
+def test_going_on_from_an_earlier_round_of_a_session_that_runs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path / "home"))
+
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: faces.ended(folder))
+        await pilot.press("F")
+        await until(pilot, lambda: isinstance(app.screen, Choose))
+        options = app.screen.query_one(OptionList)
+        words = [str(options.get_option_at_index(n).prompt) for n in range(options.option_count)]
+        assert "leaves" not in words[0]
+        options.highlighted = next(n for n, text in enumerate(words) if "before round 2" in text)
+        assert "kernels behind" in words[options.highlighted]
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
+        assert "Better, and left behind: k10" in str(app.screen.query("Static").first().render())
+        await pilot.press("y")
+        await until(pilot, lambda: (tmp_path / "home" / "sessions").is_dir() and isinstance(app.screen, SessionScreen)
+                    and app.screen.bridge.folder != folder)  # fmt: skip
+
+    before = at_the_tree(folder, on, mode="autopilot", shows="k10")
+    (fork,) = (tmp_path / "home" / "sessions").iterdir()
+    opened = faces.recorded(fork)[0].event
+    assert isinstance(opened, e.SessionOpened)
+    assert opened.forked_from.startswith("session after")
+    assert store.state_of(folder).seq == before.seq
+
+
+def test_a_click_chooses_a_kernel_a_page_and_an_idea(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        tree = _tree(app)
+        await until(pilot, lambda: app.screen.bridge.state.closed is not None)  # type: ignore[attr-defined]
+        await faces.still(pilot)
+        await pilot.click(KernelTree, offset=(12, 2))
+        await until(pilot, lambda: tree.selected == tree.visible_kernels[1])
+        bar = app.screen.query_one("_TabBar")
+        place = bar.render_line(0).text.index(" 5 ")  # type: ignore[attr-defined]
+        await pilot.click("_TabBar", offset=(place + 1, 0))
+        assert app.screen.query_one("DetailTabs").tab == "timing"  # type: ignore[attr-defined]
+        await pilot.press("g")
+        await until(pilot, lambda: isinstance(app.screen, GateScreen))
+        listed = app.screen.query_one(IdeaList)
+        first = listed.highlighted
+        row = next(n for n, (idea, _) in enumerate(listed._lines) if idea and idea != first)
+        await pilot.click(IdeaList, offset=(8, row))
+        assert listed.highlighted != first
+
+    at_the_tree(folder, on, mode="autopilot", shows="k10")

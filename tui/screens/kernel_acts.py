@@ -1,0 +1,137 @@
+"""Acts about the kernel that is selected: pin, prune, cancel, judge, measure again, cross, attach, note. Knows no layout."""
+
+from __future__ import annotations
+
+from textual import work
+
+from engine.domain import commands as c
+from engine.domain import queries
+from engine.domain.model import CATEGORIES, IdeaText
+from engine.domain.state import IdeaStatus, Kernel, SessionState, Stage
+from tui.screens.idea_form import IdeaForm
+from tui.screens.prompts import AskLine, Choice, Choose
+from tui.screens.replaying import TransportScreen
+from tui.viewmodel import kernels as names
+
+
+class KernelActs(TransportScreen):
+    """A screen on which a kernel is selected (``kernel``) and another may be marked (``marked``)."""
+
+    @property
+    def marked(self) -> str:
+        """The kernel that acts on two take as their first; empty where none is marked."""
+        return ""
+
+    def _selected_kernel(self) -> Kernel | None:
+        found = self.bridge.state.kernels.get(self.kernel)
+        if found is None:
+            self.notify("There is no kernel yet.", markup=False)
+        return found
+
+    async def action_pin(self) -> None:
+        """Keep the kernel among the parents of the next rounds, or let it go."""
+        if kernel := self._selected_kernel():
+            pinned = kernel.id in self.bridge.state_now.pinned
+            await self.submit(c.UnpinKernel(kernel.id) if pinned else c.PinKernel(kernel.id))
+
+    @work
+    async def action_prune(self) -> None:
+        """Close the branch, or take a pruned one up again."""
+        kernel = self._selected_kernel()
+        if kernel is None:
+            return
+        if kernel.id in self.bridge.state_now.pruned:
+            await self.submit(c.ReopenBranch(kernel.id), f"{kernel.id} is open again.")
+            return
+        below = len(queries.descendants(self.bridge.state_now, kernel.id)) - 1
+        words = f"{below} kernels below it are closed with it. " if below else ""
+        reason = await self.app.push_screen_wait(
+            AskLine(f"Prune {kernel.id}", f"{words}Why? Empty is no reason. The same key takes it up again.", empty=True)
+        )
+        if reason is not None:
+            await self.submit(c.PruneBranch(kernel.id, reason))
+
+    async def action_cancel(self) -> None:
+        """Stop a kernel that has not settled."""
+        if kernel := self._selected_kernel():
+            await self.submit(c.CancelKernel(kernel.id), f"{kernel.id} is stopped.")
+
+    async def action_again(self) -> None:
+        """Verify and measure a settled kernel afresh."""
+        if kernel := self._selected_kernel():
+            await self.submit(c.MeasureAgain(kernel.id), f"{kernel.id} is verified and measured again.")
+
+    @work
+    async def action_accept(self) -> None:
+        """Believe a kernel in quarantine."""
+        if kernel := self._doubted():
+            words = f"{'; '.join(kernel.evidence)}.\n\nWhy do you believe it all the same? The journal keeps your words."
+            note = await self.app.push_screen_wait(AskLine(f"Believe {kernel.id}?", words))
+            if note:
+                await self.submit(c.AcceptKernel(kernel.id, note), f"{kernel.id} counts as measured from now on.")
+
+    @work
+    async def action_discard(self) -> None:
+        """Fail a kernel in quarantine."""
+        if kernel := self._doubted():
+            words = f"{'; '.join(kernel.evidence)}.\n\nIt fails with this reason; an empty line is the evidence itself."
+            reason = await self.app.push_screen_wait(AskLine(f"Discard {kernel.id}?", words, empty=True))
+            if reason is not None:
+                await self.submit(c.DiscardKernel(kernel.id, reason), f"{kernel.id} is discarded.")
+
+    def _doubted(self) -> Kernel | None:
+        """The selected kernel if it is in quarantine; else the way to one that is, if there is any."""
+        kernel = self._selected_kernel()
+        if kernel is None or kernel.stage is Stage.QUARANTINED:
+            return kernel
+        waiting = names.quarantined(self.bridge.state)
+        others = f": {', '.join(one.id for one in waiting)} {'is' if len(waiting) == 1 else 'are'}" if waiting else ""
+        self.notify(f"{kernel.id} is not in quarantine{others}.", markup=False)
+        return None
+
+    @work
+    async def action_note(self) -> None:
+        """Put words on the kernel, or on the session while there is none."""
+        target = self.kernel
+        text = await self.app.push_screen_wait(AskLine(f"Note on {target or 'the session'}", "Kept in the journal."))
+        if text:
+            await self.submit(c.AddNote(target, text))
+
+    @work
+    async def action_cross(self) -> None:
+        """One idea out of the marked kernel and this one: its code is asked for with both sources at hand."""
+        state, kernel = self.bridge.state_now, self._selected_kernel()
+        other = state.kernels.get(self.marked)
+        if kernel is None or other is None or other.id == kernel.id:
+            self.notify("Mark one of the two first: m on it, then X on the other.", markup=False)
+            return
+        title = f"Cross {other.id} with {kernel.id}"
+        why = f"Bring together {other.id} ({names.title(state, other)}) and {kernel.id} ({names.title(state, kernel)})."
+        form = IdeaForm.new(state, other.id, IdeaText(title, _category(state, other), why), materials=(kernel.id,))
+        asked = await self.app.push_screen_wait(form)
+        if asked is not None:
+            command = c.WriteIdea(asked.text, asked.parent, asked.branch, select=asked.by_hand, materials=(kernel.id,))
+            if await self.submit(command, "The crossing waits with the other ideas.") and asked.by_hand:
+                await self.implement(tuple(self.bridge.state_now.ideas)[-1])
+
+    @work
+    async def action_attach(self) -> None:
+        """Put the kernel beside an idea that is not written yet, or take it away."""
+        kernel, state = self._selected_kernel(), self.bridge.state_now
+        if kernel is None:
+            return
+        open_ideas = [i for i in state.ideas.values() if not i.implemented and i.status is not IdeaStatus.REJECTED]
+        if not open_ideas:
+            self.notify("Every idea is written or rejected: i writes a new one.", markup=False)
+            return
+        choices = [Choice(i.id, f"{'✓ ' if kernel.id in i.materials else '  '}{i.id}", i.text.title) for i in open_ideas]
+        title = f"Beside which idea does {kernel.id} lie?"
+        idea = await self.app.push_screen_wait(Choose(title, choices))
+        if idea is not None:
+            await self.toggle_material(idea, kernel.id)
+
+
+def _category(state: SessionState, kernel: Kernel) -> str:
+    """What the kernel's own idea acts on."""
+    idea = state.ideas.get(kernel.idea)
+    return idea.text.category if idea is not None and idea.text.category in CATEGORIES else CATEGORIES[0]

@@ -1,0 +1,127 @@
+"""A prompt that was given out by hand: read or copied here, carried to whatever answers it, and the reply brought back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Footer, Input, Label, Static, TextArea
+
+from engine.domain.errors import JournalError
+from engine.domain.state import Call
+from tui.bridge import Bridge
+from tui.viewmodel.fmt import counted
+from tui.viewmodel.stages import by_hand
+
+_MOST_BYTES = 4 << 20
+
+
+class PromptForm(ModalScreen[tuple[Call, str] | None]):
+    """Answers with a call and its reply, pasted or out of a file; or ``None``, and the prompt waits on."""
+
+    CSS_PATH = "forms.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "send", "Answer", priority=True),
+        Binding("ctrl+y", "copy", "Copy the prompt", priority=True),
+        Binding("ctrl+n", "next", "Next prompt", priority=True),
+        Binding("escape", "cancel", "Later", priority=True),
+    ]
+
+    def __init__(self, bridge: Bridge) -> None:
+        super().__init__()
+        self._bridge = bridge
+        self._calls = by_hand(bridge.state_now)
+        self._at = 0
+
+    @property
+    def call(self) -> Call:
+        """The one that is shown."""
+        return self._calls[self._at]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="form") as box:
+            box.border_title = "Prompt by hand"
+            yield Static("", id="which", markup=False)
+            prompt = TextArea("", id="prompt", read_only=True, soft_wrap=True)
+            prompt.border_title = "Prompt: Ctrl-Y copies it"
+            yield prompt
+            reply = TextArea("", id="reply", soft_wrap=True, tab_behavior="focus")
+            reply.border_title = "Reply: paste it here"
+            yield reply
+            with Horizontal(id="top"):
+                yield Label("Or a file")
+                yield Input("", id="file", compact=True, placeholder="that holds the reply")
+            yield Static("", id="said", markup=False)
+            with Horizontal(classes="buttons"):
+                yield Button("Later", id="cancel", compact=True)
+                yield Button("Copy the prompt", id="copy", compact=True)
+                yield Button("Answer (Ctrl-S)", id="send", variant="primary", compact=True)
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self._show()
+        self.query_one("#reply").focus()
+
+    def _show(self) -> None:
+        call = self.call
+        more = f" · prompt {self._at + 1} of {len(self._calls)}, Ctrl-N shows the next" if len(self._calls) > 1 else ""
+        text = self._prompt()
+        words = f"{call.id} asks for {call.role.value}, for {call.work} · {counted(len(text), 'character')}{more}"
+        self.query_one("#which", Static).update(f"{words}\n{self._bridge.blob_file(call.prompt)}")
+        self.query_one("#prompt", TextArea).load_text(text)
+
+    def _prompt(self) -> str:
+        try:
+            return self._bridge.read_blob(self.call.prompt)
+        except JournalError as error:
+            return str(error)
+
+    def action_next(self) -> None:
+        """The next prompt that waits."""
+        self._at = (self._at + 1) % len(self._calls)
+        self._show()
+
+    @on(Button.Pressed, "#copy")
+    def action_copy(self) -> None:
+        """Copy the prompt."""
+        self.app.copy_to_clipboard(self._prompt())
+        self.query_one("#said", Static).update(Content("The prompt is on the clipboard."))
+
+    @on(Button.Pressed, "#send")
+    @on(Input.Submitted)
+    def action_send(self) -> None:
+        """Answer with what was pasted, or with what the file holds."""
+        reply = self.query_one("#reply", TextArea).text
+        named = self.query_one("#file", Input).value.strip()
+        if named and not reply.strip():
+            try:
+                reply = _content(Path(named).expanduser())
+            except (OSError, ValueError, RuntimeError) as error:
+                self._complain(f"{named} cannot be read: {error}")
+                return
+        if not reply.strip():
+            self._complain("There is no reply yet: paste it, or name a file that holds it.")
+            return
+        self.dismiss((self.call, reply))
+
+    def _complain(self, words: str) -> None:
+        self.query_one("#said", Static).update(words)
+
+    @on(Button.Pressed, "#cancel")
+    def action_cancel(self) -> None:
+        """The prompt waits on; nothing is lost."""
+        self.dismiss(None)
+
+
+def _content(file: Path) -> str:
+    with file.open("rb") as stream:
+        data = stream.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
+    return data.decode("utf-8", "replace")
