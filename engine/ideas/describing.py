@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from engine.build.inspection import summary
 from engine.domain import predictions, queries
 from engine.domain.model import Device, Dialect, FailureKind, Interval, Measurement, PrecisionClass, Resources
 from engine.domain.preparation import Preparation
@@ -155,6 +156,9 @@ def evidence(state: SessionState, found: Kernel) -> Iterator[str]:
         yield f"failed ({found.failure.kind.value}): {discreet(found.failure.reason)}"
     for use in found.resources:
         yield _resources(use)
+    light = found.measurement.light if found.measurement is not None and found.stage is Stage.MEASURED else None
+    if words := summary(found.resources, light=light):
+        yield f"in short: {words}"
     if found.verification is not None:
         proof = found.verification
         yield (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from engine.build.inspection import summary
 from engine.domain import queries
 from engine.domain.model import Resources
 from engine.domain.preparation import Preparation
@@ -243,7 +244,11 @@ def machine_code(
             earlier = next(iter(before.values()))
         lines += [BLANK, section(flat(used.function), room), *_resources(state, used, earlier, parent.id if parent else "")]
     if mixes and kernel.id in mixes:
-        lines += [BLANK, section("instructions", room), *_mix(mixes[kernel.id], mixes.get(parent.id) if parent else None, room)]
+        earlier_mix = mixes.get(parent.id) if parent else None
+        lines += [BLANK, section("instructions", room), *_mix(mixes[kernel.id], earlier_mix, room)]
+        light = kernel.measurement.light if kernel.measurement else None
+        words = summary(kernel.resources, mixes[kernel.id], light, before=earlier_mix)
+        lines += [BLANK, section("in short", room), *_paragraph(words, room)]
     return tuple(lines)
 
 
