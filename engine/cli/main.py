@@ -22,6 +22,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "open": ("engine.cli.going:open_session", "Go on with a session."),
         "step": ("engine.cli.going:step", "Go on by one round, headless."),
         "fork": ("engine.cli.fork:fork", "Go on from an earlier point, in a session of its own."),
+        "follow": ("engine.cli.follow:follow", "Watch a session that another process is running."),
         "replay": ("engine.cli.replay:replay", "Watch a recorded session, or print it with --headless."),
         "rerun": ("engine.cli.rerun:rerun", "Verify and measure a session's kernels again on this machine."),
         "ablate": ("engine.cli.ablate:ablate", "Take the winning lineage apart, idea by idea, on this machine."),
@@ -107,8 +108,8 @@ def espalier(ctx: click.Context) -> None:
 def open_face(action: str = "home", subject: object = None) -> bool:
     """Open the terminal face, if it is installed and there is a terminal; ``False`` when it was not opened.
 
-    ``tui.app.main(action, subject)`` is called with ``home`` and nothing, ``new`` and a ``NewSession``, or ``open`` or
-    ``replay`` and a session's folder. It raises like a command does and returns nothing.
+    ``tui.app.main(action, subject)`` is called with ``home`` and nothing, ``new`` and a ``NewSession``, or ``open``,
+    ``replay`` or ``follow`` and a session's folder. It raises like a command does and returns nothing.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or importlib.util.find_spec("tui") is None:
         return False

@@ -6,6 +6,7 @@ logs, samples) are not held here: a ``Blob`` is the SHA-256 of bytes the journal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -80,6 +81,12 @@ class Signature:
     """Which arithmetic unit does them by default: ``fp32``, ``tf32``, ``fp16``, ``bf16``."""
     scalar_only: bool = True
     """False when some argument is neither a tensor nor a number: then only the ``python`` dialect can be used."""
+
+    @property
+    def shown_operations(self) -> float:
+        """What a roofline is drawn with: the operations counted, or one an output element where only pointwise work is done,
+        which is not counted and never binds."""
+        return self.operations or float(sum(math.prod(o.shape) for o in self.of(Role.OUTPUT)))
 
     def of(self, *roles: Role) -> tuple[Operand, ...]:
         """The operands with one of these roles, in the order kernels receive them."""

@@ -64,3 +64,9 @@ def test_the_face_loads_neither_torch_nor_a_model(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('torch', 'openai', 'google.genai', 'numpy') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"
+
+
+def test_the_readme_s_keys_are_the_registry_s() -> None:
+    """``python -m tui.actions`` prints what belongs there."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert actions.key_table().strip() in readme

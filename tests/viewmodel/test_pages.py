@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ from support import showcase
 
 from engine.domain import events as e
 from engine.domain import queries
-from engine.domain.model import Dialect
+from engine.domain.model import Dialect, Role
 from engine.domain.state import SessionState
 from tui.viewmodel import cells, charts, code, diff, heading, ideas, notes, samples, stages, story, tabs, transport
 from tui.viewmodel.cells import Ground, Line
@@ -231,6 +232,16 @@ def test_no_kernel_stands_above_the_roof_that_its_time_allows() -> None:
     assert found.intensity == pytest.approx(1.05e7 / 16_777_216)
     assert {d.x for d in found.dots} == {found.intensity}
     assert charts.roofline(b.fold(b.opened())) is None
+
+
+def test_where_operations_are_not_counted_one_stands_for_each_output() -> None:
+    assert STATE.preparation is not None
+    signature = replace(STATE.preparation.signature, operations=0.0)
+    found = charts.roofline(replace(STATE, preparation=replace(STATE.preparation, signature=signature)))
+    assert found is not None
+    assert not found.counted
+    outputs = sum(math.prod(o.shape) for o in signature.of(Role.OUTPUT))
+    assert found.intensity == pytest.approx(outputs / STATE.preparation.bytes_moved)
 
 
 @given(st.integers(0, 500), st.integers(30, 200), st.integers(0, 500))

@@ -86,14 +86,17 @@ class Roofline:
     dots: tuple[Dot, ...]
     """y: operations a second; x: the intensity."""
     bound: str
+    counted: bool
+    """Whether the operations were counted; else one stands for each output element."""
 
 
 def roofline(state: SessionState) -> Roofline | None:
     """``None`` before the session is prepared, or where nothing is computed or moved."""
     found = state.preparation
-    if found is None or not found.bytes_moved or not found.signature.operations or not found.peaks.operations_per_s:
+    operations = found.signature.shown_operations if found is not None else 0.0
+    if found is None or not found.bytes_moved or not operations or not found.peaks.operations_per_s:
         return None
-    intensity = found.signature.operations / found.bytes_moved
+    intensity = operations / found.bytes_moved
     copy = found.peaks.copy_bytes_per_s
     ridges = [peak / copy for peak in found.peaks.operations_per_s.values()]
     left, right = min([intensity, *ridges]) / 8, max([intensity, *ridges]) * 8
@@ -102,8 +105,8 @@ def roofline(state: SessionState) -> Roofline | None:
         for unit, peak in found.peaks.operations_per_s.items()
     )
     dots = tuple(
-        Dot(k.id, intensity, found.signature.operations / (k.measurement.time_us.value * 1e-6), queries.is_precise(k))
+        Dot(k.id, intensity, operations / (k.measurement.time_us.value * 1e-6), queries.is_precise(k))
         for k in state.kernels.values()
         if k.measurement is not None and queries.speedup(state, k) is not None
     )
-    return Roofline(intensity, roofs, dots, found.bound)
+    return Roofline(intensity, roofs, dots, found.bound, bool(found.signature.operations))

@@ -141,9 +141,11 @@ class Roofline(_Chart):
     def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
         shown = charts.roofline(state)
         if shown is None:
-            self.border_title = Content("roofline: comes with the preparation")
+            prepared = state.preparation is not None
+            self.border_title = Content(f"roofline: {'no peaks were measured' if prepared else 'comes with the preparation'}")
             return
-        self.border_title = Content(f"roofline: {fmt.digits(shown.intensity)} operations a byte, bound by {shown.bound}")
+        figures = f"{fmt.digits(shown.intensity)} operations a byte" if shown.counted else "one operation an output"
+        self.border_title = Content(f"roofline: {figures}, bound by {shown.bound}")
         for roof, variable in zip(shown.roofs, ("ink-accent", "stage-verify", "stage-build", "stage-repair"), strict=False):
             xs, ys = _log([p[0] for p in roof.points]), _log([p[1] for p in roof.points])
             plot.plot(xs[:2], ys[:2], marker="braille", color=painter.rgb(variable))

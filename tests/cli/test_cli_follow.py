@@ -1,0 +1,43 @@
+"""A session watched from a second process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.program import Call, command, environment
+
+
+def test_an_ended_session_is_told_and_its_tree_printed(espalier: Call, recorded: Path) -> None:
+    before = (recorded / "journal.jsonl").read_bytes()
+    said = espalier("follow", "scripted", "--headless")
+    assert said.status == 0
+    for words in ("round 0 opened", "leads now", "session ends", "★"):
+        assert words in said.out, words
+    assert (recorded / "journal.jsonl").read_bytes() == before
+
+
+def test_a_session_is_watched_while_it_is_written(home: Path, recorded: Path) -> None:
+    journal = recorded / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:20]))
+    watching = subprocess.Popen(
+        command("follow", recorded, "--headless"), env=environment(home), stdout=subprocess.PIPE, text=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert watching.stdout is not None
+    assert "session opened" in watching.stdout.readline()
+    with journal.open("ab") as file:
+        for line in lines[20:]:
+            file.write(line)
+            file.flush()
+    out, _ = watching.communicate(timeout=30)
+    assert "session ends" in out
+    assert watching.returncode == 0
+
+
+def test_a_browser_needs_the_server(espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "textual_serve.server", None)
+    assert "pip install 'espalier[serve]'" in espalier("follow", "scripted", "--browser").complaint()
