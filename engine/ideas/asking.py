@@ -21,7 +21,7 @@ from engine.ideas import budget
 from engine.ideas.budget import FREE, BudgetHeld, Ceiling, Tariff, TariffOf
 from engine.ideas.models.model import Finish, Model, ModelError, Prompt
 from engine.ideas.questions import again, prompt_text
-from engine.ideas.recall import Recall, Recorded, digest
+from engine.ideas.recall import Recall, Recorded
 from engine.ideas.replies import ReplyError
 from engine.ideas.source import Calls
 
@@ -77,7 +77,7 @@ class Desk:
         """``recall``: replies of another session; with them, the first question that they do not answer is not asked before
         the engineer goes on."""
         self.tariff_of = tariff_of
-        self.recall: Recall = recall or {}
+        self.recall = recall or Recall()
         self.clock = clock
         self.reserved: dict[str, float] = {}
         """Call → dollars that it may cost, for the calls under way here."""
@@ -207,7 +207,7 @@ class Sitting:
 
     async def _taken_up(self, call: Call) -> _Received | None:
         """An open call of a process that is gone: a person may still answer it, a recorded reply may; a model cannot."""
-        if recorded := self._desk.recall.get((call.model, call.prompt)):
+        if recorded := self._desk.recall.find(call.model, self._calls.text(call.prompt), self._calls.state):
             return self._recalled(call, recorded)
         if isinstance(self._respondent, ByHand):
             return await self._pasted(call)
@@ -216,7 +216,7 @@ class Sitting:
 
     async def _new(self, role: CallRole, prompt: Prompt) -> _Received:
         text, name = prompt_text(prompt), self._respondent.name
-        if recorded := self._desk.recall.get((name, digest(text))):
+        if recorded := self._desk.recall.find(name, text, self._calls.state):
             return self._recalled(self._calls.start(role, name, text, FREE.tokens), recorded)
         if isinstance(self._respondent, ByHand):
             return await self._pasted(self._calls.start(role, name, text, FREE.tokens))

@@ -279,9 +279,9 @@ def _opener(settings: Settings) -> Callable[[str], Model]:
 
 def _recalling(bench: TrialBench, opened: SessionOpened, here: Device) -> Bench:
     """The bench, answering from the session that this one recalls where its verdicts hold here."""
-    if not opened.settings.recall:
-        return bench
     folder = Path(opened.settings.recall)
+    if not opened.settings.recall or not store.is_session(folder):
+        return bench
     recorded = store.state_of(folder)
     return RecallingBench(bench, recorded, folder.name) if comparable(recorded, opened, here) else bench
 
@@ -290,6 +290,8 @@ def _recall(settings: Settings) -> Recall | None:
     if not settings.recall:
         return None
     recorded = Path(settings.recall)
+    if not store.is_session(recorded):  # moved away, or left on another machine: nothing is answered, and spending still asks
+        return Recall()
     return recorded_replies(store.state_of(recorded), Blobs(recorded).text)
 
 

@@ -70,8 +70,8 @@ class FakeDoors(EngineDoors):
         if self._trouble:
             raise ProblemError(self._trouble)
         folder = wanted.folder or store.new_folder(wanted.problem.name)
-        live = LiveSession.create(folder, sessions.opened(mode=wanted.mode), self.ports(folder))
-        return live_bridge(live)
+        asked = sessions.opened(mode=wanted.mode, source=wanted.settings.source, limits=wanted.settings.limits)
+        return live_bridge(LiveSession.create(folder, asked, self.ports(folder)))
 
     async def resume(self, folder: Path, say: Say) -> Bridge:
         return live_bridge(LiveSession.resume(folder, self.ports(folder)))

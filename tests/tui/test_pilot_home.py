@@ -48,6 +48,29 @@ def test_two_presses_of_enter_begin_the_first_session(home: Path) -> None:
     assert opened.problem.name == "softmax"
 
 
+def test_a_session_on_models_is_begun_with_its_cap(home: Path) -> None:
+    async def body() -> None:
+        app = faces.face()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press("n")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            form = app.screen
+            form.query_one("#source", Input).value = "openai:some-model=2,playbook=1"
+            form.query_one("#usd", Input).value = "plenty"
+            await pilot.press("ctrl+s")
+            assert "plenty is no sum in dollars" in str(form.query_one("#said").render())
+            form.query_one("#usd", Input).value = "$2.50"
+            await pilot.press("ctrl+s")
+            await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            await app._leave()
+
+    sessions.run(body)
+    (folder,) = home.iterdir()
+    opened = faces.recorded(folder)[0].event
+    assert isinstance(opened, e.SessionOpened)
+    assert (opened.settings.source, opened.settings.limits.usd) == ("openai:some-model=2,playbook=1", 2.5)
+
+
 def test_what_is_wrong_is_said_in_the_form_and_nothing_is_lost(home: Path) -> None:
     async def body() -> None:
         app = faces.face(faces.FakeDoors(trouble="no compiler [here]: install g++"))
