@@ -19,7 +19,7 @@ from engine.journal.journal import NAME, Journal, read
 
 HERE = Path(__file__).resolve().parent
 JOURNALS = sorted(HERE.glob("v*/*.jsonl"))
-DIGESTS = {"v1/session.jsonl": "9641af13c0c4ee36ad95f961dd3dace21977ab2e60bb4a5a51f591bdc7ba679b"}
+DIGESTS = {"v1/session.jsonl": "e45406aa5369deab2edb74eca19ff224604e4fcb1f8af628df0886e76dd91d23"}
 """Of the folded states. A new field of the state changes them, and that is when to look; a journal's bytes never change."""
 
 
