@@ -2,6 +2,8 @@
 
 Every event is frozen and small; large payloads are blobs. ``KIND`` is the name on disk and never changes its meaning: a
 change of shape needs a new journal version and an upcaster (see ``engine.journal.codec``).
+
+Long, and one file on purpose: what a journal can hold is read in one place, and each class is only its fields.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Total and pure: it never raises on a journal that ``rules`` produced, decides nothing, and copies each table at most once a
 batch. ``SessionState`` compares by identity so that a screen can notice a new one at no cost.
+
+Long, and one file on purpose: every event has its one fold here, a few lines each, beside the fields that they fill.
 """
 
 from __future__ import annotations
