@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from engine.build import plan as launch_plan
 from engine.build import resolution
@@ -172,18 +173,19 @@ class TrialBench:
             return self._ready[key]
         opened = await self.open()
         say(f"building {source.name}")
-        main = await self._build_for(source, self._assignment.workload, opened.signature, opened.device)
-        if isinstance(main, BuildFailure):
-            return main
+        shapes = [(self._assignment.workload, opened.signature), *zip(self._assignment.holdouts, opened.holdouts, strict=True)]
+        jobs = [asyncio.create_task(self._build_for(source, *shape, opened.device)) for shape in shapes]
+        try:
+            main = await jobs[0]
+            if isinstance(main, BuildFailure):
+                return main
+            others = await asyncio.gather(*jobs[1:])
+        finally:
+            await _ended(jobs)
         built, artefact = main
-        jobs = [
-            self._build_for(source, workload, signature, opened.device)
-            for workload, signature in zip(self._assignment.holdouts, opened.holdouts, strict=True)
-        ]
-        others = await asyncio.gather(*jobs)
         holdouts = tuple(o[0] for o in others if not isinstance(o, BuildFailure))
         candidate = p.Candidate(
-            source.contract.value, source.name, source.text, dict(source.tunables), built, holdouts, len(jobs) - len(holdouts)
+            source.contract.value, source.name, source.text, dict(source.tunables), built, holdouts, len(others) - len(holdouts)
         )
         self._ready[key] = Ready(candidate, artefact)
         return self._ready[key]
@@ -309,6 +311,15 @@ class TrialBench:
 
     async def close(self) -> None:
         await self._judge.close()
+
+
+async def _ended(jobs: Sequence[asyncio.Task[Any]]) -> None:
+    """Stop what still runs of ``jobs`` and wait until it has."""
+    running = [job for job in jobs if not job.done()]
+    for job in running:
+        job.cancel()
+    if running:
+        await asyncio.wait(running)
 
 
 def _request(source: Source, workload: Workload, signature: Signature, device: Device) -> BuildRequest:

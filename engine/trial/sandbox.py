@@ -26,6 +26,7 @@ import engine
 from engine.domain.errors import SandboxError
 from engine.trial import syscalls
 from engine.trial.wire import (
+    NOBODY,
     PRIVATE,
     Channel,
     ChannelClosed,
@@ -236,12 +237,12 @@ class Host:
         self.confined = confined
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
+        self._up = False
 
-    def start(self) -> None:
-        """Start it, or do nothing when it runs. Raises SandboxError when it does not come up."""
-        if self._process is not None and self._process.poll() is None:
+    def launch(self) -> None:
+        """Start it without waiting for it to come up, or do nothing where that was done."""
+        if self._process is not None:
             return
-        self.close()
         self._channel, theirs = Channel.pair()
         command = [sys.executable, "-s", "-P", "-m", "engine.trial.host", str(theirs.fileno())]
         environment = _environment(self._device, alone=self.confined, threads=self._threads)
@@ -252,6 +253,16 @@ class Host:
                 argv, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE, start_new_session=True, cwd="/",
             )  # fmt: skip
+
+    def start(self) -> None:
+        """Have it running. Raises SandboxError when it does not come up."""
+        if self._up and self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._up:
+            return
+        self.launch()
+        assert self._process is not None
+        assert self._channel is not None
         try:
             self._channel.receive(HostReply, _START_S)
         except (ChannelClosed, ChannelTimeout, ChannelGarbled) as error:
@@ -260,6 +271,7 @@ class Host:
             raise SandboxError(f"the trial's host process did not start: {message or type(error).__name__}") from error
         assert self._process.stderr is not None
         self._process.stderr.close()
+        self._up = True
 
     def _last_words(self) -> str:
         process = self._process
@@ -294,7 +306,12 @@ class Host:
         return isinstance(self._ask(Still(runner.pid)), Done)
 
     def thaw(self, runner: RunnerHandle) -> None:
+        """Let a runner run; the others of this host stay frozen."""
         self._ask(Thaw(runner.pid))
+
+    def thaw_all(self, _: RunnerHandle) -> None:
+        """Let every runner run, so that they get ready side by side."""
+        self._ask(Thaw(NOBODY))
 
     def reap(self, runner: RunnerHandle) -> Ended:
         """Kill a runner with all it left behind. A host that does not answer is killed as a whole."""
@@ -322,7 +339,7 @@ class Host:
         """End the host and everything in its sandbox."""
         if self._channel is not None:
             self._channel.close()
-        process, self._process, self._channel = self._process, None, None
+        process, self._process, self._channel, self._up = self._process, None, None, False
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError):

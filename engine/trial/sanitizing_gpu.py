@@ -92,7 +92,9 @@ def _specified(shape: Shape, plan: bytes, device: Device, built: Artefact, folde
 async def _run(
     tool: Path, name: str, device: Device, arguments: Sequence[Path], readable: Sequence[Path], *, confined: bool
 ) -> ProcessResult:
-    before = [str(tool), "--tool", name, "--print-limit", "20", "--error-exitcode", "9"]
+    before = [
+        str(tool), "--tool", name, "--report-api-errors", "no", "--print-limit", "20", "--error-exitcode", "9",
+    ]  # fmt: skip
     places = [*readable, tool.resolve().parent.parent]
     argv, environment = python_once("engine.trial.once", arguments, device.label, before, places, confined=confined)
     return await run(argv, seconds=_SECONDS, folder=Path("/"), environment={**environment, **_APART})

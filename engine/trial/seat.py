@@ -87,7 +87,7 @@ class Seat:
         """Wait until its device context stands and what ``warm`` asked for is done. Raises TrialFailed."""
         if self._standing and not self._warming:
             return
-        self.thaw()
+        self._thaw_all()
         if not self._standing:
             self._expect_ready(_CONTEXT_S, "while it made its device context")
             self._standing = True
@@ -113,7 +113,7 @@ class Seat:
         """Hand it an artefact and its memory; takes the descriptors. ``wait_ready`` says whether it worked."""
         assert self._runner is not None
         try:
-            self.thaw()
+            self._thaw_all()
             self._runner.channel.send(load, fds)
         except ChannelClosed:
             self._dead("while it was loaded")
@@ -130,7 +130,7 @@ class Seat:
     def wait_ready(self, seconds: float) -> None:
         """Wait until the artefact is loaded; from then on it runs in its calls only. Raises TrialFailed."""
         self.stand_by()
-        self.thaw()
+        self._thaw_all()
         self._expect_ready(seconds, "while it was loaded")
         self.freeze()
 
@@ -187,7 +187,11 @@ class Seat:
         self._by_host(self._host.freeze)
 
     def thaw(self) -> None:
+        """It alone of its host's runners runs again. Raises TrialFailed."""
         self._by_host(self._host.thaw)
+
+    def _thaw_all(self) -> None:
+        self._by_host(self._host.thaw_all)
 
     def _by_host(self, act: Callable[[RunnerHandle], bool | None]) -> bool | None:
         if self._runner is None:

@@ -42,7 +42,23 @@ class Seating:
         self._nulls: dict[str, Seat] = {}
         self._pool: dict[tuple[str, int], Seat] = {}
         self._ahead: list[Seat] = []
+        self._untouched = False
         self._calls: dict[int, tuple[Any, ...]] = {}
+
+
+    @property
+    def _needed(self) -> tuple[Host, ...]:
+        return (self._candidates, self._baselines, self._idlers)
+
+    def launch(self) -> None:
+        """Start the hosts that every session needs, side by side."""
+        for host in self._needed:
+            host.launch()
+
+    def await_hosts(self) -> None:
+        """Wait until they are up and the cores are quiet. Raises SandboxError."""
+        for host in self._needed:
+            host.start()
 
     def close(self) -> None:
         """End every process of the trial."""
@@ -55,6 +71,7 @@ class Seating:
         self._nulls.clear()
         self._pool.clear()
         self._ahead.clear()
+        self._untouched = False
 
     def kernel(self, *, rival: bool = False) -> Seat:
         """A fresh runner for a kernel: one that stands by, or a new one."""
@@ -91,6 +108,8 @@ class Seating:
 
         They are only ever kept for one kernel, since they share its process space.
         """
+        if not self._ahead:
+            self._untouched = True
         while len(self._ahead) < kernels:
             self._ahead.append(Seat(self._candidates, seconds=CALL_S))
 
@@ -100,13 +119,16 @@ class Seating:
             seat.stand_by()
 
     def dismiss(self) -> None:
-        """End the runners that were started ahead for another kernel."""
+        """End the runners that were started ahead for another kernel; not those that were there before any."""
+        if self._untouched:
+            return
         for seat in self._ahead:
             seat.close()
         self._ahead.clear()
 
     def load_kernel(self, seat: Seat, rig: Rig, candidate: Candidate, built: Built) -> None:
         """Hand a kernel's artefact to its runner. Raises TrialFailed when it has died already."""
+        self._untouched = False
         artefact = [os.open(built.binary, os.O_RDONLY | os.O_CLOEXEC)] if built.binary else []
         load, fds = self._load(
             rig, contract=candidate.contract, source=candidate.source, filename=candidate.name, tunables=candidate.tunables,

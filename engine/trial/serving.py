@@ -31,6 +31,8 @@ def main() -> None:
             request, _ = channel.receive(p.Request)
             judge, reply = _answer(judge, request, channel)
             channel.send(reply)
+            if judge is not None and not isinstance(request, p.Verify):
+                judge.tidy()
     except ChannelClosed:
         pass
     finally:

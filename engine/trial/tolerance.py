@@ -38,6 +38,7 @@ class Errors:
 
 NO_ERROR = Errors(0.0, 0.0, 0.0)
 _TINY = 1e-300
+_norm = torch.linalg.vector_norm
 
 
 def compare(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str]) -> Errors:
@@ -57,19 +58,25 @@ def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str) -> Er
         return Errors(0.0, 0.0, float(wrong > 0), flaw)
     if output.dtype.is_complex:
         return _compare_one(torch.view_as_real(output), torch.view_as_real(reference.to(torch.complex128)), name)
-    finite = torch.isfinite(reference)
-    if flaw := _mask_flaw(output, reference, finite, name):
-        return Errors(math.inf, math.inf, math.inf, flaw)
-    if not bool(finite.any()):
-        return NO_ERROR
-    wide = output.to(torch.float64)
-    if not bool(finite.all()):
-        wide, reference = wide[finite], reference[finite]
-    difference = (wide - reference).abs_()
-    centred = reference - reference.mean()
-    spread = float(centred.norm())
-    scale = reference.abs().add_(spread / math.sqrt(reference.numel()) + _TINY)
-    return Errors(float(difference.norm()) / max(spread, _TINY), float((difference / scale).max()), float(difference.max()))
+    if not (_finite_sum(output) and _finite_sum(reference)):
+        finite = torch.isfinite(reference)
+        if flaw := _mask_flaw(output, reference, finite, name):
+            return Errors(math.inf, math.inf, math.inf, flaw)
+        if not bool(finite.any()):
+            return NO_ERROR
+        output, reference = output[finite], reference[finite]
+    reference = reference.to(torch.float64)
+    deviation = float(torch.var(reference, correction=0).sqrt())
+    difference = (output - reference).reshape(-1)
+    rel_fro = float(_norm(difference)) / max(deviation * math.sqrt(reference.numel()), _TINY)
+    max_abs = float(_norm(difference, math.inf))
+    scale = reference.abs().add_(deviation + _TINY).reshape(-1)
+    return Errors(rel_fro, float(_norm(difference.div_(scale), math.inf)), max_abs)
+
+
+def _finite_sum(tensor: torch.Tensor) -> bool:
+    """Certainly true only where every element is finite; reads once and writes nothing, unlike a mask."""
+    return math.isfinite(float(tensor.sum(dtype=torch.float64)))
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,9 @@ _SEND_S = 20.0
 PRIVATE = ("/tmp", "/dev/shm")
 """Folders that are a sandbox's own: the host empties them when the last runner of a kernel is gone."""
 
+NOBODY = 0
+"""No process has this number."""
+
 M = TypeVar("M")
 
 
@@ -83,6 +86,8 @@ class Moving(Message, frozen=True):
 
 
 class Thaw(Message, frozen=True):
+    """Let one runner run again, and what is no runner; the others stay as they are. ``NOBODY`` lets all of them run."""
+
     pid: int
 
 

@@ -285,6 +285,6 @@ def test_the_program_that_the_tools_run_starts_and_says_why_it_cannot_go_on(
     """As far as it goes without a device: it is found in the sandbox and reads what it was given."""
     if Path("/dev/nvidia0").exists():
         pytest.skip("there is a device here")
-    found = sanitized_on_gpu(pretended(tmp_path, 'shift 6; exec "$@"'), tmp_path / "cache", monkeypatch)
+    found = sanitized_on_gpu(pretended(tmp_path, 'shift 8; exec "$@"'), tmp_path / "cache", monkeypatch)
     assert found.tools == ()
     assert "CUDA" in found.note or "NVIDIA" in found.note
