@@ -18,6 +18,7 @@ from engine.build import resolution
 from engine.build.build import Artefact, BuildFailure, BuildRequest, build
 from engine.build.cache import cache_folder
 from engine.build.confinement import detect
+from engine.build.inspection import InstructionMix, inspect
 from engine.build.look import look
 from engine.domain import work as w
 from engine.domain.errors import EspalierError, SourceError
@@ -153,7 +154,7 @@ class TrialBench:
                 return w.Failed(Failure(kind, found.reason, self._store(found.log.encode())), found.seconds)
             case Ready(_, artefact):
                 log = self._store(artefact.log.encode())
-                return w.Built(artefact.key, artefact.seconds, artefact.resources, log)
+                return w.Built(artefact.key, artefact.seconds, artefact.resources, log, await _instructions(artefact))
 
     async def verify(self, kernel: Kernel, source: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible:
         return await self.verify_source(_source_of(kernel, source), say)
@@ -311,6 +312,18 @@ class TrialBench:
 
     async def close(self) -> None:
         await self._judge.close()
+
+
+async def _instructions(artefact: Artefact) -> Mapping[str, int]:
+    """The mix of the machine code, by family; empty where there is none, or nothing here can read it.
+
+    It is recorded with the build, because the artefact may be gone when someone wants to know, and the tools another machine's.
+    """
+    try:
+        found = await inspect(artefact.binary, await detect())
+    except EspalierError:
+        return {}
+    return dict(sorted(found.counts.items())) if isinstance(found, InstructionMix) else {}
 
 
 async def _ended(jobs: Sequence[asyncio.Task[Any]]) -> None:

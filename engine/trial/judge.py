@@ -22,7 +22,7 @@ from engine.domain.errors import SandboxError
 from engine.domain.model import FailureKind, Interval, Measurement, Verification, Workload
 from engine.domain.preparation import Peaks, Preparation
 from engine.problem.reference import Reference
-from engine.trial import devices, doubts, light
+from engine.trial import devices, doubts, light, surroundings
 from engine.trial.calibration import calibrate, make_gate
 from engine.trial.distributions import OWN
 from engine.trial.interference import Interference
@@ -52,9 +52,8 @@ _SCREEN_SAMPLES = 6
 """With the warm-up one burst over eight slots."""
 _SAMPLES = ((50.0, 30), (300.0, 14), (math.inf, 6))
 """Samples of a process pair by the kernel's time in microseconds: short kernels scatter more and cost less."""
-_PAIRS = {"cuda": (4, 8), "cpu": (3, 8)}
-"""Process pairs of a precise measurement: at least, at most. On a GPU four that were made ready side by side cost less than the
-fifth and sixth that three would often need: the interval of four is a third narrower."""
+_PAIRS = (3, 8)
+"""Process pairs of a precise measurement: at least, at most."""
 _SAME_PAIRS = 4
 """Process pairs of the baseline against itself."""
 _ENOUGH = {"cuda": 0.01, "cpu": 0.03}
@@ -83,9 +82,10 @@ class Judge:
         self._conditions = Conditions(
             CacheFlush(opened.device if opened.cold else "hot", self.device.cache_bytes),
             Interference(opened.device),
-            random.Random(0),
+            random.SystemRandom(),
+            holds=self.device.kind == "cuda",
+            surroundings=surroundings.watch(self.device, devices.bus_id),
         )
-        self._fewest, self._most = _PAIRS[self.device.kind]
         self._rig: Rig | None = None
         self._holdout_rigs: dict[str, Rig] = {}
         self._peaks: Peaks | None = None
@@ -170,12 +170,13 @@ class Judge:
     def _as_baselines(self, pairs: Sequence[PairTimes]) -> dict[str, Measurement]:
         ranking = self._opened.baseline
         found: dict[str, Measurement] = {}
+        said = surroundings.told([p.seen for p in pairs])
         for name in (ranking, *self._opened.others):
             ratio = Interval(1.0, 1.0, 1.0)
             if name != ranking:
                 ratio = stats.ratio_interval(_log_ratios(pairs, ranking, name), self._claimable())
             times = [t for p in pairs for t in p.times[name]]
-            found[name] = self._times(times, "precise", len(pairs), {ranking: ratio}, sound=True, conditions=())
+            found[name] = self._times(times, "precise", len(pairs), {ranking: ratio}, sound=True, conditions=said)
         return found
 
     # verdicts
@@ -190,7 +191,7 @@ class Judge:
         self._seating.dismiss()
         with self._seating.kernel() as seat:
             rig.new_model()
-            self._seating.look_ahead(self._fewest - 1)
+            self._seating.look_ahead(_PAIRS[0] - 1)
             self._seating.load_kernel(seat, rig, candidate, candidate.built)
             seat.wait_ready(LOAD_S)
             self._seating.stand_by()
@@ -204,7 +205,9 @@ class Judge:
                     judged_call(rig, seat, 0, tally, distribution)
             say("screening its time")
             baselines = self._seating.baselines(rig, self._ranked(), 0)
-            contest = Contest({KERNEL: seat}, baselines, self._seating.null(rig, candidate.contract))
+            contest = Contest(
+                {KERNEL: seat}, baselines, self._seating.null(rig, candidate.contract), {KERNEL: candidate.contract}
+            )
             self._seating.stand_by()
             pair = self._screen(rig, contest, own)
             holdouts = self._verify_holdouts(seat, candidate, say)
@@ -293,16 +296,21 @@ class Judge:
         if not pairs:
             self._seating.dismiss()
         null = self._seating.null(rig, candidate.contract)
+        contracts = {name: one.contract for name, one in judged.items()}
         with ExitStack() as stack:
             waiting: list[dict[str, Seat]] = []
-            while len(pairs) < self._most:
+            while len(pairs) < _PAIRS[1]:
                 if not waiting:
-                    waiting = self._seated(stack, rig, judged, max(self._fewest - len(pairs), 2))
+                    waiting = self._seated(stack, rig, judged, max(_PAIRS[0] - len(pairs), 2))
                 seats = waiting.pop(0)
                 baselines = {} if other is not None else self._seating.baselines(rig, self._ranked(), len(pairs))
                 self._seating.stand_by()
                 say(f"process pair {len(pairs) + 1}")
-                pairs.append(run_pair(rig, Contest(seats, baselines, null), _samples(pairs, KERNEL), self._conditions, Tally()))
+                pairs.append(
+                    run_pair(
+                        rig, Contest(seats, baselines, null, contracts), _samples(pairs, KERNEL), self._conditions, Tally()
+                    )
+                )
                 if self._settled(pairs, OTHER if other else self._opened.baseline):
                     break
             self._leaving = stack.pop_all()
@@ -314,7 +322,7 @@ class Judge:
             self._leaving.close()
             if self._rig is not None:
                 self._seating.dismiss()
-                self._seating.look_ahead(self._fewest)
+                self._seating.look_ahead(_PAIRS[0])
         except SandboxError:
             self._seating.start_over()
 
@@ -336,7 +344,7 @@ class Judge:
 
     def _settled(self, pairs: Sequence[PairTimes], against: str) -> bool:
         """Whether there are enough pairs: a doubt may be noise and keeps them coming, as a wide interval does."""
-        if len(pairs) < self._fewest or self._doubts(pairs):
+        if len(pairs) < _PAIRS[0] or self._doubts(pairs):
             return False
         ratio = stats.ratio_interval(_log_ratios(pairs, against, KERNEL))
         return math.log(ratio.high / ratio.low) / 2 <= max(_ENOUGH[self.device.kind], self._claimable())
@@ -359,6 +367,7 @@ class Judge:
         doubted = self._doubts(pairs)
         disturbed = sum(p.disturbed for p in pairs)
         said = [f"{disturbed} of {disturbed + len(times)} samples disturbed by other work"] if disturbed else []
+        said += [*host_share(times), *surroundings.told([p.seen for p in pairs])]
         return self._times(times, depth, len(pairs), ratios, sound=not doubted, conditions=(*doubted, *said))
 
     def _times(
@@ -389,9 +398,26 @@ def _shape(workload: Workload) -> str:
     return ", ".join(f"{k}={v:g}" for k, v in workload.settings.items())
 
 
+def host_share(times: Sequence[Timing]) -> list[str]:
+    """What the host has to do with these times of a device, in words; nothing where it has none."""
+    claimed = statistics.median(t.claimed_us for t in times)
+    enqueue = statistics.median(t.enqueue_us for t in times)
+    charged = statistics.median(t.charged_us for t in times)
+    said = []
+    if enqueue > claimed:
+        said.append(f"host-bound: {enqueue:.0f} us to enqueue what the device does in {claimed:.0f} us")
+    if charged > 0:
+        said.append(f"{charged:.0f} us of it passed with the device idle, by what is said: counted")
+    return said
+
+
 def _raw(pairs: Sequence[PairTimes]) -> bytes:
     """All samples as JSON: a sceptic can compute every figure again."""
     rows = [
-        {name: [[t.claimed_us, t.wall_us, t.idle_us] for t in times] for name, times in pair.times.items()} for pair in pairs
+        {name: [[t.claimed_us, t.wall_us, t.idle_us, t.enqueue_us] for t in times] for name, times in pair.times.items()}
+        for pair in pairs
     ]
-    return msgspec.json.encode({"unit": "us", "columns": ["claimed", "wall", "idle"], "pairs": rows})
+    audits = [{name: [[t.claimed_us, t.wall_us] for t in times] for name, times in pair.audits.items()} for pair in pairs]
+    columns = ["claimed", "wall", "idle", "enqueue"]
+    seen = [pair.seen for pair in pairs]
+    return msgspec.json.encode({"unit": "us", "columns": columns, "pairs": rows, "audits": audits, "surroundings": seen})

@@ -26,7 +26,7 @@ _ABI = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.OUTPUT)
 class Launcher(Protocol):
     """One loaded kernel."""
 
-    def call(self, slot: int) -> Called | Fault: ...
+    def call(self, slot: int, hold_us: float) -> Called | Fault: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +51,30 @@ class Loan:
         return {operand.name: self.memory(operand).pointer(operand) for operand in self.of(slot, *_ABI)}
 
 
-_AHEAD = 3
-"""Further flushes before the clock starts (about 30 us each on an H200): the device is kept busy until the host has enqueued
-the call, so that event time is device time. A spinning kernel would do the same, but loading one costs each fresh process a
-just-in-time compilation."""
-
-Timed = Callable[[Callable[[], Any]], Called | Fault]
-"""Runs a piece of work once and times it on the device it runs on."""
+Timed = Callable[[Callable[[], Any], float], Called | Fault]
+"""Runs a piece of work once, the device held that many microseconds beforehand, and times it on the device it runs on."""
 
 
-def timer(device: str, *, cold: bool) -> Timed:
-    """The runner's stopwatch for ``device``."""
+def timer(device: str, *, cold: bool, tools: bytes) -> Timed:
+    """The runner's stopwatch for ``device``; ``tools`` is the machine code of its own kernel, if there is any."""
     if device == "cpu":
         return _timed_on_cpu
     from engine.trial.gpu import driver, timing
     from engine.trial.gpu.launch import LaunchFault
 
-    stopwatch = timing.Stopwatch(driver.Context.open(int(device.partition(":")[2] or 0)))
+    context = driver.Context.open(int(device.partition(":")[2] or 0))
+    stopwatch = timing.Stopwatch(context, tools=tools or timing.PTX)
 
-    def timed(work: Callable[[], Any]) -> Called | Fault:
-        for _ in range(_AHEAD if cold else 0):
-            stopwatch.flush()
-        sample = stopwatch.sample(work, cold=cold)
+    def timed(work: Callable[[], Any], hold_us: float) -> Called | Fault:
+        sample = stopwatch.sample(work, cold=cold, hold_us=hold_us)
         if isinstance(sample, LaunchFault):
             return Fault("crashed", sample.text)
-        return Called(sample.event_us, sample.wall_us, sample.idle_us)
+        return Called(sample.event_us, sample.wall_us, sample.idle_us, sample.enqueue_us, sample.held)
 
     return timed
 
 
-def _timed_on_cpu(work: Callable[[], Any]) -> Called | Fault:
+def _timed_on_cpu(work: Callable[[], Any], _: float) -> Called | Fault:
     start = time.perf_counter_ns()
     work()
     elapsed = (time.perf_counter_ns() - start) / 1e3
@@ -89,7 +83,7 @@ def _timed_on_cpu(work: Callable[[], Any]) -> Called | Fault:
 
 def make(load: Load, loan: Loan, artefact: int | None) -> Launcher:
     """The launcher for a ``Load``. ``artefact`` is the descriptor of the compiled binary, where there is one."""
-    timed = timer(load.device, cold=load.cold)
+    timed = timer(load.device, cold=load.cold, tools=load.stopwatch)
     match load.contract:
         case "null":
             return _Null(loan, timed, copies=load.baseline == "module")
@@ -115,13 +109,13 @@ class _Null:
         self._loan = loan
         self._private = [torch.zeros_like(t) for t in loan.tensors(0, Role.OUTPUT)] if copies else []
 
-    def call(self, slot: int) -> Called | Fault:
+    def call(self, slot: int, hold_us: float) -> Called | Fault:
         """For a module's path the inputs are copied and compared, and as much is copied as the outputs hold."""
         if not self._private:
-            return self._timed(lambda: None)
+            return self._timed(lambda: None, hold_us)
         lent = self._loan.tensors(slot, Role.INPUT)
         private = [tensor.clone() for tensor in lent]
-        called = self._timed(lambda: None)
+        called = self._timed(lambda: None, hold_us)
         for made, operand in zip(self._private, self._loan.tensors(slot, Role.OUTPUT), strict=True):
             made.copy_(operand)
         for a, b in zip(lent, private, strict=True):
@@ -157,9 +151,9 @@ class HostLauncher:
             [ctypes.c_void_p(p) for p in (*loan.pointers(i).values(), *scratch, *stream)] for i in range(len(loan.slots))
         ]
 
-    def call(self, slot: int) -> Called | Fault:
+    def call(self, slot: int, hold_us: float) -> Called | Fault:
         launch, arguments = self._launch, self._arguments[slot]
-        called = self._timed(lambda: launch(*arguments))
+        called = self._timed(lambda: launch(*arguments), hold_us)
         if self._device != "cpu" and isinstance(called, Called):
             return _sticky_error(called)
         return called
@@ -217,8 +211,8 @@ class PlanLauncher:
         self._loan = loan
         self._timed = timed
 
-    def call(self, slot: int) -> Called | Fault:
-        return self._timed(self._prepared[slot])
+    def call(self, slot: int, hold_us: float) -> Called | Fault:
+        return self._timed(self._prepared[slot], hold_us)
 
 
 class LauncherError(Exception):

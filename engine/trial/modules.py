@@ -107,7 +107,7 @@ class ModuleLauncher:
         if load.device == "cpu":
             warm_heap(sum(operand.nbytes for operand in loan.slots[0]))
 
-    def call(self, slot: int) -> Called | Fault:
+    def call(self, slot: int, hold_us: float) -> Called | Fault:
         lent = self._loan.tensors(slot, Role.INPUT)
         private = self._private
         for mine, theirs in zip(private, lent, strict=True):
@@ -120,7 +120,7 @@ class ModuleLauncher:
             returned.append([dense(leaf) for leaf in flattened(model(*arguments))])
 
         with torch.no_grad():
-            called = self._timed(work)
+            called = self._timed(work, hold_us)
             if isinstance(called, Fault) or self._is_baseline:
                 return called
             outputs = self._loan.of(slot, Role.OUTPUT)

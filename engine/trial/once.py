@@ -50,12 +50,12 @@ def called(load: Load, file: Path) -> Fault | None:
     launcher_of = PlanLauncher if load.contract == "plan" else HostLauncher
     with open(load.source, "rb") as binary:
         launcher = launcher_of(load, Loan(load.slots, operands, operands), binary.fileno(), _untimed)
-        result = launcher.call(0)
+        result = launcher.call(0, 0.0)
     torch.cuda.synchronize()
     return result if isinstance(result, Fault) else None
 
 
-def _untimed(work: Any) -> Called:
+def _untimed(work: Any, _: float) -> Called:
     work()
     torch.cuda.synchronize()
     return Called(1.0, 1.0, 0.0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from engine.domain.model import FailureKind
 from engine.trial.interference import Interference
 from engine.trial.rig import Findings, Rig, Watch
 from engine.trial.seat import Seat, Timing, TrialFailed
+from engine.trial.surroundings import Seen, Surroundings, Unwatched
 from engine.trial.tolerance import NO_ERROR, Errors
 
 WARM_UP = 2
@@ -64,6 +65,8 @@ class Contest:
     judged: Mapping[str, Seat]
     baselines: Mapping[str, Seat]
     null: Seat
+    contracts: Mapping[str, str] = field(default_factory=dict)
+    """Of those under judgement: under which of them foreign host code runs."""
 
     def everyone(self) -> dict[str, Seat]:
         return {**self.judged, **self.baselines, NULL: self.null}
@@ -82,10 +85,19 @@ class PairTimes:
     """Samples set aside because something else had the processor."""
     calm: bool = True
     """Whether there were enough undisturbed calls, and enough undisturbed null calls to hold them against."""
+    audits: Mapping[str, Sequence[Timing]] = field(default_factory=dict)
+    """Calls for which the device was not held, so that the judge's clock sees all that a call does; none on a CPU, where every
+    call is one of those."""
+    seen: Seen = Seen()  # noqa: RUF009 - frozen
+    """What went on around them."""
 
     @property
     def kernel(self) -> Sequence[Timing]:
         return self.times[KERNEL]
+
+    def audited(self, name: str) -> Sequence[Timing]:
+        """The calls that the judge's clock can be held against."""
+        return self.audits.get(name, self.times[name])
 
     def claims(self, name: str) -> list[list[float]]:
         """Claimed times, each a block of its own: contestants saw the same inputs one right after the other."""
@@ -102,8 +114,8 @@ def judged_call(rig: Rig, seat: Seat, slot: int, tally: Tally, distribution: str
     return timing
 
 
-def _watched(watch: Watch, seat: Seat, slot: int) -> Timing:
-    timing = seat.call(slot, watch)
+def _watched(watch: Watch, seat: Seat, slot: int, hold_us: float = 0.0) -> Timing:
+    timing = seat.call(slot, watch, hold_us)
     if watch.outputs_changed():
         raise TrialFailed(FailureKind.REJECTED, "its outputs were still being written after it had answered")
     return timing
@@ -131,6 +143,9 @@ class Conditions:
     flush: CacheFlush
     interference: Interference
     order: random.Random
+    holds: bool = False
+    """Whether the device is held before a call, so that the time between its events is its own: on a GPU."""
+    surroundings: Surroundings = field(default_factory=Unwatched)
 
 
 def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, tally: Tally) -> PairTimes:
@@ -142,7 +157,9 @@ def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, t
     Disturbed samples are taken again, within reason.
     """
     rows: list[dict[str, Timing]] = []
+    audits: list[dict[str, Timing]] = []
     wanted = WARM_UP + samples
+    conditions.surroundings.begin()
     while len(rows) < wanted or (len(_clean(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples):
         burst = conditions.order.sample(range(rig.slots), min(rig.slots, max(wanted - len(rows), 2)))
         for slot in burst:
@@ -150,12 +167,64 @@ def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, t
         taken: dict[int, list[Sequence[torch.Tensor]]] = {}
         for slot in burst:
             rig.release(slot)
-            row, taken[slot] = _sample(rig, contest, slot, conditions)
-            rows.append(row)
+            audit = conditions.holds and _AUDITED * len(audits) < len(rows) - WARM_UP
+            hold_us = _hold_us(rows) if conditions.holds and not audit else 0.0
+            row, taken[slot] = _sample(rig, contest, slot, conditions, hold_us)
+            conditions.surroundings.sample()
+            (audits if audit else rows).append(row)
         for slot, copies in taken.items():
             for outputs in copies:
                 judge_outputs(rig.check(slot, outputs=outputs), tally, "own")
-    return together(rows, samples)
+    found = replace(together(rows, samples), audits=_columns(audits), seen=conditions.surroundings.end())
+    return charged(found, contest)
+
+
+_AUDITED = 2
+"""Samples with the device held for each one without."""
+_HOLDS_US = (1000.0, 200.0, 20_000.0)
+"""How long the device is held before anything is known of a call, at least and at most."""
+
+
+def _hold_us(rows: Sequence[Mapping[str, Timing]]) -> float:
+    """The same for everyone: twice what the slowest takes to enqueue its call, seen in the last warm-up."""
+    first, least, most = _HOLDS_US
+    if len(rows) < WARM_UP:
+        return first
+    slowest = max(t.enqueue_us for t in rows[WARM_UP - 1].values())
+    return min(max(2 * slowest + 100.0, least), most)
+
+
+def _columns(rows: Sequence[Mapping[str, Timing]]) -> dict[str, list[Timing]]:
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+_HOST_US = {"host": 50.0, "module": 150.0}
+"""Host time of a call that foreign code is believed without proof; of a module, what the baseline takes where there is one."""
+
+
+def charged(pair: PairTimes, contest: Contest) -> PairTimes:
+    """Held, a call is timed on the device alone, and foreign host code could use the wait for its work. What it took longer
+    when the device was not held, beyond what enqueuing a call takes, is charged to it. A plan has no host code."""
+    if not pair.audits:
+        return pair
+    times = dict(pair.times)
+    for name, contract in contest.contracts.items():
+        if contract in _HOST_US:
+            charge = max(0.0, _shown_us(pair, name) - _believed_us(pair, contest, contract))
+            times[name] = [replace(t, claimed_us=t.claimed_us + charge, charged_us=charge) for t in times[name]]
+    return replace(pair, times=times)
+
+
+def _believed_us(pair: PairTimes, contest: Contest, contract: str) -> float:
+    if contract == "module" and contest.baselines:
+        return _HOST_US["host"] + max(_shown_us(pair, name) for name in contest.baselines)
+    return _HOST_US[contract]
+
+
+def _shown_us(pair: PairTimes, name: str) -> float:
+    """Microseconds that a call takes longer where the device is not held."""
+    without = statistics.median(t.claimed_us for t in pair.audits[name])
+    return without - statistics.median(t.claimed_us for t in pair.times[name])
 
 
 def together(rows: Sequence[Mapping[str, Timing]], samples: int) -> PairTimes:
@@ -181,7 +250,7 @@ def _clean(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, Timing]]:
 
 
 def _sample(
-    rig: Rig, contest: Contest, slot: int, conditions: Conditions
+    rig: Rig, contest: Contest, slot: int, conditions: Conditions, hold_us: float
 ) -> tuple[dict[str, Timing], list[Sequence[torch.Tensor]]]:
     """Call everyone once on one slot: timings, and copies of the judged outputs taken before they can change."""
     row: dict[str, Timing] = {}
@@ -196,7 +265,7 @@ def _sample(
         rig.settle()
         conditions.flush()
         conditions.interference.begin()
-        timing = seat.call(slot) if watch is None else _watched(watch, seat, slot)
+        timing = seat.call(slot, hold_us=hold_us) if watch is None else _watched(watch, seat, slot, hold_us)
         row[name] = replace(timing, disturbed=conditions.interference.disturbed(timing.wall_us))
         if judged:
             copies.append(rig.copy_outputs(slot))
@@ -220,8 +289,8 @@ def hidden_us(pairs: Sequence[PairTimes]) -> float:
     time as well as it seems to show some, lower quartiles.
     """
     calm = all(p.calm for p in pairs)
-    kernel = [t for p in pairs for t in p.kernel]
-    null = [t.wall_us - t.claimed_us for p in pairs for t in p.times[NULL]]
+    kernel = [t for p in pairs for t in p.audited(KERNEL)]
+    null = [t.wall_us - t.claimed_us for p in pairs for t in p.audited(NULL)]
     claimed = statistics.median(t.claimed_us for t in kernel)
     beside = _centre([t.wall_us - t.claimed_us for t in kernel], calm=calm)
     usual = _centre(null, calm=calm)

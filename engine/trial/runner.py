@@ -64,9 +64,9 @@ def serve(sock: socket.socket) -> None:
                     launcher = None
                     launcher, reply = _load(request, fds)
                     channel.send(reply)
-                case Call(slot):
+                case Call(slot, hold_us):
                     assert launcher is not None
-                    channel.send(_called(launcher, slot))
+                    channel.send(_called(launcher, slot, hold_us))
     except ChannelClosed:
         return
 
@@ -110,11 +110,11 @@ def _load(load: Load, fds: list[int]) -> tuple[Launcher | None, Ready | Fault]:
     return launcher, Ready(time.perf_counter() - start)
 
 
-def _called(launcher: Launcher, slot: int) -> Called | Fault:
+def _called(launcher: Launcher, slot: int, hold_us: float) -> Called | Fault:
     from engine.trial.launchers import OutputError
 
     try:
-        return launcher.call(slot)
+        return launcher.call(slot, hold_us)
     except OutputError as error:
         return Fault("mismatch", str(error))
     except BaseException as error:

@@ -58,6 +58,12 @@ class Timing:
     """Something else had the processor meanwhile."""
     awake_us: float = 0.0
     """From the moment it was let run until the order: time that it could have used, and that no clock of the call shows."""
+    enqueue_us: float = 0.0
+    """How long the host took to enqueue the call: a claim."""
+    held: bool = False
+    """Whether the device was held meanwhile: then the claimed time is the device's alone."""
+    charged_us: float = 0.0
+    """Host time that the claimed time contains because nothing shows that it was not the device's."""
 
 
 class Attendant(Protocol):
@@ -141,8 +147,8 @@ class Seat:
         if not isinstance(reply, Ready):
             raise self._out_of_turn()
 
-    def call(self, slot: int, attendant: Attendant | None = None) -> Timing:
-        """Thaw, run the kernel once, freeze. Raises TrialFailed."""
+    def call(self, slot: int, attendant: Attendant | None = None, hold_us: float = 0.0) -> Timing:
+        """Thaw, run the kernel once, freeze; on a GPU the device is held ``hold_us`` before. Raises TrialFailed."""
         assert self._runner is not None
         if self._runner.channel.waiting():
             raise self._out_of_turn()
@@ -152,7 +158,7 @@ class Seat:
             attendant.before()
         start = time.perf_counter_ns()
         try:
-            self._runner.channel.send(Call(slot))
+            self._runner.channel.send(Call(slot, hold_us))
         except ChannelClosed:
             self._dead("before it was called")
         reply = self._receive(self._seconds, "while it ran")
@@ -170,13 +176,13 @@ class Seat:
         return self._timing(reply, wall, (start - awake) / 1e3)
 
     def _timing(self, reply: Called, wall: float, awake: float) -> Timing:
-        claims = (reply.device_us, reply.idle_us)
+        claims = (reply.device_us, reply.idle_us, reply.enqueue_us)
         if not all(0 <= c < 1e12 for c in claims) or not (self._trusted or reply.device_us >= _LEAST_US):
             raise self._failed(FailureKind.REJECTED, f"the runner claims an impossible time ({reply.device_us} us)")
         if reply.device_us > wall * 1.02 + 50:
             claimed = f"the runner claims {reply.device_us:.0f} us"
             raise self._failed(FailureKind.REJECTED, f"{claimed} within {wall:.0f} us of the judge's clock")
-        return Timing(reply.device_us, wall, reply.idle_us, awake_us=awake)
+        return Timing(reply.device_us, wall, reply.idle_us, awake_us=awake, enqueue_us=reply.enqueue_us, held=reply.held)
 
     @property
     def alive(self) -> bool:

@@ -43,8 +43,8 @@ class Seating:
         self._pool: dict[tuple[str, int], Seat] = {}
         self._ahead: list[Seat] = []
         self._untouched = False
+        self._linked = b""
         self._calls: dict[int, tuple[Any, ...]] = {}
-
 
     @property
     def _needed(self) -> tuple[Host, ...]:
@@ -158,10 +158,19 @@ class Seating:
             self._calls[id(rig)] = (list(construction.positional), dict(construction.named), template)
         return self._calls[id(rig)]
 
+    def _stopwatch(self) -> bytes:
+        """Machine code of the stopwatch's own kernel, linked once for all runners."""
+        if self._device.kind != "cpu" and not self._linked:
+            from engine.trial.gpu import driver, timing
+
+            driver.Context.open(self._device.index)
+            self._linked = timing.linked_tools()
+        return self._linked
+
     def _load(self, rig: Rig, **more: Any) -> tuple[Load, list[int]]:
         (inputs, input_fds), (outputs, output_fds) = rig.loans()
         load = Load(
             device=self._device.label, slots=rig.layout.slots, inputs=inputs, outputs=outputs, threads=self._device.units,
-            init_seed=rig.init_seed, cold=self._cold, **more,
+            init_seed=rig.init_seed, cold=self._cold, stopwatch=self._stopwatch(), **more,
         )  # fmt: skip
         return load, [*input_fds, *output_fds]

@@ -134,7 +134,8 @@ class Load(Message, frozen=True):
     plan: bytes = b""
     """A resolved launch plan, as ``engine.build`` encodes it."""
     cold: bool = True
-    flush_bytes: int = 0
+    stopwatch: bytes = b""
+    """Machine code of the stopwatch's own kernel."""
 
 
 class Ready(Message, frozen=True):
@@ -145,9 +146,11 @@ class Ready(Message, frozen=True):
 
 
 class Call(Message, frozen=True):
-    """Run the kernel once on a slot. The same message for a check, a warm-up and a sample: no phase can be told apart."""
+    """Run the kernel once on a slot. The same message for a check, a warm-up and a sample."""
 
     slot: int
+    hold_us: float = 0.0
+    """How long the device is to be held busy, so that the host can enqueue the call meanwhile; some samples are without."""
 
 
 class Called(Message, frozen=True):
@@ -157,7 +160,10 @@ class Called(Message, frozen=True):
     wall_us: float
     idle_us: float
     """How long the device was still busy after the kernel's last event had completed."""
-    notes: tuple[str, ...] = ()
+    enqueue_us: float = 0.0
+    """How long the call took to return on the host."""
+    held: bool = False
+    """Whether the device was held until the call was enqueued."""
 
 
 class Fault(Message, frozen=True):

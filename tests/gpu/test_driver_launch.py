@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from engine.domain.model import Operand, Role
 from engine.trial.gpu import driver
 from engine.trial.gpu.launch import LaunchFault, Module, PreparedPlan
 from engine.trial.gpu.memory import as_tensor
-from engine.trial.gpu.timing import Sample, Stopwatch
+from engine.trial.gpu.timing import Sample, Stopwatch, linked_tools
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
@@ -213,11 +214,36 @@ def test_work_on_another_stream_shows_after_the_clock_has_stopped(context: drive
     assert bench.out.flatten()[0].item() == 1
 
 
-def test_the_stopwatch_knows_its_own_cost(context: driver.Context) -> None:
-    watch = Stopwatch(context)
-    overhead = watch.null_overhead()
+def test_a_device_that_is_held_hides_what_the_host_takes(context: driver.Context, module: Module) -> None:
+    bench = Bench(module, "// @launch twice(x, out) grid(64) block(256)\n")
+    assert isinstance(bench.prepared, PreparedPlan)
+    launch = bench.prepared
+
+    def late() -> object:
+        time.sleep(0.002)
+        return launch()
+
+    watch = Stopwatch(context, tools=linked_tools())
+    without, held = watch.sample(late), watch.sample(late, hold_us=5000.0)
     watch.close()
-    assert 0 < overhead.pair_us <= overhead.kernel_us
+    assert isinstance(without, Sample)
+    assert isinstance(held, Sample)
+    assert held.held
+    assert not without.held
+    assert without.event_us > 1500.0
+    assert held.event_us < 500.0
+
+
+def test_nothing_runs_on_another_stream_while_the_device_is_held(context: driver.Context, module: Module) -> None:
+    other = torch.cuda.Stream(priority=-1)
+    bench = Bench(module, "// @launch slow(out) grid(1) block(1)\n", stream=other.cuda_stream)
+    assert isinstance(bench.prepared, PreparedPlan)
+    watch = Stopwatch(context)
+    sample = watch.sample(bench.prepared, hold_us=30_000.0)
+    watch.close()
+    assert isinstance(sample, Sample)
+    assert sample.held
+    assert sample.idle_us > 15_000.0
 
 
 def test_a_kernel_that_reads_lent_memory_is_seen_as_a_tensor_view(module: Module) -> None:

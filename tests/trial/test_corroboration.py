@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from engine.trial.interference import Interference
-from engine.trial.pairing import KERNEL, NULL, WARM_UP, PairTimes, corroborated, together
+from engine.trial.pairing import KERNEL, NULL, WARM_UP, Contest, PairTimes, charged, corroborated, together
 from engine.trial.seat import Timing
 
 PATH_US = 150.0
@@ -117,3 +117,49 @@ def test_on_a_gpu_and_where_nothing_can_be_read_nothing_is_marked(monkeypatch: p
     blind = Interference("cpu")
     blind.begin()
     assert not blind.disturbed(1.0)
+
+
+def held_and_not(held: float, not_held: float, *, baseline: tuple[float, float] = (900.0, 1000.0)) -> PairTimes:
+    """A pair whose calls took so long with the device held, and so long without."""
+
+    def timings(value: float) -> list[Timing]:
+        return [Timing(value, value + 100.0, 0.0)] * 5
+
+    times = {KERNEL: timings(held), "eager": timings(baseline[0]), NULL: timings(5.0)}
+    audits = {KERNEL: timings(not_held), "eager": timings(baseline[1]), NULL: timings(6.0)}
+    return PairTimes(times, audits=audits)
+
+
+@pytest.mark.parametrize(
+    ("contract", "held", "not_held", "expected"),
+    [
+        ("plan", 500.0, 900.0, 500.0),  # nobody's host code but ours: the device's time is what the device took
+        ("host", 500.0, 545.0, 500.0),  # an ordinary launch
+        ("host", 5.0, 505.0, 455.0),  # the work was done while the device was held, or so it looks
+        ("module", 500.0, 640.0, 500.0),  # as eager does: 100 us, and some more
+        ("module", 5.0, 505.0, 355.0),
+    ],
+)
+def test_what_a_call_takes_longer_where_the_device_is_not_held_is_charged_to_foreign_host_code(
+    contract: str, held: float, not_held: float, expected: float
+) -> None:
+    contest = Contest({}, {"eager": None}, None, {KERNEL: contract})  # type: ignore[arg-type, dict-item]
+    found = charged(held_and_not(held, not_held), contest)
+    assert {t.claimed_us for t in found.kernel} == {expected}
+    assert {t.charged_us for t in found.kernel} == {expected - held}
+    assert {t.claimed_us for t in found.times["eager"]} == {900.0}
+
+
+def test_without_samples_for_which_the_device_was_not_held_nothing_is_charged() -> None:
+    pair = PairTimes({KERNEL: [Timing(5.0, 500.0, 0.0)], NULL: [Timing(5.0, 10.0, 0.0)]})
+    assert charged(pair, Contest({}, {}, None, {KERNEL: "module"})) is pair  # type: ignore[arg-type]
+
+
+def test_the_judges_clock_is_held_against_the_calls_for_which_the_device_was_not_held() -> None:
+    honest = PairTimes(
+        {KERNEL: [Timing(5.0, 5000.0, 0.0)] * 5, NULL: [Timing(5.0, 100.0, 0.0)] * 5},
+        audits={KERNEL: [Timing(500.0, 600.0, 0.0)] * 5, NULL: [Timing(5.0, 100.0, 0.0)] * 5},
+    )
+    assert corroborated([honest])
+    lying = replace(honest, audits={**honest.audits, KERNEL: [Timing(5.0, 900.0, 0.0)] * 5})
+    assert not corroborated([lying])

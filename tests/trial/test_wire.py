@@ -32,7 +32,7 @@ from engine.trial.wire import (
 
 MESSAGES: list[Message] = [
     Call(3),
-    Called(1.5, 2.5, 0.0, ("a note",)),
+    Called(1.5, 2.5, 0.0, 12.5, True),
     Ready(0.25),
     Fault("crashed", "naïve ☠ text\nof two lines"),
     Load(

@@ -185,6 +185,12 @@ def describe(index: int) -> Device:
     )
 
 
+def bus_id(index: int) -> str:
+    """Where ``cuda:index`` is plugged in: ``0000:1B:00.0``. Raises :class:`DeviceError` where there is no such device."""
+    found = check(bindings().cuDeviceGetPCIBusId(32, _device(index)), f"asking where cuda:{index} is")
+    return str(found.split(b"\0", 1)[0].decode())
+
+
 def arch_text(major: int, minor: int) -> str:
     """What the compiler is told to build for: ``sm_90a`` on Hopper, whose own instructions need it, else ``sm_XY``."""
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"

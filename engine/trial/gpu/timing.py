@@ -7,7 +7,6 @@ against a clock of its own. Knows neither statistics nor limits; keeps every sam
 from __future__ import annotations
 
 import ctypes
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,34 +15,58 @@ from typing import Any
 from engine.domain.errors import DeviceError
 from engine.trial.gpu import driver as cuda
 from engine.trial.gpu.launch import LaunchFault, Module, fault
-from engine.trial.gpu.packing import pack_config, pack_parameters
+from engine.trial.gpu.packing import TENSOR_MAP_BYTES, pack_config, pack_parameters
 
 _now = time.perf_counter_ns
 _PERSISTING_L2 = 6
 """``CU_LIMIT_PERSISTING_L2_CACHE_SIZE``."""
-_HOT_HOLD_US = 20.0
-"""Without a flush the host needs about this long to enqueue events and a few launches (3.5 µs each on an H200)."""
+_HOLD_BLOCK = 512
+"""Threads of a block that holds the device: a multiple of it fills a multiprocessor of every architecture."""
+_HOLD_GRACE_S = 0.05
+_WORD = 8
+_MAPPED = 2
+"""``CU_MEMHOSTALLOC_DEVICEMAP``."""
 
-_PTX = b"""
+PTX = b"""
 .version 7.0
 .target sm_75
 .address_size 64
-.visible .entry espalier_null() { ret; }
-.visible .entry espalier_hold(.param .u64 nanoseconds)
+.visible .entry espalier_hold(
+  .param .u64 nanoseconds, .param .u64 arrived, .param .u64 flag, .param .u64 blocks, .param .u64 ticket
+)
+.maxntid 512, 1, 1
 {
-  .reg .u64 %end, %now;
-  .reg .pred %early;
+  .reg .u64 %end, %now, %arrived, %flag, %blocks, %ticket, %mine, %left;
+  .reg .u32 %thread;
+  .reg .pred %other, %more, %early;
+  mov.u32 %thread, %tid.x;
+  setp.ne.u32 %other, %thread, 0;
+  @%other bra done;
   mov.u64 %now, %globaltimer;
   ld.param.u64 %end, [nanoseconds];
   add.u64 %end, %end, %now;
+  ld.param.u64 %arrived, [arrived];
+  ld.param.u64 %blocks, [blocks];
+  atom.global.add.u64 %mine, [%arrived], 1;
+  add.u64 %mine, %mine, 1;
+  rem.u64 %left, %mine, %blocks;
+  setp.ne.u64 %more, %left, 0;
+  @%more bra again;
+  ld.param.u64 %flag, [flag];
+  ld.param.u64 %ticket, [ticket];
+  st.volatile.global.u64 [%flag], %ticket;
+  membar.sys;
 again:
   mov.u64 %now, %globaltimer;
   setp.lt.u64 %early, %now, %end;
   @%early bra again;
+done:
+  bar.sync 0;
   ret;
 }
 \0"""
-"""Two kernels the stopwatch needs for itself: one that does nothing, one that holds a stream for a while."""
+"""A kernel that holds the whole device for a while: as many blocks as fit, so that nothing else of this process can run
+beside it, and the last one to arrive says so to the host."""
 
 Work = Callable[[], object]
 """Enqueues one call of what is measured on the stopwatch's stream; of what it returns only a :class:`LaunchFault`
@@ -64,28 +87,21 @@ class Sample:
     idle_us: float
     """How long the device still worked after the second event: near zero unless work went past the clock on another
     stream."""
-
-
-@dataclass(frozen=True, slots=True)
-class Overhead:
-    """What the stopwatch itself costs, median event time in microseconds."""
-
-    pair_us: float
-    """Two events with nothing between them."""
-    kernel_us: float
-    """Two events around one empty kernel: no kernel can be shown to be faster."""
+    held: bool
+    """Whether the device was held, all of it, until the call was enqueued: then ``event_us`` is device time alone, else it
+    contains most of what the host took (a flush of 30 us hides no more than that)."""
 
 
 class Stopwatch:
     """Times calls on one stream of the current context, from cold caches unless asked otherwise.
 
-    The host enqueues flush, first event, call and second event without waiting in between: while the device is busy
-    flushing the host gets ahead, so launch cost does not show in the event time of a call that is enqueued within the
-    flush.
+    Where a hold is asked for, the device is full with a kernel that waits before anything of the call can be enqueued; the
+    host enqueues first event, call and second event meanwhile, so that launch cost does not show in the event time.
     """
 
-    def __init__(self, context: cuda.Context, stream: int = 0) -> None:
-        """Takes a buffer of twice the L2 cache on the device. Raises :class:`DeviceError` when that does not fit."""
+    def __init__(self, context: cuda.Context, stream: int = 0, tools: bytes = PTX) -> None:
+        """Takes a buffer of twice the L2 cache on the device. ``tools`` is what ``linked_tools`` made, or the text it makes
+        it from. Raises :class:`DeviceError` when the buffer does not fit."""
         driver = cuda.bindings()
         native = cuda.native()
         self._size = 2 * context.attribute("L2_CACHE_SIZE")
@@ -104,25 +120,23 @@ class Stopwatch:
         self._synchronise: Callable[[], int] = native.cuCtxSynchronize
         self._elapsed = ctypes.c_float()
         self._read: tuple[Any, ...] = (native.cuEventElapsedTime, ctypes.byref(self._elapsed), first, last)
-        self._tools: _Tools | None = None
+        self._hold = _Hold(context, stream, tools)
         self.resets_persisting = self._unpersist() == 0
         """Whether the driver lets us empty the part of the L2 cache that a kernel can set aside for itself."""
 
-    def sample(self, work: Work, *, cold: bool = True, hold_us: float | None = None) -> Sample | LaunchFault:
+    def sample(self, work: Work, *, cold: bool = True, hold_us: float = 0.0) -> Sample | LaunchFault:
         """Times one call.
 
-        ``cold`` flushes the L2 cache just before it. ``hold_us`` keeps the stream busy that much longer before the
-        first event, for a call that takes the host longer to enqueue (``Sample.enqueue_us`` says) than the flush takes;
-        by default nothing after a flush, and 20 µs without one. Only a :class:`LaunchFault` that ``work`` returns is
-        looked at. Raises :class:`DeviceError` when the stopwatch itself cannot work; a fault of the call is a value.
+        ``cold`` flushes the L2 cache just before it. ``hold_us`` keeps the device busy that much longer before the first
+        event: more than the call takes the host to enqueue (``Sample.enqueue_us`` says). Only a :class:`LaunchFault` that
+        ``work`` returns is looked at. Raises :class:`DeviceError` when the stopwatch itself cannot work; a fault of the
+        call is a value.
         """
         if self.resets_persisting:
-            self._unpersist()
+            self._unpersist()  # waits for the device: nothing enqueued before it would keep the device busy
         if cold:
             _do(self._flush, "flushing the caches")
-        hold = hold_us if hold_us is not None else 0.0 if cold else _HOT_HOLD_US
-        if hold > 0:
-            self._tools_for_stream().hold(hold)
+        held = hold_us > 0 and self._hold.begin(hold_us)
         _do(self._start, "recording an event")
         before = _now()
         returned = work()
@@ -141,17 +155,8 @@ class Stopwatch:
             enqueue_us=(enqueued - before) / 1e3,
             wall_us=(idle - before) / 1e3,
             idle_us=(idle - ended) / 1e3,
+            held=held,
         )
-
-    def flush(self) -> LaunchFault | None:
-        """Enqueues a write of twice the L2 cache, which drives everything else out of it."""
-        code = self._flush[0](*self._flush[1:])
-        return fault(code, "flushing the caches") if code else None
-
-    def null_overhead(self, repeats: int = 25) -> Overhead:
-        """Measures the stopwatch itself under the conditions of a cold sample. Raises :class:`DeviceError`."""
-        tools = self._tools_for_stream()
-        return Overhead(self._median(_nothing, repeats), self._median(tools.nothing, repeats))
 
     def close(self) -> None:
         """Frees the flush buffer and the events. Never raises."""
@@ -159,62 +164,76 @@ class Stopwatch:
         driver.cuMemFree(self._buffer)
         for event in self._events:
             driver.cuEventDestroy(event)
-        if self._tools is not None:
-            self._tools.module.unload()
-
-    def _median(self, work: Work, repeats: int) -> float:
-        times: list[float] = []
-        for _ in range(repeats):
-            found = self.sample(work)
-            if isinstance(found, LaunchFault):
-                raise DeviceError(f"the stopwatch cannot time an empty kernel: {found.text}")
-            times.append(found.event_us)
-        return statistics.median(times)
+        self._hold.close()
 
     def _unpersist(self) -> int:
         native = cuda.native()
         code = int(native.cuCtxResetPersistingL2Cache())
         return code or int(native.cuCtxSetLimit(_PERSISTING_L2, ctypes.c_size_t(0)))
 
-    def _tools_for_stream(self) -> _Tools:
-        if self._tools is None:
-            self._tools = _Tools.load(self._stream)
-        return self._tools
 
+class _Hold:
+    """Keeps every multiprocessor busy, and knows when it does."""
 
-class _Tools:
-    """The stopwatch's own two kernels, ready to launch."""
-
-    def __init__(self, module: Module, null: int, hold: int, stream: int) -> None:
-        self.module = module
-        self._packed = pack_config((1, 1, 1), (1, 1, 1), 0, stream)
-        self._parameters = pack_parameters((0,))
-        self._nanoseconds = ctypes.c_uint64.from_address(self._parameters.storage.address)
+    def __init__(self, context: cuda.Context, stream: int, image: bytes) -> None:
+        driver = cuda.bindings()
+        self._module = Module.load(image)
+        if isinstance(self._module, LaunchFault):
+            raise DeviceError(f"the stopwatch's own kernel does not load: {self._module.text}")
+        function = self._module.function("espalier_hold")
+        if isinstance(function, LaunchFault):
+            raise DeviceError("the stopwatch's own kernel does not load: the driver does not find it")
+        per_unit = context.attribute("MAX_THREADS_PER_MULTIPROCESSOR") // _HOLD_BLOCK
+        blocks = context.attribute("MULTIPROCESSOR_COUNT") * per_unit
+        self._arrived = int(cuda.check(driver.cuMemAlloc(_WORD), "allocating a counter"))
+        cuda.check(driver.cuMemsetD8(self._arrived, 0, _WORD), "clearing a counter")
+        self._flag = int(cuda.check(driver.cuMemHostAlloc(_WORD, _MAPPED), "allocating a flag"))
+        seen = int(cuda.check(driver.cuMemHostGetDevicePointer(self._flag, 0), "mapping a flag"))
+        self._word = ctypes.c_uint64.from_address(self._flag)
+        self._word.value = 0
+        self._ticket = 0
+        self._packed = pack_config((blocks, 1, 1), (_HOLD_BLOCK, 1, 1), 0, stream)
+        self._parameters = pack_parameters((0, self._arrived, seen, blocks, 0))
+        first = self._parameters.storage.address
+        self._nanoseconds = ctypes.c_uint64.from_address(first)
+        self._stamp = ctypes.c_uint64.from_address(first + 4 * TENSOR_MAP_BYTES)
         launch, config = cuda.native().cuLaunchKernelEx, ctypes.byref(self._packed.config)
-        self._null = (launch, config, ctypes.c_void_p(null), None, None)
-        self._hold = (launch, config, ctypes.c_void_p(hold), self._parameters.table, None)
+        self._launch = (launch, config, ctypes.c_void_p(function.handle), self._parameters.table, None)
 
-    @classmethod
-    def load(cls, stream: int) -> _Tools:
-        module = Module.load(_PTX)
-        if isinstance(module, LaunchFault):
-            raise DeviceError(f"the stopwatch's own kernels do not load: {module.text}")
-        null, hold = module.function("espalier_null"), module.function("espalier_hold")
-        if isinstance(null, LaunchFault) or isinstance(hold, LaunchFault):
-            raise DeviceError("the stopwatch's own kernels do not load: the driver does not find them")
-        return cls(module, null.handle, hold.handle, stream)
-
-    def nothing(self) -> LaunchFault | None:
-        code = self._null[0](*self._null[1:])
-        return fault(code, "launching an empty kernel") if code else None
-
-    def hold(self, microseconds: float) -> None:
+    def begin(self, microseconds: float) -> bool:
+        """Fills the device for that long. Returns once it is full: false where it never was, for something else ran on it."""
+        self._ticket += 1
         self._nanoseconds.value = int(microseconds * 1e3)
-        _do(self._hold, "holding the stream")
+        self._stamp.value = self._ticket
+        _do(self._launch, "holding the device")
+        deadline = time.perf_counter() + microseconds / 1e6 + _HOLD_GRACE_S
+        while self._word.value != self._ticket:
+            if time.perf_counter() > deadline:
+                return False
+        return True
+
+    def close(self) -> None:
+        driver = cuda.bindings()
+        driver.cuMemFree(self._arrived)
+        driver.cuMemFreeHost(self._flag)
+        if isinstance(self._module, Module):
+            self._module.unload()
 
 
-def _nothing() -> LaunchFault | None:
-    return None
+def linked_tools() -> bytes:
+    """The stopwatch's kernel as machine code for the current context's device, so that no runner has to compile it; the text
+    itself where the driver does not link it."""
+    driver = cuda.bindings()
+    kind = driver.CUjitInputType.CU_JIT_INPUT_PTX
+    try:
+        state = cuda.check(driver.cuLinkCreate(0, [], []), "linking")
+        cuda.check(driver.cuLinkAddData(state, kind, PTX, len(PTX), b"stopwatch", 0, [], []), "linking")
+        address, size = cuda.check(driver.cuLinkComplete(state), "linking")
+        image = ctypes.string_at(int(address), int(size))
+        driver.cuLinkDestroy(state)
+    except DeviceError:
+        return PTX
+    return image
 
 
 def _do(call: tuple[Any, ...], action: str) -> None:
