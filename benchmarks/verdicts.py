@@ -1,9 +1,10 @@
 """How long a verdict takes, and how many a minute: ``python benchmarks/verdicts.py --device cuda:0``.
 
 Latency: every kernel of the chosen playbooks, from source to precise verdict with nothing cached, once the hosts are warm.
-Rate: all tunable variants of one playbook, builds running ahead on every core. With ``--kernelbench PATH`` (a checkout of
-KernelBench, its ``src`` folder) the host-contract softmax kernel is also judged by KernelBench's own evaluator at its defaults,
-in the same run, and the ratio is printed.
+Rate: tunable variants of one playbook, builds running ahead on every core, precise where a session would be; and which share of
+the time the device was verifying or measuring. With ``--kernelbench PATH`` (a checkout of KernelBench, its ``src`` folder) the
+host-contract softmax kernel is also judged by KernelBench's own evaluator at its defaults, in the same run, and the ratio is
+printed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from engine.build.source import read_kernel
 from engine.build.tunables import default, parse_requires, parse_tunables, variants
+from engine.domain import work
 from engine.domain.model import Dialect
 from engine.problem import catalog, header
 from engine.session.single import Table, Tried, table
@@ -76,8 +78,11 @@ def prepared(problem: str, device: str):  # type: ignore[no-untyped-def]
     return table(Assignment(found, workload, device), lambda _: None, measure=True, accept_unverifiable=False)
 
 
-async def rate(device: str, most: int) -> tuple[int, float]:
-    """(verdicts, seconds) with builds running ahead of the device."""
+async def rate(device: str, most: int) -> dict[str, float]:
+    """Verdicts a minute, builds running ahead of the device, and the share of the time in which it was in use.
+
+    As in a session every kernel is verified and screened, and those are measured precisely whose screen says that they may lead.
+    """
     dialect = "cuda" if device != "cpu" else "cpp"
     async with prepared(_SAMPLE, device) as bench:
         queue = list(all_variants(bench, dialect))[:most]
@@ -89,10 +94,22 @@ async def rate(device: str, most: int) -> tuple[int, float]:
 
         began = time.monotonic()
         builds = [asyncio.create_task(build(source)) for source in queue]
+        best, precise, waited = 0.0, 0, 0.0
         for source, built in zip(queue, builds, strict=True):
+            idle = time.monotonic()
             await built
-            await bench.attempt(source)
-        return len(queue), time.monotonic() - began
+            waited += time.monotonic() - idle
+            verified = await bench.bench.try_verify(source, lambda _: None)
+            if isinstance(verified, work.Verified) and verified.screen.speedup["eager"].high > best:
+                measured = await bench.bench.try_measure(source, lambda _: None)
+                if isinstance(measured, work.Measured):
+                    precise += 1
+                    best = max(best, measured.measurement.speedup["eager"].low)
+        seconds = time.monotonic() - began
+        return {
+            "rate_verdicts": len(queue), "precise_among_them": precise, "rate_per_minute": 60 * len(queue) / seconds,
+            "device_in_use": 1 - waited / seconds,
+        }  # fmt: skip
 
 
 def all_variants(bench: Table, dialect: str) -> Iterator[Source]:
@@ -166,13 +183,12 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["ESPALIER_CACHE"] = cache
         print("from source to precise verdict, nothing cached, hosts warm")
-        totals = await latency(asked.device, asked.problems.split(","))
-        summary["latency_median_s"] = statistics.median(totals)
-        summary["kernels"] = len(totals)
+        totals = await latency(asked.device, [name for name in asked.problems.split(",") if name])
+        if totals:
+            summary |= {"latency_median_s": statistics.median(totals), "kernels": len(totals)}
     with tempfile.TemporaryDirectory() as cache:
         os.environ["ESPALIER_CACHE"] = cache
-        count, seconds = await rate(asked.device, asked.variants)
-        summary |= {"rate_verdicts": count, "rate_per_minute": 60 * count / seconds}
+        summary |= await rate(asked.device, asked.variants)
         if asked.kernelbench:
             theirs, ours = await against_kernelbench(asked.device, asked.kernelbench)
             summary |= {"kernelbench_s": theirs, "same_kernel_s": ours, "ratio": theirs / ours}

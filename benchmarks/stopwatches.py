@@ -1,0 +1,172 @@
+"""The same work under four stopwatches: ``python benchmarks/stopwatches.py --device cuda:0 [--kernelbench PATH]``.
+
+This program's (median of interleaved samples in several processes, caches cold, the device held until the call is enqueued),
+Triton's ``do_bench`` (median), KernelBench's CUDA events (its own code where ``--kernelbench`` names its ``src`` folder) and
+Nsight Compute's ``gpu__time_duration`` (caches flushed, clocks left alone). Printed: microseconds, and each as a ratio to this
+program's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import csv
+import ctypes
+import io
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+
+from engine.build.source import read_kernel
+from engine.build.tunables import default, parse_tunables
+from engine.domain.model import Workload
+from engine.problem import catalog
+from engine.problem.reference import Reference
+from engine.session.single import table
+from engine.trial.bench import Assignment, Ready, Source
+
+_EAGER = ("softmax", "layernorm", "matmul_fp16", "attention_fp16", "conv2d")
+_HOST = ("softmax", "online_host.cu")
+_CALLS = 7
+_PROFILED = "ESPALIER_PROFILED"
+
+Call = Callable[[], object]
+
+
+def eager(problem: str, device: str) -> Call:
+    """The reference as PyTorch runs it, on inputs of its own."""
+    found = catalog.find(problem)
+    reference = Reference(found, full(problem), device)
+    model, inputs = reference.model(1), reference.inputs(2)
+    return lambda: model(*inputs)
+
+
+def compiled(binary: str, problem: str, device: str) -> Call:
+    """A host-contract kernel without a workspace, called in this process."""
+    reference = Reference(catalog.find(problem), full(problem), device)
+    (x,) = reference.inputs(2)
+    assert isinstance(x, torch.Tensor)
+    out = torch.empty_like(x)
+    launch = ctypes.CDLL(binary).launch
+    pointers = [ctypes.c_void_p(p) for p in (x.data_ptr(), out.data_ptr(), None, None)]
+    return lambda: (launch(*pointers), x, out)
+
+
+def full(problem: str) -> Workload:
+    return catalog.workload_for(catalog.find(problem), "full")
+
+
+async def ours(problem: str, device: str) -> tuple[float, float, str]:
+    """Microseconds of eager and of the host kernel (nought where there is none), and where that was built."""
+    async with table(
+        Assignment(catalog.find(problem), full(problem), device), lambda _: None, measure=True, accept_unverifiable=False
+    ) as bench:
+        baseline = bench.preparation.baselines["eager"].time_us.value
+        if problem != _HOST[0]:
+            return baseline, 0.0, ""
+        kernel = read_kernel(catalog.problems_root() / problem / "playbook" / _HOST[1])
+        tunables = default(parse_tunables(kernel.text, kernel.dialect))
+        source = Source(kernel.name, kernel.text, kernel.dialect, kernel.contract, tunables)
+        tried = await bench.attempt(source)
+        ready = await bench.bench.make(source, lambda _: None)
+        assert isinstance(ready, Ready)
+        assert tried.measurement is not None, tried.final
+        return baseline, tried.measurement.time_us.value, ready.candidate.built.binary
+
+
+def by_do_bench(call: Call) -> float:
+    from triton.testing import do_bench
+
+    return float(do_bench(call, return_mode="median")) * 1e3
+
+
+def by_kernelbench(call: Call, checkout: str) -> float:
+    """Median of its event timing."""
+    sys.path.insert(0, checkout)
+    from kernelbench.timing import time_execution_with_cuda_event
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        times = time_execution_with_cuda_event(call, [], num_warmup=3, num_trials=30, verbose=False)
+    return statistics.median(times) * 1e3
+
+
+def by_ncu(name: str, binary: str, device: str) -> float | str:
+    """Duration of one call: the sum over its kernels, the median over calls; or why there is none."""
+    tool = shutil.which("ncu")
+    if tool is None:
+        return "no ncu"
+    command = [
+        tool, "--csv", "--metrics", "gpu__time_duration.sum", "--clock-control", "none", "--profile-from-start", "off",
+        sys.executable, os.path.abspath(__file__), "--device", device, "--only", name, "--binary", binary,
+    ]  # fmt: skip
+    done = subprocess.run(command, env={**os.environ, _PROFILED: "1"}, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+    times = [_us(row) for row in csv.DictReader(lines) if row.get("Metric Name") == "gpu__time_duration.sum"]
+    if not times:
+        return (done.stderr or done.stdout).strip().splitlines()[-1][:80]
+    per_call = len(times) // _CALLS
+    return statistics.median(sum(times[i : i + per_call]) for i in range(0, len(times), per_call))
+
+
+def _us(row: dict[str, str]) -> float:
+    scale = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
+    return float(row["Metric Value"].replace(",", "")) * scale[row["Metric Unit"]]
+
+
+def profiled(call: Call) -> None:
+    """What runs under ncu."""
+    call()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    for _ in range(_CALLS):
+        call()
+        torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
+def cases(device: str) -> Iterator[tuple[str, float, str]]:
+    """(name, this program's microseconds, binary)."""
+    for problem in _EAGER:
+        baseline, kernel, binary = asyncio.run(ours(problem, device))
+        yield f"eager {problem}", baseline, ""
+        if kernel:
+            yield f"kernel {problem}", kernel, binary
+
+
+def call_of(name: str, binary: str, device: str) -> Call:
+    kind, problem = name.split()
+    return eager(problem, device) if kind == "eager" else compiled(binary, problem, device)
+
+
+def main() -> None:
+    """Print one line a case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--kernelbench", default="")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--binary", default="")
+    asked = parser.parse_args()
+    with torch.no_grad():
+        if os.environ.get(_PROFILED):
+            profiled(call_of(asked.only, asked.binary, asked.device))
+            return
+        print(f"{'us':26}{'here':>10}{'do_bench':>18}{'KernelBench':>18}{'ncu':>18}")
+        for name, here, binary in list(cases(asked.device)):
+            call = call_of(name, binary, asked.device)
+            others: list[float | str] = [by_do_bench(call)]
+            others.append(by_kernelbench(call, asked.kernelbench) if asked.kernelbench else "not asked")
+            del call
+            torch.cuda.empty_cache()
+            others.append(by_ncu(name, binary, asked.device))
+            told = "".join(f"{o:10.1f} {o / here:6.3f}x" if isinstance(o, float) else f"{o:>18}" for o in others)
+            print(f"{name:26}{here:10.1f}{told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
