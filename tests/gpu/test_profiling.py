@@ -1,0 +1,48 @@
+"""Nsight Compute on a real device: figures of a kernel whose traffic is known, or the reason why not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.domain.model import Contract, Dialect
+from engine.domain.profile import Profile
+from engine.problem import catalog
+from engine.trial import profiling
+from engine.trial.bench import Assignment, Source, TrialBench
+
+pytestmark = pytest.mark.gpu
+
+KERNEL = """#include "problem.h"
+// @launch touch(x, out) grid((OUT_NUMEL + 255) / 256) block(256)
+extern "C" __global__ void touch(const float* x, float* out)
+{
+    long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i < OUT_NUMEL) out[i] = x[i] * 2.0f;
+}
+"""
+
+
+def test_a_call_is_profiled_or_says_why_it_cannot_be() -> None:
+    problem = catalog.find("softmax")
+    bench = TrialBench(Assignment(problem, catalog.workload_for(problem, "small"), "cuda:0"), lambda _: "blob")
+
+    async def work() -> Profile:
+        try:
+            return await bench.profile_source(Source("touch.cu", KERNEL, Dialect.CUDA, Contract.PLAN), lambda _: None)
+        finally:
+            await bench.close()
+
+    found = asyncio.run(work())
+    if profiling.find_tool() is None:
+        assert "not installed" in found.note
+    elif not found.tool:
+        assert found.note.startswith("ncu: ")
+        pytest.skip(found.note)
+    else:
+        assert found.launches == 1, "nothing of torch's is in it"
+        assert found.metrics["duration_us"] > 0
+        assert 0 < found.metrics["occupancy_percent"] <= 100
+        assert found.metrics["registers"] >= 8
+        assert found.stalls
