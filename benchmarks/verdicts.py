@@ -81,7 +81,7 @@ def prepared(problem: str, device: str):  # type: ignore[no-untyped-def]
 async def rate(device: str, most: int) -> dict[str, float]:
     """Verdicts a minute, builds running ahead of the device, and the share of the time in which it was in use.
 
-    As in a session every kernel is verified and screened, and those are measured precisely whose screen says that they may lead.
+    As in a session every kernel is verified and screened, and those are measured precisely whose screen says they may lead.
     """
     dialect = "cuda" if device != "cpu" else "cpp"
     async with prepared(_SAMPLE, device) as bench:

@@ -235,6 +235,7 @@ class Bridge:
         else:
             self.entries = list(self.transport.entries[: self.transport.position]) if self.transport is not None else []
         self.state = batch.state
+        self.stopped = {work: reason for work, reason in self.stopped.items() if work in batch.state.broken}
         for work in [work for work in self.words if work not in batch.state.started]:
             del self.words[work]
 

@@ -1,4 +1,4 @@
-"""The instruction mix of built kernels, read from the build cache when a page first asks for it and kept from then on."""
+"""The instruction mix of built kernels: as the journal has it, else read from the build cache when a page first asks for it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Mixes:
 
     def of(self, kernel: Kernel) -> Mix | None:
         """The kernel's mix if it is known by now. Needs a running event loop."""
+        if kernel.instructions:
+            return kernel.instructions
         key = kernel.artefact
         if not key:
             return None

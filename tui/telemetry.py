@@ -6,23 +6,15 @@ holds no context on the device and disturbs no measurement. Sampled once a secon
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+
+from engine.trial import nvml
 
 EVERY_SECONDS = 1.0
-_REASONS = (
-    ("nvmlClocksThrottleReasonHwThermalSlowdown", "heat"),
-    ("nvmlClocksThrottleReasonSwThermalSlowdown", "heat"),
-    ("nvmlClocksThrottleReasonHwPowerBrakeSlowdown", "power brake"),
-    ("nvmlClocksThrottleReasonSwPowerCap", "power cap"),
-    ("nvmlClocksThrottleReasonHwSlowdown", "hardware"),
-)
-"""What makes a device slower than its clocks promise, the most telling first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +71,13 @@ def feed_for(device: str) -> Feed | None:
 
 
 def _vendor(index: int) -> Look:
-    """Reads one device through NVML; raises whatever that raises."""
-    nvml: Any = importlib.import_module("pynvml")
-    nvml.nvmlInit()
-    masks = [(getattr(nvml, name), words) for name, words in _REASONS if hasattr(nvml, name)]
-    name = physical(index, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-    device = nvml.nvmlDeviceGetHandleByIndex(name) if isinstance(name, int) else nvml.nvmlDeviceGetHandleByUUID(name)
-
-    def look() -> Reading:
-        load = nvml.nvmlDeviceGetUtilizationRates(device).gpu
-        celsius = nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU)
-        active = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device)
-        return Reading(load, celsius, next((words for mask, words in masks if active & mask), ""))
-
-    return look
+    """Reads one device through NVML; raises where it cannot be used."""
+    gpu = nvml.open_gpu(nvml.physical(index, os.environ.get("CUDA_VISIBLE_DEVICES", "")))
+    return partial(_look, gpu)
 
 
-def physical(index: int, visible: str) -> int | str:
-    """Which device of the machine ``cuda:index`` is, by number or by UUID, where only some are visible."""
-    names = [name.strip() for name in visible.split(",") if name.strip()]
-    if index >= len(names):
-        return index
-    return int(names[index]) if names[index].isdecimal() else names[index]
+def _look(gpu: nvml.Gpu) -> Reading:
+    found = gpu.reading()
+    if found.load is None or found.celsius is None:
+        raise nvml.NvmlMissing("the device does not tell its load and temperature")
+    return Reading(found.load, found.celsius, next(iter(gpu.slowed_by() or ()), ""))

@@ -136,6 +136,18 @@ class Cache:
                     shutil.rmtree(left, ignore_errors=True)
 
 
+def keep_whole(path: Path, data: bytes) -> bool:
+    """Write a small file of the user's cache whole or not at all; says whether. What cannot be kept is found out again."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(data)
+        os.replace(file.name, path)
+    except OSError:
+        return False
+    return True
+
+
 def digest(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     with path.open("rb") as file:

@@ -328,6 +328,6 @@ def _moved(mix: Mapping[str, int], before: Mapping[str, int] | None) -> Iterator
         was, now = before.get(family, 0), mix.get(family, 0)
         if was != now:
             moves[family] = (now - was) ** 2 / max(was, now)
-    ranked = [family for family in sorted(moves, key=lambda family: -moves[family]) if family != "total"][:_MOVES]
+    ranked = [family for family in sorted(moves, key=lambda family: (-moves[family], family)) if family != "total"][:_MOVES]
     told = [f"{family} {before.get(family, 0)} → {mix.get(family, 0)}" for family in ranked]
     yield f"since its parent: {', '.join(told)}" if told else "the families of instructions as in its parent"

@@ -23,6 +23,7 @@ from engine.cli.output import show, show_json
 from engine.domain.errors import ToolchainError
 from engine.journal import store
 from engine.report.text import Span, Tone, table
+from engine.trial import nvml, profiling
 from engine.trial.sandbox import bubblewrap_reason
 
 _LITTLE = 2 << 30
@@ -60,7 +61,7 @@ def _checks() -> list[Check]:
         _python(), _torch(),
         _compiler("g++", "cpp kernels on a CPU", toolchain.find_gxx),
         _compiler("nvcc", "cuda kernels", toolchain.find_nvcc),
-        _gpu(), _bindings(), _bubblewrap(), _address_sanitizer(), _compute_sanitizer(),
+        _gpu(), _bindings(), _bubblewrap(), _address_sanitizer(), _compute_sanitizer(), _nvml(), _counters(),
         _folder("cache", cache_folder().parent, "set ESPALIER_CACHE to a folder of your own"),
         _folder("sessions", store.sessions_root(), "set ESPALIER_HOME to a folder of your own"),
         Check("log", True, str(log_file())), _face(),
@@ -139,6 +140,23 @@ def _compute_sanitizer() -> Check:
     if found is not None:
         return Check("sanitizer cuda", True, found)
     return Check("sanitizer cuda", not gpu_names(), "no compute-sanitizer", "for GPUs: install it with the CUDA toolkit")
+
+
+def _nvml() -> Check:
+    try:
+        nvml.open_gpu(0)
+    except nvml.NvmlMissing as error:
+        what, _, remedy = str(error).partition(": ")
+        advice = remedy or "for GPUs: clocks, throttling and other processes are not seen without it"
+        return Check("nvml", not gpu_names(), what, advice)
+    return Check("nvml", True, "clocks, throttling and other processes are seen")
+
+
+def _counters() -> Check:
+    found = profiling.find_tool()
+    if found is not None:
+        return Check("counters", True, str(found))
+    return Check("counters", not gpu_names(), "no ncu", "for GPUs: install Nsight Compute with the CUDA toolkit")
 
 
 def _folder(name: str, folder: Path, advice: str) -> Check:

@@ -35,7 +35,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "prune": ("engine.cli.steer:prune", "Close a branch: no parent of anything further."),
         "reopen": ("engine.cli.steer:reopen", "Take a pruned branch up again."),
         "again": ("engine.cli.steer:again", "Verify and measure a settled kernel afresh."),
-        "cancel": ("engine.cli.steer:cancel", "Stop a kernel that has not settled."),
+        "race": ("engine.cli.steer:race", "Race kernels against each other, or spend more on what was undecided."),
+        "cancel": ("engine.cli.steer:cancel", "Stop a kernel that has not settled, or one call to a model."),
         "accept": ("engine.cli.steer:accept", "Believe a kernel in quarantine."),
         "discard": ("engine.cli.steer:discard", "Fail a kernel in quarantine."),
         "note": ("engine.cli.steer:note", "Put words on a kernel, an idea, a round or the session."),
@@ -53,6 +54,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Kernels": {
         "eval": ("engine.cli.evaluate:evaluate", "One kernel, one verdict."),
+        "profile": ("engine.cli.profile:profile", "Read the device's counters in one call of a session's kernel."),
         "scaffold": ("engine.cli.scaffold:scaffold", "Write a first kernel to start from."),
         "export": ("engine.cli.export:export", "Write a session's best kernel, or the session itself, as a file."),
     },

@@ -85,6 +85,9 @@ tolerance_option = click.option(
     help=f"What counts as right: {', '.join(TOLERANCES)}.",
 )  # fmt: skip
 hot_option = click.option("--hot", is_flag=True, help="Time with caches as the last call left them; default: cold.")
+fresh_option = click.option(
+    "--fresh-baselines", is_flag=True, help="Measure further baselines anew too; default: those kept from earlier runs count."
+)
 accept_option = click.option(
     "--accept-unverifiable", is_flag=True, help="Go on although a model that computes nothing passes the gate."
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -42,10 +42,17 @@ class _Result:
 @click.option("--kernels", metavar="K,...", help="These kernels.")
 @click.option("--all", "everything", is_flag=True, help="Every kernel that was measured.")
 @click.option("--device", metavar="cpu|cuda:N", help="Where; default: the kind of device it was recorded on.")
+@o.fresh_option
 @o.accept_option
 @o.json_option
 def rerun(
-    session: str, kernels: str | None, everything: bool, device: str | None, accept_unverifiable: bool, as_json: bool
+    session: str,
+    kernels: str | None,
+    everything: bool,
+    device: str | None,
+    fresh_baselines: bool,
+    accept_unverifiable: bool,
+    as_json: bool,
 ) -> None:
     """Verify and measure kernels of SESSION again here: recorded beside here. Default: the best three and the first port.
 
@@ -60,7 +67,7 @@ def rerun(
     sources = [(k, _source(folder, k)) for k in chosen]
     for kernel, _ in sources:
         assembly.check_dialect(source_of(folder, kernel), label)
-    assignment = assembly.assignment(opened, label)
+    assignment = replace(assembly.assignment(opened, label), fresh=fresh_baselines)
     accept = accept_unverifiable or opened.settings.accept_unverifiable
     teller = Teller()
 

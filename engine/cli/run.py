@@ -59,6 +59,7 @@ Exit status: 0 done, 1 no verified kernel, 2 bad input, 130 interrupted (resume 
 @click.option("--seed-kernel", "seeds", multiple=True, metavar="FILE|SESSION:K", help="A kernel to begin with; repeatable.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the search's own choices.")
 @o.hot_option
+@o.fresh_option
 @o.accept_option
 @click.option("--headless", is_flag=True, help="No screen: progress lines, and the tree at the end.")
 @o.json_option
@@ -107,5 +108,5 @@ def _wanted(problem: str, given: dict[str, Any]) -> NewSession:
     )  # fmt: skip
     return NewSession(
         found, device, settings, given["mode"] or "autopilot", given["folder"],
-        tuple(read_seed(text, {}) for text in given["seeds"]),
+        tuple(read_seed(text, {}) for text in given["seeds"]), given["fresh_baselines"],
     )  # fmt: skip

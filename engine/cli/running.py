@@ -202,7 +202,10 @@ def conclude(state: SessionState, folder: Path, outcome: Outcome, *, as_json: bo
     if isinstance(outcome, EngineStopped):
         (work, reason), *more = outcome.reasons.items()
         others = f" and {len(more)} more" if more else ""
-        advice = f"nothing is lost, `espalier open {handle(folder)}` goes on once that is put right"
+        name = handle(folder)
+        advice = f"nothing is lost, `espalier open {name}` goes on once that is put right"
+        if work in state.called_off:
+            advice = f"`espalier idea {name} add` writes an idea of yours, `espalier open {name}` asks again"
         raise Ended(BAD_INPUT, f"{work} could not be done{others}: {one_line(reason)}; {advice}")
     if as_json:
         show_json(summary_of(state, folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from engine.session import assembly
 from engine.session.live import LiveSession
 
 T = TypeVar("T")
+_CALL = re.compile(r"c[0-9]+")
 
 session_argument = click.argument("session")
 kernel_argument = click.argument("kernel")
@@ -70,6 +72,25 @@ again = _kernel_command("again", "Verify and measure a settled KERNEL afresh; `o
 
 @click.command()
 @session_argument
+@click.argument("kernel", required=False)
+@click.option("--against", metavar="K", help="The kernel to race it with; default: the best.")
+@click.option("--leaders", "count", type=click.IntRange(1), metavar="N", help="Race the N best kernels, each against the best.")
+def race(session: str, kernel: str | None, against: str | None, count: int | None) -> None:
+    """Race measured kernels of SESSION, interleaved and on fresh samples; `open` or `step` does it.
+
+    With KERNEL that one, against the best or another; with --leaders the best ones; with neither, every race against the best
+    that was undecided. More is spent on a race each time it was undecided.
+    """
+    if kernel is None and against is not None:
+        raise click.UsageError("--against needs a KERNEL to race it with")
+    if kernel is not None and count is not None:
+        raise click.UsageError("name a KERNEL or give --leaders, not both")
+    wanted: c.Command = c.RaceUndecided() if count is None else c.RaceLeaders(count)
+    submit(session, lambda _: [c.RaceKernel(kernel, against) if kernel is not None else wanted])
+
+
+@click.command()
+@session_argument
 @kernel_argument
 @reason_option
 def prune(session: str, kernel: str, reason: str) -> None:
@@ -79,11 +100,19 @@ def prune(session: str, kernel: str, reason: str) -> None:
 
 @click.command()
 @session_argument
-@kernel_argument
+@click.argument("subject", metavar="KERNEL|CALL")
 @reason_option
-def cancel(session: str, kernel: str, reason: str) -> None:
-    """Stop a KERNEL of SESSION that has not settled."""
-    submit(session, lambda _: [c.CancelKernel(kernel, reason)])
+def cancel(session: str, subject: str, reason: str) -> None:
+    """Stop a KERNEL of SESSION that has not settled (k7), or one open CALL to a model (c3: `espalier prompts` lists them).
+
+    Without its call an idea gets no code beyond what is written, a kernel that was to be repaired fails, and a round waits for
+    ideas of yours. The same is not asked again by itself.
+    """
+    if not _CALL.fullmatch(subject):
+        submit(session, lambda _: [c.CancelKernel(subject, reason)])
+        return
+    submit(session, lambda _: [c.CancelCall(subject, reason)])
+    show([f"next: espalier open {handle(store.resolve(session))}"])
 
 
 @click.command()

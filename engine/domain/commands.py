@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine.domain.model import Blob, Contract, Dialect, IdeaText, Limits, Pauses
+from engine.domain.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,34 @@ class MeasureAgain:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordProfile:
+    """Keep what the device's counters said of a kernel. Its log is already a blob of the session."""
+
+    kernel: str
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class RaceKernel:
+    """Race a measured kernel against another one, or against the incumbent; where that was undecided, spend more on it."""
+
+    kernel: str
+    against: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RaceLeaders:
+    """Race the best measured kernels again, each against the incumbent."""
+
+    count: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RaceUndecided:
+    """Spend more on every race against the incumbent that was undecided."""
+
+
+@dataclass(frozen=True, slots=True)
 class AddNote:
     target: str
     text: str
@@ -183,6 +212,14 @@ class AnswerCall:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelCall:
+    """Stop one question to a model, or one given out by hand. Its work goes on without the reply, and does not ask again."""
+
+    call: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Instruct:
     text: str
 
@@ -196,7 +233,18 @@ IdeaCommand = (
     WriteIdea | EditIdea | ReorderIdeas | AttachMaterial | RemoveMaterial | SelectIdeas | RejectIdea | ParkIdea | SeedKernel
 )
 KernelCommand = (
-    PinKernel | UnpinKernel | PruneBranch | ReopenBranch | CancelKernel | AcceptKernel | DiscardKernel | MeasureAgain
+    PinKernel
+    | UnpinKernel
+    | PruneBranch
+    | ReopenBranch
+    | CancelKernel
+    | AcceptKernel
+    | DiscardKernel
+    | MeasureAgain
+    | RecordProfile
 )
-SessionCommand = AddNote | SetMode | SetLimits | SetPauses | Pause | Continue | AnswerCall | Instruct | CloseSession
-Command = IdeaCommand | KernelCommand | SessionCommand
+RaceCommand = RaceKernel | RaceLeaders | RaceUndecided
+SessionCommand = (
+    AddNote | SetMode | SetLimits | SetPauses | Pause | Continue | AnswerCall | CancelCall | Instruct | CloseSession
+)
+Command = IdeaCommand | KernelCommand | RaceCommand | SessionCommand

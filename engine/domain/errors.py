@@ -8,6 +8,7 @@
     ├── SandboxError             the isolation asked for cannot be had
     ├── BudgetExhausted          the next call could pass a hard cap on tokens or money
     ├── IdeaSourceError          the source of ideas cannot be reached or does not answer as agreed
+    │   └── CallCancelled        someone stopped the question by hand
     ├── JournalError             a session cannot be read or written
     │   ├── JournalCorrupt       a line that is not the last cannot be read
     │   ├── JournalLocked        another process is writing this session
@@ -56,6 +57,10 @@ class SandboxError(EspalierError):
 
 class IdeaSourceError(EspalierError):
     """The source of ideas cannot be reached or does not answer as agreed."""
+
+
+class CallCancelled(IdeaSourceError):
+    """Someone stopped the question by hand: no reply will come, and none is to be asked for again."""
 
 
 class BudgetExhausted(EspalierError):

@@ -21,16 +21,20 @@ from engine.domain.model import (
     Dialect,
     Failure,
     IdeaText,
+    Interval,
     Limits,
     Measurement,
     Pauses,
     Problem,
+    RaceOutcome,
     Resources,
     Settings,
+    Succession,
     Usage,
     Verification,
 )
 from engine.domain.preparation import Preparation
+from engine.domain.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +248,8 @@ class KernelBuilt:
     seconds: float
     resources: tuple[Resources, ...] = ()
     log: Blob = ""
+    instructions: Mapping[str, int] = field(default_factory=dict)
+    """Family → how often it occurs in the machine code; empty where nothing could read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +318,55 @@ class KernelSanitized:
     note: str = ""
     log: Blob = ""
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfiled:
+    """The device's counters were read in one call of a kernel, or could not be."""
+
+    KIND: ClassVar[str] = "kernel.profiled"
+    kernel: str
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRaced:
+    """A kernel ran against another one, interleaved and on fresh samples. Whether it leads now is said by what follows."""
+
+    KIND: ClassVar[str] = "kernel.raced"
+    kernel: str
+    against: str
+    outcome: RaceOutcome
+    ratio: Interval | None = None
+    """Speedup of ``kernel`` over ``against``, never narrower than the session's noise; none where the race was given up."""
+    effort: int = 0
+    pairs: int = 0
+    """Process pairs."""
+    samples: int = 0
+    raw: Blob = ""
+    note: str = ""
+    """What a sceptic must know, e.g. that its time was not corroborated."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RaceAsked:
+    """The engineer wants two kernels raced: for the first time, or again with more spent on it."""
+
+    KIND: ClassVar[str] = "race.asked"
+    kernel: str
+    against: str
+
+
+@dataclass(frozen=True, slots=True)
+class IncumbentChanged:
+    """Another kernel leads. A journal without any is from before there were races: there the best measured one leads."""
+
+    KIND: ClassVar[str] = "incumbent.changed"
+    kernel: str
+    over: str
+    """The kernel that led before; empty for the first."""
+    why: Succession
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,6 +512,8 @@ class CallFailed:
     usage: Usage = field(default_factory=Usage)
     """Spent on it beyond what an answer has recorded already."""
     usd: float | None = None
+    cancelled: bool = False
+    """Someone stopped it by hand: its work does not ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,6 +540,8 @@ class WorkFailed:
     KIND: ClassVar[str] = "work.failed"
     work: str
     reason: str
+    called_off: bool = False
+    """Nothing is wrong with the engine: someone cancelled the call that the effect needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,6 +580,10 @@ Event = (
     | KernelQuarantined
     | KernelAccepted
     | KernelSanitized
+    | KernelProfiled
+    | KernelRaced
+    | RaceAsked
+    | IncumbentChanged
     | KernelCancelled
     | KernelReopened
     | KernelPinned

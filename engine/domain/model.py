@@ -170,6 +170,26 @@ class Interval:
     high: float
 
 
+class RaceOutcome(StrEnum):
+    """What a race between two kernels says of the first of them, once its whole interval is looked at."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    UNDECIDED = "undecided"
+    """The interval holds 1, or no more than the session's noise lies between: nothing may be claimed."""
+
+
+class Succession(StrEnum):
+    """How a kernel came to be the incumbent."""
+
+    FIRST = "first"
+    """There was none to race against."""
+    RACED = "raced"
+    """It won a race against the one before it."""
+    SUCCEEDED = "succeeded"
+    """The one before it can lead no longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpeedOfLight:
     """The time that the device's own limits allow for this workload."""

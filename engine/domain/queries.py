@@ -84,19 +84,44 @@ def ranked(state: SessionState) -> tuple[Kernel, ...]:
 
     Ranked by the lower end of the interval: a lucky screen with a wide interval does not lead.
     """
-    rated = [(s.low, is_precise(k), s.value, k) for k in verified(state) if (s := speedup(state, k)) is not None]
-    rated.sort(key=lambda r: (-r[0], not r[1], -r[2], len(r[3].id), r[3].id))
-    return tuple(r[3] for r in rated)
+    rated = [(rating(k, s), k) for k in verified(state) if (s := speedup(state, k)) is not None]
+    rated.sort(key=lambda found: found[0])
+    return tuple(kernel for _, kernel in rated)
+
+
+def rating(kernel: Kernel, ratio: Interval) -> tuple[float, bool, float, int, str]:
+    """What kernels are ranked by; the smaller is ahead, and equals stand by age."""
+    return (-ratio.low, not is_precise(kernel), -ratio.value, len(kernel.id), kernel.id)
 
 
 def incumbent(state: SessionState) -> Kernel | None:
-    """Best verified kernel with a precise, corroborated measurement; while there is none, the best screened one.
+    """The kernel that leads: the last that was said to (``IncumbentChanged``) for as long as it can, then its successor."""
+    named = state.kernels.get(state.incumbent)
+    return named if named is not None and may_lead(state, named) else successor(state)
 
-    The engineer's word stands in for the judge's clock where a kernel was accepted out of quarantine.
+
+def successor(state: SessionState) -> Kernel | None:
+    """Who leads where nobody is said to, or who was can no longer: the latest of those who led before and still can.
+
+    Without any it is the best verified kernel with a precise, corroborated measurement, and while there is none the best
+    screened one. In a journal from before there were races that is who led.
     """
-    candidates = ranked(state)
-    sound = [k for k in candidates if k.accepted or (k.measurement is not None and k.measurement.corroborated)]
+    former = (state.kernels.get(name) for name in reversed(state.reigns) if name != state.incumbent)
+    found = next((k for k in former if k is not None and may_lead(state, k)), None)
+    if found is not None:
+        return found
+    sound = [k for k in ranked(state) if is_sound(k)]
     return next((k for k in sound if is_precise(k)), sound[0] if sound else None)
+
+
+def is_sound(kernel: Kernel) -> bool:
+    """Whether its time is believed. The engineer's word stands in for the judge's clock where they accepted the kernel."""
+    return bool(kernel.accepted) or (kernel.measurement is not None and kernel.measurement.corroborated)
+
+
+def may_lead(state: SessionState, kernel: Kernel) -> bool:
+    """Whether it is verified, measured precisely on the present device, and believed."""
+    return _is_verified(kernel) and is_precise(kernel) and is_sound(kernel) and speedup(state, kernel) is not None
 
 
 def frontier(state: SessionState) -> tuple[Kernel, ...]:

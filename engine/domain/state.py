@@ -24,14 +24,17 @@ from engine.domain.model import (
     Dialect,
     Failure,
     IdeaText,
+    Interval,
     Limits,
     Measurement,
     Pauses,
+    RaceOutcome,
     Resources,
     Usage,
     Verification,
 )
 from engine.domain.preparation import Preparation
+from engine.domain.profile import Profile
 
 
 class IdeaStatus(StrEnum):
@@ -62,6 +65,10 @@ class CallStatus(StrEnum):
     OPEN = "open"
     ANSWERED = "answered"
     FAILED = "failed"
+
+
+def _empty() -> Mapping[Any, Any]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,26 @@ class Sanitizing:
 
 
 @dataclass(frozen=True, slots=True)
+class Race:
+    """How one race ended, and of which measurements of the two it was a race."""
+
+    kernel: str
+    against: str
+    outcome: RaceOutcome
+    ratio: Interval | None
+    """Speedup of ``kernel`` over ``against``."""
+    effort: int
+    pairs: int
+    samples: int
+    raw: Blob
+    note: str
+    at: float
+    epoch: int
+    again: tuple[int, int]
+    """How often each of the two had been reopened by then: a kernel that was since is another matter."""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One question to a model."""
 
@@ -115,6 +142,9 @@ class Call:
     reason: str = ""
     seconds: float = 0.0
     recalled: bool = False
+    cancelled: bool = False
+    """Stopped by hand, and its work is to go on without it. No longer so once the work was given up for that: then whoever
+    tries again wants it asked anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +167,8 @@ class Kernel:
     artefact: str = ""
     resources: tuple[Resources, ...] = ()
     build_log: Blob = ""
+    instructions: Mapping[str, int] = field(default_factory=_empty)
+    """Family → how often it occurs in the machine code; empty where nothing could read it."""
     verification: Verification | None = None
     measurement: Measurement | None = None
     failure: Failure | None = None
@@ -153,6 +185,8 @@ class Kernel:
     accepted: str = ""
     """Why the engineer believes it all the same."""
     sanitizing: Sanitizing | None = None
+    profile: Profile | None = None
+    """What the device's counters said of its present source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +206,6 @@ class Note:
     by: str
     target: str
     text: str
-
-
-def _empty() -> Mapping[Any, Any]:
-    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,6 +229,15 @@ class SessionState:
     rounds: Mapping[int, Round] = field(default_factory=_empty)
     pinned: tuple[str, ...] = ()
     pruned: tuple[str, ...] = ()
+    incumbent: str = ""
+    """The kernel that was last said to lead; whether it still can is ``queries.incumbent``'s to say."""
+    reigns: tuple[str, ...] = ()
+    """All that led, the present one last; each stands where it came to lead most lately."""
+    races: tuple[Race, ...] = ()
+    reign_began: int = 0
+    """How many races there had been when the incumbent came to lead."""
+    asked: tuple[tuple[str, str], ...] = ()
+    """Races that the engineer asked for and that have not been run: (kernel, against)."""
     calls: Mapping[str, Call] = field(default_factory=_empty)
     pauses: Pauses = field(default_factory=Pauses)
     paused: str | None = None
@@ -209,6 +248,8 @@ class SessionState:
     """Work that began and has no result yet → in how many processes it began."""
     broken: Mapping[str, str] = field(default_factory=_empty)
     """Work that the engine could not perform → why. Cleared by a resume."""
+    called_off: Mapping[str, str] = field(default_factory=_empty)
+    """Those of them that are not the engine's fault: someone cancelled the call that they needed."""
     closed: str | None = None
     unknown: tuple[str, ...] = ()
     """Kinds of events that this program does not know."""
@@ -259,9 +300,19 @@ class _Batch:
             table = self.table("kernels")
             table[key] = replace(table[key], **changes)
 
+    def drop_races(self, kernel: str, *, asked: bool = True) -> None:
+        """Races of the kernel that are under way are off, and unless ``asked`` is false those that were asked for as well."""
+        wanted = self.get("asked")
+        if asked and any(kernel in pair for pair in wanted):
+            wanted = tuple(pair for pair in wanted if kernel not in pair)
+            self.set(asked=wanted)
+        for name in ("started", "broken"):
+            races = [work for work in self.peek(name) if work.startswith("race:") and kernel in work.split(":")[1:3]]
+            self.finish(*(work for work in races if tuple(work.split(":")[1:3]) not in wanted))
+
     def finish(self, *works: str) -> None:
         """The work has a result: it is no longer under way nor broken."""
-        for name in ("started", "broken"):
+        for name in ("started", "broken", "called_off"):
             for work in works:
                 if work in self.peek(name):
                     del self.table(name)[work]
@@ -289,11 +340,12 @@ def _opened(b: _Batch, entry: e.Entry, ev: e.SessionOpened) -> None:
 
 def _resumed(b: _Batch, entry: e.Entry, ev: e.SessionResumed) -> None:
     b.table("broken").clear()
+    b.table("called_off").clear()
 
 
 def _prepared(b: _Batch, entry: e.Entry, ev: e.SessionPrepared) -> None:
-    b.finish("prepare")
-    b.set(device=ev.device, preparation=ev.preparation, epoch=b.get("epoch") + 1)
+    b.finish("prepare", *(work for work in (*b.peek("started"), *b.peek("broken")) if work.startswith("race:")))
+    b.set(asked=(), device=ev.device, preparation=ev.preparation, epoch=b.get("epoch") + 1)
 
 
 def _closed(b: _Batch, entry: e.Entry, ev: e.SessionClosed) -> None:
@@ -312,6 +364,8 @@ def _round_closed(b: _Batch, entry: e.Entry, ev: e.RoundClosed) -> None:
     rounds = b.table("rounds")
     if ev.round in rounds:
         rounds[ev.round] = replace(rounds[ev.round], closed=True)
+    if f"propose:{ev.round}" in b.peek("called_off"):
+        b.finish(f"propose:{ev.round}")
 
 
 def _proposed(b: _Batch, entry: e.Entry, ev: e.IdeasProposed) -> None:
@@ -387,7 +441,9 @@ def _revised(b: _Batch, entry: e.Entry, ev: e.AttemptRevised) -> None:
     known = b.peek("kernels").get(ev.kernel)
     if known is not None:
         earlier = (*known.earlier, known.source)
-        b.kernel(ev.kernel, source=ev.source, attempt=ev.attempt, earlier=earlier, stage=Stage.BUILD, failure=None)
+        b.kernel(
+            ev.kernel, source=ev.source, attempt=ev.attempt, earlier=earlier, stage=Stage.BUILD, failure=None, profile=None
+        )
 
 
 def _works_of(kernel: str, attempt: int) -> tuple[str, ...]:
@@ -403,12 +459,16 @@ def _finish_kernel(b: _Batch, kernel: str) -> None:
     known = b.peek("kernels").get(kernel)
     if known is not None:
         b.finish(*_works_of(kernel, known.attempt))
+        b.drop_races(kernel)
 
 
 def _built(b: _Batch, entry: e.Entry, ev: e.KernelBuilt) -> None:
     _finish_kernel(b, ev.kernel)
+    known = b.peek("kernels").get(ev.kernel)
+    read_before = known.instructions if known is not None and known.artefact == ev.artefact else _empty()
     b.kernel(
         ev.kernel, stage=Stage.VERIFY, artefact=ev.artefact, resources=ev.resources, build_log=ev.log,
+        instructions=MappingProxyType(dict(ev.instructions)) if ev.instructions else read_before,
         seconds=_spent(b, ev.kernel, ev.seconds),
     )  # fmt: skip
 
@@ -456,6 +516,14 @@ def _sanitized(b: _Batch, entry: e.Entry, ev: e.KernelSanitized) -> None:
     )  # fmt: skip
 
 
+def _profiled(b: _Batch, entry: e.Entry, ev: e.KernelProfiled) -> None:
+    known = b.peek("kernels").get(ev.kernel)
+    if known is None or known.attempt != ev.profile.attempt:
+        return
+    if ev.profile.tool or known.profile is None or not known.profile.tool:
+        b.kernel(ev.kernel, profile=ev.profile)
+
+
 def _cancelled(b: _Batch, entry: e.Entry, ev: e.KernelCancelled) -> None:
     _finish_kernel(b, ev.kernel)
     b.kernel(ev.kernel, stage=Stage.CANCELLED, reason=ev.reason)
@@ -468,6 +536,31 @@ def _kernel_reopened(b: _Batch, entry: e.Entry, ev: e.KernelReopened) -> None:
             ev.kernel, stage=Stage.BUILD, failure=None, verification=None, measurement=None, reason=ev.reason,
             again=known.again + 1, evidence=(), accepted="", sanitizing=None,
         )  # fmt: skip
+        b.drop_races(ev.kernel)
+
+
+def _raced(b: _Batch, entry: e.Entry, ev: e.KernelRaced) -> None:
+    known = b.peek("kernels")
+    b.finish(f"race:{ev.kernel}:{ev.against}:{ev.effort}")
+    again = tuple(known[name].again if name in known else 0 for name in (ev.kernel, ev.against))
+    race = Race(
+        ev.kernel, ev.against, ev.outcome, ev.ratio, ev.effort, ev.pairs, ev.samples, ev.raw, ev.note, entry.at, b.get("epoch"),
+        (again[0], again[1]),
+    )  # fmt: skip
+    both = {ev.kernel, ev.against}
+    b.set(races=(*b.get("races"), race), asked=tuple(pair for pair in b.get("asked") if set(pair) != both))
+    b.kernel(ev.kernel, seconds=_spent(b, ev.kernel, ev.seconds))
+
+
+def _race_asked(b: _Batch, entry: e.Entry, ev: e.RaceAsked) -> None:
+    b.set(asked=tuple(dict.fromkeys((*b.get("asked"), (ev.kernel, ev.against)))))
+
+
+def _incumbent(b: _Batch, entry: e.Entry, ev: e.IncumbentChanged) -> None:
+    if ev.over:
+        b.drop_races(ev.over, asked=False)
+    before = (k for k in b.get("reigns") if k != ev.kernel)
+    b.set(incumbent=ev.kernel, reigns=(*before, ev.kernel), reign_began=len(b.get("races")))
 
 
 def _pinned(b: _Batch, entry: e.Entry, ev: e.KernelPinned) -> None:
@@ -528,7 +621,10 @@ def _call_failed(b: _Batch, entry: e.Entry, ev: e.CallFailed) -> None:
     if ev.call in calls:
         known = calls[ev.call]
         usd = known.usd if ev.usd is None else (known.usd or 0.0) + ev.usd
-        calls[ev.call] = replace(known, status=CallStatus.FAILED, reason=ev.reason, usage=known.usage + ev.usage, usd=usd)
+        calls[ev.call] = replace(
+            known, status=CallStatus.FAILED, reason=ev.reason, usage=known.usage + ev.usage, usd=usd,
+            cancelled=known.cancelled or ev.cancelled,
+        )  # fmt: skip
 
 
 def _budget_reached(b: _Batch, entry: e.Entry, ev: e.BudgetReached) -> None:
@@ -548,6 +644,10 @@ def _work_started(b: _Batch, entry: e.Entry, ev: e.WorkStarted) -> None:
 def _work_failed(b: _Batch, entry: e.Entry, ev: e.WorkFailed) -> None:
     b.finish(ev.work)
     b.table("broken")[ev.work] = ev.reason
+    if ev.called_off:
+        b.table("called_off")[ev.work] = ev.reason
+        for call in [call for call in b.peek("calls").values() if call.work == ev.work and call.cancelled]:
+            b.table("calls")[call.id] = replace(call, cancelled=False)
 
 
 def _unknown(b: _Batch, entry: e.Entry, ev: e.UnknownEvent) -> None:
@@ -581,6 +681,10 @@ _FOLDS: Mapping[type, Callable[[_Batch, e.Entry, Any], None]] = {
     e.KernelQuarantined: _quarantined,
     e.KernelAccepted: _accepted,
     e.KernelSanitized: _sanitized,
+    e.KernelProfiled: _profiled,
+    e.KernelRaced: _raced,
+    e.RaceAsked: _race_asked,
+    e.IncumbentChanged: _incumbent,
     e.KernelCancelled: _cancelled,
     e.KernelReopened: _kernel_reopened,
     e.KernelPinned: _pinned,

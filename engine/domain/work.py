@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from engine.domain.model import Author, Blob, Contract, Device, Dialect, Failure, IdeaText, Measurement, Resources, Verification
+from engine.domain.model import (
+    Author,
+    Blob,
+    Contract,
+    Device,
+    Dialect,
+    Failure,
+    IdeaText,
+    Interval,
+    Measurement,
+    Resources,
+    Verification,
+)
 from engine.domain.preparation import Preparation
 
 
@@ -105,7 +117,21 @@ class Sanitize:
         return f"sanitize:{self.kernel}:{self.attempt}"
 
 
-Work = Prepare | Propose | Implement | Build | Verify | Measure | Repair | Sanitize
+@dataclass(frozen=True, slots=True)
+class Race:
+    """One kernel against another, interleaved in fresh processes, so that neither inherits an earlier measurement's luck."""
+
+    kernel: str
+    against: str
+    effort: int = 0
+    """How often the two were undecided before: each time the bench spends twice as much."""
+
+    @property
+    def key(self) -> str:
+        return f"race:{self.kernel}:{self.against}:{self.effort}"
+
+
+Work = Prepare | Propose | Implement | Build | Verify | Measure | Repair | Sanitize | Race
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +178,8 @@ class Built:
     seconds: float
     resources: tuple[Resources, ...] = ()
     log: Blob = ""
+    instructions: Mapping[str, int] = field(default_factory=dict)
+    """Family → how often it occurs in the machine code; empty where nothing could read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +215,28 @@ class Sanitized:
 
 
 @dataclass(frozen=True, slots=True)
+class Raced:
+    """How two kernels fared against each other."""
+
+    ratio: Interval
+    """Speedup of the first over the second."""
+    pairs: int
+    samples: int
+    corroborated: bool = True
+    """Whether the judge's own clock bears out the times that the two claimed."""
+    raw: Blob = ""
+    seconds: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The kernel failed this stage."""
 
     failure: Failure
     seconds: float = 0.0
+    kernel: str = ""
+    """Of a race: which of the two it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +256,8 @@ class Impossible:
     """The engine could not perform the work; says nothing about the kernel."""
 
     reason: str
+    called_off: bool = False
+    """Someone cancelled the call that the work needed."""
 
 
 Result = (
@@ -222,6 +269,7 @@ Result = (
     | Measured
     | Suspected
     | Sanitized
+    | Raced
     | Failed
     | Repaired
     | Unaffordable

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from engine.domain.errors import CallCancelled
 from engine.domain.model import CallRole, Usage
 from engine.domain.state import Call, CallStatus, SessionState
 from engine.ideas import budget
 from engine.ideas.budget import FREE, BudgetHeld, Ceiling, Tariff, TariffOf
-from engine.ideas.models.model import Finish, Model, ModelError, Prompt
+from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Reply
 from engine.ideas.questions import again, prompt_text
 from engine.ideas.recall import Recall, Recorded
 from engine.ideas.replies import ReplyError
@@ -148,6 +149,7 @@ class Sitting:
         Raises:
             ReplyError: every reply was unusable; ``Refused`` for one that declines.
             ModelError: no reply came.
+            CallCancelled: someone stopped the call by hand, now or before this work was taken up again.
             BudgetExhausted: the next call could pass a hard cap; it was not made.
         """
         if question.anew:
@@ -180,7 +182,7 @@ class Sitting:
         """Leave out of the record the questions that ended in ``ReplyError``: as many unusable replies as are allowed."""
         unusable: list[Call] = []
         for call in tuple(self._past):
-            if call.status is not CallStatus.FAILED:
+            if call.status is not CallStatus.FAILED or call.cancelled:
                 return
             unusable += [call] if call.reply else []
             if call.finish == Finish.REFUSED or len(unusable) == tries:
@@ -191,10 +193,12 @@ class Sitting:
     async def _next(self, role: CallRole, prompt: Prompt) -> _Received:
         """The next reply in the record, else a recorded one, else a new one."""
         while self._past:
-            call = self._past.popleft()
+            call = self._calls.state.calls[self._past.popleft().id]
             match call.status:
                 case CallStatus.ANSWERED:
                     return self._received(call)
+                case CallStatus.FAILED if call.cancelled:
+                    raise _stopped(call)
                 case CallStatus.FAILED if call.reply:
                     return self._received(call)
                 case CallStatus.OPEN:
@@ -228,7 +232,10 @@ class Sitting:
 
     async def _pasted(self, call: Call) -> _Received:
         self._calls.say(f"{call.id} awaits a reply by hand: its prompt is the session's blob {call.prompt}")
-        return self._received(await self._calls.by_hand(call.id))
+        answered = await self._calls.by_hand(call.id)
+        if answered.cancelled:
+            raise _stopped(answered)
+        return self._received(answered)
 
     async def _asked(self, model: Model, role: CallRole, prompt: Prompt, text: str) -> _Received:
         desk, calls = self._desk, self._calls
@@ -239,16 +246,44 @@ class Sitting:
         tariff = desk.tariff_of(model.name)
         with desk.under_way(call, ceiling):
             try:
-                reply = await model.ask(_within_caps(prompt, calls.state), calls.say)
+                reply = await self._unless_cancelled(call, model.ask(_within_caps(prompt, calls.state), calls.say))
             except ModelError as error:
                 calls.fail(call.id, str(error), error.usage, _usd(tariff, error.usage))
                 raise
+            except CallCancelled:
+                raise
             except BaseException:
-                calls.fail(call.id, DROPPED)
+                if calls.state.calls[call.id].status is CallStatus.OPEN:
+                    calls.fail(call.id, DROPPED)
                 raise
             usd = _usd(tariff, reply.usage)
+            if (now := calls.state.calls[call.id]).cancelled:  # in the same moment: it stays cancelled, and has cost something
+                calls.fail(call.id, now.reason, reply.usage, usd)
+                raise _stopped(now)
             calls.answer(call.id, reply.text, reply.usage, usd, reply.finish.value, desk.clock() - began)
         return _Received(call.id, reply.text, reply.finish.value)
+
+    async def _unless_cancelled(self, call: Call, asking: Awaitable[Reply]) -> Reply:
+        """The reply. Raises CallCancelled once someone stops the call: then the model is asked no longer."""
+        try:
+            async with asyncio.timeout(None) as asked:
+                watching = asyncio.create_task(self._watch(call.id, asked))
+                try:
+                    return await asking
+                finally:
+                    watching.cancel()
+        except TimeoutError:
+            if (now := self._calls.state.calls[call.id]).cancelled:
+                raise _stopped(now) from None
+            raise
+
+    async def _watch(self, call: str, asked: asyncio.Timeout) -> None:
+        await self._calls.cancelled(call)
+        asked.reschedule(asyncio.get_running_loop().time())
+
+
+def _stopped(call: Call) -> CallCancelled:
+    return CallCancelled(f"{call.id} was {call.reason}")
 
 
 def _within_caps(prompt: Prompt, state: SessionState) -> Prompt:

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice, zip_longest
 
 from engine.build.tunables import parse_requires, parse_tunables, variants
-from engine.domain.errors import BudgetExhausted, JournalError, SourceError
+from engine.domain.errors import BudgetExhausted, CallCancelled, JournalError, SourceError
 from engine.domain.model import Author, CallRole, Dialect, Draft
 from engine.domain.similarity import near_duplicate
 from engine.domain.state import SessionState
@@ -47,7 +47,7 @@ class ModelSource:
         """Ideas spread over the categories, new ones only; behind them the titles that say something known again, so that
         the session records them as dropped.
 
-        Raises ReplyError, ModelError, BudgetExhausted.
+        Raises ReplyError, ModelError, CallCancelled, BudgetExhausted.
         """
         if request.count < 1:
             return ()
@@ -69,7 +69,8 @@ class ModelSource:
         """Half of the implementations, rounded up, are written, each told to differ from those before; the rest are variants
         of their tunables, or written too where there are too few. By hand one is written.
 
-        What could not be written is said in the note. Raises ModelError; BudgetExhausted while nothing is written.
+        What could not be written is said in the note; a call that someone cancels ends the writing, and what is written stays.
+        Raises ModelError; BudgetExhausted while nothing is written.
         """
         sitting = self.desk.sit(self.respondent, calls)
         by_hand = isinstance(self.respondent, ByHand)
@@ -87,6 +88,9 @@ class ModelSource:
             except ReplyError as error:
                 notes.append(f"implementation {number}: {error}")
                 continue
+            except CallCancelled as error:
+                notes.append(f"implementation {number}: {error}")
+                break
             except BudgetExhausted as error:
                 if not written:
                     raise
@@ -108,11 +112,12 @@ class ModelSource:
         return await sitting.ask(Question(CallRole.CODE, questions.code(request, turn), read))
 
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
-        """A new source under the same contract with the same tunables; ``None`` where no usable one came."""
+        """A new source under the same contract with the same tunables; ``None`` where no usable one came, or the question was
+        cancelled by hand."""
         question = Question(CallRole.REPAIR, questions.repair(request), partial(_read_repair, request))
         try:
             return await self.desk.sit(self.respondent, calls).ask(question)
-        except ReplyError:
+        except (ReplyError, CallCancelled):
             return None
 
     async def close(self) -> None:

@@ -6,10 +6,10 @@ Never says what no author may know: hold-out shapes, wherever a verdict names th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from engine.build.inspection import summary
-from engine.domain import predictions, queries
+from engine.domain import predictions, profile, queries
 from engine.domain.model import Device, Dialect, FailureKind, Interval, Measurement, PrecisionClass, Resources
 from engine.domain.preparation import Preparation
 from engine.domain.state import Kernel, SessionState, Stage
@@ -23,6 +23,7 @@ _LARGEST_SOURCE = 60_000
 _LONGEST_LOG = 6_000
 _LINES_OF_LOG = 80
 _LINES_OF_REMARKS = 24
+_FAMILIES = 12
 _HOLDOUT = re.compile(r"on hold-out shape [^:\n]*")
 _ERROR = re.compile(r"\b(?:error|fatal|undefined|mismatch|Traceback)\b", re.IGNORECASE)
 _SM_LIMITS = {
@@ -157,7 +158,13 @@ def evidence(state: SessionState, found: Kernel) -> Iterator[str]:
     for use in found.resources:
         yield _resources(use)
     light = found.measurement.light if found.measurement is not None and found.stage is Stage.MEASURED else None
-    if words := summary(found.resources, light=light):
+    if found.instructions:
+        yield _mix(found.instructions)
+    if found.profile is not None and found.profile.tool:
+        parent = state.kernels.get(found.parent or "")
+        moved = profile.line(found.profile, parent.profile if parent else None)
+        yield f"the device's counters, in brackets those of its parent: {moved}"
+    if words := summary(found.resources, found.instructions, light, before=_mix_before(state, found)):
         yield f"in short: {words}"
     if found.verification is not None:
         proof = found.verification
@@ -184,6 +191,21 @@ def _measured(state: SessionState, found: Kernel, measured: Measurement) -> Iter
 def _resources(use: Resources) -> str:
     stack = f", {use.stack_bytes} bytes of stack" if use.stack_bytes else ""
     return f"{use.function}: {use.registers} registers, {use.shared_bytes} bytes shared, {use.spill_bytes} bytes spilled{stack}"
+
+
+def _mix(counts: Mapping[str, int]) -> str:
+    """The families that the machine code holds most of. From the record alone: the same on every machine."""
+    families = sorted((name for name in counts if name != "total"), key=lambda name: (-counts[name], name))
+    told = ", ".join(f"{counts[name]} {name}" for name in families[:_FAMILIES]) or "none of a known family"
+    return f"instructions as they stand in the code: {counts.get('total', 0)}, of them {told}"
+
+
+def _mix_before(state: SessionState, found: Kernel) -> Mapping[str, int] | None:
+    """The parent's mix, where the two can be compared: read, of one dialect, tried on the same device."""
+    parent = state.kernels.get(found.parent or "")
+    if parent is None or not parent.instructions or (parent.dialect, parent.epoch) != (found.dialect, found.epoch):
+        return None
+    return parent.instructions
 
 
 def factor(value: Interval) -> str:

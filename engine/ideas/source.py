@@ -87,7 +87,11 @@ class Calls(Protocol):
         ...
 
     async def by_hand(self, call: str) -> Call:
-        """Wait until someone answers this call by hand (``AnswerCall``)."""
+        """Wait until someone answers this call by hand (``AnswerCall``), or cancels it (``CancelCall``)."""
+        ...
+
+    async def cancelled(self, call: str) -> None:
+        """Wait until this call, which a model is being asked, has ended otherwise than by its reply: someone cancelled it."""
         ...
 
     async def confirm(self, reason: str) -> None:
@@ -105,7 +109,7 @@ class Calls(Protocol):
 
 class IdeaSource(Protocol):
     """Raises IdeaSourceError when the source cannot be reached or does not answer as agreed, never for lack of ideas;
-    BudgetExhausted before a call that could pass a hard cap."""
+    CallCancelled, a kind of it, when someone stopped the question; BudgetExhausted before a call that could pass a hard cap."""
 
     @property
     def author(self) -> Author: ...

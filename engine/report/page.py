@@ -14,7 +14,7 @@ from engine.domain import predictions, queries
 from engine.domain.events import Entry
 from engine.domain.model import Blob, Dialect, Interval
 from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage, advance
-from engine.report import tree
+from engine.report import racing, tree
 from engine.report.page_budget import Spending, spending
 from engine.report.page_charts import Climb, Roofline, climb, roofline
 from engine.report.page_decisions import Decision, decisions
@@ -211,6 +211,7 @@ def _remark(state: SessionState, kernel: Kernel) -> str:
         kernel.reason if kernel.stage is Stage.CANCELLED else "",
         "; ".join(kernel.evidence) if kernel.stage is Stage.QUARANTINED else "",
         f"accepted: {kernel.accepted}" if kernel.accepted else "",
+        racing.remark(state, kernel),
         "seed" if kernel.seed else "",
         "pinned" if kernel.id in state.pinned else "",
         "pruned" if queries.is_pruned(state, kernel.id) else "",

@@ -33,7 +33,7 @@ class Climb:
 
 
 def climb(state: SessionState) -> Climb:
-    """Every settled kernel; the best is followed by the lower end of its interval, as the rules rank."""
+    """Every settled kernel; the best is followed by the lower end of its interval, as the rules rank, among those that led."""
     leader = queries.incumbent(state)
     dots: list[Dot] = []
     steps: list[tuple[float, float]] = []
@@ -47,7 +47,7 @@ def climb(state: SessionState) -> Climb:
             continue
         leads = leader is not None and kernel.id == leader.id
         dots.append(Dot(kernel.id, place, ratio.value, queries.is_precise(kernel), leads))
-        if _may_lead(kernel) and ratio.low > lead:
+        if _may_lead(kernel) and (not state.reigns or kernel.id in state.reigns) and ratio.low > lead:
             lead = ratio.low
             steps.append((place, ratio.value))
     spans = tuple((number, first, last) for number, (first, last) in sorted(rounds.items()))

@@ -95,6 +95,8 @@ def _on_kernels(event: e.Event, by_engineer: bool) -> _Told | None:
             return ("sent back to the build", (kernel,), reason)
         case e.KernelQuarantined(kernel, evidence):
             return ("put into quarantine", (kernel,), "; ".join(evidence))
+        case e.RaceAsked(kernel, against):
+            return (f"asked to race against {against}", (kernel,), "")
         case e.KernelAccepted(kernel, note):
             return ("accepted", (kernel,), note)
         case e.KernelFailed(kernel, failure) if by_engineer:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from engine.domain import events as e
-from engine.domain import queries
-from engine.domain.model import Failure, Measurement, Verification
+from engine.domain import profile, queries
+from engine.domain.model import Failure, Measurement, RaceOutcome, Verification
 from engine.domain.state import SessionState, Stage
+from engine.report import racing
 from engine.report.text import (
     Line,
     Span,
@@ -63,10 +64,16 @@ def _tell(event: e.Event, state: SessionState) -> Line | None:
             return _steering(event)
         case e.CallStarted() | e.CallAnswered() | e.CallFailed() | e.BudgetReached():
             return _call(event, state)
-        case e.KernelQuarantined() | e.KernelAccepted() | e.KernelSanitized():
+        case e.KernelQuarantined() | e.KernelAccepted() | e.KernelSanitized() | e.KernelRaced() | e.RaceAsked():
             return _judged(event)
         case _:
             return _kernel(event, state)
+
+
+def _counters(state: SessionState, kernel: str, found: profile.Profile) -> str:
+    known = state.kernels.get(kernel)
+    parent = state.kernels.get(known.parent or "") if known else None
+    return profile.line(found, parent.profile if parent else None)
 
 
 def _steering(
@@ -104,15 +111,19 @@ def _call(event: e.CallStarted | e.CallAnswered | e.CallFailed | e.BudgetReached
             used = f": {usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out{cost}"
             words = f" answered by {asked.model if asked else 'a model'} in {seconds:.1f} s{used if usage.total else ''}"
             return line(Span(call, Tone.STRONG), words)
+        case e.CallFailed(call, reason, cancelled=True):
+            return line(Span(call, Tone.STRONG), f" {shortened(one_line(reason), _REASON)}")
         case e.CallFailed(call, reason):
             return line(Span(call, Tone.STRONG), Span(f" brought nothing: {shortened(one_line(reason), _REASON)}", Tone.WARN))
         case e.BudgetReached(work, reason):
             return line(Span(f"not asked: {one_line(reason)}", Tone.WARN), Span(f" ({work})", Tone.FAINT))
 
 
-def _judged(event: e.KernelQuarantined | e.KernelAccepted | e.KernelSanitized) -> Line:
+def _judged(event: e.KernelQuarantined | e.KernelAccepted | e.KernelSanitized | e.KernelRaced | e.RaceAsked) -> Line:
     name = Span(event.kernel, Tone.STRONG)
     match event:
+        case e.KernelRaced() | e.RaceAsked():
+            return _race(event)
         case e.KernelQuarantined(_, evidence):
             return line(name, Span(f" in quarantine: {shortened(one_line('; '.join(evidence)), _REASON)}", Tone.WARN))
         case e.KernelAccepted(_, note):
@@ -123,6 +134,18 @@ def _judged(event: e.KernelQuarantined | e.KernelAccepted | e.KernelSanitized) -
             if findings:
                 return line(name, Span(f" {', '.join(tools)}: {shortened(one_line('; '.join(findings)), _REASON)}", Tone.BAD))
             return line(name, f" sanitized: {', '.join(tools)} found nothing")
+
+
+def _race(event: e.KernelRaced | e.RaceAsked) -> Line:
+    name = Span(event.kernel, Tone.STRONG)
+    match event:
+        case e.RaceAsked(_, against):
+            return line(name, f" is to race {against}")
+        case e.KernelRaced(_, against, outcome, ratio, pairs=pairs, note=note):
+            words = f"{times(ratio)}, {counted(pairs, 'process pair')}, interleaved" if ratio is not None else one_line(note)
+            stays = f"; {against} stays" if outcome is RaceOutcome.UNDECIDED else ""
+            said = Span(f"{racing.GLYPHS[outcome]} {outcome.value}", racing.TONES[outcome])
+            return line(name, f" raced {against}: ", said, f" ({words}){stays}")
 
 
 def _session(
@@ -200,6 +223,8 @@ def _kernel(event: e.Event, state: SessionState) -> Line | None:
             return line(Span(kernel, Tone.STRONG), Span(f" {_failed(failure)}", Tone.BAD))
         case e.AttemptFailed(kernel, attempt, failure):
             return line(Span(kernel, Tone.STRONG), Span(f" attempt {attempt + 1} {_failed(failure)}; repairing", Tone.WARN))
+        case e.KernelProfiled(kernel, found):
+            return line(Span(kernel, Tone.STRONG), f" profiled: {one_line(_counters(state, kernel, found))}")
         case e.KernelCancelled(kernel, reason):
             return line(Span(kernel, Tone.STRONG), f" cancelled: {reason}")
         case e.KernelReopened(kernel, reason):

@@ -8,6 +8,7 @@ from engine.domain import queries
 from engine.domain.model import FailureKind
 from engine.domain.preparation import Preparation
 from engine.domain.state import Kernel, SessionState, Stage
+from engine.report import racing
 from engine.report.text import (
     Line,
     Span,
@@ -118,6 +119,7 @@ def _remarks(state: SessionState, kernel: Kernel) -> str:
         "on another device" if kernel.epoch != state.epoch else "",
         "believed by hand" if kernel.accepted else "",
         "" if measured.corroborated else "not corroborated",
+        racing.remark(state, kernel),
         "module contract" if kernel.contract == "module" else "",
     ]
     return ", ".join(filter(None, remarks))
@@ -145,7 +147,7 @@ def evidence(state: SessionState) -> list[tuple[str, Span]]:
             ("sandbox", sandbox_words(found.sandbox)),
             *(("note", Span(note, Tone.WARN)) for note in (*found.gate.notes, *found.notes)),
         ]
-    return [*rows, ("best", _best(state))]
+    return [*rows, ("best", _best(state)), *racing.evidence(state)]
 
 
 def gate_words(found: Preparation) -> Span:
@@ -168,7 +170,8 @@ def _baseline(state: SessionState, found: Preparation) -> str:
     name = queries.ranking_baseline(state)
     parts = []
     for key, measured in found.baselines.items():
-        parts.append(f"{key} {duration_interval(measured.time_us)}")
+        kept = next((f" ({said})" for said in measured.conditions if said.startswith("cached, ")), "")
+        parts.append(f"{key} {duration_interval(measured.time_us)}{kept}")
     ranking = found.baselines.get(name)
     conditions = f"; {', '.join(ranking.conditions)}" if ranking and ranking.conditions else ""
     return f"{'; '.join(parts) or name}; {name} against itself {times(found.same)}{conditions}"

@@ -71,6 +71,8 @@ class NewSession:
     """``None``: a new folder in the usual place."""
     seeds: tuple[Seed, ...] = ()
     """Kernels brought in before the first round."""
+    fresh: bool = False
+    """Measure every baseline anew, whatever is kept of them from earlier sessions."""
 
 
 @dataclass(slots=True)
@@ -102,7 +104,7 @@ async def begin(wanted: NewSession, say: Say) -> LiveSession:
         check_dialect(seed.kernel, wanted.device)
     await check_compiler(wanted.device)
     shelf = _Shelf()
-    bench = TrialBench(assignment(opened), shelf.put)
+    bench = TrialBench(replace(assignment(opened), fresh=wanted.fresh), shelf.put)
     try:
         say("reading the problem")
         device, signature = await bench.describe()
@@ -317,6 +319,11 @@ class _NoBench:
         return self.refusal
 
     async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Failed | w.Impossible:
+        return self.refusal
+
+    async def race(
+        self, kernel: Kernel, source: str, other: Kernel, other_source: str, effort: int, say: Say
+    ) -> w.Raced | w.Failed | w.Impossible:
         return self.refusal
 
     async def sanitize(self, kernel: Kernel, source: str, say: Say) -> w.Sanitized | w.Impossible:

@@ -26,6 +26,10 @@ class Recorder(Protocol):
         """Wait for something that the engineer must do; meanwhile ``work`` is not counted as under way."""
         ...
 
+    async def once(self, holds: Callable[[SessionState], bool]) -> None:
+        """Wait for something that the engineer may do while the work goes on."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class WorkCalls:
@@ -59,6 +63,9 @@ class WorkCalls:
     async def by_hand(self, call: str) -> Call:
         await self.recorder.until(lambda state: state.calls[call].status is not CallStatus.OPEN, self.work)
         return self.state.calls[call]
+
+    async def cancelled(self, call: str) -> None:
+        await self.recorder.once(lambda state: state.calls[call].status is not CallStatus.OPEN)
 
     async def confirm(self, reason: str) -> None:
         if self.state.paused is None:

@@ -7,6 +7,7 @@ For tests of what lies above the bench; its verdicts say nothing about any kerne
     // FAKE: time_us = 250                                                          instead of a time from the hash
     // FAKE: suspicious                                                             measured, and not believed
     // FAKE: unsafe                                                                 the sanitizers find something
+    // FAKE: exhausted                                                              measured, and it crashes in every race
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.domain import work as w
 from engine.domain.model import (
@@ -60,6 +61,7 @@ class _Marks:
     time_us: float | None
     suspicious: bool = False
     unsafe: bool = False
+    exhausted: bool = False
 
 
 def _marks(source: str) -> _Marks:
@@ -71,7 +73,7 @@ def _marks(source: str) -> _Marks:
             time_us = float(value)
         elif name in FailureKind.__members__.values():
             failure = FailureKind(name)
-    return _Marks(failure, time_us, "suspicious" in words, "unsafe" in words)
+    return _Marks(failure, time_us, "suspicious" in words, "unsafe" in words, "exhausted" in words)
 
 
 class FakeBench:
@@ -126,6 +128,23 @@ class FakeBench:
         if _marks(source).suspicious:
             return w.Suspected(("planted: suspicious",), None, _measurement("precise", _time_us(kernel, source)), 0.5)
         return w.Measured(_measurement("precise", _time_us(kernel, source)), 0.5)
+
+    async def race(
+        self, kernel: Kernel, source: str, other: Kernel, other_source: str, effort: int, say: Say
+    ) -> w.Raced | w.Failed | w.Impossible:
+        """The ratio of the two times, its interval half as wide for every step of effort."""
+        say(f"pretending to race {kernel.name} against {other.name}")
+        await asyncio.sleep(self._pause)
+        for one, text in ((kernel, source), (other, other_source)):
+            if failed := self._planted(text, at_build=False):
+                return replace(failed, kernel=one.id)
+            if _marks(text).exhausted:
+                words = "planted: exhausted"
+                failure = Failure(FailureKind.CRASHED, words, self._store(f"{words}\n".encode()))
+                return w.Failed(failure, 0.1, one.id)
+        ratio, share = _time_us(other, other_source) / _time_us(kernel, source), _SHARE / 2**effort
+        pairs = 3 << effort
+        return w.Raced(Interval(ratio, ratio * (1 - share), ratio * (1 + share)), pairs, 6 * pairs, seconds=0.3)
 
     async def sanitize(self, kernel: Kernel, source: str, say: Say) -> w.Sanitized | w.Impossible:
         say("pretending to look for unsafe memory accesses")

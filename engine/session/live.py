@@ -229,10 +229,14 @@ class LiveSession:
         self._by_hand.add(work)
         self._wake.set()
         try:
-            while not holds(self._state):
-                await self._pulse.next()
+            await self.once(holds)
         finally:
             self._by_hand.discard(work)
+
+    async def once(self, holds: Callable[[SessionState], bool]) -> None:
+        """See ``engine.session.calls.Recorder``."""
+        while not holds(self._state):
+            await self._pulse.next()
 
     async def batches(self) -> AsyncIterator[Batch]:
         """See ``SessionSource``."""
@@ -319,7 +323,7 @@ class LiveSession:
         return () if self._state.closed is not None or "prepare" in self._state.broken else (w.Prepare(),)
 
     def _start_owed(self) -> None:
-        shut = {scheduler.lane(key) for key in self._state.broken}
+        shut = {scheduler.lane(key) for key in self._state.broken if key not in self._state.called_off}
         for work in scheduler.choose(self._owed(), self._hands.keys, self._lanes(), shut):
             if work.key not in self._begun or work.key not in self._state.started:
                 self._begun.add(work.key)

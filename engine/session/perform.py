@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from engine.domain import queries
 from engine.domain import work as w
-from engine.domain.errors import BudgetExhausted, EspalierError
+from engine.domain.errors import BudgetExhausted, CallCancelled, EspalierError
 from engine.domain.model import Blob, Dialect, Failure, FailureKind
 from engine.domain.state import Kernel, SessionState
 from engine.ideas.source import Calls, CodeRequest, IdeaRequest, IdeaSource, RepairRequest
@@ -58,6 +58,8 @@ async def perform(work: w.Work, state: SessionState, ports: Effects, calls: Call
         return _unexpected(work, error)
     except BudgetExhausted as error:
         return w.Unaffordable(str(error))
+    except CallCancelled as error:
+        return w.Impossible(str(error), called_off=True)
     except EspalierError as error:
         return w.Impossible(str(error))
     except Exception as error:
@@ -78,7 +80,7 @@ def _ceiling(work: w.Work, ceilings: Ceilings) -> float | None:
             return ceilings.build
         case w.Verify():
             return ceilings.verify
-        case w.Measure() | w.Sanitize():
+        case w.Measure() | w.Sanitize() | w.Race():
             return ceilings.measure
         case w.Propose() | w.Implement() | w.Repair():
             return ceilings.thought
@@ -94,6 +96,9 @@ async def _perform(work: w.Work, state: SessionState, ports: Effects, calls: Cal
             return await ports.bench.verify(*_subject(work.kernel, state, ports), say)
         case w.Measure():
             return await ports.bench.measure(*_subject(work.kernel, state, ports), say)
+        case w.Race():
+            pair = (*_subject(work.kernel, state, ports), *_subject(work.against, state, ports))
+            return await ports.bench.race(*pair, work.effort, say)
         case w.Sanitize():
             return await ports.bench.sanitize(*_subject(work.kernel, state, ports), say)
         case w.Propose():

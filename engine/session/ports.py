@@ -34,6 +34,15 @@ class Bench(Protocol):
 
     async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible: ...
 
+    async def race(
+        self, kernel: Kernel, source: str, other: Kernel, other_source: str, effort: int, say: Say
+    ) -> w.Raced | w.Failed | w.Impossible:
+        """Two measured kernels against each other, interleaved at least as evenly as A-B-B-A, in fresh processes.
+
+        ``effort`` doubles what may be spent. ``Failed`` names the kernel at fault.
+        """
+        ...
+
     async def sanitize(self, kernel: Kernel, source: str, say: Say) -> w.Sanitized | w.Impossible:
         """Run a measured kernel under the sanitizers of its dialect. Findings are values; so is that none could run."""
         ...

@@ -1,7 +1,8 @@
 """Verdicts that another session has recorded, given again to the same kernels: the other half of a what-if.
 
 Only for the same problem, workload, policy and device; a verdict so given says among its conditions where it comes from, and
-``espalier again`` measures afresh. Builds are done all the same: the cache has them.
+``espalier again`` measures afresh. Builds are done all the same: the cache has them. Only what was read from the machine code
+then is said again: prompts tell it, and recorded replies are found by the words of a prompt, whatever this machine can read.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from engine.domain import queries
+from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.events import SessionOpened
 from engine.domain.model import Device, Failure, FailureKind, Measurement
@@ -41,7 +42,9 @@ class RecallingBench:
         return await self.bench.prepare(say)
 
     async def build(self, kernel: Kernel, source: str, say: Say) -> w.Built | w.Failed | w.Impossible:
-        return await self.bench.build(kernel, source, say)
+        built = await self.bench.build(kernel, source, say)
+        known = self._found(kernel)
+        return replace(built, instructions=known.instructions) if known is not None and isinstance(built, w.Built) else built
 
     async def verify(self, kernel: Kernel, source: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible:
         known = self._found(kernel)
@@ -56,6 +59,19 @@ class RecallingBench:
         if known is not None and known.measurement is not None and known.measurement.depth == "precise":
             return w.Measured(self._marked(known.measurement), 0.0)
         return await self.bench.measure(kernel, source, say)
+
+    async def race(
+        self, kernel: Kernel, source: str, other: Kernel, other_source: str, effort: int, say: Say
+    ) -> w.Raced | w.Failed | w.Impossible:
+        """A race that was run there between the same two is not run again; one on which more is to be spent is."""
+        one, two = self._found(kernel), self._found(other)
+        known = races.between(self.recorded, one.id, two.id) if one is not None and two is not None and not effort else None
+        if one is None or known is None or known.ratio is None:
+            return await self.bench.race(kernel, source, other, other_source, effort, say)
+        ratio = known.ratio if known.kernel == one.id else races.turned(known.ratio)
+        note = "; ".join(filter(None, (known.note, f"recorded in {self.name}")))
+        sound = known.outcome is races.outcome(known.ratio)
+        return w.Raced(ratio, known.pairs, known.samples, sound, note=note)
 
     async def sanitize(self, kernel: Kernel, source: str, say: Say) -> w.Sanitized | w.Impossible:
         return await self.bench.sanitize(kernel, source, say)

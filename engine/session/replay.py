@@ -18,7 +18,10 @@ from engine.session.source import Batch, Capability, Pulse, ReadOnly
 LONGEST_GAP = 2.0
 _CHECKPOINT_EVERY = 256
 _SPEEDS = (0.01, 1000.0)
-_MAY_LEAD = (e.SessionPrepared, e.KernelVerified, e.KernelMeasured, e.KernelReopened, e.KernelFailed, e.KernelCancelled)
+_MAY_LEAD = (
+    e.SessionPrepared, e.KernelVerified, e.KernelMeasured, e.KernelReopened, e.KernelFailed, e.KernelCancelled,
+    e.IncumbentChanged,
+)  # fmt: skip
 
 
 class Landmark(StrEnum):

@@ -27,6 +27,7 @@ _LANES = {
     "prepare": Lane.DEVICE,
     "verify": Lane.DEVICE,
     "measure": Lane.DEVICE,
+    "race": Lane.DEVICE,
     "sanitize": Lane.DEVICE,
     "build": Lane.BUILD,
     "propose": Lane.THOUGHT,

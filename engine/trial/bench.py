@@ -35,10 +35,11 @@ from engine.domain.model import (
     Workload,
 )
 from engine.domain.preparation import Preparation
+from engine.domain.profile import Profile
 from engine.domain.state import Kernel
 from engine.problem import header
+from engine.trial import profiling, sanitizing, sanitizing_gpu
 from engine.trial import protocol as p
-from engine.trial import sanitizing, sanitizing_gpu
 from engine.trial.client import JudgeClient
 
 Say = Callable[[str], None]
@@ -59,6 +60,8 @@ class Assignment:
     cold: bool = True
     same: tuple[float, float, float] | None = None
     """The session's A/A interval, where it is known already."""
+    fresh: bool = False
+    """Measure every baseline anew, whatever is kept of them from earlier sessions."""
 
     @property
     def holdouts(self) -> tuple[Workload, ...]:
@@ -103,7 +106,7 @@ class TrialBench:
                 a = self._assignment
                 request = p.Open(
                     a.problem, a.workload, a.holdouts, a.device, a.tolerance, a.baseline, a.others, a.cold,
-                    str(cache_folder().parent), a.same,
+                    str(cache_folder().parent), a.same, a.fresh,
                 )  # fmt: skip
                 try:
                     reply = await self._judge.ask(request, lambda _: None)
@@ -161,6 +164,19 @@ class TrialBench:
 
     async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
         return await self.measure_source(_source_of(kernel, source), say)
+
+    async def race(
+        self, kernel: Kernel, source: str, other: Kernel, other_source: str, effort: int, say: Say
+    ) -> w.Raced | w.Failed | w.Impossible:
+        """Both in fresh processes of their own, on the same fresh inputs, in an order at least as balanced as A-B-B-A."""
+        found = await self.versus(_source_of(kernel, source), _source_of(other, other_source), say, effort)
+        if isinstance(found, w.Failed):
+            return replace(found, kernel=other.id if found.kernel else kernel.id)
+        raced = found.measurement
+        note = "; ".join(raced.conditions)
+        return w.Raced(
+            raced.speedup[p.OTHER], raced.processes, raced.samples, raced.corroborated, raced.raw, found.seconds, note
+        )  # fmt: skip
 
     async def sanitize(self, kernel: Kernel, source: str, say: Say) -> w.Sanitized | w.Impossible:
         return await self.sanitize_source(_source_of(kernel, source), say)
@@ -242,12 +258,16 @@ class TrialBench:
         found = await self.measure_source(source, say)
         return _rejected(found) if isinstance(found, w.Suspected) else found
 
-    async def versus(self, source: Source, other: Source, say: Say) -> w.Measured | w.Failed:
-        """The speedup of ``source`` over ``other``."""
+    async def versus(self, source: Source, other: Source, say: Say, effort: int | None = None) -> w.Measured | w.Failed:
+        """The speedup of ``source`` over ``other``, under the name ``other``; so is the failure of ``other`` marked.
+
+        With an ``effort`` its cost is bounded as a race's for the lead is.
+        """
         second = await self.make(other, say)
         if isinstance(second, BuildFailure):
-            return w.Failed(Failure(FailureKind.BUILD_FAILED, f"{other.name}: {second.reason}"))
-        found = await self._tried(source, say, lambda candidate: p.Versus(candidate, second.candidate))
+            reason = f"{other.name}: {second.reason}"
+            return w.Failed(Failure(FailureKind.BUILD_FAILED, reason), second.seconds, p.OTHER)
+        found = await self._tried(source, say, lambda candidate: p.Versus(candidate, second.candidate, effort))
         assert isinstance(found, w.Measured | w.Failed)
         return found
 
@@ -276,6 +296,21 @@ class TrialBench:
             case Dialect.PYTHON:
                 found = w.Sanitized((), note="no sanitizer reads Python: what a module's own extensions do was not looked at")
         return sanitizing.timed(found, time.monotonic() - began)
+
+    async def profile_source(self, source: Source, say: Say) -> Profile:
+        """One call of a kernel under the device's counters, on fresh inputs of the workload."""
+        if reason := profiling.unfit(source.dialect):
+            return Profile(0, note=reason)
+        opened = await self.open()
+        shape = self._shape(source, self._assignment.workload, opened.signature, opened.device)
+        try:
+            plan = self._resolved(source, shape.signature, opened.device) if source.contract is Contract.PLAN else b""
+        except SourceError as error:
+            return Profile(0, note=f"{source.name}: {error}")
+        say(f"reading the device's counters in one call of {source.name}")
+        return await profiling.profile_cuda(
+            shape, plan, opened.device, self._draw, await detect(), self._store, cold=self._assignment.cold
+        )
 
     def _shape(self, source: Source, workload: Workload, signature: Signature, device: Device) -> sanitizing.Shape:
         return sanitizing.Shape(workload, signature, _request(source, workload, signature, device))
@@ -306,8 +341,9 @@ class TrialBench:
             case p.Measured(measurement, raw, evidence):
                 measurement = replace(measurement, raw=self._store(raw))
                 return w.Suspected(evidence, None, measurement, seconds) if evidence else w.Measured(measurement, seconds)
-            case p.Refused(failure, log):
-                return w.Failed(Failure(failure.kind, failure.reason, self._store(log.encode()) if log else ""), seconds)
+            case p.Refused(failure, log, other):
+                kept = self._store(log.encode()) if log else ""
+                return w.Failed(Failure(failure.kind, failure.reason, kept), seconds, p.OTHER if other else "")
         raise TypeError(f"the judge answered {type(reply).__name__}")
 
     async def close(self) -> None:

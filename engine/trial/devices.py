@@ -25,6 +25,13 @@ def describe(label: str) -> Device:
     return driver.describe(int(index or 0))
 
 
+def bus_id(index: int) -> str:
+    """Where ``cuda:index`` is plugged in, as other tools of the vendor know it. Raises DeviceError."""
+    from engine.trial.gpu import driver
+
+    return driver.bus_id(index)
+
+
 def _cpu() -> Device:
     import torch
 

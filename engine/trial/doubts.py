@@ -21,6 +21,7 @@ _BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
 """Hidden time from which on a kernel is suspected; less than that and it is not corroborated, which is said and cannot lead."""
 _AWAKE_US = 15_000.0
 """Threads of OpenMP spin for some milliseconds after they are let run, and on few cores the judge waits for its turn."""
+_AFTER_TIMES, _AFTER_US = 3.0, 300.0
 _BUSY_SHARE = 0.2
 _BUSY_US = 50.0
 
@@ -39,6 +40,9 @@ def of_times(
         found.append("not corroborated: the judge's clock saw more time than the runner claims")
     if statistics.median(t.idle_us for t in times) > _BUSY_SHARE * claimed.value + _BUSY_US:
         found.append("the device was still busy after the kernel's last event")
+    after = statistics.median(t.after_us for t in times)
+    if after > _AFTER_TIMES * statistics.median(t.after_us for p in pairs for t in p.times[NULL]) + _AFTER_US:
+        found.append(f"the device was not free once it had answered: the judge's next work took {after:.0f} us")
     awake = statistics.median(t.awake_us for t in times)
     usual = statistics.median(t.awake_us for p in pairs for t in p.times[NULL])
     if awake > usual + claimed.value + _AWAKE_US:

@@ -1,8 +1,9 @@
 """Whether something else had the processor while a call was being timed.
 
 On a CPU the kernel accounts for it: pressure-stall time (a task that could run was kept waiting) and stolen time (the
-hypervisor ran somebody else). A sample taken meanwhile is marked, and taken again where there is patience left. Where neither
-can be read, nothing is marked. On a GPU the device is the judge's own question (``engine.trial.pairing`` keeps it idle).
+hypervisor ran somebody else). A sample taken meanwhile is marked, and taken again where there is patience left. Where one of
+them cannot be read the other counts alone; where neither can, nothing is marked. On a GPU the device is the judge's own
+question: ``engine.trial.pairing`` keeps it idle, ``engine.trial.surroundings`` sees who else is on it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from engine.trial.surroundings import stolen_ticks
+
 _PRESSURE = Path("/proc/pressure/cpu")
-_STAT = Path("/proc/stat")
 _SHARE = 0.03
 """Of the call's wall time that may be lost to others before the sample counts as disturbed."""
-_STEAL_FIELD = 8
 
 
 class Interference:
@@ -38,9 +39,14 @@ class Interference:
 
 def _lost() -> float | None:
     """Microseconds since boot in which a runnable task waited or the hypervisor took a core; ``None`` if unknown."""
+    waited, stolen = _waited_us(), stolen_ticks()
+    if waited is None and stolen is None:
+        return None
+    return (waited or 0.0) + (stolen or 0) * 1e6 / os.sysconf("SC_CLK_TCK")
+
+
+def _waited_us() -> float | None:
     try:
-        some = _PRESSURE.read_text().partition("\n")[0]
-        stolen = int(_STAT.read_text().partition("\n")[0].split()[_STEAL_FIELD])
-        return int(some.rsplit("total=", 1)[1]) + stolen * 1e6 / os.sysconf("SC_CLK_TCK")
+        return float(_PRESSURE.read_text().partition("\n")[0].rsplit("total=", 1)[1])
     except (OSError, ValueError, IndexError):
         return None

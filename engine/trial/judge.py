@@ -11,6 +11,7 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,21 +19,23 @@ import msgspec
 import torch
 
 from engine.domain import stats
-from engine.domain.errors import SandboxError
+from engine.domain.errors import DeviceError, SandboxError
 from engine.domain.model import FailureKind, Interval, Measurement, Verification, Workload
 from engine.domain.preparation import Peaks, Preparation
 from engine.problem.reference import Reference
-from engine.trial import devices, doubts, light, surroundings
+from engine.trial import baselines, devices, doubts, light, surroundings
 from engine.trial.calibration import calibrate, make_gate
 from engine.trial.distributions import OWN
 from engine.trial.interference import Interference
 from engine.trial.pairing import (
+    HOT,
     KERNEL,
     OTHER,
     CacheFlush,
     Conditions,
     Contest,
     PairTimes,
+    Probe,
     Tally,
     judged_call,
     run_pair,
@@ -40,7 +43,7 @@ from engine.trial.pairing import (
 from engine.trial.protocol import Candidate, Measured, Open, Prepared, Verified
 from engine.trial.rig import Rig
 from engine.trial.sandbox import bubblewrap_reason, filter_reason
-from engine.trial.seat import Seat, Timing, TrialFailed, TrustedLost
+from engine.trial.seat import Seat, Timing, TrialFailed, TrustedLost, blaming
 from engine.trial.seating import LOAD_S, Seating
 
 Say = Callable[[str], None]
@@ -54,6 +57,10 @@ _SAMPLES = ((50.0, 30), (300.0, 14), (math.inf, 6))
 """Samples of a process pair by the kernel's time in microseconds: short kernels scatter more and cost less."""
 _PAIRS = (3, 8)
 """Process pairs of a precise measurement: at least, at most."""
+_RACE_PAIRS = (3, 5)
+"""Process pairs of a race for the lead, at least and at most; twice as many for each step of effort."""
+_CLEAR = 3.0
+"""Half-widths between a race's ratio and 1 at which it is over: looking after every pair cannot make that of noise."""
 _SAME_PAIRS = 4
 """Process pairs of the baseline against itself."""
 _ENOUGH = {"cuda": 0.01, "cpu": 0.03}
@@ -61,6 +68,8 @@ _ENOUGH = {"cuda": 0.01, "cpu": 0.03}
 _PATIENCE_US = 1e6
 """Device time that the kernel's samples in one pair may take."""
 _JITTER_LIMIT = 1e-2
+_ROOM = 0.1
+"""Of a device's memory that must be free for a kernel to be blamed for the lack of it."""
 _SECOND_LOOKS = 3
 """Times that a screen which raises doubts is taken again."""
 
@@ -80,9 +89,10 @@ class Judge:
         self.confined = self.sandbox_reason is None
         self._seating = Seating(opened.problem, self.device, cold=opened.cold, confined=self.confined)
         self._conditions = Conditions(
-            CacheFlush(opened.device if opened.cold else "hot", self.device.cache_bytes),
+            CacheFlush(opened.device if opened.cold else HOT, self.device.cache_bytes),
             Interference(opened.device),
             random.SystemRandom(),
+            Probe(opened.device),
             holds=self.device.kind == "cuda",
             surroundings=surroundings.watch(self.device, devices.bus_id),
         )
@@ -92,19 +102,45 @@ class Judge:
         self._leaving = ExitStack()
         self._screened: tuple[Candidate, PairTimes] | None = None
         self._same = Interval(*opened.same) if opened.same is not None else None
+        self._kept: dict[str, baselines.Kept] = {}
 
     def close(self) -> None:
         """End every process of the trial."""
         self._seating.close()
 
-    def insist(self, act: Callable[[], Reply]) -> Reply:
+    def insist(self, act: Callable[[], Reply], *, trying: bool = False) -> Reply:
         """``act`` on this judge, once more with every process made anew where a trusted one was lost: a kernel must not pay for
-        what happened to the baseline. Raises what ``act`` raises."""
+        what happened to the baseline.
+
+        Nor must a session pay for a kernel (``trying`` one) that takes all memory: where there is too little twice, and room
+        once the kernel has gone, it is rejected. Raises what ``act`` raises.
+        """
         try:
             return act()
         except TrustedLost:
             self._seating.start_over()
             return act()
+        except (DeviceError, torch.OutOfMemoryError) as error:
+            if not (trying and _full(error)):
+                raise
+        self._make_room()
+        try:
+            return act()
+        except (DeviceError, torch.OutOfMemoryError) as error:
+            self._make_room()
+            if not _full(error) or not self._has_room():
+                raise
+        raise TrialFailed(FailureKind.REJECTED, "the device ran out of memory while it was tried, and has room without it")
+
+    def _make_room(self) -> None:
+        self._seating.start_over()
+        torch.cuda.empty_cache()
+
+    def _has_room(self) -> bool:
+        if self.device.kind == "cpu":
+            return False
+        free, total = torch.cuda.mem_get_info(self.device.index)
+        return free > _ROOM * total
 
     # preparation
 
@@ -118,22 +154,21 @@ class Judge:
         say("measuring the device's ceilings")
         ceilings = self.peaks()
         least = light.floor(self.signature, ceilings)
-        notes = (filter_reason(),) if self.confined else (f"no sandbox: {self.sandbox_reason}; only resource limits hold",)
-        baselines: dict[str, Measurement] = {}
+        unsafe = filter_reason() if self.confined else f"no sandbox: {self.sandbox_reason}; only resource limits hold"
+        notes = (unsafe,) if unsafe else ()
+        measured: dict[str, Measurement] = {}
         same = Interval(1.0, 1.0, 1.0)
         pairs: list[PairTimes] = []
         if measure:
-            say(f"measuring {self._opened.baseline} against itself and the other baselines")
-            pairs = self._baseline_pairs(rig)
-            same = stats.ratio_interval(_log_ratios(pairs, self._opened.baseline, "itself"))
-            self._same = same
-            baselines = self._as_baselines(pairs)
+            pairs, measured, more = self._measure_baselines(rig, say)
+            notes = (*notes, *more)
+            same = self._same or same
             for reference in self.holdouts:
                 self._holdout_rig(reference.workload)
             self._seating.null(rig, "host")
         preparation = Preparation(
-            self.signature, gate, baselines, same, least.floor_us, least.bound, ceilings, least.bytes_moved,
-            "bubblewrap" if self.confined else "limits", tuple(filter(None, notes)),
+            self.signature, gate, measured, same, least.floor_us, least.bound, ceilings, least.bytes_moved,
+            "bubblewrap" if self.confined else "limits", notes,
         )  # fmt: skip
         return Prepared(preparation, _raw(pairs))
 
@@ -167,11 +202,49 @@ class Judge:
             itself.close()
         return pairs
 
+    def _measure_baselines(self, rig: Rig, say: Say) -> tuple[list[PairTimes], dict[str, Measurement], tuple[str, ...]]:
+        """The ranking baseline, and the others where nothing valid is kept of them; all again where the ranking one moved."""
+        opened = self._opened
+        wanted = baselines.fingerprint(
+            opened.problem, opened.workload, self.device, ranking=opened.baseline, tolerance=opened.tolerance, cold=opened.cold
+        )
+        record = baselines.load(Path(opened.cache), wanted)
+        kept = dict(record.kept)
+        notes = [record.note] if record.note else []
+        self._kept = {name: kept[name] for name in opened.others if name in kept and not opened.fresh}
+        known = f", {', '.join(self._kept)} known from before" if self._kept else ""
+        say(f"measuring {opened.baseline} against itself and the other baselines{known}")
+        pairs, found = self._baselines_now(rig)
+        gone = [name for name, one in kept.items() if baselines.moved(one, found[opened.baseline].time_us, self._claimable())]
+        kept = {name: one for name, one in kept.items() if name not in gone}
+        if any(name in self._kept for name in gone):
+            notes.append(self._moved(gone, found[opened.baseline]))
+            say(notes[-1])
+            self._kept = {name: one for name, one in self._kept.items() if name not in gone}
+            pairs, found = self._baselines_now(rig)
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        for name, one in found.items():
+            if name != opened.baseline and self._claimable() <= baselines.QUIET:
+                kept[name] = baselines.Kept(one, found[opened.baseline].time_us, self._claimable(), date)
+        if kept or record.kept:
+            record.keep(kept)
+        return pairs, {**found, **{name: one.told() for name, one in self._kept.items()}}, tuple(notes)
+
+    def _moved(self, gone: Sequence[str], now: Measurement) -> str:
+        one = next(self._kept[name] for name in gone if name in self._kept)
+        took = f"{self._opened.baseline} takes {now.time_us.value:.4g} us and took {one.ranking_us.value:.4g} us beside them"
+        return f"kept baselines measured again ({', '.join(name for name in gone if name in self._kept)}): {took} ({one.words})"
+
+    def _baselines_now(self, rig: Rig) -> tuple[list[PairTimes], dict[str, Measurement]]:
+        pairs = self._baseline_pairs(rig)
+        self._same = stats.ratio_interval(_log_ratios(pairs, self._opened.baseline, "itself"))
+        return pairs, self._as_baselines(pairs)
+
     def _as_baselines(self, pairs: Sequence[PairTimes]) -> dict[str, Measurement]:
         ranking = self._opened.baseline
         found: dict[str, Measurement] = {}
         said = surroundings.told([p.seen for p in pairs])
-        for name in (ranking, *self._opened.others):
+        for name in self._ranked():
             ratio = Interval(1.0, 1.0, 1.0)
             if name != ranking:
                 ratio = stats.ratio_interval(_log_ratios(pairs, ranking, name), self._claimable())
@@ -212,7 +285,7 @@ class Judge:
             pair = self._screen(rig, contest, own)
             holdouts = self._verify_holdouts(seat, candidate, say)
         self._screened = (candidate, pair)
-        ratios = {name: stats.block_interval(pair.claims(name), pair.claims(KERNEL)) for name in self._ranked()}
+        ratios = self._with_kept({n: stats.block_interval(pair.claims(n), pair.claims(KERNEL)) for n in self._ranked()})
         screen = self._measurement("screen", [pair], ratios)
         verification = self._verification(rig, own, own.trials + tally.trials, holdouts, jitter)
         evidence = (*doubts.of_verification(verification), *self._evidence([pair]))
@@ -280,15 +353,24 @@ class Judge:
         """
         pairs = self._pairs(candidate, say)
         ratios = {name: stats.ratio_interval(_log_ratios(pairs, name, KERNEL), self._claimable()) for name in self._ranked()}
+        ratios = self._with_kept(ratios)
         return Measured(self._measurement("precise", pairs, ratios), _raw(pairs), self._evidence(pairs))
 
-    def versus(self, candidate: Candidate, other: Candidate, say: Say) -> Measured:
-        """The speedup of ``candidate`` over ``other``, both under full judgement, in fresh process pairs."""
-        pairs = self._pairs(candidate, say, other)
+    def versus(self, candidate: Candidate, other: Candidate, say: Say, effort: int | None = None) -> Measured:
+        """The speedup of ``candidate`` over ``other``, both under full judgement, in fresh process pairs.
+
+        Both see the same inputs, one right after the other, A-B then B-A (``pairing.Turns``); nothing of an earlier measurement
+        counts. With an ``effort`` it is a race for the lead: few pairs, twice as many for each step, and it is over as soon as
+        it is clear.
+        """
+        pairs = self._pairs(candidate, say, other, _bounds(effort))
         ratio = stats.ratio_interval(_log_ratios(pairs, OTHER, KERNEL))
         return Measured(self._measurement("precise", pairs, {OTHER: ratio}), _raw(pairs))
 
-    def _pairs(self, candidate: Candidate, say: Say, other: Candidate | None = None) -> list[PairTimes]:
+    def _pairs(
+        self, candidate: Candidate, say: Say, other: Candidate | None = None, bounds: tuple[int, int] | None = None
+    ) -> list[PairTimes]:
+        least, most = bounds or _PAIRS
         rig = self.rig()
         judged = {KERNEL: candidate} if other is None else {KERNEL: candidate, OTHER: other}
         screened, pair = self._screened if self._screened is not None else (None, None)
@@ -299,9 +381,11 @@ class Judge:
         contracts = {name: one.contract for name, one in judged.items()}
         with ExitStack() as stack:
             waiting: list[dict[str, Seat]] = []
-            while len(pairs) < _PAIRS[1]:
+            while len(pairs) < most:
                 if not waiting:
-                    waiting = self._seated(stack, rig, judged, max(_PAIRS[0] - len(pairs), 2))
+                    if bounds is not None:
+                        stack.close()  # a long race must not fill the device with processes that have run
+                    waiting = self._seated(stack, rig, judged, max(min(least, _PAIRS[0]) - len(pairs), 2))
                 seats = waiting.pop(0)
                 baselines = {} if other is not None else self._seating.baselines(rig, self._ranked(), len(pairs))
                 self._seating.stand_by()
@@ -311,7 +395,8 @@ class Judge:
                         rig, Contest(seats, baselines, null, contracts), _samples(pairs, KERNEL), self._conditions, Tally()
                     )
                 )
-                if self._settled(pairs, OTHER if other else self._opened.baseline):
+                against = OTHER if other else self._opened.baseline
+                if len(pairs) >= least and self._settled(pairs, against, raced=bounds is not None):
                     break
             self._leaving = stack.pop_all()
         return pairs
@@ -332,22 +417,35 @@ class Judge:
         rows = [{name: stack.enter_context(self._seating.kernel(rival=name == OTHER)) for name in judged} for _ in range(count)]
         for row in rows:
             for name, seat in row.items():
-                self._seating.load_kernel(seat, rig, judged[name], judged[name].built)
+                with blaming(name):
+                    self._seating.load_kernel(seat, rig, judged[name], judged[name].built)
         for row in rows:
-            for seat in row.values():
-                seat.wait_ready(LOAD_S)
+            for name, seat in row.items():
+                with blaming(name):
+                    seat.wait_ready(LOAD_S)
         return rows
 
     def _ranked(self) -> tuple[str, ...]:
-        """The baselines that every precise measurement is interleaved with, the ranking one first."""
-        return tuple(dict.fromkeys((self._opened.baseline, *self._opened.others)))
+        """The baselines that every precise measurement is interleaved with, the ranking one first: all that are not kept."""
+        return tuple(n for n in dict.fromkeys((self._opened.baseline, *self._opened.others)) if n not in self._kept)
 
-    def _settled(self, pairs: Sequence[PairTimes], against: str) -> bool:
-        """Whether there are enough pairs: a doubt may be noise and keeps them coming, as a wide interval does."""
+    def _with_kept(self, ratios: Mapping[str, Interval]) -> dict[str, Interval]:
+        """These speedups and, by way of the ranking baseline, those over the kept ones."""
+        ranking = self._opened.baseline
+        chained = {n: baselines.chained(ratios[ranking], k.measurement.speedup[ranking]) for n, k in self._kept.items()}
+        return {**ratios, **chained}
+
+    def _settled(self, pairs: Sequence[PairTimes], against: str, *, raced: bool = False) -> bool:
+        """Whether there are enough pairs: a doubt may be noise and keeps them coming, as a wide interval does.
+
+        A race is over as well when who wins is far beyond question, however wide the interval is.
+        """
         if len(pairs) < _PAIRS[0] or self._doubts(pairs):
             return False
         ratio = stats.ratio_interval(_log_ratios(pairs, against, KERNEL))
-        return math.log(ratio.high / ratio.low) / 2 <= max(_ENOUGH[self.device.kind], self._claimable())
+        half = math.log(ratio.high / ratio.low) / 2
+        clear = raced and abs(math.log(ratio.value)) > _CLEAR * max(half, self._claimable())
+        return clear or half <= max(_ENOUGH[self.device.kind], self._claimable())
 
     def _claimable(self) -> float:
         """The largest effect that the baseline showed against itself: nothing smaller is ever claimed."""
@@ -367,6 +465,7 @@ class Judge:
         doubted = self._doubts(pairs)
         disturbed = sum(p.disturbed for p in pairs)
         said = [f"{disturbed} of {disturbed + len(times)} samples disturbed by other work"] if disturbed else []
+        said += [f"{name} {kept.words}" for name, kept in self._kept.items() if name in ratios]
         said += [*host_share(times), *surroundings.told([p.seen for p in pairs])]
         return self._times(times, depth, len(pairs), ratios, sound=not doubted, conditions=(*doubted, *said))
 
@@ -378,6 +477,15 @@ class Judge:
         said = ("cold caches" if self._opened.cold else "hot caches", *conditions, *(() if self.confined else ("no sandbox",)))
         speed_of_light = light.of(light.floor(self.signature, self.peaks()), median.value)
         return Measurement(depth, median, len(times), processes, dict(ratios), speed_of_light, sound, said)
+
+
+def _full(error: Exception) -> bool:
+    return "out of memory" in str(error).lower()
+
+
+def _bounds(effort: int | None) -> tuple[int, int] | None:
+    """Process pairs of a race, at least and at most; ``None`` for as many as a precise measurement takes."""
+    return (_RACE_PAIRS[0] << effort, _RACE_PAIRS[1] << effort) if effort is not None else None
 
 
 def _samples(pairs: Sequence[PairTimes], name: str) -> int:

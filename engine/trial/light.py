@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from engine.build.cache import keep_whole
 from engine.domain.model import Device, Signature, SpeedOfLight
 from engine.domain.preparation import Peaks
 from engine.trial.arithmetic import tf32_allowed
@@ -37,19 +36,8 @@ def peaks(device: Device, cache: Path) -> Peaks:
         return Peaks(float(known["copy"]), {str(k): float(v) for k, v in known["rates"].items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         found = _measure(device)
-        _keep(path, found)
+        keep_whole(path, json.dumps({"copy": found.copy_bytes_per_s, "rates": dict(found.operations_per_s)}).encode())
         return found
-
-
-def _keep(path: Path, found: Peaks) -> None:
-    """A cache that cannot be written costs a second next time, nothing else."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump({"copy": found.copy_bytes_per_s, "rates": dict(found.operations_per_s)}, file)
-        os.replace(file.name, path)
-    except OSError:
-        return
 
 
 def _measure(device: Device) -> Peaks:

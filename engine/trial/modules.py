@@ -7,6 +7,8 @@ and so that fresh bytes come at addresses it has seen); its outputs are copied t
 from __future__ import annotations
 
 import ctypes
+import linecache
+import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -25,9 +27,12 @@ Forward = Callable[..., Any]
 
 def load_module(load: Load, loan: Loan) -> Forward:
     """The candidate's ``ModelNew``, constructed as KernelBench does, with the lent parameters where its own have the names."""
-    module = types.ModuleType("kernel")
+    module = types.ModuleType("espalier_kernel")
     module.__file__ = load.filename
     module.__dict__.update(load.tunables)
+    # inspect.getsource, torch.jit and Triton's compiler read a function's source through these two tables.
+    sys.modules[module.__name__] = module
+    linecache.cache[load.filename] = (len(load.source), None, load.source.splitlines(keepends=True), load.filename)
     exec(compile(load.source, load.filename, "exec"), module.__dict__)
     factory = module.__dict__.get("ModelNew")
     if not isinstance(factory, type):

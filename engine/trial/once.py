@@ -1,4 +1,4 @@
-"""A CUDA kernel called a few times with nobody to judge it: what compute-sanitizer is run on.
+"""A CUDA kernel called a few times with nobody to judge it: what compute-sanitizer and Nsight Compute are run on.
 
 ``python -m engine.trial.once SPEC INPUTS…``: ``SPEC`` is a ``Load`` message with one row of slots and the binary's path for its
 source, each of ``INPUTS`` holds what one call reads. Every operand has an allocation of its own, made anew for each call, so
@@ -7,6 +7,7 @@ that an access past an end is one. Imports torch.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
+from engine.build.counters import PROFILED
 from engine.domain.model import Role
 from engine.trial.launchers import HostLauncher, Loan, PlanLauncher
 from engine.trial.lending import dtype_of
@@ -45,7 +47,7 @@ def main() -> None:
 
 
 def called(load: Load, file: Path) -> Fault | None:
-    """One call on the inputs of ``file``; its fault, if there is one."""
+    """One call on the inputs of ``file``; its fault, if there is one. A profiler that waits to be told sees the call alone."""
     operands = Apart(_tensors(load.slots[0], file.read_bytes(), load.device))
     launcher_of = PlanLauncher if load.contract == "plan" else HostLauncher
     with open(load.source, "rb") as binary:
@@ -56,8 +58,13 @@ def called(load: Load, file: Path) -> Fault | None:
 
 
 def _untimed(work: Any, _: float) -> Called:
+    profiled = bool(os.environ.get(PROFILED))
+    if profiled:
+        torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
     work()
     torch.cuda.synchronize()
+    if profiled:
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
     return Called(1.0, 1.0, 0.0)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,8 +19,9 @@ import torch
 
 from engine.domain.model import FailureKind
 from engine.trial.interference import Interference
+from engine.trial.protocol import OTHER as OTHER
 from engine.trial.rig import Findings, Rig, Watch
-from engine.trial.seat import Seat, Timing, TrialFailed
+from engine.trial.seat import Seat, Timing, TrialFailed, blaming
 from engine.trial.surroundings import Seen, Surroundings, Unwatched
 from engine.trial.tolerance import NO_ERROR, Errors
 
@@ -28,17 +30,44 @@ WARM_UP = 2
 
 
 class CacheFlush:
-    """Drives the operands out of the CPU's caches by walking twice the last level; on a GPU the runner's stopwatch does it.
+    """Drives the operands out of the caches by walking twice the last level. On a GPU the runner's stopwatch does it once more,
+    for what a module's own copies brought back; that one is in the candidate's hands.
 
-    One thread, so that nothing of the judge's is still winding down when the kernel starts.
+    On a CPU in one thread, so that nothing of the judge's is still winding down when the kernel starts.
     """
 
     def __init__(self, device: str, cache_bytes: int) -> None:
-        self._buffer = np.zeros(2 * cache_bytes // 8 + 1) if device == "cpu" else None
+        words = 2 * cache_bytes // 8 + 1
+        self._buffer = np.zeros(words) if device == "cpu" else None
+        on_gpu = device not in ("cpu", HOT)
+        self._on_device = torch.zeros(words, dtype=torch.float64, device=device) if on_gpu else None
 
     def __call__(self) -> None:
         if self._buffer is not None:
             np.add(self._buffer, 1.0, out=self._buffer)
+        if self._on_device is not None:
+            self._on_device.add_(1.0)
+            torch.cuda.synchronize()
+
+
+HOT = "hot"
+"""In place of a device: caches are left as the last call left them."""
+
+
+class Probe:
+    """Whether the device is free once a runner has been stopped: how long a piece of work of no size takes the judge, in
+    microseconds. What a kernel left running would slow the next contestant's call, and nobody stops a device by a signal."""
+
+    def __init__(self, device: str) -> None:
+        self._word = torch.zeros(1, device=device) if device != "cpu" else None
+
+    def __call__(self) -> float:
+        if self._word is None:
+            return 0.0
+        start = time.perf_counter_ns()
+        self._word.fill_(1.0)
+        torch.cuda.synchronize()
+        return (time.perf_counter_ns() - start) / 1e3
 
 
 @dataclass(slots=True)
@@ -55,7 +84,6 @@ class Tally:
 
 KERNEL = "kernel"
 NULL = "null"
-OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +171,7 @@ class Conditions:
     flush: CacheFlush
     interference: Interference
     order: random.Random
+    probe: Probe
     holds: bool = False
     """Whether the device is held before a call, so that the time between its events is its own: on a GPU."""
     surroundings: Surroundings = field(default_factory=Unwatched)
@@ -152,33 +181,57 @@ def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, t
     """Interleave one process of every contestant. Raises TrialFailed for the faults of those under judgement.
 
     Samples are taken in bursts over the slots: inputs for all are drawn, then, one slot after the other, released, everyone is
-    called on them in an order of chance and judged outputs are copied away before anything else may run; then all are judged.
+    called on them and judged outputs are copied away before anything else may run; then all are judged. The order of the calls
+    is one of chance, and for the next inputs the same one backwards: of any two, A-B is followed by B-A, so that neither drift
+    nor what a call leaves behind for the next one favours either.
     So the device is not doing float64 work right before a timed call, and no kernel sees the inputs of two calls at once.
     Disturbed samples are taken again, within reason.
     """
     rows: list[dict[str, Timing]] = []
     audits: list[dict[str, Timing]] = []
+    turns, audit_turns = Turns(conditions.order), Turns(conditions.order)
     wanted = WARM_UP + samples
     conditions.surroundings.begin()
     while len(rows) < wanted or (len(_clean(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples):
         burst = conditions.order.sample(range(rig.slots), min(rig.slots, max(wanted - len(rows), 2)))
         for slot in burst:
             rig.draw(slot)
-        taken: dict[int, list[Sequence[torch.Tensor]]] = {}
+        taken: dict[int, list[tuple[str, Sequence[torch.Tensor]]]] = {}
         for slot in burst:
             rig.release(slot)
             audit = conditions.holds and _AUDITED * len(audits) < len(rows) - WARM_UP
             hold_us = _hold_us(rows) if conditions.holds and not audit else 0.0
-            row, taken[slot] = _sample(rig, contest, slot, conditions, hold_us)
+            row, taken[slot] = _sample(rig, contest, slot, conditions, audit_turns if audit else turns, hold_us)
             conditions.surroundings.sample()
             (audits if audit else rows).append(row)
         for slot, copies in taken.items():
-            for outputs in copies:
-                judge_outputs(rig.check(slot, outputs=outputs), tally, "own")
+            for name, outputs in copies:
+                try:
+                    judge_outputs(rig.check(slot, outputs=outputs), tally, "own")
+                except TrialFailed as failed:
+                    wrong = name if failed.failure.kind is FailureKind.MISMATCH else KERNEL
+                    failed.at_fault = _culprit(rig, contest, slot) or wrong
+                    raise
     found = replace(together(rows, samples), audits=_columns(audits), seen=conditions.surroundings.end())
     return charged(found, contest)
 
 
+def _culprit(rig: Rig, contest: Contest, slot: int) -> str:
+    """Who of several under judgement fails when it is called alone: memory is looked at when all were called, and a changed
+    input makes the next one's outputs wrong. Empty where none does."""
+    for name, seat in contest.judged.items():
+        for _ in range(_ALONE if len(contest.judged) > 1 else 0):
+            rig.draw(slot)
+            rig.release(slot)
+            try:
+                judged_call(rig, seat, slot, Tally())
+            except TrialFailed:
+                return name
+    return ""
+
+
+_ALONE = 2
+"""Calls of each alone, to find out who of several it was."""
 _AUDITED = 2
 """Samples with the device held for each one without."""
 _HOLDS_US = (1000.0, 200.0, 20_000.0)
@@ -204,15 +257,25 @@ _HOST_US = {"host": 50.0, "module": 150.0}
 
 def charged(pair: PairTimes, contest: Contest) -> PairTimes:
     """Held, a call is timed on the device alone, and foreign host code could use the wait for its work. What it took longer
-    when the device was not held, beyond what enqueuing a call takes, is charged to it. A plan has no host code."""
+    when the device was not held, beyond what enqueuing a call takes, is charged to it; a plan has no host code. So is what the
+    device still did after the call's last event, beyond what waiting for nothing takes."""
     if not pair.audits:
         return pair
     times = dict(pair.times)
     for name, contract in contest.contracts.items():
-        if contract in _HOST_US:
-            charge = max(0.0, _shown_us(pair, name) - _believed_us(pair, contest, contract))
-            times[name] = [replace(t, claimed_us=t.claimed_us + charge, charged_us=charge) for t in times[name]]
+        late = _idle_us(pair, name) - _idle_us(pair, NULL) - _IDLE_JITTER_US
+        shown = _shown_us(pair, name) - _believed_us(pair, contest, contract) if contract in _HOST_US else 0.0
+        charge = max(0.0, late) + max(0.0, shown)
+        times[name] = [replace(t, claimed_us=t.claimed_us + charge, charged_us=charge) for t in times[name]]
     return replace(pair, times=times)
+
+
+_IDLE_JITTER_US = 3.0
+
+
+def _idle_us(pair: PairTimes, name: str) -> float:
+    """Microseconds that the device was still busy after the last event."""
+    return statistics.median(t.idle_us for t in pair.times[name])
 
 
 def _believed_us(pair: PairTimes, contest: Contest, contract: str) -> float:
@@ -249,15 +312,33 @@ def _clean(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, Timing]]:
     return [row for row in rows[WARM_UP:] if not any(t.disturbed for name, t in row.items() if name != NULL)]
 
 
+class Turns:
+    """Who is called first: an order of chance, then the same one backwards, then another of chance. A-B-B-A, B-A-A-B, …"""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._backwards: list[str] = []
+
+    def next(self, names: Iterable[str]) -> list[str]:
+        """The order of the next sample, over the same names every time."""
+        if self._backwards:
+            order, self._backwards = self._backwards, []
+            return order
+        order = list(names)
+        self._chance.shuffle(order)
+        self._backwards = order[::-1]
+        return order
+
+
 def _sample(
-    rig: Rig, contest: Contest, slot: int, conditions: Conditions, hold_us: float
-) -> tuple[dict[str, Timing], list[Sequence[torch.Tensor]]]:
+    rig: Rig, contest: Contest, slot: int, conditions: Conditions, turns: Turns, hold_us: float
+) -> tuple[dict[str, Timing], list[tuple[str, Sequence[torch.Tensor]]]]:
     """Call everyone once on one slot: timings, and copies of the judged outputs taken before they can change."""
     row: dict[str, Timing] = {}
-    copies: list[Sequence[torch.Tensor]] = []
-    contestants = list(contest.everyone().items())
-    conditions.order.shuffle(contestants)
-    for name, seat in contestants:
+    copies: list[tuple[str, Sequence[torch.Tensor]]] = []
+    everyone = contest.everyone()
+    for name in turns.next(everyone):
+        seat = everyone[name]
         judged = name in contest.judged
         if judged:
             rig.poison(slot)
@@ -265,10 +346,12 @@ def _sample(
         rig.settle()
         conditions.flush()
         conditions.interference.begin()
-        timing = seat.call(slot, hold_us=hold_us) if watch is None else _watched(watch, seat, slot, hold_us)
-        row[name] = replace(timing, disturbed=conditions.interference.disturbed(timing.wall_us))
+        with blaming(name):
+            timing = seat.call(slot, hold_us=hold_us) if watch is None else _watched(watch, seat, slot, hold_us)
+        disturbed = conditions.interference.disturbed(timing.wall_us)
+        row[name] = replace(timing, disturbed=disturbed, after_us=conditions.probe())
         if judged:
-            copies.append(rig.copy_outputs(slot))
+            copies.append((name, rig.copy_outputs(slot)))
     return row, copies
 
 

@@ -8,6 +8,9 @@ from engine.domain.model import Device, Failure, Measurement, Problem, Signature
 from engine.domain.preparation import Preparation
 from engine.trial.wire import Message
 
+OTHER = "other"
+"""The name of the second of two kernels that are measured against each other."""
+
 
 class Built(Message, frozen=True):
     """One artefact for one workload: a binary's path (or none, for a module) and its resolved plan."""
@@ -42,6 +45,8 @@ class Open(Message, frozen=True):
     cold: bool
     cache: str
     same: tuple[float, float, float] | None = None
+    fresh: bool = False
+    """Measure every baseline anew, whatever the cache knows of them."""
 
 
 class Opened(Message, frozen=True):
@@ -105,6 +110,8 @@ class Versus(Message, frozen=True):
 
     candidate: Candidate
     other: Candidate
+    effort: int | None = None
+    """Bounds the cost, as a race for the lead is bounded; none: as much as a precise measurement takes."""
 
 
 class Measured(Message, frozen=True):
@@ -118,6 +125,8 @@ class Refused(Message, frozen=True):
 
     failure: Failure
     log: str
+    other: bool = False
+    """Of two kernels against each other it was the second one."""
 
 
 class Unable(Message, frozen=True):

@@ -64,9 +64,9 @@ async def sanitize_cuda(
     said: list[_Said] = []
     with Cache(cache_folder()).workplace() as folder:
         files = await draw(shape.workload, folder, CALLS)
-        spec = _specified(shape, plan, device, built, folder)
+        spec = specified(shape, plan, device, built, folder)
         for name in TOOLS:
-            result = await _run(tool, name, device, (spec, *files), (folder, built.folder), confined=_sandboxed(confinement))
+            result = await _run(tool, name, device, (spec, *files), (folder, built.folder), confined=sandboxed(confinement))
             said.append(_read(name, result, request.name))
     found = tuple(dict.fromkeys(one for each in said for one in each.findings))
     log = "".join(each.log for each in said)
@@ -74,11 +74,13 @@ async def sanitize_cuda(
     return w.Sanitized(ran, found, "; ".join(each.note for each in said if each.note), store(log.encode()) if log else "")
 
 
-def _sandboxed(confinement: Confinement) -> bool:
+def sandboxed(confinement: Confinement) -> bool:
+    """Whether what is run is held by bubblewrap."""
     return confinement.name == "bubblewrap"
 
 
-def _specified(shape: Shape, plan: bytes, device: Device, built: Artefact, folder: Path) -> Path:
+def specified(shape: Shape, plan: bytes, device: Device, built: Artefact, folder: Path) -> Path:
+    """The file that tells ``engine.trial.once`` what to call and with which operands."""
     layout = plan_layout(shape.signature.operands, 1)
     load = Load(
         contract=shape.request.contract.value, device=device.label, slots=layout.slots, inputs=_NO_LOAN, outputs=_NO_LOAN,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,6 +45,18 @@ class TrialFailed(Exception):
         super().__init__(reason)
         self.failure = Failure(kind, reason)
         self.log = log
+        self.at_fault = ""
+        """Which of several under judgement it was, by the name that it has in the contest; see ``blaming``."""
+
+
+@contextmanager
+def blaming(name: str) -> Iterator[None]:
+    """What fails within is the fault of the kernel that has this name in the contest."""
+    try:
+        yield
+    except TrialFailed as failed:
+        failed.at_fault = failed.at_fault or name
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,8 @@ class Timing:
     """How long the host took to enqueue the call: a claim."""
     held: bool = False
     """Whether the device was held meanwhile: then the claimed time is the device's alone."""
+    after_us: float = 0.0
+    """How long the judge's own next piece of work took, right after everything of the runner's had been stopped."""
     charged_us: float = 0.0
     """Host time that the claimed time contains because nothing shows that it was not the device's."""
 

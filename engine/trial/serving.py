@@ -62,13 +62,13 @@ def _answer(judge: Judge | None, request: p.Request, channel: Channel) -> tuple[
             case p.Draw(workload, folder, calls):
                 return judge, p.Drawn(draw_to(judge.reference_for(workload), Path(folder), calls))
             case p.Verify(candidate):
-                return judge, judge.insist(lambda: judge.verify(candidate, say))
+                return judge, judge.insist(lambda: judge.verify(candidate, say), trying=True)
             case p.Measure(candidate):
-                return judge, judge.insist(lambda: judge.measure(candidate, say))
-            case p.Versus(candidate, other):
-                return judge, judge.insist(lambda: judge.versus(candidate, other, say))
+                return judge, judge.insist(lambda: judge.measure(candidate, say), trying=True)
+            case p.Versus(candidate, other, effort):
+                return judge, judge.insist(lambda: judge.versus(candidate, other, say, effort), trying=True)
     except TrialFailed as failed:
-        return judge, p.Refused(failed.failure, failed.log)
+        return judge, p.Refused(failed.failure, failed.log, failed.at_fault == p.OTHER)
     except EspalierError as error:
         return judge, p.Unable(type(error).__name__, str(error))
     except ChannelClosed:

@@ -44,7 +44,8 @@ def test_sessions_are_listed_and_an_unreadable_one_says_why(espalier: Call, reco
 def test_doctor_says_of_each_thing_what_to_do(espalier: Call) -> None:
     found = espalier("doctor", "--json").json()
     names = [check["name"] for check in found["checks"]]
-    for name in ("python", "torch", "g++", "nvcc", "gpu", "bubblewrap", "sanitizer cpp", "cache", "sessions"):
+    expected = "python torch g++ nvcc gpu bubblewrap nvml counters cache sessions".split()
+    for name in (*expected, "sanitizer cpp", "sanitizer cuda"):
         assert name in names
     for check in found["checks"]:
         assert check["ok"] or check["remedy"], check

@@ -202,3 +202,38 @@ def test_predictions_stand_beside_what_came(espalier: Call, recorded: Path) -> N
     said = espalier("idea", "scripted", "predictions").out
     assert "predicted 1.5×" in said
     assert "script: right direction in" in said
+
+
+def test_an_open_call_is_cancelled_and_stays_so(espalier: Call, asked: Path) -> None:
+    said = espalier("cancel", "scripted", "c3", "--reason", "no time")
+    assert said.status == 0
+    assert "c3 cancelled by hand: no time" in said.out
+    assert "next: espalier open scripted" in said.out
+    found = state(asked).calls["c3"]
+    assert (found.status, found.reason, found.cancelled) == (CallStatus.FAILED, "cancelled by hand: no time", True)
+    assert "c3 has ended already (cancelled by hand: no time)" in espalier("cancel", "scripted", "c3").complaint()
+    assert "failed" in espalier("prompts", "scripted").out.splitlines()[2]
+
+
+@pytest.mark.parametrize(("call", "words"), [("c9", "no call 'c9'"), ("c1", "c1 has been answered"), ("x3", "no kernel 'x3'")])
+def test_what_is_not_open_cannot_be_cancelled(espalier: Call, asked: Path, call: str, words: str) -> None:
+    assert words in espalier("cancel", "scripted", call).complaint()
+    assert state(asked).calls["c3"].status is CallStatus.OPEN
+
+
+def test_a_round_whose_prompt_was_cancelled_goes_on_with_an_idea_or_asks_again(
+    espalier: Call, home: Path, pretended: None
+) -> None:
+    espalier("run", "softmax", "--source", "paste", "--rounds", "1", "--session", home / "sessions" / "mine")
+    folder = home / "sessions" / "mine"
+    assert [(call.id, call.work, call.status) for call in state(folder).calls.values()] == [
+        ("c1", "propose:1", CallStatus.OPEN)
+    ]
+    assert espalier("cancel", "mine", "c1").status == 0
+    said = espalier("open", "mine", "--headless")
+    assert said.status == 2
+    words = "c1 was cancelled by hand; `espalier idea mine add` writes an idea of yours, `espalier open mine` asks again"
+    assert said.err.splitlines()[-1] == f"espalier: propose:1 could not be done: {words}"
+    assert list(state(folder).calls) == ["c1"], "opening it is not asking again"
+    assert espalier("open", "mine", "--headless").status == 0
+    assert [(call.id, call.work) for call in state(folder).calls.values()] == [("c1", "propose:1"), ("c2", "propose:1")]

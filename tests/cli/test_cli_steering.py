@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.program import Call
 
+from engine.domain import queries
 from engine.domain.state import IdeaStatus, SessionState, Stage
 from engine.journal import store
 
@@ -129,3 +130,31 @@ def test_a_gpu_kernel_cannot_seed_a_session_of_the_cpu(espalier: Call, recorded:
     file = tmp_path / "mine.cu"
     file.write_text(KERNEL)
     assert "runs on no CPU" in espalier("seed", "scripted", file).complaint()
+
+
+def test_kernels_are_raced_against_the_best_each_other_and_all_the_leaders(espalier: Call, recorded: Path) -> None:
+    leader = queries.incumbent(state(recorded))
+    assert leader is not None
+    assert "k1 is to race" in espalier("race", "scripted", "k1").out
+    assert state(recorded).asked == (("k1", leader.id),)
+    assert "nothing changed" in espalier("race", "scripted", leader.id, "--against", "k1").out
+    assert espalier("race", "scripted", "k2", "--against", "k1").status == 0
+    assert state(recorded).asked[-1] == ("k2", "k1")
+    assert espalier("race", "scripted", "--leaders", "2").status == 0
+    assert {leader.id} == {against for _, against in state(recorded).asked} - {"k1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("k99",), "no kernel 'k99'"),
+        ((), "no race with the incumbent is undecided"),
+        (("--against", "k1"), "--against needs a KERNEL"),
+        (("k1", "--leaders", "2"), "not both"),
+        (("k1", "--against", "k1"), "k1 cannot race itself"),
+    ],
+)
+def test_races_that_cannot_be_are_bad_usage(espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str) -> None:
+    refused = espalier("race", "scripted", *arguments)
+    assert refused.status == 2
+    assert words in refused.err

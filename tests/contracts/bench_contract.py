@@ -78,6 +78,8 @@ class BenchContract:
     tunables: ClassVar[Mapping[str, int]] = {}
     good: ClassVar[str]
     """A source that builds, verifies and can be measured."""
+    slower: ClassVar[str]
+    """A source that is right as well, and does many times the work."""
     ends: ClassVar[Mapping[FailureKind, str]]
     """Sources that must end so."""
     suspect: ClassVar[str]
@@ -167,6 +169,30 @@ class BenchContract:
         assert found.findings
         assert not any("\n" in line for line in found.findings)
         assert not found.log or stand.blobs.get(found.log)
+
+    def test_two_kernels_race_and_the_first_is_told_over_the_second(self, stand: Stand) -> None:
+        for slower_first in (False, True):
+            pair = (self.slower, self.good) if slower_first else (self.good, self.slower)
+            raced = self._race(stand, *pair)
+            assert isinstance(raced, w.Raced), raced
+            assert 0 < raced.ratio.low <= raced.ratio.value <= raced.ratio.high
+            assert (raced.ratio.value < 1) is slower_first
+            assert raced.pairs >= 3
+            assert raced.samples >= 2 * raced.pairs
+            assert raced.seconds > 0
+            assert not raced.raw or stand.blobs.get(raced.raw)
+
+    def test_a_race_says_which_of_the_two_has_failed(self, stand: Stand) -> None:
+        for kind in set(self.ends) & {FailureKind.MISMATCH, FailureKind.CRASHED, FailureKind.REJECTED}:
+            for place, pair in enumerate(((self.ends[kind], self.good), (self.good, self.ends[kind]))):
+                failed = self._race(stand, *pair)
+                assert isinstance(failed, w.Failed), (kind, failed)
+                assert failed.failure.kind is kind
+                assert failed.kernel == ("k31", "k32")[place]
+        assert isinstance(self._race(stand, self.good, self.good), w.Raced)
+
+    def _race(self, stand: Stand, one: str, other: str, effort: int = 0) -> Any:
+        return stand.run(stand.bench.race(stand.kernel(one, 31), one, stand.kernel(other, 32), other, effort, say))
 
     def test_kernels_are_built_side_by_side(self, stand: Stand) -> None:
         async def act() -> list[w.Result]:

@@ -8,13 +8,15 @@ import pytest
 from contracts.bench_contract import BenchContract, Stand
 from support import sessions
 
+from engine.domain import work as w
 from engine.domain.model import FailureKind
 from engine.session.fake import FakeBench
 from engine.session.ports import Bench, StoreBlob
 
 
 class TestFakeBench(BenchContract):
-    good = sessions.source("good")
+    good = sessions.source("good", "time_us = 200")
+    slower = sessions.source("slower", "time_us = 900")
     suspect = sessions.source("suspect", "suspicious")
     unsafe = sessions.source("unsafe", "unsafe")
     ends: ClassVar = {kind: sessions.source("bad", kind.value) for kind in FailureKind}
@@ -30,6 +32,18 @@ class TestFakeBench(BenchContract):
         first, other = sessions.source("one"), sessions.source("two")
         assert time_of(first, BLOCK=1) == time_of(first, BLOCK=1)
         assert len({time_of(first, BLOCK=1), time_of(first, BLOCK=2), time_of(other, BLOCK=1)}) == 3
+
+    def test_more_effort_makes_a_race_s_interval_narrower_and_its_pairs_more(self, stand: Stand) -> None:
+        races = [self._race(stand, self.good, self.slower, effort) for effort in (0, 1, 2)]
+        assert [race.pairs for race in races] == [3, 6, 12]
+        widths = [race.ratio.high / race.ratio.low for race in races]
+        assert widths == sorted(widths, reverse=True)
+        assert {race.ratio.value for race in races} == {4.5}
+
+    def test_a_kernel_can_be_planted_that_fails_in_races_alone(self, stand: Stand) -> None:
+        tired = sessions.source("tired", "exhausted")
+        assert isinstance(stand.whole_way(tired)[-1], w.Measured)
+        assert self._race(stand, self.good, tired).kernel == "k32"
 
     @pytest.mark.parametrize("mark", ["time_us = 250", "time_us=250.0"])
     def test_a_time_can_be_planted(self, stand: Stand, mark: str) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import ClassVar
 
-from contracts.bench_contract import BenchContract
+import pytest
+from contracts.bench_contract import BenchContract, Stand
 
+from engine.build import inspection
+from engine.domain import work as w
 from engine.domain.model import FailureKind
 from engine.problem import catalog
 from engine.session.ports import Bench, StoreBlob
@@ -22,6 +26,7 @@ def kernel(body: str) -> str:
 
 class TestTrialBench(BenchContract):
     good = kernel("right(x, weight, out);")
+    slower = kernel("for (int n = 0; n < 20; ++n) right(x, weight, out);")
     suspect = f'#include <cstdlib>\n{kernel("""right(x, weight, out); (void)std::getenv("HOME");""")}'
     unsafe = kernel("right(x, weight, out); volatile float last = x[X_NUMEL]; (void)last;")
     ends: ClassVar = {
@@ -35,3 +40,24 @@ class TestTrialBench(BenchContract):
     def bench(cls, store: StoreBlob) -> Bench:
         problem = catalog.find(str(TESTS / "trial" / "problems" / "scaled_softmax"))
         return TrialBench(Assignment(problem, catalog.workload_for(problem, "small"), "cpu"), store)
+
+    @pytest.mark.skipif(shutil.which("objdump") is None, reason="nothing here reads machine code")
+    def test_what_the_machine_code_holds_is_recorded_with_the_build(self, stand: Stand) -> None:
+        built = stand.run(stand.bench.build(stand.kernel(self.good), self.good, lambda _: None))
+        assert built.instructions["total"] > built.instructions.get("xmm", 0) >= 0
+        assert list(built.instructions) == sorted(built.instructions)
+
+    def test_without_a_tool_that_reads_it_nothing_is_recorded_and_the_build_is_none_the_worse(
+        self, stand: Stand, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(inspection, "_NATIVE_TOOL", ("no-such-objdump", "-d"))
+        built = stand.run(stand.bench.build(stand.kernel(self.good), self.good, lambda _: None))
+        assert dict(built.instructions) == {}
+        assert built.artefact
+
+    def test_a_race_on_which_more_is_spent_takes_at_least_twice_the_pairs(self, stand: Stand) -> None:
+        raced = self._race(stand, self.good, self.slower, 1)
+        assert isinstance(raced, w.Raced), raced
+        assert raced.pairs >= 6
+        assert raced.raw
+        assert stand.blobs.get(raced.raw)

@@ -12,7 +12,7 @@ from engine.domain import events as e
 from engine.domain import model as m
 from engine.domain import queries, rules
 from engine.domain.errors import CommandRejected
-from engine.domain.state import SessionState, Stage, advance
+from engine.domain.state import CallStatus, SessionState, Stage, advance
 
 
 def then(state: SessionState, *events: e.Event) -> SessionState:
@@ -268,3 +268,28 @@ def test_new_limits_reopen_a_session_unless_it_would_close_again() -> None:
     again = after(finished, c.SetLimits(m.Limits(rounds=2)))
     assert again.closed is None
     assert rules.automatic(again) == (e.RoundOpened(2, tuple(k.id for k in queries.frontier(again)[:2])),)
+
+
+CALLS = (
+    e.CallStarted("c1", "propose:1", m.CallRole.IDEAS, "openai:gpt-test", b.digest("prompt"), 9000),
+    e.CallAnswered("c1", b.digest("reply"), m.Usage(50, 0, 5)),
+    e.CallStarted("c2", "implement:i3", m.CallRole.CODE, "openai:gpt-test", b.digest("prompt"), 9000),
+    e.CallFailed("c2", "no connection"),
+    e.CallStarted("c3", "implement:i3", m.CallRole.CODE, "openai:gpt-test", b.digest("prompt"), 9000),
+)
+
+
+def test_an_open_call_is_cancelled_and_only_the_call() -> None:
+    state = b.fold(*b.first_round(), *CALLS)
+    assert rules.decide(state, c.CancelCall("c3")) == (e.CallFailed("c3", "cancelled by hand", cancelled=True),)
+    found = after(state, c.CancelCall("c3", "it thinks too long")).calls["c3"]
+    assert (found.status, found.reason, found.cancelled) == (CallStatus.FAILED, "cancelled by hand: it thinks too long", True)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [("c9", "there is no call 'c9'"), ("c1", "c1 has been answered"), ("c2", r"c2 has ended already \(no connection\)")],
+)
+def test_a_call_that_is_not_open_cannot_be_cancelled(call: str, words: str) -> None:
+    with pytest.raises(CommandRejected, match=words):
+        rules.decide(b.fold(*b.first_round(), *CALLS), c.CancelCall(call))

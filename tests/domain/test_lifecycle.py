@@ -20,36 +20,41 @@ def then(state: SessionState, *events: e.Event, seconds: float = 0.0) -> Session
     return advance(state, b.entries(events, start=state.seq + 1, at=b.START + seconds))
 
 
+def moves(state: SessionState) -> tuple[e.Event, ...]:
+    """What happens by itself, less that someone is said to lead: ``test_races`` looks at that."""
+    return tuple(event for event in rules.automatic(state) if not isinstance(event, e.IncumbentChanged))
+
+
 BEGUN = (b.opened(mode="ask"), b.prepared())
 ROUND_1 = (*b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)), b.proposed("i2", "i3", round_number=1, parent="k1", branch=1))
 
 
 def test_nothing_happens_before_a_session_is_prepared() -> None:
-    assert rules.automatic(SessionState()) == ()
-    assert rules.automatic(b.fold(b.opened())) == ()
+    assert moves(SessionState()) == ()
+    assert moves(b.fold(b.opened())) == ()
 
 
 def test_round_0_opens_first_and_its_idea_needs_no_approval() -> None:
     state = b.fold(*BEGUN)
     assert rules.automatic(state) == (e.RoundOpened(0, ()),)
     state = then(state, e.RoundOpened(0, ()))
-    assert rules.automatic(state) == ()
+    assert moves(state) == ()
     state = then(state, b.proposed("i1"))
     assert rules.automatic(state) == (e.IdeaSelected("i1"),)
     state = then(state, e.IdeaSelected("i1"))
-    assert rules.automatic(state) == ()
+    assert moves(state) == ()
 
 
 def test_an_idea_of_the_engineer_s_own_waits_in_round_0_too() -> None:
     state = b.fold(*BEGUN)
     state = then(state, *rules.decide(state, c.WriteIdea(b.idea_text(5))))
-    assert rules.automatic(state) == ()
+    assert moves(state) == ()
     assert [idea.id for idea in queries.pending_ideas(state)] == ["i1"]
 
 
 def test_in_ask_mode_a_round_waits_for_its_decisions() -> None:
     state = b.fold(*ROUND_1)
-    assert rules.automatic(state) == ()
+    assert moves(state) == ()
     assert rules.next_work(state) == ()
     assert [idea.id for idea in queries.pending_ideas(state)] == ["i2", "i3"]
     state = then(state, e.IdeaRejected("i2", ""), e.IdeaParked("i3"))
@@ -58,16 +63,16 @@ def test_in_ask_mode_a_round_waits_for_its_decisions() -> None:
 
 @pytest.mark.parametrize("mode", ["ask", "ask:30"])
 def test_only_autopilot_decides_by_itself(mode: str) -> None:
-    assert rules.automatic(then(b.fold(*ROUND_1), e.ModeChanged(mode))) == ()
+    assert moves(then(b.fold(*ROUND_1), e.ModeChanged(mode))) == ()
     assert rules.automatic(then(b.fold(*ROUND_1), e.ModeChanged("autopilot"))) == (e.IdeaSelected("i2"), e.IdeaSelected("i3"))
 
 
 def test_a_round_closes_when_all_of_it_has_settled() -> None:
     state = then(b.fold(*ROUND_1), e.IdeaSelected("i2"), e.IdeaRejected("i3", ""))
-    assert rules.automatic(state) == ()
+    assert moves(state) == ()
     state = then(state, b.drafted("k2", idea="i2", parent="k1", round_number=1), e.IdeaImplemented("i2", ("k2",)))
     for event in (b.built("k2"), b.verified("k2"), b.measured("k2", 2.0)):
-        assert rules.automatic(state) == ()
+        assert moves(state) == ()
         state = then(state, event)
     assert rules.automatic(state) == (e.RoundClosed(1),)
     state = then(state, e.RoundClosed(1))
@@ -75,14 +80,14 @@ def test_a_round_closes_when_all_of_it_has_settled() -> None:
 
 
 def test_a_round_without_its_answer_is_not_over() -> None:
-    assert rules.automatic(b.fold(*b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)))) == ()
+    assert moves(b.fold(*b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)))) == ()
 
 
 def test_no_round_opens_while_anything_of_an_earlier_one_is_left() -> None:
     closed = b.fold(*b.first_round(mode="ask"))
     assert rules.automatic(closed) == (e.RoundOpened(1, ("k1",)),)
-    assert rules.automatic(then(closed, e.KernelReopened("k1", ""))) == ()
-    assert rules.automatic(then(closed, b.proposed("i2", round_number=1, from_source=False))) == ()
+    assert moves(then(closed, e.KernelReopened("k1", ""))) == ()
+    assert moves(then(closed, b.proposed("i2", round_number=1, from_source=False))) == ()
 
 
 # ---------------------------------------------------------------- parents
@@ -178,7 +183,7 @@ def test_what_cannot_be_judged_is_not_searched_unless_someone_accepts_it() -> No
 
 
 def test_nothing_happens_in_a_closed_session() -> None:
-    assert rules.automatic(b.fold(*BEGUN, e.SessionClosed("enough"))) == ()
+    assert moves(b.fold(*BEGUN, e.SessionClosed("enough"))) == ()
 
 
 def test_past_the_time_limit_what_waits_is_dropped_and_what_runs_may_finish() -> None:
@@ -190,12 +195,12 @@ def test_past_the_time_limit_what_waits_is_dropped_and_what_runs_may_finish() ->
         e.WorkStarted("build:k2:0"), e.WorkStarted("implement:i3"),
     )  # fmt: skip
     state = b.fold(*events)
-    assert rules.automatic(state) == ()
+    assert moves(state) == ()
     state = then(state, e.NoteAdded("", "time passes"), seconds=200)
     why = "time limit of 100 s reached"
     assert rules.automatic(state) == (e.KernelCancelled("k3", why), e.IdeaParked("i2"), e.IdeaParked("i4"))
     state = then(state, *rules.automatic(state), seconds=200)
-    assert rules.automatic(state) == ()
+    assert moves(state) == ()
     state = then(state, b.built("k2"), e.IdeaImplemented("i3", ()), seconds=200)
     assert rules.automatic(state) == (e.KernelCancelled("k2", why),)
     state = then(state, *rules.automatic(state), seconds=200)
@@ -224,7 +229,7 @@ def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
 
 def test_an_unreachable_source_leaves_the_round_open_until_a_resume() -> None:
     broken = then(b.fold(*b.first_round(), e.RoundOpened(1, ("k1",))), e.WorkFailed("propose:1", "no answer"))
-    assert (rules.automatic(broken), rules.next_work(broken)) == ((), ())
+    assert (moves(broken), rules.next_work(broken)) == ((), ())
     assert rules.next_work(then(broken, e.SessionResumed(()))) == (w.Propose(1, ("k1",), 3),)
 
 
@@ -333,7 +338,7 @@ ENDED = b.fold(*grown(1.5, 2.0, limits=m.Limits(rounds=1)))
 
 
 def test_a_session_does_not_end_before_the_sanitizers_have_seen_its_winner() -> None:
-    assert rules.automatic(ENDED) == ()
+    assert moves(ENDED) == ()
     assert rules.next_work(ENDED) == (w.Sanitize("k3", 0),)
     seen = then(ENDED, *rules.record(ENDED, w.Sanitize("k3", 0), w.Sanitized(("address",))))
     assert rules.automatic(seen) == (e.SessionClosed("1 of 1 rounds done"),)
@@ -380,13 +385,13 @@ class TestPauses:
         state = b.fold(*b.first_round(pauses=m.Pauses(round=1)))
         assert rules.automatic(state) == (e.SessionPaused("before round 1"),)
         state = then(state, *rules.automatic(state))
-        assert rules.automatic(state) == ()
+        assert moves(state) == ()
         state = then(state, *rules.decide(state, c.Continue()))
         assert rules.automatic(state) == (e.RoundOpened(1, ("k1",)),)
 
     def test_above_a_sum_of_money(self) -> None:
         state = b.fold(*b.first_round(pauses=m.Pauses(usd=5.0)), e.RoundOpened(1, ("k1",)), *spent(4.0, "c1"))
-        assert rules.automatic(state) == ()
+        assert moves(state) == ()
         state = then(state, *spent(2.0, "c2"))
         assert rules.automatic(state) == (e.SessionPaused("$6.00 spent: above $5"),)
         state = then(state, *rules.automatic(state))
@@ -422,3 +427,53 @@ def test_past_a_hard_cap_no_model_is_asked_and_the_session_ends() -> None:
     state = looked_at(then(state, e.RoundClosed(1)))
     assert rules.automatic(state) == (e.SessionClosed("the next call could pass 1,000 tokens"),)
     assert then(state, e.LimitsChanged(m.Limits(tokens=10_000))).capped is None
+
+
+class TestQuestionCalledOff:
+    """The round's question was cancelled by hand: it waits for ideas of the engineer's, or to be asked again."""
+
+    asked = e.CallStarted("c1", "propose:1", m.CallRole.IDEAS, "openai:gpt-test", b.digest("prompt"), 1000)
+    state = b.fold(
+        *b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)), e.WorkStarted("propose:1"), asked,
+        e.CallFailed("c1", "cancelled by hand", cancelled=True),
+    )  # fmt: skip
+    off = then(state, *rules.record(state, w.Propose(1, ("k1",), 3), w.Impossible("c1 was cancelled by hand", called_off=True)))
+
+    def test_it_is_not_asked_again_and_the_round_waits(self) -> None:
+        assert dict(self.off.called_off) == {"propose:1": "c1 was cancelled by hand"}
+        assert rules.next_work(self.off) == ()
+        assert moves(self.off) == ()
+
+    def test_the_engineer_s_ideas_make_the_round(self) -> None:
+        state = then(self.off, *rules.decide(self.off, c.WriteIdea(b.idea_text(7), select=True)))
+        assert [work.key for work in rules.next_work(state)] == ["implement:i2"]
+        assert moves(state) == ()
+        state = then(state, e.IdeaImplemented("i2", ()))
+        assert moves(state) == (e.RoundClosed(1),)
+        state = then(state, e.RoundClosed(1))
+        assert (dict(state.broken), dict(state.called_off)) == ({}, {})
+        assert moves(state) == (e.RoundOpened(2, ("k1",)),)
+
+    def test_a_failure_of_the_engine_s_own_does_not_end_the_round(self) -> None:
+        state = then(self.state, e.WorkFailed("propose:1", "no connection"))
+        state = then(state, *rules.decide(state, c.WriteIdea(b.idea_text(7), select=True)), e.IdeaImplemented("i2", ()))
+        assert moves(state) == ()
+
+    def test_whoever_takes_it_up_again_asks_anew(self) -> None:
+        assert self.state.calls["c1"].cancelled
+        state = then(self.off, *rules.resumed(self.off, ""))
+        assert [work.key for work in rules.next_work(state)] == ["propose:1"]
+        assert not state.calls["c1"].cancelled
+
+    def test_an_interruption_in_between_changes_nothing(self) -> None:
+        state = then(self.state, e.WorkFailed("propose:1", "interrupted"))
+        assert then(state, *rules.resumed(state, "")).calls["c1"].cancelled
+
+
+def test_what_was_read_from_the_machine_code_stays_while_the_artefact_is_the_same() -> None:
+    once = replace(b.built(), instructions={"fma": 8, "total": 90})
+    again = (e.KernelReopened("k1", "measured again on request"), b.built())
+    state = b.fold(*b.first_round(), e.KernelReopened("k1", "measured again on request"), once)
+    assert dict(then(state, *again).kernels["k1"].instructions) == {"fma": 8, "total": 90}
+    other = (again[0], replace(again[1], artefact=b.digest("of another machine")))
+    assert dict(then(state, *other).kernels["k1"].instructions) == {}

@@ -14,7 +14,8 @@ from support.applicable import misfit
 from support.random_walk import RandomWalk
 
 from engine.domain import events as e
-from engine.domain import queries, rules
+from engine.domain import queries, races, rules
+from engine.domain.model import RaceOutcome, Succession
 from engine.domain.state import SessionState, Stage, advance
 from engine.journal import codec
 
@@ -103,6 +104,49 @@ def test_a_kernel_that_leads_was_verified_and_measured_on_this_device(walks: lis
             assert kernel.verification is not None
             assert kernel.epoch == walk.state.epoch
             assert kernel.stage in (Stage.MEASURED, Stage.MEASURE)
+
+
+def test_no_kernel_takes_the_lead_from_one_that_can_lead_but_by_a_race_that_it_won(walks: list[RandomWalk]) -> None:
+    """The chain of incumbents, over every walk: who led and could go on leading was beaten, in a race on these measurements."""
+    raced = 0
+    for walk in walks:
+        state = SessionState()
+        for entry in walk.log:
+            before, state = state, advance(state, (entry,))
+            led = before.kernels.get(before.incumbent)
+            could = led is not None and queries.may_lead(before, led)
+            if not isinstance(entry.event, e.IncumbentChanged):
+                assert before.incumbent == state.incumbent
+                if could and queries.may_lead(state, state.kernels[before.incumbent]):
+                    assert queries.incumbent(state) is state.kernels[before.incumbent]
+                continue
+            event = entry.event
+            assert queries.incumbent(state) is state.kernels[event.kernel]
+            if not could:
+                assert event.why is (Succession.SUCCEEDED if event.over else Succession.FIRST)
+                continue
+            race = races.between(before, event.kernel, event.over)
+            assert race is not None
+            assert race in before.races[before.reign_began :]
+            assert race.outcome is (RaceOutcome.FASTER if race.kernel == event.kernel else RaceOutcome.SLOWER)
+            assert race.ratio is not None
+            assert event.why is Succession.RACED
+            raced += 1
+    assert raced > 20
+
+
+def test_races_end_in_every_way(walks: list[RandomWalk]) -> None:
+    raced = [race for walk in walks for race in walk.state.races]
+    assert {race.outcome for race in raced} == set(RaceOutcome)
+    assert {race.effort for race in raced} >= {0, 1, 2}
+    changed = {entry.event.why for walk in walks for entry in walk.log if isinstance(entry.event, e.IncumbentChanged)}
+    assert changed == set(Succession)
+
+
+def test_nothing_is_left_racing_where_nothing_is_owed(walks: list[RandomWalk]) -> None:
+    for walk in walks:
+        if walk.state.closed is None:
+            assert not races.owed(walk.state) or walk.state.broken
 
 
 def test_the_tree_is_a_tree(walks: list[RandomWalk]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from support import sessions
-from support.agent import FAULTS, Troubled, reply
+from support.agent import FAULTS, Troubled, reply, wants_ideas
 from support.model_servers import GeminiServer, ModelServer, OpenAIServer
 from support.model_turns import Asked, Hangs, OutOfCredit, Turn
 from support.sessions import TREE, opened, ports
@@ -20,8 +21,8 @@ from support.sessions import TREE, opened, ports
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries
-from engine.domain.model import Limits, Pauses, Usage
-from engine.domain.state import CallStatus, SessionState
+from engine.domain.model import CATEGORIES, CallRole, FailureKind, IdeaText, Limits, Pauses, Usage
+from engine.domain.state import Call, CallStatus, SessionState, Stage
 from engine.ideas.models.conduct import Conduct
 from engine.ideas.models.registry import open_model
 from engine.ideas.opening import open_ideas
@@ -279,3 +280,128 @@ class TestWhatIf:
             assert outcome.paused is not None
             assert "spends" in outcome.paused
             assert server.requests == []
+
+
+class TestACallIsCancelled:
+    """One question alone is stopped by hand, while the model thinks; the search goes on without it."""
+
+    what = settings(limits=Limits(rounds=1, plateau=None, light=None), branch=1, ideas=2)
+
+    def _stopped(self, folder: Path, role: CallRole, until: Until = Until.IDLE) -> tuple[SessionState, Outcome, int]:
+        """A session whose first question of this role never comes to an end by itself; how often the model was asked."""
+        hung = threading.Event()
+
+        def slow(asked: Asked) -> Turn:
+            wanted = (
+                CallRole.IDEAS
+                if wants_ideas(asked)
+                else CallRole.REPAIR
+                if "# What it failed at" in asked.user
+                else CallRole.CODE
+            )
+            if wanted is role and not hung.is_set():
+                hung.set()
+                return Hangs()
+            return reply(asked, None if role is CallRole.CODE else _failing)
+
+        async def act() -> tuple[Outcome, int]:
+            with OpenAIServer(slow) as server:
+                async with LiveSession.create(folder, self.what, ports(folder, ideas(self.what, server))) as live:
+                    running = asyncio.ensure_future(live.run(until))
+                    while not hung.is_set():
+                        await asyncio.sleep(0.01)
+                    call = next(
+                        call for call in live.state.calls.values() if call.role is role and call.status is CallStatus.OPEN
+                    )
+                    await live.submit(c.CancelCall(call.id))
+                    outcome = await running
+                    return outcome, len(server.requests)
+
+        outcome, asked = sessions.run(act)
+        return store.state_of(folder), outcome, asked
+
+    def _cancelled(self, state: SessionState) -> Call:
+        (call,) = (call for call in state.calls.values() if call.reason == "cancelled by hand")
+        assert (call.status, call.usage) == (CallStatus.FAILED, Usage())
+        return call
+
+    def test_an_idea_gets_no_code_and_the_round_goes_on(self, tmp_path: Path) -> None:
+        state, outcome, asked = self._stopped(tmp_path / "s", CallRole.CODE)
+        call = self._cancelled(state)
+        idea = state.ideas[call.work.partition(":")[2]]
+        assert outcome == SessionEnded("1 of 1 rounds done")
+        assert (idea.implemented, idea.kernels) == (True, ())
+        assert idea.note == f"implementation 1: {call.id} was cancelled by hand"
+        assert [i.id for i in state.ideas.values() if i.round == 1 and i.kernels], "the other idea has code"
+        assert asked == len(state.calls), "it was not asked again"
+
+    def test_a_kernel_fails_as_it_would_without_a_repair(self, tmp_path: Path) -> None:
+        state, outcome, asked = self._stopped(tmp_path / "s", CallRole.REPAIR)
+        kernel = state.kernels[self._cancelled(state).work.split(":")[1]]
+        assert outcome == SessionEnded("1 of 1 rounds done")
+        assert (kernel.stage, kernel.attempt) == (Stage.FAILED, 0)
+        assert kernel.failure is not None
+        assert kernel.failure.kind is FailureKind.BUILD_FAILED
+        assert asked == len(state.calls)
+
+    def test_a_round_waits_for_the_engineer_who_may_write_ideas_or_ask_again(self, tmp_path: Path) -> None:
+        folder = tmp_path / "s"
+        state, outcome, asked = self._stopped(folder, CallRole.IDEAS)
+        call = self._cancelled(state)
+        assert outcome == EngineStopped({"propose:1": f"{call.id} was cancelled by hand"})
+        assert asked == 1
+
+        copy = tmp_path / "again"
+        shutil.copytree(folder, copy)
+        with OpenAIServer(reply) as server:
+            after = _resumed(copy, self.what, server)
+            assert any(wants_ideas(request) for request in server.requests)
+        assert after.closed == "1 of 1 rounds done"
+        assert {i.author.name for i in after.ideas.values() if i.round == 1} == {"openai:test-model"}
+
+    def test_an_idea_of_the_engineer_s_own_is_written_while_the_question_is_called_off(self, tmp_path: Path) -> None:
+        folder = tmp_path / "s"
+        own = IdeaText("Split rows over the cores", CATEGORIES[0], "one core is busy")
+
+        async def act() -> Outcome:
+            with OpenAIServer(lambda asked: Hangs() if wants_ideas(asked) else reply(asked)) as server:
+                async with LiveSession.create(folder, self.what, ports(folder, ideas(self.what, server))) as live:
+                    running = asyncio.ensure_future(live.run(Until.IDLE))
+                    while not server.requests:
+                        await asyncio.sleep(0.01)
+                    await live.submit(c.CancelCall("c1"))
+                    assert isinstance(await running, EngineStopped)
+                    await live.submit(c.WriteIdea(own, "k1", select=True))
+                    return await live.run(Until.IDLE)
+
+        assert sessions.run(act) == SessionEnded("1 of 1 rounds done")
+        state = store.state_of(folder)
+        assert [i.text.title for i in state.ideas.values() if i.round == 1] == [own.title]
+        assert [k.author.name for k in state.kernels.values() if k.round == 1] == ["openai:test-model"]
+        assert sum(call.role is CallRole.IDEAS for call in state.calls.values()) == 1
+
+    @pytest.mark.parametrize("role", [CallRole.CODE, CallRole.REPAIR, CallRole.IDEAS])
+    def test_a_kill_right_after_it_asks_nothing_again(self, tmp_path: Path, role: CallRole) -> None:
+        original = tmp_path / "original"
+        state, _, _ = self._stopped(original, role)
+        call = self._cancelled(state)
+        entries = read(original).entries
+        place = next(n for n, entry in enumerate(entries, 1) if isinstance(entry.event, e.CallFailed) and entry.event.cancelled)
+        copy = _cut(original, tmp_path / "cut", place)
+        prompt = Blobs(copy).text(call.prompt)
+
+        async def once() -> Outcome:
+            async with LiveSession.resume(copy, ports(copy, ideas(self.what, server))) as live:
+                return await live.run(Until.IDLE)
+
+        with OpenAIServer(lambda asked: reply(asked, _failing)) as server:
+            outcome = sessions.run(once)
+            assert prompt not in {_words(request) for request in server.requests}
+        assert isinstance(outcome, EngineStopped if role is CallRole.IDEAS else SessionEnded)
+
+
+def _failing(dice: random.Random) -> str:
+    """A source that does not build."""
+    return (
+        f'// FAKE: build_failed\n// {dice.random()}\nextern "C" void launch(const float* x, float* out, void* workspace) {{}}\n'
+    )

@@ -56,8 +56,8 @@ FAULTS: dict[str, Callable[[], Exception]] = {
     "the connection broke": lambda: ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
 }
 SITES = {
-    "prepare": 1, "build": 10, "verify": 8, "measure": 8, "sanitize": 1, "propose": 4, "implement": 6, "append": 90, "sync": 5,
-    "blob": 20, "die": 90, "clock": 60, "close": 1,
+    "prepare": 1, "build": 10, "verify": 8, "measure": 8, "race": 4, "sanitize": 1, "propose": 4, "implement": 6,
+    "append": 90, "sync": 5, "blob": 20, "die": 90, "clock": 60, "close": 1,
 }  # fmt: skip
 """Where a fault may strike → about how many turns there are."""
 
@@ -120,6 +120,10 @@ class Bench(FakeBench):
     async def measure(self, *args: Any) -> Any:
         await self._dice.port("measure")
         return await super().measure(*args)
+
+    async def race(self, *args: Any) -> Any:
+        await self._dice.port("race")
+        return await super().race(*args)
 
     async def sanitize(self, *args: Any) -> Any:
         await self._dice.port("sanitize")

@@ -19,7 +19,7 @@ sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "tests")]
 from support import builders as b  # noqa: E402
 
 from engine.domain import events as e  # noqa: E402
-from engine.domain.model import Author, CallRole, FailureKind, Interval, Limits, Pauses, Usage  # noqa: E402
+from engine.domain.model import Author, CallRole, FailureKind, Interval, Limits, Pauses, RaceOutcome, Succession, Usage  # noqa: E402
 from engine.domain.state import SessionState, advance  # noqa: E402
 from engine.journal import codec  # noqa: E402
 
@@ -45,6 +45,7 @@ def story() -> tuple[e.Event, ...]:
         b.built("k1"),
         b.verified("k1", 1.0),
         b.measured("k1", 1.0, light=0.27),
+        e.IncumbentChanged("k1", "", Succession.FIRST),
         e.RoundClosed(0),
         e.RoundOpened(1, ("k1",)),
         e.IdeasProposed(1, b.proposed("i2", "i3", parent="k1", branch=3).ideas, True, ("Vectorise loads again",)),
@@ -59,9 +60,14 @@ def story() -> tuple[e.Event, ...]:
         e.IdeaImplemented("i2", ("k2", "k3"), "asked for 2"),
         e.AttemptFailed("k2", 0, b.failure(), 0.25),
         e.AttemptRevised("k2", 1, b.digest("revised source of k2")),
-        b.built("k2"),
+        replace(b.built("k2"), instructions={"fma": 64, "total": 812, "ymm": 240}),
         e.KernelVerified("k2", b.verification(), unbounded, 0.5),
         e.KernelMeasured("k2", b.measurement(2.0, light=0.54), 2.5),
+        e.WorkStarted("race:k2:k1:0"),
+        e.KernelRaced("k2", "k1", RaceOutcome.UNDECIDED, b.interval(1.01), 0, 3, 18, b.digest("race"), "cold caches", 1.5),
+        e.RaceAsked("k2", "k1"),
+        e.KernelRaced("k2", "k1", RaceOutcome.FASTER, b.interval(1.9), 1, 6, 36, b.digest("race"), "", 3.0),
+        e.IncumbentChanged("k2", "k1", Succession.RACED),
         e.KernelFailed("k3", b.failure(FailureKind.MISMATCH), 0.5),
         b.drafted("k4", idea="i2", parent="k2", round_number=1, author=ENGINEER, seed=True),
         e.KernelCancelled("k4", "cancelled by hand"),
@@ -92,6 +98,8 @@ def story() -> tuple[e.Event, ...]:
         e.CallAnswered("c1", b.digest("reply"), Usage(5200, 1024, 800), 0.0125, "length", 3.5),
         e.CallFailed("c1", "the reply is cut short", Usage(0, 0, 0)),
         e.CallStarted("c2", "propose:2", CallRole.IDEAS, "paste", b.digest("prompt")),
+        e.CallFailed("c2", "cancelled by hand: no time", cancelled=True),
+        e.WorkFailed("propose:2", "c2 was cancelled by hand: no time", called_off=True),
         e.BudgetReached("propose:2", "the next call could pass 15,000 tokens"),
         e.PausesChanged(Pauses(round=4, usd=5.0)),
         e.SessionPaused("paused by hand"),
@@ -99,6 +107,7 @@ def story() -> tuple[e.Event, ...]:
         e.KernelQuarantined("k3", ("faster than the speed of light",), b.verification(), b.measurement(9.0), 1.5),
         e.KernelAccepted("k3", "counted the bytes again"),
         e.KernelSanitized("k1", 0, ("address", "undefined"), (), "", b.digest("clean"), 2.5),
+        e.KernelProfiled("k1", b.profile()),
         e.UnknownEvent("llm.called", {"tokens": 812, "usd": 0.004, "by": {"name": "openai:gpt-test"}}),
     )
 

@@ -14,7 +14,7 @@ from support.desk import FakeModel, Killed, Tape, refused, truncated
 
 from engine.domain import events as e
 from engine.domain import queries
-from engine.domain.errors import BudgetExhausted
+from engine.domain.errors import BudgetExhausted, CallCancelled
 from engine.domain.model import CallRole, Limits, Usage
 from engine.domain.state import CallStatus
 from engine.ideas.asking import DIED, DROPPED, ByHand, Desk, Question, Refused
@@ -327,3 +327,80 @@ def test_usable_replies_of_a_session_are_found_by_model_and_prompt() -> None:
     assert len(found) == 1
     assert found.find("openai:fake", prompt_text(PROMPT), tape.state) is None, "the reply to the first prompt could not be used"
     assert digest("\ud800", {}) == digest("?", {})
+
+
+# stopped by hand
+
+
+def stops(tape: Tape, call: str = "c1") -> Callable[[], Any]:
+    """What someone does who cancels a call while it is under way; the model never answers."""
+
+    async def act() -> None:
+        tape.record([e.CallFailed(call, "cancelled by hand", cancelled=True)])
+        await asyncio.Event().wait()
+
+    return act
+
+
+def test_a_call_that_is_cancelled_is_asked_no_longer_and_not_again() -> None:
+    tape = Tape()
+    model = FakeModel(["7"], before=stops(tape))
+    here = desk()
+    with pytest.raises(CallCancelled, match="c1 was cancelled by hand"):
+        ask(model, tape, at=here)
+    found = tape.state.calls["c1"]
+    assert (found.status, found.reason, found.usage) == (CallStatus.FAILED, "cancelled by hand", Usage())
+    assert tape.kinds() == ["call.started", "call.failed"]
+    assert here.reserved == {}, "it holds no budget"
+    for anew in (False, True):
+        with pytest.raises(CallCancelled, match="c1 was"):
+            ask(FakeModel(["8"]), tape, question(anew=anew))
+    assert tape.kinds() == ["call.started", "call.failed"], "nothing was asked when the work was done again"
+
+
+def test_it_is_asked_anew_once_its_work_was_given_up_for_that() -> None:
+    tape = Tape()
+    with pytest.raises(CallCancelled):
+        ask(FakeModel(["7"], before=stops(tape)), tape)
+    tape.record([e.WorkFailed("implement:i1", "c1 was cancelled by hand", called_off=True)])
+    assert ask(FakeModel(["8"]), tape, question(anew=True)) == [8]
+
+
+def test_what_was_answered_before_stays_when_a_later_call_is_cancelled() -> None:
+    tape = Tape()
+    assert ask(FakeModel(["7"]), tape) == [7]
+    second = question(Prompt("", "Another."))
+    with pytest.raises(CallCancelled, match="c2 was"):
+        ask(FakeModel(["8"], before=stops(tape, "c2")), tape, question(), second)
+    assert ask(FakeModel(["8"]), tape) == [7]
+
+
+def test_a_reply_that_comes_in_the_same_moment_is_paid_for_and_not_read() -> None:
+    tape = Tape()
+
+    async def act() -> None:
+        tape.record([e.CallFailed("c1", "cancelled by hand", cancelled=True)])
+
+    with pytest.raises(CallCancelled):
+        ask(FakeModel(["7"], before=act), tape)
+    found = tape.state.calls["c1"]
+    assert (found.status, found.reason, found.reply) == (CallStatus.FAILED, "cancelled by hand", "")
+    assert (found.usage, found.usd) == (Usage(100, 10, 20), 0.12)
+
+
+def test_a_time_limit_of_the_model_s_own_is_no_cancellation() -> None:
+    tape = Tape()
+    with pytest.raises(TimeoutError):
+        ask(FakeModel([TimeoutError()]), tape)
+    assert tape.state.calls["c1"].reason == DROPPED
+
+
+def test_a_prompt_given_out_by_hand_can_be_taken_back() -> None:
+    tape = Tape()
+    tape.by_hand = lambda tape: tape.record([e.CallFailed("c1", "cancelled by hand", cancelled=True)])
+    with pytest.raises(CallCancelled, match="c1 was cancelled by hand"):
+        ask(ByHand(), tape)
+    tape.by_hand = None
+    with pytest.raises(CallCancelled):
+        ask(ByHand(), tape)
+    assert list(tape.state.calls) == ["c1"]

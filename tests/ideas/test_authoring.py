@@ -15,11 +15,13 @@ from engine.domain import events as e
 from engine.domain import rules
 from engine.domain import work as w
 from engine.domain.errors import BudgetExhausted
-from engine.domain.model import CATEGORIES, Author, Contract, Dialect, FailureKind, IdeaText, Limits
+from engine.domain.model import CATEGORIES, Author, Contract, Dialect, FailureKind, IdeaText, Limits, Settings
 from engine.domain.state import Idea, SessionState
 from engine.ideas.asking import ByHand, Desk
 from engine.ideas.authoring import SPARE, ModelSource
 from engine.ideas.models.model import ModelError, Trouble
+from engine.ideas.opening import open_ideas
+from engine.ideas.playbook import Playbook
 from engine.ideas.replies import ReplyError
 from engine.ideas.source import CodeRequest, IdeaRequest, Implementation, RepairRequest
 
@@ -291,3 +293,64 @@ def test_a_repair_stays_under_its_contract() -> None:
     model = FakeModel([code_reply(plan, "cuda"), code_reply(LAUNCH, "cuda")])
     assert asyncio.run(source(model).repair(request, Tape().calls("repair:k2:0"))) == LAUNCH
     assert "under the plan contract: the kernel stays under host" in model.asked[1].user
+
+
+# calls stopped by hand
+
+
+def test_an_idea_whose_call_is_cancelled_gets_what_is_written_and_no_more() -> None:
+    def stopped_at(call: str) -> tuple[Tape, FakeModel]:
+        tape = Tape()
+        model = FakeModel([kernel("first"), kernel("second"), kernel("third")])
+
+        async def act() -> None:
+            if call in tape.state.calls:
+                tape.record([e.CallFailed(call, "cancelled by hand", cancelled=True)])
+                await asyncio.Event().wait()
+
+        model.before = act
+        return tape, model
+
+    tape, model = stopped_at("c1")
+    answer = implement(model, tape, 3)
+    assert (answer.drafts, answer.note) == ((), "implementation 1: c1 was cancelled by hand")
+    tape, model = stopped_at("c2")
+    answer = implement(model, tape, 3)
+    assert [d.source.splitlines()[0] for d in answer.drafts] == ["// first"]
+    assert answer.note == "implementation 2: c2 was cancelled by hand"
+    assert len(model.asked) == 2, "the third is not asked for in its place"
+    again = FakeModel([kernel("other")])
+    assert implement(again, tape, 3) == answer
+    assert not again.asked
+
+
+def test_a_repair_that_is_cancelled_is_none() -> None:
+    session = state(b.drafted("k2", idea="i1", parent="k1", round_number=1))
+    broken = replace(session.kernels["k2"], failure=b.failure(FailureKind.BUILD_FAILED))
+    tape, model = Tape(session), FakeModel([kernel("mended")])
+
+    async def act() -> None:
+        tape.record([e.CallFailed("c1", "cancelled by hand", cancelled=True)])
+        await asyncio.Event().wait()
+
+    model.before = act
+    request = RepairRequest(session, broken, "// broken\n" + LAUNCH, "line 7", "line 7")
+    assert asyncio.run(source(model).repair(request, tape.calls("repair:k2:0"))) is None
+
+
+def test_of_several_sources_one_is_stopped_and_the_others_are_heard() -> None:
+    tape = Tape()
+    stopped, heard = FakeModel(["never"], name="openai:slow"), FakeModel([ideas_reply("Tile rows")], name="openai:quick")
+
+    async def act() -> None:
+        tape.record([e.CallFailed("c1", "cancelled by hand", cancelled=True)])
+        await asyncio.Event().wait()
+
+    stopped.before = act
+    known = {"openai:slow": stopped, "openai:quick": heard}
+    mix = open_ideas(
+        Settings(source="openai:slow,openai:quick"), playbook=Playbook(None, lambda _: None), open_model=known.__getitem__,
+        tariff_of=lambda _: None, recall=None,
+    )  # fmt: skip
+    request = IdeaRequest(state(), 1, ("k1",), 2, Dialect.CPP, {"k1": "int root;"})
+    assert titles(asyncio.run(mix.propose(request, tape.calls()))) == ["Tile rows"]

@@ -10,6 +10,7 @@ from support import builders as b
 
 from engine.domain import events as e
 from engine.domain.model import Author, Dialect, Failure, FailureKind, Operand, Resources, Role
+from engine.domain.profile import Profile
 from engine.domain.state import SessionState
 from engine.ideas import describing, outcomes, questions
 from engine.ideas.models.model import Prompt
@@ -66,6 +67,43 @@ def test_the_ideas_prompt_holds_what_was_found_out(state: SessionState) -> None:
     assert "and 76 lines more" in text
     assert text.index("int faster;") < text.index("int root;"), "best first"
     assert _ideas(state).schema is IDEAS_SCHEMA
+
+
+def _with_mixes(**mixes: dict[str, int]) -> SessionState:
+    """The tale, where machine code was read when it was built."""
+    return b.fold(*(
+        replace(event, instructions=mixes.get(event.kernel, {})) if isinstance(event, e.KernelBuilt) else event
+        for event in TALE
+    ))  # fmt: skip
+
+
+def test_prompts_tell_the_instructions_of_a_kernel_and_what_moved_since_its_parent() -> None:
+    state = _with_mixes(k1={"fma": 4, "total": 200, "xmm": 60}, k2={"fma": 64, "total": 260, "ymm": 90})
+    asked = questions.code(CodeRequest(state, state.ideas["i2"], Dialect.CPP, "int a;", SOURCES), questions.Turn(1, 1, ()))
+    for text in (_ideas(state).user, asked.user):
+        root, fast = text.index("## k1"), text.index("## k2")
+        assert "instructions as they stand in the code: 260, of them 90 ymm, 64 fma\n" in text[fast:]
+        assert "since its parent: ymm 0 → 90, xmm 60 → 0, fma 4 → 64" in text[fast:]
+        assert "instructions as they stand in the code: 200, of them 60 xmm, 4 fma\n" in text[root:]
+
+
+def test_a_mix_is_compared_only_with_one_that_was_read_of_the_same_dialect_on_the_same_device() -> None:
+    read = _with_mixes(k1={"fma": 4, "total": 200}, k2={"fma": 64, "total": 260})
+    unread = _with_mixes(k2={"fma": 64, "total": 260})
+    elsewhere = replace(read, kernels={**read.kernels, "k1": replace(read.kernels["k1"], epoch=0)})
+    other = replace(read, kernels={**read.kernels, "k1": replace(read.kernels["k1"], dialect=Dialect.PYTHON)})
+    assert "since its parent" in _ideas(read).user
+    for state in (unread, elsewhere, other):
+        text = _ideas(state).user
+        assert "260, of them 64 fma" in text
+        assert "since its parent" not in text
+
+
+def test_the_order_in_which_families_were_counted_changes_no_prompt() -> None:
+    mix = {"fma": 9, "gather": 9, "total": 80, "xmm": 30, "ymm": 2}
+    turned = dict(reversed(mix.items()))
+    root = {"call": 3, "stack": 3, "total": 70}
+    assert _ideas(_with_mixes(k1=root, k2=mix)) == _ideas(_with_mixes(k1=dict(reversed(root.items())), k2=turned))
 
 
 def test_an_author_sees_their_own_record_only(state: SessionState) -> None:
@@ -154,6 +192,16 @@ def test_evidence_tells_spills_stacks_and_failures(state: SessionState) -> None:
     told = "\n".join(describing.evidence(state, kernel))
     assert "row: 255 registers, 49152 bytes shared, 64 bytes spilled, 16 bytes of stack" in told
     assert "failed (build_failed): line 7" in told
+
+
+def test_evidence_tells_counters_with_the_parents_in_brackets(state: SessionState) -> None:
+    child = next(k for k in state.kernels.values() if k.parent)
+    parent = replace(state.kernels[child.parent or ""], profile=b.profile(1000.0))
+    seen = replace(state, kernels={**state.kernels, parent.id: parent})
+    told = "\n".join(describing.evidence(seen, replace(child, profile=b.profile())))
+    assert "counters, in brackets those of its parent: duration 812.2 us (from 1000 us)" in told
+    refused = replace(child, profile=Profile(0, note="no ncu"))
+    assert "counters" not in "\n".join(describing.evidence(seen, refused)), "a model can do nothing about that"
 
 
 def test_a_type_without_a_name_and_very_many_operands_are_no_trouble(state: SessionState) -> None:

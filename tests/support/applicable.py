@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.domain import events as e
-from engine.domain import queries
+from engine.domain import queries, races
 from engine.domain.state import IdeaStatus, SessionState, Stage
 
 _UNDECIDED = (IdeaStatus.PROPOSED, IdeaStatus.PARKED)
@@ -59,6 +59,24 @@ def _of_idea(state: SessionState, event: e.Event) -> str:
     return ""
 
 
+def _of_race(state: SessionState, event: e.KernelRaced | e.RaceAsked | e.IncumbentChanged) -> str:
+    if isinstance(event, e.IncumbentChanged):
+        if event.over != state.incumbent or event.kernel == event.over:
+            return "it does not follow the one that led"
+        leads = state.kernels.get(event.kernel)
+        return "" if leads is not None and queries.may_lead(state, leads) else "it cannot lead"
+    pair = [state.kernels.get(name) for name in (event.kernel, event.against)]
+    if any(k is None or not races.may_race(state, k) for k in pair) or event.kernel == event.against:
+        return "a race of what cannot race"
+    if isinstance(event, e.KernelRaced):
+        return "" if _races(state, event.kernel) and _races(state, event.against) else "a race that was never started"
+    return ""
+
+
+def _races(state: SessionState, kernel: str) -> bool:
+    return any(work.startswith("race:") and kernel in work.split(":")[1:3] for work in state.started)
+
+
 _WAY = {
     e.KernelBuilt: Stage.BUILD,
     e.KernelVerified: Stage.VERIFY,
@@ -77,6 +95,8 @@ def _of_kernel(state: SessionState, event: e.Event) -> str:
     kernel = state.kernels.get(getattr(event, "kernel", ""))
     if kernel is None:
         return "no such kernel" if hasattr(event, "kernel") else ""
+    if isinstance(event, e.KernelRaced | e.RaceAsked | e.IncumbentChanged):
+        return _of_race(state, event)
     if type(event) in _WAY:
         return "" if kernel.stage is _WAY[type(event)] else f"{type(event).__name__} in stage {kernel.stage.value}"
     match event:
@@ -87,6 +107,8 @@ def _of_kernel(state: SessionState, event: e.Event) -> str:
         case e.KernelAccepted() if kernel.stage is not Stage.QUARANTINED:
             return f"accepted when it was {kernel.stage.value}"
         case e.KernelFailed() if kernel.stage is Stage.QUARANTINED:
+            return ""
+        case e.KernelFailed() if kernel.stage is Stage.MEASURED and _races(state, kernel.id):
             return ""
         case e.KernelFailed() | e.KernelCancelled() if kernel.stage.settled:
             return f"ended after it was {kernel.stage.value}"

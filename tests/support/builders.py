@@ -19,6 +19,7 @@ from engine.domain import model as m
 from engine.domain import preparation as p
 from engine.domain import rules
 from engine.domain import work as w
+from engine.domain.profile import Profile
 from engine.domain.state import SessionState, advance
 
 START = 1_795_000_000.0
@@ -96,6 +97,13 @@ def measurement(
     return m.Measurement(
         depth, interval(3000.0 / speedup), 40 * processes, processes, {baseline: interval(speedup)}, limit, corroborated,
         ("cold caches",), digest(f"samples {speedup}"),
+    )  # fmt: skip
+
+
+def profile(duration_us: float = 812.25) -> Profile:
+    return Profile(
+        0, "ncu", "a machine", 2, {"duration_us": duration_us, "dram_percent": 86.5, "registers": 32.0},
+        {"long scoreboard": 60.0, "barrier": 30.0}, log=digest("ncu"), seconds=14.5,
     )  # fmt: skip
 
 
@@ -230,6 +238,9 @@ class FakeBench:
                 source = state.kernels[work.kernel].source
                 unsafe = not self.reliable and source != digest("root") and int(source[:8], 16) % 7 == 0
                 return w.Sanitized(("address",), ("heap-buffer-overflow",) if unsafe else ())
+            case w.Race():
+                one, other = (_speedup_of(state.kernels[name].source) for name in (work.kernel, work.against))
+                return w.Raced(interval(one / other), 3, 18, raw=digest(f"samples of {work.key}"), seconds=0.5)
         return self._trial(state.kernels[work.kernel].source, work)
 
     def _proposal(self, work: w.Propose, number: int) -> w.Proposal:
@@ -246,7 +257,7 @@ class FakeBench:
     def _trial(self, source: m.Blob, work: w.Build | w.Verify | w.Measure) -> w.Result:
         dice = int(source[:8], 16)
         sound = self.reliable or source == digest("root")
-        speedup = 0.5 + (dice % 1000) / 400
+        speedup = _speedup_of(source)
         match work:
             case w.Build() if not sound and dice % 5 == 0:
                 return w.Failed(failure(), 0.5)
@@ -257,6 +268,10 @@ class FakeBench:
             case w.Verify():
                 return w.Verified(verification(), measurement(speedup, depth="screen"), 0.5)
         return w.Measured(measurement(speedup), 0.5)
+
+
+def _speedup_of(source: m.Blob) -> float:
+    return 0.5 + (int(source[:8], 16) % 1000) / 400
 
 
 class Walk:

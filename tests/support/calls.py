@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
 
@@ -27,6 +28,10 @@ class Memory:
     async def until(self, holds: Callable[[SessionState], bool], work: str) -> None:
         if not holds(self.state):
             raise AssertionError(f"nobody will answer {work}")
+
+    async def once(self, holds: Callable[[SessionState], bool]) -> None:
+        while not holds(self.state):
+            await asyncio.sleep(0)
 
 
 def calls(blobs: Blobs | None = None, work: str = "propose:1", state: SessionState | None = None) -> WorkCalls:

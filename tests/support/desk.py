@@ -67,6 +67,10 @@ class Tape:
             self.by_hand(self)
             await asyncio.sleep(0)
 
+    async def once(self, holds: Callable[[SessionState], bool]) -> None:
+        while not holds(self.state):
+            await asyncio.sleep(0)
+
     def calls(self, work: str = "propose:1", said: list[str] | None = None) -> WorkCalls:
         return WorkCalls(work, self, self.blobs, (said if said is not None else []).append)  # type: ignore[arg-type]
 

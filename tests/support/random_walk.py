@@ -17,6 +17,7 @@ from engine.domain import model as m
 from engine.domain import queries, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected
+from engine.domain.profile import Profile
 from engine.domain.state import SessionState, Stage
 
 
@@ -86,8 +87,14 @@ def any_command(dice: random.Random, state: SessionState) -> c.Command:
         c.Continue(),
         c.Continue(),
         c.Continue(),
+        c.CancelCall(dice.choice([*state.calls, "c0"])),
         c.AnswerCall(dice.choice([*state.calls, "c0"]), b.digest("reply")),
         c.MeasureAgain(kernel),
+        c.RaceKernel(kernel, dice.choice([None, None, *state.kernels, "k0"])),
+        *(c.RaceKernel(k) for k in (r.kernel for r in state.races[-1:])),
+        c.RaceLeaders(dice.choice([0, 1, 3])),
+        c.RaceUndecided(),
+        c.RecordProfile(kernel, dice.choice([b.profile(), Profile(0, note="no counters here")])),
         c.AddNote(dice.choice(["", kernel, idea, "r0", "r7", "r²", "nothing"]), dice.choice(["words", " "])),
         c.SetMode(dice.choice(["ask", "ask:30", "autopilot", "ask:", "ask:0", "ask:²", "manual"])),
         c.SetLimits(limits),
@@ -100,7 +107,7 @@ def any_command(dice: random.Random, state: SessionState) -> c.Command:
 def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Result:
     """A result of the right shape: success, every kind of failure, or the engine's own failure."""
     if dice.random() < 0.04:
-        return w.Impossible("device lost")
+        return w.Impossible("device lost", called_off=isinstance(work, w.Propose) and dice.random() < 0.5)
     speedup = dice.uniform(0.3, 3.0)
     failed = w.Failed(b.failure(dice.choice(list(m.FailureKind))), 0.1)
     light = dice.choice([None, speedup / 3.1])
@@ -134,6 +141,11 @@ def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Resu
             return failed if dice.random() < 0.3 else w.Repaired(b.digest(str(dice.random())))
         case w.Sanitize():
             return w.Sanitized(("address",), dice.choice([(), (), ("heap-buffer-overflow",)]), log=b.digest("asan"))
+        case w.Race():
+            if dice.random() < 0.1:
+                return replace(failed, kernel=dice.choice([work.kernel, work.against]))
+            raced = b.interval(dice.choice([dice.uniform(0.5, 2.0), dice.uniform(0.99, 1.01)]), dice.choice([0.005, 0.05]))
+            return w.Raced(raced, 3, 18, dice.random() < 0.9, b.digest("race"), 0.1)
 
 
 class RandomWalk(b.Walk):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from support import faces, sessions, showcase
@@ -16,7 +17,7 @@ from engine.session.live import LiveSession
 from tui.app import EspalierApp
 from tui.bridge import Bridge, NewSession, Say
 from tui.mixes import Mixes
-from tui.telemetry import Feed, Reading, feed_for, physical
+from tui.telemetry import Feed, Reading, feed_for
 from tui.widgets.detail_tabs import DetailTabs, Tab
 from tui.widgets.session_header import SessionHeader
 
@@ -45,12 +46,6 @@ def test_a_device_that_cannot_be_read_is_silence() -> None:
     feed.close()
     assert feed.latest is None
     assert feed_for("cpu") is None
-
-
-def test_which_device_of_the_machine_is_meant() -> None:
-    assert physical(1, "") == 1
-    assert physical(1, "3, 5") == 5
-    assert physical(0, "GPU-abc") == "GPU-abc"
 
 
 class FedDoors(FakeDoors):
@@ -100,3 +95,16 @@ def test_a_kernel_without_an_artefact_has_no_mix() -> None:
     kernel: Kernel = state.kernels["k20"]
     assert not kernel.artefact
     assert Mixes().of(kernel) is None
+
+
+def test_a_mix_that_the_journal_has_is_not_looked_up() -> None:
+    async def read(key: str) -> dict[str, int]:
+        raise AssertionError(f"{key} was looked up")
+
+    async def run() -> None:
+        state, _ = showcase.session()
+        kernel = replace(state.kernels["k14"], instructions={"total": 7, "FFMA": 3})
+        assert Mixes(read).of(kernel) == {"total": 7, "FFMA": 3}
+        await asyncio.sleep(0)
+
+    asyncio.run(run())

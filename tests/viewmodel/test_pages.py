@@ -18,7 +18,8 @@ from support import showcase
 from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.model import Dialect, Role
-from engine.domain.state import SessionState
+from engine.domain.profile import Profile
+from engine.domain.state import Kernel, SessionState
 from tui.viewmodel import cells, charts, code, diff, heading, ideas, notes, samples, stages, story, tabs, transport
 from tui.viewmodel.cells import Ground, Line
 from tui.viewmodel.tabs import Tab
@@ -88,6 +89,20 @@ def test_the_difference_is_against_the_parent_or_the_marked_kernel() -> None:
     assert "k1 (marked) → k12" in page(Tab.DIFF, "k12", other="k1")
     assert "k7 (parent) → k12" in page(Tab.DIFF, "k12", other="k12")
     assert "mark another kernel" in page(Tab.DIFF, "k1")
+
+
+def test_counters_are_held_against_the_parent_or_the_reason_stands_there() -> None:
+    kernel, parent = (replace(STATE.kernels[k], profile=b.profile(us)) for k, us in (("k12", 812.25), ("k7", 1000.0)))
+
+    def said(kernel: Kernel) -> str:
+        state = replace(STATE, kernels={**STATE.kernels, kernel.id: kernel, parent.id: parent})
+        found = text(tabs.page(Tab.MACHINE, tabs.Subject(state, kernel, "", showcase.BLOBS.get), 90))
+        return " ".join(found.split())
+
+    assert "duration 812.2 us from 1000 us" in said(kernel)
+    assert "waits: barrier 30 % as before" in said(kernel)
+    refused = replace(kernel, profile=Profile(0, note="only administrators may"), resources=())
+    assert "not read: only administrators may" in said(refused)
 
 
 PIECES = ["a = 1;", "b = 2;", "", "  for (;;) {}", "// c", "/* d", "x\ty"]

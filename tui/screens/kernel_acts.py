@@ -1,4 +1,4 @@
-"""Acts about the kernel that is selected: pin, prune, cancel, judge, measure again, cross, attach, note. Knows no layout."""
+"""Acts about the selected kernel: pin, prune, cancel, judge, measure again, race, cross, attach, note. Knows no layout."""
 
 from __future__ import annotations
 
@@ -60,6 +60,23 @@ class KernelActs(TransportScreen):
         """Verify and measure a settled kernel afresh."""
         if kernel := self._selected_kernel():
             await self.submit(c.MeasureAgain(kernel.id), f"{kernel.id} is verified and measured again.")
+
+    async def action_race(self) -> None:
+        """Race the kernel against the marked one or the incumbent. On the incumbent: spend more on all that was undecided."""
+        kernel, state = self._selected_kernel(), self.bridge.state_now
+        if kernel is None:
+            return
+        against = self.marked if self.marked in state.kernels and self.marked != kernel.id else None
+        best = queries.incumbent(state)
+        if against is None and best is not None and best.id == kernel.id:
+            await self.submit(c.RaceUndecided(), "What was undecided is raced again, with more spent on it.")
+            return
+        other = against or (best.id if best is not None else "")
+        await self.submit(c.RaceKernel(kernel.id, against), f"{kernel.id} races {other}.")
+
+    async def action_race_best(self) -> None:
+        """The leaders again, each against the incumbent."""
+        await self.submit(c.RaceLeaders(), "The leaders race again.")
 
     @work
     async def action_accept(self) -> None:

@@ -26,6 +26,7 @@ from tui.screens.gate import GateScreen
 from tui.screens.kernel_acts import KernelActs
 from tui.screens.prompts import AskLine
 from tui.viewmodel import kernels as names
+from tui.viewmodel import whole
 from tui.viewmodel.fmt import counted
 from tui.viewmodel.stages import by_hand
 from tui.viewmodel.tree_rows import Sort
@@ -42,6 +43,13 @@ from tui.widgets.transport_bar import TransportBar
 _PANES = ("kernel", "charts", "story", "notes", "budget")
 _ORDERS = {Sort.BORN: "As it grew.", Sort.BRANCH: "Best branch first.", Sort.RANK: "By speed alone."}
 _ENGINEER = Author("engineer")
+
+
+def _undecided(state: SessionState) -> str:
+    """Which races told nothing, and the key that spends more on them."""
+    found = sorted(whole.of(state).undecided)
+    best = queries.incumbent(state)
+    return f"≈ {', '.join(found[:4])} undecided against {best.id}  ·  r on it spends more" if found and best is not None else ""
 
 
 class SessionScreen(KernelActs):
@@ -123,7 +131,7 @@ class SessionScreen(KernelActs):
     def look(self) -> None:
         header = self.query_one(SessionHeader)
         header.note = self._note
-        header.stopped = bool(self.bridge.stopped)
+        header.stopped = bool(self.bridge.stopped.keys() - self.bridge.state.called_off.keys())
         header.telemetry = self.bridge.load
         header.deadline, header.now = self.bridge.deadline, self.clock()
         words = dict(self.bridge.words)
@@ -150,13 +158,17 @@ class SessionScreen(KernelActs):
         waiting = self._waiting
         if bridge.trouble:
             return Content.styled(f" {bridge.trouble}", "$text-error")
+        if state.called_off:
+            words = f" {next(iter(state.called_off.values()))}  ·  i: an idea of yours  ·  R asks again"
+            return Content.styled(words, "bold $text-warning")
         if bridge.stopped:
             work, reason = next(iter(bridge.stopped.items()))
             return Content.styled(f" The engine stopped at {work}: {' '.join(reason.split())}  ·  R tries again", "$text-error")
         if not bridge.can(Capability.SUBMIT):
             return Content("")
         if state.closed is not None:
-            words = f" Ended: {state.closed}.  L: more rounds  ·  i: an idea  ·  s: a kernel takes it up again"
+            more = f"  ·  {undecided}" if (undecided := _undecided(state)) else ""
+            words = f" Ended: {state.closed}.  L: more rounds  ·  i: an idea  ·  s: a kernel takes it up again{more}"
             return Content.styled(words, "$text-muted")
         if prompts := by_hand(state):
             words = f" {counted(len(prompts), 'prompt')} to answer by hand  ·  Q shows {'it' if len(prompts) == 1 else 'them'}"
@@ -170,6 +182,8 @@ class SessionScreen(KernelActs):
         if waiting:
             words = f" {len(waiting)} idea{'s' if len(waiting) > 1 else ''} to decide on  ·  g opens the gate"
             return Content.styled(words, "bold $text-warning")
+        if undecided := _undecided(state):
+            return Content.styled(f" {undecided}", "$text-warning")
         return Content("")
 
     def _offer_gate(self) -> None:

@@ -28,7 +28,7 @@ from tui.screens.prompt_form import PromptForm
 from tui.screens.prompts import AskLine, Choice, Choose, Confirm
 from tui.screens.seed_form import SeedForm
 from tui.viewmodel import kernels
-from tui.viewmodel.stages import by_hand
+from tui.viewmodel.stages import asked_words, by_hand, open_calls
 
 FRAMES_A_SECOND = 10
 _MOST_CHOICES = 400
@@ -209,6 +209,18 @@ class SteeringScreen(BridgeScreen):
         answered = await self.app.push_screen_wait(PromptForm(self.bridge))
         if answered is not None:
             await self.attempt(self.bridge.answer(*answered), f"{answered[0].id} is answered.")
+
+    @work
+    async def action_cancel_call(self) -> None:
+        """Stop one of the questions that are under way, or wait to be answered by hand."""
+        found = open_calls(self.bridge.state_now)
+        if not found:
+            self.notify("No question is open.", markup=False)
+            return
+        choices = [Choice(call.id, *asked_words(self.bridge.state_now, call)) for call in found]
+        call = await self.app.push_screen_wait(Choose("Which question is to be stopped?", choices))
+        if call is not None:
+            await self.submit(c.CancelCall(call), f"{call} is cancelled.")
 
     async def choose_kernel(self, title: str, *, present: str = "", chosen: Collection[str] = ()) -> str | None:
         """Ask for a kernel, the best first; ``chosen`` ones carry a tick."""

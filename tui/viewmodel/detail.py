@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engine.build.inspection import summary
-from engine.domain import queries
+from engine.domain import profile, queries
 from engine.domain.model import Resources
 from engine.domain.preparation import Preparation
 from engine.domain.state import Idea, Kernel, SessionState, Stage
@@ -233,7 +233,7 @@ def machine_code(
 
     ``mixes``: kernel id → instruction family → count, for those of the two that were disassembled.
     """
-    if not kernel.resources and not (mixes and kernel.id in mixes):
+    if not kernel.resources and not (mixes and kernel.id in mixes) and kernel.profile is None:
         return nothing("not built yet" if not kernel.artefact else "the compiler says nothing of what it uses")
     parent = state.kernels.get(kernel.parent) if kernel.parent else None
     before = {r.function: r for r in parent.resources} if parent else {}
@@ -243,6 +243,7 @@ def machine_code(
         if earlier is None and len(before) == 1 == len(kernel.resources):
             earlier = next(iter(before.values()))
         lines += [BLANK, section(flat(used.function), room), *_resources(state, used, earlier, parent.id if parent else "")]
+    lines += _counters(kernel, parent, room)
     if mixes and kernel.id in mixes:
         earlier_mix = mixes.get(parent.id) if parent else None
         lines += [BLANK, section("instructions", room), *_mix(mixes[kernel.id], earlier_mix, room)]
@@ -250,6 +251,21 @@ def machine_code(
         words = summary(kernel.resources, mixes[kernel.id], light, before=earlier_mix)
         lines += [BLANK, section("in short", room), *_paragraph(words, room)]
     return tuple(lines)
+
+
+def _counters(kernel: Kernel, parent: Kernel | None, room: int) -> list[Line]:
+    """What the device's counters said of one call, where `espalier profile` has asked them."""
+    found = kernel.profile
+    if found is None:
+        return []
+    lines = [BLANK, section("counters", room)]
+    if not found.tool:
+        return [*lines, *(line(Cell(f"  {part}", Ink.WARN)) for part in wrapped(f"not read: {found.note}", min(room - 4, 96)))]
+    rows: list[tuple[str, Sequence[Cell]]] = [
+        (flat(row.label), (Cell(pad(row.words, 12)), Cell(row.moved, Ink.FAINT)))
+        for row in profile.rows(found, parent.profile if parent else None)
+    ]
+    return [*lines, *table(rows)]
 
 
 def _resources(state: SessionState, used: Resources, earlier: Resources | None, parent: str) -> list[Line]:

@@ -45,6 +45,8 @@ _WAITING: Mapping[Stage, Outcome] = {
 }
 QUARANTINED = Outcome("◬", "quarantined", Ink.QUARANTINED)
 _SANITIZING = Outcome("◉", "sanitizing", Ink.VERIFY)
+_RACING = Outcome("⇄", "racing", Ink.MEASURE)
+_UNDECIDED = Outcome("≈", "undecided", Ink.UNDECIDED)
 _CANCELLED = Outcome("■", "cancelled", Ink.CANCELLED)
 _MEASURED = Outcome("●", "measured", Ink.MEASURED)
 _SCREENED = Outcome("◍", "screened", Ink.MEASURED)
@@ -87,6 +89,11 @@ def outcome(state: SessionState, kernel: Kernel) -> Outcome:
     if kernel.stage is Stage.MEASURED:
         if kernel.epoch != state.epoch:
             return _ELSEWHERE
+        found = whole.of(state)
+        if kernel.id in found.racing:
+            return _RACING
+        if kernel.id in found.undecided:
+            return _UNDECIDED
         return _MEASURED if queries.is_precise(kernel) else _SCREENED
     return (_UNDER_WAY if under_way(state, kernel) else _WAITING)[kernel.stage]
 

@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import queries
+from engine.domain.model import CallRole
 from engine.domain.state import Call, CallStatus, IdeaStatus, SessionState, Stage
 from tui.viewmodel import fmt, whole
 from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, flat, joined, line, tail, width
+from tui.viewmodel.kernels import author
 
 _VERBS = {
     "build": "building", "verify": "verifying", "measure": "measuring", "repair": "repairing", "sanitize": "sanitizing",
+    "race": "racing",
     "propose": "asking for ideas", "implement": "asking for code", "prepare": "preparing",
+}  # fmt: skip
+_INKS = {
+    "build": Ink.BUILD, "verify": Ink.VERIFY, "measure": Ink.MEASURE, "race": Ink.MEASURE, "repair": Ink.REPAIR,
 }  # fmt: skip
 _THOUGHT = frozenset({"propose", "implement", "repair"})
 
@@ -127,7 +133,7 @@ def _work(key: str, word: str, room: int) -> tuple[Cell, ...]:
     """What is said of one work; of what a model is writing, the end, since that is what moves."""
     kind, _, rest = key.partition(":")
     subject = rest.partition(":")[0]
-    ink = {"build": Ink.BUILD, "verify": Ink.VERIFY, "measure": Ink.MEASURE, "repair": Ink.REPAIR}.get(kind, Ink.BUILD)
+    ink = _INKS.get(kind, Ink.BUILD)
     name = {"propose": f"round {subject}", "prepare": "device"}.get(kind, subject)
     said = flat(word) or _VERBS.get(kind, kind)
     if kind in _THOUGHT:
@@ -140,11 +146,27 @@ def by_hand(state: SessionState) -> tuple[Call, ...]:
     return tuple(call for call in state.calls.values() if call.model == "paste" and call.status is CallStatus.OPEN)
 
 
+def open_calls(state: SessionState) -> tuple[Call, ...]:
+    """Questions whose reply is still to come, oldest first."""
+    return tuple(call for call in state.calls.values() if call.status is CallStatus.OPEN)
+
+
+def asked_words(state: SessionState, call: Call) -> tuple[str, str]:
+    """(which call, and for what; whom it went to, and about what) for a list to choose from."""
+    subject = call.work.split(":")[1]
+    idea = state.ideas.get(state.kernels[subject].idea if subject in state.kernels else subject)
+    name = f"round {subject}" if call.role is CallRole.IDEAS else subject
+    title = f": {flat(idea.text.title)}" if idea is not None else ""
+    return f"{call.id}  {call.role.value} for {name}", f"{author(call.model)}{title}"
+
+
 def idle_words(state: SessionState) -> str:
     """Why nothing is under way."""
     waiting = len(queries.pending_ideas(state))
     if state.closed is not None:
         return f"ended: {flat(state.closed)}"
+    if state.called_off:
+        return f"not asked: {flat(next(iter(state.called_off.values())))}"
     if state.broken:
         return f"stopped: {flat(next(iter(state.broken.values())))}"
     if prompts := len(by_hand(state)):

@@ -91,6 +91,8 @@ def _leader(story: Story, state: SessionState, event: e.Event) -> str:
             best = queries.incumbent(_only(state, (story.leader, kernel)))
         case e.KernelVerified() | e.KernelMeasured():
             best = queries.incumbent(state)
+        case e.IncumbentChanged(kernel=kernel):
+            return kernel
         case e.KernelReopened(kernel=kernel) | e.KernelFailed(kernel=kernel) | e.KernelCancelled(kernel=kernel):
             if kernel != story.leader:
                 return story.leader

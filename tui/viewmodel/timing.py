@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.domain import queries
-from engine.domain.model import Interval, Measurement
+from engine.domain import queries, races
+from engine.domain.model import Interval, Measurement, RaceOutcome
 from engine.domain.state import Kernel, SessionState
+from engine.report import racing
 from tui.viewmodel import fmt, kernels, samples
 from tui.viewmodel.cells import BLANK, Cell, Ink, Line, flat, line, pad
 from tui.viewmodel.detail import nothing, section, table
@@ -21,6 +22,7 @@ def page(state: SessionState, kernel: Kernel, room: int, raw: str = "") -> tuple
         return nothing("not measured yet")
     lines = [BLANK, *_figures(state, measured, room), BLANK, section("against the baselines", room)]
     lines += _intervals(state, kernel, measured, room)
+    lines += _races(state, kernel, room)
     found = samples.parse(raw) if raw else None
     if found is not None and found.of(samples.KERNEL):
         lines += [BLANK, section("samples", room), *_histograms(state, found, room)]
@@ -72,6 +74,28 @@ def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room:
         figures = (Cell(f" {fmt.ratio(ratio.value)}", ink), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT))
         lines.append(line(Cell(f"  {pad(name, label)} ", Ink.LABEL), *drawn, *figures))
     return [*lines, *_axis(low, high, room, base, label)]
+
+
+_INKS = {RaceOutcome.FASTER: Ink.FASTER, RaceOutcome.SLOWER: Ink.SLOWER, RaceOutcome.UNDECIDED: Ink.UNDECIDED}
+
+
+def _races(state: SessionState, kernel: Kernel, room: int) -> list[Line]:
+    """How it fared against other kernels, interleaved and on fresh samples, the latest race first."""
+    rows: list[tuple[str, tuple[Cell, ...]]] = []
+    for race in reversed(state.races):
+        if kernel.id not in (race.kernel, race.against):
+            continue
+        other, outcome, ratio = racing.seen_by(race, kernel.id)
+        past = "" if races.is_current(state, race) else ", before one of them was measured anew"
+        spend = outcome is RaceOutcome.UNDECIDED and races.between(state, kernel.id, other) is race
+        said = [Cell(f"{racing.GLYPHS[outcome]} {outcome.value}", _INKS[outcome])]
+        if ratio is not None:
+            said.append(Cell(f"  {fmt.times(ratio)}", Ink.STRONG))
+        pairs = f"  {fmt.counted(race.pairs, 'process pair')}" if race.pairs else ""
+        note = f"; {flat(race.note)}" if race.note else ""
+        said.append(Cell(f"{pairs}{note}{past}{'; r spends more on it' if spend else ''}", Ink.FAINT))
+        rows.append((f"against {other}", tuple(said)))
+    return [BLANK, section("races", room), *table(rows, room)] if rows else []
 
 
 def _scale(ratios: Sequence[Interval]) -> tuple[float, float]:

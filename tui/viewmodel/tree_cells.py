@@ -12,6 +12,7 @@ from enum import StrEnum
 from engine.domain import queries
 from engine.domain.model import Interval
 from engine.domain.state import Kernel, SessionState, Stage
+from engine.report import racing
 from tui.viewmodel import fmt, kernels, whole
 from tui.viewmodel.cells import Cell, Ink, Line, cut, flat, line, pad, pad_cells, width
 from tui.viewmodel.tree_rows import Row
@@ -110,10 +111,12 @@ def signature(view: Scene, row: Row) -> tuple[object, ...]:
     """All that the row's line is made of, apart from the layout: while it is the same, so is the line."""
     state, kernel = view.state, view.state.kernels[row.kernel]
     at_work = kernels.work_key(kernel) in state.started or f"sanitize:{kernel.id}:{kernel.attempt}" in state.started
+    found = whole.of(state)
+    raced = (row.kernel in found.racing, row.kernel in found.undecided, racing.standing(state, kernel))
     idea = state.ideas.get(kernel.idea)
     pinned = row.kernel in state.pinned
     title = idea.text if idea is not None else None
-    return (kernel, row, row.kernel == view.incumbent, view.top, at_work, pinned, title, state.epoch)
+    return (kernel, row, row.kernel == view.incumbent, view.top, at_work, raced, pinned, title, state.epoch)
 
 
 def head(shown: Layout, baseline: str) -> Line:
@@ -267,6 +270,7 @@ def remarks(view: Scene, kernel: Kernel, row: Row) -> list[str]:
     measured = kernel.measurement
     said = {
         "incumbent": kernel.id == view.incumbent,
+        racing.standing(view.state, kernel): True,
         "pinned": kernel.id in view.state.pinned,
         "pruned": row.pruned,
         "seed": kernel.seed,
@@ -275,4 +279,4 @@ def remarks(view: Scene, kernel: Kernel, row: Row) -> list[str]:
         "module contract": kernel.contract == "module",
         f"attempt {kernel.attempt + 1}": kernel.attempt > 0,
     }
-    return [words for words, holds in said.items() if holds]
+    return [words for words, holds in said.items() if holds and words]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from engine.domain import queries
+from engine.domain import queries, races
 from engine.domain.state import Kernel, SessionState, Stage
 
 _SESSIONS_KEPT = 4
@@ -38,6 +38,10 @@ class Whole:
     under_way: Mapping[Stage, int]
     """Of those that have not settled: being worked at, not waiting."""
     quarantined: tuple[str, ...]
+    racing: frozenset[str]
+    """Kernels that are being raced."""
+    undecided: frozenset[str]
+    """Kernels whose race with the incumbent told nothing."""
 
 
 class _Memory:
@@ -69,13 +73,21 @@ def of(state: SessionState) -> Whole:
     best = min((found.rating for found in facts if found.rating is not None), default=None)
     stages = Counter(found.kernel.stage for found in facts)
     doubted = tuple(f.kernel.id for f in facts if f.kernel.stage is Stage.QUARANTINED) if stages[Stage.QUARANTINED] else ()
+    leader = state.kernels[best[-1]] if best is not None else None
     return Whole(
-        state.kernels[best[-1]] if best is not None else None,
+        queries.incumbent(state) if state.incumbent else leader,
         max((found.speedup for found in facts), default=0.0),
         stages,
         Counter(_worked_at(state)),
         doubted,
+        frozenset(name for key in state.started if key.startswith("race:") for name in key.split(":")[1:3]),
+        frozenset(_undecided(state)) if state.races else frozenset(),
     )
+
+
+def _undecided(state: SessionState) -> list[str]:
+    best = queries.incumbent(state)
+    return [name for race in races.undecided(state) for name in (race.kernel, race.against) if best and name != best.id]
 
 
 def _memory(state: SessionState) -> _Memory:

@@ -132,7 +132,8 @@ class DetailTabs(Vertical):
             return (state is None,)
         way = queries.lineage(state, kernel.id) if self.tab is Tab.IDEA else (state.kernels.get(kernel.parent or ""),)
         marked = state.kernels.get(self.other) if self.tab is Tab.DIFF else None
-        return (kernel, self.tab, *way, marked, names.incumbent(state), state.ideas.get(kernel.idea), state.notes,
+        racing = (state.races, names.outcome(state, kernel)) if self.tab is Tab.TIMING or state.races else ()
+        return (kernel, self.tab, *way, marked, *racing, names.incumbent(state), state.ideas.get(kernel.idea), state.notes,
                 state.preparation, names.under_way(state, kernel))  # fmt: skip
 
     def watch_kernel(self) -> None:

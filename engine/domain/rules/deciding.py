@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain.errors import CommandRejected
-from engine.domain.rules import on_ideas, on_kernels, on_session
+from engine.domain.rules import on_ideas, on_kernels, on_races, on_session
 from engine.domain.state import SessionState
 
 
@@ -17,4 +17,6 @@ def decide(state: SessionState, command: c.Command) -> tuple[e.Event, ...]:
         return on_ideas.decide(state, command)
     if isinstance(command, c.KernelCommand):
         return on_kernels.decide(state, command)
+    if isinstance(command, c.RaceCommand):
+        return on_races.decide(state, command)
     return on_session.decide(state, command)

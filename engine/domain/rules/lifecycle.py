@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from engine.domain import events as e
-from engine.domain import queries
-from engine.domain.model import Failure, FailureKind
+from engine.domain import queries, races
+from engine.domain import work as w
+from engine.domain.model import Failure, FailureKind, RaceOutcome, Succession
 from engine.domain.state import Idea, IdeaStatus, Kernel, Round, SessionState, Stage
 
 
@@ -15,6 +16,10 @@ def automatic(state: SessionState) -> tuple[e.Event, ...]:
     if not state.preparation.gate.verifiable and not state.opened.settings.accept_unverifiable:
         passed = ", ".join(n.name for n in state.preparation.gate.nulls if n.passed)
         return (e.SessionClosed(f"not verifiable: a model that computes nothing passes the gate ({passed})"),)
+    return _won(state) or _moves(state) or _succession(state)
+
+
+def _moves(state: SessionState) -> tuple[e.Event, ...]:
     if late := (*_out_of_time(state), *_out_of_budget(state)):
         return late
     if paused := _pause(state):
@@ -25,6 +30,27 @@ def automatic(state: SessionState) -> tuple[e.Event, ...]:
     if current is not None:
         return (e.RoundClosed(current.number),) if _is_settled(state, current) else ()
     return _between_rounds(state)
+
+
+def _won(state: SessionState) -> tuple[e.Event, ...]:
+    """The lead passes to a kernel that has beaten the incumbent since it leads, if its own measurement lets it lead."""
+    winner = races.winner(state)
+    return (e.IncumbentChanged(winner.id, state.incumbent, Succession.RACED),) if winner is not None else ()
+
+
+def _succession(state: SessionState) -> tuple[e.Event, ...]:
+    """Says who leads where nobody is said to, or who was can no longer; one who is being measured anew keeps the place.
+
+    This is not how a kernel wins the lead from one that has it: that takes a race.
+    """
+    named = state.kernels.get(state.incumbent)
+    if named is not None and (queries.may_lead(state, named) or not named.stage.settled):
+        return ()
+    best = queries.successor(state)
+    if best is None or not queries.may_lead(state, best):
+        return ()
+    why = Succession.SUCCEEDED if state.incumbent else Succession.FIRST
+    return (e.IncumbentChanged(best.id, state.incumbent, why),)
 
 
 def _policy(state: SessionState) -> tuple[e.Event, ...]:
@@ -86,16 +112,18 @@ def _under_way(state: SessionState, kernel: str) -> bool:
 def _is_settled(state: SessionState, current: Round) -> bool:
     ideas = queries.ideas_of(state, current.number)
     out_of_time = state.limits.seconds is not None and state.active_seconds >= state.limits.seconds
+    by_hand = f"propose:{current.number}" in state.called_off and bool(ideas)
     return (
-        (current.answered or out_of_time or state.capped is not None)
+        (current.answered or by_hand or out_of_time or state.capped is not None)
         and not any(_open_idea(i) for i in ideas)
         and all(k.stage.settled for k in queries.kernels_of(state, current.number))
+        and not races.owed(state)
     )
 
 
 def _ending(state: SessionState) -> str | None:
     """Why nothing further is to be begun, once everything begun has settled."""
-    if queries.open_round(state) is not None or queries.unsettled(state) or any(_open_idea(i) for i in state.ideas.values()):
+    if queries.open_round(state) is not None or _is_busy(state):
         return None
     reason = queries.stop_reason(state)
     if reason is None and queries.last_round(state) >= 0 and not queries.frontier(state):
@@ -103,8 +131,14 @@ def _ending(state: SessionState) -> str | None:
     return reason
 
 
+def _is_busy(state: SessionState) -> bool:
+    """Whether something that was begun is not through: a kernel, an idea, a race."""
+    ideas = any(_open_idea(i) for i in state.ideas.values())
+    return bool(queries.unsettled(state)) or ideas or bool(races.owed(state))
+
+
 def _between_rounds(state: SessionState) -> tuple[e.Event, ...]:
-    if queries.unsettled(state) or any(_open_idea(i) for i in state.ideas.values()):
+    if _is_busy(state):
         return ()
     reason = _ending(state)
     if reason is not None:
@@ -116,16 +150,17 @@ def _between_rounds(state: SessionState) -> tuple[e.Event, ...]:
 
 
 def parents(state: SessionState) -> tuple[str, ...]:
-    """Kernels that the next round starts from: the beam's best and the pinned, or the latest one in ``sequential``."""
+    """Kernels that the next round starts from: the incumbent, the beam's best, the pinned; in ``sequential`` the latest one."""
     assert state.opened is not None
     settings = state.opened.settings
-    frontier = queries.frontier(state)
+    best = queries.incumbent(state)
+    frontier = sorted(queries.frontier(state), key=lambda k: k is not best)
     if settings.strategy == "sequential":
         latest = max(frontier, key=lambda k: (k.round, int(k.id[1:])), default=None)
         return (latest.id,) if latest else ()
     pinned = [k.id for k in map(state.kernels.get, state.pinned) if k is not None and _can_be_a_parent(state, k)]
-    best = [k.id for k in frontier[: settings.beam]]
-    return tuple(dict.fromkeys((*best, *pinned)))
+    beam = [k.id for k in frontier[: settings.beam]]
+    return tuple(dict.fromkeys((*beam, *pinned)))
 
 
 def _can_be_a_parent(state: SessionState, kernel: Kernel) -> bool:
@@ -150,16 +185,25 @@ def resumed(state: SessionState, repaired: str) -> tuple[e.Event, ...]:
             events.append(e.KernelFailed(target, Failure(FailureKind.CRASHED, reason)))
         elif stage == "implement" and target in state.ideas:
             events.append(e.IdeaImplemented(target, (), reason))
+        elif stage == "race":
+            given_up = next((one for one in races.owed(state) if one.key == work), None)
+            events += [_given_up(given_up, reason)] if given_up is not None else []
         elif stage in ("prepare", "propose"):
             events.append(e.WorkFailed(work, reason))
     return tuple(events)
+
+
+def _given_up(race: w.Race, reason: str) -> e.Event:
+    """Which of the two it was nobody can tell: that is undecided, and the incumbent stays."""
+    return e.KernelRaced(race.kernel, race.against, RaceOutcome.UNDECIDED, effort=race.effort, note=reason)
 
 
 def moved(state: SessionState) -> tuple[e.Event, ...]:
     """After the session moved to another device: its leaders, its pinned kernels and those halfway are built there again."""
     leaders = [k.id for k in sorted(_measured_elsewhere(state), key=_by_recorded_speed)[: _leaders(state)]]
     halfway = [k.id for k in queries.unsettled(state) if k.stage in (Stage.VERIFY, Stage.MEASURE)]
-    wanted = dict.fromkeys((*leaders, *(k for k in state.pinned if k in state.kernels), *halfway))
+    led = [k.id for k in _measured_elsewhere(state) if k.id == state.incumbent]
+    wanted = dict.fromkeys((*led, *leaders, *(k for k in state.pinned if k in state.kernels), *halfway))
     return tuple(e.KernelReopened(k, "the session moved to another device") for k in wanted)
 
 

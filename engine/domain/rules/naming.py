@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.domain import events as e
 from engine.domain.errors import CommandRejected
-from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState
+from engine.domain.state import Call, Idea, IdeaStatus, Kernel, SessionState
 
 
 def kernel_of(state: SessionState, kernel: str) -> Kernel:
@@ -18,6 +18,13 @@ def idea_of(state: SessionState, idea: str) -> Idea:
     found = state.ideas.get(idea)
     if found is None:
         raise CommandRejected(f"there is no idea {idea!r} in this session")
+    return found
+
+
+def call_of(state: SessionState, call: str) -> Call:
+    found = state.calls.get(call)
+    if found is None:
+        raise CommandRejected(f"there is no call {call!r} in this session")
     return found
 
 

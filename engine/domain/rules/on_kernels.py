@@ -31,6 +31,8 @@ def decide(state: SessionState, command: c.KernelCommand) -> tuple[e.Event, ...]
             return (e.KernelCancelled(kernel.id, reason or "cancelled by hand"),)
         case c.AcceptKernel() | c.DiscardKernel():
             return (_judge_quarantined(kernel, command),)
+        case c.RecordProfile(profile=profile):
+            return (e.KernelProfiled(kernel.id, profile),)
         case c.MeasureAgain():
             if not kernel.stage.settled:
                 raise CommandRejected(f"{kernel.id} is still in stage {kernel.stage.value}; wait until it has settled")

@@ -9,6 +9,7 @@ from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.errors import CommandRejected
 from engine.domain.model import Blob, Pauses
+from engine.domain.rules.naming import call_of
 from engine.domain.state import CallStatus, SessionState
 
 
@@ -25,6 +26,8 @@ def decide(state: SessionState, command: c.SessionCommand) -> tuple[e.Event, ...
             return _pausing(state, command)
         case c.AnswerCall(call, reply):
             return (_answer(state, call, reply),)
+        case c.CancelCall(call, reason):
+            return (_cancel(state, call, reason),)
         case c.Instruct(text):
             return (e.InstructionsChanged(text),)
         case c.CloseSession(reason):
@@ -81,10 +84,18 @@ def _still_ahead(state: SessionState) -> Pauses:
     )
 
 
+def _cancel(state: SessionState, call: str, reason: str) -> e.Event:
+    """Only the call is ended here: what its work makes of that is for whoever asked, who may hold other replies."""
+    found = call_of(state, call)
+    if found.status is not CallStatus.OPEN:
+        how = "been answered" if found.status is CallStatus.ANSWERED else f"ended already ({found.reason})"
+        raise CommandRejected(f"{call} has {how}: only a call that is still open can be cancelled")
+    words = f"cancelled by hand: {reason}" if reason.strip() else "cancelled by hand"
+    return e.CallFailed(call, words, cancelled=True)
+
+
 def _answer(state: SessionState, call: str, reply: Blob) -> e.Event:
-    found = state.calls.get(call)
-    if found is None:
-        raise CommandRejected(f"there is no call {call!r} in this session")
+    found = call_of(state, call)
     if found.status is not CallStatus.OPEN:
         raise CommandRejected(f"{call} has been answered already")
     if found.model != "paste":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.domain import queries
+from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.rules import lifecycle
 from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage
@@ -28,10 +28,15 @@ def wanted(state: SessionState) -> tuple[w.Work, ...]:
 
 
 def _device_work(state: SessionState) -> Iterator[w.Work]:
-    """Later stages first: a verdict frees a place, a build takes one."""
+    """Later stages first: a verdict frees a place, a build takes one.
+
+    Races wait until all that could lead is measured: the best of several challengers mostly spares the others theirs.
+    """
     waiting = queries.unsettled(state)
-    for stage in (Stage.MEASURE, Stage.VERIFY, Stage.BUILD):
+    for stage in (Stage.MEASURE, Stage.VERIFY):
         yield from (_owed(k) for k in waiting if k.stage is stage)
+    yield from races.owed(state)
+    yield from (_owed(k) for k in waiting if k.stage is Stage.BUILD)
     finalist = lifecycle.finalist(state)
     if finalist is not None:
         yield w.Sanitize(finalist.id, finalist.attempt)

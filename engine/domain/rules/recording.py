@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.domain import events as e
-from engine.domain import queries
+from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.model import Author, Blob, FailureKind, Measurement
 from engine.domain.rules import lifecycle
@@ -22,7 +22,7 @@ def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event
         case w.Sanitize(), _:
             return _if_there(state, work, result)
         case _, w.Impossible():
-            return (e.WorkFailed(work.key, result.reason),)
+            return (e.WorkFailed(work.key, result.reason, result.called_off),)
         case ((w.Propose() | w.Implement() | w.Repair()), w.Unaffordable()):
             return (e.BudgetReached(work.key, result.reason),)
         case w.Prepare(), w.Prepared():
@@ -36,6 +36,8 @@ def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event
         case w.Repair(), w.Failed():
             failure = state.kernels[work.kernel].failure or result.failure
             return _if_current(state, work, (e.KernelFailed(work.kernel, failure, result.seconds),))
+        case w.Race(), _:
+            return _raced(state, work, result)
         case ((w.Build() | w.Verify() | w.Measure()), _):
             return _if_current(state, work, _kernel_result(state, work, result))
     raise TypeError(f"{type(result).__name__} is no result of {work.key}")
@@ -67,7 +69,11 @@ def _if_current(
 def _kernel_result(state: SessionState, work: w.Build | w.Verify | w.Measure, result: w.Result) -> tuple[e.Event, ...]:
     match result:
         case w.Built():
-            return (e.KernelBuilt(work.kernel, result.artefact, result.seconds, result.resources, result.log),)
+            return (
+                e.KernelBuilt(
+                    work.kernel, result.artefact, result.seconds, result.resources, result.log, result.instructions
+                ),
+            )  # fmt: skip
         case w.Verified():
             return _verified(state, work.kernel, result)
         case w.Measured():
@@ -97,6 +103,28 @@ def _if_there(state: SessionState, work: w.Sanitize, result: w.Result) -> tuple[
     raise TypeError(f"{type(result).__name__} is no result of {work.key}")
 
 
+def _raced(state: SessionState, work: w.Race, result: w.Result) -> tuple[e.Event, ...]:
+    """How it ended (that a winner leads is for ``lifecycle`` to say), or that one of the two has failed in it.
+
+    A race that nobody waits for any longer causes nothing.
+    """
+    if work not in races.owed(state):
+        return ()
+    match result:
+        case w.Raced():
+            assert state.preparation is not None, "nothing is measured before"
+            ratio = races.claimed(result.ratio, state.preparation.same)
+            outcome = races.outcome(ratio, corroborated=result.corroborated)
+            raced = e.KernelRaced(
+                work.kernel, work.against, outcome, ratio, work.effort, result.pairs, result.samples, result.raw, result.note,
+                result.seconds,
+            )  # fmt: skip
+            return (raced,)
+        case w.Failed(failure, seconds, at_fault):
+            return (e.KernelFailed(at_fault or work.kernel, failure, seconds),)
+    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+
+
 def _failed(state: SessionState, kernel_id: str, attempt: int, result: w.Failed) -> e.Event:
     """A model may repair its own kernel a bounded number of times; a person or a playbook cannot be asked."""
     assert state.opened is not None
@@ -122,7 +150,7 @@ def _verified(state: SessionState, kernel_id: str, result: w.Verified) -> tuple[
 def wants_precision(state: SessionState, kernel_id: str, screen: Measurement) -> bool:
     """Whether a screened kernel may lead: roots, seeds and pinned kernels always are measured precisely."""
     kernel = state.kernels[kernel_id]
-    best = queries.incumbent(state)
+    best = races.pace(state)
     if kernel.seed or kernel.parent is None or kernel_id in state.pinned or kernel.again or best is None:
         return True
     mine = screen.speedup.get(queries.ranking_baseline(state))

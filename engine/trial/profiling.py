@@ -1,0 +1,89 @@
+"""One call of a ``cuda`` kernel under Nsight Compute, in the runner's sandbox, on fresh inputs of the session's workload.
+
+Where the tool is missing or may not read the device's counters, the reason is what comes back. The device's clocks are left as
+they are, so that a profile is of the same device as a measurement. No torch.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from pathlib import Path
+
+from engine.build import counters
+from engine.build.build import BuildFailure, build
+from engine.build.cache import Cache, cache_folder
+from engine.build.confinement import Confinement
+from engine.build.process import ProcessResult, run
+from engine.domain.model import Device, Dialect
+from engine.domain.profile import Profile
+from engine.trial.sandbox import python_once
+from engine.trial.sanitizing import Draw, Shape, Store
+from engine.trial.sanitizing_gpu import sandboxed, specified
+
+_SECONDS = 300.0
+"""The tool calls the kernel a dozen times over, restoring its memory each time; importing torch takes some of it."""
+_NO_TOOL = "Nsight Compute (ncu) is not installed: it comes with the CUDA toolkit"
+_NOT_HERE = {
+    Dialect.CPP: "a CPU's counters are not read: only a GPU's, by Nsight Compute",
+    Dialect.PYTHON: "a module's own launches cannot be told from torch's: only cuda kernels are profiled",
+}
+
+
+def find_tool() -> Path | None:
+    """ncu of CUDA_HOME, on the PATH, or where it puts itself; the newest where there are several."""
+    homes = [os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "", "/usr/local/cuda"]
+    places = [os.path.join(home, "bin") for home in homes if home]
+    own = sorted(glob.glob("/opt/nvidia/nsight-compute/*"), reverse=True)
+    found = shutil.which("ncu", path=os.pathsep.join([*places, os.environ.get("PATH", os.defpath), *own]))
+    return Path(found) if found else None
+
+
+def unfit(dialect: Dialect) -> str:
+    """Why kernels of a dialect are not profiled; empty for those that are."""
+    return _NOT_HERE.get(dialect, "")
+
+
+async def profile_cuda(
+    shape: Shape, plan: bytes, device: Device, draw: Draw, confinement: Confinement, store: Store, *, cold: bool,
+    tool: Path | None = None,
+) -> Profile:  # fmt: skip
+    """The counters of one call, or the reason why there are none. Raises as ``build`` does."""
+    tool = tool or find_tool()
+    if tool is None:
+        return Profile(0, note=_NO_TOOL)
+    built = await build(shape.request, confinement)
+    if isinstance(built, BuildFailure):
+        return Profile(0, note=f"does not build: {built.reason}", log=store(built.log.encode()))
+    with Cache(cache_folder()).workplace() as folder:
+        files = await draw(shape.workload, folder, 1)
+        spec = specified(shape, plan, device, built, folder)
+        before = [str(tool), *arguments(cold=cold)]
+        places = [folder, built.folder, tool.resolve().parent.parent]
+        argv, environment = python_once(
+            "engine.trial.once", [spec, *files], device.label, before, places, confined=sandboxed(confinement)
+        )
+        result = await run(argv, seconds=_SECONDS, folder=Path("/"), environment={**environment, counters.PROFILED: "1"})
+    return read(result, device, store)
+
+
+def arguments(*, cold: bool) -> list[str]:
+    """How the tool is called: clocks as they are, caches as in a measurement, a table as its output."""
+    sections = [word for name in counters.SECTIONS for word in ("--section", name)]
+    return [
+        "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--cache-control",
+        "all" if cold else "none", "--profile-from-start", "off", *sections,
+    ]  # fmt: skip
+
+
+def read(result: ProcessResult, device: Device, store: Store) -> Profile:
+    """What the tool's output says."""
+    log = store(result.output.encode()) if result.output.strip() else ""
+    found = counters.of_ncu(result.output)
+    if found is None:
+        note = f"ncu stopped after {_SECONDS:g} s" if result.timed_out else f"ncu: {counters.why_not(result.output)}"
+        return Profile(0, note=note, log=log, seconds=result.seconds)
+    return Profile(
+        0, "ncu", device.name, found.launches, found.metrics, found.stalls, log=log, seconds=result.seconds
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Counters from the command line: kept in the journal, shown beside the parent's, and the reason where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import builders as b
+from support.program import Call
+
+from engine.cli import profile as command
+from engine.domain.profile import Profile
+from engine.journal import journal, store
+from engine.journal.blobs import Blobs
+from engine.journal.lock import WriterLock
+from engine.report import progress
+from engine.trial.bench import Assignment, Source
+
+FOUND = b.profile()
+
+
+class Counting:
+    """A bench whose device answers with ``found``."""
+
+    found: Profile = FOUND
+
+    def __init__(self, assignment: Assignment, put: Callable[[bytes], str]) -> None:
+        self._put = put
+
+    async def profile_source(self, source: Source, say: Callable[[str], None]) -> Profile:
+        say("reading")
+        return replace(self.found, log=self._put(b"==PROF== the tool's own words"))
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture(autouse=True)
+def counting(monkeypatch: pytest.MonkeyPatch) -> type[Counting]:
+    monkeypatch.setattr(command, "TrialBench", Counting)
+    monkeypatch.setattr(Counting, "found", FOUND)
+    return Counting
+
+
+def child_of(folder: Path) -> tuple[str, str]:
+    """A kernel that has a parent, and that parent."""
+    return next((k.id, k.parent) for k in store.state_of(folder).kernels.values() if k.parent)
+
+
+def test_a_profile_is_shown_and_kept_with_the_tools_own_words(espalier: Call, recorded: Path) -> None:
+    said = espalier("profile", "scripted", "k2")
+    assert said.status == 0
+    assert "one call of 2 launches, by ncu" in said.out
+    assert "memory throughput" in said.out
+    assert "waits: long scoreboard" in said.out
+    kept = store.state_of(recorded).kernels["k2"].profile
+    assert kept is not None
+    assert kept.metrics == FOUND.metrics
+    assert Blobs(recorded).text(kept.log) == "==PROF== the tool's own words"
+    state = store.state_of(recorded)
+    (told,) = progress.lines(state, journal.read(recorded).entries[-1], state)
+    assert "".join(span.text for span in told).startswith("k2 profiled: duration 812.2 us")
+
+
+def test_each_figure_has_what_it_was_in_the_parent(
+    espalier: Call, recorded: Path, counting: type[Counting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, parent = child_of(recorded)
+    monkeypatch.setattr(counting, "found", b.profile(1000.0))
+    espalier("profile", "scripted", parent)
+    monkeypatch.setattr(counting, "found", FOUND)
+    said = espalier("profile", "scripted", child)
+    assert f"beside {parent}" in said.out
+    assert "from 1000 us" in said.out
+    plain = espalier("profile", "scripted", child, "--json").json()
+    assert (plain["metrics"]["duration_us"], plain["parent_metrics"]["duration_us"]) == (812.25, 1000.0)
+
+
+def test_why_counters_cannot_be_read_is_said_and_kept(
+    espalier: Call, recorded: Path, counting: type[Counting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "found", Profile(0, note="only administrators may"))
+    said = espalier("profile", "scripted", "k1")
+    assert said.status == 1
+    assert "counters not read: only administrators may" in said.out
+    assert espalier("profile", "scripted", "k1", "--json").json()["reason"] == "only administrators may"
+    kept = store.state_of(recorded).kernels["k1"].profile
+    assert kept is not None
+    assert kept.note == "only administrators may"
+
+
+def test_a_session_at_work_and_a_kernel_that_is_not_there_are_refused_before_anything_runs(
+    espalier: Call, recorded: Path
+) -> None:
+    assert espalier("profile", "scripted", "k99").status == 2
+    lock = WriterLock(recorded)
+    try:
+        assert espalier("profile", "scripted", "k1").status == 2
+    finally:
+        lock.release()

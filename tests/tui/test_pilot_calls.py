@@ -1,0 +1,126 @@
+"""Questions to models while they are under way: one alone is stopped, by key, asserted on the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from support import faces, sessions
+from support.desk import FakeModel, ideas_reply
+from support.faces import FakeDoors, by_engineer, until
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+
+from engine.domain import events as e
+from engine.domain.model import Settings
+from engine.domain.state import CallStatus, SessionState
+from engine.ideas.models.model import Heard, Prompt, Reply
+from engine.ideas.opening import open_ideas
+from engine.journal import store
+from tui.app import EspalierApp
+from tui.screens.prompts import Choose
+from tui.screens.session import SessionScreen
+from tui.viewmodel.stages import open_calls
+
+On = Callable[[EspalierApp, Pilot[None], SessionScreen], Awaitable[None]]
+
+
+class Thinking(FakeModel):
+    """Proposes two ideas if it is to, and answers nothing else, however long one waits."""
+
+    def __init__(self, *, proposes: bool) -> None:
+        super().__init__([ideas_reply("Tile the [rows]", "Prefetch far ahead")])
+        self.proposes = proposes
+
+    async def ask(self, prompt: Prompt, heard: Heard) -> Reply:
+        if prompt.schema is not None and self.proposes:
+            return await super().ask(prompt, heard)
+        self.asked.append(prompt)
+        await asyncio.Event().wait()
+        raise AssertionError("it never answers")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "session"
+
+
+def while_it_thinks(folder: Path, model: Thinking, calls: int, on: On) -> SessionState:
+    """A session on autopilot until so many questions are open, then ``on``; the state that the journal is left in."""
+    source = open_ideas(
+        Settings(source=model.name), playbook=sessions.TREE, open_model=lambda _: model, tariff_of=lambda _: None, recall=None
+    )
+
+    async def body() -> None:
+        app = faces.face(FakeDoors(ideas=source), "new", faces.new(folder, "autopilot"))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: store.is_session(folder) and len(open_calls(store.state_of(folder))) == calls)
+            await until(pilot, lambda: faces.shows_tree(app) and len(open_calls(_session(app).bridge.state)) == calls)
+            await on(app, pilot, _session(app))
+            await app._leave()
+
+    sessions.run(body)
+    return store.state_of(folder)
+
+
+def _session(app: EspalierApp) -> SessionScreen:
+    assert isinstance(app.screen, SessionScreen)
+    return app.screen
+
+
+async def offered(app: EspalierApp, pilot: Pilot[None]) -> list[str]:
+    """The questions that can be stopped, as they are shown."""
+    await pilot.press("K")
+    await until(pilot, lambda: isinstance(app.screen, Choose))
+    return [str(option.prompt) for option in app.screen.query_one(OptionList).options]
+
+
+def test_one_of_two_questions_is_stopped_and_the_other_goes_on(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None], screen: SessionScreen) -> None:
+        await pilot.press("dollar_sign")
+        shown = await offered(app, pilot)
+        assert "c2  code for i2" in shown[0]
+        assert "fake: Tile the [rows]" in shown[0]
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: screen.bridge.state.ideas["i3"].implemented)
+        assert [call.id for call in open_calls(screen.bridge.state)] == ["c2"]
+        assert len(await offered(app, pilot)) == 1
+        await pilot.press("escape")
+
+    state = while_it_thinks(folder, Thinking(proposes=True), 2, on)
+    assert by_engineer(folder) == [e.CallFailed("c3", "cancelled by hand", cancelled=True)]
+    assert (state.ideas["i3"].kernels, state.ideas["i3"].note) == ((), "implementation 1: c3 was cancelled by hand")
+    assert not state.ideas["i2"].implemented
+
+
+def test_a_round_whose_question_is_stopped_says_what_can_be_done_and_is_asked_again_on_request(folder: Path) -> None:
+    model = Thinking(proposes=False)
+
+    async def on(app: EspalierApp, pilot: Pilot[None], screen: SessionScreen) -> None:
+        def banner() -> str:
+            return str(screen.query_one("#banner").render())
+
+        assert "c1  ideas for round 1" in (await offered(app, pilot))[0]
+        await pilot.press("enter")
+        await until(pilot, lambda: "c1 was cancelled by hand" in banner())
+        assert "i: an idea of yours" in banner()
+        assert "stopped" not in banner()
+        assert len(model.asked) == 1
+        await pilot.press("R")
+        await until(pilot, lambda: len(model.asked) == 2 and "cancelled" not in banner())
+
+    state = while_it_thinks(folder, model, 1, on)
+    assert by_engineer(folder) == [e.CallFailed("c1", "cancelled by hand", cancelled=True), e.SessionResumed(())]
+    assert state.calls["c1"].status is CallStatus.FAILED
+    assert list(state.calls) == ["c1", "c2"]
+
+
+def test_where_no_question_is_open_nothing_can_be_stopped(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: faces.Watch) -> None:
+        await pilot.press("K")
+        await until(pilot, lambda: any("No question is open" in note.message for note in app._notifications))
+
+    faces.steered(folder, act)
+    assert by_engineer(folder) == []
