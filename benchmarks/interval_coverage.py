@@ -31,8 +31,8 @@ from engine.domain import stats
 from engine.domain.model import Device, Interval
 from engine.trial import judge as judging
 from engine.trial.judge import Judge
-from engine.trial.pairing import KERNEL, PairTimes
 from engine.trial.seat import Timing
+from engine.trial.times import KERNEL, PairTimes
 
 BASELINE = "eager"
 ITSELF = "itself"

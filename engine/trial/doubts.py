@@ -12,7 +12,7 @@ from engine.domain import stats
 from engine.domain.model import Device, Signature, Verification
 from engine.domain.preparation import Peaks
 from engine.trial import light
-from engine.trial.pairing import NULL, PairTimes, hidden_us
+from engine.trial.times import NULL, PairTimes, hidden_us
 
 _PLAUSIBLE = {"cuda": 0.8, "cpu": 0.25}
 """Whoever needs less than this share of the speed of light, with the whole interval, did not do the work. On a CPU a flush

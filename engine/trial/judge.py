@@ -29,22 +29,20 @@ from engine.trial.distributions import OWN
 from engine.trial.interference import Interference
 from engine.trial.pairing import (
     HOT,
-    KERNEL,
-    OTHER,
     CacheFlush,
     Conditions,
     Contest,
-    PairTimes,
     Probe,
     Tally,
     judged_call,
     run_pair,
 )
-from engine.trial.protocol import Candidate, Measured, Open, Prepared, Verified
+from engine.trial.protocol import OTHER, Candidate, Measured, Open, Prepared, Verified
 from engine.trial.rig import Rig
 from engine.trial.sandbox import bubblewrap_reason, filter_reason
 from engine.trial.seat import Seat, Timing, TrialFailed, TrustedLost, blaming
 from engine.trial.seating import LOAD_S, Seating
+from engine.trial.times import KERNEL, PairTimes
 
 Say = Callable[[str], None]
 Reply = TypeVar("Reply")

@@ -9,7 +9,6 @@ Imports torch.
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,14 +18,11 @@ import torch
 
 from engine.domain.model import FailureKind
 from engine.trial.interference import Interference
-from engine.trial.protocol import OTHER as OTHER
 from engine.trial.rig import Findings, Rig, Watch
 from engine.trial.seat import Seat, Timing, TrialFailed, blaming
-from engine.trial.surroundings import Seen, Surroundings, Unwatched
+from engine.trial.surroundings import Surroundings, Unwatched
+from engine.trial.times import KERNEL, NULL, WARM_UP, PairTimes, charged, clean, columns, together
 from engine.trial.tolerance import NO_ERROR, Errors
-
-WARM_UP = 2
-"""Calls of a fresh process that are checked but not counted: first touch of pages, lazy loading."""
 
 
 class CacheFlush:
@@ -82,10 +78,6 @@ class Tally:
         self.errors = self.errors.worst(errors)
 
 
-KERNEL = "kernel"
-NULL = "null"
-
-
 @dataclass(frozen=True, slots=True)
 class Contest:
     """Who is called in every sample: kernels under judgement (``kernel``, perhaps ``other``), baselines, the null kernel."""
@@ -98,38 +90,6 @@ class Contest:
 
     def everyone(self) -> dict[str, Seat]:
         return {**self.judged, **self.baselines, NULL: self.null}
-
-
-@dataclass(frozen=True, slots=True)
-class PairTimes:
-    """Timings of one process pair by contestant, index by index.
-
-    ``null`` is a call that does nothing, by the same path: of those, the ones that nothing disturbed, whatever befell the
-    others of their sample (a disturbed one would make room for time that a kernel hides), or all where those are too few.
-    """
-
-    times: Mapping[str, Sequence[Timing]]
-    disturbed: int = 0
-    """Samples set aside because something else had the processor."""
-    calm: bool = True
-    """Whether there were enough undisturbed calls, and enough undisturbed null calls to hold them against."""
-    audits: Mapping[str, Sequence[Timing]] = field(default_factory=dict)
-    """Calls for which the device was not held, so that the judge's clock sees all that a call does; none on a CPU, where every
-    call is one of those."""
-    seen: Seen = Seen()  # noqa: RUF009 - frozen
-    """What went on around them."""
-
-    @property
-    def kernel(self) -> Sequence[Timing]:
-        return self.times[KERNEL]
-
-    def audited(self, name: str) -> Sequence[Timing]:
-        """The calls that the judge's clock can be held against."""
-        return self.audits.get(name, self.times[name])
-
-    def claims(self, name: str) -> list[list[float]]:
-        """Claimed times, each a block of its own: contestants saw the same inputs one right after the other."""
-        return [[t.claimed_us] for t in self.times[name]]
 
 
 def judged_call(rig: Rig, seat: Seat, slot: int, tally: Tally, distribution: str = "own") -> Timing:
@@ -192,7 +152,7 @@ def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, t
     turns, audit_turns = Turns(conditions.order), Turns(conditions.order)
     wanted = WARM_UP + samples
     conditions.surroundings.begin()
-    while len(rows) < wanted or (len(_clean(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples):
+    while len(rows) < wanted or (len(clean(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples):
         burst = conditions.order.sample(range(rig.slots), min(rig.slots, max(wanted - len(rows), 2)))
         for slot in burst:
             rig.draw(slot)
@@ -212,8 +172,8 @@ def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, t
                     wrong = name if failed.failure.kind is FailureKind.MISMATCH else KERNEL
                     failed.at_fault = _culprit(rig, contest, slot) or wrong
                     raise
-    found = replace(together(rows, samples), audits=_columns(audits), seen=conditions.surroundings.end())
-    return charged(found, contest)
+    found = replace(together(rows, samples), audits=columns(audits), seen=conditions.surroundings.end())
+    return charged(found, contest.contracts, contest.baselines)
 
 
 def _culprit(rig: Rig, contest: Contest, slot: int) -> str:
@@ -232,6 +192,8 @@ def _culprit(rig: Rig, contest: Contest, slot: int) -> str:
 
 _ALONE = 2
 """Calls of each alone, to find out who of several it was."""
+_PATIENCE = 3
+"""Times the wanted samples that may be taken to get enough undisturbed ones."""
 _AUDITED = 2
 """Samples with the device held for each one without."""
 _HOLDS_US = (1000.0, 200.0, 20_000.0)
@@ -245,71 +207,6 @@ def _hold_us(rows: Sequence[Mapping[str, Timing]]) -> float:
         return first
     slowest = max(t.enqueue_us for t in rows[WARM_UP - 1].values())
     return min(max(2 * slowest + 100.0, least), most)
-
-
-def _columns(rows: Sequence[Mapping[str, Timing]]) -> dict[str, list[Timing]]:
-    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
-
-
-_HOST_US = {"host": 50.0, "module": 150.0}
-"""Host time of a call that foreign code is believed without proof; of a module, what the baseline takes where there is one."""
-
-
-def charged(pair: PairTimes, contest: Contest) -> PairTimes:
-    """Held, a call is timed on the device alone, and foreign host code could use the wait for its work. What it took longer
-    when the device was not held, beyond what enqueuing a call takes, is charged to it; a plan has no host code. So is what the
-    device still did after the call's last event, beyond what waiting for nothing takes."""
-    if not pair.audits:
-        return pair
-    times = dict(pair.times)
-    for name, contract in contest.contracts.items():
-        late = _idle_us(pair, name) - _idle_us(pair, NULL) - _IDLE_JITTER_US
-        shown = _shown_us(pair, name) - _believed_us(pair, contest, contract) if contract in _HOST_US else 0.0
-        charge = max(0.0, late) + max(0.0, shown)
-        times[name] = [replace(t, claimed_us=t.claimed_us + charge, charged_us=charge) for t in times[name]]
-    return replace(pair, times=times)
-
-
-_IDLE_JITTER_US = 3.0
-
-
-def _idle_us(pair: PairTimes, name: str) -> float:
-    """Microseconds that the device was still busy after the last event."""
-    return statistics.median(t.idle_us for t in pair.times[name])
-
-
-def _believed_us(pair: PairTimes, contest: Contest, contract: str) -> float:
-    if contract == "module" and contest.baselines:
-        return _HOST_US["host"] + max(_shown_us(pair, name) for name in contest.baselines)
-    return _HOST_US[contract]
-
-
-def _shown_us(pair: PairTimes, name: str) -> float:
-    """Microseconds that a call takes longer where the device is not held."""
-    without = statistics.median(t.claimed_us for t in pair.audits[name])
-    return without - statistics.median(t.claimed_us for t in pair.times[name])
-
-
-def together(rows: Sequence[Mapping[str, Timing]], samples: int) -> PairTimes:
-    """What the samples of one pair come to, warm-ups first: the undisturbed ones where there are enough of them."""
-    counted, clean = rows[WARM_UP:], _clean(rows)
-    fewest = min(samples, _FEWEST)
-    kept = clean if len(clean) >= fewest else counted
-    times = {name: [row[name] for row in kept] for name in kept[0]}
-    quiet = [row[NULL] for row in counted if not row[NULL].disturbed]
-    calm = kept is clean and len(quiet) >= fewest
-    times[NULL] = quiet if calm else [row[NULL] for row in counted]
-    return PairTimes(times, len(counted) - len(clean), calm)
-
-
-_PATIENCE = 3
-"""Times the wanted samples that may be taken to get enough undisturbed ones."""
-_FEWEST = 3
-"""Undisturbed samples that are better than all samples."""
-
-
-def _clean(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, Timing]]:
-    return [row for row in rows[WARM_UP:] if not any(t.disturbed for name, t in row.items() if name != NULL)]
 
 
 class Turns:
@@ -353,33 +250,3 @@ def _sample(
         if judged:
             copies.append((name, rig.copy_outputs(slot)))
     return row, copies
-
-
-_SHARE = 0.1
-_SLACK_US = 20.0
-
-
-def corroborated(pairs: Sequence[PairTimes]) -> bool:
-    """Whether the judge's clock bears out the claimed times of the kernel."""
-    return hidden_us(pairs) <= 0
-
-
-def hidden_us(pairs: Sequence[PairTimes]) -> float:
-    """Microseconds by which the kernel's round trips cost more than can be explained; not above nought where all is explained.
-
-    What a call costs beside the kernel is known from the null kernel in the same samples; a tenth of the claim and the null
-    kernel's own jitter may be on top. Medians are compared, and beside other work, which strikes calls at random and hides
-    time as well as it seems to show some, lower quartiles.
-    """
-    calm = all(p.calm for p in pairs)
-    kernel = [t for p in pairs for t in p.audited(KERNEL)]
-    null = [t.wall_us - t.claimed_us for p in pairs for t in p.audited(NULL)]
-    claimed = statistics.median(t.claimed_us for t in kernel)
-    beside = _centre([t.wall_us - t.claimed_us for t in kernel], calm=calm)
-    usual = _centre(null, calm=calm)
-    jitter = statistics.median(abs(n - usual) for n in (null if calm else sorted(null)[: len(null) // 2 + 1]))
-    return beside - (usual + _SHARE * claimed + 3 * jitter + _SLACK_US)
-
-
-def _centre(values: Sequence[float], *, calm: bool) -> float:
-    return statistics.median(values) if calm else sorted(values)[len(values) // 4]

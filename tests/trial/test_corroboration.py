@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from engine.trial.interference import Interference
-from engine.trial.pairing import KERNEL, NULL, WARM_UP, Contest, PairTimes, charged, corroborated, together
 from engine.trial.seat import Timing
+from engine.trial.times import KERNEL, NULL, WARM_UP, PairTimes, charged, corroborated, together
 
 PATH_US = 150.0
 """What a call costs beside the kernel."""
@@ -143,8 +143,7 @@ def held_and_not(held: float, not_held: float, *, baseline: tuple[float, float] 
 def test_what_a_call_takes_longer_where_the_device_is_not_held_is_charged_to_foreign_host_code(
     contract: str, held: float, not_held: float, expected: float
 ) -> None:
-    contest = Contest({}, {"eager": None}, None, {KERNEL: contract})  # type: ignore[arg-type, dict-item]
-    found = charged(held_and_not(held, not_held), contest)
+    found = charged(held_and_not(held, not_held), {KERNEL: contract}, ("eager",))
     assert {t.claimed_us for t in found.kernel} == {expected}
     assert {t.charged_us for t in found.kernel} == {expected - held}
     assert {t.claimed_us for t in found.times["eager"]} == {900.0}
@@ -152,7 +151,7 @@ def test_what_a_call_takes_longer_where_the_device_is_not_held_is_charged_to_for
 
 def test_without_samples_for_which_the_device_was_not_held_nothing_is_charged() -> None:
     pair = PairTimes({KERNEL: [Timing(5.0, 500.0, 0.0)], NULL: [Timing(5.0, 10.0, 0.0)]})
-    assert charged(pair, Contest({}, {}, None, {KERNEL: "module"})) is pair  # type: ignore[arg-type]
+    assert charged(pair, {KERNEL: "module"}, ()) is pair
 
 
 def test_the_judges_clock_is_held_against_the_calls_for_which_the_device_was_not_held() -> None:

@@ -9,8 +9,8 @@ import pytest
 from engine.domain.model import Device, Operand, PrecisionClass, Role, Signature, Verification
 from engine.domain.preparation import Peaks
 from engine.trial import doubts
-from engine.trial.pairing import KERNEL, NULL, PairTimes
 from engine.trial.seat import Timing
+from engine.trial.times import KERNEL, NULL, PairTimes
 
 CPU = Device("cpu", 0, "some processor", "x86_64", 2, 1 << 25, 1 << 33, "torch 2")
 GPU = replace(CPU, kind="cuda", name="some accelerator")

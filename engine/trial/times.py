@@ -1,0 +1,145 @@
+"""What the calls of one process pair come to: which count, what is charged to a kernel, what the judge's clock bears out.
+
+Pure arithmetic on timings. No torch.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from engine.trial.seat import Timing
+from engine.trial.surroundings import Seen
+
+WARM_UP = 2
+"""Calls of a fresh process that are checked but not counted: first touch of pages, lazy loading."""
+KERNEL = "kernel"
+NULL = "null"
+
+
+@dataclass(frozen=True, slots=True)
+class PairTimes:
+    """Timings of one process pair by contestant, index by index.
+
+    ``null`` is a call that does nothing, by the same path: of those, the ones that nothing disturbed, whatever befell the
+    others of their sample (a disturbed one would make room for time that a kernel hides), or all where those are too few.
+    """
+
+    times: Mapping[str, Sequence[Timing]]
+    disturbed: int = 0
+    """Samples set aside because something else had the processor."""
+    calm: bool = True
+    """Whether there were enough undisturbed calls, and enough undisturbed null calls to hold them against."""
+    audits: Mapping[str, Sequence[Timing]] = field(default_factory=dict)
+    """Calls for which the device was not held, so that the judge's clock sees all that a call does; none on a CPU, where every
+    call is one of those."""
+    seen: Seen = Seen()  # noqa: RUF009 - frozen
+    """What went on around them."""
+
+    @property
+    def kernel(self) -> Sequence[Timing]:
+        return self.times[KERNEL]
+
+    def audited(self, name: str) -> Sequence[Timing]:
+        """The calls that the judge's clock can be held against."""
+        return self.audits.get(name, self.times[name])
+
+    def claims(self, name: str) -> list[list[float]]:
+        """Claimed times, each a block of its own: contestants saw the same inputs one right after the other."""
+        return [[t.claimed_us] for t in self.times[name]]
+
+
+_HOST_US = {"host": 50.0, "module": 150.0}
+"""Host time of a call that foreign code is believed without proof; of a module, what the baseline takes where there is one."""
+
+
+def charged(pair: PairTimes, contracts: Mapping[str, str], baselines: Collection[str]) -> PairTimes:
+    """Held, a call is timed on the device alone, and foreign host code could use the wait for its work. What it took longer
+    when the device was not held, beyond what enqueuing a call takes, is charged to it; a plan has no host code. So is what the
+    device still did after the call's last event, beyond what waiting for nothing takes."""
+    if not pair.audits:
+        return pair
+    times = dict(pair.times)
+    for name, contract in contracts.items():
+        late = _idle_us(pair, name) - _idle_us(pair, NULL) - _IDLE_JITTER_US
+        shown = _shown_us(pair, name) - _believed_us(pair, baselines, contract) if contract in _HOST_US else 0.0
+        charge = max(0.0, late) + max(0.0, shown)
+        times[name] = [replace(t, claimed_us=t.claimed_us + charge, charged_us=charge) for t in times[name]]
+    return replace(pair, times=times)
+
+
+_IDLE_JITTER_US = 3.0
+
+
+def _idle_us(pair: PairTimes, name: str) -> float:
+    """Microseconds that the device was still busy after the last event."""
+    return statistics.median(t.idle_us for t in pair.times[name])
+
+
+def _believed_us(pair: PairTimes, baselines: Collection[str], contract: str) -> float:
+    if contract == "module" and baselines:
+        return _HOST_US["host"] + max(_shown_us(pair, name) for name in baselines)
+    return _HOST_US[contract]
+
+
+def _shown_us(pair: PairTimes, name: str) -> float:
+    """Microseconds that a call takes longer where the device is not held."""
+    without = statistics.median(t.claimed_us for t in pair.audits[name])
+    return without - statistics.median(t.claimed_us for t in pair.times[name])
+
+
+def columns(rows: Sequence[Mapping[str, Timing]]) -> dict[str, list[Timing]]:
+    """The same by contestant."""
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def together(rows: Sequence[Mapping[str, Timing]], samples: int) -> PairTimes:
+    """What the samples of one pair come to, warm-ups first: the undisturbed ones where there are enough of them."""
+    counted, undisturbed = rows[WARM_UP:], clean(rows)
+    fewest = min(samples, _FEWEST)
+    kept = undisturbed if len(undisturbed) >= fewest else counted
+    times = {name: [row[name] for row in kept] for name in kept[0]}
+    quiet = [row[NULL] for row in counted if not row[NULL].disturbed]
+    calm = kept is undisturbed and len(quiet) >= fewest
+    times[NULL] = quiet if calm else [row[NULL] for row in counted]
+    return PairTimes(times, len(counted) - len(undisturbed), calm)
+
+
+_FEWEST = 3
+"""Undisturbed samples that are better than all samples."""
+
+
+def clean(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, Timing]]:
+    """Those after the warm-ups during which nothing disturbed anyone but the null kernel."""
+    return [row for row in rows[WARM_UP:] if not any(t.disturbed for name, t in row.items() if name != NULL)]
+
+
+_SHARE = 0.1
+_SLACK_US = 20.0
+
+
+def corroborated(pairs: Sequence[PairTimes]) -> bool:
+    """Whether the judge's clock bears out the claimed times of the kernel."""
+    return hidden_us(pairs) <= 0
+
+
+def hidden_us(pairs: Sequence[PairTimes]) -> float:
+    """Microseconds by which the kernel's round trips cost more than can be explained; not above nought where all is explained.
+
+    What a call costs beside the kernel is known from the null kernel in the same samples; a tenth of the claim and the null
+    kernel's own jitter may be on top. Medians are compared, and beside other work, which strikes calls at random and hides
+    time as well as it seems to show some, lower quartiles.
+    """
+    calm = all(p.calm for p in pairs)
+    kernel = [t for p in pairs for t in p.audited(KERNEL)]
+    null = [t.wall_us - t.claimed_us for p in pairs for t in p.audited(NULL)]
+    claimed = statistics.median(t.claimed_us for t in kernel)
+    beside = _centre([t.wall_us - t.claimed_us for t in kernel], calm=calm)
+    usual = _centre(null, calm=calm)
+    jitter = statistics.median(abs(n - usual) for n in (null if calm else sorted(null)[: len(null) // 2 + 1]))
+    return beside - (usual + _SHARE * claimed + 3 * jitter + _SLACK_US)
+
+
+def _centre(values: Sequence[float], *, calm: bool) -> float:
+    return statistics.median(values) if calm else sorted(values)[len(values) // 4]

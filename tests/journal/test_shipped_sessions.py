@@ -1,0 +1,34 @@
+"""The sessions that ship: each opens, is whole, and says nothing of the machine that it was recorded on but the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.domain import queries as q
+from engine.domain.state import SessionState, advance
+from engine.journal import bundle, journal
+from engine.journal.blobs import Blobs
+
+SESSIONS = sorted((Path(__file__).parents[2] / "sessions").iterdir())
+
+
+@pytest.mark.parametrize("folder", SESSIONS, ids=lambda folder: folder.name)
+def test_a_shipped_session_opens_and_is_whole(folder: Path) -> None:
+    entries = journal.read(folder).entries
+    state = advance(SessionState(), entries)
+    blobs = Blobs(folder)
+    for name in bundle.references(entries):
+        blobs.get(name)
+    leader = q.incumbent(state)
+    assert leader is not None
+    assert leader.measurement is not None
+    assert state.device is not None
+    assert state.device.kind == "cuda"
+
+
+@pytest.mark.parametrize("folder", SESSIONS, ids=lambda folder: folder.name)
+def test_its_journal_names_no_folder_of_the_machine(folder: Path) -> None:
+    text = (folder / "journal.jsonl").read_text()
+    assert not [place for place in ("/home/", "/root/", "/tmp/", "/work/") if place in text]
