@@ -53,8 +53,9 @@ _SCREEN_SAMPLES = 6
 """With the warm-up one burst over eight slots."""
 _SAMPLES = ((50.0, 30), (300.0, 14), (math.inf, 6))
 """Samples of a process pair by the kernel's time in microseconds: short kernels scatter more and cost less."""
-_PAIRS = (3, 8)
-"""Process pairs of a precise measurement: at least, at most."""
+_PAIRS = {"cuda": (3, 8), "cpu": (3, 6)}
+"""Process pairs of a precise measurement: at least, at most. On a CPU a pair takes most of a second for the emptying of its
+caches, and who leads is settled by a race."""
 _RACE_PAIRS = (3, 5)
 """Process pairs of a race for the lead, at least and at most; twice as many for each step of effort."""
 _CLEAR = 3.0
@@ -68,7 +69,7 @@ _PATIENCE_US = 1e6
 _JITTER_LIMIT = 1e-2
 _ROOM = 0.1
 """Of a device's memory that must be free for a kernel to be blamed for the lack of it."""
-_SECOND_LOOKS = 3
+_SECOND_LOOKS = 2
 """Times that a screen which raises doubts is taken again."""
 
 
@@ -94,6 +95,7 @@ class Judge:
             holds=self.device.kind == "cuda",
             surroundings=surroundings.watch(self.device, devices.bus_id),
         )
+        self._bounds = _PAIRS[self.device.kind]
         self._rig: Rig | None = None
         self._holdout_rigs: dict[str, Rig] = {}
         self._peaks: Peaks | None = None
@@ -262,7 +264,7 @@ class Judge:
         self._seating.dismiss()
         with self._seating.kernel() as seat:
             rig.new_model()
-            self._seating.look_ahead(_PAIRS[0] - 1)
+            self._seating.look_ahead(self._bounds[0] - 1)
             self._seating.load_kernel(seat, rig, candidate, candidate.built)
             seat.wait_ready(LOAD_S)
             self._seating.stand_by()
@@ -361,14 +363,14 @@ class Judge:
         counts. With an ``effort`` it is a race for the lead: few pairs, twice as many for each step, and it is over as soon as
         it is clear.
         """
-        pairs = self._pairs(candidate, say, other, _bounds(effort))
+        pairs = self._pairs(candidate, say, other, _race_bounds(effort))
         ratio = stats.ratio_interval(_log_ratios(pairs, OTHER, KERNEL))
         return Measured(self._measurement("precise", pairs, {OTHER: ratio}), _raw(pairs))
 
     def _pairs(
         self, candidate: Candidate, say: Say, other: Candidate | None = None, bounds: tuple[int, int] | None = None
     ) -> list[PairTimes]:
-        least, most = bounds or _PAIRS
+        least, most = bounds or self._bounds
         rig = self.rig()
         judged = {KERNEL: candidate} if other is None else {KERNEL: candidate, OTHER: other}
         screened, pair = self._screened if self._screened is not None else (None, None)
@@ -383,7 +385,7 @@ class Judge:
                 if not waiting:
                     if bounds is not None:
                         stack.close()  # a long race must not fill the device with processes that have run
-                    waiting = self._seated(stack, rig, judged, max(min(least, _PAIRS[0]) - len(pairs), 2))
+                    waiting = self._seated(stack, rig, judged, max(min(least, self._bounds[0]) - len(pairs), 2))
                 seats = waiting.pop(0)
                 baselines = {} if other is not None else self._seating.baselines(rig, self._ranked(), len(pairs))
                 self._seating.stand_by()
@@ -405,7 +407,7 @@ class Judge:
             self._leaving.close()
             if self._rig is not None:
                 self._seating.dismiss()
-                self._seating.look_ahead(_PAIRS[0])
+                self._seating.look_ahead(self._bounds[0])
         except SandboxError:
             self._seating.start_over()
 
@@ -438,7 +440,7 @@ class Judge:
 
         A race is over as well when who wins is far beyond question, however wide the interval is.
         """
-        if len(pairs) < _PAIRS[0] or self._doubts(pairs):
+        if len(pairs) < self._bounds[0] or self._doubts(pairs):
             return False
         ratio = stats.ratio_interval(_log_ratios(pairs, against, KERNEL))
         half = math.log(ratio.high / ratio.low) / 2
@@ -481,7 +483,7 @@ def _full(error: Exception) -> bool:
     return "out of memory" in str(error).lower()
 
 
-def _bounds(effort: int | None) -> tuple[int, int] | None:
+def _race_bounds(effort: int | None) -> tuple[int, int] | None:
     """Process pairs of a race, at least and at most; ``None`` for as many as a precise measurement takes."""
     return (_RACE_PAIRS[0] << effort, _RACE_PAIRS[1] << effort) if effort is not None else None
 
