@@ -97,6 +97,7 @@ class Bare(Judge):
     def __init__(self, device: str, same: Interval | None) -> None:
         self.device = Device(device, 0, "simulated", "", 1, 0, 0, "")
         self._same = same
+        self._bounds = judging._PAIRS[device]
 
     def _doubts(self, pairs: Sequence[PairTimes]) -> tuple[str, ...]:
         """Nobody claims a time here that was not simulated."""
@@ -106,7 +107,7 @@ class Bare(Judge):
 def floor(noise: Noise, dice: random.Random) -> Interval:
     """The baseline against itself, as a session measures it once."""
     pairs: list[PairTimes] = []
-    for _ in range(judging._PAIRS[0] + 1):
+    for _ in range(judging._SAME_PAIRS):
         samples = judging._samples(pairs, BASELINE)
         pairs.append(pair(noise, dice, {BASELINE: 1.0, ITSELF: 1.0}, samples))
     return stats.ratio_interval(judging._log_ratios(pairs, BASELINE, ITSELF))
@@ -124,9 +125,9 @@ def measure(noise: Noise, dice: random.Random, speedup: float, *, floored: bool 
     """A session's floor, then one precise measurement, stopped as the judge stops."""
     judge = Bare(noise.device, floor(noise, dice) if floored else None)
     pairs: list[PairTimes] = []
-    while len(pairs) < judging._PAIRS[1]:
+    while len(pairs) < judge._bounds[1]:
         pairs.append(pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, judging._samples(pairs, KERNEL)))
-        if len(pairs) >= judging._PAIRS[0] and judge._settled(pairs, BASELINE):
+        if len(pairs) >= judge._bounds[0] and judge._settled(pairs, BASELINE):
             break
     return Repeat(stats.ratio_interval(judging._log_ratios(pairs, BASELINE, KERNEL), judge._claimable()), len(pairs))
 
@@ -202,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="one object on the last line")
     asked = parser.parse_args(arguments)
     began = time.monotonic()
-    print(f"{asked.repeats} repeats, speedup {asked.speedup:g}, {judging._PAIRS[0]} to {judging._PAIRS[1]} process pairs")
+    print(f"{asked.repeats} repeats, speedup {asked.speedup:g}, process pairs at least and at most: {judging._PAIRS}")
     print(
         f"{'noise':<20} {'coverage [95 %]':<23} {'long run':>9} {'half-width':>10} {'pairs':>6} {'alarms':>7} {'no floor':>14}"
     )

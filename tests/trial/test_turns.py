@@ -35,10 +35,10 @@ def test_who_begins_is_left_to_chance() -> None:
 
 
 def test_a_race_is_bounded_and_costs_twice_as_much_for_every_step_of_effort() -> None:
-    assert judge._bounds(None) is None
+    assert judge._race_bounds(None) is None
     least, most = judge._RACE_PAIRS
-    assert 3 <= least <= most <= judge._PAIRS[1]
-    assert [judge._bounds(effort) for effort in (0, 1, 2)] == [(least, most), (2 * least, 2 * most), (4 * least, 4 * most)]
+    assert 3 <= least <= most <= judge._PAIRS["cpu"][1]
+    assert [judge._race_bounds(effort) for effort in (0, 1, 2)] == [(least, most), (2 * least, 2 * most), (4 * least, 4 * most)]
 
 
 def test_the_first_to_be_blamed_stays_so() -> None:
