@@ -3,7 +3,8 @@
 This program's (median of interleaved samples in several processes, caches cold, the device held until the call is enqueued),
 Triton's ``do_bench`` (median), KernelBench's CUDA events (its own code where ``--kernelbench`` names its ``src`` folder) and
 Nsight Compute's ``gpu__time_duration`` (caches flushed, clocks left alone). Printed: microseconds, and each as a ratio to this
-program's.
+program's; and, where NVML can be read, the clock and the power that ``do_bench`` left the device at. It calls without a pause:
+work that draws all the device may draw is then timed at a lower clock than one call by itself.
 """
 
 from __future__ import annotations
@@ -86,6 +87,19 @@ def by_do_bench(call: Call) -> float:
     return float(do_bench(call, return_mode="median")) * 1e3
 
 
+def state(device: str) -> str:
+    """The multiprocessors' clock and the power just now, or nothing where they cannot be read."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2] or 0))
+        clock = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+        return f"  {clock} MHz, {pynvml.nvmlDeviceGetPowerUsage(handle) / 1000:.0f} W"
+    except Exception:  # without NVML the times stand alone
+        return ""
+
+
 def by_kernelbench(call: Call, checkout: str) -> float:
     """Median of its event timing."""
     sys.path.insert(0, checkout)
@@ -160,12 +174,13 @@ def main() -> None:
         for name, here, binary in list(cases(asked.device)):
             call = call_of(name, binary, asked.device)
             others: list[float | str] = [by_do_bench(call)]
+            left_at = state(asked.device)
             others.append(by_kernelbench(call, asked.kernelbench) if asked.kernelbench else "not asked")
             del call
             torch.cuda.empty_cache()
             others.append(by_ncu(name, binary, asked.device))
             told = "".join(f"{o:10.1f} {o / here:6.3f}x" if isinstance(o, float) else f"{o:>18}" for o in others)
-            print(f"{name:26}{here:10.1f}{told}", flush=True)
+            print(f"{name:26}{here:10.1f}{told}{left_at}", flush=True)
 
 
 if __name__ == "__main__":

@@ -189,7 +189,9 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["ESPALIER_CACHE"] = cache
         summary |= await rate(asked.device, asked.variants)
-        if asked.kernelbench:
+    if asked.kernelbench:
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ["ESPALIER_CACHE"] = cache
             theirs, ours = await against_kernelbench(asked.device, asked.kernelbench)
             summary |= {"kernelbench_s": theirs, "same_kernel_s": ours, "ratio": theirs / ours}
     print(json.dumps({key: round(value, 3) for key, value in summary.items()}))

@@ -20,6 +20,8 @@ ConfinementName = Literal["bubblewrap", "limits"]
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64")
 _SYSTEM_EXTRAS = ("/etc/alternatives", "/etc/ld.so.cache", "/proc/cpuinfo")
+UNWRITABLE = tuple(word for place in ("/proc/sys", "/proc/sysrq-trigger") for word in ("--ro-bind-try", place, place))
+"""Behind ``--proc``: files that root may write to without any capability, which bubblewrap then does not cover."""
 """Debian's compiler links, the loader's cache, and what ``-march=native`` reads on ARM."""
 
 
@@ -97,7 +99,7 @@ class Bubblewrap:
             words += ["--ro-bind-try", folder, folder]
         for extra in _SYSTEM_EXTRAS:
             words += ["--ro-bind-try", extra, extra]
-        words += [*(["--proc", "/proc"] if self.proc else []), "--dev", "/dev", "--tmpfs", "/tmp"]
+        words += [*(["--proc", "/proc", *UNWRITABLE] if self.proc else []), "--dev", "/dev", "--tmpfs", "/tmp"]
         for path in readable:
             words += ["--ro-bind", str(path), str(path)]
         for path in writable:

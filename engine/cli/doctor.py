@@ -23,7 +23,7 @@ from engine.cli.output import show, show_json
 from engine.domain.errors import ToolchainError
 from engine.journal import store
 from engine.report.text import Span, Tone, table
-from engine.trial import nvml, profiling
+from engine.trial import nvml, profiling, profiling_cpu
 from engine.trial.sandbox import bubblewrap_reason
 
 _LITTLE = 2 << 30
@@ -61,7 +61,7 @@ def _checks() -> list[Check]:
         _python(), _torch(),
         _compiler("g++", "cpp kernels on a CPU", toolchain.find_gxx),
         _compiler("nvcc", "cuda kernels", toolchain.find_nvcc),
-        _gpu(), _bindings(), _bubblewrap(), _address_sanitizer(), _compute_sanitizer(), _nvml(), _counters(),
+        _gpu(), _bindings(), _bubblewrap(), _address_sanitizer(), _compute_sanitizer(), _nvml(), _counters(), _counters_cpu(),
         _folder("cache", cache_folder().parent, "set ESPALIER_CACHE to a folder of your own"),
         _folder("sessions", store.sessions_root(), "set ESPALIER_HOME to a folder of your own"),
         Check("log", True, str(log_file())), _face(),
@@ -157,6 +157,13 @@ def _counters() -> Check:
     if found is not None:
         return Check("counters", True, str(found))
     return Check("counters", not gpu_names(), "no ncu", "for GPUs: install Nsight Compute with the CUDA toolkit")
+
+
+def _counters_cpu() -> Check:
+    """Most virtual machines have none, and nothing but ``espalier profile`` misses them."""
+    found = asyncio.run(profiling_cpu.offered())
+    words = f"not read: {found}" if isinstance(found, str) else f"{found.tool} counts {len(found.events)} events"
+    return Check("counters cpu", True, words)
 
 
 def _folder(name: str, folder: Path, advice: str) -> Check:

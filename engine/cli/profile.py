@@ -14,6 +14,7 @@ from engine.cli.kernels import kernel_of, source_of
 from engine.cli.machine import checked_device
 from engine.cli.output import show, show_json
 from engine.cli.running import Teller, drive
+from engine.domain import bottleneck
 from engine.domain import commands as c
 from engine.domain import profile as words
 from engine.domain.model import Blob
@@ -30,13 +31,15 @@ from engine.trial.bench import Source, TrialBench
 @click.command()
 @click.argument("session")
 @click.argument("kernel")
-@click.option("--device", metavar="cuda:N", help="Where; default: the kind of device the session was recorded on.")
+@click.option("--device", metavar="cpu|cuda:N", help="Where; default: the kind of device the session was recorded on.")
 @o.json_option
 def profile(session: str, kernel: str, device: str | None, as_json: bool) -> None:
-    """Run KERNEL of SESSION once under Nsight Compute: how busy the device is, what its warps wait for.
+    """Read the device's counters in calls of KERNEL of SESSION, and show what holds it up.
 
-    Each figure is shown with what it was in the kernel's parent, where that was profiled on the same device. The profile is
-    kept in the session, and models are shown it. Exit status: 0 when counters were read, 1 when they could not be, with why.
+    On a GPU one call under Nsight Compute: how busy the device is, what its warps wait for. On a CPU the mean of many calls
+    under perf: instructions, cycles, misses of caches and branches. Each figure is shown with what it was in the kernel's
+    parent, where that was profiled on the same device. The profile is kept in the session, and models are shown it. Exit
+    status: 0 when counters were read, 1 when they could not be, with why.
     """
     folder = store.resolve(session)
     state = store.state_of(folder)
@@ -53,10 +56,11 @@ def profile(session: str, kernel: str, device: str | None, as_json: bool) -> Non
 
     drive(keep)
     before = _parents(state, chosen)
+    short = bottleneck.summary(found, state.preparation.bytes_moved if state.preparation else 0)
     if as_json:
-        show_json(_object(chosen, found, before))
+        show_json(_object(chosen, found, before, short))
     else:
-        show(_lines(chosen, found, before))
+        show(_lines(chosen, found, before, short))
     end(DONE if found.tool else FAILED)
 
 
@@ -97,17 +101,25 @@ def _parents(state: SessionState, kernel: Kernel) -> Profile | None:
     return parent.profile if parent is not None else None
 
 
-def _lines(kernel: Kernel, found: Profile, before: Profile | None) -> list[Line]:
+def _lines(kernel: Kernel, found: Profile, before: Profile | None, short: str) -> list[Line]:
     if not found.tool:
         return [line(Span(kernel.id, Tone.STRONG), Span(f" {words.line(found)}", Tone.WARN))]
-    said = f" on {found.device}, one call{f' of {found.launches} launches' if found.launches > 1 else ''}, by {found.tool}"
-    rows = [(Span(row.label), Span(row.words), Span(row.moved, Tone.FAINT)) for row in words.rows(found, before)]
+    many = f"mean of {found.calls} calls" if found.calls > 1 else "one call"
+    said = f" on {found.device}, {many}{f' of {found.launches} launches' if found.launches > 1 else ''}, by {found.tool}"
+    rows = [
+        (Span(row.label), Span(row.words), Span(row.delta), Span(row.moved, Tone.FAINT)) for row in words.rows(found, before)
+    ]
     if before is not None and before.device == found.device:
-        rows.insert(0, (Span(""), Span(kernel.id), Span(f"beside {kernel.parent}", Tone.FAINT)))
-    return [line(Span(kernel.id, Tone.STRONG), said), *table(rows)]
+        rows.insert(0, (Span(""), Span(kernel.id), Span(""), Span(f"beside {kernel.parent}", Tone.FAINT)))
+    return [
+        line(Span(kernel.id, Tone.STRONG), said),
+        *table(rows),
+        *([line(short)] if short else []),
+        *([line(Span(found.note, Tone.FAINT))] if found.note else []),
+    ]
 
 
-def _object(kernel: Kernel, found: Profile, before: Profile | None) -> dict[str, object]:
+def _object(kernel: Kernel, found: Profile, before: Profile | None, short: str) -> dict[str, object]:
     return {
         "kernel": kernel.id,
         "parent": kernel.parent,
@@ -115,7 +127,9 @@ def _object(kernel: Kernel, found: Profile, before: Profile | None) -> dict[str,
         "tool": found.tool,
         "reason": found.note,
         "launches": found.launches,
+        "calls": found.calls,
         "metrics": dict(found.metrics),
         "stalls_percent": dict(found.stalls),
+        "summary": short,
         "parent_metrics": dict(before.metrics) if before is not None and before.device == found.device else None,
     }

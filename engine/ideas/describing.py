@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from engine.build.inspection import summary
-from engine.domain import predictions, profile, queries
+from engine.domain import bottleneck, predictions, profile, queries
 from engine.domain.model import Device, Dialect, FailureKind, Interval, Measurement, PrecisionClass, Resources
 from engine.domain.preparation import Preparation
 from engine.domain.state import Kernel, SessionState, Stage
@@ -164,6 +164,8 @@ def evidence(state: SessionState, found: Kernel) -> Iterator[str]:
         parent = state.kernels.get(found.parent or "")
         moved = profile.line(found.profile, parent.profile if parent else None)
         yield f"the device's counters, in brackets those of its parent: {moved}"
+        if said := bottleneck.summary(found.profile, state.preparation.bytes_moved if state.preparation else 0):
+            yield f"the counters in short: {said}"
     if words := summary(found.resources, found.instructions, light, before=_mix_before(state, found)):
         yield f"in short: {words}"
     if found.verification is not None:

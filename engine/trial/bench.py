@@ -38,7 +38,7 @@ from engine.domain.preparation import Preparation
 from engine.domain.profile import Profile
 from engine.domain.state import Kernel
 from engine.problem import header
-from engine.trial import profiling, sanitizing, sanitizing_gpu
+from engine.trial import profiling, profiling_cpu, sanitizing, sanitizing_gpu
 from engine.trial import protocol as p
 from engine.trial.client import JudgeClient
 
@@ -298,19 +298,31 @@ class TrialBench:
         return sanitizing.timed(found, time.monotonic() - began)
 
     async def profile_source(self, source: Source, say: Say) -> Profile:
-        """One call of a kernel under the device's counters, on fresh inputs of the workload."""
-        if reason := profiling.unfit(source.dialect):
-            return Profile(0, note=reason)
+        """A kernel's calls under the device's counters, on fresh inputs of the workload: one on a GPU, many on a CPU."""
+        on_cpu = self._assignment.device == "cpu"
+        offered = await profiling_cpu.offered() if on_cpu else None
+        if isinstance(offered, str):
+            return Profile(0, note=offered)
         opened = await self.open()
-        shape = self._shape(source, self._assignment.workload, opened.signature, opened.device)
+        workload = self._assignment.workload
+        shape = self._shape(source, workload, opened.signature, opened.device)
         try:
             plan = self._resolved(source, shape.signature, opened.device) if source.contract is Contract.PLAN else b""
         except SourceError as error:
             return Profile(0, note=f"{source.name}: {error}")
-        say(f"reading the device's counters in one call of {source.name}")
-        return await profiling.profile_cuda(
-            shape, plan, opened.device, self._draw, await detect(), self._store, cold=self._assignment.cold
-        )
+        scalars = await self._scalars(workload) if source.contract is Contract.MODULE else ()
+        subject = profiling.Subject(shape, opened.device, plan, scalars)
+        say(f"reading the device's counters in {'calls' if on_cpu else 'one call'} of {source.name}")
+        common = (self._draw, await detect(), self._store)
+        if offered is not None:
+            return await profiling_cpu.profile_cpu(subject, offered, *common, cold=self._assignment.cold)
+        return await profiling.profile_gpu(subject, *common, cold=self._assignment.cold)
+
+    async def _scalars(self, workload: Workload) -> tuple[Any, ...]:
+        """How a module is made and called."""
+        reply = await self._judge.ask(p.Draw(workload, "", 0, module=True), lambda _: None)
+        assert isinstance(reply, p.Drawn)
+        return reply.scalars
 
     def _shape(self, source: Source, workload: Workload, signature: Signature, device: Device) -> sanitizing.Shape:
         return sanitizing.Shape(workload, signature, _request(source, workload, signature, device))

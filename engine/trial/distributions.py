@@ -6,6 +6,7 @@ drops the maximum in a softmax, sums squares without centring, or works in a nar
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 
 import torch
@@ -31,17 +32,30 @@ def _alternating(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _spiked(tensor: torch.Tensor) -> torch.Tensor:
-    """Every 97th element is 40 times as large."""
-    flat = tensor.clone().reshape(-1)
-    flat[::97] *= 40
-    return flat.reshape(tensor.shape)
+    """Every 97th element is 40 times as large, from anywhere on: nobody knows which."""
+    return _larger(tensor, 97, 40)
 
 
 def _with_outliers(tensor: torch.Tensor) -> torch.Tensor:
-    """One element in 997 is a thousand times as large, none of them among the first that a kernel might look at."""
+    """One element in 997 is a thousand times as large, from anywhere on."""
+    return _larger(tensor, 997, 1000)
+
+
+def _larger(tensor: torch.Tensor, every: int, factor: float) -> torch.Tensor:
     flat = tensor.clone().reshape(-1)
-    flat[min(500, flat.numel() // 2) :: 997] *= 1000
+    flat[secrets.randbelow(max(1, min(every, flat.numel()))) :: every] *= factor
     return flat.reshape(tensor.shape)
+
+
+def _with_few_outliers(tensor: torch.Tensor) -> torch.Tensor:
+    """Three elements of all, anywhere, are a thousand times as large: too few for a kernel to find by samples."""
+    flat = tensor.clone().reshape(-1)
+    places = {secrets.randbelow(flat.numel()) for _ in range(_FEW if flat.numel() else 0)}
+    flat[list(places)] *= 1000
+    return flat.reshape(tensor.shape)
+
+
+_FEW = 3
 
 
 STRESS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -52,9 +66,10 @@ STRESS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "alternating": _alternating,
     "spiked": _spiked,
     "outliers": _with_outliers,
+    "few": _with_few_outliers,
 }
 """Name → what is done to every floating-point input."""
-WIDE_ONLY = ("raised", "outliers")
+WIDE_ONLY = ("raised", "outliers", "few")
 """What numbers in half precision cannot bear: of a thousand and a bit the thousand is left, and its square is no number."""
 
 

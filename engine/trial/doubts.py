@@ -19,8 +19,11 @@ _PLAUSIBLE = {"cuda": 0.8, "cpu": 0.25}
 leaves part of a small workload in the caches, and ceilings that were measured beside other work are half of what they are."""
 _BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
 """Hidden time from which on a kernel is suspected; less than that and it is not corroborated, which is said and cannot lead."""
-_AWAKE_US = 15_000.0
-"""Threads of OpenMP spin for some milliseconds after they are let run, and on few cores the judge waits for its turn."""
+_AWAKE_US, _AWAKE_SHARE = 3000.0, 0.1
+"""Threads of OpenMP spin for a while after they are let run, and on few cores the judge waits for its turn."""
+_LONG_AWAKE_US = 15_000.0
+"""What no noise explains, beside the whole of a claim. In less a kernel that has hundreds of processes to be woken before the
+order to run can be given may do most of its work as well: it is not corroborated."""
 _AFTER_TIMES, _AFTER_US = 3.0, 300.0
 _BUSY_SHARE = 0.2
 _BUSY_US = 50.0
@@ -45,7 +48,8 @@ def of_times(
         found.append(f"the device was not free once it had answered: the judge's next work took {after:.0f} us")
     awake = statistics.median(t.awake_us for t in times)
     usual = statistics.median(t.awake_us for p in pairs for t in p.times[NULL])
-    if awake > usual + claimed.value + _AWAKE_US:
+    allowed = claimed.value + _LONG_AWAKE_US if sure else _AWAKE_SHARE * claimed.value + _AWAKE_US
+    if awake > usual + allowed:
         found.append(
             f"it ran for {awake:.0f} us before the judge could give the order: work may have been done ahead of the call"
         )

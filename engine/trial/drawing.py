@@ -1,14 +1,20 @@
-"""Fresh inputs as files, for a run outside the trial: what a kernel reads, one file for each call. Imports torch."""
+"""What a kernel is run on outside the trial: fresh inputs as files, one for each call, and how a module is called.
+
+Imports torch.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from engine.domain.errors import EspalierError
+from engine.domain.errors import EspalierError, ProblemError
+from engine.problem.loading import Loaded
 from engine.problem.reference import Reference
 from engine.trial.calibration import fresh_seed
+from engine.trial.modules import template_of
 
 
 def draw_to(reference: Reference, folder: Path, calls: int) -> tuple[str, ...]:
@@ -22,6 +28,19 @@ def draw_to(reference: Reference, folder: Path, calls: int) -> tuple[str, ...]:
                 for tensor in reference.arguments(model, reference.inputs(fresh_seed())):
                     file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         except OSError as error:
-            raise EspalierError(f"inputs for the sanitizers cannot be written to {folder}: {error.strerror}") from error
+            raise EspalierError(f"inputs cannot be written to {folder}: {error.strerror}") from error
         names.append(str(path))
     return tuple(names)
+
+
+def call_of(reference: Reference) -> tuple[Any, ...]:
+    """How a module is made and called on a workload: arguments of ``Model``, by place and by name, shape of ``forward``'s.
+
+    Raises ProblemError for an argument of ``forward`` that cannot be passed to another process.
+    """
+    construction = Loaded(reference.problem, reference.workload).construction()
+    try:
+        template = template_of(reference.inputs(0))
+    except TypeError as error:
+        raise ProblemError(f"{reference.problem.name}: an argument of forward cannot be passed on: {error}") from error
+    return list(construction.positional), dict(construction.named), template

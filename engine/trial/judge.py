@@ -11,7 +11,6 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +22,8 @@ from engine.domain.errors import DeviceError, SandboxError
 from engine.domain.model import FailureKind, Interval, Measurement, Verification, Workload
 from engine.domain.preparation import Peaks, Preparation
 from engine.problem.reference import Reference
-from engine.trial import baselines, devices, doubts, light, surroundings
+from engine.trial import devices, doubts, light, surroundings
+from engine.trial.baseline_runs import BaselineRuns
 from engine.trial.calibration import calibrate, make_gate
 from engine.trial.distributions import OWN
 from engine.trial.interference import Interference
@@ -42,7 +42,7 @@ from engine.trial.rig import Rig
 from engine.trial.sandbox import bubblewrap_reason, filter_reason
 from engine.trial.seat import Seat, Timing, TrialFailed, TrustedLost, blaming
 from engine.trial.seating import LOAD_S, Seating
-from engine.trial.times import KERNEL, PairTimes
+from engine.trial.times import KERNEL, PairTimes, log_ratios, samples_of
 
 Say = Callable[[str], None]
 Reply = TypeVar("Reply")
@@ -51,8 +51,6 @@ _OWN_TRIALS = 3
 _HOLDOUT_TRIALS = 2
 _SCREEN_SAMPLES = 6
 """With the warm-up one burst over eight slots."""
-_SAMPLES = ((50.0, 30), (300.0, 14), (math.inf, 6))
-"""Samples of a process pair by the kernel's time in microseconds: short kernels scatter more and cost less."""
 _PAIRS = {"cuda": (3, 8), "cpu": (3, 6)}
 """Process pairs of a precise measurement: at least, at most. On a CPU a pair takes most of a second for the emptying of its
 caches, and who leads is settled by a race."""
@@ -60,12 +58,8 @@ _RACE_PAIRS = (3, 5)
 """Process pairs of a race for the lead, at least and at most; twice as many for each step of effort."""
 _CLEAR = 3.0
 """Half-widths between a race's ratio and 1 at which it is over: looking after every pair cannot make that of noise."""
-_SAME_PAIRS = 4
-"""Process pairs of the baseline against itself."""
 _ENOUGH = {"cuda": 0.01, "cpu": 0.03}
 """Half-width (in logarithms) at which a precise measurement stops adding pairs."""
-_PATIENCE_US = 1e6
-"""Device time that the kernel's samples in one pair may take."""
 _JITTER_LIMIT = 1e-2
 _ROOM = 0.1
 """Of a device's memory that must be free for a kernel to be blamed for the lack of it."""
@@ -101,8 +95,7 @@ class Judge:
         self._peaks: Peaks | None = None
         self._leaving = ExitStack()
         self._screened: tuple[Candidate, PairTimes] | None = None
-        self._same = Interval(*opened.same) if opened.same is not None else None
-        self._kept: dict[str, baselines.Kept] = {}
+        self._baselines = BaselineRuns(opened, self.device, self._seating, self._conditions)
 
     def close(self) -> None:
         """End every process of the trial."""
@@ -160,9 +153,9 @@ class Judge:
         same = Interval(1.0, 1.0, 1.0)
         pairs: list[PairTimes] = []
         if measure:
-            pairs, measured, more = self._measure_baselines(rig, say)
-            notes = (*notes, *more)
-            same = self._same or same
+            found = self._baselines.measure(rig, self._times, say)
+            pairs, measured, notes = found.pairs, found.measured, (*notes, *found.notes)
+            same = self._baselines.same or same
             for reference in self.holdouts:
                 self._holdout_rig(reference.workload)
             self._seating.null(rig, "host")
@@ -187,70 +180,6 @@ class Judge:
         if self._peaks is None:
             self._peaks = light.peaks(self.device, Path(self._opened.cache))
         return self._peaks
-
-    def _baseline_pairs(self, rig: Rig) -> list[PairTimes]:
-        """Each baseline next to the ranking one, and the ranking one next to itself, in processes of their own."""
-        ranking = self._opened.baseline
-        count = _SAME_PAIRS
-        pairs: list[PairTimes] = []
-        for index in range(count):
-            kept = self._seating.baselines(rig, self._ranked(), index)
-            itself = self._seating.baselines(rig, (ranking,), index + count)[ranking]
-            contest = Contest({}, {**kept, "itself": itself}, self._seating.null(rig, "module"))
-            self._seating.stand_by()
-            pairs.append(run_pair(rig, contest, _samples(pairs, ranking), self._conditions, Tally()))
-            itself.close()
-        return pairs
-
-    def _measure_baselines(self, rig: Rig, say: Say) -> tuple[list[PairTimes], dict[str, Measurement], tuple[str, ...]]:
-        """The ranking baseline, and the others where nothing valid is kept of them; all again where the ranking one moved."""
-        opened = self._opened
-        wanted = baselines.fingerprint(
-            opened.problem, opened.workload, self.device, ranking=opened.baseline, tolerance=opened.tolerance, cold=opened.cold
-        )
-        record = baselines.load(Path(opened.cache), wanted)
-        kept = dict(record.kept)
-        notes = [record.note] if record.note else []
-        self._kept = {name: kept[name] for name in opened.others if name in kept and not opened.fresh}
-        known = f", {', '.join(self._kept)} known from before" if self._kept else ""
-        say(f"measuring {opened.baseline} against itself and the other baselines{known}")
-        pairs, found = self._baselines_now(rig)
-        gone = [name for name, one in kept.items() if baselines.moved(one, found[opened.baseline].time_us, self._claimable())]
-        kept = {name: one for name, one in kept.items() if name not in gone}
-        if any(name in self._kept for name in gone):
-            notes.append(self._moved(gone, found[opened.baseline]))
-            say(notes[-1])
-            self._kept = {name: one for name, one in self._kept.items() if name not in gone}
-            pairs, found = self._baselines_now(rig)
-        date = datetime.now(UTC).isoformat(timespec="seconds")
-        for name, one in found.items():
-            if name != opened.baseline and self._claimable() <= baselines.QUIET:
-                kept[name] = baselines.Kept(one, found[opened.baseline].time_us, self._claimable(), date)
-        if kept or record.kept:
-            record.keep(kept)
-        return pairs, {**found, **{name: one.told() for name, one in self._kept.items()}}, tuple(notes)
-
-    def _moved(self, gone: Sequence[str], now: Measurement) -> str:
-        one = next(self._kept[name] for name in gone if name in self._kept)
-        took = f"{self._opened.baseline} takes {now.time_us.value:.4g} us and took {one.ranking_us.value:.4g} us beside them"
-        return f"kept baselines measured again ({', '.join(name for name in gone if name in self._kept)}): {took} ({one.words})"
-
-    def _baselines_now(self, rig: Rig) -> tuple[list[PairTimes], dict[str, Measurement]]:
-        pairs = self._baseline_pairs(rig)
-        self._same = stats.ratio_interval(_log_ratios(pairs, self._opened.baseline, "itself"))
-        return pairs, self._as_baselines(pairs)
-
-    def _as_baselines(self, pairs: Sequence[PairTimes]) -> dict[str, Measurement]:
-        ranking = self._opened.baseline
-        found: dict[str, Measurement] = {}
-        said = surroundings.told([p.seen for p in pairs])
-        for name in self._ranked():
-            ratio = Interval(1.0, 1.0, 1.0)
-            if name != ranking:
-                ratio = stats.ratio_interval(_log_ratios(pairs, ranking, name), self._claimable())
-            times = [t for p in pairs for t in p.times[name]]
-            found[name] = self._times(times, "precise", len(pairs), {ranking: ratio}, sound=True, conditions=said)
-        return found
 
     # verdicts
 
@@ -277,15 +206,14 @@ class Judge:
                     rig.refill(0, distribution)
                     judged_call(rig, seat, 0, tally, distribution)
             say("screening its time")
-            baselines = self._seating.baselines(rig, self._ranked(), 0)
-            contest = Contest(
-                {KERNEL: seat}, baselines, self._seating.null(rig, candidate.contract), {KERNEL: candidate.contract}
-            )
+            null = self._seating.null(rig, candidate.contract)
+            contest = Contest({KERNEL: seat}, self._baselines.seats(rig, 0), null, {KERNEL: candidate.contract})
             self._seating.stand_by()
             pair = self._screen(rig, contest, own)
             holdouts = self._verify_holdouts(seat, candidate, say)
         self._screened = (candidate, pair)
-        ratios = self._with_kept({n: stats.block_interval(pair.claims(n), pair.claims(KERNEL)) for n in self._ranked()})
+        beside = {n: stats.block_interval(pair.claims(n), pair.claims(KERNEL)) for n in self._baselines.interleaved}
+        ratios = self._baselines.over_all(beside)
         screen = self._measurement("screen", [pair], ratios)
         verification = self._verification(rig, own, own.trials + tally.trials, holdouts, jitter)
         evidence = (*doubts.of_verification(verification), *self._evidence([pair]))
@@ -298,7 +226,7 @@ class Judge:
         for _ in range(_SECOND_LOOKS):
             if pair.calm and not self._doubts([pair]):
                 break
-            pair = run_pair(rig, contest, max(_SCREEN_SAMPLES, _samples([pair], KERNEL)), self._conditions, tally)
+            pair = run_pair(rig, contest, max(_SCREEN_SAMPLES, samples_of([pair], KERNEL)), self._conditions, tally)
         return pair
 
     def _verification(self, rig: Rig, own: Tally, trials: int, holdouts: str, jitter: float) -> Verification:
@@ -352,8 +280,9 @@ class Judge:
         Raises TrialFailed when a timed call is wrong.
         """
         pairs = self._pairs(candidate, say)
-        ratios = {name: stats.ratio_interval(_log_ratios(pairs, name, KERNEL), self._claimable()) for name in self._ranked()}
-        ratios = self._with_kept(ratios)
+        against = self._baselines
+        beside = {n: stats.ratio_interval(log_ratios(pairs, n, KERNEL), against.claimable) for n in against.interleaved}
+        ratios = against.over_all(beside)
         return Measured(self._measurement("precise", pairs, ratios), _raw(pairs), self._evidence(pairs))
 
     def versus(self, candidate: Candidate, other: Candidate, say: Say, effort: int | None = None) -> Measured:
@@ -364,7 +293,7 @@ class Judge:
         it is clear.
         """
         pairs = self._pairs(candidate, say, other, _race_bounds(effort))
-        ratio = stats.ratio_interval(_log_ratios(pairs, OTHER, KERNEL))
+        ratio = stats.ratio_interval(log_ratios(pairs, OTHER, KERNEL))
         return Measured(self._measurement("precise", pairs, {OTHER: ratio}), _raw(pairs))
 
     def _pairs(
@@ -387,12 +316,12 @@ class Judge:
                         stack.close()  # a long race must not fill the device with processes that have run
                     waiting = self._seated(stack, rig, judged, max(min(least, self._bounds[0]) - len(pairs), 2))
                 seats = waiting.pop(0)
-                baselines = {} if other is not None else self._seating.baselines(rig, self._ranked(), len(pairs))
+                baselines = {} if other is not None else self._baselines.seats(rig, len(pairs))
                 self._seating.stand_by()
                 say(f"process pair {len(pairs) + 1}")
                 pairs.append(
                     run_pair(
-                        rig, Contest(seats, baselines, null, contracts), _samples(pairs, KERNEL), self._conditions, Tally()
+                        rig, Contest(seats, baselines, null, contracts), samples_of(pairs, KERNEL), self._conditions, Tally()
                     )
                 )
                 against = OTHER if other else self._opened.baseline
@@ -425,16 +354,6 @@ class Judge:
                     seat.wait_ready(LOAD_S)
         return rows
 
-    def _ranked(self) -> tuple[str, ...]:
-        """The baselines that every precise measurement is interleaved with, the ranking one first: all that are not kept."""
-        return tuple(n for n in dict.fromkeys((self._opened.baseline, *self._opened.others)) if n not in self._kept)
-
-    def _with_kept(self, ratios: Mapping[str, Interval]) -> dict[str, Interval]:
-        """These speedups and, by way of the ranking baseline, those over the kept ones."""
-        ranking = self._opened.baseline
-        chained = {n: baselines.chained(ratios[ranking], k.measurement.speedup[ranking]) for n, k in self._kept.items()}
-        return {**ratios, **chained}
-
     def _settled(self, pairs: Sequence[PairTimes], against: str, *, raced: bool = False) -> bool:
         """Whether there are enough pairs: a doubt may be noise and keeps them coming, as a wide interval does.
 
@@ -442,14 +361,10 @@ class Judge:
         """
         if len(pairs) < self._bounds[0] or self._doubts(pairs):
             return False
-        ratio = stats.ratio_interval(_log_ratios(pairs, against, KERNEL))
+        ratio = stats.ratio_interval(log_ratios(pairs, against, KERNEL))
         half = math.log(ratio.high / ratio.low) / 2
-        clear = raced and abs(math.log(ratio.value)) > _CLEAR * max(half, self._claimable())
-        return clear or half <= max(_ENOUGH[self.device.kind], self._claimable())
-
-    def _claimable(self) -> float:
-        """The largest effect that the baseline showed against itself: nothing smaller is ever claimed."""
-        return max(abs(math.log(self._same.low)), abs(math.log(self._same.high))) if self._same is not None else 0.0
+        clear = raced and abs(math.log(ratio.value)) > _CLEAR * max(half, self._baselines.claimable)
+        return clear or half <= max(_ENOUGH[self.device.kind], self._baselines.claimable)
 
     def _doubts(self, pairs: Sequence[PairTimes], *, sure: bool = False) -> tuple[str, ...]:
         return doubts.of_times(pairs, self.signature, self.peaks(), self.device, cold=self._opened.cold, sure=sure)
@@ -465,7 +380,7 @@ class Judge:
         doubted = self._doubts(pairs)
         disturbed = sum(p.disturbed for p in pairs)
         said = [f"{disturbed} of {disturbed + len(times)} samples disturbed by other work"] if disturbed else []
-        said += [f"{name} {kept.words}" for name, kept in self._kept.items() if name in ratios]
+        said += self._baselines.dated(ratios)
         said += [*host_share(times), *surroundings.told([p.seen for p in pairs])]
         return self._times(times, depth, len(pairs), ratios, sound=not doubted, conditions=(*doubted, *said))
 
@@ -486,20 +401,6 @@ def _full(error: Exception) -> bool:
 def _race_bounds(effort: int | None) -> tuple[int, int] | None:
     """Process pairs of a race, at least and at most; ``None`` for as many as a precise measurement takes."""
     return (_RACE_PAIRS[0] << effort, _RACE_PAIRS[1] << effort) if effort is not None else None
-
-
-def _samples(pairs: Sequence[PairTimes], name: str) -> int:
-    """How many samples the next pair takes, from the times seen so far; few for a kernel that would try one's patience."""
-    if not pairs:
-        return _SAMPLES[-1][1]
-    median = statistics.median(t.claimed_us for t in pairs[-1].times[name])
-    wanted = next(samples for below, samples in _SAMPLES if median < below)
-    return max(2, min(wanted, int(_PATIENCE_US / max(median, 1.0))))
-
-
-def _log_ratios(pairs: Sequence[PairTimes], slower: str, faster: str) -> list[float]:
-    """log(``slower`` ÷ ``faster``) of each process pair."""
-    return [stats.pair_log_ratio(p.claims(slower), p.claims(faster)) for p in pairs]
 
 
 def _shape(workload: Workload) -> str:

@@ -19,7 +19,7 @@ from torch import nn
 from engine.domain.model import Problem, Role, Workload
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
-from engine.trial.launchers import Loan, OutputError, Timed, checked_output, same_bits
+from engine.trial.launchers import Loan, OutputError, Timed, checked_output, compares, same_bits
 from engine.trial.wire import Called, Fault, Load
 
 Forward = Callable[..., Any]
@@ -68,7 +68,8 @@ def load_baseline(load: Load, loan: Loan) -> Forward:
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
     if load.baseline.startswith("compile"):
-        mode = "max-autotune" if load.baseline == "compile_max" else None
+        # Without CUDA graphs, which would first copy each call's fresh inputs into their own.
+        mode = "max-autotune-no-cudagraphs" if load.baseline == "compile_max" else None
         return torch.compile(model, mode=mode)
     return model
 
@@ -138,6 +139,8 @@ class ModuleLauncher:
                 torch.cuda.synchronize()
         if self._overwrites(values):
             return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
+        if self._calls > _ALWAYS_COMPARED and not compares():
+            return called
         inputs = zip(self._loan.of(slot, Role.INPUT), lent, private, strict=True)
         changed = [operand.name for operand, a, b in inputs if not same_bits(a, b)]
         if changed:
@@ -152,6 +155,8 @@ class ModuleLauncher:
         return any(tensor.untyped_storage().data_ptr() in places for tensor in values)
 
 
+_ALWAYS_COMPARED = 3
+"""First calls of a process after which the inputs are always compared."""
 _TENSOR = "tensor"
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from engine.domain.model import FailureKind
+from engine.trial.distributions import OWN
 from engine.trial.interference import Interference
 from engine.trial.rig import Findings, Rig, Watch
 from engine.trial.seat import Seat, Timing, TrialFailed, blaming
@@ -145,29 +146,36 @@ def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, t
     is one of chance, and for the next inputs the same one backwards: of any two, A-B is followed by B-A, so that neither drift
     nor what a call leaves behind for the next one favours either.
     So the device is not doing float64 work right before a timed call, and no kernel sees the inputs of two calls at once.
-    Disturbed samples are taken again, within reason.
+    Disturbed samples are taken again, within reason. At a few places of chance those under judgement are called on bent inputs
+    instead, in a call like any other: nobody gets by with being careful in the first calls of a process only.
     """
     rows: list[dict[str, Timing]] = []
     audits: list[dict[str, Timing]] = []
     turns, audit_turns = Turns(conditions.order), Turns(conditions.order)
     wanted = WARM_UP + samples
+    unannounced = Unannounced(conditions.order, rig.calibration.distributions, wanted, tally.trials)
     conditions.surroundings.begin()
     while len(rows) < wanted or (len(clean(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples):
         burst = conditions.order.sample(range(rig.slots), min(rig.slots, max(wanted - len(rows), 2)))
-        for slot in burst:
-            rig.draw(slot)
+        kinds = {slot: unannounced.next() for slot in burst}
+        for slot, kind in kinds.items():
+            rig.draw(slot, kind)
         taken: dict[int, list[tuple[str, Sequence[torch.Tensor]]]] = {}
-        for slot in burst:
+        for slot, kind in kinds.items():
             rig.release(slot)
             audit = conditions.holds and _AUDITED * len(audits) < len(rows) - WARM_UP
             hold_us = _hold_us(rows) if conditions.holds and not audit else 0.0
+            if kind != OWN:
+                _, taken[slot] = _sample(rig, replace(contest, baselines={}), slot, conditions, unannounced.turns, hold_us)
+                continue
             row, taken[slot] = _sample(rig, contest, slot, conditions, audit_turns if audit else turns, hold_us)
             conditions.surroundings.sample()
             (audits if audit else rows).append(row)
         for slot, copies in taken.items():
             for name, outputs in copies:
                 try:
-                    judge_outputs(rig.check(slot, outputs=outputs), tally, "own")
+                    kind = kinds[slot]
+                    judge_outputs(rig.check(slot, kind, outputs), tally if kind == OWN else unannounced.tally, kind)
                 except TrialFailed as failed:
                     wrong = name if failed.failure.kind is FailureKind.MISMATCH else KERNEL
                     failed.at_fault = _culprit(rig, contest, slot) or wrong
@@ -207,6 +215,27 @@ def _hold_us(rows: Sequence[Mapping[str, Timing]]) -> float:
         return first
     slowest = max(t.enqueue_us for t in rows[WARM_UP - 1].values())
     return min(max(2 * slowest + 100.0, least), most)
+
+
+class Unannounced:
+    """Which calls of a pair are made on bent inputs, none of them where there is no bent distribution to judge on."""
+
+    def __init__(self, chance: random.Random, distributions: Sequence[str], calls: int, judged: int) -> None:
+        """``calls`` are made at least; ``judged`` were before, for the words in which a failure is told."""
+        bent = [name for name in distributions if name != OWN]
+        some = chance.sample(bent, min(_BENT, len(bent), calls))
+        self._left = some + [OWN] * (calls - len(some))
+        chance.shuffle(self._left)
+        self.turns = Turns(chance)
+        self.tally = Tally(judged)
+
+    def next(self) -> str:
+        """What the inputs of the next call are to be drawn from."""
+        return self._left.pop() if self._left else OWN
+
+
+_BENT = 3
+"""Calls on bent inputs in each pair, each bent in another way."""
 
 
 class Turns:

@@ -1,4 +1,7 @@
-"""One call of a ``cuda`` kernel under Nsight Compute, in the runner's sandbox, on fresh inputs of the session's workload.
+"""One call of a kernel on a GPU under Nsight Compute, in the runner's sandbox, on fresh inputs of the session's workload.
+
+What is counted is what the call launches: of a ``cuda`` kernel its own functions, of a module torch's and its libraries' too,
+since they are its work; what it launches in its first call, to compile or tune itself, is not.
 
 Where the tool is missing or may not read the device's counters, the reason is what comes back. The device's clocks are left as
 they are, so that a profile is of the same device as a measurement. No torch.
@@ -9,14 +12,16 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.build import counters
 from engine.build.build import BuildFailure, build
 from engine.build.cache import Cache, cache_folder
 from engine.build.confinement import Confinement
 from engine.build.process import ProcessResult, run
-from engine.domain.model import Device, Dialect
+from engine.domain.model import Device
 from engine.domain.profile import Profile
 from engine.trial.sandbox import python_once
 from engine.trial.sanitizing import Draw, Shape, Store
@@ -25,10 +30,18 @@ from engine.trial.sanitizing_gpu import sandboxed, specified
 _SECONDS = 300.0
 """The tool calls the kernel a dozen times over, restoring its memory each time; importing torch takes some of it."""
 _NO_TOOL = "Nsight Compute (ncu) is not installed: it comes with the CUDA toolkit"
-_NOT_HERE = {
-    Dialect.CPP: "a CPU's counters are not read: only a GPU's, by Nsight Compute",
-    Dialect.PYTHON: "a module's own launches cannot be told from torch's: only cuda kernels are profiled",
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is profiled: a kernel for one shape, on one device."""
+
+    shape: Shape
+    device: Device
+    plan: bytes = b""
+    """Resolved, where its contract has one."""
+    scalars: tuple[Any, ...] = ()
+    """How a module is made and called, as in a ``Load``."""
 
 
 def find_tool() -> Path | None:
@@ -40,25 +53,20 @@ def find_tool() -> Path | None:
     return Path(found) if found else None
 
 
-def unfit(dialect: Dialect) -> str:
-    """Why kernels of a dialect are not profiled; empty for those that are."""
-    return _NOT_HERE.get(dialect, "")
-
-
-async def profile_cuda(
-    shape: Shape, plan: bytes, device: Device, draw: Draw, confinement: Confinement, store: Store, *, cold: bool,
-    tool: Path | None = None,
-) -> Profile:  # fmt: skip
+async def profile_gpu(
+    subject: Subject, draw: Draw, confinement: Confinement, store: Store, *, cold: bool, tool: Path | None = None
+) -> Profile:
     """The counters of one call, or the reason why there are none. Raises as ``build`` does."""
     tool = tool or find_tool()
     if tool is None:
         return Profile(0, note=_NO_TOOL)
+    shape, device = subject.shape, subject.device
     built = await build(shape.request, confinement)
     if isinstance(built, BuildFailure):
         return Profile(0, note=f"does not build: {built.reason}", log=store(built.log.encode()))
     with Cache(cache_folder()).workplace() as folder:
         files = await draw(shape.workload, folder, 1)
-        spec = specified(shape, plan, device, built, folder)
+        spec = specified(shape, subject.plan, device, built, folder, subject.scalars)
         before = [str(tool), *arguments(cold=cold)]
         places = [folder, built.folder, tool.resolve().parent.parent]
         argv, environment = python_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from engine.domain.model import Device, Failure, Measurement, Problem, Signature, Verification, Workload
 from engine.domain.preparation import Preparation
@@ -78,15 +79,19 @@ class Traced(Message, frozen=True):
 
 
 class Draw(Message, frozen=True):
-    """Fresh inputs for one of the shapes, as files: for the sanitizers, which run outside the trial."""
+    """Fresh inputs for one of the shapes, as files: for the sanitizers and the profilers, which run outside the trial."""
 
     workload: Workload
     folder: str
     calls: int
+    module: bool = False
+    """Whether it is also wanted how a module is made and called."""
 
 
 class Drawn(Message, frozen=True):
     files: tuple[str, ...]
+    scalars: tuple[Any, ...] = ()
+    """As in a ``Load``, where it was asked for."""
 
 
 class Verify(Message, frozen=True):

@@ -122,6 +122,10 @@ def _called(launcher: Launcher, slot: int, hold_us: float) -> Called | Fault:
 
 
 def _told(error: BaseException) -> str:
-    """The exception with the line of the candidate's file it came from."""
-    last = traceback.format_exception(error)
-    return "".join(last[-6:])[-4000:]
+    """The exception with the line of the candidate's file it came from; its last line is what happened, in a sentence.
+
+    A message says that first. A long one, of a compiler's say, ends with advice on switches.
+    """
+    last = "".join(traceback.format_exception(error)[-6:])[-4000:]
+    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return last if len(said) < 2 else f"{last}\n{type(error).__name__}: {' '.join(said[:2])}"

@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 
 import engine
+from engine.build.confinement import UNWRITABLE
 from engine.domain.errors import SandboxError
 from engine.trial import syscalls
 from engine.trial.wire import (
@@ -48,8 +49,8 @@ from engine.trial.wire import (
 _START_S = 120.0
 _ANSWER_S = 20.0
 _SYSTEM = (
-    "/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
-    "/etc/passwd", "/etc/nsswitch.conf", "/opt/nvidia",
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d", "/etc/passwd", "/etc/nsswitch.conf", "/opt/nvidia",
 )  # fmt: skip
 _NEEDED = ("torch", "msgspec", "numpy")
 """Packages that a runner imports, wherever they were installed."""
@@ -131,7 +132,7 @@ def _confined(command: Sequence[str], device: str, seccomp: int | None = None, r
     steps = [step for step in _steps([*python, str(package)]) if step not in python]
     argv = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--unshare-user"]
     # As its first process the host can be neither killed nor stopped from within.
-    argv += ["--as-pid-1", "--proc", "/proc", "--dev", "/dev"]
+    argv += ["--as-pid-1", "--proc", "/proc", *UNWRITABLE, "--dev", "/dev"]
     if seccomp is not None:
         argv += ["--seccomp", str(seccomp)]
     for folder in PRIVATE:
@@ -204,6 +205,7 @@ def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
         "CUDA_MODULE_LOADING": "LAZY",
         "CUDA_CACHE_DISABLE": "1",
         "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool of workers does not live through being stopped
         "TRITON_CACHE_DIR": "/tmp/triton",
         "TORCH_EXTENSIONS_DIR": "/tmp/extensions",
         **({"ESPALIER_ALONE": "1"} if alone else {}),
@@ -212,11 +214,12 @@ def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
 
 
 def python_once(
-    module: str, arguments: Sequence[Path], device: str, before: Sequence[str], readable: Sequence[Path], *, confined: bool
-) -> tuple[list[str], dict[str, str]]:
+    module: str, arguments: Sequence[Path | str], device: str, before: Sequence[str], readable: Sequence[Path], *,
+    confined: bool, threads: int = 1,
+) -> tuple[list[str], dict[str, str]]:  # fmt: skip
     """Command line and environment to run one of our modules by itself in a sandbox like a runner's, behind other words."""
     command = [*before, sys.executable, "-s", "-P", "-m", module, *(str(a) for a in arguments)]
-    environment = _environment(device, alone=confined, threads=1)
+    environment = _environment(device, alone=confined, threads=threads)
     return (_confined(command, device, None, readable) if confined else command), environment
 
 

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from engine.build.compilers import recipe
 from engine.build.confinement import Confinement
 from engine.build.process import ProcessResult, run
 from engine.domain import work as w
-from engine.domain.model import Device
+from engine.domain.model import Contract, Device
 from engine.trial.layout import plan_layout
 from engine.trial.sandbox import python_once
 from engine.trial.sanitizing import CALLS, Draw, Shape, Store
@@ -79,12 +80,15 @@ def sandboxed(confinement: Confinement) -> bool:
     return confinement.name == "bubblewrap"
 
 
-def specified(shape: Shape, plan: bytes, device: Device, built: Artefact, folder: Path) -> Path:
-    """The file that tells ``engine.trial.once`` what to call and with which operands."""
+def specified(shape: Shape, plan: bytes, device: Device, built: Artefact, folder: Path, scalars: Sequence[Any] = ()) -> Path:
+    """The file that tells ``engine.trial.once`` what to call and with which operands; ``scalars`` are a module's."""
     layout = plan_layout(shape.signature.operands, 1)
+    request = shape.request
+    module = request.contract is Contract.MODULE
     load = Load(
-        contract=shape.request.contract.value, device=device.label, slots=layout.slots, inputs=_NO_LOAN, outputs=_NO_LOAN,
-        threads=1, source=str(built.binary), plan=plan,
+        contract=request.contract.value, device=device.label, slots=layout.slots, inputs=_NO_LOAN, outputs=_NO_LOAN,
+        threads=device.units, scalars=tuple(scalars), source=request.source if module else str(built.binary),
+        filename=request.name, tunables=dict(request.tunables), plan=plan,
     )  # fmt: skip
     path = folder / "spec"
     path.write_bytes(msgspec.msgpack.encode(load))

@@ -10,10 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from engine.domain.errors import ProblemError
 from engine.domain.model import Device, Problem
-from engine.problem.loading import Loaded
-from engine.trial.modules import template_of
+from engine.trial.drawing import call_of
 from engine.trial.protocol import Built, Candidate
 from engine.trial.rig import Rig
 from engine.trial.sandbox import Host
@@ -150,12 +148,7 @@ class Seating:
     def _call_of(self, rig: Rig) -> tuple[Any, ...]:
         """How a module is constructed and called for a rig's workload: arguments of Model, shape of forward's arguments."""
         if id(rig) not in self._calls:
-            construction = Loaded(self._problem, rig.reference.workload).construction()
-            try:
-                template = template_of(rig.reference.inputs(0))
-            except TypeError as error:
-                raise ProblemError(f"{self._problem.name}: an argument of forward cannot be passed on: {error}") from error
-            self._calls[id(rig)] = (list(construction.positional), dict(construction.named), template)
+            self._calls[id(rig)] = call_of(rig.reference)
         return self._calls[id(rig)]
 
     def _stopwatch(self) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from engine.domain.errors import DeviceError, EspalierError
 from engine.problem import graph, graph_ir
 from engine.trial import protocol as p
-from engine.trial.drawing import draw_to
+from engine.trial.drawing import call_of, draw_to
 from engine.trial.judge import Judge
 from engine.trial.seat import TrialFailed
 from engine.trial.wire import Channel, ChannelClosed, Message
@@ -59,8 +59,10 @@ def _answer(judge: Judge | None, request: p.Request, channel: Channel) -> tuple[
                 return judge, judge.insist(lambda: judge.prepare(say, measure=measure))
             case p.Trace():
                 return judge, p.Traced(graph_ir.to_json(graph.trace_reference(judge.reference)))
-            case p.Draw(workload, folder, calls):
-                return judge, p.Drawn(draw_to(judge.reference_for(workload), Path(folder), calls))
+            case p.Draw(workload, folder, calls, module):
+                reference = judge.reference_for(workload)
+                files = draw_to(reference, Path(folder), calls)
+                return judge, p.Drawn(files, call_of(reference) if module else ())
             case p.Verify(candidate):
                 return judge, judge.insist(lambda: judge.verify(candidate, say), trying=True)
             case p.Measure(candidate):

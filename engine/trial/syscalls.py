@@ -1,9 +1,11 @@
 """The system calls that nothing in a sandbox has use for, as a filter that bubblewrap puts in force.
 
 They fail with ``EPERM`` for the host and every runner: looking into other processes, keys, the kernel's own programs, counters,
-handled page faults, submission rings, mounts, namespaces, other kernels, the clock, and who gets how much of the processor:
-a kernel that slowed its host would slow every kernel after it. What torch, OpenMP and the CUDA driver need
-is untouched. Known for x86-64 and 64-bit ARM; elsewhere there is no filter, and the verdict says so.
+handled page faults, submission rings, mounts, namespaces, other kernels, the clock, memory that outlives whoever took it, and
+who gets how much of the processor: a kernel that slowed its host, or lowered its limits, would do so to every kernel after
+it. Sockets can be had of two families only: others reach past the sandbox (a virtual machine's host), or have the system work
+on while everything is stopped. What torch, OpenMP and the CUDA driver need is untouched. Known for x86-64 and
+64-bit ARM; elsewhere there is no filter, and the verdict says so.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ DENIED: Mapping[str, tuple[int, int]] = {
     "clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171), "syslog": (103, 116),
     "iopl": (172, -1), "ioperm": (173, -1), "setpriority": (141, 140), "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118), "sched_setattr": (314, 274), "ioprio_set": (251, 30),
+    "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
 }  # fmt: skip
 """Name → number on x86-64 and on ARM; -1 where there is none."""
 
@@ -47,12 +50,16 @@ class _Machine:
     column: int
     clone: int
     set_affinity: int
+    limits: int
+    socket: int
     clone3: int = 435
 
 
-_MACHINES = {"x86_64": _Machine(0xC000003E, 0, 56, 203), "aarch64": _Machine(0xC00000B7, 1, 220, 122)}
+_MACHINES = {"x86_64": _Machine(0xC000003E, 0, 56, 203, 302, 41), "aarch64": _Machine(0xC00000B7, 1, 220, 122, 261, 198)}
+_FAMILIES = (1, 16)
+"""``AF_UNIX``, and ``AF_NETLINK``, by which a driver may ask what there is."""
 _HOST = 1
-"""The host's process id in its sandbox: whom a runner may not move to another processor. Its own threads it may."""
+"""The host's process id in its sandbox: whom a runner may not move to another processor, nor limit. Its own threads it may."""
 
 
 def program(machine: str = platform.machine()) -> bytes | None:
@@ -80,9 +87,17 @@ def _instructions(machine: _Machine) -> Iterator[bytes]:
     yield _step(_ANY_OF, _NEW_NAMESPACES, 0, 1)
     yield _step(_RETURN, denied)
     yield _step(_RETURN, _ALLOW)
-    yield _step(_EQUAL, machine.set_affinity, 0, 3)
+    yield _step(_EQUAL, machine.set_affinity, 1, 0)
+    yield _step(_EQUAL, machine.limits, 0, 4)
     yield _step(_LOAD, _FIRST_ARGUMENT)
     yield _step(_EQUAL, _HOST, 0, 1)
+    yield _step(_RETURN, denied)
+    yield _step(_RETURN, _ALLOW)
+    yield _step(_EQUAL, machine.socket, 0, 5)
+    yield _step(_LOAD, _FIRST_ARGUMENT)
+    yield _step(_EQUAL, _FAMILIES[0], 1, 0)
+    yield _step(_EQUAL, _FAMILIES[1], 0, 1)
+    yield _step(_RETURN, _ALLOW)
     yield _step(_RETURN, denied)
     yield _step(_RETURN, _ALLOW)
 

@@ -5,10 +5,12 @@ Pure arithmetic on timings. No torch.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from engine.domain import stats
 from engine.trial.seat import Timing
 from engine.trial.surroundings import Seen
 
@@ -129,13 +131,14 @@ def hidden_us(pairs: Sequence[PairTimes]) -> float:
 
     What a call costs beside the kernel is known from the null kernel in the same samples; a tenth of the claim and the null
     kernel's own jitter may be on top. Medians are compared, and beside other work, which strikes calls at random and hides
-    time as well as it seems to show some, lower quartiles.
+    time as well as it seems to show some, lower quartiles. Of the kernel's calls only the half with the smallest claims is
+    looked at: those make its median, and one that is honest in some calls must not have them vouch for the others.
     """
     calm = all(p.calm for p in pairs)
-    kernel = [t for p in pairs for t in p.audited(KERNEL)]
+    kernel = sorted((t for p in pairs for t in p.audited(KERNEL)), key=lambda t: t.claimed_us)
     null = [t.wall_us - t.claimed_us for p in pairs for t in p.audited(NULL)]
     claimed = statistics.median(t.claimed_us for t in kernel)
-    beside = _centre([t.wall_us - t.claimed_us for t in kernel], calm=calm)
+    beside = _centre([t.wall_us - t.claimed_us for t in kernel[: len(kernel) // 2 + 1]], calm=calm)
     usual = _centre(null, calm=calm)
     jitter = statistics.median(abs(n - usual) for n in (null if calm else sorted(null)[: len(null) // 2 + 1]))
     return beside - (usual + _SHARE * claimed + 3 * jitter + _SLACK_US)
@@ -143,3 +146,23 @@ def hidden_us(pairs: Sequence[PairTimes]) -> float:
 
 def _centre(values: Sequence[float], *, calm: bool) -> float:
     return statistics.median(values) if calm else sorted(values)[len(values) // 4]
+
+
+_SAMPLES = ((50.0, 30), (300.0, 14), (math.inf, 6))
+"""Samples of a process pair by the time in microseconds: short kernels scatter more and cost less."""
+_PATIENCE_US = 1e6
+"""Device time that the samples in one pair may take."""
+
+
+def samples_of(pairs: Sequence[PairTimes], name: str) -> int:
+    """How many samples the next pair takes, from the times seen so far; few for a kernel that would try one's patience."""
+    if not pairs:
+        return _SAMPLES[-1][1]
+    median = statistics.median(t.claimed_us for t in pairs[-1].times[name])
+    wanted = next(samples for below, samples in _SAMPLES if median < below)
+    return max(2, min(wanted, int(_PATIENCE_US / max(median, 1.0))))
+
+
+def log_ratios(pairs: Sequence[PairTimes], slower: str, faster: str) -> list[float]:
+    """log(``slower`` ÷ ``faster``) of each process pair."""
+    return [stats.pair_log_ratio(p.claims(slower), p.claims(faster)) for p in pairs]

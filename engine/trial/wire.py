@@ -251,6 +251,7 @@ class Channel:
         try:
             return msgspec.msgpack.decode(body, type=kind), fds
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self._fds = [*fds, *self._fds]  # closed with the channel: nobody else will ever see them
             raise ChannelGarbled(str(error)) from error
 
     def _fill(self, deadline: float | None) -> None:

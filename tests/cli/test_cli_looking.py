@@ -45,7 +45,7 @@ def test_doctor_says_of_each_thing_what_to_do(espalier: Call) -> None:
     found = espalier("doctor", "--json").json()
     names = [check["name"] for check in found["checks"]]
     expected = "python torch g++ nvcc gpu bubblewrap nvml counters cache sessions".split()
-    for name in (*expected, "sanitizer cpp", "sanitizer cuda"):
+    for name in (*expected, "sanitizer cpp", "sanitizer cuda", "counters cpu"):
         assert name in names
     for check in found["checks"]:
         assert check["ok"] or check["remedy"], check

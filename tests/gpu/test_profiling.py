@@ -24,24 +24,43 @@ extern "C" __global__ void touch(const float* x, float* out)
 """
 
 
-def test_a_call_is_profiled_or_says_why_it_cannot_be() -> None:
+MODULE = """import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, 1)
+"""
+
+
+def profiled(source: Source) -> Profile:
     problem = catalog.find("softmax")
     bench = TrialBench(Assignment(problem, catalog.workload_for(problem, "small"), "cuda:0"), lambda _: "blob")
 
     async def work() -> Profile:
         try:
-            return await bench.profile_source(Source("touch.cu", KERNEL, Dialect.CUDA, Contract.PLAN), lambda _: None)
+            return await bench.profile_source(source, lambda _: None)
         finally:
             await bench.close()
 
-    found = asyncio.run(work())
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        Source("touch.cu", KERNEL, Dialect.CUDA, Contract.PLAN), Source("soft.py", MODULE, Dialect.PYTHON, Contract.MODULE),
+    ],
+)  # fmt: skip
+def test_a_call_is_profiled_or_says_why_it_cannot_be(source: Source) -> None:
+    found = profiled(source)
     if profiling.find_tool() is None:
         assert "not installed" in found.note
     elif not found.tool:
         assert found.note.startswith("ncu: ")
         pytest.skip(found.note)
     else:
-        assert found.launches == 1, "nothing of torch's is in it"
+        assert found.launches == 1, "one call, and nothing that goes before it"
         assert found.metrics["duration_us"] > 0
         assert 0 < found.metrics["occupancy_percent"] <= 100
         assert found.metrics["registers"] >= 8

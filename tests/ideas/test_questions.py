@@ -200,6 +200,10 @@ def test_evidence_tells_counters_with_the_parents_in_brackets(state: SessionStat
     seen = replace(state, kernels={**state.kernels, parent.id: parent})
     told = "\n".join(describing.evidence(seen, replace(child, profile=b.profile())))
     assert "counters, in brackets those of its parent: duration 812.2 us (from 1000 us)" in told
+    on_cpu = Profile(0, "perf", "a processor", 1, {"instructions": 2.5e9, "cycles": 1e9, "ipc": 2.5, "calls": 40.0})
+    told = "\n".join(describing.evidence(seen, replace(child, profile=on_cpu)))
+    assert "instructions 2.5 G, cycles 1 G in the mean of 40 calls" in told
+    assert "the counters in short: 2.50 instructions a cycle: the cores are kept busy." in told
     refused = replace(child, profile=Profile(0, note="no ncu"))
     assert "counters" not in "\n".join(describing.evidence(seen, refused)), "a model can do nothing about that"
 

@@ -11,7 +11,7 @@ from engine.domain.state import SessionState, advance
 from engine.journal import bundle, journal
 from engine.journal.blobs import Blobs
 
-SESSIONS = sorted((Path(__file__).parents[2] / "docs" / "sessions").iterdir())
+SESSIONS = sorted((Path(__file__).parents[2] / "sessions").iterdir())
 
 
 @pytest.mark.parametrize("folder", SESSIONS, ids=lambda folder: folder.name)

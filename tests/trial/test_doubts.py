@@ -65,7 +65,22 @@ def test_a_little_hidden_time_is_not_corroborated_and_much_is_suspected(beside: 
 
 
 def test_threads_that_spin_for_a_moment_are_no_reason() -> None:
-    assert told(pairs(awake=6000.0)) == ()
+    assert told(pairs(awake=2500.0)) == ()
+
+
+def test_hundreds_of_processes_to_be_woken_leave_time_that_is_not_corroborated() -> None:
+    found = pairs(awake=6000.0)
+    assert "ahead of the call" in told(found)[0]
+    assert doubts.of_times(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True) == ()
+
+
+@pytest.mark.parametrize("calm", [True, False])
+def test_honest_calls_do_not_vouch_for_those_that_make_the_median(calm: bool) -> None:
+    forged = [Timing(100.0, 650.0, 0.0, awake_us=300.0)] * 7
+    honest = [Timing(500.0, 650.0, 0.0, awake_us=300.0)] * 5
+    (made,) = pairs()
+    found = [replace(made, times={**made.times, KERNEL: [*forged, *honest]}, calm=calm)]
+    assert "not corroborated" in told(found)[0]
 
 
 def verification(jitter: float) -> Verification:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from engine.build.process import ProcessResult
-from engine.domain.model import Contract, Device, Dialect
-from engine.problem import catalog
+from engine.domain.model import Device
 from engine.trial import profiling
-from engine.trial.bench import Assignment, Source, TrialBench
 
 DEVICE = Device("cuda", 0, "NVIDIA H200", "sm_90a", 132, 60 << 20, 140 << 30, "driver 570")
 PAGE = '"ID","Kernel Name","gpu__time_duration.sum"\n"","","nsecond"\n"0","softmax","81,200"\n"1","rest","1,000"\n'
-
-
-@pytest.mark.parametrize("dialect", [Dialect.CPP, Dialect.PYTHON])
-def test_a_kernel_that_no_tool_reads_has_the_reason_and_nothing_is_started(dialect: Dialect) -> None:
-    problem = catalog.find(str(Path(__file__).parent / "problems" / "scaled_softmax"))
-    bench = TrialBench(Assignment(problem, catalog.workload_for(problem, "small"), "cpu"), lambda _: "")
-    found = asyncio.run(bench.profile_source(Source("k", "", dialect, Contract.HOST), lambda _: None))
-    assert found.tool == ""
-    assert found.note == profiling.unfit(dialect) != ""
 
 
 def test_the_tool_is_looked_for_where_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

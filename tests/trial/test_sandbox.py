@@ -108,6 +108,10 @@ class TestConfined:
         seen = told(bay, readable)
         assert not seen or not set(seen) & {p.name for p in Path(place).iterdir() if p.is_file()}
 
+    @pytest.mark.parametrize("place", ["/bin/sh", "/sbin", "/usr/bin"])
+    def test_the_system_s_programs_are_there(self, bay: Bay, place: str) -> None:
+        assert told(bay, f"os.path.exists({place!r})") == Path(place).exists()
+
     def test_there_is_no_network(self, bay: Bay) -> None:
         assert told(bay, "[n for _, n in socket.if_nameindex()]") in ([], ["lo"])
 

@@ -117,6 +117,19 @@ def test_no_bytes_do_anything_but_arrive_or_fail_by_name(noise: bytes) -> None:
     channel.close()
 
 
+def test_descriptors_that_came_with_garbage_are_closed(ends: tuple[Channel, socket.socket]) -> None:
+    channel, other = ends
+    with other:
+        reading, writing = os.pipe()
+        socket.send_fds(other, [struct.pack("<I", 1) + b"\xc1"], [writing])
+        os.close(writing)
+        with pytest.raises(ChannelGarbled):
+            channel.receive(RunnerReply, 5)
+    channel.close()
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+
+
 def _drain(channel: Channel) -> None:
     for _ in range(100):
         channel.receive(RunnerReply, 5)

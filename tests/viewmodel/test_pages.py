@@ -103,6 +103,9 @@ def test_counters_are_held_against_the_parent_or_the_reason_stands_there() -> No
     assert "waits: barrier 30 % as before" in said(kernel)
     refused = replace(kernel, profile=Profile(0, note="only administrators may"), resources=())
     assert "not read: only administrators may" in said(refused)
+    on_cpu = Profile(0, "perf", "a processor", 1, {"instructions": 2.5e9, "cycles": 1e9, "ipc": 2.5, "calls": 40.0})
+    assert "instructions 2.5 G" in said(replace(kernel, profile=on_cpu))
+    assert "2.50 instructions a cycle: the cores are kept busy." in said(replace(kernel, profile=on_cpu))
 
 
 PIECES = ["a = 1;", "b = 2;", "", "  for (;;) {}", "// c", "/* d", "x\ty"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engine.build.inspection import summary
-from engine.domain import profile, queries
+from engine.domain import bottleneck, profile, queries
 from engine.domain.model import Resources
 from engine.domain.preparation import Preparation
 from engine.domain.state import Idea, Kernel, SessionState, Stage
@@ -243,7 +243,7 @@ def machine_code(
         if earlier is None and len(before) == 1 == len(kernel.resources):
             earlier = next(iter(before.values()))
         lines += [BLANK, section(flat(used.function), room), *_resources(state, used, earlier, parent.id if parent else "")]
-    lines += _counters(kernel, parent, room)
+    lines += _counters(state, kernel, parent, room)
     if mixes and kernel.id in mixes:
         earlier_mix = mixes.get(parent.id) if parent else None
         lines += [BLANK, section("instructions", room), *_mix(mixes[kernel.id], earlier_mix, room)]
@@ -253,8 +253,8 @@ def machine_code(
     return tuple(lines)
 
 
-def _counters(kernel: Kernel, parent: Kernel | None, room: int) -> list[Line]:
-    """What the device's counters said of one call, where `espalier profile` has asked them."""
+def _counters(state: SessionState, kernel: Kernel, parent: Kernel | None, room: int) -> list[Line]:
+    """What the device's counters said of one call, and in short what that means, where `espalier profile` has asked them."""
     found = kernel.profile
     if found is None:
         return []
@@ -265,7 +265,8 @@ def _counters(kernel: Kernel, parent: Kernel | None, room: int) -> list[Line]:
         (flat(row.label), (Cell(pad(row.words, 12)), Cell(row.moved, Ink.FAINT)))
         for row in profile.rows(found, parent.profile if parent else None)
     ]
-    return [*lines, *table(rows)]
+    words = bottleneck.summary(found, state.preparation.bytes_moved if state.preparation else 0)
+    return [*lines, *table(rows), *(_paragraph(words, room) if words else ())]
 
 
 def _resources(state: SessionState, used: Resources, earlier: Resources | None, parent: str) -> list[Line]:

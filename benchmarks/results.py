@@ -1,0 +1,114 @@
+"""The README's table of results, measured anew on this machine: ``python -m benchmarks.results [--device cuda:0]``.
+
+For each recorded session the kernel that leads it is built, verified and measured beside eager PyTorch as shipped, eager with
+TF32 allowed, and ``torch.compile`` (default, and max-autotune without CUDA graphs), in one run. Printed: one Markdown row each,
+and below the device and what the baselines took. Exit status 1 where a kernel was not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.domain import queries
+from engine.domain.errors import EspalierError
+from engine.domain.model import Interval, Measurement
+from engine.journal import store
+from engine.journal.bank import BankEntry, banked
+from engine.problem import catalog
+from engine.report.text import duration, duration_interval, percent, times
+from engine.session.single import Tried, table
+from engine.trial.bench import Assignment, Source
+
+_SESSIONS = Path(__file__).resolve().parents[1] / "sessions"
+_BASELINES = ("eager", "eager_tf32", "compile", "compile_max")
+_HEAD = ("problem", "class", "kernel", "time", *(f"over {name}" for name in _BASELINES), "of the speed of light")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One session's leader, measured here; ``said`` is what there is to add."""
+
+    cells: tuple[str, ...]
+    said: tuple[str, ...]
+    measured: bool
+
+
+def leaders(sessions: Path, problems: list[str]) -> Iterator[BankEntry]:
+    """The leading kernel of each recorded session on one of ``problems`` (all, where none is named)."""
+    for folder in sorted(folder for folder in sessions.iterdir() if store.is_session(folder)):
+        state = store.state_of(folder)
+        leader = queries.incumbent(state)
+        found = next((e for e in banked(folder, state) if leader is not None and e.kernel == leader.id), None)
+        if found is not None and (not problems or found.problem in problems):
+            yield found
+
+
+async def row_of(entry: BankEntry, device: str, baselines: tuple[str, ...], *, fresh: bool) -> Row:
+    """Build, verify and measure one kernel beside the baselines."""
+    problem = catalog.find(entry.problem)
+    workload = catalog.workload_for(problem, entry.workload)
+    ranking, *others = baselines
+    assignment = Assignment(problem, workload, device, "class", ranking, tuple(others), fresh=fresh)
+    source = Source(entry.name, entry.source_path.read_text(), entry.dialect, entry.contract, dict(entry.tunables))
+    async with table(assignment, lambda _: None, measure=True, accept_unverifiable=False) as bench:
+        tried = await bench.attempt(source)
+        prepared = bench.preparation
+        taken = ", ".join(f"{name} {duration_interval(m.time_us)}" for name, m in prepared.baselines.items())
+        itself = f"{ranking} against itself {times(prepared.same)}"
+        where = f"{bench.device.name} ({bench.device.software})"
+        said = (f"{where}: {taken}; {itself}", *prepared.notes)
+    told = tuple(f"{entry.problem}: {words}" for words in said)
+    return Row(cells(entry, tried, baselines), told, tried.measurement is not None)
+
+
+def cells(entry: BankEntry, tried: Tried, baselines: tuple[str, ...]) -> tuple[str, ...]:
+    """A row of the table."""
+    named = f"`{entry.name}`: {entry.idea}"
+    measured, verified = tried.measurement, tried.verification
+    if measured is None or verified is None:
+        reason = getattr(getattr(tried.final, "failure", None), "reason", "not measured")
+        return (entry.problem, "", named, f"failed: {reason}", *("" for _ in baselines), "")
+    ratios = tuple(over(measured, name) for name in baselines)
+    light = percent(measured.light.fraction) if measured.light is not None else ""
+    borne_out = "" if measured.corroborated else ", not corroborated"
+    time = f"{duration(measured.time_us.value)}{borne_out}"
+    return (entry.problem, verified.precision_class.value, named, time, *ratios, light)
+
+
+def over(measured: Measurement, baseline: str) -> str:
+    """The speedup over one baseline, if it could be measured."""
+    ratio: Interval | None = measured.speedup.get(baseline)
+    return times(ratio) if ratio is not None else "–"
+
+
+async def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--sessions", type=Path, default=_SESSIONS)
+    parser.add_argument("--problems", default="", help="these only, by comma")
+    parser.add_argument("--baselines", default=",".join(_BASELINES), help="the first one ranks")
+    parser.add_argument("--kept-baselines", action="store_true", help="let those count that earlier runs measured here")
+    asked = parser.parse_args()
+    baselines = tuple(asked.baselines.split(","))
+    print("| " + " | ".join((*_HEAD[:4], *(f"over {name}" for name in baselines), _HEAD[-1])) + " |")
+    print("|" + "---|" * (5 + len(baselines)), flush=True)
+    rows = []
+    for entry in leaders(asked.sessions, [name for name in asked.problems.split(",") if name]):
+        row = await row_of(entry, asked.device, baselines, fresh=not asked.kept_baselines)
+        print("| " + " | ".join(row.cells) + " |", flush=True)
+        rows.append(row)
+    print("\n" + "\n".join(line for row in rows for line in row.said))
+    return 0 if rows and all(row.measured for row in rows) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(asyncio.run(main()))
+    except EspalierError as error:
+        sys.exit(f"benchmarks.results: {error}")

@@ -1,0 +1,169 @@
+"""Counters of kernels on a CPU through the whole program: real session, compiler, judge and sandbox, a perf that pretends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.fake_perf import COUNTS, REFUSAL, FakePerf
+from support.program import Said, command, environment
+
+PROBLEM = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super(Model, self).__init__()
+        self.weight = nn.Parameter(torch.randn(width))
+
+    def forward(self, x, floor):
+        return torch.relu(x * self.weight - floor)
+
+
+rows = 32
+width = 500
+
+
+def get_inputs():
+    return [torch.randn(rows, width), 0.25]
+
+
+def get_init_inputs():
+    return [width]
+"""
+MODULE = """
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(width))
+
+    def forward(self, x, floor):
+        return torch.relu(x * self.weight - floor)
+"""
+VECTORS = """#include "problem.h"
+#include <cstdio>
+#include <cstdint>
+#include <cstdlib>
+extern "C" void launch(const x_t* x, const weight_t* weight, out_t* out, void*)
+{
+    if ((uintptr_t) x % 512 || (uintptr_t) out % 512) abort();
+    printf("a kernel that talks, without an end of line");
+    for (long i = 0; i < X_NUMEL; ++i) {
+        const float v = x[i] * weight[i % X_DIM1] - 0.25f;
+        out[i] = v > 0.0f ? v : 0.0f;
+    }
+}
+"""
+CALL = {
+    "cpu_us": 1500.0, "instructions": 5e6, "cycles": 4e6, "branches": 4e5, "branch_misses": 2e3, "cache_references": 9e4,
+    "cache_misses": 4e3, "l1_misses": 6e4, "ipc": 1.25,
+}  # fmt: skip
+"""What ``COUNTS`` says of one call once opening and closing the counters is taken off."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with a session of three kernels, and a perf at the head of the PATH."""
+
+    folder: Path
+
+    @property
+    def perf(self) -> FakePerf:
+        return FakePerf(self.folder / "bin")
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        path = os.pathsep.join([str(self.folder / "bin"), os.environ["PATH"]])
+        return environment(self.folder / "home", PATH=path)
+
+    def call(self, *arguments: object, env: Mapping[str, str] | None = None) -> Said:
+        done = subprocess.run(
+            command(*arguments), env={**self.env, **(env or {})}, cwd=self.folder, capture_output=True, text=True, timeout=150,
+            check=False,
+        )  # fmt: skip
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def profiled(self, kernel: str) -> Said:
+        return self.call("profile", "./session", kernel, "--json")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("counted")
+    (folder / "shrink.py").write_text(PROBLEM)
+    (folder / "vectors.cpp").write_text(VECTORS)
+    (folder / "module.py").write_text(MODULE)
+    found = Place(folder)
+    found.perf.install()
+    small = ("--device", "cpu", "--headless", "--rounds", "1", "--ideas", "1", "--branch", "1")
+    started = found.call("run", "shrink.py", *small, "--session", "session", "--json")
+    assert started.status == 0, started.err
+    for kernel in ("vectors.cpp", "module.py"):
+        seeded = found.call("seed", "./session", kernel, "--parent", "k1")
+        assert seeded.status == 0, seeded.err
+    return found
+
+
+@pytest.fixture(autouse=True)
+def usual(place: Place) -> None:
+    place.perf.answer()
+
+
+def test_each_counter_is_of_one_call_beside_the_parents(place: Place) -> None:
+    place.perf.answer({**COUNTS, "instructions": (30_000, 10_000_000), "cache-misses": (100, 4_000)})
+    assert place.profiled("k1").status == 0
+    place.perf.answer()
+    said = place.call("profile", "./session", "k2")
+    assert said.status == 0, said.out + said.err
+    assert "mean of" in said.out
+    assert "by perf" in said.out
+    assert "beside k1" in said.out
+    row = next(line for line in said.out.splitlines() if line.startswith("instructions  "))
+    assert row.split() == ["instructions", "5", "M", "−50", "%", "from", "10", "M"]
+    assert "cache misses" in said.out
+    assert "as before" in said.out
+    assert "1.25 instructions a cycle: the cores wait part of the time." in said.out
+    assert "Likely bottleneck: memory traffic" in said.out
+    assert "not counted on this machine: LLC-load-misses" in said.out
+
+
+def test_a_module_is_profiled_too_and_what_opening_the_counters_costs_is_taken_off(place: Place) -> None:
+    said = place.profiled("k3")
+    assert said.status == 0, said.out + said.err
+    found = said.json()
+    assert (found["tool"], found["launches"]) == ("perf", 1)
+    assert found["calls"] >= 3
+    assert found["metrics"] == pytest.approx({**CALL, "calls": found["calls"]}, rel=1e-3)
+    assert found["reason"] == "not counted on this machine: LLC-load-misses"
+    assert found["summary"].startswith("1.25 instructions a cycle")
+
+
+def test_a_setting_that_forbids_it_is_named_and_nothing_is_started(place: Place) -> None:
+    place.perf.answer(refusal=REFUSAL)
+    said = place.call("profile", "./session", "k1")
+    assert said.status == 1
+    assert "kernel.perf_event_paranoid is 4" in said.out
+    assert "sysctl kernel.perf_event_paranoid=2" in said.out
+    assert said.out.count("\n") == 1
+
+
+def test_a_machine_without_counters_says_so(place: Place) -> None:
+    place.perf.answer({"task-clock": (0.02, 1.5)})
+    said = place.profiled("k1")
+    assert said.status == 1
+    assert "no hardware counters" in said.json()["reason"]
+
+
+def test_where_perf_is_missing_it_is_said_how_to_get_it(place: Place, tmp_path: Path) -> None:
+    said = place.call("profile", "./session", "k1", env={"PATH": str(tmp_path)})
+    assert said.status == 1
+    assert "perf is not installed" in said.out

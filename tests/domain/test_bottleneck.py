@@ -1,0 +1,65 @@
+"""A CPU's counters in a few sentences: each figure named, and one guess at what holds the kernel up."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.domain.bottleneck import summary
+from engine.domain.profile import Profile, line, rows
+
+METRICS = {
+    "cpu_us": 1500.0, "ipc": 0.5, "instructions": 5e6, "cycles": 1e7, "branches": 4e5, "branch_misses": 2e3,
+    "cache_misses": 4e4,
+}  # fmt: skip
+BYTES = 1_280_000
+
+
+def found(**changes: float) -> Profile:
+    return Profile(0, "perf", "a processor", 1, {**METRICS, **changes, "calls": 100.0})
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem_bytes", "pace", "verdict"),
+    [
+        ({}, BYTES, "mostly wait", "memory traffic"),
+        ({"cache_misses": 2e4}, BYTES, "mostly wait", "memory, at about the traffic that cannot be avoided"),
+        ({"cache_misses": 1e3}, BYTES, "mostly wait", "waiting for caches"),
+        ({"llc_misses": 1e3}, BYTES, "mostly wait", "waiting for caches"),
+        ({}, 0, "mostly wait", "waiting for caches"),
+        ({"ipc": 1.5}, BYTES, "wait part of the time", "memory traffic"),
+        ({"ipc": 3.1}, BYTES, "kept busy", "number of instructions"),
+        ({"branch_misses": 2e5}, BYTES, "mostly wait", "branches"),
+    ],
+)
+def test_the_figures_and_what_they_mean(changes: dict[str, float], problem_bytes: int, pace: str, verdict: str) -> None:
+    said = summary(found(**changes), problem_bytes)
+    assert pace in said
+    assert verdict in said.partition("Likely bottleneck: ")[2]
+    assert "\n" not in said
+
+
+def test_misses_are_set_against_the_bytes_of_the_problem() -> None:
+    assert "bring in 2.56 MB a call, 2 times the 1.28 MB that the problem has to move" in summary(found(), BYTES)
+    assert "50 % of branches are guessed wrong, which costs about 30 % of the cycles" in summary(found(branch_misses=2e5))
+
+
+@pytest.mark.parametrize("gone", [("ipc",), ("cache_misses",), ("cycles", "ipc"), tuple(METRICS)])
+def test_what_was_not_counted_is_not_spoken_of(gone: tuple[str, ...]) -> None:
+    left = {name: value for name, value in METRICS.items() if name not in gone}
+    said = summary(Profile(0, "perf", "a processor", 1, left), BYTES)
+    assert ("instructions a cycle" in said) == ("ipc" not in gone)
+    assert ("Cache misses" in said) == ("cache_misses" not in gone)
+
+
+def test_nothing_is_said_of_what_was_not_read_and_of_a_gpu() -> None:
+    assert summary(Profile(0, note="no perf"), BYTES) == ""
+    assert summary(Profile(0, "ncu", "a GPU", 1, {"duration_us": 8.0}), BYTES) == ""
+
+
+def test_counts_are_short_and_their_change_is_in_per_cent() -> None:
+    moved = {row.label: row for row in rows(found(instructions=1_234_567.0), found(branch_misses=3e3, branches=0.0))}
+    assert (moved["instructions"].words, moved["instructions"].delta) == ("1.235 M", "−75 %")
+    assert (moved["branch misses"].words, moved["branch misses"].delta) == ("2 k", "−33 %")
+    assert (moved["instructions a cycle"].words, moved["instructions a cycle"].delta) == ("0.50", "")
+    assert (moved["branches"].words, moved["branches"].delta) == ("400 k", ""), "no share of nothing"
+    assert line(found()).endswith("in the mean of 100 calls")

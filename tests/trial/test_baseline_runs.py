@@ -1,0 +1,71 @@
+"""Further baselines: a dear one is measured once; one that cannot be run here is left out, with its reason."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trial.ground import tiny
+
+from engine.domain.model import Contract, Dialect, Interval
+from engine.domain.work import Prepared, Verified
+from engine.problem import catalog
+from engine.trial.bench import Assignment, Source, TrialBench
+from engine.trial.runner import _told
+
+RIGHT = (Path(__file__).parent.parent / "exploits" / "right.h").read_text()
+KERNEL = f"""{RIGHT}
+extern "C" void launch(const float* x, const float* weight, float* out, void*) {{ right(x, weight, out); }}
+"""
+REFUSES = """
+import torch
+
+
+def compiled(model, mode=None):
+    if mode is not None:
+        raise RuntimeError("no such mode here\\nneither now\\n\\nSet SWITCH=1 for more")
+    return model
+
+
+torch.compile = compiled
+"""
+
+
+def test_one_that_does_not_run_is_left_out_and_a_dear_one_is_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path))
+    problem = replace(tiny(), reference=REFUSES + tiny().reference)
+    small = catalog.workload_for(problem, "small")
+
+    async def story() -> None:
+        bench = TrialBench(Assignment(problem, small, "cpu", others=("compile_max", "compile")), lambda _: "")
+        try:
+            found = await bench.prepare(lambda _: None)
+            assert isinstance(found, Prepared), found
+            assert list(found.preparation.baselines) == ["eager", "compile"]
+            assert found.preparation.notes[-1] == "baseline compile_max left out: RuntimeError: no such mode here neither now"
+            over_compile = found.preparation.baselines["compile"].speedup["eager"]
+
+            source = Source("right.cpp", KERNEL, Dialect.CPP, Contract.HOST)
+            verified = await bench.try_verify(source, lambda _: None)
+            assert isinstance(verified, Verified), verified
+            over: dict[str, Interval] = dict(verified.screen.speedup)
+            assert list(over) == ["eager", "compile"]
+            assert over["compile"].value == pytest.approx(over["eager"].value / over_compile.value), "by way of eager"
+        finally:
+            await bench.close()
+
+    asyncio.run(story())
+
+
+def test_a_long_message_ends_with_what_it_says_first() -> None:
+    lines = _told(ValueError("it broke:\n  in the middle\n\nadvice\nmore advice")).splitlines()
+    assert lines[-1] == "ValueError: it broke: in the middle"
+    assert "more advice" in lines
+
+
+def test_a_short_message_is_told_as_python_does() -> None:
+    assert _told(ValueError("it broke")).splitlines()[-1] == "ValueError: it broke"
