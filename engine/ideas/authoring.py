@@ -6,11 +6,9 @@ tunables. What is asked is questions.py's, how replies are read is replies.py's,
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, zip_longest
 
 from engine.build.tunables import parse_requires, parse_tunables, variants
 from engine.domain.errors import BudgetExhausted, CallCancelled, JournalError, SourceError
@@ -20,6 +18,7 @@ from engine.domain.state import SessionState
 from engine.domain.work import Proposal
 from engine.ideas import questions
 from engine.ideas.asking import ByHand, Desk, Question, Respondent, Sitting
+from engine.ideas.fanning import chosen, in_turn
 from engine.ideas.replies import SUFFIXES, ReadCode, ReplyError, read_code, read_ideas
 from engine.ideas.source import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
 from engine.ideas.spread import spread
@@ -164,21 +163,15 @@ def _check_tunables(state: SessionState, source: str, dialect: Dialect) -> None:
 
 
 def fan_out(request: CodeRequest, written: Sequence[ReadCode]) -> tuple[Draft, ...]:
-    """Every source's first variant, then every source's second, and so on up to the branch."""
-    offered = [_variants(request, code, number) for number, code in enumerate(written, 1)]
-    turns = (draft for turn in zip_longest(*offered) for draft in turn if draft is not None)
-    return tuple(islice(turns, request.idea.branch))
+    """Variants of all that was written."""
+    return in_turn(request, [_drafts(request, code, number) for number, code in enumerate(written, 1)])
 
 
-def _variants(request: CodeRequest, code: ReadCode, number: int) -> list[Draft]:
-    """A source's variants, as far apart as can be: which, depends on the session's seed and the source alone."""
-    state, dialect = request.state, request.dialect
-    seed = f"{state.opened.settings.seed if state.opened else 0}:{code.text}"
-    own_seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big")
-    tunables, requires = parse_tunables(code.text, dialect), parse_requires(code.text, dialect)
-    chosen = variants(tunables, requires, constants(state), request.idea.branch, own_seed)
+def _drafts(request: CodeRequest, code: ReadCode, number: int) -> list[Draft]:
+    dialect = request.dialect
+    found = chosen(request, code.text, parse_tunables(code.text, dialect), parse_requires(code.text, dialect))
     name = f"{request.idea.id}-{number}{SUFFIXES[dialect]}"
-    return [Draft(code.text, dialect, code.contract, name, dict(combination)) for combination in chosen]
+    return [Draft(code.text, dialect, code.contract, name, dict(one)) for one in found]
 
 
 def _read_repair(request: RepairRequest, reply: str) -> str:

@@ -6,21 +6,20 @@ It writes no code: what it offers was written and tried beforehand.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path
 
-from engine.build.tunables import Combination, variants
 from engine.domain import queries
 from engine.domain.errors import SourceError
-from engine.domain.model import CATEGORIES, Author, Dialect, Draft, IdeaText, Number
+from engine.domain.model import CATEGORIES, Author, Dialect, Draft, IdeaText
 from engine.domain.state import Kernel, SessionState
 from engine.domain.work import Proposal
+from engine.ideas.fanning import chosen, in_turn
 from engine.ideas.source import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
 from engine.ideas.spread import spread
-from engine.ideas.tuning import constants, is_tuning, tuned_drafts, tuning_ideas
+from engine.ideas.tuning import is_tuning, tuned_drafts, tuning_ideas
 from engine.ideas.written import ROOT, WrittenIdea, WrittenSource, read_playbook
 
 PLAYBOOK = Author("playbook")
@@ -155,29 +154,15 @@ def _key(state: SessionState, kernel: Kernel) -> str:
 
 
 def _fan_out(request: CodeRequest, sources: Sequence[WrittenSource]) -> Implementation:
-    """Every source's first variant, then every source's second, and so on up to the branch."""
-    names = constants(request.state)
+    """Variants of all sources, and what is to be said of those that have none."""
     offered: list[list[Draft]] = []
     notes: list[str] = []
     for source in sources:
+        kernel = source.kernel
         try:
-            chosen = _variants(request, source, names)
+            found = chosen(request, f"{request.idea.id}:{kernel.name}", source.tunables, source.requires)
         except SourceError as error:
-            notes.append(f"{source.kernel.name}: {error}")
+            notes.append(f"{kernel.name}: {error}")
             continue
-        offered.append([_draft(source, combination) for combination in chosen])
-    turns = (draft for turn in zip_longest(*offered) for draft in turn if draft is not None)
-    return Implementation(tuple(islice(turns, request.idea.branch)), "; ".join(notes))
-
-
-def _variants(request: CodeRequest, source: WrittenSource, names: Mapping[str, Number]) -> tuple[Combination, ...]:
-    opened = request.state.opened
-    seed = opened.settings.seed if opened is not None else 0
-    text = f"{seed}:{request.idea.id}:{source.kernel.name}"
-    own_seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-    return variants(source.tunables, source.requires, names, request.idea.branch, own_seed)
-
-
-def _draft(source: WrittenSource, chosen: Combination) -> Draft:
-    kernel = source.kernel
-    return Draft(kernel.text, kernel.dialect, kernel.contract, kernel.name, dict(chosen))
+        offered.append([Draft(kernel.text, kernel.dialect, kernel.contract, kernel.name, dict(one)) for one in found])
+    return Implementation(in_turn(request, offered), "; ".join(notes))
