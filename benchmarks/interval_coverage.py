@@ -6,9 +6,10 @@ which is what the same estimator tends to with ever more processes. Prints the s
 (Wilson), the typical half-width, the pairs that were spent, how often two equal contestants are called different, and the
 coverage without the floor that the baseline against itself gives (as when one kernel races another).
 
-Estimator, floor and stopping rule are not written again here: ``engine.domain.stats``, and the judge's ``_log_ratios``,
-``_samples``, ``_settled`` and ``_claimable``. What is simulated are the times. It cannot show that the noise of a real machine
-is like one of these models; ``benchmarks/same_kernel.py`` repeats a true measurement for that.
+Estimator, floor and stopping rule are not written again here: ``engine.domain.stats``, ``log_ratios`` and ``samples_of`` of
+``engine.trial.times``, ``claimable`` of ``engine.trial.baseline_runs`` and the judge's ``_settled``. What is simulated are the
+times. It cannot show that the noise of a real machine is like one of these models; ``benchmarks/same_kernel.py`` repeats a true
+measurement for that.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ if __name__ == "__main__":
 from engine.domain import stats
 from engine.domain.model import Device, Interval
 from engine.trial import judge as judging
+from engine.trial.baseline_runs import SAME_PAIRS, claimable
 from engine.trial.judge import Judge
 from engine.trial.seat import Timing
-from engine.trial.times import KERNEL, PairTimes
+from engine.trial.times import KERNEL, PairTimes, log_ratios, samples_of
 
 BASELINE = "eager"
 ITSELF = "itself"
@@ -91,12 +93,19 @@ def pair(noise: Noise, dice: random.Random, contestants: dict[str, float], sampl
     return PairTimes(times)
 
 
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """All that the stopping rule asks of the baselines."""
+
+    claimable: float
+
+
 class Bare(Judge):
     """A judge without problem or processes: what its stopping rule and its floor look at, and nothing else."""
 
     def __init__(self, device: str, same: Interval | None) -> None:
         self.device = Device(device, 0, "simulated", "", 1, 0, 0, "")
-        self._same = same
+        self._baselines = _Same(claimable(same))
         self._bounds = judging._PAIRS[device]
 
     def _doubts(self, pairs: Sequence[PairTimes]) -> tuple[str, ...]:
@@ -107,10 +116,10 @@ class Bare(Judge):
 def floor(noise: Noise, dice: random.Random) -> Interval:
     """The baseline against itself, as a session measures it once."""
     pairs: list[PairTimes] = []
-    for _ in range(judging._SAME_PAIRS):
-        samples = judging._samples(pairs, BASELINE)
+    for _ in range(SAME_PAIRS):
+        samples = samples_of(pairs, BASELINE)
         pairs.append(pair(noise, dice, {BASELINE: 1.0, ITSELF: 1.0}, samples))
-    return stats.ratio_interval(judging._log_ratios(pairs, BASELINE, ITSELF))
+    return stats.ratio_interval(log_ratios(pairs, BASELINE, ITSELF))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +135,19 @@ def measure(noise: Noise, dice: random.Random, speedup: float, *, floored: bool 
     judge = Bare(noise.device, floor(noise, dice) if floored else None)
     pairs: list[PairTimes] = []
     while len(pairs) < judge._bounds[1]:
-        pairs.append(pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, judging._samples(pairs, KERNEL)))
+        pairs.append(pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, samples_of(pairs, KERNEL)))
         if len(pairs) >= judge._bounds[0] and judge._settled(pairs, BASELINE):
             break
-    return Repeat(stats.ratio_interval(judging._log_ratios(pairs, BASELINE, KERNEL), judge._claimable()), len(pairs))
+    return Repeat(stats.ratio_interval(log_ratios(pairs, BASELINE, KERNEL), judge._baselines.claimable), len(pairs))
 
 
 def long_run(noise: Noise, speedup: float, seed: int, processes: int = 4000) -> float:
     """What the estimator tends to: the mean of very many process pairs."""
     dice = random.Random(f"{noise.name}:{seed}:long run")
-    first = [pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, judging._samples([], KERNEL))]
-    samples = judging._samples(first, KERNEL)
+    first = [pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, samples_of([], KERNEL))]
+    samples = samples_of(first, KERNEL)
     pairs = [pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, samples) for _ in range(processes)]
-    return math.exp(statistics.fmean(judging._log_ratios(pairs, BASELINE, KERNEL)))
+    return math.exp(statistics.fmean(log_ratios(pairs, BASELINE, KERNEL)))
 
 
 def wilson(hits: int, repeats: int) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from engine.trial.seat import Seat, Timing, TrustedLost
 from engine.trial.seating import Seating
 from engine.trial.times import PairTimes, log_ratios, samples_of
 
-_SAME_PAIRS = 4
+SAME_PAIRS = 4
 """Process pairs of the ranking baseline against itself."""
 _ITSELF = "itself"
 _DEAR = "compile"
@@ -52,6 +52,11 @@ class Baselines:
     notes: tuple[str, ...]
 
 
+def claimable(same: Interval | None) -> float:
+    """The largest effect, in logarithms, that a baseline showed against itself: nothing smaller is ever claimed."""
+    return max(abs(math.log(same.low)), abs(math.log(same.high))) if same is not None else 0.0
+
+
 class BaselineRuns:
     """The baselines of one judge."""
 
@@ -68,8 +73,8 @@ class BaselineRuns:
 
     @property
     def claimable(self) -> float:
-        """The largest effect, in logarithms, that the ranking baseline showed against itself: nothing smaller is claimed."""
-        return max(abs(math.log(self.same.low)), abs(math.log(self.same.high))) if self.same is not None else 0.0
+        """As ``claimable``, of the ranking baseline."""
+        return claimable(self.same)
 
     @property
     def interleaved(self) -> tuple[str, ...]:
@@ -166,9 +171,9 @@ class BaselineRuns:
         """Each baseline next to the ranking one, and the ranking one next to itself, in processes of their own."""
         ranking = self._opened.baseline
         pairs: list[PairTimes] = []
-        for index in range(_SAME_PAIRS):
+        for index in range(SAME_PAIRS):
             beside = self._seating.baselines(rig, self._unkept(), index)
-            itself = self._seating.baselines(rig, (ranking,), index + _SAME_PAIRS)[ranking]
+            itself = self._seating.baselines(rig, (ranking,), index + SAME_PAIRS)[ranking]
             contest = Contest({}, {**beside, _ITSELF: itself}, self._seating.null(rig, "module"))
             self._seating.stand_by()
             pairs.append(run_pair(rig, contest, samples_of(pairs, ranking), self._conditions, Tally()))

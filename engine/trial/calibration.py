@@ -191,8 +191,15 @@ def _loosened(errors: ClassErrors) -> ClassErrors:
     return ClassErrors(errors.rel_fro, max(errors.max_scaled, _LOOSE))
 
 
+ECHO = "input echo"
+
+
 def try_nulls(reference: Reference, calibration: Calibration) -> tuple[NullModel, ...]:
-    """Models that compute nothing, judged by the gate they must not pass."""
+    """Models that compute nothing, judged by the gate they must not pass, on the problem's own inputs.
+
+    An echo of the input moves as many bytes as an answer that is its input there (a rectifier's, of numbers that are not
+    negative), so there is nothing to gain by it: it counts as refused where bent inputs, which every verdict sees, refuse it.
+    """
     policy = calibration.policy
     case, other = make_case(reference, OWN), make_case(reference, OWN)
     expected = _eager_or_exact(reference, case, policy)
@@ -205,12 +212,20 @@ def try_nulls(reference: Reference, calibration: Calibration) -> tuple[NullModel
         "other input's output": elsewhere,
         "one tile unwritten": [_without_a_tile(e) for e in expected],
     }
-    if (echo := _echo(case, expected)) is not None:
-        nulls["input echo"] = echo
     rows = []
     for name, outputs in nulls.items():
         ruling = policy.rule([o.to(d) for o, d in zip(outputs, dtypes, strict=True)], expected, names, OWN)
         rows.append(NullModel(name, ruling.passed, ruling.errors.rel_fro))
+    for distribution in calibration.distributions:
+        bent = case if distribution == OWN else make_case(reference, distribution)
+        right = _eager_or_exact(reference, bent, policy)
+        if (echo := _echo(bent, right)) is None:
+            break
+        ruling = policy.rule([o.to(d) for o, d in zip(echo, dtypes, strict=True)], right, names, distribution)
+        found = NullModel(ECHO, ruling.passed, ruling.errors.rel_fro)
+        if not found.passed or distribution == calibration.distributions[-1]:
+            rows.append(found)
+            break
     return tuple(rows)
 
 

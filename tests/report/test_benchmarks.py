@@ -122,4 +122,4 @@ def test_the_interval_of_a_quiet_machine_covers() -> None:
 def test_a_share_has_an_interval() -> None:
     low, high = coverage.wilson(90, 100)
     assert 0.82 < low < 0.9 < high < 0.95
-    assert coverage.Bare("cpu", Interval(1.0, 0.99, 1.02))._claimable() == pytest.approx(0.0198, rel=0.01)
+    assert coverage.Bare("cpu", Interval(1.0, 0.99, 1.02))._baselines.claimable == pytest.approx(0.0198, rel=0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -101,3 +102,34 @@ def test_eager_passes_every_policy_that_is_against_eager() -> None:
         assert calibration.policy.against_eager
         assert calibration.distributions == (OWN,)
         assert not next(n for n in try_nulls(reference, calibration) if n.name == "input echo").passed
+
+
+RECTIFIER = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.rand(32, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("tolerance", "passes"), [("class", False), ("kernelbench", True)])
+def test_an_answer_that_is_its_own_input_is_told_apart_by_bent_inputs_alone(
+    tmp_path: Path, tolerance: str, passes: bool
+) -> None:
+    file = tmp_path / "rectifier.py"
+    file.write_text(RECTIFIER)
+    problem = catalog.find(str(file))
+    reference = Reference(problem, next(iter(problem.workloads)), "cpu")
+    echo = next(n for n in try_nulls(reference, calibrate(reference, tolerance)) if n.name == "input echo")
+    assert echo.passed is passes
