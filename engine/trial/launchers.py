@@ -84,6 +84,8 @@ def _timed_on_cpu(work: Callable[[], Any], _: float) -> Called | Fault:
 
 def make(load: Load, loan: Loan, artefact: int | None) -> Launcher:
     """The launcher for a ``Load``. ``artefact`` is the descriptor of the compiled binary, where there is one."""
+    if load.device == "cpu" and (artefact is None or not _makes_threads(artefact)):
+        _pin()
     timed = timer(load.device, cold=load.cold, tools=load.stopwatch)
     match load.contract:
         case "null":
@@ -100,6 +102,24 @@ def make(load: Load, loan: Loan, artefact: int | None) -> Launcher:
             model = load_module(load, loan) if load.contract == "module" else load_baseline(load, loan)
             return ModuleLauncher(load, loan, model, timed)
     raise ValueError(f"no launcher for contract {load.contract!r}")
+
+
+def _pin() -> None:
+    """Keep this process's first thread on the first core, as OpenMP does with the first of a team.
+
+    OpenMP itself does so once in a process, before the host has forked, and the sandbox lets nobody move the host. A team whose
+    first thread moves ends up on one core with the second, and they spin against each other for whole time slices.
+    """
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+def _makes_threads(artefact: int) -> bool:
+    """Whether a binary makes threads other than OpenMP's: they would be held on the core of the one that makes them."""
+    code = os.pread(artefact, os.fstat(artefact).st_size, 0)
+    return any(name in code for name in _OWN_THREADS)
+
+
+_OWN_THREADS = (b"pthread_create", b"thrd_create", b"_ZNSt6thread")
 
 
 class _Null:

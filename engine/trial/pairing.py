@@ -20,7 +20,7 @@ from engine.domain.model import FailureKind
 from engine.trial.distributions import OWN
 from engine.trial.interference import Interference
 from engine.trial.rig import Findings, Rig, Watch
-from engine.trial.seat import Seat, Timing, TrialFailed, blaming
+from engine.trial.seat import Attendant, Seat, Timing, TrialFailed, blaming
 from engine.trial.surroundings import Surroundings, Unwatched
 from engine.trial.times import KERNEL, NULL, WARM_UP, PairTimes, charged, clean, columns, together
 from engine.trial.tolerance import NO_ERROR, Errors
@@ -103,8 +103,8 @@ def judged_call(rig: Rig, seat: Seat, slot: int, tally: Tally, distribution: str
     return timing
 
 
-def _watched(watch: Watch, seat: Seat, slot: int, hold_us: float = 0.0) -> Timing:
-    timing = seat.call(slot, watch, hold_us)
+def _watched(watch: Watch, seat: Seat, slot: int, hold_us: float = 0.0, *others: Attendant) -> Timing:
+    timing = seat.call(slot, (*others, watch), hold_us)
     if watch.outputs_changed():
         raise TrialFailed(FailureKind.REJECTED, "its outputs were still being written after it had answered")
     return timing
@@ -271,10 +271,10 @@ def _sample(
         watch = rig.watch(slot) if judged else None
         rig.settle()
         conditions.flush()
-        conditions.interference.begin()
+        beside = conditions.interference.of(seat.process)
         with blaming(name):
-            timing = seat.call(slot, hold_us=hold_us) if watch is None else _watched(watch, seat, slot, hold_us)
-        disturbed = conditions.interference.disturbed(timing.wall_us)
+            timing = seat.call(slot, (beside,), hold_us) if watch is None else _watched(watch, seat, slot, hold_us, beside)
+        disturbed = beside.disturbed(timing.wall_us)
         row[name] = replace(timing, disturbed=disturbed, after_us=conditions.probe())
         if judged:
             copies.append((name, rig.copy_outputs(slot)))

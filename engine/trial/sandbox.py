@@ -26,6 +26,7 @@ import engine
 from engine.build.confinement import UNWRITABLE
 from engine.domain.errors import SandboxError
 from engine.trial import syscalls
+from engine.trial.interference import known_here
 from engine.trial.wire import (
     NOBODY,
     PRIVATE,
@@ -174,15 +175,23 @@ def _system_calls(*, filtered: bool) -> Iterator[int | None]:
 
 
 _STEADY = {
-    # Pinned: two threads of a team on one core spin against each other for whole time slices.
-    "OMP_PROC_BIND": "close",
-    "OMP_PLACES": "threads",
     # Freed memory is kept (see ``modules.warm_heap``).
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-"""What makes times on a CPU repeat. Not for a GPU's runners: pinned to one core, their contexts would be made one by one."""
+"""What makes times on a CPU repeat, beside ``_pinned``. Not for a GPU's runners: held on one core, their contexts would be
+made one by one."""
+
+
+def _pinned() -> dict[str, str]:
+    """A core of its own for each thread of a team: two on one spin against each other for whole time slices.
+
+    Cores are named one by one. For ``threads`` OpenMP would read the machine's topology, which a sandbox does not show, and pin
+    nobody.
+    """
+    places = ",".join(f"{{{core}}}" for core in sorted(os.sched_getaffinity(0)))
+    return {"OMP_PROC_BIND": "close", "OMP_PLACES": places}
 
 
 def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
@@ -209,7 +218,7 @@ def _environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
         "TRITON_CACHE_DIR": "/tmp/triton",
         "TORCH_EXTENSIONS_DIR": "/tmp/extensions",
         **({"ESPALIER_ALONE": "1"} if alone else {}),
-        **(_STEADY if device == "cpu" else {}),
+        **({**_STEADY, **_pinned()} if device == "cpu" else {}),
     }
 
 
@@ -225,10 +234,11 @@ def python_once(
 
 @dataclass(frozen=True, slots=True)
 class RunnerHandle:
-    """A runner as the judge sees it: a channel and the pid that its host knows it by."""
+    """A runner as the judge sees it: a channel, the pid that its host knows it by, and the one it has here if it is known."""
 
     pid: int
     channel: Channel
+    here: int | None = None
 
 
 class Host:
@@ -297,8 +307,14 @@ class Host:
                     self.close()
                     continue
             assert isinstance(reply, Spawned)
-            return RunnerHandle(reply.pid, channel)
+            return RunnerHandle(reply.pid, channel, self._known_here(reply.pid))
         raise SandboxError("the trial's host process died twice while forking a runner; is the machine out of memory?")
+
+    def _known_here(self, pid: int) -> int | None:
+        assert self._process is not None
+        if self._device != "cpu":
+            return None
+        return known_here(pid, self._process.pid) if self.confined else pid
 
     def freeze(self, runner: RunnerHandle) -> None:
         """Stop everything of the candidate's, so that nothing is written while its outputs are judged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -162,14 +162,14 @@ class Seat:
         if not isinstance(reply, Ready):
             raise self._out_of_turn()
 
-    def call(self, slot: int, attendant: Attendant | None = None, hold_us: float = 0.0) -> Timing:
+    def call(self, slot: int, attendants: Sequence[Attendant] = (), hold_us: float = 0.0) -> Timing:
         """Thaw, run the kernel once, freeze; on a GPU the device is held ``hold_us`` before. Raises TrialFailed."""
         assert self._runner is not None
         if self._runner.channel.waiting():
             raise self._out_of_turn()
         awake = time.perf_counter_ns()
         self.thaw()
-        if attendant is not None:
+        for attendant in attendants:
             attendant.before()
         start = time.perf_counter_ns()
         try:
@@ -178,7 +178,7 @@ class Seat:
             self._dead("before it was called")
         reply = self._receive(self._seconds, "while it ran")
         wall = (time.perf_counter_ns() - start) / 1e3
-        if attendant is not None:
+        for attendant in reversed(attendants):
             attendant.after()
         if isinstance(reply, Fault):
             self._fault(reply)
@@ -198,6 +198,11 @@ class Seat:
             claimed = f"the runner claims {reply.device_us:.0f} us"
             raise self._failed(FailureKind.REJECTED, f"{claimed} within {wall:.0f} us of the judge's clock")
         return Timing(reply.device_us, wall, reply.idle_us, awake_us=awake, enqueue_us=reply.enqueue_us, held=reply.held)
+
+    @property
+    def process(self) -> int | None:
+        """The runner's number among this machine's processes, where that is known."""
+        return self._runner.here if self._runner is not None else None
 
     @property
     def alive(self) -> bool:

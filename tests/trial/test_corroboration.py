@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from engine.trial.interference import Interference
+from engine.trial.interference import Interference, _own_waits_us, known_here
 from engine.trial.seat import Timing
 from engine.trial.times import KERNEL, NULL, WARM_UP, PairTimes, charged, corroborated, together
 
@@ -92,7 +93,7 @@ class Counters:
     def __init__(self, *readings: float) -> None:
         self.readings = list(readings)
 
-    def __call__(self) -> float:
+    def __call__(self, process: int | None) -> float:
         return self.readings.pop(0)
 
 
@@ -103,20 +104,29 @@ def test_a_call_that_lost_more_than_a_sliver_is_disturbed(
     monkeypatch: pytest.MonkeyPatch, lost: float, wall: float, disturbed: bool
 ) -> None:
     monkeypatch.setattr("engine.trial.interference._lost", Counters(7.0, 100.0, 100.0 + lost))
-    watching = Interference("cpu")
-    watching.begin()
+    watching = Interference("cpu").of(None)
+    watching.before()
+    watching.after()
     assert watching.disturbed(wall) is disturbed
 
 
 def test_on_a_gpu_and_where_nothing_can_be_read_nothing_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.trial.interference._lost", Counters(0.0, 1e9))
-    on_gpu = Interference("cuda:0")
-    on_gpu.begin()
+    on_gpu = Interference("cuda:0").of(None)
+    on_gpu.before()
+    on_gpu.after()
     assert not on_gpu.disturbed(1.0)
-    monkeypatch.setattr("engine.trial.interference._lost", lambda: None)
-    blind = Interference("cpu")
-    blind.begin()
+    monkeypatch.setattr("engine.trial.interference._lost", lambda process: None)
+    blind = Interference("cpu").of(None)
+    blind.before()
+    blind.after()
     assert not blind.disturbed(1.0)
+
+
+def test_a_process_s_own_waits_are_what_counts_where_they_can_be_read() -> None:
+    assert _own_waits_us(os.getpid()) is not None
+    assert _own_waits_us(2**22 + 1) is None
+    assert known_here(os.getpid(), os.getppid()) is None, "it is in no process space of its own"
 
 
 def held_and_not(held: float, not_held: float, *, baseline: tuple[float, float] = (900.0, 1000.0)) -> PairTimes:

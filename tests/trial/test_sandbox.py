@@ -112,6 +112,17 @@ class TestConfined:
     def test_the_system_s_programs_are_there(self, bay: Bay, place: str) -> None:
         assert told(bay, f"os.path.exists({place!r})") == Path(place).exists()
 
+    def test_it_is_known_here_by_another_number(self, bay: Bay) -> None:
+        here = bay.seat.process
+        assert here is not None
+        within = Path(f"/proc/{here}/status").read_text().partition("NSpid:")[2].splitlines()[0].split()
+        assert within == [str(here), str(told(bay, "os.getpid()"))]
+
+    def test_a_thread_of_a_team_has_a_core_of_its_own(self, bay: Bay) -> None:
+        cores, places = told(bay, "[sorted(os.sched_getaffinity(0)), os.environ['OMP_PLACES']]")
+        assert cores == [min(os.sched_getaffinity(0))]
+        assert places == ",".join(f"{{{core}}}" for core in sorted(os.sched_getaffinity(0)))
+
     def test_there_is_no_network(self, bay: Bay) -> None:
         assert told(bay, "[n for _, n in socket.if_nameindex()]") in ([], ["lo"])
 
