@@ -20,9 +20,9 @@ ConfinementName = Literal["bubblewrap", "limits"]
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64")
 _SYSTEM_EXTRAS = ("/etc/alternatives", "/etc/ld.so.cache", "/proc/cpuinfo")
+"""Debian's compiler links, the loader's cache, and what ``-march=native`` reads on ARM."""
 UNWRITABLE = tuple(word for place in ("/proc/sys", "/proc/sysrq-trigger") for word in ("--ro-bind-try", place, place))
 """Behind ``--proc``: files that root may write to without any capability, which bubblewrap then does not cover."""
-"""Debian's compiler links, the loader's cache, and what ``-march=native`` reads on ARM."""
 
 
 @dataclass(frozen=True, slots=True)
