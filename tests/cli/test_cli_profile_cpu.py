@@ -136,6 +136,7 @@ def test_each_counter_is_of_one_call_beside_the_parents(place: Place) -> None:
     assert "not counted on this machine: LLC-load-misses" in said.out
 
 
+@pytest.mark.slow
 def test_a_module_is_profiled_too_and_what_opening_the_counters_costs_is_taken_off(place: Place) -> None:
     said = place.profiled("k3")
     assert said.status == 0, said.out + said.err

@@ -252,7 +252,7 @@ def test_a_scaffold_is_written_and_not_overwritten(place: Place) -> None:
     assert "is there already" in place.call("scaffold", "shrink.py", "--dialect", "cpp", "-o", "first.cpp").complaint()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_search_says_how_to_go_on(place: Place, number: signal.Signals) -> None:
     session = place.folder / f"interrupted-{number.name}"
     running = subprocess.Popen(

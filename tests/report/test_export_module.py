@@ -148,7 +148,7 @@ def test_its_own_benchmark_prints_a_ratio_with_an_interval(desk: Desk, right: Pa
     assert int(found[4]) >= 12
 
 
-@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize("how", [pytest.param(how, marks=() if how == "wrong" else pytest.mark.slow) for how in BROKEN])
 def test_a_broken_kernel_fails_its_own_test(desk: Desk, how: str) -> None:
     said = desk.run(desk.export(how, RIGHT.replace(*BROKEN[how]), chosen={"TWO": 2}), "--test", "--seeds", 1)
     assert said.returncode == 1, said.stdout

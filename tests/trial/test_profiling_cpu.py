@@ -40,6 +40,7 @@ def profiled(*sources: Source) -> list[Profile]:
     return asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_a_kernel_that_ends_its_process_is_a_reason(perf: FakePerf) -> None:
     crashed, left, raised, unbuilt = profiled(
         Source("crashes.cpp", CRASHES, Dialect.CPP, Contract.HOST),
