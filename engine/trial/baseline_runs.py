@@ -70,6 +70,7 @@ class BaselineRuns:
         self._kept: dict[str, baselines.Kept] = {}
         self._missing: dict[str, str] = {}
         self._once: dict[str, Measurement] = {}
+        self._known = False
 
     @property
     def claimable(self) -> float:
@@ -82,7 +83,14 @@ class BaselineRuns:
         return tuple(name for name in self._unkept() if name not in self._once)
 
     def seats(self, rig: Rig, pair: int) -> dict[str, Seat]:
-        """The processes of those for one process pair."""
+        """The processes of those for one process pair.
+
+        A session that goes on measured them before: what is kept of that counts, and what does not run here is left out anew.
+        """
+        if not self._known:
+            self._kept = self._valid(self._record().kept)
+            self._missing = dict(self._unable(rig))
+            self._known = True
         return self._seating.baselines(rig, self.interleaved, pair)
 
     def over_all(self, ratios: Mapping[str, Interval]) -> dict[str, Interval]:
@@ -101,14 +109,11 @@ class BaselineRuns:
         A further baseline that cannot be run here is left out, with a note that says why.
         """
         opened = self._opened
-        wanted = baselines.fingerprint(
-            opened.problem, opened.workload, self._device, ranking=opened.baseline, tolerance=opened.tolerance, cold=opened.cold
-        )
-        record = baselines.load(Path(opened.cache), wanted)
+        record = self._record()
         kept = dict(record.kept)
         notes = [record.note] if record.note else []
         self._once = {}
-        self._kept = {name: kept[name] for name in opened.others if name in kept and not opened.fresh}
+        self._kept = self._valid(kept)
         known = f", {', '.join(self._kept)} known from before" if self._kept else ""
         say(f"measuring {opened.baseline} against itself and the other baselines{known}")
         pairs, found = self._now(rig, told)
@@ -120,9 +125,20 @@ class BaselineRuns:
             self._kept = {name: one for name, one in self._kept.items() if name not in gone}
             pairs, found = self._now(rig, told)
         self._keep(record, kept, found)
+        self._known = True
         self._once = {name: one for name, one in found.items() if name.startswith(_DEAR) and name != opened.baseline}
         measured = {**found, **{name: one.told() for name, one in self._kept.items()}}
         return Baselines(pairs, measured, (*notes, *self._missing.values()))
+
+    def _record(self) -> baselines.Record:
+        opened = self._opened
+        wanted = baselines.fingerprint(
+            opened.problem, opened.workload, self._device, ranking=opened.baseline, tolerance=opened.tolerance, cold=opened.cold
+        )
+        return baselines.load(Path(opened.cache), wanted)
+
+    def _valid(self, kept: Mapping[str, baselines.Kept]) -> dict[str, baselines.Kept]:
+        return {name: kept[name] for name in self._opened.others if name in kept and not self._opened.fresh}
 
     def _unkept(self) -> tuple[str, ...]:
         names = dict.fromkeys((self._opened.baseline, *self._opened.others))

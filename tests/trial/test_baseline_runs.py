@@ -58,6 +58,15 @@ def test_one_that_does_not_run_is_left_out_and_a_dear_one_is_measured_once(
         finally:
             await bench.close()
 
+        known = Assignment(problem, small, "cpu", others=("compile_max", "compile"), same=(1.0, 0.9, 1.1))
+        again = TrialBench(known, lambda _: "")
+        try:
+            verified = await again.try_verify(source, lambda _: None)
+            assert isinstance(verified, Verified), "a session that goes on is not prepared again"
+            assert list(verified.screen.speedup) == ["eager", "compile"]
+        finally:
+            await again.close()
+
     asyncio.run(story())
 
 
