@@ -55,7 +55,7 @@ async def row_of(entry: BankEntry, device: str, baselines: tuple[str, ...], *, f
     ranking, *others = baselines
     assignment = Assignment(problem, workload, device, "class", ranking, tuple(others), fresh=fresh)
     source = Source(entry.name, entry.source_path.read_text(), entry.dialect, entry.contract, dict(entry.tunables))
-    async with table(assignment, lambda _: None, measure=True, accept_unverifiable=False) as bench:
+    async with table(assignment, lambda _: None, accept_unverifiable=False) as bench:
         tried = await bench.attempt(source)
         prepared = bench.preparation
         taken = ", ".join(f"{name} {duration_interval(m.time_us)}" for name, m in prepared.baselines.items())

@@ -27,6 +27,7 @@ async def once(problem: str, device: str, path: Path) -> tuple[float, float, flo
     source = Source(kernel.name, kernel.text, kernel.dialect, kernel.contract, tunables)
     bench = TrialBench(Assignment(found, workload, device), lambda _: "")
     try:
+        await bench.prepare(lambda _: None)
         result = await bench.versus(source, source, lambda _: None)
     finally:
         await bench.close()

@@ -66,7 +66,7 @@ def full(problem: str) -> Workload:
 async def ours(problem: str, device: str) -> tuple[float, float, str]:
     """Microseconds of eager and of the host kernel (nought where there is none), and where that was built."""
     async with table(
-        Assignment(catalog.find(problem), full(problem), device), lambda _: None, measure=True, accept_unverifiable=False
+        Assignment(catalog.find(problem), full(problem), device), lambda _: None, accept_unverifiable=False
     ) as bench:
         baseline = bench.preparation.baselines["eager"].time_us.value
         if problem != _HOST[0]:

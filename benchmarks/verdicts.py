@@ -75,7 +75,7 @@ def prepared(problem: str, device: str):  # type: ignore[no-untyped-def]
     """A warm bench for one problem."""
     found = catalog.find(problem)
     workload = catalog.workload_for(found, "full" if device != "cpu" else "small")
-    return table(Assignment(found, workload, device), lambda _: None, measure=True, accept_unverifiable=False)
+    return table(Assignment(found, workload, device), lambda _: None, accept_unverifiable=False)
 
 
 async def rate(device: str, most: int) -> dict[str, float]:

@@ -59,7 +59,7 @@ def ablate(session: str, kernel: str | None, device: str | None, accept_unverifi
     teller = Teller()
 
     async def work() -> _Result:
-        async with set_table(assignment, teller.say, measure=True, accept_unverifiable=accept) as bench:
+        async with set_table(assignment, teller.say, accept_unverifiable=accept) as bench:
             found = await ablation.ablate(bench.bench, lineage, assignment.baseline, teller.say)
             prepared = bench.preparation
             return _Result(found, bench.device, prepared.same, gate_words(prepared), prepared.sandbox)

@@ -101,9 +101,7 @@ def _usual_device(kernel: KernelSource) -> str | None:
 
 
 async def _judge(wanted: _Wanted, teller: Teller) -> _Found:
-    # With further baselines: each is measured once beside the leading one.
-    several = bool(wanted.assignment.others)
-    async with set_table(wanted.assignment, teller.say, measure=several, accept_unverifiable=wanted.accept) as bench:
+    async with set_table(wanted.assignment, teller.say, accept_unverifiable=wanted.accept) as bench:
         tries: list[tuple[dict[str, int], v.Verdict, Tried]] = []
         for chosen in _combinations(wanted, bench):
             tried = await bench.attempt(_source(wanted.seed, chosen))

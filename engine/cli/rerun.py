@@ -72,7 +72,7 @@ def rerun(
     teller = Teller()
 
     async def work() -> _Result:
-        async with set_table(assignment, teller.say, measure=True, accept_unverifiable=accept) as bench:
+        async with set_table(assignment, teller.say, accept_unverifiable=accept) as bench:
             found = tuple([await _again(state, kernel, source, bench) for kernel, source in sources])
             return _Result(found, bench.device, gate_words(bench.preparation), bench.preparation.sandbox)
 

@@ -68,8 +68,8 @@ class Table:
 
 
 @asynccontextmanager
-async def table(assignment: Assignment, say: Say, *, measure: bool, accept_unverifiable: bool) -> AsyncIterator[Table]:
-    """A prepared bench, closed afterwards. ``measure``: the baselines and the ranking one against itself, too.
+async def table(assignment: Assignment, say: Say, *, accept_unverifiable: bool) -> AsyncIterator[Table]:
+    """A prepared bench, its baselines measured and the ranking one against itself; closed afterwards.
 
     Raises EspalierError when the problem cannot be read or judged here, or a compiler is missing; ProblemError when a model
     that computes nothing passes the gate, unless that is accepted.
@@ -79,7 +79,7 @@ async def table(assignment: Assignment, say: Say, *, measure: bool, accept_unver
     try:
         say("reading the problem")
         device, signature = await bench.describe()
-        prepared = await bench.prepare(say, measure=measure)
+        prepared = await bench.prepare(say)
         if isinstance(prepared, w.Impossible):
             raise EspalierError(prepared.reason)
         gate = prepared.preparation.gate
