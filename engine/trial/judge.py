@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 import torch
 
 from engine.domain import stats
@@ -42,7 +40,7 @@ from engine.trial.rig import Rig
 from engine.trial.sandbox import bubblewrap_reason, filter_reason
 from engine.trial.seat import Seat, Timing, TrialFailed, TrustedLost, blaming
 from engine.trial.seating import LOAD_S, Seating
-from engine.trial.times import KERNEL, PairTimes, log_ratios, samples_of
+from engine.trial.times import KERNEL, PairTimes, host_share, log_ratios, raw, samples_of
 
 Say = Callable[[str], None]
 Reply = TypeVar("Reply")
@@ -163,7 +161,7 @@ class Judge:
             self.signature, gate, measured, same, least.floor_us, least.bound, ceilings, least.bytes_moved,
             "bubblewrap" if self.confined else "limits", notes,
         )  # fmt: skip
-        return Prepared(preparation, _raw(pairs))
+        return Prepared(preparation, raw(pairs))
 
     def rig(self) -> Rig:
         """The workload set up; calibrated at first use."""
@@ -217,7 +215,7 @@ class Judge:
         screen = self._measurement("screen", [pair], ratios)
         verification = self._verification(rig, own, own.trials + tally.trials, holdouts, jitter)
         evidence = (*doubts.of_verification(verification), *self._evidence([pair]))
-        return Verified(verification, screen, _raw([pair]), evidence)
+        return Verified(verification, screen, raw([pair]), evidence)
 
     def _screen(self, rig: Rig, contest: Contest, tally: Tally) -> PairTimes:
         """A few samples. A doubt may be noise, and so may its absence where nothing was calm enough to tell: then more samples
@@ -283,7 +281,7 @@ class Judge:
         against = self._baselines
         beside = {n: stats.ratio_interval(log_ratios(pairs, n, KERNEL), against.claimable) for n in against.interleaved}
         ratios = against.over_all(beside)
-        return Measured(self._measurement("precise", pairs, ratios), _raw(pairs), self._evidence(pairs))
+        return Measured(self._measurement("precise", pairs, ratios), raw(pairs), self._evidence(pairs))
 
     def versus(self, candidate: Candidate, other: Candidate, say: Say, effort: int | None = None) -> Measured:
         """The speedup of ``candidate`` over ``other``, both under full judgement, in fresh process pairs.
@@ -293,8 +291,8 @@ class Judge:
         it is clear.
         """
         pairs = self._pairs(candidate, say, other, _race_bounds(effort))
-        ratio = stats.ratio_interval(log_ratios(pairs, OTHER, KERNEL))
-        return Measured(self._measurement("precise", pairs, {OTHER: ratio}), _raw(pairs))
+        ratio = stats.ratio_interval(log_ratios(pairs, OTHER, KERNEL), self._baselines.claimable)
+        return Measured(self._measurement("precise", pairs, {OTHER: ratio}), raw(pairs))
 
     def _pairs(
         self, candidate: Candidate, say: Say, other: Candidate | None = None, bounds: tuple[int, int] | None = None
@@ -405,28 +403,3 @@ def _race_bounds(effort: int | None) -> tuple[int, int] | None:
 
 def _shape(workload: Workload) -> str:
     return ", ".join(f"{k}={v:g}" for k, v in workload.settings.items())
-
-
-def host_share(times: Sequence[Timing]) -> list[str]:
-    """What the host has to do with these times of a device, in words; nothing where it has none."""
-    claimed = statistics.median(t.claimed_us for t in times)
-    enqueue = statistics.median(t.enqueue_us for t in times)
-    charged = statistics.median(t.charged_us for t in times)
-    said = []
-    if enqueue > claimed:
-        said.append(f"host-bound: {enqueue:.0f} us to enqueue what the device does in {claimed:.0f} us")
-    if charged > 0:
-        said.append(f"{charged:.0f} us of it passed with the device idle, by what is said: counted")
-    return said
-
-
-def _raw(pairs: Sequence[PairTimes]) -> bytes:
-    """All samples as JSON: a sceptic can compute every figure again."""
-    rows = [
-        {name: [[t.claimed_us, t.wall_us, t.idle_us, t.enqueue_us] for t in times] for name, times in pair.times.items()}
-        for pair in pairs
-    ]
-    audits = [{name: [[t.claimed_us, t.wall_us] for t in times] for name, times in pair.audits.items()} for pair in pairs]
-    columns = ["claimed", "wall", "idle", "enqueue"]
-    seen = [pair.seen for pair in pairs]
-    return msgspec.json.encode({"unit": "us", "columns": columns, "pairs": rows, "audits": audits, "surroundings": seen})

@@ -1,4 +1,5 @@
-"""What the calls of one process pair come to: which count, what is charged to a kernel, what the judge's clock bears out.
+"""What the calls of one process pair come to: which count, what is charged to a kernel, what the judge's clock bears out, and
+what of them is said and kept.
 
 Pure arithmetic on timings. No torch.
 """
@@ -9,6 +10,8 @@ import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from engine.domain import stats
 from engine.trial.seat import Timing
@@ -59,16 +62,17 @@ _HOST_US = {"host": 50.0, "module": 150.0}
 def charged(pair: PairTimes, contracts: Mapping[str, str], baselines: Collection[str]) -> PairTimes:
     """Held, a call is timed on the device alone, and foreign host code could use the wait for its work. What it took longer
     when the device was not held, beyond what enqueuing a call takes, is charged to it; a plan has no host code. So is what the
-    device still did after the call's last event, beyond what waiting for nothing takes."""
+    device still did after the call's last event, beyond what waiting for nothing takes; that is then explained wherever the
+    judge's clock sees it."""
     if not pair.audits:
         return pair
-    times = dict(pair.times)
+    times, audits = dict(pair.times), dict(pair.audits)
     for name, contract in contracts.items():
-        late = _idle_us(pair, name) - _idle_us(pair, NULL) - _IDLE_JITTER_US
-        shown = _shown_us(pair, name) - _believed_us(pair, baselines, contract) if contract in _HOST_US else 0.0
-        charge = max(0.0, late) + max(0.0, shown)
-        times[name] = [replace(t, claimed_us=t.claimed_us + charge, charged_us=charge) for t in times[name]]
-    return replace(pair, times=times)
+        late = max(0.0, _idle_us(pair, name) - _idle_us(pair, NULL) - _IDLE_JITTER_US)
+        shown = max(0.0, _shown_us(pair, name) - _believed_us(pair, baselines, contract)) if contract in _HOST_US else 0.0
+        times[name] = [replace(t, claimed_us=t.claimed_us + late + shown, charged_us=late + shown) for t in times[name]]
+        audits[name] = [replace(t, claimed_us=t.claimed_us + late, charged_us=late) for t in audits[name]]
+    return replace(pair, times=times, audits=audits)
 
 
 _IDLE_JITTER_US = 3.0
@@ -166,3 +170,28 @@ def samples_of(pairs: Sequence[PairTimes], name: str) -> int:
 def log_ratios(pairs: Sequence[PairTimes], slower: str, faster: str) -> list[float]:
     """log(``slower`` ÷ ``faster``) of each process pair."""
     return [stats.pair_log_ratio(p.claims(slower), p.claims(faster)) for p in pairs]
+
+
+def host_share(times: Sequence[Timing]) -> list[str]:
+    """What the host has to do with these times of a device, in words; nothing where it has none."""
+    claimed = statistics.median(t.claimed_us for t in times)
+    enqueue = statistics.median(t.enqueue_us for t in times)
+    charged = statistics.median(t.charged_us for t in times)
+    said = []
+    if enqueue > claimed:
+        said.append(f"host-bound: {enqueue:.0f} us to enqueue what the device does in {claimed:.0f} us")
+    if charged > 0:
+        said.append(f"{charged:.0f} us of it passed with the device idle, by what is said: counted")
+    return said
+
+
+def raw(pairs: Sequence[PairTimes]) -> bytes:
+    """All samples as JSON: a sceptic can compute every figure again."""
+    columns = ["claimed", "wall", "idle", "enqueue"]
+    rows, audits = ([_samples(one) for one in kind] for kind in ((p.times for p in pairs), (p.audits for p in pairs)))
+    seen = [pair.seen for pair in pairs]
+    return msgspec.json.encode({"unit": "us", "columns": columns, "pairs": rows, "audits": audits, "surroundings": seen})
+
+
+def _samples(times: Mapping[str, Sequence[Timing]]) -> dict[str, list[list[float]]]:
+    return {name: [[t.claimed_us, t.wall_us, t.idle_us, t.enqueue_us] for t in some] for name, some in times.items()}
