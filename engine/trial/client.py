@@ -24,6 +24,8 @@ _ERRORS: dict[str, type[EspalierError]] = {
     error.__name__: error for error in (DeviceError, IdeaSourceError, JournalError, ProblemError, SandboxError)
 }
 _GRACE_S = 3.0
+_LAST_WORDS = 4000
+"""Bytes of what a judge said last that are kept."""
 _LONGEST = 1 << 28
 """Bytes of an answer: what claims to be longer is none."""
 
@@ -39,6 +41,7 @@ class JudgeClient:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._words: asyncio.Task[bytes] | None = None
         self._lock = asyncio.Lock()
 
     @property
@@ -55,6 +58,8 @@ class JudgeClient:
                 env=_environment(), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
+        assert self._process.stderr is not None
+        self._words = asyncio.create_task(_tail(self._process.stderr))
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
 
     async def ask(self, request: p.Request, say: Callable[[str], None]) -> p.Reply:
@@ -93,12 +98,11 @@ class JudgeClient:
                     return reply
 
     async def _last_words(self) -> str:
-        process = self._process
-        if process is None or process.stderr is None:
+        if self._words is None:
             return ""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE_S):
-                text = (await process.stderr.read())[-4000:].decode(errors="replace").strip()
+                text = (await asyncio.shield(self._words)).decode(errors="replace").strip()
                 return text.splitlines()[-1] if text else ""
         return ""
 
@@ -106,6 +110,7 @@ class JudgeClient:
         """End the process and everything it started; idempotent."""
         process, self._process = self._process, None
         writer, self._writer, self._reader = self._writer, None, None
+        words, self._words = self._words, None
         if writer is not None:
             writer.close()
         if process is None:
@@ -117,7 +122,17 @@ class JudgeClient:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+        if words is not None:
+            words.cancel()
         close_pipes(process)
+
+
+async def _tail(stream: asyncio.StreamReader) -> bytes:
+    """The last of what is written to ``stream`` until its end: it is read all the while, so that no writer ever waits."""
+    kept = b""
+    while text := await stream.read(_LAST_WORDS):
+        kept = (kept + text)[-_LAST_WORDS:]
+    return kept
 
 
 def _environment() -> dict[str, str]:

@@ -49,6 +49,7 @@ def main() -> None:
     _fortify()
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     _warm_up()
+    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # nobody reads it from now on: what runners print must go somewhere
     channel.send(Done())
     runners: set[int] = set()
     try:
