@@ -162,14 +162,12 @@ class HostLauncher:
     """A shared object with ``launch(inputs…, parameters…, buffers…, outputs…, workspace[, stream])``."""
 
     def __init__(self, load: Load, loan: Loan, artefact: int, timed: Timed) -> None:
-        if load.device != "cpu":
-            _load_cuda_runtime()
+        self._runtime = _cuda_runtime() if load.device != "cpu" else None
         library = ctypes.CDLL(f"/proc/self/fd/{artefact}", mode=os.RTLD_NOW | os.RTLD_LOCAL)
         self._launch = library.launch
         self._launch.restype = None
         self._timed = timed
         self._loan = loan
-        self._device = load.device
         size = 0
         if hasattr(library, "workspace_bytes"):
             library.workspace_bytes.restype = ctypes.c_size_t
@@ -184,36 +182,23 @@ class HostLauncher:
     def call(self, slot: int, hold_us: float) -> Called | Fault:
         launch, arguments = self._launch, self._arguments[slot]
         called = self._timed(lambda: launch(*arguments), hold_us)
-        if self._device != "cpu" and isinstance(called, Called):
-            return _sticky_error(called)
+        if self._runtime is not None and isinstance(called, Called) and (code := self._runtime.cudaGetLastError()):
+            text = self._runtime.cudaGetErrorString(code).decode(errors="replace")
+            return Fault("crashed", f"the CUDA runtime reports: {text}")  # a launch that was refused wrote nothing
         return called
 
 
-def _load_cuda_runtime() -> None:
-    """A shared object built with ``-cudart shared`` finds the runtime that torch has loaded already."""
+def _cuda_runtime() -> ctypes.CDLL | None:
+    """The runtime that torch has loaded, for all to see: a shared object built with ``-cudart shared`` finds it then."""
     torch.cuda.init()  # type: ignore[no-untyped-call]
     for name in ("libcudart.so.13", "libcudart.so.12"):
         try:
-            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+            runtime = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
         except OSError:
             continue
-        return
-
-
-def _sticky_error(called: Called) -> Called | Fault:
-    """A launch that the runtime refused leaves its outputs unwritten and an error behind."""
-    for name in ("libcudart.so.13", "libcudart.so.12"):
-        try:
-            runtime = ctypes.CDLL(name)
-        except OSError:
-            continue
-        code = int(runtime.cudaGetLastError())
-        if code:
-            runtime.cudaGetErrorString.restype = ctypes.c_char_p
-            text = runtime.cudaGetErrorString(code).decode(errors="replace")
-            return Fault("crashed", f"the CUDA runtime reports: {text}")
-        break
-    return called
+        runtime.cudaGetErrorString.restype = ctypes.c_char_p
+        return runtime
+    return None
 
 
 class PlanLauncher:

@@ -26,6 +26,8 @@ _HOLD_GRACE_S = 0.05
 _WORD = 8
 _MAPPED = 2
 """``CU_MEMHOSTALLOC_DEVICEMAP``."""
+_NOT_READY = 600
+"""``CUDA_ERROR_NOT_READY``."""
 
 PTX = b"""
 .version 7.0
@@ -112,7 +114,7 @@ class Stopwatch:
         first, last = (ctypes.c_void_p(int(event)) for event in self._events)
         self._start: tuple[Any, ...] = (native.cuEventRecord, first, handle)
         self._stop: tuple[Any, ...] = (native.cuEventRecord, last, handle)
-        self._await: tuple[Any, ...] = (native.cuEventSynchronize, last)
+        self._query: tuple[Any, ...] = (native.cuEventQuery, last)
         self._flush: tuple[Any, ...] = (
             native.cuMemsetD32Async, ctypes.c_uint64(self._buffer), ctypes.c_uint32(0),
             ctypes.c_size_t(self._size // 4), handle,
@@ -143,7 +145,7 @@ class Stopwatch:
         enqueued = _now()
         if isinstance(returned, LaunchFault):
             return returned
-        code = self._stop[0](*self._stop[1:]) or self._await[0](*self._await[1:])
+        code = self._stop[0](*self._stop[1:]) or self._reached()
         ended = _now()
         code = code or self._synchronise()
         idle = _now()
@@ -157,6 +159,14 @@ class Stopwatch:
             idle_us=(idle - ended) / 1e3,
             held=held,
         )
+
+    def _reached(self) -> int:
+        """Waits for the second event by asking for it: a wait proper would return memory to the device on the way, as a pool of
+        the call's own has it done, and on no clock."""
+        query, event = self._query
+        while (code := int(query(event))) == _NOT_READY:
+            pass
+        return code
 
     def close(self) -> None:
         """Frees the flush buffer and the events. Never raises."""
