@@ -3,6 +3,8 @@
 Variants of a playbook are measured precisely, again and again on a bench of its own each time, so with fresh processes, inputs
 and baselines. Printed: in how many pairs of kernels whose intervals do not overlap in two repeats the order differs between
 them, and how often the interval holds the long-run ratio (the geometric mean over all repeats; its own error is given).
+With ``--keep FILE`` every repeat is written there when it is done, and those that the file holds count: an hour that a machine
+does not have in one piece can be spent in several. Put repeats of one machine and one version in a file.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import math
 import statistics
 from pathlib import Path
 
+import msgspec
+
 from engine.build.source import read_kernel
 from engine.build.tunables import parse_requires, parse_tunables, variants
 from engine.domain import work
@@ -23,6 +27,7 @@ from engine.session.single import Table, table
 from engine.trial.bench import Assignment, Source
 
 Repeat = dict[str, Interval]
+_REPEAT = msgspec.json.Decoder(Repeat)
 
 
 def sources(bench: Table, folder: Path, dialect: str, most: int) -> dict[str, Source]:
@@ -44,7 +49,7 @@ async def measured(problem: str, device: str, most: int) -> Repeat:
     found = catalog.find(problem)
     workload = catalog.workload_for(found, "small" if device == "cpu" else "full")
     told: Repeat = {}
-    async with table(Assignment(found, workload, device), lambda _: None, measure=True, accept_unverifiable=False) as bench:
+    async with table(Assignment(found, workload, device), lambda _: None, accept_unverifiable=False) as bench:
         playbook = catalog.problems_root() / problem / "playbook"
         for name, source in sources(bench, playbook, "cpp" if device == "cpu" else "cuda", most).items():
             await bench.bench.make(source, lambda _: None)
@@ -89,10 +94,15 @@ async def main() -> None:
     parser.add_argument("--problem", default="softmax")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--kernels", type=int, default=10)
+    parser.add_argument("--keep", type=Path, help="a file for what was measured, and to go on from")
     asked = parser.parse_args()
-    repeats: list[Repeat] = []
-    for index in range(asked.repeats):
+    kept = asked.keep.read_bytes() if asked.keep and asked.keep.exists() else b""
+    repeats = [_REPEAT.decode(line) for line in kept.splitlines()]
+    for index in range(len(repeats), asked.repeats):
         repeats.append(await measured(asked.problem, asked.device, asked.kernels))
+        if asked.keep:
+            with asked.keep.open("ab") as file:
+                file.write(msgspec.json.encode(repeats[-1]) + b"\n")
         best = max(repeats[-1], key=lambda name: repeats[-1][name].value)
         print(f"repeat {index + 1}: {len(repeats[-1])} kernels, best {best} {repeats[-1][best].value:.3f}", flush=True)
     for name in sorted(set.intersection(*(set(r) for r in repeats))):
