@@ -6,6 +6,7 @@ compute nothing, are tried on the resulting gate. Imports torch.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,13 @@ from engine.problem.values import tensors
 from engine.trial import arithmetic
 from engine.trial.distributions import OWN, STRESS, WIDE_ONLY, bend
 from engine.trial.policy import Policy, make_policy
-from engine.trial.tolerance import FACTORS, Errors, compare, limit_of
+from engine.trial.tolerance import FACTORS, HOPELESS, Errors, compare, limit_of, spread
 
 _SEEDS = 2
-_HOPELESS = 0.25
-"""A distribution on which even the allowed class errs by more than this tells nothing."""
+_FEW = 16
+_FEW_ERR = 1e-6
+"""The least error that a class is said to have where no output has as many as 16 elements: so few numbers show nothing of how
+far rounding scatters, and two of them can both be exact by luck. Ten times this is allowed in fp32."""
 _LOOSE = 5e-3
 """The least error of a single element that a class is said to have on bent inputs; an unwritten one errs by more than 0.5."""
 _TILE = 64
@@ -134,14 +137,15 @@ def calibrate(reference: Reference, tolerance: str, main: Calibration | None = N
     """
     default = default_class(reference)
     every = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
-    notes: list[str] = list(reference.notes)
+    notes: list[str] = []
     own: dict[str, ClassErrors] = {}
     dtype = output_dtype(reference)
+    least = _least(reference, dtype)
     for _ in range(_SEEDS):
         case = make_case(reference, OWN)
-        notes += [case.note] if case.note and case.note not in notes else []
+        notes += [case.note] if case.note else []
         for name, errors in class_errors(reference, case, every).items():
-            known = own.get(name, ClassErrors(0.0, 0.0))
+            known = own.get(name, least)
             own[name] = _wider(known, errors)
     if dtype.is_floating_point and default.value not in own:
         raise ProblemError(
@@ -155,7 +159,16 @@ def calibrate(reference: Reference, tolerance: str, main: Calibration | None = N
     allowed = policy.allowed if not policy.against_eager else default  # type: ignore[union-attr]
     if main is None and not policy.against_eager:
         classes |= _stressed(reference, allowed, dtype, own)
-    return Calibration(make_policy(tolerance, default, classes, dtype), tuple(classes), tuple(notes))
+    # What the reference does besides returning something shows when it is called, not before.
+    told = tuple(dict.fromkeys((*reference.notes, *notes)))
+    return Calibration(make_policy(tolerance, default, classes, dtype), tuple(classes), told)
+
+
+def _least(reference: Reference, dtype: torch.dtype) -> ClassErrors:
+    """What a class errs at least: nothing, but for outputs in fp32 that are few numbers all of them."""
+    sizes = [math.prod(o.shape) for o in reference.signature().operands if o.role == "output"]
+    least = _FEW_ERR if dtype is torch.float32 and max(sizes) < _FEW else 0.0
+    return ClassErrors(least, least)
 
 
 def _wider(*errors: ClassErrors) -> ClassErrors:
@@ -181,7 +194,7 @@ def _stressed(
         except ProblemError:
             continue
         errors = {known: _wider(*(case[known] for case in cases)) for known in cases[0] if all(known in c for c in cases)}
-        if allowed.value in errors and limit_of(allowed, errors, dtype).rel_fro <= _HOPELESS:
+        if allowed.value in errors and limit_of(allowed, errors, dtype).rel_fro <= HOPELESS:
             found[name] = {known: _wider(_loosened(here), own.get(known, here)) for known, here in errors.items()}
     return found
 
@@ -199,6 +212,7 @@ def try_nulls(reference: Reference, calibration: Calibration) -> tuple[NullModel
 
     An echo of the input moves as many bytes as an answer that is its input there (a rectifier's, of numbers that are not
     negative), so there is nothing to gain by it: it counts as refused where bent inputs, which every verdict sees, refuse it.
+    The constant is the mean of the right answer; where that would be the answer, as of a single number, it is another answer's.
     """
     policy = calibration.policy
     case, other = make_case(reference, OWN), make_case(reference, OWN)
@@ -208,7 +222,7 @@ def try_nulls(reference: Reference, calibration: Calibration) -> tuple[NullModel
     names = names_of(reference)
     nulls: dict[str, Sequence[torch.Tensor]] = {
         "zeros": [torch.zeros_like(e) for e in expected],
-        "constant": [torch.full_like(e, _typical(e)) for e in expected],
+        "constant": [torch.full_like(e, _constant(e, o)) for e, o in zip(expected, elsewhere, strict=True)],
         "other input's output": elsewhere,
         "one tile unwritten": [_without_a_tile(e) for e in expected],
     }
@@ -231,6 +245,12 @@ def try_nulls(reference: Reference, calibration: Calibration) -> tuple[NullModel
 
 def _eager_or_exact(reference: Reference, case: Case, policy: Policy) -> Sequence[torch.Tensor]:
     return reference.call(case.model, case.inputs) if policy.against_eager else case.expected
+
+
+def _constant(expected: torch.Tensor, other: torch.Tensor) -> float:
+    finite = expected[torch.isfinite(expected)]
+    wide = finite if finite.is_complex() else finite.double()
+    return _typical(expected if wide.numel() and spread(wide) else other)
 
 
 def _typical(expected: torch.Tensor) -> float:

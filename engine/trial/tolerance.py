@@ -2,8 +2,8 @@
 
 Errors are *centred*: ‖o−r‖ ÷ ‖r−mean(r)‖. On the uniform inputs of KernelBench a plain relative error hides a result in half
 precision (a product of non-negative matrices is almost constant); the centred one does not. Besides, every single element is
-held under a cap in units of its scale |r| + rms(r−mean(r)), so that no tile may be skipped. Finite masks must agree. Integers
-and booleans are compared bit for bit.
+held under a cap in units of its scale |r| + rms(r−mean(r)), so that no tile may be skipped. An output without a spread, such as
+a single number, is held against rms(r) instead. Finite masks must agree. Integers and booleans are compared bit for bit.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ class Errors:
 
 NO_ERROR = Errors(0.0, 0.0, 0.0)
 _TINY = 1e-300
+_NEGLIGIBLE = 4e-6
+"""A deviation of no more than this share of rms(r) is no spread to be held against: one unit in the last place of fp32 is
+3 % of it, and the ten times that are allowed would be more than ``HOPELESS``. A single number has none at all."""
+HOPELESS = 0.25
+"""Where even the allowed class may err by more than this, nothing is told: no such inputs are judged, no such room is given."""
 _norm = torch.linalg.vector_norm
 
 
@@ -66,12 +71,22 @@ def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str) -> Er
             return NO_ERROR
         output, reference = output[finite], reference[finite]
     reference = reference.to(torch.float64)
-    deviation = float(torch.var(reference, correction=0).sqrt())
+    unit = spread(reference) or _rms(reference)
     difference = (output - reference).reshape(-1)
-    rel_fro = float(_norm(difference)) / max(deviation * math.sqrt(reference.numel()), _TINY)
+    rel_fro = float(_norm(difference)) / max(unit * math.sqrt(reference.numel()), _TINY)
     max_abs = float(_norm(difference, math.inf))
-    scale = reference.abs().add_(deviation + _TINY).reshape(-1)
+    scale = reference.abs().add_(unit + _TINY).reshape(-1)
     return Errors(rel_fro, float(_norm(difference.div_(scale), math.inf)), max_abs)
+
+
+def spread(reference: torch.Tensor) -> float:
+    """rms(r−mean(r)) of wide, finite numbers; nought where it is negligible beside rms(r), as that of a single number is."""
+    deviation = float(torch.var(reference, correction=0).sqrt())
+    return deviation if deviation > _NEGLIGIBLE * _rms(reference) else 0.0
+
+
+def _rms(reference: torch.Tensor) -> float:
+    return float(_norm(reference)) / math.sqrt(reference.numel())
 
 
 def _finite_sum(tensor: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.trial.calibration import Calibration, calibrate, default_class, make_case, make_gate, names_of
+from engine.trial.calibration import Calibration, calibrate, default_class, make_case, make_gate, names_of, try_nulls
 from engine.trial.distributions import OWN
 
 SIZES: Mapping[str, Mapping[str, int]] = {
@@ -82,3 +83,69 @@ def test_one_element_off_by_its_own_scale_is_refused(judged: tuple[Reference, Ca
         flat = outputs[0].view(-1)
         flat[flat.numel() // 3] += flat.abs().max() + outputs[0].std()
         assert not calibration.policy.rule(outputs, case.expected, names_of(reference), distribution).passed
+
+
+MODEL = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, x):
+        return {}
+def get_inputs():
+    return [torch.rand(64, 1024)]
+def get_init_inputs():
+    return []
+"""
+
+
+def returning(folder: Path, expression: str) -> Reference:
+    file = folder / "reference.py"
+    file.write_text(MODEL.format(expression))
+    problem = catalog.find(str(file))
+    return Reference(problem, next(iter(problem.workloads)), "cpu")
+
+
+def test_a_single_number_takes_no_limit_from_the_outputs_beside_it(tmp_path: Path) -> None:
+    reference = returning(tmp_path, "(torch.relu(x), (x * x).mean())")
+    calibration = calibrate(reference, "class")
+    assert calibration.policy.limit(OWN).rel_fro < 1e-5
+    assert len(calibration.distributions) >= 4
+    echoes = []
+    for distribution in calibration.distributions:
+        case = make_case(reference, distribution)
+        x = case.inputs[0]
+        assert isinstance(x, torch.Tensor)
+        echo = [x.clone(), (x * x).mean()]
+        echoes.append(calibration.policy.rule(echo, case.expected, names_of(reference), distribution).passed)
+    assert not all(echoes)
+    assert not any(n.passed for n in try_nulls(reference, calibration))
+
+
+@pytest.mark.parametrize("expression", ["x.sum()", "(x * x).mean()", "x.mean().expand(32)", "(x * 1e6).sum().long()"])
+def test_the_constant_of_a_single_number_is_another_answer_s(tmp_path: Path, expression: str) -> None:
+    reference = returning(tmp_path, expression)
+    assert make_gate(reference, calibrate(reference, "class")).verifiable
+
+
+@pytest.mark.parametrize(("expression", "tells"), [("x.sum() * 0 + 3", True), ("x.sum()", False)])
+def test_an_answer_that_does_not_depend_on_the_input_is_not_verifiable(tmp_path: Path, expression: str, tells: bool) -> None:
+    reference = returning(tmp_path, expression)
+    found = {n.name: n.passed for n in try_nulls(reference, calibrate(reference, "class"))}
+    assert found["other input's output"] is found["constant"] is tells
+
+
+@pytest.mark.parametrize(
+    ("expression", "floored"), [("x.sum()", True), ("x[0, :15]", True), ("x[0, :16]", False), ("(x.sum(), x)", False)]
+)
+def test_few_numbers_may_be_off_by_rounding_that_two_samples_did_not_show(
+    tmp_path: Path, expression: str, floored: bool
+) -> None:
+    reference = returning(tmp_path, expression)
+    limit = calibrate(reference, "class").policy.limit(OWN)
+    assert (limit.rel_fro > 0.99e-5 and limit.max_scaled > 0.99e-5) is floored
+    assert limit.rel_fro < 1e-3
+
+
+def test_what_a_reference_does_while_it_is_called_is_told(tmp_path: Path) -> None:
+    told = calibrate(returning(tmp_path, "x.mul_(2)"), "class").notes
+    assert [n for n in told if "in place" in n] == ["the reference changes its inputs in place; kernels must not"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,36 @@ def test_an_answer_that_is_its_own_input_is_told_apart_by_bent_inputs_alone(
     reference = Reference(problem, next(iter(problem.workloads)), "cpu")
     echo = next(n for n in try_nulls(reference, calibrate(reference, tolerance)) if n.name == "input echo")
     assert echo.passed is passes
+
+
+@pytest.mark.parametrize("distribution", [OWN, "x64"])
+@pytest.mark.parametrize(
+    ("here", "error", "passes"),
+    [(2e-2, 0.19, True), (2e-2, 0.21, False), (3e-2, 0.1, False), (0.0, 1e-3, False)],
+)
+def test_what_the_reference_errs_on_the_same_case_is_allowed_within_reason(
+    distribution: str, here: float, error: float, passes: bool
+) -> None:
+    policy = make_policy("class", PrecisionClass.FP32, {OWN: CLASSES[OWN], "x64": CLASSES[OWN]}, torch.float32)
+    exact = torch.tensor([-1.0, 1.0] * 50, dtype=torch.float64)
+    asked = []
+
+    def errors(wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+        asked.append(tuple(wanted))
+        return {"fp32": ClassErrors(here, here)}
+
+    ruling = policy.rule([(exact * (1 + error)).float()], [exact], ["out"], distribution, errors)
+    assert ruling.passed is passes
+    assert asked == [(PrecisionClass.FP32,)]
+    assert not passes or policy.label(ruling.errors, OWN) is PrecisionClass.FP32
+
+
+@pytest.mark.parametrize("bad", [0.0, math.nan])
+def test_the_reference_is_not_asked_again_when_nothing_or_no_tolerance_can_help(bad: float) -> None:
+    policy = make_policy("class", PrecisionClass.FP32, CLASSES, torch.float32)
+    exact = torch.randn(50, dtype=torch.float64)
+
+    def errors(_: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+        raise AssertionError("asked")
+
+    assert policy.rule([exact.float() + bad], [exact], ["out"], OWN, errors).passed is (bad == 0)

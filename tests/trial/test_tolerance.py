@@ -147,3 +147,19 @@ def test_an_error_is_labelled_by_the_strictest_class_that_holds_it(rel_fro: floa
 def test_nan_errors_are_within_nothing() -> None:
     assert not within(Errors(math.nan, 0.0, 0.0), EVERYTHING)
     assert not within(Errors(0.0, math.nan, 0.0), EVERYTHING)
+
+
+@pytest.mark.parametrize("expected", [torch.tensor(3.0), torch.full((64,), -3.0), 3 + 1e-6 * normal(1, 64)])
+def test_an_output_without_a_spread_is_held_against_its_size(expected: torch.Tensor) -> None:
+    found = errors(expected.double() * (1 + 1e-3), expected.double())
+    assert found.rel_fro == pytest.approx(1e-3)
+    assert found.max_scaled == pytest.approx(5e-4)
+
+
+def test_a_spread_that_fp32_can_tell_is_what_counts() -> None:
+    expected = 3 + 1e-4 * normal(1, 64)
+    assert errors(expected.mean().expand(64), expected).rel_fro == pytest.approx(1)
+
+
+def test_what_is_nought_must_be_nought() -> None:
+    assert errors(torch.full((3,), 1e-9), torch.zeros(3, dtype=torch.float64)).rel_fro > 1e200
