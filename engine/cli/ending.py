@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import click
 
 from engine.domain.errors import EspalierError
+from engine.domain.printable import printable
 
 DONE = 0
 FAILED = 1
@@ -50,7 +52,8 @@ def guarded(work: Callable[[], None]) -> int:
     """Run ``work`` and turn however it ends into an exit status and at most one line on standard error."""
     try:
         work()
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return DONE
     except Ended as ended:
         return _say(ended.message, ended.status) if ended.message else ended.status
@@ -67,13 +70,23 @@ def guarded(work: Callable[[], None]) -> int:
     except BrokenPipeError:
         _drop_output()
         return _PIPE_CLOSED
+    except OSError as error:
+        if not _unwritable(error):
+            return _say(_unexpected(error), FAILED)
+        _drop_output()
+        return _say(f"what there is to say cannot be written: {error.strerror}", BAD_INPUT)
     except Exception as error:
         return _say(_unexpected(error), FAILED)
 
 
+def _unwritable(error: OSError) -> bool:
+    """Whether it is the standard output that takes nothing more; errors of files name their file."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF)
+
+
 def _say(message: str, status: int) -> int:
     with contextlib.suppress(OSError):
-        click.echo(f"espalier: {' '.join(message.split())}", err=True)
+        click.echo(f"espalier: {printable(' '.join(message.split()))}", err=True)
     return status
 
 
@@ -87,9 +100,9 @@ def _drop_output() -> None:
     """Nobody reads any more: what is left in the buffers must not raise again when the program ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             os.dup2(nowhere, stream.fileno())
 
 

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import click
 
+from engine.domain.printable import printable
 from engine.report.text import Line, Tone, line, plain
 
 _STYLES: Mapping[Tone, Mapping[str, Any]] = {
@@ -26,9 +27,9 @@ _STYLES: Mapping[Tone, Mapping[str, Any]] = {
 }
 
 
-def colourful(stream: IO[str]) -> bool:
-    """Whether this stream is a terminal whose owner did not ask for plain text (NO_COLOR, TERM=dumb)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+def colourful(stream: IO[str] | None) -> bool:
+    """Whether this stream is a terminal whose owner did not ask for plain text (NO_COLOR, TERM=dumb); a closed one is none."""
+    return stream is not None and stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def show(lines: Iterable[Line | str], *, err: bool = False) -> None:
@@ -37,7 +38,7 @@ def show(lines: Iterable[Line | str], *, err: bool = False) -> None:
     painted = colourful(stream)
     for entry in lines:
         spans = line(entry) if isinstance(entry, str) else entry
-        text = "".join(click.style(s.text, **_STYLES[s.tone]) for s in spans) if painted else plain(spans)
+        text = "".join(click.style(printable(s.text), **_STYLES[s.tone]) for s in spans) if painted else printable(plain(spans))
         click.echo(text, file=stream, color=painted)
 
 
@@ -69,13 +70,13 @@ class Moment:
     """One line on a terminal that the next one overwrites; says nothing where standard error is no terminal."""
 
     def __init__(self) -> None:
-        self._active = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._active = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
 
     def say(self, text: str) -> None:
         if self._active:
             width = max(20, shutil.get_terminal_size().columns - 1)
-            sys.stderr.write(f"\r\x1b[2K{text[:width]}")
+            sys.stderr.write(f"\r\x1b[2K{printable(text[:width])}")
             sys.stderr.flush()
             self._shown = True
 

@@ -191,7 +191,7 @@ def _sweep(runners: set[int]) -> int:
     """
     left = 0
     deadline = time.monotonic() + _PATIENCE_S
-    while orphans := [pid for pid in _strangers(runners) if _state(f"/proc/{pid}") not in _GONE]:
+    while orphans := [pid for pid in _strangers(runners) if not _gone(pid)]:
         left = max(left, len(orphans))
         if not runners:
             _signal_all(signal.SIGKILL)
@@ -205,6 +205,11 @@ def _sweep(runners: set[int]) -> int:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
     return left
+
+
+def _gone(pid: int) -> bool:
+    """Whether nothing of a process runs any more. Its first thread can have ended, and look dead, while others go on."""
+    return all(_state(f"/proc/{pid}/task/{task}") in _GONE for task in _tasks(pid))
 
 
 def _strangers(runners: set[int]) -> list[int]:

@@ -278,4 +278,7 @@ def _sample(
         row[name] = replace(timing, disturbed=disturbed, after_us=conditions.probe())
         if judged:
             copies.append((name, rig.copy_outputs(slot)))
+            with blaming(name):
+                if len(contest.judged) > 1 and (flaw := rig.trespass(slot)):
+                    raise TrialFailed(FailureKind.REJECTED, flaw)
     return row, copies

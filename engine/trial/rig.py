@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from engine.domain.errors import DeviceError
 from engine.domain.model import Device, Operand, Role
 from engine.problem.reference import Reference
 from engine.trial import lending
-from engine.trial.calibration import Calibration, fresh_seed, names_of
+from engine.trial.calibration import Calibration, Case, class_errors, fresh_seed, names_of
 from engine.trial.distributions import OWN, bend
 from engine.trial.layout import Layout, nbytes, plan_layout
 from engine.trial.policy import Ruling
@@ -186,28 +187,31 @@ class Rig:
     def check(self, slot: int, distribution: str = OWN, outputs: Sequence[torch.Tensor] | None = None) -> Findings:
         """Judge the outputs of ``slot`` (or a copy of them made right after the call), its guard regions and its inputs."""
         made = self.outputs(slot) if outputs is None else outputs
-        ruling = self.calibration.policy.rule(made, self.expected(slot), self._names, distribution)
-        if not ruling.passed and (flaw := self._unwritten(made, self._poison[slot])):
+        expected = self.expected(slot)
+        assert self._model is not None
+        here = partial(class_errors, self.reference, Case(self._model, self._given[slot], expected))
+        ruling = self.calibration.policy.rule(made, expected, self._names, distribution, here)
+        if not ruling.passed and (flaw := self._unwritten(made, expected, self._poison[slot])):
             ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
         return Findings(ruling, self._violation(slot))
 
-    def _unwritten(self, outputs: Sequence[torch.Tensor], poison: int) -> str:
-        """Which elements of a wrong output still hold the poison."""
-        for output, name in zip(outputs, self._names, strict=True):
-            rows = output.reshape(-1, 1).view(torch.uint8) if output.numel() else torch.zeros(0, 1)
-            untouched = (rows == poison).all(dim=1)
+    def _unwritten(self, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], poison: int) -> str:
+        """Which elements of a wrong output still hold the poison where something else is expected: right answers can look like
+        it (a byte of 0x5B, −1, NaN), and whoever reads that they are unwritten would look in the wrong place."""
+        for output, reference, name in zip(outputs, expected, self._names, strict=True):
+            if not output.numel():
+                continue
+            right = reference.to(output.dtype)
+            untouched = (_rows(output) == poison).all(dim=1)
+            untouched &= (_rows(output) != _rows(right)).any(dim=1) & ~(output.isnan() & right.isnan()).reshape(-1)
             if bool(untouched.any()):
                 first = int(torch.nonzero(untouched)[0])
                 return f"{name}: {int(untouched.sum())} of {output.numel()} elements not written, the first at {first}"
         return ""
 
     def _violation(self, slot: int) -> str:
-        # All guards, not this slot's only: whoever writes far away must not have it laid at another kernel's door.
-        touched = [gap for gap in self._guards if not bool((self._outputs.raw(*gap) == _PATTERN).all())]
-        for gap in touched:
-            self._outputs.raw(*gap).fill_(_PATTERN)
-        if touched:
-            return self._trespass(slot, touched)
+        if flaw := self.trespass(slot):
+            return flaw
         assert self._model is not None
         arguments = self.reference.arguments(self._model, self._given[slot])
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
@@ -216,7 +220,15 @@ class Rig:
                 return f"changed its {operand.role} {operand.name}"
         return ""
 
-    def _trespass(self, slot: int, touched: Sequence[tuple[int, int]]) -> str:
+    def trespass(self, slot: int) -> str:
+        """What was written outside the outputs, in words, and made whole again; empty where nothing was. Looked at right after
+        a call it tells of that one, whoever may be called next."""
+        # All guards, not this slot's only: whoever writes far away must not have it laid at another kernel's door.
+        touched = [gap for gap in self._guards if not bool((self._outputs.raw(*gap) == _PATTERN).all())]
+        for gap in touched:
+            self._outputs.raw(*gap).fill_(_PATTERN)
+        if not touched:
+            return ""
         for operand in self._written_slots(slot):
             end = operand.offset + operand.nbytes
             for gap in touched:
@@ -263,6 +275,11 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     whole = flat.numel() % _WIDE == 0 and flat.storage_offset() % _WIDE == 0
     return flat.view(torch.int64) if whole else flat
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of every element, a row each."""
+    return tensor.contiguous().reshape(-1, 1).view(torch.uint8)
 
 
 def operand_bytes(operands: Sequence[Operand]) -> int:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from engine.domain.errors import DeviceError, EspalierError, ProblemError, SandboxError
 from engine.domain.model import Failure, FailureKind
+from engine.domain.printable import printable
 from engine.trial.sandbox import Host, RunnerHandle
 from engine.trial.wire import (
     Call,
@@ -25,6 +26,8 @@ from engine.trial.wire import (
 )
 
 _CONTEXT_S = 60.0
+_FIRST = 3.0
+"""Times as long as any other a module's first call may take: it may compile what it calls."""
 _LEAST_US = 1e-3
 """A claim below a nanosecond is none."""
 _LONGEST_TEXT = 4000
@@ -103,6 +106,7 @@ class Seat:
         self._runner: RunnerHandle | None = host.spawn()
         self._standing = False
         self._warming = False
+        self._first_s = seconds
 
     def stand_by(self) -> None:
         """Wait until its device context stands and what ``warm`` asked for is done. Raises TrialFailed."""
@@ -133,6 +137,7 @@ class Seat:
     def load(self, load: Load, fds: list[int]) -> None:
         """Hand it an artefact and its memory; takes the descriptors. ``wait_ready`` says whether it worked."""
         assert self._runner is not None
+        self._first_s = self._seconds * (_FIRST if load.contract == "module" else 1)
         try:
             self._thaw_all()
             self._runner.channel.send(load, fds)
@@ -176,7 +181,8 @@ class Seat:
             self._runner.channel.send(Call(slot, hold_us))
         except ChannelClosed:
             self._dead("before it was called")
-        reply = self._receive(self._seconds, "while it ran")
+        reply = self._receive(self._first_s, "while it ran")
+        self._first_s = self._seconds
         wall = (time.perf_counter_ns() - start) / 1e3
         for attendant in reversed(attendants):
             attendant.after()
@@ -272,7 +278,7 @@ class Seat:
 
     def _fault(self, fault: Fault) -> None:
         self.close()
-        text = _printable(fault.text[-_LONGEST_TEXT:])
+        text = printable(fault.text[-_LONGEST_TEXT:])
         lines = [line for line in text.strip().splitlines() if line.strip()] or ["no message"]
         if fault.kind == "impossible" and self._trusted:
             raise DeviceError(lines[-1])
@@ -284,8 +290,3 @@ class Seat:
         runner, self._runner = self._runner, None
         if runner is not None:
             self._host.reap(runner)
-
-
-def _printable(text: str) -> str:
-    """``text`` with everything but line feeds that a terminal would act on shown as a question mark."""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

@@ -6,11 +6,12 @@ space with what knows an expected value. Imports torch.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from engine.domain.model import Device, Problem
+from engine.trial import lending
 from engine.trial.drawing import call_of
 from engine.trial.protocol import Built, Candidate
 from engine.trial.rig import Rig
@@ -127,7 +128,7 @@ class Seating:
     def load_kernel(self, seat: Seat, rig: Rig, candidate: Candidate, built: Built) -> None:
         """Hand a kernel's artefact to its runner. Raises TrialFailed when it has died already."""
         self._untouched = False
-        artefact = [os.open(built.binary, os.O_RDONLY | os.O_CLOEXEC)] if built.binary else []
+        artefact = [lending.sealed(Path(built.binary).read_bytes())] if built.binary else []
         load, fds = self._load(
             rig, contract=candidate.contract, source=candidate.source, filename=candidate.name, tunables=candidate.tunables,
             plan=built.plan, scalars=self._call_of(rig) if candidate.contract == "module" else (),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -23,6 +24,8 @@ def main() -> None:
     """Answer until the engine closes the channel; then end every process that was started."""
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the system counts what a kernel has under way as its user's
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     judge: Judge | None = None
     try:

@@ -3,9 +3,9 @@
 They fail with ``EPERM`` for the host and every runner: looking into other processes, keys, the kernel's own programs, counters,
 handled page faults, submission rings, mounts, namespaces, other kernels, the clock, memory that outlives whoever took it, and
 who gets how much of the processor: a kernel that slowed its host, or lowered its limits, would do so to every kernel after
-it. Sockets can be had of two families only: others reach past the sandbox (a virtual machine's host), or have the system work
-on while everything is stopped. What torch, OpenMP and the CUDA driver need is untouched. Known for x86-64 and
-64-bit ARM; elsewhere there is no filter, and the verdict says so.
+it. So do leases on files, for which whoever opens one would have to wait. Sockets can be had of two families only: others reach
+past the sandbox (a virtual machine's host), or have the system work on while everything is stopped. What torch, OpenMP and the
+CUDA driver need is untouched. Known for x86-64 and 64-bit ARM; elsewhere there is no filter, and the verdict says so.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 _LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 """Offsets in ``struct seccomp_data``; the argument's lower half, both machines being little-endian."""
+_SECOND_ARGUMENT = 24
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NEW_NAMESPACES = 0x7E020000
 """``CLONE_NEW…`` of the mount, cgroup, uts, ipc, user, pid and network namespaces."""
@@ -52,12 +53,18 @@ class _Machine:
     set_affinity: int
     limits: int
     socket: int
+    fcntl: int
     clone3: int = 435
 
 
-_MACHINES = {"x86_64": _Machine(0xC000003E, 0, 56, 203, 302, 41), "aarch64": _Machine(0xC00000B7, 1, 220, 122, 261, 198)}
+_MACHINES = {
+    "x86_64": _Machine(0xC000003E, 0, 56, 203, 302, 41, 72),
+    "aarch64": _Machine(0xC00000B7, 1, 220, 122, 261, 198, 25),
+}
 _FAMILIES = (1, 16)
 """``AF_UNIX``, and ``AF_NETLINK``, by which a driver may ask what there is."""
+_LEASES = (1024, 1026)
+"""``F_SETLEASE`` and ``F_NOTIFY``: by the first a file that can only be read is kept from everybody else who opens it."""
 _HOST = 1
 """The host's process id in its sandbox: whom a runner may not move to another processor, nor limit. Its own threads it may."""
 
@@ -82,6 +89,12 @@ def _instructions(machine: _Machine) -> Iterator[bytes]:
             yield from _when(numbers[machine.column], denied)
     # Its flags lie in memory, where no filter can look: the C library then falls back on clone, whose flags are looked at.
     yield from _when(machine.clone3, absent)
+    yield _step(_EQUAL, machine.fcntl, 0, 5)
+    yield _step(_LOAD, _SECOND_ARGUMENT)
+    yield _step(_EQUAL, _LEASES[0], 1, 0)
+    yield _step(_EQUAL, _LEASES[1], 0, 1)
+    yield _step(_RETURN, denied)
+    yield _step(_RETURN, _ALLOW)
     yield _step(_EQUAL, machine.clone, 0, 4)
     yield _step(_LOAD, _FIRST_ARGUMENT)
     yield _step(_ANY_OF, _NEW_NAMESPACES, 0, 1)

@@ -15,7 +15,7 @@ from trial.ground import tiny
 from engine.domain.model import Problem, Workload
 from engine.problem.reference import Reference
 from engine.trial import devices, rig
-from engine.trial.calibration import calibrate
+from engine.trial.calibration import calibrate, class_errors
 from engine.trial.distributions import OWN
 from engine.trial.lending import SharedArena, SharedBorrowed
 from engine.trial.rig import Rig
@@ -220,3 +220,45 @@ def test_lent_memory_keeps_its_size_and_its_seals(writable: bool) -> None:
 
 def test_the_workload_s_own_distribution_is_always_judged(bench: Rig) -> None:
     assert bench.calibration.distributions[0] == OWN
+
+
+def of(expression: str) -> Rig:
+    """A rig for a reference of eight random numbers that returns this."""
+    return make(replace(tiny(), reference=ALL_NAN.format(expression), workloads=(), holdouts={}), Workload("full", {}))
+
+
+@pytest.mark.parametrize(("expression", "poison"), [("(x > 9).int() - 1", 0xFF), ("(x > 9).to(torch.int8) + 0x5B", 0x5B)])
+def test_a_right_answer_that_looks_like_poison_is_not_called_unwritten(
+    monkeypatch: pytest.MonkeyPatch, expression: str, poison: int
+) -> None:
+    monkeypatch.setattr(rig.secrets, "choice", lambda _: poison)
+    at = of(expression)
+    at.refill(0)
+    at.poison(0)
+    at.outputs(0)[0].copy_(at.expected(0)[0])
+    assert at.check(0).ruling.passed
+    at.outputs(0)[0][3] = 1
+    assert "1 of 8 elements differ" in at.check(0).ruling.errors.flaw
+    at.close()
+
+
+def test_the_reference_s_own_arithmetic_is_right_where_a_hard_input_makes_it_err(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(rig, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
+    at = of("torch.floor(x * 10)")
+    at.refill(0)
+    x = at._given[0][0]
+    assert isinstance(x, torch.Tensor)
+    x.copy_(torch.arange(8) * 100 + 0.05)
+    at.release(0)
+    at.outputs(0)[0].copy_(torch.floor(x * 10))
+    assert at.check(0).ruling.passed
+    assert not asked
+    x[0] = 0.7  # a little less than that in fp32, but not ten times it
+    at.release(0)
+    at.outputs(0)[0].copy_(torch.floor(x * 10))
+    assert at.check(0).ruling.passed
+    assert len(asked) == 1
+    at.outputs(0)[0][5] += 50
+    assert not at.check(0).ruling.passed
+    at.close()

@@ -27,12 +27,12 @@ def test_the_filter_is_whole_instructions_and_ends_by_allowing(machine: str) -> 
     assert struct.unpack("<HBBI", text[-8:]) == (6, 0, 0, 0x7FFF0000)
 
 
-def decided(machine: str, audit: int, number: int, argument: int = 0) -> int:
+def decided(machine: str, audit: int, number: int, argument: int = 0, second: int = 0) -> int:
     """What the filter returns: the few instructions that it uses, obeyed."""
     text = syscalls.program(machine)
     assert text is not None
     steps = [struct.unpack("<HBBI", text[i : i + 8]) for i in range(0, len(text), 8)]
-    data = {0: number, 4: audit, 16: argument}
+    data = {0: number, 4: audit, 16: argument, 24: second}
     held, place = 0, 0
     while True:
         code, when, otherwise, value = steps[place]
@@ -69,6 +69,8 @@ def test_what_is_denied_and_nothing_else(machine: str, audit: int, column: int, 
         assert decided(machine, audit, of_the_host, 0) == ALLOW
         assert decided(machine, audit, of_the_host, 1) == DENY
         assert decided(machine, audit, of_the_host, 2) == ALLOW
+    fcntl = (72, 25)[column]
+    assert {second for second in range(1100) if decided(machine, audit, fcntl, 0, second) == DENY} == {1024, 1026}
     families = [family for family in range(64) if decided(machine, audit, socket, family) == ALLOW]
     assert families == [1, 16]
     assert decided(machine, audit, socket, 40) == DENY
