@@ -24,7 +24,7 @@ SUFFIXES = {
 }
 
 _LAUNCH = re.compile(r"\blaunch\s*\(")
-_MODEL = re.compile(r"^class[ \t]+ModelNew\b", re.MULTILINE)
+_MODEL = re.compile(r"^(?:class[ \t]+ModelNew\b|ModelNew[ \t]*=[^=])", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from engine.cli.ending import DONE, FAILED, end
 from engine.cli.kernels import kernel_of, source_of
 from engine.cli.machine import checked_device
 from engine.cli.output import show, show_json
-from engine.cli.running import Teller, drive, handle
+from engine.cli.running import Teller, drive, typed
 from engine.domain import queries
 from engine.domain.errors import SourceError
 from engine.domain.model import Device, Interval
@@ -79,7 +79,7 @@ def ablate(session: str, kernel: str | None, device: str | None, accept_unverifi
 def _chosen(state: SessionState, folder: Path, name: str | None) -> Kernel:
     found = kernel_of(state, name, folder) if name is not None else queries.incumbent(state)
     if found is None:
-        advice = f"`espalier open {handle(folder)}` goes on with it"
+        advice = f"`espalier open {typed(folder)}` goes on with it"
         raise SourceError(f"session {folder.name} has no verified kernel whose lineage could be taken apart: {advice}")
     return found
 

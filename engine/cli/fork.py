@@ -9,7 +9,7 @@ import click
 from engine.cli import options as o
 from engine.cli.ending import BAD_INPUT, Ended
 from engine.cli.output import show, show_json
-from engine.cli.running import handle
+from engine.cli.running import typed
 from engine.journal import journal, store
 from engine.report.text import counted
 from engine.session import forking
@@ -42,4 +42,4 @@ def fork(
     parts = [counted(behind.rounds, "round"), counted(behind.ideas, "idea"), counted(behind.kernels, "kernel")]
     show([f"{'would leave' if preview else 'left'} behind: {counted(behind.events, 'event')}: {', '.join(parts)}{best}"])
     if made is not None:
-        show([f"forked after event {place} of {folder.name}: espalier open {handle(made)}"])
+        show([f"forked after event {place} of {folder.name}: espalier open {typed(made)}"])

@@ -18,7 +18,6 @@ from engine.cli.running import (
     awaiting_lines,
     conclude,
     drive,
-    handle,
     interrupted,
     one_round,
     one_round_approving,
@@ -26,6 +25,7 @@ from engine.cli.running import (
     search,
     summary_of,
     to_the_end,
+    typed,
 )
 from engine.domain import commands as c
 from engine.domain import queries
@@ -106,7 +106,7 @@ async def _one_more(live: LiveSession, folder: Path) -> None:
     if state.closed is not None and rounds is not None and done >= rounds:
         await live.submit(c.SetLimits(replace(state.limits, rounds=done + 1)))
     if live.state.closed is not None:
-        advice = f"`espalier limits {handle(folder)}` changes what ends it, a seed or an idea of yours takes it up again"
+        advice = f"`espalier limits {typed(folder)}` changes what ends it, a seed or an idea of yours takes it up again"
         raise Ended(BAD_INPUT, f"session {folder.name} has ended ({live.state.closed}): {advice}")
 
 

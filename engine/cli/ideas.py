@@ -95,7 +95,7 @@ def predictions(session: str, as_json: bool) -> None:
 @click.option("--category", type=_CATEGORY, default=CATEGORIES[0], show_default=True, metavar="NAME",
               help=f"One of: {', '.join(CATEGORIES)}.")  # fmt: skip
 @click.option("--why", default="", help="What binds the parent, what changes, what should move and by how much.")
-@click.option("--predict", type=click.FloatRange(0, 1e6, min_open=True, max_open=True), help="Speedup over the parent.")
+@click.option("--predict", type=o.Number(0, 1e6, min_open=True, max_open=True), help="Speedup over the parent.")
 @click.option("--parent", metavar="K", help="The kernel it builds on; default: the best one.")
 @click.option("--branch", type=_BRANCH, help="Implementations wanted.")
 @click.option("--beside", multiple=True, metavar="K", help="A kernel that may help, e.g. to cross two; repeatable.")
@@ -125,7 +125,7 @@ def approve(session: str, ideas: tuple[str, ...]) -> None:
 @click.option("--category", type=_CATEGORY, metavar="NAME", help=f"One of: {', '.join(CATEGORIES)}.")
 @click.option("--parent", metavar="K", help="The kernel it builds on.")
 @click.option("--branch", type=_BRANCH, help="Implementations wanted.")
-@click.option("--predict", type=click.FloatRange(0, 1e6, min_open=True, max_open=True), help="Speedup over the parent.")
+@click.option("--predict", type=o.Number(0, 1e6, min_open=True, max_open=True), help="Speedup over the parent.")
 @click.option("--writer", metavar="SOURCE", help="Who is to write its code, e.g. openai:MODEL.")
 @click.pass_obj
 def edit(session: str, /, idea: str, title: str | None, why: str | None, category: str | None, **aim: Any) -> None:

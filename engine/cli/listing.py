@@ -96,11 +96,18 @@ def _row(one: store.SessionSummary) -> list[Span]:
 @o.json_option
 def bank(name: str | None, as_json: bool) -> None:
     """Verified, precisely measured kernels of all sessions, best first; `seed` and `run --seed-kernel` take SESSION:K."""
-    found = [entry for entry in banks.bank() if name is None or entry.problem == name]
+    known = banks.bank()
+    found = [entry for entry in known if name is None or entry.problem == name]
     if as_json:
         show_json({"kernels": [{**_plain(entry), "seed": f"{handle(entry.session)}:{entry.kernel}"} for entry in found]})
         return
-    show(table([_banked(entry) for entry in found]) or ["no verified kernel yet: `espalier run softmax` grows some"])
+    show(table([_banked(entry) for entry in found]) or [_nothing(name, {entry.problem for entry in known})])
+
+
+def _nothing(name: str | None, problems: set[str]) -> str:
+    if name is None or not problems:
+        return "no verified kernel yet: `espalier run softmax` grows some"
+    return f"no verified kernel of {name!r} yet: there are some of {', '.join(sorted(problems))}"
 
 
 def _plain(entry: banks.BankEntry) -> dict[str, object]:

@@ -17,7 +17,27 @@ TOLERANCES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernel
 _TUNE = re.compile(r"([A-Za-z_]\w*)=(-?\d{1,10})")
 _MODE = re.compile(r"ask|ask:[1-9]\d{0,8}|autopilot")
 
-PATH = click.Path(path_type=Path)
+
+class _FilePath(click.Path):
+    """A path. An empty word, which a shell makes of a variable that is not set, is none; least of all the folder at hand."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value) == "":
+            self.fail("an empty word is no path.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _FilePath(path_type=Path)
+
+
+class Number(click.FloatRange):
+    """A number within bounds. ``nan`` lies within any, and a cap that nothing can pass is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return number
 
 
 class Seconds(click.ParamType[float]):

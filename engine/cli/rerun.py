@@ -12,7 +12,7 @@ from engine.cli.ending import DONE, FAILED, end
 from engine.cli.kernels import kernel_of, source_of
 from engine.cli.machine import checked_device
 from engine.cli.output import show, show_json
-from engine.cli.running import Teller, drive, handle
+from engine.cli.running import Teller, drive, typed
 from engine.domain import queries
 from engine.domain.errors import SourceError
 from engine.domain.model import Device
@@ -92,7 +92,7 @@ def _chosen(state: SessionState, folder: Path, names: str | None, everything: bo
     if names is not None:
         return [kernel_of(state, name.strip(), folder) for name in names.split(",") if name.strip()]
     if not measured:
-        advice = f"`espalier open {handle(folder)}` goes on with it"
+        advice = f"`espalier open {typed(folder)}` goes on with it"
         raise SourceError(f"session {folder.name} has no measured kernel to run again: {advice}")
     if everything:
         return measured

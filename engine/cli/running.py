@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -135,6 +136,11 @@ def handle(folder: Path) -> str:
     return folder.name if folder.parent == store.sessions_root() else str(folder)
 
 
+def typed(folder: Path) -> str:
+    """``handle`` as a shell takes it for one word."""
+    return shlex.quote(handle(folder))
+
+
 def summary_of(state: SessionState, folder: Path) -> Summary:
     """The object of ``run --json``."""
     return summarise(state, str(folder.absolute()))
@@ -177,7 +183,7 @@ def _stand(state: SessionState, outcome: Outcome | None) -> str:
 
 
 def _next(state: SessionState, folder: Path, outcome: Outcome | None) -> list[str]:
-    name = handle(folder)
+    name = typed(folder)
     if isinstance(outcome, AwaitingEngineer) and outcome.calls:
         call = outcome.calls[0]
         return [f"espalier prompts {name} {call}, then espalier answer {name} {call} FILE, then espalier open {name}"]
@@ -202,7 +208,7 @@ def conclude(state: SessionState, folder: Path, outcome: Outcome, *, as_json: bo
     if isinstance(outcome, EngineStopped):
         (work, reason), *more = outcome.reasons.items()
         others = f" and {len(more)} more" if more else ""
-        name = handle(folder)
+        name = typed(folder)
         advice = f"nothing is lost, `espalier open {name}` goes on once that is put right"
         if work in state.called_off:
             advice = f"`espalier idea {name} add` writes an idea of yours, `espalier open {name}` asks again"
@@ -217,4 +223,4 @@ def conclude(state: SessionState, folder: Path, outcome: Outcome, *, as_json: bo
 
 def interrupted(folder: Path) -> Ended:
     """What an interrupted search leaves behind."""
-    return Ended(INTERRUPTED, f"interrupted; nothing is lost: `espalier open {handle(folder)}` goes on")
+    return Ended(INTERRUPTED, f"interrupted; nothing is lost: `espalier open {typed(folder)}` goes on")

@@ -10,7 +10,7 @@ import click
 from engine.cli import options as o
 from engine.cli.ending import BAD_INPUT, Ended
 from engine.cli.output import show, show_json
-from engine.cli.running import handle
+from engine.cli.running import typed
 from engine.cli.steer import submit
 from engine.domain import commands as c
 from engine.domain import queries
@@ -44,7 +44,7 @@ def prompts(session: str, call: str | None, reply: bool, as_json: bool) -> None:
         return
     known = state.calls.get(call)
     if known is None:
-        raise Ended(BAD_INPUT, f"there is no call {call!r} in {folder.name}: `espalier prompts {handle(folder)}` lists them")
+        raise Ended(BAD_INPUT, f"there is no call {call!r} in {folder.name}: `espalier prompts {typed(folder)}` lists them")
     if reply and not known.reply:
         raise Ended(BAD_INPUT, f"{call} has no reply: it is {known.status.value}")
     text = Blobs(folder).text(known.reply if reply else known.prompt)
@@ -82,7 +82,7 @@ def answer(session: str, call: str, file: Path) -> None:
     if not text.strip():
         raise Ended(BAD_INPUT, f"the reply in {'standard input' if str(file) == '-' else file} is empty")
     submit(session, lambda live: [c.AnswerCall(call, live.store_blob(text.encode("utf-8", "replace")))])
-    show([f"next: espalier open {handle(store.resolve(session))}"])
+    show([f"next: espalier open {typed(store.resolve(session))}"])
 
 
 def _read(file: Path) -> str:

@@ -13,7 +13,7 @@ import click
 from engine.cli import options as o
 from engine.cli.kernels import read_seed
 from engine.cli.output import show
-from engine.cli.running import handle
+from engine.cli.running import typed
 from engine.domain import commands as c
 from engine.domain.events import Entry
 from engine.domain.model import Limits, Pauses
@@ -112,7 +112,7 @@ def cancel(session: str, subject: str, reason: str) -> None:
         submit(session, lambda _: [c.CancelKernel(subject, reason)])
         return
     submit(session, lambda _: [c.CancelCall(subject, reason)])
-    show([f"next: espalier open {handle(store.resolve(session))}"])
+    show([f"next: espalier open {typed(store.resolve(session))}"])
 
 
 @click.command()
@@ -135,7 +135,7 @@ def discard(session: str, kernel: str, reason: str) -> None:
 
 @click.command()
 @session_argument
-@click.option("--above-usd", "usd", type=click.FloatRange(0), metavar="X", help="When more than this has been spent.")
+@click.option("--above-usd", "usd", type=o.Number(0), metavar="X", help="When more than this has been spent.")
 @click.option("--above-tokens", "tokens", type=click.IntRange(0), metavar="N", help="When more tokens have been spent.")
 @click.option("--before-round", "number", type=click.IntRange(1), metavar="N", help="Before this round opens.")
 @click.option("--never", is_flag=True, help="Take all conditions back.")
@@ -222,7 +222,7 @@ def seed(session: str, kernel: str, idea: str | None, parent: str | None, tune: 
         return [assembly.planting(live, brought, parent, known, "" if known or idea is None else idea)]
 
     submit(session, commands)
-    show([f"next: espalier step {handle(store.resolve(session))}"])
+    show([f"next: espalier step {typed(store.resolve(session))}"])
 
 
 class _OrNone(click.ParamType[Any]):
@@ -246,10 +246,10 @@ _NAMES = ("rounds", "seconds", "kernels", "plateau", "light", "tokens", "usd")
 @click.option("--time", "seconds", type=_OrNone(o.Seconds()), metavar="TIME|none", help="Time at work, over all runs.")
 @click.option("--kernels", type=_COUNT, metavar="N|none", help="Kernels in the tree.")
 @click.option("--plateau", type=_COUNT, metavar="N|none", help="Rounds without a new best.")
-@click.option("--light", type=_OrNone(click.FloatRange(0, 10, min_open=True)), metavar="F|none",
+@click.option("--light", type=_OrNone(o.Number(0, 10, min_open=True)), metavar="F|none",
               help="Fraction of the speed of light that is enough.")  # fmt: skip
 @click.option("--budget-tokens", "tokens", type=_COUNT, metavar="N|none", help="Model tokens.")
-@click.option("--budget-usd", "usd", type=_OrNone(click.FloatRange(0, min_open=True)), metavar="X|none", help="Dollars.")
+@click.option("--budget-usd", "usd", type=_OrNone(o.Number(0, min_open=True)), metavar="X|none", help="Dollars.")
 def limits(session: str, **given: Any) -> None:
     """Change when SESSION stops by itself, or print its limits. A session that had ended for them goes on with `open`."""
     changes = {name: None if value == "none" else value for name, value in given.items() if value is not None}

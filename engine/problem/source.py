@@ -112,14 +112,19 @@ def _number(value: ast.expr) -> Number | None:
 
 
 def with_settings(tree: ast.Module, settings: Mapping[str, Number]) -> ast.Module:
-    """The module with each setting assigned right after every top-level statement that binds its name.
+    """The module with each setting assigned right after every top-level statement that binds its name, or in the place of one
+    that assigns a plain number to it alone.
 
     So whatever the module derives from such a name, at import or inside a function, is derived from the setting.
     Line numbers stay as the author has them.
     """
     body: list[ast.stmt] = []
     for statement in tree.body:
-        body.append(statement)
+        match statement:
+            case ast.Assign(targets=[ast.Name(name)], value=ast.Constant()) if name in settings:
+                pass
+            case _:
+                body.append(statement)
         for name in dict.fromkeys(bound_names(statement)):
             if name in settings:
                 assignment = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(settings[name]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -54,7 +55,7 @@ class Exported:
 def module(given: Exported) -> str:
     """The text of the module. Raises SourceError or ProblemError for a kernel that cannot be told apart from its session."""
     head = "".join(f"# {' '.join(remark.split())}\n" for remark in given.remarks)
-    usage = "".join(f"#     {line.format(file=given.file)}\n" for line in check.USAGE)
+    usage = "".join(f"#     {line.format(file=shlex.quote(given.file))}\n" for line in check.USAGE)
     if given.kernel.dialect is Dialect.PYTHON:
         return head + _python(given, usage)
     tree = _reference(given)

@@ -21,7 +21,7 @@ from engine.report.page import IdeaRow, Page, RoundTable, TreeRow, Winner, headl
 from engine.report.page_budget import SpendingRow
 from engine.report.page_style import STYLE
 from engine.report.page_words import CLIMB, GAINS, PROMISES, ROOFLINE, clock, factor, promise
-from engine.report.text import times
+from engine.report.text import ratio, times
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _BAR = 4.5
@@ -83,7 +83,7 @@ def _hero(page: Page) -> str:
     kind = "hero" if found.shown else "hero undecided"
     light = f" · {found.light} of the speed of light" if found.light else ""
     return (
-        f'<div class="{kind}"><div class="big">{found.speedup.value:.2f}×</div><div class="what">'
+        f'<div class="{kind}"><div class="big">{ratio(found.speedup.value)}×</div><div class="what">'
         f"<b>{escape(found.kernel)} {escape(found.title)}</b><span>{escape(headline(found, page.baseline))}{light}</span>"
         "</div></div>"
     )

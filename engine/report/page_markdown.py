@@ -14,7 +14,7 @@ from engine.report.attempts import fenced
 from engine.report.page import IdeaRow, Page, RoundTable, TreeRow, Winner, headline
 from engine.report.page_budget import SpendingRow
 from engine.report.page_words import GAINS, PROMISES, clock, factor, promise
-from engine.report.text import digits, one_line, shortened, times
+from engine.report.text import digits, one_line, scaled, shortened, times
 
 _MARKUP = re.compile(r"[\\`*_\[\]#|~]|:(?=//)")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "$": "&#36;"}
@@ -100,9 +100,9 @@ def _roofline(page: Page) -> list[str]:
     if found is None:
         return []
     rows = [("copy", f"{digits(found.copy / 1e9)} GB/s")]
-    rows += [(safe(unit), f"{digits(rate / 1e9)} GFLOP/s") for unit, rate in found.peaks]
+    rows += [(safe(unit), f"{scaled(rate)}FLOP/s") for unit, rate in found.peaks]
     rows.append(("intensity of the problem", f"{digits(found.intensity)} operations a byte, bound by {safe(found.bound)}"))
-    rows += [(f"reached by {safe(dot.kernel)}", f"{digits(dot.y / 1e9)} GFLOP/s") for dot in found.dots if dot.leads and dot.y]
+    rows += [(f"reached by {safe(dot.kernel)}", f"{scaled(dot.y)}FLOP/s") for dot in found.dots if dot.leads and dot.y]
     return [_table(("ceiling, as measured here", ""), rows)]
 
 

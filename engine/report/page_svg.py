@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 from engine.report.page_charts import Climb, Dot, Roofline
-from engine.report.text import digits
+from engine.report.text import digits, scaled
 
 _WIDTH = 760
 _HEIGHT = 320
@@ -115,12 +115,12 @@ def roofline(found: Roofline) -> str:
     parts.append(f'<line class="unit" x1="{x(found.intensity):.1f}" x2="{x(found.intensity):.1f}" '
                  f'y1="{_HEIGHT - _BOTTOM}" y2="{_TOP}"/>')  # fmt: skip
     parts += [
-        _dot(dot, x(found.intensity), y(dot.y), f"{dot.kernel}: {_rate(dot.y)}")
+        _dot(dot, x(found.intensity), y(dot.y), f"{dot.kernel}: {scaled(dot.y)}")
         for dot in sorted(found.dots, key=lambda d: d.leads)
         if dot.y
     ]
     parts += [
-        _text(x(found.intensity) + 11, y(dot.y) + 4, f"{dot.kernel} {_rate(dot.y)}", "start", "label")
+        _text(x(found.intensity) + 11, y(dot.y) + 4, f"{dot.kernel} {scaled(dot.y)}", "start", "label")
         for dot in found.dots
         if dot.leads and dot.y
     ]
@@ -132,7 +132,7 @@ def roofline(found: Roofline) -> str:
 def _roof_grid(x: _Axis, y: _Axis) -> Iterator[str]:
     for value in _decades(y.low, y.high):
         yield f'<line class="grid" x1="{_LEFT + 14}" x2="{_WIDTH - _RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-        yield _text(_LEFT + 8, y(value) + 4, _rate(value), "end", "tick")
+        yield _text(_LEFT + 8, y(value) + 4, scaled(value), "end", "tick")
     for value in _decades(x.low, x.high):
         yield f'<line class="grid" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" x1="{x(value):.1f}" x2="{x(value):.1f}"/>'
         yield _text(x(value), _HEIGHT - _BOTTOM + 16, f"{value:g}", "middle", "tick")
@@ -146,7 +146,7 @@ def _roofs(found: Roofline, x: _Axis, y: _Axis) -> Iterator[str]:
     yield _text(x(slope) - 8, y(found.copy * slope) - 8, f"copy {digits(found.copy / 1e9)} GB/s", "end", "roofname")
     for unit, rate in found.peaks:
         yield _line("roof", (x(rate / found.copy), y(rate)), (x(x.high), y(rate)))
-        yield _text(_WIDTH - _RIGHT - 4, y(rate) - 6, f"{unit} {_rate(rate)}", "end", "roofname")
+        yield _text(_WIDTH - _RIGHT - 4, y(rate) - 6, f"{unit} {scaled(rate)}", "end", "roofname")
 
 
 def _share(value: float, low: float, high: float) -> float:
@@ -156,14 +156,6 @@ def _share(value: float, low: float, high: float) -> float:
 
 def _line(kind: str, start: tuple[float, float], end: tuple[float, float]) -> str:
     return f'<line class="{kind}" x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}"/>'
-
-
-def _rate(value: float) -> str:
-    """Operations a second: ``12.3 G``, ``4.56 T``."""
-    for scale, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= scale:
-            return f"{digits(value / scale)} {unit}"
-    return digits(value)
 
 
 def _ticks(low: float, high: float) -> list[float]:

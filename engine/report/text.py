@@ -82,12 +82,22 @@ def digits(value: float) -> str:
     return f"{value:.{min(places, 6)}f}"
 
 
+def scaled(value: float) -> str:
+    """A large figure by its prefix, ready for a unit: ``12.3 G``, ``4.56 T``."""
+    for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= scale:
+            figure = digits(value / scale)
+            return f"{figure.rstrip('0').rstrip('.') if '.' in figure else figure} {prefix}"
+    return f"{digits(value)} "
+
+
 def times(interval: Interval) -> str:
     """A ratio with its interval: ``1.52× [1.49, 1.55]``."""
-    return f"{_ratio(interval.value)}× [{_ratio(interval.low)}, {_ratio(interval.high)}]"
+    return f"{ratio(interval.value)}× [{ratio(interval.low)}, {ratio(interval.high)}]"
 
 
-def _ratio(value: float) -> str:
+def ratio(value: float) -> str:
+    """A speedup's figure: two decimals, more digits below a tenth, none from a hundred on."""
     if not math.isfinite(value):
         return "∞"
     if value < 0.1:

@@ -20,6 +20,7 @@ from engine.report.text import (
     line,
     one_line,
     percent,
+    scaled,
     shortened,
     table,
     times,
@@ -179,7 +180,7 @@ def _baseline(state: SessionState, found: Preparation) -> str:
 
 def _light(found: Preparation) -> str:
     rates = [f"copy {digits(found.peaks.copy_bytes_per_s / 1e9)} GB/s"]
-    rates += [f"{unit} {digits(rate / 1e9)} GFLOP/s" for unit, rate in found.peaks.operations_per_s.items()]
+    rates += [f"{unit} {scaled(rate)}FLOP/s" for unit, rate in found.peaks.operations_per_s.items()]
     return f"no less than {duration(found.floor_us)}, bound by {found.bound} (measured here: {', '.join(rates)})"
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from support.program import Call, command, environment
 
+from engine.cli.ending import guarded
+from engine.cli.output import show
+from engine.domain.errors import EspalierError
 from engine.journal.lock import WriterLock
 from engine.trial.sandbox import bubblewrap_reason
 
@@ -48,6 +51,9 @@ no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a 
         (("run", "softmax", "--device", "cpu", "--source", "openai:some-model"), "no key for openai: set OPENAI_API_KEY"),
         (("run", "softmax", "--device", "cpu", "--source", "oracle"), "no source of ideas 'oracle'"),
         (("run", "softmax", "--device", "cpu", "--seed-kernel", "nowhere.cpp"), "no kernel file"),
+        (("run", "softmax", "--budget-usd", "nan"), "'nan' is no finite number"),
+        (("run", "softmax", "--pause-above-usd", "inf"), "'inf' is no finite number"),
+        (("run", "softmax", "--session", ""), "an empty word is no path"),
         (("fly", "softmax"), "no such command 'fly'"),
         (("open", "nothing-of-that-name"), "no session"),
         (("eval", "softmax"), "missing argument 'KERNEL'"),
@@ -210,3 +216,24 @@ def test_colour_is_for_terminals_that_want_it() -> None:
             env.pop("NO_COLOR", None)
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == expected
+
+
+@pytest.mark.parametrize("closed", [">&-", "> /dev/full"])
+def test_an_output_that_takes_nothing_is_no_fault_of_the_program(home: Path, closed: str) -> None:
+    line = f'"{sys.executable}" -m engine.cli problems {closed}'
+    ended = subprocess.run(["sh", "-c", line], env=environment(home), capture_output=True, text=True, timeout=60, check=False)
+    assert "fault of the program" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert len(ended.stderr.splitlines()) <= 1
+
+
+def test_what_strangers_write_does_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show(["kernel.cpp:2: error: #error \x1b]0;owned\x07\tsee"])
+
+    def refuse() -> None:
+        raise EspalierError("no kernel file \x1b[2Jk.cpp")
+
+    assert guarded(refuse) == 2
+    said = capsys.readouterr()
+    assert said.out == "kernel.cpp:2: error: #error ?]0;owned?\tsee\n"
+    assert said.err == "espalier: no kernel file ?[2Jk.cpp\n"

@@ -235,6 +235,13 @@ def test_instructions_and_limits(state: SessionState) -> None:
     assert rules.decide(state, c.SetLimits(m.Limits(rounds=9))) == (e.LimitsChanged(m.Limits(rounds=9)),)
 
 
+@pytest.mark.parametrize("figure", [float("nan"), float("inf")])
+def test_what_nothing_passes_is_no_limit(state: SessionState, figure: float) -> None:
+    for command in (c.SetLimits(m.Limits(usd=figure)), c.SetLimits(m.Limits(light=figure)), c.SetPauses(m.Pauses(usd=figure))):
+        with pytest.raises(CommandRejected, match="is no limit"):
+            rules.decide(state, command)
+
+
 def test_closing_cancels_what_waits(state: SessionState, closed: SessionState) -> None:
     assert rules.decide(state, c.CloseSession("")) == (
         e.KernelCancelled("k3", "session closed"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.domain.model import Interval
 from engine.report import text
-from engine.report.text import Span
+from engine.report.text import Span, scaled
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,11 @@ def test_columns_align_and_a_last_cell_widens_none() -> None:
 
 def test_a_column_that_is_empty_everywhere_takes_no_room() -> None:
     assert text.plain(text.table([[Span("a"), Span(""), Span("c")]])[0]) == "a  c"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(49.887e12, "49.9 T"), (7.8e14, "780 T"), (1e14, "100 T"), (1e12, "1 T"), (9.996e11, "1000 G"), (950.0, "950 ")],
+)
+def test_large_figures_have_the_prefix_that_suits(value: float, written: str) -> None:
+    assert scaled(value) == written

@@ -15,6 +15,7 @@ from engine.report.text import digits as digits
 from engine.report.text import duration as duration
 from engine.report.text import duration_interval as duration_interval
 from engine.report.text import percent as percent
+from engine.report.text import scaled as scaled
 from engine.report.text import times as times
 from engine.report.text import tunables as tunables
 from tui.viewmodel.cells import Cell, Ground, Ink, merged, pad

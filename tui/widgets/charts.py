@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -150,7 +150,7 @@ class Roofline(_Chart):
             xs, ys = _log([p[0] for p in roof.points]), _log([p[1] for p in roof.points])
             plot.plot(xs[:2], ys[:2], marker="braille", color=painter.rgb(variable))
             plot.plot(xs[1:], ys[1:], marker="─", color=painter.rgb(variable))
-            words = f"{roof.name} {fmt.digits(roof.points[-1][1] / 1e9)} GFLOP/s "
+            words = f"{roof.name} {fmt.scaled(roof.points[-1][1])}FLOP/s "
             ground = painter.rgb("surface")
             plot.text(words, xs[-1], ys[-1] + 0.2, alignment="right", color=painter.rgb(variable), background=ground)
         dots = tuple(charts.Dot(d.kernel, math.log10(d.x), math.log10(d.y), d.sound) for d in shown.dots)
@@ -159,8 +159,8 @@ class Roofline(_Chart):
         ys = [*_log([y for _, y in corners]), *(dot.y for dot in dots)]
         plot.xlim(min(xs), max(xs))
         plot.ylim(min(ys) - 0.3, max(ys) + 0.4)
-        _log_ticks(plot.xticks, min(xs), max(xs), "{}", 1.0, 12)
-        _log_ticks(plot.yticks, min(ys) - 0.3, max(ys) + 0.4, "{} G", 1e9, self._most_marks)
+        _log_ticks(plot.xticks, min(xs), max(xs), "{:g}".format, 12)
+        _log_ticks(plot.yticks, min(ys) - 0.3, max(ys) + 0.4, fmt.scaled, self._most_marks)
         _dots(plot, dots, self.selected, painter)
 
 
@@ -186,10 +186,10 @@ def _log(values: Sequence[float]) -> list[float]:
     return [math.log10(value) for value in values]
 
 
-def _log_ticks(put: Any, low: float, high: float, form: str, scale: float, most: int) -> None:
+def _log_ticks(put: Any, low: float, high: float, said: Callable[[float], str], most: int) -> None:
     powers = range(math.ceil(low), math.floor(high) + 1)
     powers = powers[:: -(-len(powers) // most) or 1]
-    put([float(p) for p in powers], [form.format(f"{10.0**p / scale:g}") for p in powers])
+    put([float(p) for p in powers], [said(10.0**p) for p in powers])
 
 
 def _marks(high: float, most: int) -> list[float]:

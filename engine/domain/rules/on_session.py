@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from engine.domain import commands as c
@@ -52,15 +53,24 @@ def _note(state: SessionState, target: str, text: str) -> e.Event:
 
 
 def _limits(state: SessionState, changed: e.LimitsChanged) -> tuple[e.Event, ...]:
+    _finite(changed.limits.seconds, changed.limits.usd, changed.limits.light)
     if state.closed is None:
         return (changed,)
     still = queries.stop_reason(replace(state, limits=changed.limits))
     return (changed,) if still is not None else (changed, e.SessionReopened())
 
 
+def _finite(*figures: float | None) -> None:
+    """What is not a number is passed by nothing, so it would be no limit where one was asked for."""
+    for figure in figures:
+        if figure is not None and not math.isfinite(figure):
+            raise CommandRejected(f"{figure} is no limit: give a number, or none")
+
+
 def _pausing(state: SessionState, command: c.SetPauses | c.Pause | c.Continue) -> tuple[e.Event, ...]:
     match command:
         case c.SetPauses(pauses):
+            _finite(pauses.usd)
             return (e.PausesChanged(pauses),)
         case c.Pause(reason):
             if state.paused is not None or state.closed is not None:
