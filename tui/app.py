@@ -22,9 +22,9 @@ from textual.binding import BindingType
 from textual.command import Provider
 from textual.driver import Driver
 from textual.screen import Screen
-from textual.worker import Worker, WorkerState
+from textual.worker import Worker, WorkerFailed, WorkerState
 
-from engine.cli.ending import LogFile
+from engine.cli.ending import BAD_INPUT, DONE, LogFile
 from engine.domain.errors import EspalierError, JournalError
 from tui import actions, theme
 from tui.bridge import Bridge, Capability, Doors, EngineDoors, NewSession, Say
@@ -76,6 +76,8 @@ class EspalierApp(App[None]):
         self._search: Bridge | None = None
         """The session that this process is searching, if any; it goes on while other screens are shown."""
         self._leaving = False
+        self.fault: BaseException | None = None
+        """What ended the face against the engineer's wish; it is for the command line to say, once the terminal is its own."""
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return dict(theme.variable_defaults(self.current_theme.dark))
@@ -175,13 +177,13 @@ class EspalierApp(App[None]):
         words = f"{running.name} is being searched here, and two searches disturb each other's times. It stays resumable."
         if running.in_hand and not await self.push_screen_wait(Confirm("Lay the other session down?", words, "Lay it down")):
             return False
-        await self._close(running)
+        await self._let_go(running)
         return True
 
     async def _show(self, bridge: Bridge) -> None:
         if bridge.can(Capability.SUBMIT):
             if self._search is not None:
-                await self._close(self._search)
+                await self._let_go(self._search)
             self._search = bridge
             self.run_worker(bridge.run(), name="run", group="engine", exit_on_error=False)
         self.run_worker(bridge.pump(), name="pump", group=f"pump-{id(bridge)}", exit_on_error=False)
@@ -193,7 +195,7 @@ class EspalierApp(App[None]):
         if isinstance(screen, SessionScreen):
             self.pop_screen()
             if screen.bridge is not self._search:
-                await self._close(screen.bridge)
+                await self._let_go(screen.bridge)
 
     @on(Worker.StateChanged)
     def _worker_ended(self, event: Worker.StateChanged) -> None:
@@ -204,6 +206,13 @@ class EspalierApp(App[None]):
             if self._search is not None:
                 self._search.trouble = words
             self.notify(words, severity="error", markup=False, timeout=30)
+
+    async def _let_go(self, bridge: Bridge) -> None:
+        """Close a session and go on without it; what was wrong with that is said."""
+        try:
+            await self._close(bridge)
+        except EspalierError as error:
+            self.notify(str(error), severity="error", markup=False, timeout=15)
 
     async def _close(self, bridge: Bridge) -> None:
         if bridge is self._search:
@@ -225,9 +234,18 @@ class EspalierApp(App[None]):
         if self._leaving:
             return
         self._leaving = True
-        if self._search is not None:
-            await self._close(self._search)
-        self.exit()
+        try:
+            if self._search is not None:
+                await self._close(self._search)
+        except EspalierError as error:
+            self.fault = error
+        self.exit(return_code=DONE if self.fault is None else BAD_INPUT)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Textual's own ends the app, and would print a traceback of many pages: that is kept with the program's others."""
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
+        self.fault = self.fault or (error.error if isinstance(error, WorkerFailed) else error)
 
     @work(group="quit", exclusive=True)
     async def _ask_to_leave(self) -> None:
@@ -260,6 +278,12 @@ class EspalierApp(App[None]):
 
 
 def main(action: str = "home", subject: object = None) -> None:
-    """Open the face: ``home`` and nothing, ``new`` and a ``NewSession``; ``open``, ``replay`` or ``follow`` and a folder."""
+    """Open the face: ``home`` and nothing, ``new`` and a ``NewSession``; ``open``, ``replay`` or ``follow`` and a folder.
+
+    Raises what ended the face, if that was not the engineer.
+    """
     logging.getLogger().addHandler(LogFile())
-    EspalierApp(EngineDoors(), action, subject).run()
+    app = EspalierApp(EngineDoors(), action, subject)
+    app.run()
+    if app.fault is not None:
+        raise app.fault

@@ -26,6 +26,7 @@ from engine.domain.model import Blob, Dialect
 from engine.domain.state import Call, Kernel, SessionState, advance
 from engine.journal import bundle, journal, store
 from engine.journal.blobs import Blobs
+from engine.journal.lock import unwritable
 from engine.session import assembly
 from engine.session.assembly import NewSession, Seed
 from engine.session.follow import FollowSource
@@ -132,6 +133,7 @@ class Bridge:
 
     async def submit(self, command: Command) -> None:
         """Raises CommandRejected with the reason, JournalError when it could not be recorded."""
+        self._check_folder()
         await self.source.submit(command)
         self.state = self.source.state  # shown at once; the entries follow with the next batch
         self._again.set()
@@ -209,9 +211,10 @@ class Bridge:
             await self._again.wait()
 
     async def retry(self) -> None:
-        """Owe again what the engine failed at. Raises CommandRejected when nothing runs here."""
+        """Owe again what the engine failed at. Raises CommandRejected when nothing runs here, JournalError like ``submit``."""
         if self._live is None:
             raise CommandRejected("nothing is run here: there is nothing to try again")
+        self._check_folder()
         self.stopped = {}
         await self._live.retry()
         self._again.set()
@@ -224,6 +227,14 @@ class Bridge:
             if self._feed is not None:
                 self._feed.close()
             await self.source.close()
+
+    def _check_folder(self) -> None:
+        """A journal that was deleted takes what is written to it and keeps none of it. Raises JournalUnwritable."""
+        if self._live is not None:
+            try:
+                (self.folder / journal.NAME).stat()
+            except OSError as error:
+                raise unwritable(self.folder, error) from error
 
     def _absorb(self, batch: Batch) -> None:
         if batch.entries:

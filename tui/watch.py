@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from engine.cli.ending import guarded
 from engine.domain.errors import EspalierError
 from engine.journal import store
 from tui.app import main as face
@@ -36,22 +37,21 @@ def serve(folder: Path, port: int = PORT) -> None:
 
 
 def main() -> int:
-    """Watch a session, in a browser or (``--here``) in this terminal. Exit status 2 for what cannot be watched."""
+    """Watch a session, in a browser or (``--here``) in this terminal. Exit status as of ``espalier`` itself."""
     parser = argparse.ArgumentParser(prog="python -m tui.watch", description="Watch a session in a browser on this machine.")
     parser.add_argument("session", help="a session's folder or name")
     parser.add_argument("--port", type=int, default=PORT)
     parser.add_argument("--here", action="store_true", help="in this terminal instead")
     asked = parser.parse_args()
-    try:
+
+    def watch() -> None:
         folder = store.resolve(asked.session).resolve()
         if asked.here:
             face("follow", folder)
         else:
             serve(folder, asked.port)
-    except EspalierError as error:
-        sys.stderr.write(f"espalier: {error}\n")
-        return 2
-    return 0
+
+    return guarded(watch)
 
 
 if __name__ == "__main__":

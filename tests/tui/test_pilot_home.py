@@ -92,6 +92,39 @@ def test_what_is_wrong_is_said_in_the_form_and_nothing_is_lost(home: Path) -> No
     assert not home.exists()
 
 
+@pytest.mark.parametrize("size", [(80, 24), (40, 12), (20, 5)])
+def test_a_long_name_is_clipped_and_its_session_can_be_opened(home: Path, size: tuple[int, int]) -> None:
+    sessions.whole(home / ("long-" * 18))
+
+    async def body() -> None:
+        app = faces.face()
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1 and app.focused is not None)
+            table = app.screen.query_one(DataTable)
+            name = table.get_row_at(0)[0]
+            assert name.plain.startswith("long")
+            assert name.plain.endswith("…")
+            await pilot.resize_terminal(20, 5)
+            await pilot.pause(0.1)
+            assert table.row_count == len(table.columns) == 1
+            await pilot.press("r")
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+
+    sessions.run(body)
+
+
+def test_a_long_name_leaves_room_for_what_its_session_came_to(home: Path) -> None:
+    sessions.whole(home / ("long-" * 18))
+
+    async def body() -> None:
+        app = faces.face()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1)
+            assert {"session", "best"} <= {str(key.value) for key in app.screen.query_one(DataTable).columns}
+
+    sessions.run(body)
+
+
 def test_deleting_asks_first(home: Path) -> None:
     sessions.whole(home / "old")
 

@@ -15,6 +15,7 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from engine.domain import events as e
+from engine.domain.model import RaceOutcome
 from engine.domain.state import advance
 from tui.widgets.charts import Charts
 from tui.widgets.detail_tabs import DetailTabs, Tab
@@ -254,3 +255,29 @@ def test_text_on_a_page_can_be_selected_and_copied() -> None:
         assert "#include" in shown(view)
 
     play(act, details)
+
+
+def test_the_head_of_a_narrow_screen_keeps_the_leader_and_its_speedup() -> None:
+    async def act(host: Host, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert "k14 ▲ 2.83×" in shown(host.query_one(SessionHeader))
+
+    for width in (28, 36, 40):
+        play(act, SessionHeader, size=(width, 12))
+
+
+@pytest.mark.parametrize("steered", [True, False])
+def test_the_key_that_races_is_named_where_it_races(steered: bool) -> None:
+    raced = e.KernelRaced("k12", "k14", RaceOutcome.UNDECIDED)
+    state = advance(STATE, b.entries([raced], start=STATE.seq + 1))
+
+    async def act(host: Host, pilot: Pilot[None]) -> None:
+        tabs = host.query_one(DetailTabs)
+        tabs.state, tabs.kernel = state, "k12"
+        tabs.show(Tab.TIMING)
+        await pilot.pause()
+        said = "\n".join(line.text for line in tabs.query_one(LinesView).lines)
+        assert "undecided" in said
+        assert ("r spends more on it" in said) is steered
+
+    play(act, lambda: DetailTabs(showcase.read_blob, steered=steered))

@@ -15,11 +15,11 @@ from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Footer, Input, Label, Static, TextArea
 
 from engine.build.source import classify
 from engine.domain.errors import SourceError
+from tui.screens.dialog import Dialog
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Written:
     text: str
 
 
-class CodeForm(ModalScreen[Written | None]):
+class CodeForm(Dialog[Written | None]):
     """Answers with what was written, once it fits a contract; what does not is said in place and nothing is lost."""
 
     CSS_PATH = "forms.tcss"
@@ -103,7 +103,7 @@ class CodeForm(ModalScreen[Written | None]):
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
         """Call it off; what was written takes a second Escape."""
-        if not self._sure and self._written().text != self._given.text:
+        if self.is_mounted and not self._sure and self._written().text != self._given.text:
             self._sure = True
             self.query_one("#said", Static).update("What you wrote is lost: Esc once more, or Ctrl-S to try it.")
             return

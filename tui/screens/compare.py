@@ -47,7 +47,7 @@ class CompareScreen(BridgeScreen):
         with Container(id="body"):
             table: DataTable[Text] = DataTable(id="numbers", cursor_type="none", zebra_stripes=False)
             yield table
-            yield DetailTabs(self.bridge.read_blob)
+            yield DetailTabs(self.bridge.read_blob, steered=False)
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:

@@ -274,7 +274,7 @@ class GateScreen(SteeringScreen):
         self.dismiss()
 
     def _leave_when_done(self) -> None:
-        if not queries.pending_ideas(self.bridge.state_now) and self.is_current:
+        if not queries.pending_ideas(self.bridge.state_now) and self.is_active:
             self.dismiss()
 
 

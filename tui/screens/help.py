@@ -10,15 +10,15 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from tui import actions
+from tui.screens.dialog import Dialog
 
 _LISTS = "Arrows move, Tab goes to the next pane, Enter opens; the mouse does all of it too."
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """Keys by heading; any of the usual keys closes it."""
 
     CSS_PATH = "help.tcss"

@@ -137,8 +137,10 @@ class HomeScreen(Screen[None]):
         kept = self._highlighted()
         self._sessions = {str(one.folder): one for one in found}
         table.clear(columns=True)
+        room = table.content_size.width or self.size.width - 4
         every = {key: self._cells(one) for key, one in self._sessions.items()}
-        columns = _fitting(list(every.values()), table.content_size.width or self.size.width - 4)
+        _clip_names(list(every.values()), room)
+        columns = _fitting(list(every.values()), room)
         for name in columns:
             table.add_column(Text(name, style="dim"), key=name)
         for key, cells in every.items():
@@ -184,7 +186,7 @@ class HomeScreen(Screen[None]):
 
     def _highlighted(self) -> store.SessionSummary | None:
         table = self.query_one("#sessions", DataTable)
-        if not table.is_valid_row_index(table.cursor_row):
+        if not table.is_valid_coordinate(table.cursor_coordinate):
             return None
         return self._sessions.get(str(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value))
 
@@ -263,14 +265,21 @@ class HomeScreen(Screen[None]):
 
 _COLUMNS = ("session", "best", "trend", "kernels", "rounds", "device", "state", "last")
 _FIRST = ("session", "best", "state", "last", "trend", "kernels", "rounds", "device")
-"""Which columns are shown while there is room, the most telling first."""
+"""Which columns are shown while there is room, the most telling first, and the very first in any case."""
+
+
+def _clip_names(rows: list[dict[str, Text]], room: int) -> None:
+    """Where the longest name has no room, half of it is for names: what a session came to is worth more than a name's end."""
+    if any(row["session"].cell_len + 2 > room for row in rows):
+        for row in rows:
+            row["session"].truncate(max(4, room // 2), overflow="ellipsis")
 
 
 def _fitting(rows: list[dict[str, Text]], room: int) -> list[str]:
     shown: set[str] = set()
     for name in _FIRST:
         room -= max(len(name), *(row[name].cell_len for row in rows), 0) + 2 if rows else 0
-        if room < 0:
+        if room < 0 and shown:
             break
         shown.add(name)
     return [name for name in _COLUMNS if name in shown]

@@ -10,12 +10,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Select, Static, TextArea
 
 from engine.domain import queries
 from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import Idea, SessionState
+from tui.screens.dialog import Dialog
 
 _MOST_BRANCHES = 64
 _EMPTY = IdeaText("", CATEGORIES[0], "")
@@ -34,7 +34,7 @@ class AskedIdea:
     """Which source writes its code; empty: as the session's settings say."""
 
 
-class IdeaForm(ModalScreen[AskedIdea | None]):
+class IdeaForm(Dialog[AskedIdea | None]):
     """Answers with what stands in it, or ``None``. Says in place what cannot be; the rules have the last word."""
 
     CSS_PATH = "forms.tcss"

@@ -10,10 +10,10 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
 from engine.domain.model import Limits, Pauses
+from tui.screens.dialog import Dialog
 
 Numbers = TypeVar("Numbers", Limits, Pauses)
 
@@ -27,7 +27,7 @@ class Field(NamedTuple):
     whole: bool = False
 
 
-class _NumbersForm(ModalScreen[Numbers | None], Generic[Numbers]):
+class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
     """Answers with what stands in it, or ``None``; an empty field is no limit."""
 
     CSS_PATH = "forms.tcss"

@@ -14,7 +14,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.suggester import SuggestFromList
 from textual.widgets import Button, Input, Label, Select, Static
 
@@ -23,6 +22,7 @@ from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model import Limits, Settings
 from engine.problem import catalog
 from tui.bridge import Bridge, Doors, NewSession
+from tui.screens.dialog import Dialog
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -30,7 +30,7 @@ _MODES = (("ask me each round", "ask"), ("ask me, decide after 60 s", "ask:60"),
 _BASELINES = ("eager", "eager_tf32", "compile")
 
 
-class NewSessionForm(ModalScreen[Bridge | None]):
+class NewSessionForm(Dialog[Bridge | None]):
     """Answers with the bridge of the session that it began, or ``None``."""
 
     CSS_PATH = "new_session.tcss"

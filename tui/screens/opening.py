@@ -10,16 +10,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Label, LoadingIndicator, Static
 
 from engine.domain.errors import EspalierError
 from tui.bridge import Bridge, Say
+from tui.screens.dialog import Dialog
 
 Open = Callable[[Say], Awaitable[Bridge]]
 
 
-class Opening(ModalScreen[Bridge | EspalierError | None]):
+class Opening(Dialog[Bridge | EspalierError | None]):
     """Answers with the bridge, with what was wrong, or with ``None`` when it was called off."""
 
     CSS_PATH = "prompts.tcss"

@@ -10,19 +10,19 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Footer, Input, Label, Static, TextArea
 
 from engine.domain.errors import JournalError
 from engine.domain.state import Call
 from tui.bridge import Bridge
+from tui.screens.dialog import Dialog
 from tui.viewmodel.fmt import counted
 from tui.viewmodel.stages import by_hand
 
 _MOST_BYTES = 4 << 20
 
 
-class PromptForm(ModalScreen[tuple[Call, str] | None]):
+class PromptForm(Dialog[tuple[Call, str] | None]):
     """Answers with a call and its reply, pasted or out of a file; or ``None``, and the prompt waits on."""
 
     CSS_PATH = "forms.tcss"

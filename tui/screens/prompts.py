@@ -11,16 +11,18 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
+
+from tui.screens.dialog import Dialog
 
 _ESCAPE: list[BindingType] = [Binding("escape", "cancel", "Cancel", show=True)]
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(Dialog[bool]):
     """A question whose harmless answer has the focus."""
 
+    AUTO_FOCUS = "#no"
     CSS_PATH = "prompts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*_ESCAPE, Binding("y", "yes", "Yes"), Binding("n", "cancel", "No")]
 
@@ -39,9 +41,6 @@ class Confirm(ModalScreen[bool]):
                 yield Button(Content(self._no), id="no")
                 yield Button(Content(f"{self._yes} (y)"), id="yes", variant="error")
 
-    def on_mount(self) -> None:
-        self.query_one("#no").focus()
-
     @on(Button.Pressed, "#yes")
     def action_yes(self) -> None:
         self.dismiss(True)
@@ -51,7 +50,7 @@ class Confirm(ModalScreen[bool]):
         self.dismiss(False)
 
 
-class AskLine(ModalScreen[str | None]):
+class AskLine(Dialog[str | None]):
     """One line of text; ``None`` when it was called off. An empty line is an answer only if ``empty`` says what it means."""
 
     CSS_PATH = "prompts.tcss"
@@ -90,7 +89,7 @@ class Choice:
     words: str = ""
 
 
-class Choose(ModalScreen[str | None]):
+class Choose(Dialog[str | None]):
     """One of several, the present one highlighted; ``None`` when it was called off."""
 
     CSS_PATH = "prompts.tcss"

@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -20,6 +19,7 @@ from engine.domain.errors import EspalierError
 from engine.journal import bank
 from engine.report.text import one_line
 from tui.bridge import Bridge
+from tui.screens.dialog import Dialog
 from tui.viewmodel import fmt
 
 
@@ -32,7 +32,7 @@ class AskedSeed:
     title: str
 
 
-class SeedForm(ModalScreen[AskedSeed | None]):
+class SeedForm(Dialog[AskedSeed | None]):
     """Answers with a kernel that can be read, or ``None``."""
 
     CSS_PATH = "forms.tcss"

@@ -93,7 +93,9 @@ class SessionScreen(KernelActs):
                 yield KernelTree()
                 yield Charts(id="overview")
             with ContentSwitcher(initial="kernel", id="pane"):
-                yield DetailTabs(self.bridge.read_blob, self.bridge.mixes.of, id="kernel")
+                yield DetailTabs(
+                    self.bridge.read_blob, self.bridge.mixes.of, steered=self.bridge.can(Capability.SUBMIT), id="kernel"
+                )
                 yield Charts(id="charts")
                 yield LogView(id="story")
                 yield NoteList(id="notes")
@@ -192,7 +194,7 @@ class SessionScreen(KernelActs):
         if state.closed is not None or not state.mode.startswith("ask") or not self.bridge.can(Capability.SUBMIT):
             return
         waiting = frozenset(i.id for i in self._waiting if i.author != _ENGINEER)
-        if waiting - self._offered and self.is_current:
+        if waiting - self._offered and self.is_active:
             self._offered |= waiting
             self.action_gate()
 

@@ -12,7 +12,6 @@ from typing import ClassVar
 from textual import work
 from textual.content import Content
 from textual.reactive import reactive
-from textual.screen import Screen
 from textual.widgets import Static
 
 from engine.domain import commands as c
@@ -22,6 +21,7 @@ from engine.domain.state import SessionState
 from tui import actions
 from tui.bridge import Bridge, Capability
 from tui.screens.code_form import CodeForm
+from tui.screens.dialog import LeavesOnce
 from tui.screens.idea_form import IdeaForm
 from tui.screens.limits_form import LimitsForm, PausesForm
 from tui.screens.prompt_form import PromptForm
@@ -41,7 +41,7 @@ MODES = (
 )
 
 
-class BridgeScreen(Screen[None]):
+class BridgeScreen(LeavesOnce[None]):
     """A screen over a session. ``state`` is set inside ``batch_update`` at most ten times a second."""
 
     PLACE: ClassVar[actions.Place] = actions.Place.SESSION

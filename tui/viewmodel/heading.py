@@ -105,14 +105,19 @@ def _leader(state: SessionState, room: int) -> tuple[Cell, ...]:
         return (Cell("no verified kernel yet", Ink.FAINT),)
     light = best.measurement.light
     title = cut(kernels.title(state, best), max(0, min(48, room - 60)))
-    return (
-        Cell(f"{kernels.INCUMBENT} {best.id} ", Ink.BEST),
-        Cell(f"{title} " if title else ""),
-        fmt.speedup(ratio),
+    head = (Cell(f"{kernels.INCUMBENT} {best.id} ", Ink.BEST), Cell(f"{title} " if title else ""), fmt.speedup(ratio))
+    more = (
         Cell(f" {fmt.interval_ends(ratio)} {queries.ranking_baseline(state)}", Ink.FAINT),
         Cell(f" {fmt.duration(best.measurement.time_us.value)}"),
         Cell(f" {fmt.percent(light.fraction)} of light" if light and room >= 64 else "", Ink.FAINT),
     )
+    return _beginning((*head, *more), len(head), room - 2)
+
+
+def _beginning(cells: tuple[Cell, ...], least: int, room: int) -> tuple[Cell, ...]:
+    """As many cells as fit, and never fewer than ``least``."""
+    fitting = [many for many in range(least, len(cells) + 1) if sum(width(cell.text) for cell in cells[:many]) <= room]
+    return cells[: max(fitting, default=least)]
 
 
 def _budget(state: SessionState) -> list[Piece]:

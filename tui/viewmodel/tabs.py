@@ -75,6 +75,8 @@ class Subject:
     read: Read
     read_mix: ReadMix | None = None
     progress: Mapping[str, str] | None = None
+    steered: bool = True
+    """Whether the keys that act on a kernel do so where this is shown."""
 
 
 def page(tab: Tab, subject: Subject, room: int) -> tuple[Line, ...]:
@@ -91,7 +93,7 @@ def page(tab: Tab, subject: Subject, room: int) -> tuple[Line, ...]:
             return detail.verification(state, kernel, room)
         case Tab.TIMING:
             raw = kernel.measurement.raw if kernel.measurement else ""
-            return timing.page(state, kernel, room, (subject.read(raw) or "") if raw else "")
+            return timing.page(state, kernel, room, (subject.read(raw) or "") if raw else "", steered=subject.steered)
         case Tab.MACHINE:
             return detail.machine_code(state, kernel, room, _mixes(subject))
         case Tab.LOG:

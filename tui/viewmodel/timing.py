@@ -15,14 +15,17 @@ from tui.viewmodel.detail import nothing, section, table
 _LABEL = 12
 
 
-def page(state: SessionState, kernel: Kernel, room: int, raw: str = "") -> tuple[Line, ...]:
-    """Everything known about the kernel's time. ``raw`` is the samples' blob, empty where there is none."""
+def page(state: SessionState, kernel: Kernel, room: int, raw: str = "", *, steered: bool = True) -> tuple[Line, ...]:
+    """Everything known about the kernel's time. ``raw`` is the samples' blob, empty where there is none.
+
+    ``steered``: whether a race can be asked for where this is shown; else its key is not named.
+    """
     measured = kernel.measurement
     if measured is None:
         return nothing("not measured yet")
     lines = [BLANK, *_figures(state, measured, room), BLANK, section("against the baselines", room)]
     lines += _intervals(state, kernel, measured, room)
-    lines += _races(state, kernel, room)
+    lines += _races(state, kernel, room, steered)
     found = samples.parse(raw) if raw else None
     if found is not None and found.of(samples.KERNEL):
         lines += [BLANK, section("samples", room), *_histograms(state, found, room)]
@@ -79,7 +82,7 @@ def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room:
 _INKS = {RaceOutcome.FASTER: Ink.FASTER, RaceOutcome.SLOWER: Ink.SLOWER, RaceOutcome.UNDECIDED: Ink.UNDECIDED}
 
 
-def _races(state: SessionState, kernel: Kernel, room: int) -> list[Line]:
+def _races(state: SessionState, kernel: Kernel, room: int, steered: bool) -> list[Line]:
     """How it fared against other kernels, interleaved and on fresh samples, the latest race first."""
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for race in reversed(state.races):
@@ -87,7 +90,7 @@ def _races(state: SessionState, kernel: Kernel, room: int) -> list[Line]:
             continue
         other, outcome, ratio = racing.seen_by(race, kernel.id)
         past = "" if races.is_current(state, race) else ", before one of them was measured anew"
-        spend = outcome is RaceOutcome.UNDECIDED and races.between(state, kernel.id, other) is race
+        spend = steered and outcome is RaceOutcome.UNDECIDED and races.between(state, kernel.id, other) is race
         said = [Cell(f"{racing.GLYPHS[outcome]} {outcome.value}", _INKS[outcome])]
         if ratio is not None:
             said.append(Cell(f"  {fmt.times(ratio)}", Ink.STRONG))

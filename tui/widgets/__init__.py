@@ -14,10 +14,10 @@ IdeaList            ``round: int | None`` (``None``: the open round, or the last
 (idea_list)         tuple[str, ...]`` (the screen's own order, may be empty) · ``ideas`` (ids as shown), actions
                     ``cursor_up|cursor_down|first|last|choose`` · ``Highlighted(idea)``, ``Chosen(idea)`` (Enter, double click)
 DetailTabs          ``kernel: str``, ``other: str`` (diff against it; "" = the parent), ``progress: Mapping[str, str]``,
-(detail_tabs)       ``tab: Tab`` · constructor ``DetailTabs(read_blob, read_mix=None)``; ``read_blob(sha) -> str`` (raises
-                    where it is absent), ``read_mix(kernel) -> Mapping[str, int] | None`` · ``show(tab)`` with
-                    ``Tab.IDEA|CODE|DIFF|VERIFICATION|TIMING|MACHINE|LOG``, ``next_tab()``, ``previous_tab()``,
-                    ``source_text`` (what "copy code" copies), keys 1-7 · ``TabShown(tab)``
+(detail_tabs)       ``tab: Tab`` · constructor ``DetailTabs(read_blob, read_mix=None, *, steered=True)``;
+                    ``read_blob(sha) -> str`` (raises where it is absent), ``read_mix(kernel) -> Mapping[str, int] | None`` ·
+                    ``show(tab)`` with ``Tab.IDEA|CODE|DIFF|VERIFICATION|TIMING|MACHINE|LOG``, ``next_tab()``,
+                    ``previous_tab()``, ``source_text`` (what "copy code" copies), keys 1-7 · ``TabShown(tab)``
 StageStrip          ``progress: Mapping[str, str]`` (work key → latest word)
 (stage_strip)
 Charts (charts)     ``selected: str`` · two plots in tabs-free columns or rows by width: ``SpeedupChart``, ``Roofline``

@@ -93,14 +93,19 @@ class DetailTabs(Vertical):
         read_blob: Callable[[str], str],
         read_mix: tabs.ReadMix | None = None,
         *,
+        steered: bool = True,
         name: str | None = None,
         id: str | None = None,
         classes: str | None = None,
     ) -> None:
-        """``read_blob``: SHA-256 → text, raising where it is not there; ``read_mix``: a kernel's instruction mix, if known."""
+        """``read_blob``: SHA-256 → text, raising where it is not there; ``read_mix``: a kernel's instruction mix, if known.
+
+        ``steered``: whether the keys that act on a kernel do so here; else the pages do not speak of them.
+        """
         super().__init__(name=name, id=id, classes=classes)
         self._read_blob = read_blob
         self._read_mix = read_mix
+        self._steered = steered
         self._texts: dict[str, str] = {}
         self._filled: tuple[object, ...] = ()
         self._stale = False
@@ -210,7 +215,7 @@ class DetailTabs(Vertical):
         if self.state is None or kernel is None:
             view.lines = detail.nothing("no kernel is selected")
             return
-        subject = tabs.Subject(self.state, kernel, self.other, self._read, self._read_mix, self.progress)
+        subject = tabs.Subject(self.state, kernel, self.other, self._read, self._read_mix, self.progress, self._steered)
         lines = tabs.page(self.tab, subject, max(20, view.scrollable_content_region.width or self.size.width))
         if lines != view.lines:
             view.lines = lines

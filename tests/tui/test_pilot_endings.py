@@ -1,0 +1,258 @@
+"""Screens that leave twice or while something lies above them, sessions whose folder is gone, and a face that breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from support import faces, sessions
+from support.faces import until
+from textual.app import App
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widgets import Input, Static
+
+from engine.cli import ending
+from engine.domain.errors import EspalierError
+from engine.journal import store
+from tui import app as face
+from tui.app import EspalierApp
+from tui.bridge import Bridge, NewSession, Say
+from tui.screens.code_form import CodeForm
+from tui.screens.gate import GateScreen
+from tui.screens.help import HelpScreen
+from tui.screens.home import HomeScreen
+from tui.screens.new_session import NewSessionForm
+from tui.screens.opening import Opening
+from tui.screens.prompts import AskLine, Confirm
+from tui.screens.session import SessionScreen
+
+On = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
+
+
+class HeldDoors(faces.FakeDoors):
+    """Nothing is opened until it is let go of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def begin(self, wanted: NewSession, say: Say) -> Bridge:
+        await self.go.wait()
+        return await super().begin(wanted, say)
+
+    async def resume(self, folder: Path, say: Say) -> Bridge:
+        await self.go.wait()
+        return await super().resume(folder, say)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    return tmp_path / "sessions"
+
+
+def at_home(on: On) -> None:
+    async def body() -> None:
+        app = faces.face()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen) and app.screen.is_mounted)
+            await on(app, pilot)
+
+    sessions.run(body)
+
+
+def test_what_has_opened_waits_until_nothing_lies_above_it(home: Path) -> None:
+    sessions.whole(home / "old")
+
+    async def body() -> None:
+        doors = HeldDoors()
+        app = faces.face(doors, "open", home / "old")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, Opening))
+            app.action_help()
+            await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+            doors.go.set()
+            await pilot.pause(0.2)
+            assert isinstance(app.screen, HelpScreen), "what the engineer reads is not taken away"
+            await pilot.press("escape")
+            await until(pilot, lambda: faces.shows_tree(app))
+            await app._leave()
+
+    sessions.run(body)
+
+
+def test_a_session_that_was_begun_waits_until_nothing_lies_above_its_form(home: Path) -> None:
+    async def body() -> None:
+        doors = HeldDoors()
+        app = faces.face(doors)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            await pilot.press("n")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            await pilot.press("ctrl+s")
+            app.action_help()
+            await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+            doors.go.set()
+            await pilot.pause(0.2)
+            assert isinstance(app.screen, HelpScreen)
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            await app._leave()
+
+    sessions.run(body)
+
+
+def test_escape_right_after_it_has_opened_leaves_home_where_it_is(home: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        async def fails(say: Say) -> Bridge:
+            raise EspalierError("no such device")
+
+        opening, answers = Opening("Opening", fails), []
+        await app.push_screen(opening, answers.append)
+        await until(pilot, lambda: answers)
+        opening.action_cancel()
+        await pilot.pause()
+        assert isinstance(app.screen, HomeScreen)
+        assert [str(one) for one in answers] == ["no such device"]
+
+    at_home(on)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Confirm("Sure?", "It is.", "Yes"),
+    lambda: CodeForm("Write", "a.cpp", "", ("a.cpp", "")),
+    lambda: AskLine("Why?", "Words."),
+], ids=["confirm", "code", "line"])  # fmt: skip
+def test_escape_before_a_question_is_drawn_calls_it_off(home: Path, make: Callable[[], Screen[object]]) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        answers: list[object] = []
+        asked = make()
+        drawn = app.push_screen(asked, answers.append)
+        asked.action_cancel()  # type: ignore[attr-defined]  # every one of them has it
+        await drawn
+        await until(pilot, lambda: answers)
+        assert isinstance(app.screen, HomeScreen)
+        assert not answers[0]
+
+    at_home(on)
+
+
+def test_a_question_has_its_harmless_answer_focused(home: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await app.push_screen(Confirm("Sure?", "It is.", "Yes"))
+        await until(pilot, lambda: app.focused is not None and app.focused.id == "no")
+
+    at_home(on)
+
+
+def test_a_key_that_bounces_closes_the_gate_alone(tmp_path: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: faces.Watch) -> None:
+        gate = app.screen
+        assert isinstance(gate, GateScreen)
+        gate.action_back()
+        gate.action_back()
+        await pilot.pause()
+        assert isinstance(app.screen, SessionScreen)
+
+    faces.steered(tmp_path / "s", act)
+
+
+def test_the_gate_does_not_open_over_a_question(tmp_path: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: faces.Watch) -> None:
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+        session = app.screen
+        assert isinstance(session, SessionScreen)
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(app.screen, AskLine))
+        session._offered = frozenset()
+        await pilot.pause(0.3)
+        assert isinstance(app.screen, AskLine)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, GateScreen))
+
+    faces.steered(tmp_path / "s", act)
+
+
+def without_its_folder(folder: Path, on: On) -> EspalierApp:
+    """The face over a session that was opened, and whose folder is gone by now."""
+    made = faces.face(None, "new", faces.new(folder))
+
+    async def body() -> None:
+        async with made.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(made.screen, GateScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(made.screen, SessionScreen))
+            shutil.rmtree(folder)
+            await on(made, pilot)
+
+    sessions.run(body)
+    return made
+
+
+def test_what_cannot_be_recorded_any_more_is_said(tmp_path: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(app.screen, AskLine))
+        app.screen.query_one(Input).value = "a thought"
+        await pilot.press("enter")
+        await until(pilot, lambda: any("cannot be written" in one.message for one in app._notifications))
+        await app._leave()
+
+    without_its_folder(tmp_path / "s", on)
+
+
+def test_leaving_a_session_whose_folder_is_gone_ends_with_its_words(tmp_path: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+q")
+        await until(pilot, lambda: app.return_code is not None)
+
+    app = without_its_folder(tmp_path / "s", on)
+    assert app.return_code == ending.BAD_INPUT
+    assert isinstance(app.fault, EspalierError)
+    assert f"session {tmp_path / 's'} cannot be written" in str(app.fault)
+
+
+def test_another_session_opens_where_the_folder_of_the_one_before_is_gone(tmp_path: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        app._open("New session", lambda say: app.doors.begin(faces.new(tmp_path / "t"), say))
+        await until(pilot, lambda: store.is_session(tmp_path / "t") and isinstance(app.screen, GateScreen))
+        assert any("cannot be written" in one.message for one in app._notifications)
+        await app._leave()
+
+    assert without_its_folder(tmp_path / "s", on).fault is None
+
+
+def headless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EspalierApp, "run", lambda self: App.run(self, headless=True))
+
+
+def test_a_face_that_breaks_says_so_in_one_line_and_keeps_the_traceback(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: HomeScreen) -> Static:
+        raise LookupError("no [such] thing")
+
+    headless(monkeypatch)
+    monkeypatch.setattr(HomeScreen, "_brand", broken)
+    assert ending.guarded(face.main) == ending.FAILED
+    said = capsys.readouterr().err
+    assert said.startswith("espalier: this is a fault of the program: LookupError: no [such] thing; the traceback is in ")
+    assert said.count("\n") == 1
+    assert "in broken" in ending.log_file().read_text()
+
+
+def test_a_worker_that_breaks_is_named_by_its_own_fault(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> list[store.SessionSummary]:
+        raise LookupError("no summaries")
+
+    headless(monkeypatch)
+    monkeypatch.setattr(store, "summaries", broken)
+    assert ending.guarded(face.main) == ending.FAILED
+    assert "a fault of the program: LookupError: no summaries; " in capsys.readouterr().err
