@@ -20,7 +20,8 @@ from engine.domain import work as w
 from engine.domain.commands import Command, SeedKernel
 from engine.domain.errors import EspalierError, JournalError, ProblemError, SourceError
 from engine.domain.events import SessionOpened
-from engine.domain.model import Author, Blob, Device, Dialect, Draft, Interval, Problem, Settings, Signature
+from engine.domain.model import Author, Blob, Device, Dialect, Draft, Problem, Settings, Signature
+from engine.domain.preparation import Preparation
 from engine.domain.state import Kernel, SessionState
 from engine.ideas.mix import PASTE, PLAYBOOK
 from engine.ideas.models import registry
@@ -143,7 +144,7 @@ async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
     label = device or (state.device.label if state.device else opened.device)
     ideas_of = _Ideas(opened.settings, catalog.folder(opened.problem))
     await check_compiler(label)
-    bench = TrialBench(assignment(opened, label, state.preparation.same if state.preparation else None), Blobs(folder).put)
+    bench = TrialBench(assignment(opened, label, state.preparation), Blobs(folder).put)
     try:
         say("reading the problem")
         here, signature = await bench.describe()
@@ -181,15 +182,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def assignment(opened: SessionOpened, label: str = "", same: Interval | None = None) -> Assignment:
-    """What the session's bench is for: on the device that it was opened for, or on the one named by ``label``; ``same`` is what
-    the reference showed against itself there."""
+def assignment(opened: SessionOpened, label: str = "", known: Preparation | None = None) -> Assignment:
+    """What the session's bench is for: on the device that it was opened for, or on the one named by ``label``; ``known`` is
+    what was found out there before (what the reference showed against itself, the device's ceilings)."""
     settings = opened.settings
     workload = catalog.workload_for(opened.problem, settings.workload)
     others = tuple(name for name in settings.others if name != settings.baseline)
-    noise = (same.value, same.low, same.high) if same else None
     return Assignment(
-        opened.problem, workload, label or opened.device, settings.tolerance, settings.baseline, others, settings.cold, noise
+        opened.problem, workload, label or opened.device, settings.tolerance, settings.baseline, others, settings.cold,
+        (known.same.value, known.same.low, known.same.high) if known else None, peaks=known.peaks if known else None,
     )  # fmt: skip
 
 

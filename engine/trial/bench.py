@@ -34,7 +34,7 @@ from engine.domain.model import (
     Signature,
     Workload,
 )
-from engine.domain.preparation import Preparation
+from engine.domain.preparation import Peaks, Preparation
 from engine.domain.profile import Profile
 from engine.domain.state import Kernel
 from engine.problem import header
@@ -62,6 +62,8 @@ class Assignment:
     """The session's A/A interval, where it is known already."""
     fresh: bool = False
     """Measure every baseline anew, whatever is kept of them from earlier sessions."""
+    peaks: Peaks | None = None
+    """The session's ceilings, where they are known already: all its kernels are held against the same ones."""
 
     @property
     def holdouts(self) -> tuple[Workload, ...]:
@@ -106,7 +108,7 @@ class TrialBench:
                 a = self._assignment
                 request = p.Open(
                     a.problem, a.workload, a.holdouts, a.device, a.tolerance, a.baseline, a.others, a.cold,
-                    str(cache_folder().parent), a.same, a.fresh,
+                    str(cache_folder().parent), a.same, a.fresh, a.peaks,
                 )  # fmt: skip
                 try:
                     reply = await self._judge.ask(request, lambda _: None)

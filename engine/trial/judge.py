@@ -90,7 +90,7 @@ class Judge:
         self._bounds = _PAIRS[self.device.kind]
         self._rig: Rig | None = None
         self._holdout_rigs: dict[str, Rig] = {}
-        self._peaks: Peaks | None = None
+        self._peaks = opened.peaks
         self._leaving = ExitStack()
         self._screened: tuple[Candidate, PairTimes] | None = None
         self._baselines = BaselineRuns(opened, self.device, self._seating, self._conditions)
@@ -143,6 +143,7 @@ class Judge:
         gate = make_gate(self.reference, rig.calibration)
         self._seating.await_hosts()
         say("measuring the device's ceilings")
+        self._peaks = None
         ceilings = self.peaks()
         least = light.floor(self.signature, ceilings)
         unsafe = filter_reason() if self.confined else f"no sandbox: {self.sandbox_reason}; only resource limits hold"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.domain.model import Device, Failure, Measurement, Problem, Signature, Verification, Workload
-from engine.domain.preparation import Preparation
+from engine.domain.preparation import Peaks, Preparation
 from engine.trial.wire import Message
 
 OTHER = "other"
@@ -48,6 +48,8 @@ class Open(Message, frozen=True):
     same: tuple[float, float, float] | None = None
     fresh: bool = False
     """Measure every baseline anew, whatever the cache knows of them."""
+    peaks: Peaks | None = None
+    """The device's ceilings, where they are known already."""
 
 
 class Opened(Message, frozen=True):

@@ -10,6 +10,7 @@ import pytest
 from trial.ground import tiny
 
 from engine.domain.model import Contract, Dialect, Interval
+from engine.domain.preparation import Peaks
 from engine.domain.work import Prepared, Verified
 from engine.problem import catalog
 from engine.trial.bench import Assignment, Source, TrialBench
@@ -58,12 +59,15 @@ def test_one_that_does_not_run_is_left_out_and_a_dear_one_is_measured_once(
         finally:
             await bench.close()
 
-        known = Assignment(problem, small, "cpu", others=("compile_max", "compile"), same=(1.0, 0.9, 1.1))
+        quick = Peaks(1e15, {"fp32": 1e15})
+        known = Assignment(problem, small, "cpu", others=("compile_max", "compile"), same=(1.0, 0.9, 1.1), peaks=quick)
         again = TrialBench(known, lambda _: "")
         try:
             verified = await again.try_verify(source, lambda _: None)
             assert isinstance(verified, Verified), "a session that goes on is not prepared again"
             assert list(verified.screen.speedup) == ["eager", "compile"]
+            assert verified.screen.light is not None
+            assert verified.screen.light.floor_us < 0.01 * found.preparation.floor_us, "held against the session's own ceilings"
         finally:
             await again.close()
 
