@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import signal
@@ -19,9 +20,15 @@ from engine.trial.judge import Judge
 from engine.trial.seat import TrialFailed
 from engine.trial.wire import Channel, ChannelClosed, Message
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main() -> None:
-    """Answer until the engine closes the channel; then end every process that was started."""
+    """Answer until the engine closes the channel; then end every process that was started.
+
+    Where the engine dies while a reference computes, which may go on for ever, this process ends with it.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

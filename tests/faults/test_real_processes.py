@@ -11,12 +11,14 @@ import os
 import random
 import resource
 import signal
+import subprocess
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.program import command, environment
 from trial.ground import marked, nothing_left_behind
 
 from engine.build import compilers
@@ -173,3 +175,64 @@ def test_a_full_disk_while_the_sanitizers_get_their_inputs_is_one_line(stand: St
         stand.run(act())
     assert "\n" not in str(caught.value)
     assert isinstance(stand.run(stand.bench.sanitize_source(GOOD, lambda _: None)), w.Sanitized)
+
+
+ENDLESS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        while True:
+            pass
+
+
+def get_inputs():
+    return [torch.rand(4)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def judges_of(engine: int) -> list[int]:
+    """The judges that a process has started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == engine and b"engine.trial.serving" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def test_a_judge_ends_with_its_engine_whatever_it_computes(tmp_path: Path) -> None:
+    path = tmp_path / "endless.py"
+    path.write_text(ENDLESS)
+    call = command("run", path, "--headless", "--device", "cpu")
+    engine = subprocess.Popen(call, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: bool(judges_of(engine.pid)))
+        judge = judges_of(engine.pid)[0]
+        until(lambda: b"torch" in Path(f"/proc/{judge}/maps").read_bytes())
+        time.sleep(3)
+    finally:
+        engine.kill()
+        engine.wait()
+    until(lambda: gone(judge), GRACE_S)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def until(happens: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
