@@ -80,7 +80,7 @@ def guarded(work: Callable[[], None]) -> int:
 
 
 def _unwritable(error: OSError) -> bool:
-    """Whether it is the standard output that takes nothing more; errors of files name their file."""
+    """Whether it is the standard output that takes nothing more: errors of files name theirs, and a journal's have words."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF)
 
 
@@ -99,10 +99,10 @@ def _usage(error: click.UsageError) -> str:
 def _drop_output() -> None:
     """Nobody reads any more: what is left in the buffers must not raise again when the program ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+    for stream in (s for s in (sys.stdout, sys.stderr) if s is not None):
+        with contextlib.suppress(OSError, ValueError):
             stream.flush()
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        with contextlib.suppress(OSError, ValueError):
             os.dup2(nowhere, stream.fileno())
 
 

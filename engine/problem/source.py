@@ -113,7 +113,7 @@ def _number(value: ast.expr) -> Number | None:
 
 def with_settings(tree: ast.Module, settings: Mapping[str, Number]) -> ast.Module:
     """The module with each setting assigned right after every top-level statement that binds its name, or in the place of one
-    that assigns a plain number to it alone.
+    that assigns a plain value to it alone.
 
     So whatever the module derives from such a name, at import or inside a function, is derived from the setting.
     Line numbers stay as the author has them.

@@ -18,9 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in ``struct seccomp_data``; the argument's lower half, both machines being little-endian."""
-_SECOND_ARGUMENT = 24
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
+"""Offsets in ``struct seccomp_data``; the arguments' lower halves, both machines being little-endian."""
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NEW_NAMESPACES = 0x7E020000
 """``CLONE_NEW…`` of the mount, cgroup, uts, ipc, user, pid and network namespaces."""

@@ -110,6 +110,12 @@ def test_it_fails_in_a_runner(host: Host, name: str) -> None:
     assert tried(host, syscalls.DENIED[name][COLUMN]) == errno.EPERM
 
 
+def test_no_lease_can_be_had(host: Host) -> None:
+    fcntl = (72, 25)[COLUMN or 0]
+    assert tried(host, fcntl, 0, 1024, 1) == errno.EPERM, "F_SETLEASE, which for lack of a file would fail by another name"
+    assert tried(host, fcntl, 0, 1) == 0
+
+
 def test_no_namespace_can_be_made_and_a_child_can(host: Host) -> None:
     clone = (56, 220)[COLUMN or 0]
     assert tried(host, clone, 0x10000000 | 17) == errno.EPERM
