@@ -28,10 +28,12 @@ from engine.trial.wire import (
     HostRequest,
     Moving,
     Reap,
+    Rests,
     Spawn,
     Spawned,
     Still,
     Thaw,
+    ThawCompany,
 )
 
 _ALONE = "ESPALIER_ALONE"
@@ -97,9 +99,12 @@ def _answer(channel: Channel, runners: set[int], request: HostRequest, fds: list
             _signal_all(signal.SIGSTOP)
             channel.send(Done())
         case Still():
-            channel.send(Done() if _come_to_rest(runners) else Moving())
+            channel.send(Rests(not runners.issuperset(_others())) if _come_to_rest(runners) else Moving())
         case Thaw(pid):
-            _wake(pid, runners)
+            _wake(set() if pid == NOBODY else runners - {pid})
+            channel.send(Done())
+        case ThawCompany():
+            _wake(runners)
             channel.send(Done())
         case Reap(pid):
             runners.discard(pid)
@@ -128,15 +133,15 @@ def _signal_all(number: int) -> None:
             os.kill(pid, number)
 
 
-def _wake(pid: int, runners: set[int]) -> None:
-    """Let one runner run, with whatever is no runner; ``NOBODY`` lets them all."""
-    if pid == NOBODY:
+def _wake(asleep: set[int]) -> None:
+    """Let everything run but these."""
+    if not asleep:
         _signal_all(signal.SIGCONT)
         return
-    for other in _others():
-        if other == pid or other not in runners:
+    for pid in _others():
+        if pid not in asleep:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(other, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
 
 
 def _come_to_rest(runners: set[int]) -> bool:

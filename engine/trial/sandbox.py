@@ -34,17 +34,18 @@ from engine.trial.wire import (
     ChannelClosed,
     ChannelGarbled,
     ChannelTimeout,
-    Done,
     Ended,
     Freeze,
     HostReply,
     Message,
     Moving,
     Reap,
+    Rests,
     Spawn,
     Spawned,
     Still,
     Thaw,
+    ThawCompany,
 )
 
 _START_S = 120.0
@@ -312,21 +313,25 @@ class Host:
 
     def _known_here(self, pid: int) -> int | None:
         assert self._process is not None
-        if self._device != "cpu":
-            return None
         return known_here(pid, self._process.pid) if self.confined else pid
 
     def freeze(self, runner: RunnerHandle) -> None:
         """Stop everything of the candidate's, so that nothing is written while its outputs are judged."""
         self._ask(Freeze(runner.pid))
 
-    def at_rest(self, runner: RunnerHandle) -> bool:
+    def at_rest(self, runner: RunnerHandle) -> Rests | Moving:
         """Whether everything that was frozen has come to rest; processes that wake each other never do."""
-        return isinstance(self._ask(Still(runner.pid)), Done)
+        reply = self._ask(Still(runner.pid))
+        assert isinstance(reply, Rests | Moving)
+        return reply
 
     def thaw(self, runner: RunnerHandle) -> None:
         """Let a runner run; the others of this host stay frozen."""
         self._ask(Thaw(runner.pid))
+
+    def thaw_company(self, _: RunnerHandle) -> None:
+        """Let run what is no runner; the runners stay as they are."""
+        self._ask(ThawCompany())
 
     def thaw_all(self, _: RunnerHandle) -> None:
         """Let every runner run, so that they get ready side by side."""
@@ -343,12 +348,12 @@ class Host:
         assert isinstance(reply, Ended)
         return reply
 
-    def _ask(self, request: Message, fds: Sequence[int] = ()) -> Spawned | Done | Moving | Ended:
+    def _ask(self, request: Message, fds: Sequence[int] = ()) -> HostReply:
         if self._channel is None:
             raise SandboxError("the trial's host process has ended")
         try:
             self._channel.send(request, fds)
-            reply: Spawned | Done | Moving | Ended
+            reply: HostReply
             reply, _ = self._channel.receive(HostReply, _ANSWER_S)
         except (ChannelClosed, ChannelTimeout, ChannelGarbled) as error:
             raise SandboxError(f"the trial's host process does not answer ({type(error).__name__})") from error

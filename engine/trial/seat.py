@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from engine.domain.errors import DeviceError, EspalierError, ProblemError, SandboxError
 from engine.domain.model import Failure, FailureKind
@@ -21,6 +23,7 @@ from engine.trial.wire import (
     ChannelTimeout,
     Fault,
     Load,
+    Moving,
     Ready,
     RunnerReply,
 )
@@ -35,6 +38,8 @@ _LONGEST_REASON = 400
 _SIGNALS = {
     4: "illegal instruction", 6: "aborted", 7: "bus error", 8: "arithmetic error", 9: "killed", 11: "segmentation fault",
 }  # fmt: skip
+
+Found = TypeVar("Found")
 
 
 class TrustedLost(EspalierError):
@@ -106,6 +111,8 @@ class Seat:
         self._runner: RunnerHandle | None = host.spawn()
         self._standing = False
         self._warming = False
+        self._company = True
+        """Whether it may have processes of its own, which wait to be let run as well."""
         self._first_s = seconds
 
     def stand_by(self) -> None:
@@ -168,12 +175,17 @@ class Seat:
             raise self._out_of_turn()
 
     def call(self, slot: int, attendants: Sequence[Attendant] = (), hold_us: float = 0.0) -> Timing:
-        """Thaw, run the kernel once, freeze; on a GPU the device is held ``hold_us`` before. Raises TrialFailed."""
+        """Thaw, run the kernel once, freeze; on a GPU the device is held ``hold_us`` before. Raises TrialFailed.
+
+        Where the runner's number is known here it has its order before it is woken, so that it has no moment to work ahead in.
+        """
         assert self._runner is not None
         if self._runner.channel.waiting():
             raise self._out_of_turn()
+        here = self._runner.here
         awake = time.perf_counter_ns()
-        self.thaw()
+        if here is None:
+            self.thaw()
         for attendant in attendants:
             attendant.before()
         start = time.perf_counter_ns()
@@ -181,6 +193,9 @@ class Seat:
             self._runner.channel.send(Call(slot, hold_us))
         except ChannelClosed:
             self._dead("before it was called")
+        if here is not None:
+            awake = start
+            self._wake(here)
         reply = self._receive(self._first_s, "while it ran")
         self._first_s = self._seconds
         wall = (time.perf_counter_ns() - start) / 1e3
@@ -191,10 +206,22 @@ class Seat:
         if not isinstance(reply, Called):
             raise self._out_of_turn()
         self.freeze()
-        if self._by_host(self._host.at_rest) is False:
+        self._company = self._at_rest()
+        return self._timing(reply, wall, (start - awake) / 1e3)
+
+    def _wake(self, here: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(here, signal.SIGCONT)
+        if self._company:
+            self._by_host(self._host.thaw_company)
+
+    def _at_rest(self) -> bool:
+        """Whether it has company, now that it was frozen. Raises TrialFailed where something of it did not stop."""
+        found = self._by_host(self._host.at_rest)
+        if isinstance(found, Moving):
             self.close()
             raise self._failed(FailureKind.REJECTED, "something of it kept running while everything was stopped")
-        return self._timing(reply, wall, (start - awake) / 1e3)
+        return found is not None and found.company
 
     def _timing(self, reply: Called, wall: float, awake: float) -> Timing:
         claims = (reply.device_us, reply.idle_us, reply.enqueue_us)
@@ -225,7 +252,7 @@ class Seat:
     def _thaw_all(self) -> None:
         self._by_host(self._host.thaw_all)
 
-    def _by_host(self, act: Callable[[RunnerHandle], bool | None]) -> bool | None:
+    def _by_host(self, act: Callable[[RunnerHandle], Found]) -> Found | None:
         if self._runner is None:
             return None
         try:

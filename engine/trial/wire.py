@@ -76,9 +76,15 @@ class Freeze(Message, frozen=True):
 
 
 class Still(Message, frozen=True):
-    """Say whether everything that was sent a ``Freeze`` has stopped: ``Done`` when it has, ``Moving`` if something runs on."""
+    """Say whether everything that was sent a ``Freeze`` has stopped: ``Rests`` when it has, ``Moving`` if something runs on."""
 
     pid: int
+
+
+class Rests(Message, frozen=True):
+    """Everything of the candidate's has stopped; ``company`` says whether some of it is no runner but a process of its own."""
+
+    company: bool
 
 
 class Moving(Message, frozen=True):
@@ -89,6 +95,10 @@ class Thaw(Message, frozen=True):
     """Let one runner run again, and what is no runner; the others stay as they are. ``NOBODY`` lets all of them run."""
 
     pid: int
+
+
+class ThawCompany(Message, frozen=True):
+    """Let run what is no runner: the processes of those that are awake."""
 
 
 class Reap(Message, frozen=True):
@@ -173,8 +183,8 @@ class Fault(Message, frozen=True):
     text: str
 
 
-HostRequest = Spawn | Freeze | Still | Thaw | Reap
-HostReply = Spawned | Done | Moving | Ended
+HostRequest = Spawn | Freeze | Still | Thaw | ThawCompany | Reap
+HostReply = Spawned | Done | Rests | Moving | Ended
 RunnerRequest = Load | Call
 RunnerReply = Ready | Called | Fault
 

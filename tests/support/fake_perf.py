@@ -39,7 +39,7 @@ COUNTS: Answers = {
 }  # fmt: skip
 """Of a processor without a counter for the last level."""
 
-_PROGRAM = '''
+_PROGRAM = """
 import json, os, select, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -77,7 +77,7 @@ with open(value["-o"], "w") if "-o" in value else sys.stderr as file:
         shown = said if isinstance(said, str) else f"{opened * (said[0] + works * said[1]):.{2 if unit else 0}f}"
         file.write(f"{shown},{unit},{event}{told['modifier']},{0 if shown.startswith('<') else 399865982},100.00,,\\n")
 sys.exit(status)
-'''
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -149,3 +150,21 @@ def test_few_numbers_may_be_off_by_rounding_that_two_samples_did_not_show(
 def test_what_a_reference_does_while_it_is_called_is_told(tmp_path: Path) -> None:
     told = calibrate(returning(tmp_path, "x.mul_(2)"), "class").notes
     assert [n for n in told if "in place" in n] == ["the reference changes its inputs in place; kernels must not"]
+
+
+def test_a_sum_taken_one_by_one_is_no_wrong_answer_where_an_outlier_meets_many_small_numbers() -> None:
+    problem = catalog.find(str(Path(__file__).parent / "problems" / "scaled_softmax"))
+    reference = Reference(problem, problem.workloads[0], "cpu")
+    calibration = calibrate(reference, "class")
+    worst = 0.0
+    for _ in range(200):
+        case = make_case(reference, "outliers")
+        (x,) = case.inputs
+        assert isinstance(x, torch.Tensor)
+        scaled = x * dict(case.model.named_parameters())["weight"].detach()
+        e = torch.exp(scaled - scaled.amax(1, keepdim=True))
+        total = torch.from_numpy(np.cumsum(e.numpy(), axis=1, dtype=np.float32)[:, -1:].copy())
+        ruling = calibration.policy.rule([e / total], case.expected, ("out",), "outliers")
+        assert ruling.passed, ruling.errors
+        worst = max(worst, ruling.errors.rel_fro)
+    assert worst < calibration.policy.limit("outliers").rel_fro < 1e-4

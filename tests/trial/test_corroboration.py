@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.trial.interference import Interference, _own_waits_us, known_here
+from engine.trial import interference
+from engine.trial.interference import Interference, Reading, known_here, lost_us
 from engine.trial.seat import Timing
 from engine.trial.times import KERNEL, NULL, WARM_UP, PairTimes, charged, corroborated, together
 
@@ -93,17 +94,18 @@ class Counters:
     def __init__(self, *readings: float) -> None:
         self.readings = list(readings)
 
-    def __call__(self, process: int | None) -> float:
-        return self.readings.pop(0)
+    def __call__(self, process: int | None) -> Reading:
+        return Reading(elsewhere=self.readings.pop(0))
 
 
 @pytest.mark.parametrize(
-    ("lost", "wall", "disturbed"), [(0.0, 1000.0, False), (29.0, 1000.0, False), (31.0, 1000.0, True), (1.0, 10.0, True)]
+    ("lost", "wall", "disturbed"),
+    [(0.0, 1000.0, False), (69.0, 1000.0, False), (71.0, 1000.0, True), (30.0, 10.0, False), (2900.0, 1e5, False)],
 )
 def test_a_call_that_lost_more_than_a_sliver_is_disturbed(
     monkeypatch: pytest.MonkeyPatch, lost: float, wall: float, disturbed: bool
 ) -> None:
-    monkeypatch.setattr("engine.trial.interference._lost", Counters(7.0, 100.0, 100.0 + lost))
+    monkeypatch.setattr(interference, "_read", Counters(7.0, 100.0, 100.0 + lost))
     watching = Interference("cpu").of(None)
     watching.before()
     watching.after()
@@ -111,21 +113,42 @@ def test_a_call_that_lost_more_than_a_sliver_is_disturbed(
 
 
 def test_on_a_gpu_and_where_nothing_can_be_read_nothing_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.trial.interference._lost", Counters(0.0, 1e9))
+    monkeypatch.setattr(interference, "_read", Counters(0.0, 1e9))
     on_gpu = Interference("cuda:0").of(None)
     on_gpu.before()
     on_gpu.after()
     assert not on_gpu.disturbed(1.0)
-    monkeypatch.setattr("engine.trial.interference._lost", lambda process: None)
+    monkeypatch.setattr(interference, "_read", lambda process: None)
     blind = Interference("cpu").of(None)
     blind.before()
     blind.after()
     assert not blind.disturbed(1.0)
 
 
-def test_a_process_s_own_waits_are_what_counts_where_they_can_be_read() -> None:
-    assert _own_waits_us(os.getpid()) is not None
-    assert _own_waits_us(2**22 + 1) is None
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [
+        ({"main": (0.0, 5.0)}, {"main": (500.0, 105.0)}, 100.0),
+        ({"main": (0.0, 0.0), "team": (0.0, 0.0)}, {"main": (500.0, 20.0), "team": (450.0, 80.0)}, 100.0),
+        # Woken with the others and back to sleep: it waits for those that work.
+        ({"main": (0.0, 0.0), "idle": (9.0, 7.0)}, {"main": (500.0, 0.0), "idle": (22.0, 500.0)}, 0.0),
+        ({"main": (0.0, 0.0)}, {"main": (500.0, 0.0), "new": (300.0, 90.0)}, 90.0),
+        ({"main": (0.0, 0.0), "gone": (900.0, 900.0)}, {"main": (500.0, 0.0)}, 0.0),
+    ],
+)
+def test_the_waits_of_threads_that_work_are_what_others_took(
+    before: dict[str, tuple[float, float]], after: dict[str, tuple[float, float]], lost: float
+) -> None:
+    assert lost_us(Reading(before, 1000.0), Reading(after, 1000.0)) == lost
+    assert lost_us(Reading(before, 1000.0), Reading(after, 1030.0)) == lost + 30
+
+
+def test_a_process_s_own_threads_are_what_counts_where_they_can_be_read() -> None:
+    mine = interference._read(os.getpid())
+    assert mine is not None
+    assert str(os.getpid()) in mine.threads
+    nobody = interference._read(2**22 + 1)
+    assert nobody is None or not nobody.threads
     assert known_here(os.getpid(), os.getppid()) is None, "it is in no process space of its own"
 
 

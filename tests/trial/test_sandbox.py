@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -62,6 +63,35 @@ def test_a_runner_computes_what_it_is_given(bay: Bay) -> None:
     assert bay.load(module("return x * 2")).call() == [6.0] * WIDTH
     bay.x.fill_(4.0)
     assert bay.call() == [8.0] * WIDTH
+
+
+WOKEN = """
+import ctypes, select
+sockets = [int(fd) for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")]
+sockets = [fd for fd in sockets if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")]
+seen = {"with": 0, "without": 0}
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def woken(_):
+    seen["with" if select.select(sockets, [], [], 0)[0] else "without"] += 1
+
+ctypes.CDLL(None).signal(signal.SIGCONT, woken)
+"""
+
+
+def test_a_runner_that_is_woken_has_its_order_already(bay: Bay) -> None:
+    """What it did before the order would be no time of any clock."""
+    bay.load(module("return x * 0 + torch.tensor([seen['with'], seen['without']] * 4)", before=WOKEN.splitlines()))
+    calls = [bay.call()[:2] for _ in range(4)]
+    assert [b[0] - a[0] for a, b in itertools.pairwise(calls)] == [1.0, 1.0, 1.0]
+    assert calls[0][1] == calls[-1][1]
+
+
+def test_processes_of_a_runner_s_own_are_let_run_with_it(bay: Bay) -> None:
+    asked = "ours.sendall(b'x'); return x * 0 + ours.recv(1)[0]"
+    child = "ours, theirs = socket.socketpair()\nif os.fork() == 0:\n    while theirs.recv(1): theirs.sendall(b'A')"
+    bay.load(module(asked, before=child.splitlines()))
+    assert [bay.call()[0] for _ in range(3)] == [65.0, 65.0, 65.0]
 
 
 def test_no_key_of_ours_is_in_its_environment_or_its_host_s(bay: Bay) -> None:
