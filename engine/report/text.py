@@ -91,9 +91,16 @@ def scaled(value: float) -> str:
     return f"{digits(value)} "
 
 
+_NARROW = 0.008
+
+
 def times(interval: Interval) -> str:
-    """A ratio with its interval: ``1.52× [1.49, 1.55]``."""
-    return f"{ratio(interval.value)}× [{ratio(interval.low)}, {ratio(interval.high)}]"
+    """A ratio with its interval: ``1.52× [1.49, 1.55]``, and ``1.004× [1.002, 1.005]`` where two decimals would not tell its
+    ends apart."""
+    value, low, high = interval.value, interval.low, interval.high
+    if 0.1 <= low <= value <= high < 10 and 0 < high - low < _NARROW:
+        return f"{value:.3f}× [{low:.3f}, {high:.3f}]"
+    return f"{ratio(value)}× [{ratio(low)}, {ratio(high)}]"
 
 
 def ratio(value: float) -> str:

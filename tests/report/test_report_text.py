@@ -37,6 +37,8 @@ def test_both_ends_of_an_interval_are_in_the_unit_of_its_value() -> None:
     ("interval", "written"),
     [
         (Interval(1.523, 1.491, 1.552), "1.52× [1.49, 1.55]"),
+        (Interval(1.0035, 1.0021, 1.0049), "1.004× [1.002, 1.005]"),
+        (Interval(1.0, 1.0, 1.0), "1.00× [1.00, 1.00]"),
         (Interval(0.0123, 0.0119, 0.0131), "0.0123× [0.0119, 0.0131]"),
         (Interval(123.4, 120.1, 128.0), "123× [120, 128]"),
         (Interval(2.0, 0.0, math.inf), "2.00× [0, ∞]"),
