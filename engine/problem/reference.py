@@ -21,7 +21,7 @@ from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.model import Number, Operand, Problem, Role, Signature, Workload
 from engine.problem import header, names, source
 from engine.problem.census import Census
-from engine.problem.loading import Loaded, plain_tensors
+from engine.problem.loading import Construction, Loaded, plain_tensors
 from engine.problem.precision import cast, cast_model, widened
 from engine.problem.randomness import fingerprint, seeded
 from engine.problem.values import contiguous, is_dense, map_arguments, results, same, tensors
@@ -70,6 +70,7 @@ class Reference:
         self.device = _device(device)
         self._loaded = Loaded(problem, workload)
         self._habits: _Habits | None = None
+        self._shapes: tuple[tuple[int, ...], ...] | None = None
         self._traced: tuple[Signature, frozenset[str]] | None = None
 
     @property
@@ -84,8 +85,13 @@ class Reference:
         if habits.changes_state:
             found.append("the reference changes its own state; every call starts from the initial state")
         if habits.draws_random:
-            found.append("the reference draws random numbers in forward: a kernel cannot reproduce its output")
+            found.append("the reference draws random numbers in forward")
         return tuple(found)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether a call of the model changes it, by what the first ``call`` showed."""
+        return self._habits is not None and self._habits.changes_state
 
     def inputs(self, seed: int) -> tuple[object, ...]:
         """Fresh arguments of ``forward``: the same for the same seed; tensors contiguous and on the device.
@@ -100,17 +106,27 @@ class Reference:
         with seeded(seed, self.device):
             return self._loaded.make_model(self.device)
 
-    def call(self, model: nn.Module, inputs: tuple[object, ...]) -> tuple[Tensor, ...]:
+    def left_to_chance(self, model: nn.Module, inputs: tuple[object, ...]) -> bool:
+        """Whether the outputs depend on random numbers that ``forward`` draws: then no kernel can make the same."""
+        if self._habits is None:
+            self.call(model, inputs)
+        if self._habits is None or not self._habits.draws_random:
+            return False
+        one, other = (self.call(model, inputs, seed) for seed in (_FORWARD_SEED, _FORWARD_SEED + 1))
+        return not all(map(same, one, other))
+
+    def call(self, model: nn.Module, inputs: tuple[object, ...], seed: int = _FORWARD_SEED) -> tuple[Tensor, ...]:
         """The outputs of ``model(*inputs)``, in order, contiguous, sharing memory with nothing.
 
         Tuples, lists and dictionaries are flattened, numbers become 0-dim tensors. ``inputs`` and the model's state are
-        as before when it returns, whatever the forward does to them: the first call works on copies and looks.
+        as before when it returns, whatever the forward does to them: the first call works on copies and looks. Random
+        numbers that the forward draws are those of ``seed``.
         """
         habits = self._habits
         probing = habits is None
         with torch.no_grad(), ExitStack() as stack, self._loaded.explained("forward()", self.device):
             if habits is None or habits.draws_random:
-                stack.enter_context(seeded(_FORWARD_SEED, self.device))
+                stack.enter_context(seeded(seed, self.device))
             copied = habits is None or habits.changes_inputs
             given = map_arguments(lambda t: t.clone(), inputs) if copied else inputs
             state = _State(model) if habits is None or habits.changes_state else None
@@ -125,6 +141,11 @@ class Reference:
                     draws_random=fingerprint(self.device) != before,
                 )
             return outputs
+
+    def construction(self, seed: int) -> Construction:
+        """What ``get_init_inputs`` says when the model of ``seed`` is made."""
+        with seeded(seed, self.device):
+            return self._loaded.construction()
 
     def arguments(self, model: nn.Module, inputs: tuple[object, ...]) -> tuple[Tensor, ...]:
         """The tensors that a kernel receives for these: inputs, parameters, buffers, as ``signature`` lists them.
@@ -215,6 +236,7 @@ class Reference:
         found = tuple(results(returned, self.device))
         if not found:
             raise ProblemError(f"{self._loaded.file}: forward returns no tensor: there is nothing to compare")
+        self._check_outputs(found)
         shared = {_storage(t) for t in (*tensors(list(given)), *(t for _, _, t in _held(model)))}
         outputs = []
         for tensor in found:
@@ -222,6 +244,20 @@ class Reference:
             outputs.append(output.clone() if _storage(output) in shared else output)
             shared.add(_storage(outputs[-1]))
         return tuple(outputs)
+
+    def _check_outputs(self, found: tuple[Tensor, ...]) -> None:
+        """Raises ProblemError for outputs that cannot lie in memory made for them beforehand."""
+        for tensor in found:
+            if not is_dense(tensor):
+                kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else "sparse"
+                raise ProblemError(f"{self._loaded.file}: forward returns a {kind} tensor: only dense ones can be judged")
+        shapes = tuple(tuple(tensor.shape) for tensor in found)
+        if self._shapes not in (None, shapes):
+            raise ProblemError(
+                f"{self._loaded.file}: the shapes of forward's outputs depend on what its inputs hold ({self._shapes}, then "
+                f"{shapes}): no memory can be lent for them"
+            )
+        self._shapes = shapes
 
     def _signature(self, trace: _Trace) -> Signature:
         labels = self._loaded.forward_names(len(trace.inputs))

@@ -168,7 +168,7 @@ def lines(
         ("gate", gate_words(preparation)),
         ("contract", _contract_words(found.contract)),
         ("sandbox", sandbox_words(found.sandbox)),
-        *(("note", Span(note, Tone.WARN)) for note in preparation.notes),
+        *(("note", Span(note, Tone.WARN)) for note in (*preparation.gate.notes, *preparation.notes)),
         ("took", _took(found.seconds)),
     ]
     return [head, *(line("  ", *spans) for spans in fields(rows))]

@@ -144,8 +144,13 @@ def calibrate(reference: Reference, tolerance: str, main: Calibration | None = N
     own: dict[str, ClassErrors] = {}
     dtype = output_dtype(reference)
     least = _least(reference, dtype)
-    for _ in range(_SEEDS):
+    for trial in range(_SEEDS):
         case = make_case(reference, OWN)
+        if trial == 0 and reference.left_to_chance(case.model, case.inputs):
+            raise ProblemError(
+                f"{reference.problem.name}: its reference draws random numbers in forward and its output depends on them, so "
+                "that no kernel can give the same: take the dropout out, or put it in eval mode"
+            )
         notes += [case.note] if case.note else []
         for name, errors in class_errors(reference, case, every).items():
             known = own.get(name, least)

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from engine.domain.errors import EspalierError, ProblemError
-from engine.problem.loading import Loaded
 from engine.problem.reference import Reference
 from engine.trial.calibration import fresh_seed
-from engine.trial.modules import template_of
+from engine.trial.passing import packed, template_of
 
 
 def draw_to(reference: Reference, folder: Path, calls: int) -> tuple[str, ...]:
@@ -33,14 +32,21 @@ def draw_to(reference: Reference, folder: Path, calls: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def call_of(reference: Reference) -> tuple[Any, ...]:
-    """How a module is made and called on a workload: arguments of ``Model``, by place and by name, shape of ``forward``'s.
+def made_with(reference: Reference, seed: int) -> tuple[Any, Any]:
+    """What ``Model`` is made with, by place and by name, ready to travel; drawn as the model of that seed has it.
 
-    Raises ProblemError for an argument of ``forward`` that cannot be passed to another process.
+    Raises ProblemError for an argument that cannot be passed to another process.
     """
-    construction = Loaded(reference.problem, reference.workload).construction()
+    construction = reference.construction(seed)
     try:
-        template = template_of(reference.inputs(0))
+        return packed(list(construction.positional)), packed(dict(construction.named))
+    except TypeError as error:
+        raise ProblemError(f"{reference.problem.name}: an argument of Model cannot be passed on: {error}") from error
+
+
+def called_with(reference: Reference) -> list[Any]:
+    """The shape of ``forward``'s arguments. Raises ProblemError for one that cannot be passed to another process."""
+    try:
+        return template_of(reference.inputs(0))
     except TypeError as error:
         raise ProblemError(f"{reference.problem.name}: an argument of forward cannot be passed on: {error}") from error
-    return list(construction.positional), dict(construction.named), template

@@ -11,7 +11,7 @@ import linecache
 import secrets
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from engine.domain.model import Problem, Role, Workload
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.trial.launchers import Loan, OutputError, Timed, checked_output, compares, same_bits
+from engine.trial.passing import filled, unpacked
 from engine.trial.wire import Called, Fault, Load
 
 Forward = Callable[..., Any]
@@ -38,21 +39,21 @@ def load_module(load: Load, loan: Loan) -> Forward:
     factory = module.__dict__.get("ModelNew")
     if not isinstance(factory, type):
         raise OutputError("the module defines no class ModelNew")
-    args, kwargs, _ = load.scalars
+    args, kwargs = (unpacked(part) for part in load.scalars[:2])
     with seeded(load.init_seed, torch.device("cpu")):
         model = factory(*args, **kwargs)
     if not isinstance(model, nn.Module):
         raise OutputError("ModelNew is not a torch.nn.Module")
     model = model.to(load.device)
-    _take_parameters(model, loan)
+    _take(model, loan, Role.PARAMETER, Role.BUFFER)
     return model
 
 
-def _take_parameters(model: nn.Module, loan: Loan) -> None:
-    """Copy the lent parameters and buffers into those of the same name and shape."""
+def _take(model: nn.Module, loan: Loan, *roles: Role) -> None:
+    """Copy what is lent of the model's into its tensors of the same name and shape."""
     own = {name.replace(".", "_"): tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     with torch.no_grad():
-        for operand in loan.of(0, Role.PARAMETER, Role.BUFFER):
+        for operand in loan.of(0, *roles):
             tensor = own.get(operand.name)
             if tensor is not None and tuple(tensor.shape) == operand.shape:
                 tensor.copy_(loan.inputs.tensor(operand))
@@ -64,7 +65,7 @@ def load_baseline(load: Load, loan: Loan) -> Forward:
     problem = Problem("reference", "", load.source, "", (workload,), {}, load.filename)
     reference = Reference(problem, workload, load.device)
     model = reference.model(load.init_seed)
-    _take_parameters(model, loan)
+    _take(model, loan, Role.PARAMETER, Role.BUFFER)
     if load.baseline == "eager_tf32":
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
@@ -108,6 +109,7 @@ class ModuleLauncher:
         self._device = load.device
         self._arguments = load.scalars[2]
         self._is_baseline = load.contract == "baseline"
+        self._stateful = model if load.stateful and isinstance(model, nn.Module) else None
         self._private = [torch.empty_like(tensor) for tensor in loan.tensors(0, Role.INPUT)]
         self._calls = 0
         self._held: list[Any] = []
@@ -119,9 +121,11 @@ class ModuleLauncher:
         private = self._private
         for mine, theirs in zip(private, lent, strict=True):
             mine.copy_(theirs)
-        arguments = _filled(self._arguments, private)
+        arguments = filled(self._arguments, private)
         returned: list[Any] = []
         model = self._model
+        if self._stateful is not None:
+            _take(self._stateful, self._loan, Role.BUFFER)
 
         def work() -> None:
             returned.append([dense(leaf) for leaf in flattened(model(*arguments))])
@@ -134,7 +138,7 @@ class ModuleLauncher:
             values = returned[-1]
             if len(values) != len(outputs):
                 return Fault("mismatch", f"returned {len(values)} tensors instead of {len(outputs)}")
-            for operand, value in zip(outputs, values, strict=True):
+            for operand, value in zip(outputs, map(self._as_tensor, values), strict=True):
                 self._loan.outputs.tensor(operand).copy_(checked_output(value, operand, self._device))
             if self._device != "cpu":
                 torch.cuda.synchronize()
@@ -148,13 +152,17 @@ class ModuleLauncher:
             return Fault("rejected", f"changed its input {', '.join(changed)}")
         return called
 
-    def _overwrites(self, values: list[torch.Tensor]) -> bool:
+    def _as_tensor(self, value: Any) -> Any:
+        """A number as a tensor of its own, as the reference's are."""
+        return torch.tensor(value, device=self._device) if type(value) in (bool, int, float) else value
+
+    def _overwrites(self, values: list[Any]) -> bool:
         """Whether this call's outputs lie where those of the one before do, which are held until now: the first call's, and by
         chance those of one call in four. What lies in an input, a parameter or a buffer is no memory of an output's."""
         self._calls += 1
         held, self._held = self._held, values if self._calls == 1 or secrets.randbelow(4) == 0 else []
-        places = {_place(tensor) for tensor in held if tensor.numel()} - {_place(tensor) for tensor in self._standing()}
-        return any(_place(tensor) in places for tensor in values)
+        places = {_place(tensor) for tensor in held if _lies(tensor)} - {_place(tensor) for tensor in self._standing()}
+        return any(_place(tensor) in places for tensor in values if _lies(tensor))
 
     def _standing(self) -> Iterator[torch.Tensor]:
         """What keeps its place from call to call by right."""
@@ -164,53 +172,17 @@ class ModuleLauncher:
             yield from self._model.buffers()
 
 
+def _lies(value: Any) -> bool:
+    """Whether it has memory: an empty tensor has none, nor has a number."""
+    return isinstance(value, torch.Tensor) and value.numel() > 0
+
+
 def _place(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
 _ALWAYS_COMPARED = 3
 """First calls of a process after which the inputs are always compared."""
-_TENSOR = "tensor"
-
-
-def template_of(inputs: Sequence[Any]) -> list[Any]:
-    """The shape of a call's arguments with a mark where each tensor goes, in plain data.
-
-    Raises TypeError for an argument that is no tensor, number, string, None, or list, tuple or dictionary of such.
-    """
-    return [_marked(value) for value in inputs]
-
-
-def _marked(value: Any) -> list[Any]:
-    match value:
-        case torch.Tensor():
-            return [_TENSOR]
-        case list() | tuple():
-            return ["list" if isinstance(value, list) else "tuple", [_marked(item) for item in value]]
-        case dict():
-            return ["dict", {str(key): _marked(item) for key, item in value.items()}]
-        case None | bool() | int() | float() | str():
-            return ["value", value]
-    raise TypeError(f"a {type(value).__name__}")
-
-
-def _filled(template: Sequence[Any], tensors: list[torch.Tensor]) -> list[Any]:
-    """The arguments that ``template_of`` described, with these tensors in the marked places, in order."""
-    remaining = iter(tensors)
-    return [_put(mark, remaining) for mark in template]
-
-
-def _put(mark: Sequence[Any], remaining: Iterator[torch.Tensor]) -> Any:
-    match mark[0]:
-        case "tensor":
-            return next(remaining)
-        case "list":
-            return [_put(item, remaining) for item in mark[1]]
-        case "tuple":
-            return tuple(_put(item, remaining) for item in mark[1])
-        case "dict":
-            return {key: _put(item, remaining) for key, item in mark[1].items()}
-    return mark[1]
 
 
 def dense(value: Any) -> Any:
@@ -221,7 +193,9 @@ def dense(value: Any) -> Any:
 
 
 def flattened(value: Any) -> list[Any]:
-    """A module's result as a flat list, in the order a reference's outputs are numbered."""
+    """A module's result as a flat list, in the order a reference's outputs are numbered: without what is ``None``."""
+    if value is None:
+        return []
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):

@@ -121,6 +121,8 @@ class Rig:
         self._guards = _gaps(self.layout)
         self.init_seed = 0
         self.new_model()
+        if any(o.role is Role.INPUT and not getattr(torch, o.dtype).is_floating_point for o in self.signature.operands):
+            self.refill(0)  # the baseline is called once before any slot is filled, and integers may be indices
 
     def new_model(self) -> None:
         """Fresh weights from a fresh seed and whole guards, for the next process. The seed of the weights is told to modules,

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.domain.model import Device, Problem
 from engine.trial import lending
-from engine.trial.drawing import call_of
+from engine.trial.drawing import called_with, made_with
 from engine.trial.protocol import Built, Candidate
 from engine.trial.rig import Rig
 from engine.trial.sandbox import Host
@@ -43,7 +43,7 @@ class Seating:
         self._ahead: list[Seat] = []
         self._untouched = False
         self._linked = b""
-        self._calls: dict[int, tuple[Any, ...]] = {}
+        self._calls: dict[int, list[Any]] = {}
 
     @property
     def _needed(self) -> tuple[Host, ...]:
@@ -149,8 +149,8 @@ class Seating:
     def _call_of(self, rig: Rig) -> tuple[Any, ...]:
         """How a module is constructed and called for a rig's workload: arguments of Model, shape of forward's arguments."""
         if id(rig) not in self._calls:
-            self._calls[id(rig)] = call_of(rig.reference)
-        return self._calls[id(rig)]
+            self._calls[id(rig)] = called_with(rig.reference)
+        return (*made_with(rig.reference, rig.init_seed), self._calls[id(rig)])
 
     def _stopwatch(self) -> bytes:
         """Machine code of the stopwatch's own kernel, linked once for all runners."""
@@ -165,6 +165,6 @@ class Seating:
         (inputs, input_fds), (outputs, output_fds) = rig.loans()
         load = Load(
             device=self._device.label, slots=rig.layout.slots, inputs=inputs, outputs=outputs, threads=self._device.units,
-            init_seed=rig.init_seed, cold=self._cold, stopwatch=self._stopwatch(), **more,
+            init_seed=rig.init_seed, stateful=rig.reference.stateful, cold=self._cold, stopwatch=self._stopwatch(), **more,
         )  # fmt: skip
         return load, [*input_fds, *output_fds]

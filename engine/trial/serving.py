@@ -15,7 +15,8 @@ from pathlib import Path
 from engine.domain.errors import DeviceError, EspalierError
 from engine.problem import graph, graph_ir
 from engine.trial import protocol as p
-from engine.trial.drawing import call_of, draw_to
+from engine.trial.calibration import fresh_seed
+from engine.trial.drawing import called_with, draw_to, made_with
 from engine.trial.judge import Judge
 from engine.trial.seat import TrialFailed
 from engine.trial.wire import Channel, ChannelClosed, Message
@@ -72,7 +73,7 @@ def _answer(judge: Judge | None, request: p.Request, channel: Channel) -> tuple[
             case p.Draw(workload, folder, calls, module):
                 reference = judge.reference_for(workload)
                 files = draw_to(reference, Path(folder), calls)
-                return judge, p.Drawn(files, call_of(reference) if module else ())
+                return judge, p.Drawn(files, (*made_with(reference, fresh_seed()), called_with(reference)) if module else ())
             case p.Verify(candidate):
                 return judge, judge.insist(lambda: judge.verify(candidate, say), trying=True)
             case p.Measure(candidate):

@@ -134,6 +134,8 @@ class Load(Message, frozen=True):
     threads: int
     scalars: tuple[Any, ...] = ()
     """The call's arguments for module contracts: ``None`` stands where a tensor operand goes, in order."""
+    stateful: bool = False
+    """The reference changes its own state: a module's buffers are as lent before every call."""
     source: str = ""
     """Module source (``module``), reference source with its settings (``baseline``)."""
     filename: str = "kernel.py"

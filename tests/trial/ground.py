@@ -79,7 +79,7 @@ class Bay:
         (inputs, input_fds), (outputs, output_fds) = self.inputs.loan(), self.outputs.loan()
         load = Load(
             contract="module", device="cpu", slots=self.layout.slots, inputs=inputs, outputs=outputs, threads=1,
-            scalars=([], {}, [["tensor"]]), source=source,
+            scalars=(["list", []], ["dict", []], [["tensor"]]), source=source,
         )  # fmt: skip
         self.seat.load(load, [*input_fds, *output_fds])
         self.seat.wait_ready(60)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass, Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
@@ -168,3 +169,37 @@ def test_a_sum_taken_one_by_one_is_no_wrong_answer_where_an_outlier_meets_many_s
         assert ruling.passed, ruling.errors
         worst = max(worst, ruling.errors.rel_fro)
     assert worst < calibration.policy.limit("outliers").rel_fro < 1e-4
+
+
+CHANCE = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(torch.tanh(x), {p}, training=True)
+
+
+def get_inputs():
+    return [torch.randn(32, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("p", "refused"), [(0.5, True), (1e-9, False)])
+def test_a_reference_whose_output_is_left_to_chance_is_refused_before_any_kernel_is(
+    tmp_path: Path, p: float, refused: bool
+) -> None:
+    file = tmp_path / "chance.py"
+    file.write_text(CHANCE.replace("{p}", str(p)))
+    problem = catalog.find(str(file))
+    reference = Reference(problem, problem.workloads[0], "cpu")
+    if not refused:
+        assert any("random numbers" in note for note in calibrate(reference, "class").notes)
+        return
+    with pytest.raises(ProblemError, match=r"chance: its reference draws random numbers .* eval mode"):
+        calibrate(reference, "class")

@@ -11,10 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.trial.launchers import OutputError, checked_output
-from engine.trial.modules import _filled, flattened, template_of
+from engine.trial.modules import flattened
+from engine.trial.passing import filled, packed, template_of, unpacked
 from engine.trial.wire import Slot
 
-PLAIN = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(max_size=5)
+PLAIN = (
+    st.sampled_from([torch.float16, torch.device("cpu")])
+    | st.none()
+    | st.booleans()
+    | st.integers(-(2**62), 2**62)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+)
 TENSORS = st.integers(0, 3).map(lambda n: torch.full((n,), float(n)))
 ARGUMENTS = st.lists(
     st.recursive(
@@ -22,7 +30,7 @@ ARGUMENTS = st.lists(
         lambda inner: (
             st.lists(inner, max_size=3)
             | st.lists(inner, max_size=3).map(tuple)
-            | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+            | st.dictionaries(st.text(max_size=3) | st.integers(-9, 9), inner, max_size=3)
         ),
         max_leaves=8,
     ),
@@ -54,10 +62,24 @@ def same(one: Any, other: Any) -> bool:
 @given(ARGUMENTS)
 def test_arguments_survive_the_journey(arguments: list[Any]) -> None:
     travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(template_of(arguments)))
-    assert same(_filled(travelled, leaves(arguments)), arguments)
+    assert same(filled(travelled, leaves(arguments)), arguments)
 
 
-@pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", torch.float32])
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.rand(2, 3), torch.rand(3, 2).t(), torch.zeros(0, 4), torch.tensor(7), torch.ones(3, dtype=torch.bfloat16)],
+    ids=lambda t: f"{t.dtype} {tuple(t.shape)}",
+)
+def test_what_a_model_is_made_with_brings_its_tensors(tensor: torch.Tensor) -> None:
+    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(packed({"a": [tensor], 4: torch.float64})))
+    found = unpacked(travelled)
+    assert found["a"][0].dtype is tensor.dtype
+    assert torch.equal(found["a"][0], tensor)
+    assert found[4] is torch.float64
+    assert same(unpacked(msgspec.json.decode(msgspec.json.encode(packed([1, "a", None])))), [1, "a", None])
+
+
+@pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", 2**70])
 def test_what_cannot_travel_is_refused_by_its_type(bad: object) -> None:
     with pytest.raises(TypeError, match=type(bad).__name__):
         template_of([[bad]])
@@ -67,7 +89,7 @@ def test_results_are_flattened_in_order() -> None:
     a, b, c, d = (torch.full((1,), float(i)) for i in range(4))
     assert flattened({"first": a, "rest": [b, (c, {"last": d})]}) == [a, b, c, d]
     assert flattened(a) == [a]
-    assert flattened(3) == [3]
+    assert flattened((3, None)) == [3]
 
 
 OUT = Slot("out", "output", (2, 3), "float32", 0, 24)

@@ -1,0 +1,89 @@
+"""Python values on their way to another process, as plain data that a message can carry. Imports torch.
+
+A mark ``[kind, …]`` stands for each value. Those of a call have places for its tensors, which are lent; those that a model is
+made with carry their tensors along.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+Mark = list[Any]
+_WIDEST = 2**63
+
+
+def template_of(inputs: Sequence[Any]) -> list[Mark]:
+    """The shape of a call's arguments, with a place where each tensor goes.
+
+    Raises TypeError for an argument that is no tensor, number, string, type or device of torch's, None, or list, tuple or
+    dictionary of such.
+    """
+    return [_marked(value, lambda _: ["tensor"]) for value in inputs]
+
+
+def filled(template: Sequence[Mark], tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """The arguments that ``template_of`` described, with these tensors in their places, in order."""
+    remaining = iter(tensors)
+    return [_put(mark, remaining) for mark in template]
+
+
+def packed(value: Any) -> Mark:
+    """A value with its tensors. Raises TypeError as ``template_of`` does."""
+    return _marked(value, _constant)
+
+
+def unpacked(mark: Mark) -> Any:
+    """The value that ``packed`` took."""
+    return _put(mark, iter(()))
+
+
+def _marked(value: Any, tensor: Callable[[torch.Tensor], Mark]) -> Mark:
+    match value:
+        case torch.Tensor():
+            return tensor(value)
+        case list() | tuple():
+            return ["list" if isinstance(value, list) else "tuple", [_marked(item, tensor) for item in value]]
+        case Mapping():
+            return ["dict", [[_marked(key, tensor), _marked(item, tensor)] for key, item in value.items()]]
+        case torch.dtype():
+            return ["dtype", str(value).removeprefix("torch.")]
+        case torch.device():
+            return ["device", str(value)]
+        case int() if not -_WIDEST <= value < _WIDEST:
+            raise TypeError("an int of more than 64 bits")
+        case None | bool() | int() | float() | str():
+            return ["value", value]
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def _constant(tensor: torch.Tensor) -> Mark:
+    plain = tensor.detach().cpu().contiguous()
+    body = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    return ["constant", str(plain.dtype).removeprefix("torch."), list(plain.shape), base64.b64encode(body).decode()]
+
+
+def _put(mark: Sequence[Any], remaining: Iterator[torch.Tensor]) -> Any:
+    match mark:
+        case ["tensor"]:
+            return next(remaining)
+        case ["list", items]:
+            return [_put(item, remaining) for item in items]
+        case ["tuple", items]:
+            return tuple(_put(item, remaining) for item in items)
+        case ["dict", items]:
+            return {_put(key, remaining): _put(item, remaining) for key, item in items}
+        case ["dtype", name]:
+            return getattr(torch, name)
+        case ["device", name]:
+            return torch.device(name)
+        case ["constant", name, shape, body]:
+            kind = getattr(torch, name)
+            held = bytearray(base64.b64decode(body))
+            return torch.frombuffer(held, dtype=kind).reshape(shape) if held else torch.empty(shape, dtype=kind)
+        case ["value", value]:
+            return value
+    raise TypeError(f"no such mark: {mark!r}")

@@ -1,0 +1,107 @@
+"""Problems as others write them: the reference itself, handed in as a kernel, is right."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from engine.build.source import classify
+from engine.domain import work as w
+from engine.problem import catalog
+from engine.trial.bench import Assignment, Source, TrialBench
+
+HEAD = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+"""
+
+PROBLEMS = {
+    "indices": """
+    def __init__(self, many, width):
+        super().__init__()
+        self.table = nn.Embedding(many, width)
+
+    def forward(self, rows):
+        return torch.relu(self.table(rows)).mean(1)
+
+
+def get_inputs():
+    return [torch.randint(0, 100, (32, 16))]
+
+
+def get_init_inputs():
+    return [100, 64]
+""",
+    "nothing and a number among the outputs": """
+    def forward(self, x):
+        y = torch.sigmoid(x)
+        return y, None, y.shape[0]
+
+
+def get_inputs():
+    return [torch.randn(64, 64)]
+
+
+def get_init_inputs():
+    return []
+""",
+    "a state of its own": """
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return torch.tanh(x) * self.calls
+
+
+def get_inputs():
+    return [torch.randn(64, 64)]
+
+
+def get_init_inputs():
+    return []
+""",
+    "made with a type and a tensor drawn by chance": """
+    def __init__(self, dtype, by):
+        super().__init__()
+        self.by = by[0].to(dtype)
+
+    def forward(self, x):
+        return torch.tanh(x * self.by)
+
+
+def get_inputs():
+    return [torch.randn(64, 64)]
+
+
+def get_init_inputs():
+    return [torch.float32, {0: torch.rand(64)}]
+""",
+}
+
+
+async def judged(file: Path, kernel: str) -> object:
+    problem = catalog.find(str(file))
+    bench = TrialBench(Assignment(problem, problem.workloads[0], "cpu"), lambda _: "")
+    try:
+        dialect, contract = classify(kernel, "kernel.py")
+        return await asyncio.wait_for(
+            bench.verify_source(Source("kernel.py", kernel, dialect, contract, {}), lambda _: None), 120
+        )
+    finally:
+        await bench.close()
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_reference_itself_is_right(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "theirs.py"
+    file.write_text(HEAD + PROBLEMS[name])
+    kernel = (HEAD + PROBLEMS[name]).replace("class Model(", "class ModelNew(")
+    found = asyncio.run(judged(file, kernel))
+    assert isinstance(found, w.Verified), found
