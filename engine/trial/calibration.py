@@ -17,12 +17,13 @@ from torch import nn
 from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors, Gate, NullModel
+from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
-from engine.problem.values import tensors
+from engine.problem.values import map_arguments, tensors
 from engine.trial import arithmetic
 from engine.trial.distributions import OWN, STRESS, WIDE_ONLY, bend
 from engine.trial.policy import Policy, make_policy
-from engine.trial.tolerance import FACTORS, HOPELESS, Errors, compare, limit_of, spread
+from engine.trial.tolerance import FACTORS, HOPELESS, Errors, compare, exactly, limit_of, spread
 
 _SEEDS = 2
 _FEW = 16
@@ -90,12 +91,67 @@ def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionCla
     for precision in wanted:
         worst: Errors | None = None
         for outputs in _in_class(reference, case, precision):
-            errors = compare(outputs, case.expected, names)
+            errors = compare(*_judged_by_size(outputs, case.expected, names))
             if not errors.flaw:
                 worst = errors if worst is None else worst.worst(errors)
         if worst is not None:
             found[precision.value] = ClassErrors(worst.rel_fro, worst.max_scaled)
     return found
+
+
+def _judged_by_size(
+    outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str]
+) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[str]]:
+    """The outputs that have errors of a size; all where none has."""
+    chosen = [i for i, output in enumerate(outputs) if not exactly(output)] or range(len(outputs))
+    return [outputs[i] for i in chosen], [expected[i] for i in chosen], [names[i] for i in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What a reference says of one case: a ``policy.ThisCase``."""
+
+    reference: Reference
+    case: Case
+
+    def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+        """``class_errors`` of the case."""
+        return class_errors(self.reference, self.case, wanted)
+
+    def undecided(self) -> list[torch.Tensor | None]:
+        """The integers that change in float64 when the inputs move by a few units in their last place, up, down or by chance,
+        and those in which the reference's own arithmetic differs; none where that is more than a hundredth of an output."""
+        model, given, expected = self.case.model, self.case.inputs, self.case.expected
+        others = [self.reference.call(model, given)]
+        with seeded(fresh_seed(), self.reference.device):
+            nudged = [_nudged(given, way) for way in (_UP, _DOWN, *[_BY_CHANCE] * _NUDGES)]
+        others += [self.reference.exact(model, inputs).outputs for inputs in nudged]
+        masks: list[torch.Tensor | None] = []
+        for i, right in enumerate(expected):
+            moved = None
+            if exactly(right) and right.numel():
+                moved = torch.stack([other[i].to(right.dtype) != right for other in others]).any(0)
+                moved = moved if int(moved.sum()) <= max(1, right.numel() // _UNDECIDED) else None
+            masks.append(moved)
+        return masks
+
+
+_NUDGES = 4
+_UNDECIDED = 100
+_UP, _DOWN, _BY_CHANCE = 1.0, -1.0, 0.0
+
+
+def _nudged(inputs: tuple[object, ...], way: float) -> tuple[object, ...]:
+    """The inputs in float64, every number moved by four units in the last place of its own type, or by chance up to that."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        wide = tensor.double()
+        by = torch.full_like(wide, way) if way else torch.rand_like(wide).mul_(2).sub_(1)
+        return wide * (1 + by * 4 * float(torch.finfo(tensor.dtype).eps))
+
+    return map_arguments(moved, inputs)
 
 
 def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> list[Sequence[torch.Tensor]]:

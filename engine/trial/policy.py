@@ -7,8 +7,9 @@ exist for comparison, and pass things that ``class`` does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -16,7 +17,7 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
 from engine.trial.distributions import OWN
-from engine.trial.tolerance import FACTORS, HOPELESS, ORDER, Errors, class_of, compare, limit_of, within
+from engine.trial.tolerance import FACTORS, HOPELESS, ORDER, Errors, class_of, compare, exactly, limit_of, within
 
 POLICIES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
 _CRFM = 1e-2
@@ -24,8 +25,14 @@ _KERNELBENCH = {torch.float32: 1e-4, torch.float64: 1e-4}
 _KERNELBENCH_HALF = 1e-2
 
 
-OwnErrors = Callable[[Sequence[PrecisionClass]], Mapping[str, ClassErrors]]
-"""What the reference's own arithmetic errs in these classes on the very case that is judged. Costs calls of the reference."""
+class ThisCase(Protocol):
+    """What the reference says of the very case that is judged. Costs calls of the reference."""
+
+    def errors(self, wanted: Sequence[PrecisionClass]) -> Mapping[str, ClassErrors]:
+        """What its own arithmetic errs in these classes."""
+
+    def undecided(self) -> Sequence[torch.Tensor | None]:
+        """For each output the integers that rounding alone decides; ``None`` where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +69,18 @@ class ClassPolicy:
         expected: Sequence[torch.Tensor],
         names: Sequence[str],
         distribution: str,
-        here: OwnErrors | None = None,
+        here: ThisCase | None = None,
     ) -> Ruling:
-        """Whether the outputs may err as they do. ``here`` is asked before a refusal is final, unless a flaw is its reason.
+        """Whether the outputs may err as they do. ``here`` is asked before a refusal is final, unless a flaw is its reason
+        that is no matter of rounding.
 
         An output may err as much as the reference's own arithmetic does, by a factor. Calibration finds that out on a few cases
         and it differs by orders of magnitude from case to case (scores that all but tie, a floor next to its step): so nothing
         is given away by allowing the same factor of what that arithmetic errs on exactly this case.
         """
         errors = compare(outputs, expected, names)
+        if errors.flaw and here is not None and any(map(exactly, outputs)):
+            errors = compare(outputs, expected, names, here.undecided())
         limit = self.limit(distribution)
         if not within(errors, limit) and distribution != OWN:
             limit = self._no_less_than_rounding(limit, outputs, expected, names)
@@ -78,9 +88,9 @@ class ClassPolicy:
             limit = self._no_less_than_here(limit, here)
         return Ruling(errors, within(errors, limit))
 
-    def _no_less_than_here(self, limit: ClassErrors, here: OwnErrors) -> ClassErrors:
+    def _no_less_than_here(self, limit: ClassErrors, here: ThisCase) -> ClassErrors:
         """At least what the reference's own errors on this case permit, unless that is so much that it would tell nothing."""
-        own = limit_of(self.allowed, here(ORDER[: ORDER.index(self.allowed) + 1]), self.dtype)
+        own = limit_of(self.allowed, here.errors(ORDER[: ORDER.index(self.allowed) + 1]), self.dtype)
         wider = ClassErrors(max(limit.rel_fro, own.rel_fro), max(limit.max_scaled, own.max_scaled))
         return wider if own.rel_fro <= HOPELESS else limit
 
@@ -127,7 +137,7 @@ class AllclosePolicy:
         expected: Sequence[torch.Tensor],
         names: Sequence[str],
         distribution: str,
-        here: OwnErrors | None = None,
+        here: ThisCase | None = None,
     ) -> Ruling:
         """Whether all are close; what the reference errs itself (``here``) is nothing to this policy."""
         plain = compare(outputs, expected, names)

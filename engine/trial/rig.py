@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import nn
@@ -17,7 +16,7 @@ from engine.domain.errors import DeviceError
 from engine.domain.model import Device, Operand, Role
 from engine.problem.reference import Reference
 from engine.trial import lending
-from engine.trial.calibration import Calibration, Case, class_errors, fresh_seed, names_of
+from engine.trial.calibration import Calibration, Case, Own, fresh_seed, names_of
 from engine.trial.distributions import OWN, bend
 from engine.trial.layout import Layout, nbytes, plan_layout
 from engine.trial.policy import Ruling
@@ -191,7 +190,7 @@ class Rig:
         made = self.outputs(slot) if outputs is None else outputs
         expected = self.expected(slot)
         assert self._model is not None
-        here = partial(class_errors, self.reference, Case(self._model, self._given[slot], expected))
+        here = Own(self.reference, Case(self._model, self._given[slot], expected))
         ruling = self.calibration.policy.rule(made, expected, self._names, distribution, here)
         if not ruling.passed and (flaw := self._unwritten(made, expected, self._poison[slot])):
             ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))

@@ -14,7 +14,7 @@ from trial.ground import tiny
 
 from engine.domain.model import Problem, Workload
 from engine.problem.reference import Reference
-from engine.trial import devices, rig
+from engine.trial import calibration, devices, rig
 from engine.trial.calibration import calibrate, class_errors
 from engine.trial.distributions import OWN
 from engine.trial.lending import SharedArena, SharedBorrowed
@@ -244,8 +244,8 @@ def test_a_right_answer_that_looks_like_poison_is_not_called_unwritten(
 
 def test_the_reference_s_own_arithmetic_is_right_where_a_hard_input_makes_it_err(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(rig, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
     at = of("torch.floor(x * 10)")
+    monkeypatch.setattr(calibration, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
     at.refill(0)
     x = at._given[0][0]
     assert isinstance(x, torch.Tensor)
@@ -261,4 +261,27 @@ def test_the_reference_s_own_arithmetic_is_right_where_a_hard_input_makes_it_err
     assert len(asked) == 1
     at.outputs(0)[0][5] += 50
     assert not at.check(0).ruling.passed
+    at.close()
+
+
+def test_an_integer_that_rounding_alone_decides_may_be_its_neighbour_and_no_other_may() -> None:
+    at = of("torch.round(x * 100).to(torch.int32)")
+    at.refill(0)
+    x = at._given[0][0]
+    assert isinstance(x, torch.Tensor)
+    x.copy_(torch.arange(8) / 10 + 0.033)
+    x[2] = 0.505
+    at.release(0)
+    right = torch.tensor([3, 13, 50, 33, 43, 53, 63, 73], dtype=torch.int32)
+    for number, passes in [(50, True), (51, True)]:
+        right[2] = number
+        at.outputs(0)[0].copy_(right)
+        assert at.check(0).ruling.passed is passes
+    at.outputs(0)[0][3] += 1
+    assert "1 of 8 elements differ" in at.check(0).ruling.errors.flaw
+    x.fill_(0.505)  # all of them: nothing would be told
+    at.release(0)
+    for number in (50, 51):
+        at.outputs(0)[0].fill_(number)
+        assert at.check(0).ruling.passed is (number == int(torch.round(x[0].double() * 100)))
     at.close()
