@@ -12,7 +12,7 @@ from engine.domain import stats
 from engine.domain.model import Device, Signature, Verification
 from engine.domain.preparation import Peaks
 from engine.trial import light
-from engine.trial.times import NULL, PairTimes, hidden_us
+from engine.trial.times import NULL, PairTimes, ahead_us, hidden_us
 
 _PLAUSIBLE = {"cuda": 0.8, "cpu": 0.25}
 """Whoever needs less than this share of the speed of light, with the whole interval, did not do the work. On a CPU a flush
@@ -41,6 +41,11 @@ def of_times(
         found.append(f"faster than the device allows: {claimed.value:.1f} us against a floor of {least:.1f} us")
     if hidden_us(pairs) > (max(_BLATANT_US, _BLATANT_SHARE * claimed.value) if sure else 0.0):
         found.append("not corroborated: the judge's clock saw more time than the runner claims")
+    ahead = ahead_us(pairs)
+    if ahead > (max(_BLATANT_US, _BLATANT_SHARE * claimed.value) if sure else 0.0):
+        found.append(
+            f"not corroborated: with no moment between waking and its order it took {ahead:.0f} us more than can be explained"
+        )
     if statistics.median(t.idle_us for t in times) > _BUSY_SHARE * claimed.value + _BUSY_US:
         found.append("the device was still busy after the kernel's last event")
     after = statistics.median(t.after_us for t in times)

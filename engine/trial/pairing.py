@@ -103,8 +103,8 @@ def judged_call(rig: Rig, seat: Seat, slot: int, tally: Tally, distribution: str
     return timing
 
 
-def _watched(watch: Watch, seat: Seat, slot: int, hold_us: float = 0.0, *others: Attendant) -> Timing:
-    timing = seat.call(slot, (*others, watch), hold_us)
+def _watched(watch: Watch, seat: Seat, slot: int, hold_us: float = 0.0, *others: Attendant, at_once: bool = True) -> Timing:
+    timing = seat.call(slot, (*others, watch), hold_us, at_once=at_once)
     if watch.outputs_changed():
         raise TrialFailed(FailureKind.REJECTED, "its outputs were still being written after it had answered")
     return timing
@@ -147,10 +147,12 @@ def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, t
     nor what a call leaves behind for the next one favours either.
     So the device is not doing float64 work right before a timed call, and no kernel sees the inputs of two calls at once.
     Disturbed samples are taken again, within reason. At a few places of chance those under judgement are called on bent inputs
-    instead, in a call like any other: nobody gets by with being careful in the first calls of a process only.
+    instead, where there are any: nobody gets by with being careful in the first calls of a process only. There they have their
+    order before they are woken, as on a GPU in every call; on a CPU the threads of a team, just woken, would blur each sample.
     """
     rows: list[dict[str, Timing]] = []
     audits: list[dict[str, Timing]] = []
+    at_once: list[dict[str, Timing]] = []
     turns, audit_turns = Turns(conditions.order), Turns(conditions.order)
     wanted = WARM_UP + samples
     unannounced = Unannounced(conditions.order, rig.calibration.distributions, wanted, tally.trials)
@@ -159,14 +161,16 @@ def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, t
         burst = conditions.order.sample(range(rig.slots), min(rig.slots, max(wanted - len(rows), 2)))
         kinds = {slot: unannounced.next() for slot in burst}
         for slot, kind in kinds.items():
-            rig.draw(slot, kind)
+            rig.draw(slot, kind or OWN)
         taken: dict[int, list[tuple[str, Sequence[torch.Tensor]]]] = {}
         for slot, kind in kinds.items():
             rig.release(slot)
             audit = conditions.holds and _AUDITED * len(audits) < len(rows) - WARM_UP
             hold_us = _hold_us(rows) if conditions.holds and not audit else 0.0
-            if kind != OWN:
-                _, taken[slot] = _sample(rig, replace(contest, baselines={}), slot, conditions, unannounced.turns, hold_us)
+            if kind is not None:
+                few = replace(contest, baselines={})
+                row, taken[slot] = _sample(rig, few, slot, conditions, unannounced.turns, hold_us, at_once=True)
+                at_once += [] if conditions.holds else [row]
                 continue
             row, taken[slot] = _sample(rig, contest, slot, conditions, audit_turns if audit else turns, hold_us)
             conditions.surroundings.sample()
@@ -174,13 +178,15 @@ def run_pair(rig: Rig, contest: Contest, samples: int, conditions: Conditions, t
         for slot, copies in taken.items():
             for name, outputs in copies:
                 try:
-                    kind = kinds[slot]
+                    kind = kinds[slot] or OWN
                     judge_outputs(rig.check(slot, kind, outputs), tally if kind == OWN else unannounced.tally, kind)
                 except TrialFailed as failed:
                     wrong = name if failed.failure.kind is FailureKind.MISMATCH else KERNEL
                     failed.at_fault = _culprit(rig, contest, slot) or wrong
                     raise
-    found = replace(together(rows, samples), audits=columns(audits), seen=conditions.surroundings.end())
+    found = replace(
+        together(rows, samples), audits=columns(audits), at_once=columns(at_once), seen=conditions.surroundings.end()
+    )
     return charged(found, contest.contracts, contest.baselines)
 
 
@@ -218,20 +224,20 @@ def _hold_us(rows: Sequence[Mapping[str, Timing]]) -> float:
 
 
 class Unannounced:
-    """Which calls of a pair are made on bent inputs, none of them where there is no bent distribution to judge on."""
+    """Which calls of a pair are made on bent inputs, or on its own where there is no bent distribution to judge on."""
 
     def __init__(self, chance: random.Random, distributions: Sequence[str], calls: int, judged: int) -> None:
         """``calls`` are made at least; ``judged`` were before, for the words in which a failure is told."""
         bent = [name for name in distributions if name != OWN]
-        some = chance.sample(bent, min(_BENT, len(bent), calls))
-        self._left = some + [OWN] * (calls - len(some))
+        some = chance.sample(bent, min(_BENT, len(bent), calls)) if bent else [OWN] * min(_BENT, calls)
+        self._left: list[str | None] = [*some, *[None] * (calls - len(some))]
         chance.shuffle(self._left)
         self.turns = Turns(chance)
         self.tally = Tally(judged)
 
-    def next(self) -> str:
-        """What the inputs of the next call are to be drawn from."""
-        return self._left.pop() if self._left else OWN
+    def next(self) -> str | None:
+        """What the inputs of the next call are to be drawn from; ``None`` for a call that is no such."""
+        return self._left.pop() if self._left else None
 
 
 _BENT = 3
@@ -257,7 +263,7 @@ class Turns:
 
 
 def _sample(
-    rig: Rig, contest: Contest, slot: int, conditions: Conditions, turns: Turns, hold_us: float
+    rig: Rig, contest: Contest, slot: int, conditions: Conditions, turns: Turns, hold_us: float, *, at_once: bool = False
 ) -> tuple[dict[str, Timing], list[tuple[str, Sequence[torch.Tensor]]]]:
     """Call everyone once on one slot: timings, and copies of the judged outputs taken before they can change."""
     row: dict[str, Timing] = {}
@@ -273,7 +279,10 @@ def _sample(
         conditions.flush()
         beside = conditions.interference.of(seat.process)
         with blaming(name):
-            timing = seat.call(slot, (beside,), hold_us) if watch is None else _watched(watch, seat, slot, hold_us, beside)
+            if watch is None:
+                timing = seat.call(slot, (beside,), hold_us, at_once=at_once or conditions.holds)
+            else:
+                timing = _watched(watch, seat, slot, hold_us, beside, at_once=at_once or conditions.holds)
         disturbed = beside.disturbed(timing.wall_us)
         row[name] = replace(timing, disturbed=disturbed, after_us=conditions.probe())
         if judged:

@@ -174,15 +174,16 @@ class Seat:
         if not isinstance(reply, Ready):
             raise self._out_of_turn()
 
-    def call(self, slot: int, attendants: Sequence[Attendant] = (), hold_us: float = 0.0) -> Timing:
+    def call(self, slot: int, attendants: Sequence[Attendant] = (), hold_us: float = 0.0, *, at_once: bool = True) -> Timing:
         """Thaw, run the kernel once, freeze; on a GPU the device is held ``hold_us`` before. Raises TrialFailed.
 
-        Where the runner's number is known here it has its order before it is woken, so that it has no moment to work ahead in.
+        ``at_once``: it has its order before it is woken, so that it has no moment to work ahead in (where the runner's number
+        is known here). Else it is woken first, and its threads have come to rest when the order arrives.
         """
         assert self._runner is not None
         if self._runner.channel.waiting():
             raise self._out_of_turn()
-        here = self._runner.here
+        here = self._runner.here if at_once else None
         awake = time.perf_counter_ns()
         if here is None:
             self.thaw()

@@ -64,6 +64,25 @@ def test_a_little_hidden_time_is_not_corroborated_and_much_is_suspected(beside: 
     assert bool(doubts.of_times(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True)) is sure
 
 
+@pytest.mark.parametrize(
+    ("at_once", "doubted", "sure"),
+    [
+        ([700.0, 560.0, 900.0], False, False),  # as long as it claims, and what waking costs
+        ([9000.0, 9000.0, 700.0], False, False),  # others had the processor, twice
+        ([800.0, 800.0, 800.0], True, False),
+        ([3150.0, 3000.0, 3300.0], True, True),  # it worked before the order came, wherever there was a moment
+    ],
+)
+def test_who_works_between_waking_and_the_order_shows_where_there_is_no_moment(
+    at_once: list[float], doubted: bool, sure: bool
+) -> None:
+    woken = {KERNEL: [Timing(400.0, wall, 0.0) for wall in at_once], NULL: [Timing(1.0, 160.0, 0.0)] * 3}
+    found = [replace(pairs()[0], at_once=woken)]
+    assert bool(told(found)) is doubted
+    assert all("no moment between" in words for words in told(found))
+    assert bool(doubts.of_times(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True)) is sure
+
+
 def test_threads_that_spin_for_a_moment_are_no_reason() -> None:
     assert told(pairs(awake=2500.0)) == ()
 
