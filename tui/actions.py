@@ -74,6 +74,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.help", "question_mark,f1", "Help", "Every key of this screen.", (_A,), footer=True),
     Action("app.dark", "f2", "Light/dark", "Change between the light and the dark theme.", (_A,)),
     Action("app.picture", "f12", "Picture", "Save what is on the screen as an SVG picture.", (_A,)),
+    Action("app.suspend", "ctrl+z", "Suspend", "Back to the shell; `fg` comes back. What is under way waits.", (_A,)),
     Action("app.quit", "ctrl+q", "Quit", "Leave; what is under way goes on when it is opened next.", (_A,), footer=True),
     Action("home.start", "n", "New session", "Begin a session: problem, device, who decides, how long.", (_H,), footer=True),
     Action("home.steer", "o", "Open", "Go on with the session.", (_H,), footer=True),

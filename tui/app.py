@@ -35,7 +35,7 @@ from tui.screens.palette import ActionProvider, NodeProvider, place_of
 from tui.screens.prompts import Confirm
 from tui.screens.replaying import TransportScreen
 from tui.screens.session import SessionScreen
-from tui.terminal import LAST_SECONDS, TerminalDriver, Vanished, end_within
+from tui.terminal import LAST_SECONDS, TerminalDriver, Vanished, end_within, resumable
 
 
 def keymap_file() -> Path:
@@ -260,6 +260,13 @@ class EspalierApp(App[None]):
     async def action_quit(self) -> None:
         """Leave; says first what is under way."""
         self._ask_to_leave()
+
+    def action_suspend(self) -> None:
+        """Give the terminal back to the shell, as Ctrl-Z does elsewhere."""
+        if self._driver is None or not self._driver.can_suspend or not resumable():
+            self.notify("No shell stands behind this terminal that could bring Espalier back.", severity="warning")
+            return
+        self.action_suspend_process()
 
     def action_help(self) -> None:
         """Every key of this screen."""

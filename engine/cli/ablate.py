@@ -12,6 +12,7 @@ from engine.cli.ending import DONE, FAILED, end
 from engine.cli.kernels import kernel_of, source_of
 from engine.cli.machine import checked_device
 from engine.cli.output import show, show_json
+from engine.cli.reading import state_of
 from engine.cli.running import Teller, drive, typed
 from engine.domain import queries
 from engine.domain.errors import SourceError
@@ -48,7 +49,7 @@ def ablate(session: str, kernel: str | None, device: str | None, accept_unverifi
     status: 0 when every step was measured, 1 when a kernel failed.
     """
     folder = store.resolve(session)
-    state = store.state_of(folder)
+    state = state_of(folder)
     chosen = _chosen(state, folder, kernel)
     opened = state.opened
     assert opened is not None, "a journal begins with it"

@@ -10,6 +10,7 @@ import click
 from engine.cli import options as o
 from engine.cli.kernels import kernel_of, source_of
 from engine.cli.output import as_data, show
+from engine.cli.reading import entries_of, state_of
 from engine.cli.running import summary_of
 from engine.domain import queries
 from engine.domain.errors import ProblemError, SourceError
@@ -68,7 +69,7 @@ def export(sessions: tuple[str, ...], kind: str, kernel: str | None, licence: st
 
 
 def _one(folder: Path, kind: str, kernel: str | None, output: Path | None, force: bool) -> None:
-    state = store.state_of(folder)
+    state = state_of(folder)
     chosen = _kernel(state, folder, kernel) if kind == "module" else None
     stem = folder.name if chosen is None else f"{queries.settings_of(state)[0]}_{chosen.id}"
     target = _target(output, f"{stem}{_SUFFIX[kind]}", force)
@@ -101,7 +102,7 @@ def _train(folders: list[Path], kind: str, licence: str, output: Path | None, fo
 
 
 def _recording(folder: Path, licence: str) -> Recording:
-    entries = journal.read(folder).entries
+    entries = entries_of(folder)
     opened = entries[0].event if entries else None
     shipped = isinstance(opened, SessionOpened) and opened.problem.origin in catalog.shipped_names()
     return Recording(folder.name, entries, Blobs(folder).text, licence, shipped)

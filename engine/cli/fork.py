@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -9,8 +10,10 @@ import click
 from engine.cli import options as o
 from engine.cli.ending import BAD_INPUT, Ended
 from engine.cli.output import show, show_json
+from engine.cli.reading import entries_of
 from engine.cli.running import typed
-from engine.journal import journal, store
+from engine.domain.events import Entry
+from engine.journal import store
 from engine.report.text import counted
 from engine.session import forking
 
@@ -31,8 +34,8 @@ def fork(
     if number is not None and position is not None:
         raise Ended(BAD_INPUT, "name a --round or an --event, not both")
     folder = store.resolve(session)
-    entries = journal.read(folder).entries
-    place = min(position or len(entries), len(entries)) if number is None else forking.after_round(entries, number)
+    entries = entries_of(folder)
+    place = _place(folder, entries, position) if number is None else forking.after_round(entries, number)
     behind = forking.left_behind(entries, place)
     made = None if preview else forking.fork(folder, place, target, recall=recall)
     if as_json:
@@ -43,3 +46,9 @@ def fork(
     show([f"{'would leave' if preview else 'left'} behind: {counted(behind.events, 'event')}: {', '.join(parts)}{best}"])
     if made is not None:
         show([f"forked after event {place} of {folder.name}: espalier open {typed(made)}"])
+
+
+def _place(folder: Path, entries: Sequence[Entry], position: int | None) -> int:
+    if position is not None and position > len(entries):
+        raise Ended(BAD_INPUT, f"there is no event {position} in {folder.name}: its journal holds {len(entries)}")
+    return position or len(entries)

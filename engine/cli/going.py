@@ -12,6 +12,7 @@ from engine.cli.ending import BAD_INPUT, DONE, FAILED, Ended, end
 from engine.cli.machine import checked_device
 from engine.cli.main import open_face
 from engine.cli.output import show, show_json
+from engine.cli.reading import state_of
 from engine.cli.running import (
     Search,
     Teller,
@@ -47,7 +48,7 @@ def open_session(session: str, device: str | None, mode: str | None, headless: b
     folder = store.resolve(session)
     if not headless and not as_json and open_face("open", folder):
         return
-    state = store.state_of(folder)
+    state = state_of(folder)
     if state.closed is not None and mode is None:
         if as_json:
             show_json(summary_of(state, folder))
@@ -76,7 +77,7 @@ def step(session: str, ask: bool, device: str | None, as_json: bool) -> None:
     A session that its own limit of rounds has ended gets one more.
     """
     folder = store.resolve(session)
-    state = store.state_of(folder)
+    state = state_of(folder)
 
     async def go_on(live: LiveSession) -> Outcome:
         await _one_more(live, folder)

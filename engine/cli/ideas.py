@@ -8,6 +8,7 @@ import click
 
 from engine.cli import options as o
 from engine.cli.output import show, show_json
+from engine.cli.reading import state_of
 from engine.cli.steer import submit
 from engine.domain import commands as c
 from engine.domain.model import CATEGORIES, IdeaText
@@ -35,7 +36,7 @@ def idea(ctx: click.Context, session: str) -> None:
 @click.pass_obj
 def list_ideas(session: str, waiting: bool, as_json: bool) -> None:
     """All ideas, round by round."""
-    state = store.state_of(store.resolve(session))
+    state = state_of(store.resolve(session))
     found = [i for i in state.ideas.values() if not waiting or i.status is IdeaStatus.PROPOSED]
     if as_json:
         show_json({"ideas": found})
@@ -72,7 +73,7 @@ def _row(found: Idea) -> list[Span]:
 @click.pass_obj
 def predictions(session: str, as_json: bool) -> None:
     """Each idea's predicted speedup over its parent against the measured one, and every author's record."""
-    state = store.state_of(store.resolve(session))
+    state = state_of(store.resolve(session))
     found, records = scored(state), author_records(state)
     if as_json:
         show_json({"predictions": found, "authors": records})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from engine.build.source import KernelSource, read_kernel
+from engine.cli.reading import state_of
 from engine.domain.errors import SourceError
 from engine.domain.state import Kernel, SessionState
 from engine.journal import store
@@ -22,7 +23,7 @@ def read_seed(text: str, chosen: Mapping[str, int]) -> Seed:
     if not colon or Path(text).exists():
         return seed_of(read_kernel(Path(text)), chosen)
     folder = store.resolve(session)
-    state = store.state_of(folder)
+    state = state_of(folder)
     known = kernel_of(state, kernel, folder)
     return seed_of(source_of(folder, known), {**known.tunables, **chosen})
 

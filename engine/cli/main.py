@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
+from typing import IO
 
 import click
 
-from engine.cli import ending
+from engine.cli import encoding, ending
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Search": {
@@ -67,6 +69,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 
+_INSTEAD = (
+    "use `espalier sessions`, `espalier run PROBLEM --headless`, `espalier open SESSION --headless` or "
+    "`espalier replay SESSION --headless`"
+)
+
+
 class Commands(click.Group):
     """Commands by section, each loaded from its module when it is asked for."""
 
@@ -111,17 +119,37 @@ def open_face(action: str = "home", subject: object = None) -> bool:
     """Open the terminal face, if it is installed and there is a terminal; ``False`` when it was not opened.
 
     ``tui.app.main(action, subject)`` is called with ``home`` and nothing, ``new`` and a ``NewSession``, or ``open``,
-    ``replay`` or ``follow`` and a session's folder. It raises like a command does and returns nothing.
+    ``replay`` or ``follow`` and a session's folder. It raises like a command does and returns nothing. Raises Ended where
+    there is a terminal on which no screen can be drawn.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or importlib.util.find_spec("tui") is None:
+    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or importlib.util.find_spec("tui") is None:
         return False
+    if trouble := _undrawable():
+        raise ending.Ended(ending.BAD_INPUT, f"no screen can be drawn here, {trouble}: {_INSTEAD}")
     importlib.import_module("tui.app").main(action, subject)
     return True
+
+
+def _is_terminal(stream: IO[str] | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _undrawable() -> str:
+    """Why no screen can be drawn on this terminal; empty where one can. The face draws on standard error."""
+    term = os.environ.get("TERM", "")
+    if term in ("", "dumb", "unknown"):
+        return f"TERM is {term or 'not set'}"
+    if not _is_terminal(sys.__stderr__):
+        return "standard error goes elsewhere"
+    if not encoding.is_utf8(sys.__stderr__):
+        return "the locale is not UTF-8 (LC_ALL=C.UTF-8 makes it so)"
+    return ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``espalier`` and return its exit status: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     signal.signal(signal.SIGTERM, _terminated)
+    encoding.never_refuse(sys.stdout, sys.stderr)
     given = list(sys.argv[1:] if arguments is None else arguments)
     return ending.guarded(lambda: _call(given))
 

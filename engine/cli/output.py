@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import click
 
+from engine.cli.encoding import is_utf8
 from engine.domain.printable import printable
 from engine.report.text import Line, Tone, line, plain
 
@@ -44,7 +45,8 @@ def show(lines: Iterable[Line | str], *, err: bool = False) -> None:
 
 def show_json(value: object) -> None:
     """Print one object: dataclasses by their fields, and ``null`` for numbers that JSON cannot write."""
-    click.echo(json.dumps(as_data(value), ensure_ascii=False, indent=2, allow_nan=False))
+    text = json.dumps(as_data(value), ensure_ascii=not is_utf8(sys.stdout), indent=2, allow_nan=False)
+    click.echo(text, file=sys.stdout)
 
 
 def as_data(value: object) -> Any:

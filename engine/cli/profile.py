@@ -13,6 +13,7 @@ from engine.cli.ending import DONE, FAILED, end
 from engine.cli.kernels import kernel_of, source_of
 from engine.cli.machine import checked_device
 from engine.cli.output import show, show_json
+from engine.cli.reading import state_of
 from engine.cli.running import Teller, drive
 from engine.domain import bottleneck
 from engine.domain import commands as c
@@ -42,7 +43,7 @@ def profile(session: str, kernel: str, device: str | None, as_json: bool) -> Non
     status: 0 when counters were read, 1 when they could not be, with why.
     """
     folder = store.resolve(session)
-    state = store.state_of(folder)
+    state = state_of(folder)
     chosen = kernel_of(state, kernel, folder)
     WriterLock(folder).release()
     teller = Teller()

@@ -7,10 +7,11 @@ import click
 from engine.cli import options as o
 from engine.cli.main import open_face
 from engine.cli.output import show, show_json
+from engine.cli.reading import entries_of
 from engine.cli.running import print_session, summary_of
 from engine.domain.events import Entry
 from engine.domain.state import SessionState, advance
-from engine.journal import journal, store
+from engine.journal import store
 from engine.report import progress
 from engine.report.text import Line, Span, Tone
 
@@ -25,15 +26,13 @@ def replay(session: str, headless: bool, story: bool, as_json: bool) -> None:
     folder = store.resolve(session)
     if not headless and not as_json and open_face("replay", folder):
         return
-    recording = journal.read(folder)
-    state = advance(SessionState(), recording.entries)
-    if recording.torn:
-        show(["the last line of the journal was cut short and is left out"], err=True)
+    entries = entries_of(folder)
+    state = advance(SessionState(), entries)
     if as_json:
         show_json(summary_of(state, folder))
         return
     if story:
-        show([*told(recording.entries), ""])
+        show([*told(entries), ""])
     print_session(state, folder)
 
 

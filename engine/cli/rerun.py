@@ -12,6 +12,7 @@ from engine.cli.ending import DONE, FAILED, end
 from engine.cli.kernels import kernel_of, source_of
 from engine.cli.machine import checked_device
 from engine.cli.output import show, show_json
+from engine.cli.reading import state_of
 from engine.cli.running import Teller, drive, typed
 from engine.domain import queries
 from engine.domain.errors import SourceError
@@ -59,7 +60,7 @@ def rerun(
     Exit status: 0 when every kernel was measured, 1 when one failed.
     """
     folder = store.resolve(session)
-    state = store.state_of(folder)
+    state = state_of(folder)
     chosen = _chosen(state, folder, kernels, everything)
     opened = state.opened
     assert opened is not None, "a journal begins with it"
@@ -90,7 +91,7 @@ def rerun(
 def _chosen(state: SessionState, folder: Path, names: str | None, everything: bool) -> list[Kernel]:
     measured = [k for k in state.kernels.values() if k.measurement is not None and k.verification is not None]
     if names is not None:
-        return [kernel_of(state, name.strip(), folder) for name in names.split(",") if name.strip()]
+        return _named(state, folder, names)
     if not measured:
         advice = f"`espalier open {typed(folder)}` goes on with it"
         raise SourceError(f"session {folder.name} has no measured kernel to run again: {advice}")
@@ -98,6 +99,15 @@ def _chosen(state: SessionState, folder: Path, names: str | None, everything: bo
         return measured
     best = list(queries.ranked(state))[:_USUAL] or measured[:_USUAL]
     return list({k.id: k for k in (*best, measured[0])}.values())
+
+
+def _named(state: SessionState, folder: Path, names: str) -> list[Kernel]:
+    """The kernels of a comma separated list, each once."""
+    wanted = dict.fromkeys(name.strip() for name in names.split(","))
+    if not any(wanted):
+        advice = f"`espalier replay {typed(folder)} --headless` lists them"
+        raise SourceError(f"--kernels names no kernel: name some of the session's as in k1,k3; {advice}")
+    return [kernel_of(state, name, folder) for name in wanted if name]
 
 
 def _source(folder: Path, kernel: Kernel) -> Source:

@@ -10,6 +10,7 @@ import click
 from engine.cli import options as o
 from engine.cli.ending import BAD_INPUT, Ended
 from engine.cli.output import show, show_json
+from engine.cli.reading import state_of
 from engine.cli.running import typed
 from engine.cli.steer import submit
 from engine.domain import commands as c
@@ -34,7 +35,7 @@ def prompts(session: str, call: str | None, reply: bool, as_json: bool) -> None:
     Prompts of the source `paste` wait for your reply: copy one into any chat window, then `espalier answer SESSION CALL FILE`.
     """
     folder = store.resolve(session)
-    state = store.state_of(folder)
+    state = state_of(folder)
     if call is None:
         found = list(state.calls.values())
         if as_json:
@@ -102,7 +103,7 @@ def _read(file: Path) -> str:
 @o.json_option
 def spend(session: str, as_json: bool) -> None:
     """Tokens and dollars that SESSION has spent: in all, by round, by role and by model, as the providers counted them."""
-    state = store.state_of(store.resolve(session))
+    state = state_of(store.resolve(session))
     rows = spending(state)
     if as_json:
         show_json({"spending": rows})

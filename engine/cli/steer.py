@@ -13,9 +13,10 @@ import click
 from engine.cli import options as o
 from engine.cli.kernels import read_seed
 from engine.cli.output import show
+from engine.cli.reading import state_of
 from engine.cli.running import typed
 from engine.domain import commands as c
-from engine.domain.events import Entry
+from engine.domain.events import Entry, SessionResumed
 from engine.domain.model import Limits, Pauses
 from engine.domain.state import SessionState, advance
 from engine.journal import journal, store
@@ -39,9 +40,17 @@ def submit(session: str, commands: Callable[[LiveSession], Sequence[c.Command]])
     """
     folder = store.resolve(session)
     before, after = asyncio.run(assembly.steer(folder, commands))
-    lines = _caused(journal.read(folder).entries, before)
+    entries = journal.read(folder).entries
+    if mended := _mended(entries):
+        show([f"the journal was mended: {mended}"], err=True)
+    lines = _caused(entries, before)
     show(lines or ["nothing changed: it is so already"])
     return after
+
+
+def _mended(entries: tuple[Entry, ...]) -> str:
+    """What this command had to mend before it could write; every one that writes begins by recording that."""
+    return next((entry.event.repaired for entry in reversed(entries) if isinstance(entry.event, SessionResumed)), "")
 
 
 def _caused(entries: tuple[Entry, ...], before: SessionState) -> list[Line]:
@@ -254,7 +263,7 @@ def limits(session: str, **given: Any) -> None:
     """Change when SESSION stops by itself, or print its limits. A session that had ended for them goes on with `open`."""
     changes = {name: None if value == "none" else value for name, value in given.items() if value is not None}
     if not changes:
-        show(_limit_lines(store.state_of(store.resolve(session)).limits))
+        show(_limit_lines(state_of(store.resolve(session)).limits))
         return
     after = submit(session, lambda live: [c.SetLimits(replace(live.state.limits, **changes))])
     show(_limit_lines(after.limits))

@@ -11,6 +11,7 @@ does not know becomes an ``UnknownEvent`` whose data is kept as it is. Anything 
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -90,7 +91,7 @@ def decode(line: bytes, number: int = 0) -> Entry:
         return Entry(envelope.seq, envelope.at.timestamp(), envelope.by, _event(envelope, _MARK in line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         newer = _newer_version(line)
-        raise _too_new(where, newer) if newer else JournalCorrupt(f"{where} cannot be read: {_why(error)}") from error
+        raise _too_new(where, newer) if newer else JournalCorrupt(f"{where} cannot be read: {_why(line, error)}") from error
 
 
 def is_json(line: bytes) -> bool:
@@ -134,8 +135,12 @@ def _too_new(where: str, version: int) -> JournalTooNew:
     )
 
 
-def _why(error: Exception) -> str:
-    return str(error) if not isinstance(error, RecursionError) else "it is nested too deeply"
+def _why(line: bytes, error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if line.startswith(codecs.BOM_UTF8):
+        return "a byte order mark of some editor stands before it; save the file without one"
+    return str(error) if line.strip() else "it is blank"
 
 
 def _plain(value: object) -> object:

@@ -15,6 +15,7 @@ from pathlib import Path
 from engine.domain.errors import JournalLocked, JournalUnwritable
 
 NAME = "lock"
+_SESSION = "session"
 
 
 class WriterLock:
@@ -47,15 +48,14 @@ class WriterLock:
             self._handle = -1
 
 
-def unwritable(place: Path, error: OSError, what: str = "session") -> JournalUnwritable:
+def unwritable(place: Path, error: OSError, what: str = _SESSION) -> JournalUnwritable:
     """What a failed write to a place means to a person, and what to do about it."""
     match error:
         case FileNotFoundError() | NotADirectoryError():
             advice = "put its folder back, or name another"
         case PermissionError() | OSError(errno=errno.EROFS):
-            advice = (
-                "copy it to a folder that you can write to, and use the copy" if place.exists() else "name a folder of your own"
-            )
+            copied = what == _SESSION and place.exists()
+            advice = "copy it to a folder that you can write to, and use the copy" if copied else "name a folder of your own"
         case _:
             advice = "free some space and go on: all that was recorded before is kept"
     return JournalUnwritable(f"{what} {place} cannot be written ({error.strerror}): {advice}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,10 +97,7 @@ def new_folder(problem: str) -> Path:
 
 def is_session(folder: Path) -> bool:
     """Whether the folder holds a journal, readable or not."""
-    try:
-        return (folder / journal.NAME).is_file()
-    except (OSError, ValueError):
-        return False
+    return _is(Path.is_file, folder / journal.NAME)
 
 
 def folders() -> tuple[Path, ...]:
@@ -130,8 +128,10 @@ def resolve(text: str) -> Path:
     names = list(dict.fromkeys(folder.name for folder in known))
     near = [name for name in names if text and name.startswith(text)] or difflib.get_close_matches(text, names, 3, 0.8)
     hint = f"did you mean {' or '.join(near[-3:])}?" if near else "`espalier sessions` lists those there are"
-    if here is not None and _is_folder(here):
+    if here is not None and _is(Path.is_dir, here):
         raise JournalError(f"{text} is a folder without a session (no {journal.NAME} in it): {hint}")
+    if here is not None and _is(Path.is_file, here):
+        raise JournalError(f"{text} is a file, not the folder of a session: {hint}")
     raise JournalError(f"there is no session {text[:200]!r}: {hint}")
 
 
@@ -192,9 +192,10 @@ def _as_path(text: str) -> Path | None:
         return None  # ~somebody who has no home
 
 
-def _is_folder(path: Path) -> bool:
+def _is(what: Callable[[Path], bool], path: Path) -> bool:
+    """``Path.is_dir`` and its like of what a person typed, which may be no path at all."""
     try:
-        return path.is_dir()
+        return what(path)
     except (OSError, ValueError):
         return False
 

@@ -140,6 +140,23 @@ def test_a_folder_that_holds_a_session_is_not_used_for_another(espalier: Call, r
     assert (recorded / "journal.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("kernels", "words"),
+    [
+        ("", "--kernels names no kernel"),
+        (" ", "--kernels names no kernel"),
+        (" , ,", "--kernels names no kernel"),
+        ("k1,k999", "there is no kernel 'k999' in scripted"),
+        ("k1 k2", "there is no kernel 'k1 k2' in scripted"),
+    ],
+)
+def test_a_list_of_kernels_to_run_again_that_names_none(
+    espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch, kernels: str, words: str
+) -> None:
+    monkeypatch.setattr("engine.cli.rerun.drive", lambda _: pytest.fail("nothing is run"))
+    assert words in espalier("rerun", "scripted", "--device", "cpu", "--kernels", kernels).complaint()
+
+
 def test_a_session_from_a_newer_version(espalier: Call, recorded: Path) -> None:
     journal = recorded / "journal.jsonl"
     journal.write_bytes(journal.read_bytes().replace(b'{"v":1,', b'{"v":99,', 1))

@@ -180,12 +180,16 @@ class TestFork:
             (("--round", "7"), "round 7 has not ended"),
             (("--round", "1", "--event", "3"), "not both"),
             (("--event", "0"), "0 is not in the range"),
+            (("--event", "-1"), "-1 is not in the range"),
+            (("--event", "100000"), "there is no event 100000 in scripted: its journal holds "),
+            (("--event", "100000", "--preview"), "there is no event 100000 in scripted: its journal holds "),
         ],
     )
     def test_a_point_that_is_not_there_is_one_line(
         self, espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str
     ) -> None:
         assert words in espalier("fork", "scripted", *arguments).complaint()
+        assert list(recorded.parent.iterdir()) == [recorded], "nothing is made"
 
     def test_a_forked_session_goes_on(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
         espalier("fork", "scripted", "--round", "1", "--into", tmp_path / "other")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 
 import pytest
 from support.program import Call
 
+from engine.cli.encoding import never_refuse
 from engine.journal import store
 
 TINY = ("--rounds", "1", "--ideas", "1", "--branch", "1", "--device", "cpu", "--headless")
@@ -143,3 +146,70 @@ def test_a_recording_with_a_torn_end_is_shown_without_it(espalier: Call, recorde
     assert said.status == 0
     check_object(said.json())
     assert "cut short" in said.err
+
+
+def test_a_locale_without_utf8_is_no_fault(process: Call, recorded: Path) -> None:
+    env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    process("note", recorded, "4× – ★ naïve", "--on", "k2")
+    for arguments in (("replay", recorded, "--headless"), ("sessions",), ("idea", recorded, "list")):
+        said = process(*arguments, env=env)
+        assert (said.status, said.err) == (0, "")
+        assert "?" not in said.out, "each sign of ours has a stand-in"
+    assert "|- k2" in process("replay", recorded, "--headless", env=env).out
+    check_object(process("replay", recorded, "--json", env=env).json())
+
+
+def test_a_stand_in_leaves_columns_where_they_are() -> None:
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="latin-1")
+    never_refuse(stream)
+    stream.write("│  ├─ k2 ★ 2.1× … ≤ 3 µs \udcff")
+    stream.flush()
+    assert written.getvalue().decode("latin-1") == "|  |- k2 * 2.1× ~ <= 3 µs ?"
+
+
+def test_a_folder_whose_name_is_no_text_is_no_fault(process: Call, recorded: Path) -> None:
+    odd = recorded.rename(recorded.parent / os.fsdecode(b"odd\xff"))
+    for arguments in (("sessions",), ("replay", odd, "--headless"), ("replay", odd, "--json"), ("sessions", "--json")):
+        said = process(*arguments)
+        assert (said.status, said.err) == (0, "")
+
+
+TORN = b'{"v":1,"se'
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("open", "scripted", "--headless"),
+        ("limits", "scripted"),
+        ("export", "scripted", "--format", "report", "-o", "FILE"),
+        ("export", "scripted", "--format", "jsonl", "-o", "FILE"),
+        ("fork", "scripted", "--preview"),
+        ("idea", "scripted", "list"),
+        ("spend", "scripted"),
+        ("rerun", "scripted", "--kernels", "k999"),
+    ],
+)
+def test_a_torn_end_is_left_out_and_said_once(
+    espalier: Call, recorded: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    journal = recorded / "journal.jsonl"
+    torn = journal.read_bytes() + TORN
+    journal.write_bytes(torn)
+    said = espalier(*(str(tmp_path / "out") if a == "FILE" else a for a in arguments))
+    assert said.err.count("the last line of the journal of scripted was cut short and is left out\n") == 1
+    assert journal.read_bytes() == torn
+
+
+@pytest.mark.parametrize("arguments", [("note", "scripted", "hello"), ("limits", "scripted", "--rounds", "9")])
+def test_a_torn_end_is_set_aside_by_what_writes_and_said(espalier: Call, recorded: Path, arguments: tuple[str, ...]) -> None:
+    journal = recorded / "journal.jsonl"
+    before = journal.read_bytes()
+    journal.write_bytes(before + TORN)
+    said = espalier(*arguments)
+    assert said.status == 0
+    assert said.err == f"the journal was mended: set a torn last line of {len(TORN)} bytes aside as journal.torn-1\n"
+    assert (recorded / "journal.torn-1").read_bytes() == TORN
+    assert journal.read_bytes().startswith(before)
+    assert espalier(*arguments).err == "", "it is mended"

@@ -148,8 +148,8 @@ def _with(**changes: object) -> bytes:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"", "truncated"),
-        (b"   ", "truncated"),
+        (b"", "it is blank"),
+        (b"   ", "it is blank"),
         (b"{", "truncated"),
         (b"null", "object"),
         (b"[]", "object"),
@@ -167,6 +167,7 @@ def _with(**changes: object) -> bytes:
         (_with(at=5), "at"),
         (_with(by=None), "by"),
         (_with(kind=3), "kind"),
+        (b"\xef\xbb\xbf" + _with(), "save the file without"),
         (_with(data=None), "object"),
         (_with(data=[]), "object"),
         (_with(data={}), "kernel"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -60,6 +61,19 @@ def test_a_root_that_cannot_be_written_is_said_to_be_one(root: Path) -> None:
         store.new_folder("softmax")
 
 
+def test_a_root_on_a_read_only_disk_is_not_to_be_copied(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.mkdir(parents=True)
+
+    def refuse(folder: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(folder))
+
+    monkeypatch.setattr(Path, "mkdir", lambda folder, **_: refuse(folder))
+    with pytest.raises(
+        JournalUnwritable, match=r"sessions cannot be written \(Read-only file system\): name a folder of your own"
+    ):
+        store.new_folder("softmax")
+
+
 def test_a_session_is_found_by_name_by_folder_and_by_its_journal(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = stored(root / "softmax-1", [b.opened()])
     assert store.resolve("softmax-1") == folder
@@ -83,6 +97,9 @@ def test_what_is_no_session_is_answered_with_the_nearest_names(root: Path, tmp_p
             store.resolve(text)
     with pytest.raises(JournalError, match="is a folder without a session"):
         store.resolve(str(tmp_path))
+    (tmp_path / "kernel.cpp").touch()
+    with pytest.raises(JournalError, match=r"kernel\.cpp is a file, not the folder of a session"):
+        store.resolve(str(tmp_path / "kernel.cpp"))
 
 
 def test_a_session_s_summary_says_how_far_it_got(root: Path) -> None:

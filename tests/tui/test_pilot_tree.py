@@ -9,7 +9,7 @@ import pytest
 from support import faces, sessions
 from support.faces import Watch, by_engineer, recorded, until
 from textual.pilot import Pilot
-from textual.widgets import Input, OptionList, TextArea
+from textual.widgets import ContentSwitcher, Input, OptionList, TextArea
 
 from engine.domain import events as e
 from engine.domain import races
@@ -310,3 +310,36 @@ def test_on_the_best_itself_the_key_spends_more_on_all_that_is_undecided_or_says
 
     after_the_search(folder, on)
     assert not any(isinstance(event, e.RaceAsked) for event in by_engineer(folder))
+
+
+@pytest.mark.parametrize(("key", "shown"), [("t", "charts"), ("3", "kernel"), ("dollar_sign", "budget"), ("enter", "kernel")])
+def test_a_pane_that_is_asked_for_takes_the_place_of_the_zoomed_tree(folder: Path, key: str, shown: str) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        tree, panes = _tree(app), app.screen.query_one(ContentSwitcher)
+        tree.focus()
+        await pilot.press("z")
+        await until(pilot, lambda: tree.region.width == app.size.width)
+        await pilot.press(key)
+        await until(pilot, lambda: panes.region.width == app.size.width)
+        assert panes.current == shown
+        if shown == "kernel":
+            await until(pilot, lambda: app.focused is not None and panes in app.focused.ancestors)
+        await pilot.press("z")
+        await until(pilot, lambda: bool(tree.region) and bool(panes.region))
+
+    after_the_search(folder, on)
+
+
+def test_the_focus_stays_with_the_panes_when_they_change(folder: Path) -> None:
+    """Without one arrows would do nothing; a pane that takes no keys leaves them to the tree."""
+
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        panes = app.screen.query_one(ContentSwitcher)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.focused is not None and panes in app.focused.ancestors)
+        for pane in ("charts", "story", "notes", "budget", "kernel"):
+            await pilot.press("t")
+            await until(pilot, lambda pane=pane: panes.current == pane and app.focused is not None)
+            await until(pilot, lambda: app.focused is not None and bool(app.focused.region))
+
+    after_the_search(folder, on)

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import pty
-import select
 import signal
-import struct
-import subprocess
 import sys
-import termios
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.program import ROOT, command, environment
+from support.program import command
+from support.window import Window
 
 from engine.domain import events as e
 from engine.journal import journal
 from engine.journal.lock import WriterLock
 
-GONE_WITHIN = 5.0
 SEARCH = """
 import sys, pathlib
 from support import faces
@@ -32,60 +22,6 @@ doors = faces.FakeDoors(pause=60.0)
 faces.face(doors, "new", faces.new(pathlib.Path(sys.argv[1]), "autopilot")).run()
 """
 """A search whose every work takes a minute: something is always under way."""
-
-
-class Window:
-    """A program in a pseudo-terminal of 100×30 whose other end this test holds."""
-
-    def __init__(self, arguments: list[str], home: Path, *, controlling: bool) -> None:
-        """``controlling``: whether closing the window sends SIGHUP too, as where the program was started from its shell."""
-        self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-
-        def adopt() -> None:
-            os.setsid()
-            if controlling:
-                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-        paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
-        env = {**environment(home, TERM="xterm-256color", PYTHONPATH=paths), "TEXTUAL_ANIMATIONS": "none"}
-        self.process = subprocess.Popen(arguments, stdin=slave, stdout=slave, stderr=slave, env=env, preexec_fn=adopt)  # noqa: PLW1509  # this process runs no thread that takes a lock
-        os.close(slave)
-        self._shown = b""
-        self._closed = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        """Never waits in a read: that would hold this end open after it is closed."""
-        with contextlib.suppress(OSError):
-            while not self._closed.is_set():
-                if select.select([self.master], [], [], 0.02)[0]:
-                    self._shown += os.read(self.master, 65536)
-
-    def sees(self, text: bytes) -> None:
-        end = time.monotonic() + 60
-        while text not in self._shown:
-            assert self.process.poll() is None, self._shown[-2000:]
-            assert time.monotonic() < end, self._shown[-2000:]
-            time.sleep(0.02)
-
-    def hang_up(self) -> None:
-        """What closing a window does."""
-        self._closed.set()
-        self._reader.join()
-        os.close(self.master)
-        self.master = -1
-
-    def gone(self) -> None:
-        """Wait until it has ended, by itself: not by its last resort."""
-        assert self.process.wait(GONE_WITHIN) == 0
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        if self.master >= 0:
-            self.hang_up()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from engine.domain import queries
 from engine.domain.model import Dialect, Role
 from engine.domain.profile import Profile
 from engine.domain.state import Kernel, SessionState
-from tui.viewmodel import cells, charts, code, diff, heading, ideas, notes, samples, stages, story, tabs, transport
+from tui.viewmodel import cells, charts, code, diff, fmt, heading, ideas, notes, samples, stages, story, tabs, transport
 from tui.viewmodel.cells import Ground, Line
 from tui.viewmodel.tabs import Tab
 
@@ -228,6 +228,33 @@ def test_of_a_long_past_only_the_end_is_told() -> None:
     _, lines = story.told(story.BEGINNING, many)
     assert "earlier events" in lines[0].text
     assert len(lines) == story.TOLD_AT_ONCE + 1
+
+
+DAY = 86_400.0
+
+
+def test_the_story_says_the_day_where_another_one_begins() -> None:
+    entries = b.entries([*b.first_round(), *(e.NoteAdded("", f"note {n}") for n in range(3))])
+    late = [*entries[:-2], *(replace(entry, at=entry.at + 2 * DAY) for entry in entries[-2:])]
+    told, lines = story.told(story.BEGINNING, late)
+    days = [n for n, one in enumerate(lines) if "──" in one.text]
+    assert [lines[n].text.strip(" ─") for n in days] == [fmt.day(b.START + 2 * DAY)]
+    assert "note 0" in lines[days[0] - 1].text
+    assert "note 1" in lines[days[0] + 1].text
+    again = replace(late[-1], seq=late[-1].seq + 1, at=late[-1].at + DAY)
+    _, more = story.told(told, [again])
+    assert fmt.day(again.at) in more[0].text
+    _, same = story.told(story.after(told.state), [replace(again, at=late[-1].at)])
+    assert "──" not in same[0].text
+
+
+def test_a_note_of_another_day_says_which() -> None:
+    later = [replace(note, at=note.at + DAY) for note in STATE.notes]
+    state = replace(STATE, notes=(*STATE.notes[:1], *later[1:]))
+    said = text(notes.page(state, None, 80))
+    assert said.count(fmt.day(STATE.opened_at + DAY)) == len(later) - 1
+    assert fmt.day(STATE.opened_at) not in said
+    assert max(len(one) for one in said.splitlines()) <= 80
 
 
 def test_notes_newest_first_and_by_target() -> None:

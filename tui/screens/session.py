@@ -13,6 +13,7 @@ from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Footer, Static
 
 from engine.domain import queries
@@ -210,7 +211,7 @@ class SessionScreen(KernelActs):
 
     @on(KernelTree.Opened)
     def _opened(self) -> None:
-        self.query_one(ContentSwitcher).current = "kernel"
+        self._show_pane("kernel")
         self.query_one("#kernel LinesView").focus()
 
     @on(KernelTree.Marked)
@@ -266,7 +267,7 @@ class SessionScreen(KernelActs):
 
     def action_tab(self, tab: str) -> None:
         """A page of the selected kernel."""
-        self.query_one(ContentSwitcher).current = "kernel"
+        self._show_pane("kernel")
         self.query_one(DetailTabs).show(Tab[tab])
 
     def action_sort(self) -> None:
@@ -295,8 +296,18 @@ class SessionScreen(KernelActs):
         self._show_pane(_PANES[(place + 1) % len(_PANES)])
 
     def _show_pane(self, pane: str) -> None:
-        self.query_one(ContentSwitcher).current = pane
+        """Where the tree is alone on the screen, the pane that was asked for takes its place."""
+        self.remove_class("-zoomed-tree")
+        panes = self.query_one(ContentSwitcher)
+        panes.current = pane
         self._draw_story()
+        self.call_after_refresh(self._focus_again, panes)
+
+    def _focus_again(self, place: Widget) -> None:
+        """What had the focus may have gone with its pane: then the keys go to what came, or to whatever takes them."""
+        if self.focused is None or not self.focused.region:
+            able = self.focus_chain
+            self.set_focus(next((one for one in able if place in one.ancestors), able[0] if able else None))
 
     def action_zoom(self) -> None:
         """The focused pane alone, or all again."""

@@ -88,7 +88,7 @@ def idea(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
     if notes:
         lines += [BLANK, section("notes", room)]
         for note in notes:
-            lines += _paragraph(f"{fmt.clock(note.at)} {note.by}: {note.text}", room)
+            lines += _paragraph(f"{fmt.moment(note.at, state.opened_at)} {note.by}: {note.text}", room)
     return tuple(lines)
 
 

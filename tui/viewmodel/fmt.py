@@ -191,6 +191,16 @@ def clock(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
 
 
+def day(at: float) -> str:
+    """The day in UTC: ``2026-11-20``."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+
+
+def moment(at: float, since: float) -> str:
+    """Time of day, with the day before it where that is another than that of ``since``."""
+    return clock(at) if day(at) == day(since) else f"{day(at)} {clock(at)}"
+
+
 def error(value: float) -> str:
     """``9.0e-08``; a plain ``0`` for bit for bit."""
     return "0" if value == 0 else f"{value:.1e}"

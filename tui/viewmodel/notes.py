@@ -24,6 +24,6 @@ def _head(state: SessionState, note: Note, room: int) -> Line:
     kernel, idea = state.kernels.get(note.target), state.ideas.get(note.target)
     about = kernels.title(state, kernel) if kernel else flat(idea.text.title) if idea else ""
     by = "you" if note.by == "engineer" else flat(note.by)
-    name = Cell(note.target or "the session", Ink.STRONG)
-    words = Cell(f" {cut(about, max(0, room - 32))}" if about else "", Ink.FAINT)
-    return line("  ", name, words, Cell(" · ", Ink.RULE), Cell(by, Ink.ACCENT), Cell(f" {fmt.clock(note.at)}", Ink.RULE))
+    name, stamp = Cell(note.target or "the session", Ink.STRONG), fmt.moment(note.at, state.opened_at)
+    words = Cell(f" {cut(about, max(0, room - 24 - len(stamp)))}" if about else "", Ink.FAINT)
+    return line("  ", name, words, Cell(" · ", Ink.RULE), Cell(by, Ink.ACCENT), Cell(f" {stamp}", Ink.RULE))

@@ -28,6 +28,8 @@ class Story:
 
     state: SessionState
     leader: str
+    day: str = ""
+    """Of what was told last; lines show the time alone."""
 
 
 BEGINNING = Story(SessionState(), "")
@@ -38,7 +40,7 @@ def after(state: SessionState | None) -> Story:
     if state is None or state.opened is None:
         return BEGINNING
     best = queries.incumbent(state)
-    return Story(state, best.id if best else "")
+    return Story(state, best.id if best else "", fmt.day(state.at))
 
 
 def told(story: Story, entries: Sequence[e.Entry]) -> tuple[Story, list[Line]]:
@@ -48,15 +50,17 @@ def told(story: Story, entries: Sequence[e.Entry]) -> tuple[Story, list[Line]]:
     if skipped:
         state = advance(story.state, skipped)
         best = queries.incumbent(state)
-        story = Story(state, best.id if best else "")
+        story = Story(state, best.id if best else "", fmt.day(state.at))
         lines.append(line(Cell(f" ⋯ {len(skipped)} earlier events", Ink.RULE)))
     for entry in entries[len(skipped) :]:
-        state = advance(story.state, (entry,))
+        state, day = advance(story.state, (entry,)), fmt.day(entry.at)
+        if story.day and day != story.day:
+            lines.append(line(Cell(f" ── {day} ──", Ink.RULE)))
         lines += [_stamped(entry, said) for said in _said(state, entry)]
         leader = _leader(story, state, entry.event)
         if leader and leader != story.leader:
             lines.append(_stamped(entry, _leads(state, leader)))
-        story = Story(state, leader)
+        story = Story(state, leader, day)
     return story, lines
 
 
