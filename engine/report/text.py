@@ -95,12 +95,17 @@ _NARROW = 0.008
 
 
 def times(interval: Interval) -> str:
-    """A ratio with its interval: ``1.52× [1.49, 1.55]``, and ``1.004× [1.002, 1.005]`` where two decimals would not tell its
-    ends apart."""
+    """A ratio with its interval: ``1.52× [1.49, 1.55]``."""
+    value, low, high = figures(interval)
+    return f"{value}× [{low}, {high}]"
+
+
+def figures(interval: Interval) -> tuple[str, str, str]:
+    """A ratio and the ends of its interval, with a third decimal where two would not tell the ends apart."""
     value, low, high = interval.value, interval.low, interval.high
-    if 0.1 <= low <= value <= high < 10 and 0 < high - low < _NARROW:
-        return f"{value:.3f}× [{low:.3f}, {high:.3f}]"
-    return f"{ratio(value)}× [{ratio(low)}, {ratio(high)}]"
+    if 0.1 <= low <= value <= high < 10 and 0 < high - low < _NARROW * min(value, 1.0):
+        return f"{value:.3f}", f"{low:.3f}", f"{high:.3f}"
+    return ratio(value), ratio(low), ratio(high)
 
 
 def ratio(value: float) -> str:

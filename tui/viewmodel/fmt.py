@@ -14,7 +14,9 @@ from engine.report.text import counted as counted
 from engine.report.text import digits as digits
 from engine.report.text import duration as duration
 from engine.report.text import duration_interval as duration_interval
+from engine.report.text import figures as figures
 from engine.report.text import percent as percent
+from engine.report.text import ratio as ratio_digits
 from engine.report.text import scaled as scaled
 from engine.report.text import times as times
 from engine.report.text import tunables as tunables
@@ -26,20 +28,13 @@ LEVELS = " ▁▂▃▄▅▆▇█"
 
 def ratio(value: float) -> str:
     """``1.52×``; two decimals below a hundred, three significant digits below a tenth."""
-    return f"{_ratio_digits(value)}×"
-
-
-def _ratio_digits(value: float) -> str:
-    if not math.isfinite(value):
-        return "∞"
-    if value < 0.1:
-        return digits(value)
-    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+    return f"{ratio_digits(value)}×"
 
 
 def interval_ends(interval: Interval) -> str:
     """The ends of a ratio's interval: ``[1.49, 1.55]``."""
-    return f"[{_ratio_digits(interval.low)}, {_ratio_digits(interval.high)}]"
+    _, low, high = figures(interval)
+    return f"[{low}, {high}]"
 
 
 def speedup_ink(interval: Interval) -> Ink:
@@ -70,7 +65,7 @@ def speedup_word(interval: Interval) -> str:
 
 def speedup(interval: Interval) -> Cell:
     """``▲ 1.52×`` in the ink of what it says."""
-    return Cell(f"{speedup_sign(interval)} {ratio(interval.value)}", speedup_ink(interval))
+    return Cell(f"{speedup_sign(interval)} {figures(interval)[0]}×", speedup_ink(interval))
 
 
 def bar(interval: Interval, top: float, room: int) -> tuple[Cell, ...]:
