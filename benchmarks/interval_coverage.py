@@ -6,10 +6,10 @@ which is what the same estimator tends to with ever more processes. Prints the s
 (Wilson), the typical half-width, the pairs that were spent, how often two equal contestants are called different, and the
 coverage without the floor that the baseline against itself gives (as when one kernel races another).
 
-Estimator, floor and stopping rule are not written again here: ``engine.domain.stats``, ``log_ratios`` and ``samples_of`` of
-``engine.trial.times``, ``claimable`` of ``engine.trial.baseline_runs`` and the judge's ``_settled``. What is simulated are the
-times. It cannot show that the noise of a real machine is like one of these models; ``benchmarks/same_kernel.py`` repeats a true
-measurement for that.
+The estimator, the floor and the stopping rule are the engine's own: ``engine.domain.stats``, ``log_ratios`` and ``samples_for``
+of ``engine.trial.judge.timing``, ``claimable`` of ``engine.trial.judge.baselines``, ``is_settled`` of
+``engine.trial.judge.stopping``. Only the times are simulated. It cannot show that the noise of a real machine is like one of
+these models; ``benchmarks/same_kernel.py`` repeats a true measurement for that.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from engine.domain import stats
-from engine.domain.model import Device, Interval
-from engine.trial import judge as judging
-from engine.trial.baseline_runs import SAME_PAIRS, claimable
-from engine.trial.judge import Judge
-from engine.trial.seat import Timing
-from engine.trial.times import KERNEL, PairTimes, log_ratios, samples_of
+from engine.domain.model import Interval
+from engine.trial.judge.baselines import SAME_PAIRS, claimable
+from engine.trial.judge.runner_client import Timing
+from engine.trial.judge.stopping import PAIRS, is_settled
+from engine.trial.judge.timing import KERNEL, PairTimes, log_ratios, samples_for
 
 BASELINE = "eager"
 ITSELF = "itself"
@@ -93,31 +92,11 @@ def pair(noise: Noise, dice: random.Random, contestants: dict[str, float], sampl
     return PairTimes(times)
 
 
-@dataclass(frozen=True, slots=True)
-class _Same:
-    """All that the stopping rule asks of the baselines."""
-
-    claimable: float
-
-
-class Bare(Judge):
-    """A judge without problem or processes: what its stopping rule and its floor look at, and nothing else."""
-
-    def __init__(self, device: str, same: Interval | None) -> None:
-        self.device = Device(device, 0, "simulated", "", 1, 0, 0, "")
-        self._baselines = _Same(claimable(same))
-        self._bounds = judging._PAIRS[device]
-
-    def _doubts(self, pairs: Sequence[PairTimes]) -> tuple[str, ...]:
-        """Nobody claims a time here that was not simulated."""
-        return ()
-
-
-def floor(noise: Noise, dice: random.Random) -> Interval:
+def baseline_against_itself(noise: Noise, dice: random.Random) -> Interval:
     """The baseline against itself, as a session measures it once."""
     pairs: list[PairTimes] = []
     for _ in range(SAME_PAIRS):
-        samples = samples_of(pairs, BASELINE)
+        samples = samples_for(pairs, BASELINE)
         pairs.append(pair(noise, dice, {BASELINE: 1.0, ITSELF: 1.0}, samples))
     return stats.ratio_interval(log_ratios(pairs, BASELINE, ITSELF))
 
@@ -132,20 +111,21 @@ class Repeat:
 
 def measure(noise: Noise, dice: random.Random, speedup: float, *, floored: bool = True) -> Repeat:
     """A session's floor, then one precise measurement, stopped as the judge stops."""
-    judge = Bare(noise.device, floor(noise, dice) if floored else None)
+    floor = claimable(baseline_against_itself(noise, dice) if floored else None)
+    least, most = PAIRS[noise.device]
     pairs: list[PairTimes] = []
-    while len(pairs) < judge._bounds[1]:
-        pairs.append(pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, samples_of(pairs, KERNEL)))
-        if len(pairs) >= judge._bounds[0] and judge._settled(pairs, BASELINE):
+    while len(pairs) < most:
+        pairs.append(pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, samples_for(pairs, KERNEL)))
+        if len(pairs) >= least and is_settled(pairs, BASELINE, noise.device, floor):
             break
-    return Repeat(stats.ratio_interval(log_ratios(pairs, BASELINE, KERNEL), judge._baselines.claimable), len(pairs))
+    return Repeat(stats.ratio_interval(log_ratios(pairs, BASELINE, KERNEL), floor), len(pairs))
 
 
 def long_run(noise: Noise, speedup: float, seed: int, processes: int = 4000) -> float:
     """What the estimator tends to: the mean of very many process pairs."""
     dice = random.Random(f"{noise.name}:{seed}:long run")
-    first = [pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, samples_of([], KERNEL))]
-    samples = samples_of(first, KERNEL)
+    first = [pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, samples_for([], KERNEL))]
+    samples = samples_for(first, KERNEL)
     pairs = [pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, samples) for _ in range(processes)]
     return math.exp(statistics.fmean(log_ratios(pairs, BASELINE, KERNEL)))
 
@@ -194,7 +174,7 @@ def coverage(noise: Noise, speedup: float, repeats: int, seed: int) -> Coverage:
     )  # fmt: skip
 
 
-def told(one: Coverage) -> str:
+def table_row(one: Coverage) -> str:
     """One row for people."""
     low, high = one.share
     return (
@@ -210,20 +190,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--speedup", type=float, default=1.25)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one object on the last line")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     began = time.monotonic()
-    print(f"{asked.repeats} repeats, speedup {asked.speedup:g}, process pairs at least and at most: {judging._PAIRS}")
+    print(f"{options.repeats} repeats, speedup {options.speedup:g}, process pairs at least and at most: {PAIRS}")
     print(
         f"{'noise':<20} {'coverage [95 %]':<23} {'long run':>9} {'half-width':>10} {'pairs':>6} {'alarms':>7} {'no floor':>14}"
     )
     rows: list[Coverage] = []
     for noise in MODELS:
-        rows.append(coverage(noise, asked.speedup, asked.repeats, asked.seed))
-        print(told(rows[-1]), flush=True)
+        rows.append(coverage(noise, options.speedup, options.repeats, options.seed))
+        print(table_row(rows[-1]), flush=True)
     short = [row.model for row in rows if row.hits < 0.9 * row.repeats]
     print(f"{len(rows) - len(short)} of {len(rows)} models reach 90 in 100{': not ' + ', '.join(short) if short else ''}; "
           f"{time.monotonic() - began:.0f} s")  # fmt: skip
-    if asked.json:
+    if options.json:
         print(json.dumps([asdict(row) for row in rows]))
 
 

@@ -23,9 +23,9 @@ from engine.domain import events as e
 from engine.domain import rules
 from engine.domain import work as w
 from engine.domain.errors import JournalCorrupt
-from engine.domain.model import CATEGORIES, Author, Blob, Contract, Dialect, Draft, IdeaText
+from engine.domain.model import CATEGORIES, ENGINE, Author, Blob, Contract, Dialect, Draft, IdeaText
 from engine.domain.state import SessionState, advance
-from engine.ideas.source import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
+from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
 from engine.journal.blobs import Blobs
 from engine.session.perform import Effects, perform
 from engine.session.ports import Bench
@@ -158,8 +158,8 @@ class Code:
 
 def code_of(source: str) -> Code:
     """The code that a source text written by ``Walker`` stands for."""
-    told = json.loads(source.splitlines()[0].removeprefix("// "))
-    return Code(frozenset(told["moves"]), told["polish"])
+    fields = json.loads(source.splitlines()[0].removeprefix("// "))
+    return Code(frozenset(fields["moves"]), fields["polish"])
 
 
 @dataclass(slots=True)
@@ -186,13 +186,13 @@ class Walker:
             return (
                 w.Proposal(IdeaText("First port", CATEGORIES[0], "It has to begin somewhere.", None, "root"), None, AUTHOR),
             )
-        made: list[w.Proposal] = []
+        proposals: list[w.Proposal] = []
         for number in range(request.count):
             parent = request.parents[number % len(request.parents)]
             before = [i.text.key for i in request.state.ideas.values() if i.parent == parent]
-            before += [p.text.key for p in made if p.parent == parent]
-            made.append(w.Proposal(self._idea(request.sources[parent], before), parent, AUTHOR))
-        return tuple(made)
+            before += [p.text.key for p in proposals if p.parent == parent]
+            proposals.append(w.Proposal(self._idea(request.code[parent], before), parent, AUTHOR))
+        return tuple(proposals)
 
     def _idea(self, source: str, before: Sequence[str]) -> IdeaText:
         """The idea that looks best from here; one that was had already looks a little worse each time."""
@@ -219,24 +219,24 @@ class Walker:
 
     async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
         self.calls += request.idea.branch
-        if request.parent_source is None:
+        if request.parent_code is None:
             return Implementation((self._draft(Code(frozenset(), 0.0), "root", ""),))
-        parent, key = code_of(request.parent_source), request.idea.text.key
+        parent, key = code_of(request.parent_code), request.idea.text.key
         drafts: list[Draft] = []
         for number in range(request.idea.branch):
-            dice = random.Random(f"{self.seed}:code:{request.parent_source}:{key}:{number}")
-            wanted = self._after(parent, key.partition("#")[0])
+            dice = random.Random(f"{self.seed}:code:{request.parent_code}:{key}:{number}")
+            usual_code = self._after(parent, key.partition("#")[0])
             loss = abs(dice.gauss(0, self.world.sloppiness))
             kind = dice.choice(("build_failed", "mismatch", "crashed")) if dice.random() < self.world.failures else ""
-            drafts.append(self._draft(Code(wanted.moves, 0.5 * parent.polish - loss), f"{key}.{number}", kind))
+            drafts.append(self._draft(Code(usual_code.moves, 0.5 * parent.polish - loss), f"{key}.{number}", kind))
         return Implementation(tuple(drafts))
 
     def _draft(self, code: Code, name: str, failure: str) -> Draft:
-        told = json.dumps({"moves": sorted(code.moves), "polish": code.polish, "name": name})
-        dice = random.Random(f"{self.seed}:time:{told}")
+        fields = json.dumps({"moves": sorted(code.moves), "polish": code.polish, "name": name})
+        dice = random.Random(f"{self.seed}:time:{fields}")
         time_us = BASELINE_US * math.exp(dice.gauss(0, self.world.noise) - code.speed(self.landscape))
         mark = failure or f"time_us = {time_us:.9f}"
-        text = f'// {told}\n// FAKE: {mark}\nextern "C" void launch(const float* x, float* out, void* workspace) {{}}\n'
+        text = f'// {fields}\n// FAKE: {mark}\nextern "C" void launch(const float* x, float* out, void* workspace) {{}}\n'
         return Draft(text, Dialect.CPP, Contract.HOST, f"{name}.cpp")
 
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
@@ -277,7 +277,7 @@ async def search(opened: e.SessionOpened, bench: Bench, ideas: Walker, blobs: Bl
     """
     effects = Effects(bench, ideas, blobs)
     calls: Calls = _NoCalls()  # type: ignore[assignment]
-    state = advance(SessionState(), [e.Entry(0, 0.0, "engine", opened)])
+    state = advance(SessionState(), [e.Entry(0, 0.0, ENGINE, opened)])
     while True:
         while events := rules.automatic(state):
             state = _advanced(state, events)
@@ -291,4 +291,4 @@ async def search(opened: e.SessionOpened, bench: Bench, ideas: Walker, blobs: Bl
 
 
 def _advanced(state: SessionState, events: Sequence[e.Event]) -> SessionState:
-    return advance(state, [e.Entry(state.seq + 1 + n, float(state.seq), "engine", event) for n, event in enumerate(events)])
+    return advance(state, [e.Entry(state.seq + 1 + n, float(state.seq), ENGINE, event) for n, event in enumerate(events)])

@@ -18,50 +18,51 @@ from pathlib import Path
 
 import msgspec
 
-from engine.build.source import read_kernel
-from engine.build.tunables import parse_requires, parse_tunables, variants
 from engine.domain import work
 from engine.domain.model import Interval
 from engine.problem import catalog, header
-from engine.session.single import Table, table
-from engine.trial.bench import Assignment, Source
+from engine.session.seeds import bench_source
+from engine.session.workbench import Workbench, open_workbench
+from engine.toolchain.kernel_file import read_kernel_file
+from engine.toolchain.tunables import parse_requires, parse_tunables, variants
+from engine.trial.bench import Assignment, KernelSpec
 
 Repeat = dict[str, Interval]
 _REPEAT = msgspec.json.Decoder(Repeat)
 
 
-def sources(bench: Table, folder: Path, dialect: str, most: int) -> dict[str, Source]:
+def sources(bench: Workbench, folder: Path, dialect: str, most: int) -> dict[str, KernelSpec]:
     """Kernels of a playbook by a name of their own, as many of each file as it takes to have ``most``."""
     names = header.plan_names(bench.signature, bench.device.units)
-    by_file: list[list[Source]] = []
+    by_file: list[list[KernelSpec]] = []
     for path in sorted(folder.glob("*.cu" if dialect == "cuda" else "*.cpp")):
-        kernel = read_kernel(path)
+        kernel = read_kernel_file(path)
         found = parse_tunables(kernel.text, kernel.dialect)
         chosen = variants(found, parse_requires(kernel.text, kernel.dialect), names, 4, 0)
-        by_file.append([Source(kernel.name, kernel.text, kernel.dialect, kernel.contract, one) for one in chosen])
+        by_file.append([bench_source(kernel, one) for one in chosen])
     turns = (one for row in itertools.zip_longest(*by_file) for one in row if one is not None)
-    told = ((f"{one.name} {' '.join(f'{k}={v}' for k, v in one.tunables.items())}", one) for one in turns)
-    return dict(itertools.islice(told, most))
+    named = ((f"{one.name} {' '.join(f'{k}={v}' for k, v in one.tunables.items())}", one) for one in turns)
+    return dict(itertools.islice(named, most))
 
 
-async def measured(problem: str, device: str, most: int) -> Repeat:
+async def measure_session(problem: str, device: str, most: int) -> Repeat:
     """One session's speedups over eager."""
     found = catalog.find(problem)
     workload = catalog.workload_for(found, "small" if device == "cpu" else "full")
-    told: Repeat = {}
-    async with table(Assignment(found, workload, device), lambda _: None, accept_unverifiable=False) as bench:
+    speedups: Repeat = {}
+    async with open_workbench(Assignment(found, workload, device), lambda _: None, accept_unverifiable=False) as bench:
         playbook = catalog.problems_root() / problem / "playbook"
         for name, source in sources(bench, playbook, "cpp" if device == "cpu" else "cuda", most).items():
-            await bench.bench.make(source, lambda _: None)
+            await bench.bench.build_candidate(source, lambda _: None)
             done = await bench.bench.try_measure(source, lambda _: None)
             if isinstance(done, work.Measured):
-                told[name] = done.measurement.speedup["eager"]
+                speedups[name] = done.measurement.speedup["eager"]
             else:
                 print(f"  {name}: {done}", flush=True)
-    return told
+    return speedups
 
 
-def apart(one: Interval, other: Interval) -> int:
+def order(one: Interval, other: Interval) -> int:
     """1 where the first lies above, -1 where below, 0 where they overlap."""
     return (one.low > other.high) - (one.high < other.low)
 
@@ -70,7 +71,7 @@ def contradictions(repeats: list[Repeat]) -> tuple[int, int]:
     """(pairs of repeats that order two kernels differently, pairs of repeats that both order them)."""
     against = both = 0
     for a, b in itertools.combinations(sorted(set.intersection(*(set(r) for r in repeats))), 2):
-        orders = [order for r in repeats if (order := apart(r[a], r[b]))]
+        orders = [found for r in repeats if (found := order(r[a], r[b]))]
         for one, other in itertools.combinations(orders, 2):
             both += 1
             against += one != other
@@ -95,13 +96,13 @@ async def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--kernels", type=int, default=10)
     parser.add_argument("--keep", type=Path, help="a file for what was measured, and to go on from")
-    asked = parser.parse_args()
-    kept = asked.keep.read_bytes() if asked.keep and asked.keep.exists() else b""
+    options = parser.parse_args()
+    kept = options.keep.read_bytes() if options.keep and options.keep.exists() else b""
     repeats = [_REPEAT.decode(line) for line in kept.splitlines()]
-    for index in range(len(repeats), asked.repeats):
-        repeats.append(await measured(asked.problem, asked.device, asked.kernels))
-        if asked.keep:
-            with asked.keep.open("ab") as file:
+    for index in range(len(repeats), options.repeats):
+        repeats.append(await measure_session(options.problem, options.device, options.kernels))
+        if options.keep:
+            with options.keep.open("ab") as file:
                 file.write(msgspec.json.encode(repeats[-1]) + b"\n")
         best = max(repeats[-1], key=lambda name: repeats[-1][name].value)
         print(f"repeat {index + 1}: {len(repeats[-1])} kernels, best {best} {repeats[-1][best].value:.3f}", flush=True)
@@ -110,8 +111,8 @@ async def main() -> None:
         halves = statistics.median(math.log(r[name].high / r[name].low) / 2 for r in repeats)
         spread = statistics.stdev(math.log(v) for v in values) if len(values) > 1 else 0.0
         error = spread / math.sqrt(len(values))
-        told = f"median {statistics.median(values):.4f}, spread {spread:.2%}, half-width {halves:.2%}"
-        print(f"  {name}: {told}, long run known to {error:.2%}")
+        figures = f"median {statistics.median(values):.4f}, spread {spread:.2%}, half-width {halves:.2%}"
+        print(f"  {name}: {figures}, long run known to {error:.2%}")
     against, both = contradictions(repeats)
     held, total = coverage(repeats)
     print(f"orders: {against} of {both} pairs of repeats with both intervals apart disagree")

@@ -18,11 +18,11 @@ from engine.domain import queries
 from engine.domain.errors import EspalierError
 from engine.domain.model import Interval, Measurement
 from engine.journal import store
-from engine.journal.bank import BankEntry, banked
+from engine.journal.bank import BankEntry, kernels_to_bank
 from engine.problem import catalog
-from engine.report.text import duration, duration_interval, percent, times
-from engine.session.single import Tried, table
-from engine.trial.bench import Assignment, Source
+from engine.report.text.lines import duration, duration_interval, percent, times
+from engine.session.workbench import KernelTrial, open_workbench
+from engine.trial.bench import Assignment, KernelSpec
 
 _SESSIONS = Path(__file__).resolve().parents[1] / "sessions"
 _BASELINES = ("eager", "eager_tf32", "compile", "compile_max")
@@ -31,10 +31,10 @@ _HEAD = ("problem", "class", "kernel", "time", *(f"over {name}" for name in _BAS
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One session's leader, measured here; ``said`` is what there is to add."""
+    """One session's leader, measured here; ``remarks`` stand below the table."""
 
     cells: tuple[str, ...]
-    said: tuple[str, ...]
+    remarks: tuple[str, ...]
     measured: bool
 
 
@@ -43,7 +43,7 @@ def leaders(sessions: Path, problems: list[str]) -> Iterator[BankEntry]:
     for folder in sorted(folder for folder in sessions.iterdir() if store.is_session(folder)):
         state = store.state_of(folder)
         leader = queries.incumbent(state)
-        found = next((e for e in banked(folder, state) if leader is not None and e.kernel == leader.id), None)
+        found = next((e for e in kernels_to_bank(folder, state) if leader is not None and e.kernel == leader.id), None)
         if found is not None and (not problems or found.problem in problems):
             yield found
 
@@ -54,30 +54,30 @@ async def row_of(entry: BankEntry, device: str, baselines: tuple[str, ...], *, f
     workload = catalog.workload_for(problem, entry.workload)
     ranking, *others = baselines
     assignment = Assignment(problem, workload, device, "class", ranking, tuple(others), fresh=fresh)
-    source = Source(entry.name, entry.source_path.read_text(), entry.dialect, entry.contract, dict(entry.tunables))
-    async with table(assignment, lambda _: None, accept_unverifiable=False) as bench:
+    source = KernelSpec(entry.name, entry.source_path.read_text(), entry.dialect, entry.contract, dict(entry.tunables))
+    async with open_workbench(assignment, lambda _: None, accept_unverifiable=False) as bench:
         tried = await bench.attempt(source)
         prepared = bench.preparation
-        taken = ", ".join(f"{name} {duration_interval(m.time_us)}" for name, m in prepared.baselines.items())
+        baseline_times = ", ".join(f"{name} {duration_interval(m.time_us)}" for name, m in prepared.baselines.items())
         itself = f"{ranking} against itself {times(prepared.same)}"
         where = f"{bench.device.name} ({bench.device.software})"
-        said = (f"{where}: {taken}; {itself}", *prepared.notes)
-    told = tuple(f"{entry.problem}: {words}" for words in said)
-    return Row(cells(entry, tried, baselines), told, tried.measurement is not None)
+        remarks = (f"{where}: {baseline_times}; {itself}", *prepared.notes)
+    lines = tuple(f"{entry.problem}: {words}" for words in remarks)
+    return Row(cells(entry, tried, baselines), lines, tried.measurement is not None)
 
 
-def cells(entry: BankEntry, tried: Tried, baselines: tuple[str, ...]) -> tuple[str, ...]:
+def cells(entry: BankEntry, tried: KernelTrial, baselines: tuple[str, ...]) -> tuple[str, ...]:
     """A row of the table."""
-    named = f"`{entry.name}`: {entry.idea}"
+    idea = f"`{entry.name}`: {entry.idea}"
     measured, verified = tried.measurement, tried.verification
     if measured is None or verified is None:
         reason = getattr(getattr(tried.final, "failure", None), "reason", "not measured")
-        return (entry.problem, "", named, f"failed: {reason}", *("" for _ in baselines), "")
+        return (entry.problem, "", idea, f"failed: {reason}", *("" for _ in baselines), "")
     ratios = tuple(over(measured, name) for name in baselines)
     light = percent(measured.light.fraction) if measured.light is not None else ""
-    borne_out = "" if measured.corroborated else ", not corroborated"
-    time = f"{duration(measured.time_us.value)}{borne_out}"
-    return (entry.problem, verified.precision_class.value, named, time, *ratios, light)
+    doubt = "" if measured.corroborated else ", not corroborated"
+    time = f"{duration(measured.time_us.value)}{doubt}"
+    return (entry.problem, verified.precision_class.value, idea, time, *ratios, light)
 
 
 def over(measured: Measurement, baseline: str) -> str:
@@ -94,16 +94,16 @@ async def main() -> int:
     parser.add_argument("--problems", default="", help="these only, by comma")
     parser.add_argument("--baselines", default=",".join(_BASELINES), help="the first one ranks")
     parser.add_argument("--kept-baselines", action="store_true", help="let those count that earlier runs measured here")
-    asked = parser.parse_args()
-    baselines = tuple(asked.baselines.split(","))
+    options = parser.parse_args()
+    baselines = tuple(options.baselines.split(","))
     print("| " + " | ".join((*_HEAD[:4], *(f"over {name}" for name in baselines), _HEAD[-1])) + " |")
     print("|" + "---|" * (5 + len(baselines)), flush=True)
     rows = []
-    for entry in leaders(asked.sessions, [name for name in asked.problems.split(",") if name]):
-        row = await row_of(entry, asked.device, baselines, fresh=not asked.kept_baselines)
+    for entry in leaders(options.sessions, [name for name in options.problems.split(",") if name]):
+        row = await row_of(entry, options.device, baselines, fresh=not options.kept_baselines)
         print("| " + " | ".join(row.cells) + " |", flush=True)
         rows.append(row)
-    print("\n" + "\n".join(line for row in rows for line in row.said))
+    print("\n" + "\n".join(line for row in rows for line in row.remarks))
     return 0 if rows and all(row.measured for row in rows) else 1
 
 

@@ -11,20 +11,19 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from engine.build.source import read_kernel
-from engine.build.tunables import default, parse_tunables
 from engine.domain import work as w
 from engine.problem import catalog
-from engine.trial.bench import Assignment, Source, TrialBench
+from engine.session.seeds import bench_source, seed_of
+from engine.toolchain.kernel_file import read_kernel_file
+from engine.trial.bench import Assignment, TrialBench
 
 
-async def once(problem: str, device: str, path: Path) -> tuple[float, float, float]:
+async def speedup_over_copy(problem: str, device: str, path: Path) -> tuple[float, float, float]:
     """(speedup, low, high) of the kernel over its copy."""
     found = catalog.find(problem)
     workload = catalog.workload_for(found, "full" if device != "cpu" else "small")
-    kernel = read_kernel(path)
-    tunables = default(parse_tunables(kernel.text, kernel.dialect))
-    source = Source(kernel.name, kernel.text, kernel.dialect, kernel.contract, tunables)
+    seed = seed_of(read_kernel_file(path), {})
+    source = bench_source(seed.kernel, seed.tunables)
     bench = TrialBench(Assignment(found, workload, device), lambda _: "")
     try:
         await bench.prepare(lambda _: None)
@@ -38,18 +37,20 @@ async def once(problem: str, device: str, path: Path) -> tuple[float, float, flo
 
 
 def main() -> None:
-    """Run it as often as asked."""
+    """Print one line a run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problem", default="softmax")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--kernel", default="")
     parser.add_argument("--runs", type=int, default=20)
-    asked = parser.parse_args()
-    folder = catalog.problems_root() / asked.problem / "playbook"
-    path = Path(asked.kernel) if asked.kernel else folder / ("prefetch.cpp" if asked.device == "cpu" else "cluster_row.cu")
+    options = parser.parse_args()
+    folder = catalog.problems_root() / options.problem / "playbook"
+    path = (
+        Path(options.kernel) if options.kernel else folder / ("prefetch.cpp" if options.device == "cpu" else "cluster_row.cu")
+    )
     held = 0
-    for run in range(asked.runs):
-        value, low, high = asyncio.run(once(asked.problem, asked.device, path))
+    for run in range(options.runs):
+        value, low, high = asyncio.run(speedup_over_copy(options.problem, options.device, path))
         held += low <= 1.0 <= high
         print(f"run {run + 1:2}: {value:.4f}x [{low:.4f}, {high:.4f}]  holds 1.0 in {held} of {run + 1}", flush=True)
 

@@ -1,9 +1,10 @@
-"""How fast the face is: ``python benchmarks/screen.py``, on a machine that does nothing else.
+"""How fast the terminal UI is: ``python -m benchmarks.screen``, on a machine that does nothing else.
 
-Start: the true ``espalier`` in a pseudo-terminal of 120×40, from exec to its first usable frame, beside a Textual app that
-shows one line, in turns. Open: a session of 10,000 kernels, from a key at home to its tree on screen. Keys: the cursor moved
-in that tree while 100 events a second stream in, from the key to the repaint that shows it. Memory: what the process gains over
-``--minutes`` of that stream, after its first fifth. Prints one line each with its bar; ``--json`` prints one object.
+Start: ``espalier --help``, and ``espalier`` in a pseudo-terminal of 120×40 from exec to its first usable frame, beside a
+Textual app that shows one line, in turns. Open: a session of 10,000 kernels, from a key at home to its tree on screen. Keys:
+the cursor moved in that tree while 100 events a second stream in, from the key to the repaint that shows it. Memory: what the
+process gains over ``--minutes`` of that stream, after its first fifth. Prints one line each with its bar; ``--json`` prints
+one object.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ from textual import events  # noqa: E402
 
 from engine.domain import events as e  # noqa: E402
 from engine.domain.commands import Command  # noqa: E402
+from engine.domain.model import ENGINE  # noqa: E402
 from engine.domain.state import SessionState, advance  # noqa: E402
+from engine.domain.work import WorkKey  # noqa: E402
 from engine.journal.journal import Journal  # noqa: E402
 from engine.session.source import Batch, Capability, Progress  # noqa: E402
 from tui.app import EspalierApp  # noqa: E402
-from tui.bridge import Bridge, EngineDoors  # noqa: E402
+from tui.bridge import Bridge, SessionOpener  # noqa: E402
 from tui.screens.home import HomeScreen  # noqa: E402
 from tui.screens.session import SessionScreen  # noqa: E402
 from tui.widgets.kernel_tree import KernelTree  # noqa: E402
@@ -61,21 +64,21 @@ Bare().run()
 
 
 @dataclass
-class Found:
+class Figures:
     """What was measured, by name."""
 
-    figures: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
 
-    def say(self, name: str, value: float, words: str, bar: float | None = None) -> None:
-        self.figures[name] = round(value, 4)
+    def add(self, name: str, value: float, text: str, bar: float | None = None) -> None:
+        self.values[name] = round(value, 4)
         met = "" if bar is None else f"   bar {bar:g}: {'met' if value < bar else 'MISSED'}"
-        print(f"{words:<74}{met}", file=sys.stderr)
+        print(f"{text:<74}{met}", file=sys.stderr)
 
 
 def big_session(kernels: int) -> list[e.Event]:
     """A search of that many kernels in rounds of forty, each on one of the round before, every outcome among them."""
     dice = random.Random(7)
-    said: list[e.Event] = [b.opened(mode="ask", source="openai:gpt-test"), b.prepared()]
+    history: list[e.Event] = [b.opened(mode="ask", source="openai:gpt-test"), b.prepared()]
     before = [""]
     number = made = 0
     while made < kernels:
@@ -83,18 +86,18 @@ def big_session(kernels: int) -> list[e.Event]:
         idea = f"i{number + 1}"
         text = replace(b.idea_text(), title=f"Idea {number}: fewer bytes, more of them in flight")
         proposed = e.ProposedIdea(idea, text, before[0] or None, b.MODEL, count)
-        said += [e.RoundOpened(number, tuple(before[:1]) if before[0] else ()), e.IdeasProposed(number, (proposed,), True)]
-        said.append(e.IdeaSelected(idea))
+        history += [e.RoundOpened(number, tuple(before[:1]) if before[0] else ()), e.IdeasProposed(number, (proposed,), True)]
+        history.append(e.IdeaSelected(idea))
         here = [f"k{made + n + 1}" for n in range(count)]
         for kernel in here:
             parent = before[dice.randrange(len(before))] or None
-            said += _life(kernel, idea, parent, number, dice)
-        said += [e.IdeaImplemented(idea, tuple(here)), e.RoundClosed(number)]
+            history += _kernel_events(kernel, idea, parent, number, dice)
+        history += [e.IdeaImplemented(idea, tuple(here)), e.RoundClosed(number)]
         before, made, number = here, made + count, number + 1
-    return said
+    return history
 
 
-def _life(kernel: str, idea: str, parent: str | None, number: int, dice: random.Random) -> Iterator[e.Event]:
+def _kernel_events(kernel: str, idea: str, parent: str | None, number: int, dice: random.Random) -> Iterator[e.Event]:
     yield replace(b.drafted(kernel, idea=idea, parent=parent), round=number)
     yield e.KernelBuilt(kernel, f"artefact {kernel}", 0.4)
     if parent is not None and dice.random() < 0.25:
@@ -110,8 +113,8 @@ class Stream:
 
     capabilities = frozenset({Capability.SUBMIT})
 
-    def __init__(self, said: list[e.Event], rate: float) -> None:
-        self._first = b.entries(said)
+    def __init__(self, history: list[e.Event], rate: float) -> None:
+        self._first = b.entries(history)
         self.state = advance(SessionState(), self._first)
         self._rate = rate
         self._closed = False
@@ -139,12 +142,12 @@ class Stream:
             e.KernelBuilt(kernel, "artefact", 0.4),
             e.KernelMeasured(kernel, b.measurement(1 + dice.random()), 1.0),
         )[self.sent % 4]
-        return e.Entry(self.state.seq + self.sent, time.time(), "engine", event)
+        return e.Entry(self.state.seq + self.sent, time.time(), ENGINE, event)
 
     async def progress(self) -> AsyncIterator[Progress]:
         while not self._closed:
             await asyncio.sleep(0.05)
-            yield Progress("build:k1:0", f"{time.monotonic():.2f} words of a compiler")
+            yield Progress(WorkKey.parse("build:k1:0"), f"{time.monotonic():.2f} words of a compiler")
 
     async def submit(self, command: Command) -> None:
         raise NotImplementedError
@@ -153,19 +156,19 @@ class Stream:
         self._closed = True
 
 
+def environment(home: Path) -> dict[str, str]:
+    terminal = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+    return {**os.environ, "ESPALIER_HOME": str(home), "PYTHONPATH": str(ROOT), **terminal}
+
+
 def frame_after(arguments: list[str], home: Path, awaited: bytes) -> float:
     """Seconds from exec until the program has drawn these words in a pseudo-terminal."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", SIZE[1], SIZE[0], 0, 0))
-    env = {
-        **os.environ,
-        "ESPALIER_HOME": str(home),
-        "PYTHONPATH": str(ROOT),
-        "TERM": "xterm-256color",
-        "COLORTERM": "truecolor",
-    }
     begun = time.monotonic()
-    process = subprocess.Popen(arguments, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True)
+    process = subprocess.Popen(
+        arguments, stdin=slave, stdout=slave, stderr=slave, env=environment(home), start_new_session=True
+    )
     os.close(slave)
     shown = b""
     try:
@@ -183,23 +186,33 @@ def frame_after(arguments: list[str], home: Path, awaited: bytes) -> float:
         os.close(master)
 
 
-def start(found: Found, home: Path, times: int) -> None:
-    """Both programs in turns, after one of each to warm the disk."""
-    ours, theirs = [], []
-    for turn in range(times + 1):
-        bare = frame_after([sys.executable, "-c", BARE], home, b"a line of words")
-        own = frame_after([sys.executable, "-m", "engine.cli"], home, b"softmax")
-        if turn:
-            ours.append(own)
-            theirs.append(bare)
-    own, bare = statistics.median(ours), statistics.median(theirs)
-    found.say("bare_textual_s", bare, f"a Textual app of one line: first frame after {bare:.2f} s")
-    found.say("first_frame_s", own, f"espalier: first usable frame after {own:.2f} s ({own / bare:.1f} × the bare one)", 1.0)
+def seconds_of(arguments: list[str], home: Path) -> float:
+    """Seconds from exec until the program has ended."""
+    begun = time.monotonic()
+    subprocess.run(arguments, env=environment(home), stdout=subprocess.DEVNULL, check=True)
+    return time.monotonic() - begun
 
 
-async def opening(found: Found, home: Path, folder: Path) -> None:
+def measure_start(figures: Figures, home: Path, times: int) -> None:
+    """All programs in turns, after one of each to warm the disk."""
+    program = [sys.executable, "-m", "espalier"]
+    turns = [
+        (
+            seconds_of([*program, "--help"], home),
+            frame_after([sys.executable, "-c", BARE], home, b"a line of words"),
+            frame_after(program, home, b"softmax"),
+        )
+        for _ in range(times + 1)
+    ]
+    usage, bare, own = (statistics.median(seconds) for seconds in zip(*turns[1:], strict=True))
+    figures.add("help_s", usage, f"espalier --help: {usage:.3f} s", 0.3)
+    figures.add("bare_textual_s", bare, f"a Textual app of one line: first frame after {bare:.2f} s")
+    figures.add("first_frame_s", own, f"espalier: first usable frame after {own:.2f} s ({own / bare:.1f} × the bare one)", 1.0)
+
+
+async def measure_opening(figures: Figures, home: Path, folder: Path) -> None:
     """From Enter at home to the tree on the screen, in a process that has shown home before."""
-    app = EspalierApp(EngineDoors(), keymap=home / "none")
+    app = EspalierApp(SessionOpener(), keymap=home / "none")
     async with app.run_test(size=SIZE) as pilot:
         while not (isinstance(app.screen, HomeScreen) and app.screen._sessions and app.focused is not None):
             await pilot.pause(0.02)
@@ -214,16 +227,16 @@ async def opening(found: Found, home: Path, folder: Path) -> None:
         seconds = time.monotonic() - begun
     size = (folder / "journal.jsonl").stat().st_size / 1e6
     words = f"a session of {KERNELS:,} kernels ({size:.1f} MB of journal) opens in {seconds:.2f} s"
-    found.say("open_10k_s", seconds, words, 2.0)
+    figures.add("open_10k_s", seconds, words, 2.0)
 
 
-class Watched(EspalierApp):
+class TimedApp(EspalierApp):
     """Notes when a repaint goes out, and which kernel is selected by then."""
 
     CSS_PATH = ROOT / "tui" / "app.tcss"
 
     def __init__(self, home: Path) -> None:
-        super().__init__(EngineDoors(), keymap=home / "none")
+        super().__init__(SessionOpener(), keymap=home / "none")
         self.awaited: tuple[float, float, str] | None = None
         self.waits: list[tuple[float, float]] = []
         """(seconds, seconds of this process's own work) from a key to its repaint."""
@@ -231,15 +244,15 @@ class Watched(EspalierApp):
     def _display(self, screen: object, renderable: object) -> None:
         super()._display(screen, renderable)  # type: ignore[arg-type]
         if self.awaited is not None and isinstance(self.screen, SessionScreen):
-            asked, worked, before = self.awaited
+            pressed, worked, before = self.awaited
             if self.screen.query_one(KernelTree).selected != before:
-                self.waits.append((time.monotonic() - asked, time.process_time() - worked))
+                self.waits.append((time.monotonic() - pressed, time.process_time() - worked))
                 self.awaited = None
 
 
-async def streaming(found: Found, home: Path, minutes: float) -> None:
+async def measure_streaming(figures: Figures, home: Path, minutes: float) -> None:
     """Keys and memory under a stream, in one process."""
-    app = Watched(home)
+    app = TimedApp(home)
     bridge = Bridge(Stream(big_session(KERNELS), EVENTS_A_SECOND), home / "none")
     async with app.run_test(size=SIZE) as pilot:
         await app._show(bridge)
@@ -248,7 +261,7 @@ async def streaming(found: Found, home: Path, minutes: float) -> None:
                 await pilot.pause(0.05)
         await pilot.pause(1.0)
         ended = threading.Event()
-        presser = threading.Thread(target=_press, args=(app, ended), daemon=True)
+        presser = threading.Thread(target=_press_keys, args=(app, ended), daemon=True)
         presser.start()
         samples: list[tuple[float, float]] = []
         begun = time.monotonic()
@@ -257,24 +270,24 @@ async def streaming(found: Found, home: Path, minutes: float) -> None:
             samples.append((passed, _resident()))
         ended.set()
         await asyncio.to_thread(presser.join)
-    (middle, worst), (_, work) = ([_at(share, waits) for share in (0.5, 0.95)] for waits in zip(*app.waits, strict=True))
+    (middle, worst), (_, work) = ([_quantile(share, waits) for share in (0.5, 0.95)] for waits in zip(*app.waits, strict=True))
     words = f"key → repaint under {EVENTS_A_SECOND} events/s: median {1e3 * middle:.0f} ms, "
     words += f"95th percentile {1e3 * worst:.0f} ms, {1e3 * work:.0f} ms of it work ({len(app.waits)} keys)"
-    found.figures["key_p95_work_ms"] = round(1e3 * work, 1)
-    found.say("key_p95_ms", 1e3 * worst, words, 50.0)
+    figures.values["key_p95_work_ms"] = round(1e3 * work, 1)
+    figures.add("key_p95_ms", 1e3 * worst, words, 50.0)
     settled = [mb for at, mb in samples if at >= minutes * 12] or [samples[-1][1]]
     gained = settled[-1] - settled[0]
     words = (
         f"memory over {minutes:g} min of {EVENTS_A_SECOND} events/s: {settled[0]:.0f} → {settled[-1]:.0f} MB ({gained:+.1f})"
     )
-    found.say("memory_gained_mb", gained, words, 16.0)
+    figures.add("memory_gained_mb", gained, words, 16.0)
 
 
-def _at(share: float, values: tuple[float, ...]) -> float:
+def _quantile(share: float, values: tuple[float, ...]) -> float:
     return sorted(values)[int(share * (len(values) - 1))]
 
 
-def _press(app: Watched, ended: threading.Event) -> None:
+def _press_keys(app: TimedApp, ended: threading.Event) -> None:
     """Moves the cursor as a terminal's thread does: at moments of its own, one key at a time."""
     dice = random.Random(5)
     while not ended.wait(0.15 + 0.2 * dice.random()):
@@ -298,20 +311,21 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0.5, help="how long to stream")
     parser.add_argument("--times", type=int, default=5, help="how often to start")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    found = Found()
+    options = parser.parse_args()
+    figures = Figures()
     with tempfile.TemporaryDirectory(prefix="espalier-screen-") as name:
         home = Path(name)
         os.environ["ESPALIER_HOME"] = name
-        start(found, home, asked.times)
+        measure_start(figures, home, options.times)
         folder = home / "sessions" / "big"
+        hour_ago = time.time() - 3600  # later than the shipped sessions: it is the first in the list
         moment = iter(range(10**9))
         with Journal.create(folder) as journal:
-            journal.append(big_session(KERNELS), "engine", lambda: b.START + 0.01 * next(moment))
-        asyncio.run(opening(found, home, folder))
-        asyncio.run(streaming(found, home, asked.minutes))
-    if asked.json:
-        print(json.dumps(found.figures))
+            journal.append(big_session(KERNELS), ENGINE, lambda: hour_ago + 0.01 * next(moment))
+        asyncio.run(measure_opening(figures, home, folder))
+        asyncio.run(measure_streaming(figures, home, options.minutes))
+    if options.json:
+        print(json.dumps(figures.values))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,9 @@ if __name__ == "__main__":
 from benchmarks.landscapes import Forks, Landscape, MemoryBlobs, Net, Rugged, Walker, World, code_of, search
 from engine.domain import events as e
 from engine.domain import queries
-from engine.domain.model import Interval, Limits, Problem, Settings, Workload
-from engine.session.fake import FakeBench
+from engine.domain.model import Interval, Problem, Workload
+from engine.domain.settings import Limits, Settings
+from engine.session.fake_bench import FakeBench
 
 Make = Callable[[random.Random], Landscape]
 
@@ -120,7 +121,7 @@ SEQUENTIAL = Shape(1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class SearchEnd:
     """How one search ended."""
 
     log_speedup: float
@@ -139,7 +140,7 @@ def opened(shape: Shape, kernels: int) -> e.SessionOpened:
     return e.SessionOpened(problem, "cpu", chosen, "autopilot", {})
 
 
-async def run(world: World, make: Make, seed: int, shape: Shape, kernels: int) -> Ended:
+async def run(world: World, make: Make, seed: int, shape: Shape, kernels: int) -> SearchEnd:
     """One search. Raises RuntimeError when it did not spend its budget: then nothing could be compared."""
     name = f"{world.name}:{seed}"
     landscape = make(random.Random(name))
@@ -150,7 +151,7 @@ async def run(world: World, make: Make, seed: int, shape: Shape, kernels: int) -
     if best is None or len(state.kernels) != kernels:
         raise RuntimeError(f"{name}, {shape}: {len(state.kernels)} of {kernels} kernels tried ({state.closed})")
     speed = code_of(blobs.text(best.source)).speed(landscape)
-    return Ended(speed, len(state.kernels), walker.calls, queries.last_round(state))
+    return SearchEnd(speed, len(state.kernels), walker.calls, queries.last_round(state))
 
 
 def affordable(calls: int) -> int:
@@ -167,7 +168,7 @@ def bootstrap(values: Sequence[float], seed: int = 0, repeats: int = 2000) -> In
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """One family, one shape: how both strategies ended, and their ratio seed by seed."""
 
     family: str
@@ -189,7 +190,7 @@ class Compared:
         return "sequential ahead" if self.ratio.high < 1.0 else "no difference shown"
 
 
-def compared(world: World, shape: Shape, budget: str, pairs: Sequence[tuple[Ended, Ended]]) -> Compared:
+def comparison(world: World, shape: Shape, budget: str, pairs: Sequence[tuple[SearchEnd, SearchEnd]]) -> Comparison:
     """What the searches of one family and shape come to. Raises RuntimeError where the budgets were not equal."""
     for branching, sequential in pairs:
         spent = (branching.kernels, sequential.kernels) if budget == "kernels" else (branching.calls, sequential.calls)
@@ -197,7 +198,7 @@ def compared(world: World, shape: Shape, budget: str, pairs: Sequence[tuple[Ende
             raise RuntimeError(f"{world.name}, {shape}: {spent[0]} and {spent[1]} {budget} are no equal budgets")
     ends = [(b.log_speedup, s.log_speedup) for b, s in pairs]
     means = [tuple(statistics.fmean(getattr(pair[n], name) for pair in pairs) for n in (0, 1)) for name in _SPENT]
-    return Compared(
+    return Comparison(
         world.name, str(shape), budget, bootstrap([b for b, _ in ends]), bootstrap([s for _, s in ends]),
         bootstrap([b - s for b, s in ends]), (sum(b > s for b, s in ends), sum(b < s for b, s in ends)),
         *((mean[0], mean[1]) for mean in means),
@@ -207,15 +208,15 @@ def compared(world: World, shape: Shape, budget: str, pairs: Sequence[tuple[Ende
 _SPENT = ("kernels", "calls", "rounds")
 
 
-async def compare(world: World, make: Make, kernels: int, seeds: int, shapes: Sequence[Shape]) -> list[Compared]:
+async def compare(world: World, make: Make, kernels: int, seeds: int, shapes: Sequence[Shape]) -> list[Comparison]:
     """Every shape against sequential revision on the same landscapes, for both meanings of an equal budget."""
     same = [await run(world, make, seed, SEQUENTIAL, kernels) for seed in range(seeds)]
-    rows: list[Compared] = []
+    rows: list[Comparison] = []
     for shape in shapes:
         branching = [await run(world, make, seed, shape, kernels) for seed in range(seeds)]
-        rows.append(compared(world, shape, "kernels", list(zip(branching, same, strict=True))))
+        rows.append(comparison(world, shape, "kernels", list(zip(branching, same, strict=True))))
         paid = [await run(world, make, n, SEQUENTIAL, affordable(b.calls)) for n, b in enumerate(branching)]
-        rows.append(compared(world, shape, "calls", list(zip(branching, paid, strict=True))))
+        rows.append(comparison(world, shape, "calls", list(zip(branching, paid, strict=True))))
     return rows
 
 
@@ -223,7 +224,7 @@ def times(interval: Interval) -> str:
     return f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
 
 
-def told(rows: Sequence[Compared], budget: str) -> list[str]:
+def table_lines(rows: Sequence[Comparison], budget: str) -> list[str]:
     """A table for people."""
     chosen = [row for row in rows if row.budget == budget]
     head = f"{'family':<13} {'branching':<14} {'ends with':<22} {'sequential':<22} {'branching/sequential':<21} better"
@@ -254,18 +255,18 @@ async def main() -> None:
     parser.add_argument("--shapes", type=_shape, nargs="+", default=SHAPES, metavar="IDEASxIMPLEMENTATIONSxBEAM")
     parser.add_argument("--families", default=",".join(world.name for world, _ in FAMILIES))
     parser.add_argument("--json", action="store_true", help="one object on the last line")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     began = time.monotonic()
-    print(f"{asked.kernels} kernels a search, seeds 0 to {asked.seeds - 1}; geometric means [bootstrap 95 %]")
-    rows: list[Compared] = []
+    print(f"{options.kernels} kernels a search, seeds 0 to {options.seeds - 1}; geometric means [bootstrap 95 %]")
+    rows: list[Comparison] = []
     for world, make in FAMILIES:
-        if world.name in asked.families.split(","):
-            rows += await compare(world, make, asked.kernels, asked.seeds, asked.shapes)
+        if world.name in options.families.split(","):
+            rows += await compare(world, make, options.kernels, options.seeds, options.shapes)
             print(f"  {world.name}: {world.words}; {world.failures:.0%} of drafts fail, sloppiness {world.sloppiness:g}, "
                   f"foresight error {world.foresight:g}, noise {world.noise:g}", flush=True)  # fmt: skip
-    print("\n".join([*told(rows, "kernels"), *told(rows, "calls"), f"\n{time.monotonic() - began:.0f} s"]))
-    if asked.json:
-        print(json.dumps({"kernels": asked.kernels, "seeds": asked.seeds, "rows": [asdict(row) for row in rows]}))
+    print("\n".join([*table_lines(rows, "kernels"), *table_lines(rows, "calls"), f"\n{time.monotonic() - began:.0f} s"]))
+    if options.json:
+        print(json.dumps({"kernels": options.kernels, "seeds": options.seeds, "rows": [asdict(row) for row in rows]}))
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from engine.build.source import read_kernel
-from engine.build.tunables import default, parse_tunables
 from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.session.single import table
-from engine.trial.bench import Assignment, Ready, Source
+from engine.session.seeds import bench_source, seed_of
+from engine.session.workbench import open_workbench
+from engine.toolchain.kernel_file import read_kernel_file
+from engine.trial.bench import Assignment, BuiltKernel
 
 _EAGER = ("softmax", "layernorm", "matmul_fp16", "attention_fp16", "conv2d")
 _HOST = ("softmax", "online_host.cu")
@@ -63,20 +63,19 @@ def full(problem: str) -> Workload:
     return catalog.workload_for(catalog.find(problem), "full")
 
 
-async def ours(problem: str, device: str) -> tuple[float, float, str]:
+async def espalier_times(problem: str, device: str) -> tuple[float, float, str]:
     """Microseconds of eager and of the host kernel (nought where there is none), and where that was built."""
-    async with table(
+    async with open_workbench(
         Assignment(catalog.find(problem), full(problem), device), lambda _: None, accept_unverifiable=False
     ) as bench:
         baseline = bench.preparation.baselines["eager"].time_us.value
         if problem != _HOST[0]:
             return baseline, 0.0, ""
-        kernel = read_kernel(catalog.problems_root() / problem / "playbook" / _HOST[1])
-        tunables = default(parse_tunables(kernel.text, kernel.dialect))
-        source = Source(kernel.name, kernel.text, kernel.dialect, kernel.contract, tunables)
+        seed = seed_of(read_kernel_file(catalog.problems_root() / problem / "playbook" / _HOST[1]), {})
+        source = bench_source(seed.kernel, seed.tunables)
         tried = await bench.attempt(source)
-        ready = await bench.bench.make(source, lambda _: None)
-        assert isinstance(ready, Ready)
+        ready = await bench.bench.build_candidate(source, lambda _: None)
+        assert isinstance(ready, BuiltKernel)
         assert tried.measurement is not None, tried.final
         return baseline, tried.measurement.time_us.value, ready.candidate.built.binary
 
@@ -87,7 +86,7 @@ def by_do_bench(call: Call) -> float:
     return float(do_bench(call, return_mode="median")) * 1e3
 
 
-def state(device: str) -> str:
+def clock_and_power(device: str) -> str:
     """The multiprocessors' clock and the power just now, or nothing where they cannot be read."""
     try:
         import pynvml
@@ -133,8 +132,8 @@ def _us(row: dict[str, str]) -> float:
     return float(row["Metric Value"].replace(",", "")) * scale[row["Metric Unit"]]
 
 
-def profiled(call: Call) -> None:
-    """What runs under ncu."""
+def run_profiled(call: Call) -> None:
+    """Run the calls that ncu measures."""
     call()
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
@@ -147,7 +146,7 @@ def profiled(call: Call) -> None:
 def cases(device: str) -> Iterator[tuple[str, float, str]]:
     """(name, this program's microseconds, binary)."""
     for problem in _EAGER:
-        baseline, kernel, binary = asyncio.run(ours(problem, device))
+        baseline, kernel, binary = asyncio.run(espalier_times(problem, device))
         yield f"eager {problem}", baseline, ""
         if kernel:
             yield f"kernel {problem}", kernel, binary
@@ -165,22 +164,22 @@ def main() -> None:
     parser.add_argument("--kernelbench", default="")
     parser.add_argument("--only", default="")
     parser.add_argument("--binary", default="")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with torch.no_grad():
         if os.environ.get(_PROFILED):
-            profiled(call_of(asked.only, asked.binary, asked.device))
+            run_profiled(call_of(options.only, options.binary, options.device))
             return
         print(f"{'us':26}{'here':>10}{'do_bench':>18}{'KernelBench':>18}{'ncu':>18}")
-        for name, here, binary in list(cases(asked.device)):
-            call = call_of(name, binary, asked.device)
+        for name, here, binary in list(cases(options.device)):
+            call = call_of(name, binary, options.device)
             others: list[float | str] = [by_do_bench(call)]
-            left_at = state(asked.device)
-            others.append(by_kernelbench(call, asked.kernelbench) if asked.kernelbench else "not asked")
+            left_at = clock_and_power(options.device)
+            others.append(by_kernelbench(call, options.kernelbench) if options.kernelbench else "not asked")
             del call
             torch.cuda.empty_cache()
-            others.append(by_ncu(name, binary, asked.device))
-            told = "".join(f"{o:10.1f} {o / here:6.3f}x" if isinstance(o, float) else f"{o:>18}" for o in others)
-            print(f"{name:26}{here:10.1f}{told}{left_at}", flush=True)
+            others.append(by_ncu(name, binary, options.device))
+            figures = "".join(f"{o:10.1f} {o / here:6.3f}x" if isinstance(o, float) else f"{o:>18}" for o in others)
+            print(f"{name:26}{here:10.1f}{figures}{left_at}", flush=True)
 
 
 if __name__ == "__main__":

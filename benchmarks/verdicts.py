@@ -22,13 +22,14 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.build.source import read_kernel
-from engine.build.tunables import default, parse_requires, parse_tunables, variants
 from engine.domain import work
 from engine.domain.model import Dialect
 from engine.problem import catalog, header
-from engine.session.single import Table, Tried, table
-from engine.trial.bench import Assignment, Source
+from engine.session.seeds import bench_source, seed_of
+from engine.session.workbench import KernelTrial, Workbench, open_workbench
+from engine.toolchain.kernel_file import read_kernel_file
+from engine.toolchain.tunables import parse_requires, parse_tunables, variants
+from engine.trial.bench import Assignment, KernelSpec
 
 _SAMPLE = "softmax"
 _INLINE = "online_host.cu"
@@ -41,14 +42,13 @@ def playbook_sources(problem: str, dialect: str) -> Iterator[Path]:
         yield from (folder / name for name in idea.get(dialect, []))
 
 
-def with_defaults(path: Path) -> Source:
+def with_defaults(path: Path) -> KernelSpec:
     """The kernel in ``path`` with the first value of each tunable."""
-    kernel = read_kernel(path)
-    tunables = default(parse_tunables(kernel.text, kernel.dialect))
-    return Source(kernel.name, kernel.text, kernel.dialect, kernel.contract, tunables)
+    seed = seed_of(read_kernel_file(path), {})
+    return bench_source(seed.kernel, seed.tunables)
 
 
-def said(name: str, tried: Tried) -> str:
+def latency_row(name: str, tried: KernelTrial) -> str:
     """One line of the latency table."""
     seconds = [tried.build_s, tried.verify_s or 0.0, tried.measure_s or 0.0]
     measured = tried.measurement
@@ -62,20 +62,20 @@ async def latency(device: str, problems: list[str]) -> list[float]:
     dialect = "cuda" if device != "cpu" else "cpp"
     totals: list[float] = []
     for problem in problems:
-        async with prepared(problem, device) as bench:
+        async with warm_bench(problem, device) as bench:
             for path in playbook_sources(problem, dialect):
                 tried = await bench.attempt(with_defaults(path))
-                print(said(f"{problem}/{path.name}", tried), flush=True)
+                print(latency_row(f"{problem}/{path.name}", tried), flush=True)
                 if tried.measurement is not None:
                     totals.append(tried.build_s + (tried.verify_s or 0.0) + (tried.measure_s or 0.0))
     return totals
 
 
-def prepared(problem: str, device: str):  # type: ignore[no-untyped-def]
+def warm_bench(problem: str, device: str):  # type: ignore[no-untyped-def]
     """A warm bench for one problem."""
     found = catalog.find(problem)
     workload = catalog.workload_for(found, "full" if device != "cpu" else "small")
-    return table(Assignment(found, workload, device), lambda _: None, accept_unverifiable=False)
+    return open_workbench(Assignment(found, workload, device), lambda _: None, accept_unverifiable=False)
 
 
 async def rate(device: str, most: int) -> dict[str, float]:
@@ -84,13 +84,13 @@ async def rate(device: str, most: int) -> dict[str, float]:
     As in a session every kernel is verified and screened, and those are measured precisely whose screen says they may lead.
     """
     dialect = "cuda" if device != "cpu" else "cpp"
-    async with prepared(_SAMPLE, device) as bench:
+    async with warm_bench(_SAMPLE, device) as bench:
         queue = list(all_variants(bench, dialect))[:most]
         ahead = asyncio.Semaphore(os.cpu_count() or 1)
 
-        async def build(source: Source) -> None:
+        async def build(source: KernelSpec) -> None:
             async with ahead:
-                await bench.bench.make(source, lambda _: None)
+                await bench.bench.build_candidate(source, lambda _: None)
 
         began = time.monotonic()
         builds = [asyncio.create_task(build(source)) for source in queue]
@@ -112,18 +112,18 @@ async def rate(device: str, most: int) -> dict[str, float]:
         }  # fmt: skip
 
 
-def all_variants(bench: Table, dialect: str) -> Iterator[Source]:
+def all_variants(bench: Workbench, dialect: str) -> Iterator[KernelSpec]:
     """Every source of the sample playbook with up to eight combinations of its tunables."""
     names = header.plan_names(bench.signature, bench.device.units)
     for path in playbook_sources(_SAMPLE, dialect):
-        kernel = read_kernel(path)
+        kernel = read_kernel_file(path)
         tunables = parse_tunables(kernel.text, kernel.dialect)
         requires = parse_requires(kernel.text, kernel.dialect)
         for chosen in variants(tunables, requires, names, 8, 0):
-            yield Source(kernel.name, kernel.text, kernel.dialect, kernel.contract, chosen)
+            yield bench_source(kernel, chosen)
 
 
-def inline_module(problem: str, signature_header: str, source: Source) -> str:
+def inline_module(problem: str, signature_header: str, source: KernelSpec) -> str:
     """The host-contract kernel as the usual KernelBench answer: an inline extension with a torch binding."""
     defines = "\n".join(f"#define {name} {value}" for name, value in source.tunables.items())
     body = source.text.replace('#include "problem.h"', signature_header)
@@ -161,11 +161,11 @@ def by_kernelbench(checkout: str, reference: str, module: str) -> float:
 
 async def against_kernelbench(device: str, checkout: str) -> tuple[float, float]:
     """(seconds by KernelBench, seconds here) for the same kernel."""
-    async with prepared(_SAMPLE, device) as bench:
+    async with warm_bench(_SAMPLE, device) as bench:
         source = with_defaults(catalog.problems_root() / _SAMPLE / "playbook" / _INLINE)
         text = header.render(bench.signature, Dialect.CUDA, "full")
         tried = await bench.attempt(source)
-        print(said(f"{_SAMPLE}/{_INLINE}", tried))
+        print(latency_row(f"{_SAMPLE}/{_INLINE}", tried))
         problem = catalog.find(_SAMPLE)
         theirs = by_kernelbench(checkout, problem.reference, inline_module(_SAMPLE, text, source))
         return theirs, tried.build_s + (tried.verify_s or 0.0) + (tried.measure_s or 0.0)
@@ -178,21 +178,21 @@ async def main() -> None:
     parser.add_argument("--problems", default=",".join(catalog.shipped_names()))
     parser.add_argument("--variants", type=int, default=32)
     parser.add_argument("--kernelbench", default="")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     summary: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as cache:
         os.environ["ESPALIER_CACHE"] = cache
         print("from source to precise verdict, nothing cached, hosts warm")
-        totals = await latency(asked.device, [name for name in asked.problems.split(",") if name])
+        totals = await latency(options.device, [name for name in options.problems.split(",") if name])
         if totals:
             summary |= {"latency_median_s": statistics.median(totals), "kernels": len(totals)}
     with tempfile.TemporaryDirectory() as cache:
         os.environ["ESPALIER_CACHE"] = cache
-        summary |= await rate(asked.device, asked.variants)
-    if asked.kernelbench:
+        summary |= await rate(options.device, options.variants)
+    if options.kernelbench:
         with tempfile.TemporaryDirectory() as cache:
             os.environ["ESPALIER_CACHE"] = cache
-            theirs, ours = await against_kernelbench(asked.device, asked.kernelbench)
+            theirs, ours = await against_kernelbench(options.device, options.kernelbench)
             summary |= {"kernelbench_s": theirs, "same_kernel_s": ours, "ratio": theirs / ours}
     print(json.dumps({key: round(value, 3) for key, value in summary.items()}))
 

@@ -13,18 +13,21 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support import builders, faces, showcase  # noqa: E402  # the tests' session
+from support import builders, showcase, ui  # noqa: E402  # the tests' session
 from textual.pilot import Pilot  # noqa: E402
 
 from engine.domain.commands import Command  # noqa: E402
 from engine.domain.errors import CommandRejected  # noqa: E402
 from engine.domain.events import Entry  # noqa: E402
+from engine.domain.model import ENGINE  # noqa: E402
 from engine.domain.state import SessionState  # noqa: E402
+from engine.domain.work import WorkKey  # noqa: E402
 from engine.journal.journal import Journal  # noqa: E402
 from engine.session.source import Batch, Capability, Progress  # noqa: E402
 from tui.app import EspalierApp  # noqa: E402
@@ -58,7 +61,7 @@ class Frozen:
 
     async def progress(self) -> AsyncIterator[Progress]:
         for work, words in WORDS.items():
-            yield Progress(work, words)
+            yield Progress(WorkKey.parse(work), words)
         await asyncio.Event().wait()
 
     async def submit(self, command: Command) -> None:
@@ -123,7 +126,7 @@ def stored(folder: Path) -> Path:
         for text in showcase.BLOBS.values():
             journal.blobs.put(text.encode())
         moment = iter(range(10**6))
-        journal.append(tuple(showcase.history()), "engine", lambda: builders.START + 6.0 * next(moment))
+        journal.append(tuple(showcase.history()), ENGINE, lambda: builders.START + 6.0 * next(moment))
     return folder
 
 
@@ -134,7 +137,7 @@ async def picture(app: EspalierApp, size: tuple[int, int], act: Act, bridge: Bri
         app._notifications.clear()
         if bridge is not None:
             await app._show(bridge)
-        await faces.until(pilot, lambda: (bridge is None and app._first[0] == "home") or faces.shows_tree(app))
+        await ui.until(pilot, lambda: (bridge is None and app._first[0] == "home") or ui.shows_tree(app))
         await act(app, pilot)
         await pilot.pause(0.4)
         await pilot.pause()
@@ -144,40 +147,36 @@ async def picture(app: EspalierApp, size: tuple[int, int], act: Act, bridge: Bri
 
 def live(folder: Path) -> Bridge:
     """A bridge to the frozen showcase, with what comes from beside a session."""
-    bridge = Bridge(Frozen(*showcase.session()), folder)
-
-    async def mix(key: str) -> dict[str, int] | None:
-        return MIXES.get(key.removeprefix("artefact "))
-
-    bridge.mixes = type(bridge.mixes)(mix)
-    return bridge
+    state, entries = showcase.session()
+    kernels = {name: replace(kernel, instructions=MIXES.get(name, {})) for name, kernel in state.kernels.items()}
+    return Bridge(Frozen(replace(state, kernels=kernels), entries), folder)
 
 
 async def home(app: EspalierApp, pilot: Pilot[None]) -> None:
-    await faces.until(pilot, lambda: getattr(app.screen, "_sessions", None) and app.focused is not None)
+    await ui.until(pilot, lambda: getattr(app.screen, "_sessions", None) and app.focused is not None)
 
 
 def clock() -> float:
-    return faces.NOW
+    return ui.NOW
 
 
 async def make(into: Path, size: tuple[int, int], sessions: list[Path], root: Path) -> None:
     """All pictures of one size."""
     name = f"{size[0]}x{size[1]}"
-    doors = faces.FakeDoors(clock=clock)
-    await picture(faces.face(doors, clock=clock), size, home, None, into / f"home-{name}.svg")
+    opener = ui.FakeOpener(clock=clock)
+    await picture(ui.app(opener, clock=clock), size, home, None, into / f"home-{name}.svg")
     for scene, act in SCENES.items():
-        app = faces.face(doors, "none", clock=clock)
+        app = ui.app(opener, "none", clock=clock)
         await picture(app, size, act, live(root / "softmax-2026-11-18-1"), into / f"{scene}-{name}.svg")
     for folder in sessions:
-        app = faces.face(faces.FakeDoors(), "replay", folder, clock=clock)
+        app = ui.app(ui.FakeOpener(), "replay", folder, clock=clock)
         await picture(app, size, keys("b"), None, into / f"{folder.name}-{name}.svg")
-        app = faces.face(faces.FakeDoors(), "replay", folder, clock=clock)
+        app = ui.app(ui.FakeOpener(), "replay", folder, clock=clock)
         await picture(app, size, keys("b", "t"), None, into / f"{folder.name}-charts-{name}.svg")
 
 
 async def light(into: Path, size: tuple[int, int], root: Path) -> None:
-    app = faces.face(clock=clock)
+    app = ui.app(clock=clock)
     await picture(app, size, keys("f2"), live(root / "softmax-2026-11-18-1"), into / f"light-{size[0]}x{size[1]}.svg")
 
 
@@ -186,11 +185,11 @@ def main() -> None:
     parser.add_argument("sessions", nargs="*", type=Path)
     parser.add_argument("--into", type=Path, default=ROOT / "docs" / "pictures")
     parser.add_argument("--size", action="append", default=[])
-    asked = parser.parse_args()
-    sizes = [tuple(int(n) for n in size.split("x")) for size in asked.size] or [(120, 40)]
-    asked.into = asked.into.resolve()
-    asked.sessions = [folder.resolve() for folder in asked.sessions]
-    asked.into.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args()
+    sizes = [tuple(int(n) for n in size.split("x")) for size in options.size] or [(120, 40)]
+    options.into = options.into.resolve()
+    options.sessions = [folder.resolve() for folder in options.sessions]
+    options.into.mkdir(parents=True, exist_ok=True)
     os.environ["TZ"] = "UTC"
     time.tzset()
     with tempfile.TemporaryDirectory(prefix="espalier-pictures-") as name:
@@ -201,8 +200,8 @@ def main() -> None:
         for other in ("softmax-2026-11-17-2", "softmax-2026-11-17-1"):
             stored(root / other)
         for width, height in sizes:
-            asyncio.run(make(asked.into, (width, height), asked.sessions, root))
-            asyncio.run(light(asked.into, (width, height), root))
+            asyncio.run(make(options.into, (width, height), options.sessions, root))
+            asyncio.run(light(options.into, (width, height), root))
 
 
 if __name__ == "__main__":

@@ -1,26 +1,79 @@
-"""What all tests have in common: those that run real processes or a real screen beside a clock get further chances."""
+"""How the tests run: what shares a process, what may run again, and how many examples a property is tried on."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from engine.journal import store
 
-AGAINST_THE_CLOCK = frozenset({"cli", "contracts", "exploits", "faults", "trial", "tui"})
-"""Folders whose tests wait for other processes or for a screen. On a machine that does something else meanwhile, one in some
-hundred of them may be late; a fault of the program fails every time."""
-CHANCES = 2
+TESTS = Path(__file__).parent
+MEASURING = (
+    "cli/test_cli_real.py",
+    "contracts/test_trial_bench.py",
+    "exploits/test_exploits.py",
+    "gpu",
+    "trial/test_baselines.py",
+    "trial/test_others_problems.py",
+)
+"""Folders and files whose tests time kernels. They run one after the other, for two of them would disturb each other's
+times; CI runs them (``-m measuring``) with nothing else beside them."""
+BESIDE_A_CLOCK = ("cli", "faults", "ideas/models", "session", "trial", "tui")
+"""Folders whose tests wait for a screen, a server or another process. A machine that does something else meanwhile can be late;
+a fault of the program fails every time."""
+ONCE = ("cli/test_cli_real.py", "trial/test_sandbox.py", "trial/test_candidates.py")
+"""Within those, what runs once, as exploits and contracts do: a rerun could hide an escape."""
+SPREAD = ("tui",)
+"""Folders whose tests take seconds each and go to whichever worker is free; elsewhere a file stays on one."""
+RERUNS = 2
+SHARED_SCOPES = frozenset({"module", "class", "package"})
+
+for profile, examples in {"default": 30, "ci": 500, "nightly": 10_000}.items():
+    settings.register_profile(profile, max_examples=examples, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """For the whole suite one more than there are cores, for many tests wait; none for named files, which run sooner so."""
+    return len(os.sched_getaffinity(0)) + 1 if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
+
+
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give those tests their further chances."""
-    here = Path(__file__).parent
+    """Group what must not run side by side or shares a fixture, and mark what may run again."""
+    if gone := [place for place in (*MEASURING, *BESIDE_A_CLOCK, *ONCE) if not (TESTS / place).exists()]:
+        raise pytest.UsageError(f"tests/conftest.py names what is not there: {', '.join(gone)}")
     for item in items:
-        if item.path.is_relative_to(here) and item.path.relative_to(here).parts[0] in AGAINST_THE_CLOCK:
-            item.add_marker(pytest.mark.flaky(reruns=CHANCES))
+        if _lies_in(item.path, MEASURING):
+            item.add_marker(pytest.mark.measuring)
+            item.add_marker(pytest.mark.xdist_group("measuring"))
+        elif _shares_a_fixture(item) or not _lies_in(item.path, SPREAD):  # few groups are scheduled faster than single tests
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
+        if _lies_in(item.path, BESIDE_A_CLOCK) and not _lies_in(item.path, ONCE):
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS))
+
+
+def _lies_in(path: Path, places: tuple[str, ...]) -> bool:
+    return any(path.is_relative_to(TESTS / place) for place in places)
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    """Whether a fixture of the test's file or class serves several tests: it is made once where they run in one process."""
+    found = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
+    return any(fixture.scope in SHARED_SCOPES for fixtures in found for fixture in fixtures)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread_for_each_worker() -> None:
+    """The tests' own tensors take no core from the other workers. What a test starts keeps all threads."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        import torch
+
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,1 +1,1 @@
-"""The terminal face of Espalier: screens over a session, no search logic, and never torch."""
+"""The terminal UI of Espalier: screens over a session. No search logic, no torch."""

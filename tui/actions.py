@@ -1,7 +1,7 @@
-"""THE registry: every action by id, with its key, label, help and the screens it belongs to.
+"""The registry of actions: id, key, label, help and the screens each belongs to.
 
-Bindings, footer, palette, the help screen and the README's key table are all made from it. Knows no screen: an action is done
-by the method ``action_<verb>`` of the screen (or app) that shows it.
+Bindings, footer, palette, the help screen and the README's key table are made from it. Knows no screen: the screen (or app)
+that shows an action has its method ``action_<verb>``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from textual.binding import Binding
 
 
 class Place(StrEnum):
-    """Where an action can be done."""
+    """Where an action is available."""
 
     ANYWHERE = "anywhere"
     HOME = "home"
@@ -27,7 +27,7 @@ class Place(StrEnum):
 
 
 class Needs(StrEnum):
-    """What a source must be able to do for an action to make sense."""
+    """What an action requires of a session's source."""
 
     NOTHING = "nothing"
     SUBMIT = "submit"
@@ -36,7 +36,7 @@ class Needs(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that can be done. ``id`` is ``place.verb``; a keymap file names it so."""
+    """One action. ``id`` is ``place.verb``, as keymap files name it."""
 
     id: str
     key: str
@@ -47,7 +47,7 @@ class Action:
     needs: Needs = Needs.NOTHING
     footer: bool = False
     call: str = ""
-    """What is run, where that is more than the verb of the id: ``tab('CODE')``."""
+    """What is run, where it is not the verb of the id: ``tab('CODE')``."""
 
     @property
     def run(self) -> str:
@@ -161,7 +161,7 @@ _GROUPS = (
     ("Compare", "compare."), ("Anywhere", "app."),
 )  # fmt: skip
 
-_SPELLED = {
+_KEY_NAMES = {
     "question_mark": "?", "full_stop": ".", "comma": ",", "right_square_bracket": "]", "left_square_bracket": "[",
     "right_parenthesis": ")", "left_parenthesis": "(", "right_curly_bracket": "}", "left_curly_bracket": "{", "plus": "+",
     "minus": "-", "slash": "/", "escape": "Esc", "enter": "Enter", "space": "Space", "delete": "Del",
@@ -169,14 +169,14 @@ _SPELLED = {
 }  # fmt: skip
 
 
-def spelled(keys: str) -> str:
-    """Keys as people write them: ``?, F1``."""
-    return ", ".join(_one(key.strip()) for key in keys.split(","))
+def key_names(keys: str) -> str:
+    """Keys as they are printed on a keyboard: ``?, F1``."""
+    return ", ".join(_key_name(key.strip()) for key in keys.split(","))
 
 
-def _one(key: str) -> str:
-    if key in _SPELLED:
-        return _SPELLED[key]
+def _key_name(key: str) -> str:
+    if key in _KEY_NAMES:
+        return _KEY_NAMES[key]
     if key.startswith("ctrl+"):
         return f"Ctrl-{key[5:].upper()}"
     return key.upper() if len(key) > 1 else key
@@ -188,23 +188,23 @@ def actions(place: Place) -> tuple[Action, ...]:
 
 
 def bindings(place: Place) -> list[Binding]:
-    """The bindings of one kind of screen; help comes first there, so that the narrowest footer shows it."""
+    """The bindings of one kind of screen, help first, so that the narrowest footer shows it."""
     here = [_binding(action, action.run) for action in actions(place)]
     return here if place is Place.ANYWHERE else [_binding(_HELP, f"app.{_HELP.run}"), *here]
 
 
 def _binding(action: Action, run: str) -> Binding:
-    shown = spelled(action.key).split(", ")[0]
+    shown = key_names(action.key).split(", ")[0]
     return Binding(action.key, run, action.label, show=action.footer, tooltip=action.help, id=action.id, key_display=shown)
 
 
-def named(verb: str, place: Place) -> Action | None:
-    """The action of this verb on this kind of screen."""
+def action_for(verb: str, place: Place) -> Action | None:
+    """The action with this verb on this kind of screen."""
     return next((a for a in ACTIONS if a.verb == verb and (place in a.places or Place.ANYWHERE in a.places)), None)
 
 
-def grouped(place: Place | None = None) -> list[tuple[str, tuple[Action, ...]]]:
-    """Actions by heading; those of one kind of screen, with those that work anywhere, or all."""
+def actions_by_group(place: Place | None = None) -> list[tuple[str, tuple[Action, ...]]]:
+    """Actions by heading: all, or those of one kind of screen and those that work anywhere."""
     found = []
     for title, prefix in _GROUPS:
         here = tuple(
@@ -217,9 +217,9 @@ def grouped(place: Place | None = None) -> list[tuple[str, tuple[Action, ...]]]:
 
 
 def read_keymap(path: Path) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """The user's own keys (action id → keys) from a TOML file, and what is wrong with it, one line each.
+    """The user's keys (action id → keys) from a TOML file, and its errors, one line each.
 
-    A file that is not there is an empty one; an entry that cannot be used is left out.
+    A missing file is an empty one; invalid entries are skipped.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -229,18 +229,18 @@ def read_keymap(path: Path) -> tuple[Mapping[str, str], tuple[str, ...]]:
         return {}, (f"{path} cannot be read, so the keys are the usual ones: {error}",)
     known = {action.id for action in ACTIONS}
     keys: dict[str, str] = {}
-    wrong: list[str] = []
-    for name, value in _flat(table):
+    errors: list[str] = []
+    for name, value in _flatten(table):
         if name not in known:
-            wrong.append(f"{path}: there is no action {name!r}")
+            errors.append(f"{path}: there is no action {name!r}")
         elif not isinstance(value, str) or not value.strip():
-            wrong.append(f'{path}: {name} needs keys in quotes, for example "f7"')
+            errors.append(f'{path}: {name} needs keys in quotes, for example "f7"')
         else:
             keys[name] = value
-    return keys, tuple(wrong)
+    return keys, tuple(errors)
 
 
-def _flat(table: Mapping[str, object]) -> list[tuple[str, object]]:
+def _flatten(table: Mapping[str, object]) -> list[tuple[str, object]]:
     """``[gate] approve = "y"`` and ``"gate.approve" = "y"`` mean the same."""
     found: list[tuple[str, object]] = []
     for name, value in table.items():
@@ -254,9 +254,9 @@ def _flat(table: Mapping[str, object]) -> list[tuple[str, object]]:
 def key_table() -> str:
     """The README's key table, as Markdown."""
     lines: list[str] = []
-    for title, found in grouped():
+    for title, found in actions_by_group():
         lines += [f"**{title}**", "", "| key | does | id |", "|---|---|---|"]
-        lines += [f"| `{spelled(a.key)}` | {a.label}: {a.help} | `{a.id}` |" for a in found]
+        lines += [f"| `{key_names(a.key)}` | {a.label}: {a.help} | `{a.id}` |" for a in found]
         lines.append("")
     return "\n".join(lines)
 

@@ -1,8 +1,8 @@
-"""The terminal that the face is drawn on, and what happens when it vanishes or is given back to the shell for a while.
+"""The terminal driver: handles a terminal that is lost, and one that is given back to the shell for a while.
 
-A window that is closed, a connection that drops or a multiplexer that is killed leaves a terminal that reads as empty for
-ever and refuses every write. Textual's own driver then spins on the one and dies, or waits for ever, on the other, so that
-nobody lets the session go. This driver notices, puts something harmless in the terminal's place, and tells the app once.
+A closed window, a dropped connection or a killed multiplexer leaves a terminal that always reads as empty and refuses every
+write. Textual's driver then spins on reads, and dies or hangs on writes, so that the session is never closed. This driver
+notices the loss, replaces the terminal by /dev/null, and posts one message to the app.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from textual.message import Message
 if TYPE_CHECKING:
     from textual.app import App
 
-LAST_SECONDS = 4.0
-"""How long a face without a terminal may take to end in good order."""
-_LOOK_EVERY_MS = 500
-_GONE = 129
-"""What a shell reports for a program that SIGHUP ended."""
+SHUTDOWN_SECONDS = 4.0
+"""How long the app may take to exit without a terminal."""
+_POLL_MS = 500
+_EXIT_SIGHUP = 129
+"""The exit status that a shell reports for a program that SIGHUP ended."""
 
 
-class Vanished(Message):
-    """There is no terminal any more; whoever hears it ends in good order, and soon."""
+class TerminalLost(Message):
+    """The terminal is gone: the app closes its session and exits."""
 
 
-class _Deaf:
-    """A file whose writes cannot fail: what is drawn for nobody is dropped."""
+class _BestEffortFile:
+    """A file whose failed writes are dropped."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -53,96 +53,94 @@ class _Deaf:
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver over a terminal that may go away at any moment. Then the app is posted ``Vanished``, once."""
+    """Textual's driver, over a terminal that may disappear. Then it posts ``TerminalLost``, once."""
 
     def __init__(
         self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         if self._file is not None:
-            self._file = _Deaf(self._file)  # type: ignore[assignment]  # all that its writer needs of a file
-        self._seen_enough: threading.Event | None = None
+            self._file = _BestEffortFile(self._file)  # type: ignore[assignment]  # all that its writer needs of a file
+        self._stop_watching: threading.Event | None = None
         """Ends the thread that watches the terminal; ``None`` while there is none."""
-        self._away_since: float | None = None
+        self._suspended_at: float | None = None
 
     def start_application_mode(self) -> None:
         super().start_application_mode()  # type: ignore[no-untyped-call]
-        if self._away_since is not None:
-            leave_out(time.monotonic() - self._away_since)
-            self._away_since = None
-        if self._seen_enough is None and self.input_tty:
-            self._seen_enough = threading.Event()
-            threading.Thread(target=self._look, args=(self._seen_enough,), name="espalier-terminal", daemon=True).start()
+        if self._suspended_at is not None:
+            set_loop_clock_back(time.monotonic() - self._suspended_at)
+            self._suspended_at = None
+        if self._stop_watching is None and self.input_tty:
+            self._stop_watching = threading.Event()
+            threading.Thread(
+                target=self._watch_terminal, args=(self._stop_watching,), name="espalier-terminal", daemon=True
+            ).start()
 
     def suspend_application_mode(self) -> None:
-        """The terminal is somebody else's until ``start_application_mode``: a shell's, or an editor's."""
-        self._away_since = time.monotonic()
+        """A shell or an editor has the terminal until ``start_application_mode``."""
+        self._suspended_at = time.monotonic()
         super().suspend_application_mode()
 
     def _sigtstp_application(self, *_: object) -> None:
-        """Stop the whole job once the terminal is as the shell left it: a shell waits for a wrapper around this process too."""
+        """Restore the terminal, then stop the whole process group: the shell also waits for a wrapper around this process."""
         if self._auto_restart:
             self.suspend_application_mode()
             self._must_signal_resume = True
         os.killpg(os.getpgrp(), signal.SIGSTOP)
 
     def close(self) -> None:
-        if self._seen_enough is not None:
-            self._seen_enough.set()
-            self._seen_enough = None
+        if self._stop_watching is not None:
+            self._stop_watching.set()
+            self._stop_watching = None
         super().close()
 
-    def _look(self, enough: threading.Event) -> None:
-        """Wait for the terminal's end; asked for nothing else, ``poll`` reports that alone."""
+    def _watch_terminal(self, stop: threading.Event) -> None:
+        """Wait until the terminal hangs up, which is all that ``poll`` reports without requested events."""
         poll = select.poll()
         poll.register(self.fileno, 0)
-        while not enough.is_set():
-            if poll.poll(_LOOK_EVERY_MS):
+        while not stop.is_set():
+            if poll.poll(_POLL_MS):
                 replace_terminal()
-                end_within(LAST_SECONDS)
-                self._app.post_message(Vanished())
+                exit_within(SHUTDOWN_SECONDS)
+                self._app.post_message(TerminalLost())
                 return
 
 
-def leave_out(seconds: float) -> None:
-    """Turn the event loop's clock back by the time that it stood still.
+def set_loop_clock_back(seconds: float) -> None:
+    """Turn the event loop's clock back by the time that the process was stopped.
 
-    Else whatever waits with a limit, a build or a trial in a process of its own, would be found too late at once, although
-    its answer has long come.
+    Otherwise every wait with a time limit, on a build or a trial, would expire at once although its answer has arrived.
     """
     loop = asyncio.get_running_loop()
-    as_before = loop.time
-    loop.time = lambda: as_before() - seconds  # type: ignore[method-assign]  # what every limit of the loop is reckoned by
+    original = loop.time
+    loop.time = lambda: original() - seconds  # type: ignore[method-assign]  # all time limits of the loop use it
 
 
-def resumable() -> bool:
-    """Whether a shell with job control stands behind this process; one that no ``fg`` reaches would stay stopped for ever."""
+def has_job_control() -> bool:
+    """Whether a shell with job control runs this process; without one a stopped process could not be resumed."""
     group = os.getpgrp()
     try:
-        shell = _parent(group)
+        shell = _parent_of(group)
         return os.getpgid(shell) != group and os.getsid(shell) == os.getsid(0)
     except OSError:
         return False
 
 
-def _parent(process: int) -> int:
+def _parent_of(process: int) -> int:
     if process == os.getpid():
         return os.getppid()
     return int(Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
 
 
 def replace_terminal() -> None:
-    """Put an input that is at its end and an output that takes everything in the place of a terminal that is gone.
-
-    The input must never block: the driver's thread may be about to read what the terminal's end looked like.
-    """
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    """Put /dev/null in the place of a lost terminal: reads never block, since the driver's thread may be about to read."""
+    null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
+        os.dup2(null, stream)
 
 
-def end_within(seconds: float) -> None:
-    """End the process after so long, whatever it waits for then. The journal is whole after every entry."""
-    timer = threading.Timer(seconds, lambda: os._exit(_GONE))
+def exit_within(seconds: float) -> None:
+    """Exit after this time, whatever the process waits for then. The journal is complete after every entry."""
+    timer = threading.Timer(seconds, lambda: os._exit(_EXIT_SIGHUP))
     timer.daemon = True
     timer.start()

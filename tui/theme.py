@@ -1,8 +1,7 @@
-"""The themes, dark and light, and what each ink and ground of the view models looks like under them.
+"""The themes (dark, light, 16 colours), and the colour of each ink and ground of the view models.
 
-Colours are named by meaning; a theme gives each a value. A third theme uses nothing but a terminal's own 16 colours, for
-terminals that have no others: rounded there, the soft tones of the first two stay readable but turn grey. No colour is ever
-the only sign of what it means: a glyph or a word says the same.
+Colours are named by meaning. The third theme is for terminals with 16 colours, where the soft tones of the other two would
+turn grey. No colour carries a meaning alone: a glyph or a word says the same.
 """
 
 from __future__ import annotations
@@ -20,55 +19,55 @@ SIXTEEN = "espalier-16"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A colour by its variable (empty: the text's own) and how the letters stand."""
+class InkStyle:
+    """A colour by its variable (empty: the default) and the font style."""
 
     variable: str = ""
     bold: bool = False
     italic: bool = False
 
 
-INKS: Mapping[Ink, Look] = {
-    Ink.PLAIN: Look(),
-    Ink.STRONG: Look(bold=True),
-    Ink.FAINT: Look("ink-faint"),
-    Ink.GOOD: Look("speedup-good"),
-    Ink.BAD: Look("speedup-bad"),
-    Ink.WARN: Look("speedup-undecided"),
-    Ink.TITLE: Look("ink-title", bold=True),
-    Ink.LABEL: Look("ink-label"),
-    Ink.RULE: Look("ink-rule"),
-    Ink.ACCENT: Look("ink-accent"),
-    Ink.BEST: Look("badge-best", bold=True),
-    Ink.PIN: Look("badge-pin", bold=True),
-    Ink.MARK: Look("badge-mark", bold=True),
-    Ink.FASTER: Look("speedup-good"),
-    Ink.SLOWER: Look("speedup-bad"),
-    Ink.UNDECIDED: Look("speedup-undecided"),
-    Ink.FASTER_BAR: Look("bar-good"),
-    Ink.SLOWER_BAR: Look("bar-bad"),
-    Ink.UNDECIDED_BAR: Look("bar-undecided"),
-    Ink.FASTER_BAND: Look("band-good"),
-    Ink.SLOWER_BAND: Look("band-bad"),
-    Ink.UNDECIDED_BAND: Look("band-undecided"),
-    Ink.BUILD: Look("stage-build"),
-    Ink.VERIFY: Look("stage-verify"),
-    Ink.MEASURE: Look("stage-measure"),
-    Ink.REPAIR: Look("stage-repair"),
-    Ink.WAITING: Look("stage-waiting"),
-    Ink.MEASURED: Look("stage-measured"),
-    Ink.QUARANTINED: Look("stage-quarantined", bold=True),
-    Ink.FAILED: Look("stage-failed"),
-    Ink.CANCELLED: Look("stage-cancelled"),
-    Ink.KEYWORD: Look("code-keyword"),
-    Ink.TYPE: Look("code-type"),
-    Ink.FUNCTION: Look("code-function"),
-    Ink.STRING: Look("code-string"),
-    Ink.NUMBER: Look("code-number"),
-    Ink.COMMENT: Look("code-comment", italic=True),
-    Ink.DIRECTIVE: Look("code-directive", bold=True),
-    Ink.PREPROCESSOR: Look("code-preprocessor"),
-    Ink.OPERATOR: Look("code-operator"),
+INKS: Mapping[Ink, InkStyle] = {
+    Ink.PLAIN: InkStyle(),
+    Ink.STRONG: InkStyle(bold=True),
+    Ink.FAINT: InkStyle("ink-faint"),
+    Ink.GOOD: InkStyle("speedup-good"),
+    Ink.BAD: InkStyle("speedup-bad"),
+    Ink.WARN: InkStyle("speedup-undecided"),
+    Ink.TITLE: InkStyle("ink-title", bold=True),
+    Ink.LABEL: InkStyle("ink-label"),
+    Ink.RULE: InkStyle("ink-rule"),
+    Ink.ACCENT: InkStyle("ink-accent"),
+    Ink.BEST: InkStyle("badge-best", bold=True),
+    Ink.PIN: InkStyle("badge-pin", bold=True),
+    Ink.MARK: InkStyle("badge-mark", bold=True),
+    Ink.FASTER: InkStyle("speedup-good"),
+    Ink.SLOWER: InkStyle("speedup-bad"),
+    Ink.UNDECIDED: InkStyle("speedup-undecided"),
+    Ink.FASTER_BAR: InkStyle("bar-good"),
+    Ink.SLOWER_BAR: InkStyle("bar-bad"),
+    Ink.UNDECIDED_BAR: InkStyle("bar-undecided"),
+    Ink.FASTER_BAND: InkStyle("band-good"),
+    Ink.SLOWER_BAND: InkStyle("band-bad"),
+    Ink.UNDECIDED_BAND: InkStyle("band-undecided"),
+    Ink.BUILD: InkStyle("stage-build"),
+    Ink.VERIFY: InkStyle("stage-verify"),
+    Ink.MEASURE: InkStyle("stage-measure"),
+    Ink.REPAIR: InkStyle("stage-repair"),
+    Ink.WAITING: InkStyle("stage-waiting"),
+    Ink.MEASURED: InkStyle("stage-measured"),
+    Ink.QUARANTINED: InkStyle("stage-quarantined", bold=True),
+    Ink.FAILED: InkStyle("stage-failed"),
+    Ink.CANCELLED: InkStyle("stage-cancelled"),
+    Ink.KEYWORD: InkStyle("code-keyword"),
+    Ink.TYPE: InkStyle("code-type"),
+    Ink.FUNCTION: InkStyle("code-function"),
+    Ink.STRING: InkStyle("code-string"),
+    Ink.NUMBER: InkStyle("code-number"),
+    Ink.COMMENT: InkStyle("code-comment", italic=True),
+    Ink.DIRECTIVE: InkStyle("code-directive", bold=True),
+    Ink.PREPROCESSOR: InkStyle("code-preprocessor"),
+    Ink.OPERATOR: InkStyle("code-operator"),
 }
 
 GROUNDS: Mapping[Ground, str] = {
@@ -318,12 +317,12 @@ THEMES = (
 
 
 def variable_defaults(dark: bool) -> dict[str, str]:
-    """The meaning-named colours, for themes that do not name them."""
+    """The colours by meaning, for themes that do not define them."""
     return dict(_DARK_VARIABLES if dark else _LIGHT_VARIABLES)
 
 
-def suited(color_system: str | None, dark: bool = True) -> str:
-    """The theme for a terminal, by what its console calls its colours (``App.console.color_system``)."""
+def theme_for(color_system: str | None, dark: bool = True) -> str:
+    """The theme for a terminal's colour system (``App.console.color_system``)."""
     if color_system in ("standard", "windows"):
         return SIXTEEN
     return DARK if dark else LIGHT

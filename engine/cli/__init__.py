@@ -1,1 +1,1 @@
-"""The headless face: every steering act is possible without the screen. Loads neither torch nor any model's library."""
+"""The command line: every command, and what commands share. Loads neither torch nor a model's library."""

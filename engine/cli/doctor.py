@@ -9,29 +9,30 @@ import shutil
 import subprocess
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 
 import click
 
-from engine.build import toolchain
-from engine.build.cache import cache_folder
 from engine.cli import options as o
-from engine.cli.ending import log_file
-from engine.cli.machine import gpu_names
 from engine.cli.output import show, show_json
+from engine.cli.ui import registered_ui
 from engine.domain.errors import ToolchainError
-from engine.journal import store
-from engine.report.text import Span, Tone, table
-from engine.trial import nvml, profiling, profiling_cpu
-from engine.trial.sandbox import bubblewrap_reason
+from engine.journal import log_file, store
+from engine.report.text.lines import Span, Tone, table
+from engine.sandbox.bubblewrap import bubblewrap_reason
+from engine.session.devices import gpu_names
+from engine.toolchain import compilers
+from engine.toolchain.cache import cache_folder
+from engine.trial.judge import nvml
+from engine.trial.tools import ncu, perf
 
-_LITTLE = 2 << 30
+_LOW_DISK = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at; ``remedy`` is empty when nothing needs doing."""
+    """The result of one check; ``remedy`` is empty when nothing needs doing."""
 
     name: str
     ok: bool
@@ -43,28 +44,28 @@ class Check:
 @o.json_option
 def doctor(as_json: bool) -> None:
     """What this machine has and lacks for kernels on its CPU and its GPUs."""
-    found = _checks()
+    checks = _all_checks()
     if as_json:
-        show_json({"ok": all(check.ok for check in found), "checks": found})
+        show_json({"ok": all(check.ok for check in checks), "checks": checks})
         return
-    show(table([_row(check) for check in found]))
+    show(table([_check_row(check) for check in checks]))
 
 
-def _row(check: Check) -> list[Span]:
+def _check_row(check: Check) -> list[Span]:
     mark = Span("ok", Tone.GOOD) if check.ok else Span("missing", Tone.WARN)
     words = f"{check.found}; {check.remedy}" if check.remedy else check.found
     return [Span(check.name, Tone.STRONG), mark, Span(words)]
 
 
-def _checks() -> list[Check]:
+def _all_checks() -> list[Check]:
     return [
         _python(), _torch(),
-        _compiler("g++", "cpp kernels on a CPU", toolchain.find_gxx),
-        _compiler("nvcc", "cuda kernels", toolchain.find_nvcc),
+        _compiler("g++", "cpp kernels on a CPU", compilers.find_gxx),
+        _compiler("nvcc", "cuda kernels", compilers.find_nvcc),
         _gpu(), _bindings(), _bubblewrap(), _address_sanitizer(), _compute_sanitizer(), _nvml(), _counters(), _counters_cpu(),
         _folder("cache", cache_folder().parent, "set ESPALIER_CACHE to a folder of your own"),
         _folder("sessions", store.sessions_root(), "set ESPALIER_HOME to a folder of your own"),
-        Check("log", True, str(log_file())), _face(),
+        Check("log", True, str(log_file.path())), _terminal_ui(),
     ]  # fmt: skip
 
 
@@ -88,12 +89,12 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _compiler(name: str, use: str, find: Callable[[], Awaitable[toolchain.Toolchain]]) -> Check:
-    async def look() -> toolchain.Toolchain:
+def _compiler(name: str, use: str, find: Callable[[], Awaitable[compilers.Compiler]]) -> Check:
+    async def toolchain() -> compilers.Compiler:
         return await find()
 
     try:
-        found = asyncio.run(look())
+        found = asyncio.run(toolchain())
     except ToolchainError as error:
         what, _, remedy = str(error).partition(": ")
         return Check(name, False, what, remedy)
@@ -136,7 +137,9 @@ def _address_sanitizer() -> Check:
 def _compute_sanitizer() -> Check:
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     places = [str(Path(home) / "bin")] if home else []
-    found = shutil.which("compute-sanitizer", path=os.pathsep.join([*places, os.environ.get("PATH", ""), toolchain.USUAL_CUDA]))
+    found = shutil.which(
+        "compute-sanitizer", path=os.pathsep.join([*places, os.environ.get("PATH", ""), compilers.DEFAULT_CUDA])
+    )
     if found is not None:
         return Check("sanitizer cuda", True, found)
     return Check("sanitizer cuda", not gpu_names(), "no compute-sanitizer", "for GPUs: install it with the CUDA toolkit")
@@ -153,15 +156,15 @@ def _nvml() -> Check:
 
 
 def _counters() -> Check:
-    found = profiling.find_tool()
+    found = ncu.find_tool()
     if found is not None:
         return Check("counters", True, str(found))
     return Check("counters", not gpu_names(), "no ncu", "for GPUs: install Nsight Compute with the CUDA toolkit")
 
 
 def _counters_cpu() -> Check:
-    """Most virtual machines have none, and nothing but ``espalier profile`` misses them."""
-    found = asyncio.run(profiling_cpu.offered())
+    """Always ok: most virtual machines have none, and only ``espalier profile`` needs them."""
+    found = asyncio.run(perf.perf_support())
     words = f"not read: {found}" if isinstance(found, str) else f"{found.tool} counts {len(found.events)} events"
     return Check("counters cpu", True, words)
 
@@ -172,10 +175,10 @@ def _folder(name: str, folder: Path, advice: str) -> Check:
         return Check(name, False, f"{folder} cannot be written", advice)
     free = shutil.disk_usage(there).free
     words = f"{folder}, {free / (1 << 30):.1f} GiB free"
-    return Check(name, free > _LITTLE, words, "" if free > _LITTLE else f"make room, or {advice}")
+    return Check(name, free > _LOW_DISK, words, "" if free > _LOW_DISK else f"make room, or {advice}")
 
 
-def _face() -> Check:
-    if util.find_spec("tui") is None:
+def _terminal_ui() -> Check:
+    if registered_ui() is None:
         return Check("screen", False, "the terminal face is not in this version", "every act is possible with the commands")
     return Check("screen", True, "the terminal face is installed")

@@ -9,44 +9,42 @@ from typing import Any
 
 import click
 
-from engine.build import tunables as tuning
-from engine.build.source import KernelSource, read_kernel
 from engine.cli import options as o
-from engine.cli.ending import DONE, FAILED, end
-from engine.cli.machine import checked_device, usual_workload
+from engine.cli.drive import ProgressPrinter, drive
+from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import as_data, show, show_json
-from engine.cli.running import Teller, drive
 from engine.domain import work as w
 from engine.domain.model import Dialect
 from engine.problem import catalog, header
-from engine.report import verdict as v
-from engine.report.text import Line, Span, Tone, line, table, tunables
-from engine.session import assembly
-from engine.session.assembly import Seed, seed_of
-from engine.session.single import Table, Tried
-from engine.session.single import table as set_table
-from engine.trial.bench import Assignment, Source
+from engine.report.text import verdict as v
+from engine.report.text.lines import Line, Span, Tone, line, table, tunables
+from engine.session.devices import checked_device, default_workload
+from engine.session.seeds import Seed, bench_source, check_dialect, seed_of
+from engine.session.workbench import KernelTrial, Workbench, open_workbench
+from engine.toolchain import tunables as tuning
+from engine.toolchain.kernel_file import KernelCode, read_kernel_file
+from engine.trial.bench import Assignment, KernelSpec
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Request:
     assignment: Assignment
-    kernel: Path
+    file: Path
     seed: Seed
-    other: Path | None
-    second: Seed | None
+    other_file: Path | None
+    other: Seed | None
     variants: int
     accept: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What there is to print."""
+class _Evaluation:
+    """What is printed."""
 
     verdict: v.Verdict
     lines: list[Line]
     variants: tuple[tuple[dict[str, int], v.Verdict], ...] = ()
-    against: v.Against | None = None
+    against: v.HeadToHead | None = None
     trouble: str = ""
     """Why the second kernel of ``--against`` could not be compared."""
 
@@ -58,9 +56,9 @@ class _Found:
 @o.device_option
 @o.workload_option
 @o.tolerance_option
-@click.option("--baselines", type=o.Names(o.BASELINES), default=("eager",), metavar="NAME,...",
+@click.option("--baselines", type=o.NameList(o.BASELINES), default=("eager",), metavar="NAME,...",
               help="Baselines to measure against, the first one leads. Default: eager.")  # fmt: skip
-@click.option("--tune", type=o.Tuning(), multiple=True, metavar="NAME=VALUE", help="A tunable's value; repeatable.")
+@click.option("--tune", type=o.TunableValue(), multiple=True, metavar="NAME=VALUE", help="A tunable's value; repeatable.")
 @click.option("--all-variants", is_flag=True, help="Try every combination of its tunables, spread out, the best one's verdict.")
 @click.option("--most", type=click.IntRange(1, 1000), default=16, show_default=True, help="Variants at most.")
 @o.hot_option
@@ -68,115 +66,108 @@ class _Found:
 @o.json_option
 def evaluate(problem: str, kernel: Path, as_json: bool, **given: Any) -> None:
     """The verdict on KERNEL (.cu, .cpp or .py) for PROBLEM. Exit status: 0 measured, 1 the kernel failed."""
-    wanted = _wanted(problem, kernel, given)
-    teller = Teller()
-    try:
-        found = drive(lambda: _judge(wanted, teller))
-    finally:
-        teller.moment.clear()
+    request = _request(problem, kernel, given)
+    evaluation = drive(lambda printer: _evaluate(request, printer))
     if as_json:
-        show_json(_object(found))
+        show_json(_json_object(evaluation))
     else:
-        show(found.lines)
-    end(DONE if found.verdict.measured and not found.trouble else FAILED)
+        show(evaluation.lines)
+    end(DONE if evaluation.verdict.measured and not evaluation.trouble else FAILED)
 
 
-def _wanted(problem: str, kernel: Path, given: dict[str, Any]) -> _Wanted:
-    found = catalog.find(problem)
-    seed = seed_of(read_kernel(kernel), dict(given["tune"]))
+def _request(name: str, kernel: Path, given: dict[str, Any]) -> _Request:
+    problem = catalog.find(name)
+    seed = seed_of(read_kernel_file(kernel), dict(given["tune"]))
     other = given["other"]
-    second = seed_of(read_kernel(other), {}) if other is not None else None
-    device = checked_device(given["device"] or _usual_device(seed.kernel))
+    second = seed_of(read_kernel_file(other), {}) if other is not None else None
+    device = checked_device(given["device"] or _default_device(seed.kernel))
     for one in filter(None, (seed, second)):
-        assembly.check_dialect(one.kernel, device)
-    workload = catalog.workload_for(found, given["workload"] or usual_workload(device))
+        check_dialect(one.kernel, device)
+    workload = catalog.workload_for(problem, given["workload"] or default_workload(device))
     ranking, *others = given["baselines"]
-    assignment = Assignment(found, workload, device, given["tolerance"], ranking, tuple(others), not given["hot"])
+    assignment = Assignment(problem, workload, device, given["tolerance"], ranking, tuple(others), not given["hot"])
     variants = given["most"] if given["all_variants"] else 1
-    return _Wanted(assignment, kernel, seed, other, second, variants, given["accept_unverifiable"])
+    return _Request(assignment, kernel, seed, other, second, variants, given["accept_unverifiable"])
 
 
-def _usual_device(kernel: KernelSource) -> str | None:
+def _default_device(kernel: KernelCode) -> str | None:
     return {Dialect.CPP: "cpu", Dialect.CUDA: "cuda:0"}.get(kernel.dialect)
 
 
-async def _judge(wanted: _Wanted, teller: Teller) -> _Found:
-    async with set_table(wanted.assignment, teller.say, accept_unverifiable=wanted.accept) as bench:
-        tries: list[tuple[dict[str, int], v.Verdict, Tried]] = []
-        for chosen in _combinations(wanted, bench):
-            tried = await bench.attempt(_source(wanted.seed, chosen))
-            tries.append((chosen, _verdict(wanted, bench, tried), tried))
-        chosen, best, tried = min(tries, key=lambda one: _rank(one[1]))
-        lines = _lines(tries, best, tried, bench)
+async def _evaluate(request: _Request, printer: ProgressPrinter) -> _Evaluation:
+    async with open_workbench(request.assignment, printer.show, accept_unverifiable=request.accept) as bench:
+        tries: list[tuple[dict[str, int], v.Verdict, KernelTrial]] = []
+        for chosen in _tunable_choices(request, bench):
+            tried = await bench.attempt(bench_source(request.seed.kernel, chosen))
+            tries.append((chosen, _verdict(request, bench, tried), tried))
+        chosen, best, tried = min(tries, key=lambda one: _median_time(one[1]))
+        lines = _verdict_lines(tries, best, tried, bench)
         against, trouble = None, ""
-        if wanted.second is not None and best.measured:
-            compared = await _compare(wanted, bench, _source(wanted.seed, chosen), wanted.second)
-            if isinstance(compared, v.Against):
+        if request.other is not None and best.measured:
+            compared = await _compare(request, bench, bench_source(request.seed.kernel, chosen), request.other)
+            if isinstance(compared, v.HeadToHead):
                 against = compared
-                lines += v.against_lines(best, against)
+                lines += v.head_to_head_lines(best, against)
             else:
                 trouble = compared
                 lines.append(line(Span(trouble, Tone.BAD)))
-        variants = tuple((c, one) for c, one, _ in tries) if wanted.variants > 1 else ()
-        return _Found(best, lines, variants, against, trouble)
+        variants = tuple((c, one) for c, one, _ in tries) if request.variants > 1 else ()
+        return _Evaluation(best, lines, variants, against, trouble)
 
 
-def _combinations(wanted: _Wanted, bench: Table) -> Iterable[dict[str, int]]:
-    if wanted.variants == 1:
-        return [dict(wanted.seed.tunables)]
-    kernel = wanted.seed.kernel
-    found = tuning.parse_tunables(kernel.text, kernel.dialect)
+def _tunable_choices(request: _Request, bench: Workbench) -> Iterable[dict[str, int]]:
+    if request.variants == 1:
+        return [dict(request.seed.tunables)]
+    kernel = request.seed.kernel
+    declared = tuning.parse_tunables(kernel.text, kernel.dialect)
     requires = tuning.parse_requires(kernel.text, kernel.dialect)
     names = header.plan_names(bench.signature, bench.device.units)
-    return [dict(chosen) for chosen in tuning.variants(found, requires, names, wanted.variants, 0)]
+    return [dict(chosen) for chosen in tuning.variants(declared, requires, names, request.variants, 0)]
 
 
-def _source(seed: Seed, chosen: dict[str, int]) -> Source:
-    kernel = seed.kernel
-    return Source(kernel.name, kernel.text, kernel.dialect, kernel.contract, chosen)
+def _median_time(verdict: v.Verdict) -> float:
+    return verdict.time_us.median if verdict.time_us is not None else float("inf")
 
 
-def _rank(found: v.Verdict) -> float:
-    return found.time_us.median if found.time_us is not None else float("inf")
-
-
-def _verdict(wanted: _Wanted, bench: Table, tried: Tried) -> v.Verdict:
-    a, kernel = wanted.assignment, wanted.seed.kernel
-    subject = v.Subject(
-        a.problem.name, str(wanted.kernel), kernel.dialect, kernel.contract, bench.device, a.workload.name,
+def _verdict(request: _Request, bench: Workbench, tried: KernelTrial) -> v.Verdict:
+    a, kernel = request.assignment, request.seed.kernel
+    subject = v.VerdictSubject(
+        a.problem.name, str(request.file), kernel.dialect, kernel.contract, bench.device, a.workload.name,
         bench.preparation.sandbox,
     )  # fmt: skip
-    seconds = v.Seconds(tried.build_s, tried.verify_s, tried.measure_s)
+    seconds = v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s)
     return v.verdict(subject, tried.verification, tried.final, seconds)
 
 
-def _lines(tries: list[tuple[dict[str, int], v.Verdict, Tried]], best: v.Verdict, tried: Tried, bench: Table) -> list[Line]:
-    found = v.lines(best, tried.verification, tried.measurement, bench.preparation)
+def _verdict_lines(
+    tries: list[tuple[dict[str, int], v.Verdict, KernelTrial]], best: v.Verdict, tried: KernelTrial, bench: Workbench
+) -> list[Line]:
+    lines = v.lines(best, tried.verification, tried.measurement, bench.preparation)
     if len(tries) > 1:
         rows = v.variant_rows([(tunables(chosen), one) for chosen, one, _ in tries])
-        return [*table(rows), line(), *found]
-    return found
+        return [*table(rows), line(), *lines]
+    return lines
 
 
-async def _compare(wanted: _Wanted, bench: Table, first: Source, second: Seed) -> v.Against | str:
-    """The comparison, or why there is none: both kernels must be right."""
-    other = _source(second, dict(second.tunables))
+async def _compare(request: _Request, bench: Workbench, first: KernelSpec, seed: Seed) -> v.HeadToHead | str:
+    """The comparison with another kernel, or why there is none: both must be verified."""
+    other = bench_source(seed.kernel, seed.tunables)
     checked = await bench.bench.try_verify(other, bench.say)
     if not isinstance(checked, w.Verified):
         reason = checked.failure.reason if isinstance(checked, w.Failed) else checked.reason
-        return f"{wanted.other} cannot be compared with: {reason}"
+        return f"{request.other_file} cannot be compared with: {reason}"
     measured = await bench.bench.versus(first, other, bench.say)
     if isinstance(measured, w.Failed):
-        return f"the comparison with {wanted.other} failed: {measured.failure.reason}"
-    return v.against(str(wanted.other), measured.measurement)
+        return f"the comparison with {request.other_file} failed: {measured.failure.reason}"
+    return v.head_to_head(str(request.other_file), measured.measurement)
 
 
-def _object(found: _Found) -> dict[str, object]:
-    plain: dict[str, object] = as_data(found.verdict)
-    if found.variants:
-        plain["variants"] = [{"tunables": chosen, **as_data(one)} for chosen, one in found.variants]
-    if found.against is not None:
-        plain["against"] = found.against
-    elif found.trouble:
-        plain["against"] = {"error": found.trouble}
+def _json_object(evaluation: _Evaluation) -> dict[str, object]:
+    plain: dict[str, object] = as_data(evaluation.verdict)
+    if evaluation.variants:
+        plain["variants"] = [{"tunables": chosen, **as_data(one)} for chosen, one in evaluation.variants]
+    if evaluation.against is not None:
+        plain["against"] = evaluation.against
+    elif evaluation.trouble:
+        plain["against"] = {"error": evaluation.trouble}
     return plain

@@ -8,21 +8,22 @@ from pathlib import Path
 import click
 
 from engine.cli import options as o
-from engine.cli.kernels import kernel_of, source_of
 from engine.cli.output import as_data, show
-from engine.cli.reading import entries_of, state_of
-from engine.cli.running import summary_of
+from engine.cli.session_access import read_entries, read_state
 from engine.domain import queries
-from engine.domain.errors import ProblemError, SourceError
+from engine.domain.errors import KernelCodeError, ProblemError
 from engine.domain.events import SessionOpened
 from engine.domain.state import Kernel, SessionState
-from engine.journal import bundle, journal, store
+from engine.export import bundle, rewards, training
+from engine.export import module as exporting
+from engine.export.attempts import RecordedSession
+from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.problem import catalog
-from engine.report import export as exporting
-from engine.report import page, page_html, page_markdown, rewards, training
-from engine.report.attempts import Recording
-from engine.report.text import counted, duration_interval, times, tunables
+from engine.report.facts.summary import summarise
+from engine.report.page import content, render
+from engine.report.text.lines import counted, duration_interval, times, tunables
+from engine.session.seeds import kernel_of, recorded_code
 
 _TRAINING = ("sft", "pairs", "jsonl")
 _SUFFIX = {"module": ".py", "report": ".html", "bundle": bundle.SUFFIX, "json": ".json"} | {
@@ -61,83 +62,82 @@ def export(sessions: tuple[str, ...], kind: str, kernel: str | None, licence: st
     """See ``_HELP``."""
     folders = [store.resolve(session) for session in dict.fromkeys(sessions)]
     if kind in _TRAINING:
-        _train(folders, kind, licence, output, force)
+        _export_training_data(folders, kind, licence, output, force)
     elif len(folders) > 1:
         raise ProblemError(f"--format {kind} takes one session: several go into {', '.join(_TRAINING)} only")
     else:
-        _one(folders[0], kind, kernel, output, force)
+        _export_session(folders[0], kind, kernel, output, force)
 
 
-def _one(folder: Path, kind: str, kernel: str | None, output: Path | None, force: bool) -> None:
-    state = state_of(folder)
-    chosen = _kernel(state, folder, kernel) if kind == "module" else None
-    stem = folder.name if chosen is None else f"{queries.settings_of(state)[0]}_{chosen.id}"
-    target = _target(output, f"{stem}{_SUFFIX[kind]}", force)
+def _export_session(folder: Path, kind: str, kernel: str | None, output: Path | None, force: bool) -> None:
+    state = read_state(folder)
+    chosen = _kernel_to_export(state, folder, kernel) if kind == "module" else None
+    stem = folder.name if chosen is None else f"{queries.problem_and_workload(state)[0]}_{chosen.id}"
+    target = _output_file(output, f"{stem}{_SUFFIX[kind]}", force)
     if kind == "bundle":
         bundle.pack(folder, target)
     elif kind == "report":
-        _write(target, _report(folder, target))
+        _write(target, _report_text(folder, target))
     elif chosen is not None:
-        _write(target, _module(state, folder, chosen, target.name))
+        _write(target, _module_text(state, folder, chosen, target.name))
     else:
-        _write(target, json.dumps(_data(state, folder), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        _write(target, json.dumps(_session_data(state, folder), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     show([f"{target} written"])
 
 
-def _target(output: Path | None, usual: str, force: bool) -> Path:
-    target = output or Path(usual)
+def _output_file(output: Path | None, default: str, force: bool) -> Path:
+    target = output or Path(default)
     if target.exists() and not force:
         raise ProblemError(f"{target} is there already: name another file with --output, or overwrite it with --force")
     return target
 
 
-def _train(folders: list[Path], kind: str, licence: str, output: Path | None, force: bool) -> None:
+def _export_training_data(folders: list[Path], kind: str, licence: str, output: Path | None, force: bool) -> None:
     stem = folders[0].name if len(folders) == 1 else "sessions"
-    target = _target(output, f"{stem}{_SUFFIX[kind]}", force)
-    rows = list(training.lines(kind, (_recording(folder, licence) for folder in folders)))
+    target = _output_file(output, f"{stem}{_SUFFIX[kind]}", force)
+    rows = list(training.lines(kind, (_recorded_session(folder, licence) for folder in folders)))
     if not rows:
-        raise SourceError(f"there is nothing for --format {kind} in {', '.join(folder.name for folder in folders)}")
+        raise KernelCodeError(f"there is nothing for --format {kind} in {', '.join(folder.name for folder in folders)}")
     _write(target, "".join(f"{row}\n" for row in rows))
     show([f"{target} written: {counted(len(rows), 'row')} from {counted(len(folders), 'session')}"])
 
 
-def _recording(folder: Path, licence: str) -> Recording:
-    entries = entries_of(folder)
+def _recorded_session(folder: Path, licence: str) -> RecordedSession:
+    entries = read_entries(folder)
     opened = entries[0].event if entries else None
     shipped = isinstance(opened, SessionOpened) and opened.problem.origin in catalog.shipped_names()
-    return Recording(folder.name, entries, Blobs(folder).text, licence, shipped)
+    return RecordedSession(folder.name, entries, Blobs(folder).text, licence, shipped)
 
 
-def _report(folder: Path, target: Path) -> str:
-    found = page.page(folder.name, journal.read(folder).entries, Blobs(folder).text)
-    return page_markdown.render(found) if target.suffix.lower() in _MARKDOWN else page_html.render(found)
+def _report_text(folder: Path, target: Path) -> str:
+    page = content.page(folder.name, journal.read(folder).entries, Blobs(folder).text)
+    return render.markdown(page) if target.suffix.lower() in _MARKDOWN else render.html(page)
 
 
-def _kernel(state: SessionState, folder: Path, name: str | None) -> Kernel:
+def _kernel_to_export(state: SessionState, folder: Path, name: str | None) -> Kernel:
     if name is not None:
         return kernel_of(state, name, folder)
     best = queries.incumbent(state)
     if best is None:
-        raise SourceError(f"session {folder.name} has no verified kernel to export: name one with --kernel")
+        raise KernelCodeError(f"session {folder.name} has no verified kernel to export: name one with --kernel")
     return best
 
 
-def _module(state: SessionState, folder: Path, kernel: Kernel, file: str) -> str:
+def _module_text(state: SessionState, folder: Path, kernel: Kernel, file: str) -> str:
     if state.opened is None or state.preparation is None or state.device is None:
         raise ProblemError(f"session {folder.name} has not been prepared yet: nothing can be exported from it")
     workload = catalog.workload_for(state.opened.problem, state.opened.settings.workload)
-    given = exporting.Exported(
-        state.opened.problem, workload, state.preparation.signature, state.device, source_of(folder, kernel),
+    exported = exporting.Exported(
+        state.opened.problem, workload, state.preparation.signature, state.device, recorded_code(folder, kernel),
         kernel.tunables, _remarks(state, folder, kernel), state.preparation.gate, file,
     )  # fmt: skip
-    return exporting.module(given)
+    return exporting.module(exported)
 
 
 def _remarks(state: SessionState, folder: Path, kernel: Kernel) -> tuple[str, ...]:
-    problem, workload = queries.settings_of(state)
-    idea = state.ideas.get(kernel.idea)
+    problem, workload = queries.problem_and_workload(state)
     chosen = f" with {tunables(kernel.tunables)}" if kernel.tunables else ""
-    remarks = [f"{idea.text.title if idea else kernel.name}: kernel {kernel.id} of espalier session {folder.name}{chosen}."]
+    remarks = [f"{queries.title(state, kernel)}: kernel {kernel.id} of espalier session {folder.name}{chosen}."]
     measured, ratio = kernel.measurement, queries.speedup(state, kernel)
     if measured is not None and ratio is not None and state.device is not None:
         base = queries.ranking_baseline(state)
@@ -156,14 +156,15 @@ def _remarks(state: SessionState, folder: Path, kernel: Kernel) -> tuple[str, ..
     return tuple(remarks)
 
 
-def _data(state: SessionState, folder: Path) -> dict[str, object]:
-    plain: dict[str, object] = as_data(summary_of(state, folder))
+def _session_data(state: SessionState, folder: Path) -> dict[str, object]:
+    plain: dict[str, object] = as_data(summarise(state, folder))
     opened = state.opened
     tables = {
         "settings": opened.settings if opened else None, "versions": opened.versions if opened else {},
         "prepared_on": state.device, "preparation": state.preparation, "closed": state.closed, "limits": state.limits,
         "rounds_table": list(state.rounds.values()), "ideas_table": list(state.ideas.values()),
-        "kernels_table": list(state.kernels.values()), "pinned": state.pinned, "pruned": state.pruned, "notes": state.notes,
+        "kernels_table": list(state.kernels.values()), "pinned": state.pinned, "pruned": state.pruned,
+        "notes": [{**as_data(note), "by": note.by.name} for note in state.notes],
     }  # fmt: skip
     return {**plain, **as_data(tables)}
 

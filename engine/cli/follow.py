@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
 
 import click
 
-from engine.cli.ending import BAD_INPUT, Ended
-from engine.cli.main import open_face
-from engine.cli.output import show
-from engine.cli.running import print_session
-from engine.domain.state import SessionState, advance
+from engine.cli.conclusion import print_session
+from engine.cli.exit_codes import BAD_INPUT, CommandExit
+from engine.cli.output import show, timestamped
+from engine.cli.ui import open_ui, registered_ui
+from engine.domain.state import SessionState
 from engine.journal import store
-from engine.report import progress
-from engine.report.text import Span, Tone
+from engine.report.text import progress
 from engine.session.follow import FollowSource
 
 
@@ -27,23 +24,21 @@ def follow(session: str, headless: bool, browser: bool) -> None:
     """Watch SESSION while another process runs it; nothing you do here can disturb it."""
     folder = store.resolve(session)
     if browser:
-        if importlib.util.find_spec("tui") is None:
-            raise Ended(BAD_INPUT, "the terminal face is not installed here: there is nothing to serve")
-        importlib.import_module("tui.watch").serve(folder)
+        if (ui := registered_ui()) is None:
+            raise CommandExit(BAD_INPUT, "the terminal face is not installed here: there is nothing to serve")
+        ui.serve(folder)
         return
-    if not headless and open_face("follow", folder):
+    if not headless and open_ui("follow", folder):
         return
-    print_session(asyncio.run(_told(FollowSource(folder))), folder)
+    print_session(asyncio.run(_print_until_closed(FollowSource(folder))), folder)
 
 
-async def _told(source: FollowSource) -> SessionState:
-    """Print what happens until the session is closed."""
+async def _print_until_closed(source: FollowSource) -> SessionState:
+    """Print what happens until the session is closed; its state then."""
     state = SessionState()
     async for batch in source.batches():
-        for entry in batch.entries:
-            before, state = state, advance(state, (entry,))
-            stamp = Span(f"{max(0.0, entry.at - state.opened_at):7.1f} s  ", Tone.FAINT)
-            show([(stamp, *spans) for spans in progress.lines(before, entry, state)])
+        state, lines = progress.entry_lines(state, batch.entries)
+        show([timestamped(spans, entry.at - state.opened_at) for entry, spans in lines])
         if state.closed is not None:
             await source.close()
     return state

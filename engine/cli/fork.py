@@ -8,14 +8,15 @@ from pathlib import Path
 import click
 
 from engine.cli import options as o
-from engine.cli.ending import BAD_INPUT, Ended
+from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import show, show_json
-from engine.cli.reading import entries_of
-from engine.cli.running import typed
+from engine.cli.session_access import read_entries, shell_name
 from engine.domain.events import Entry
 from engine.journal import store
-from engine.report.text import counted
-from engine.session import forking
+from engine.report.facts.forks import left_behind
+from engine.report.text.lines import counted
+from engine.session.fork import after_round
+from engine.session.fork import fork as fork_session
 
 
 @click.command()
@@ -32,23 +33,27 @@ def fork(
 ) -> None:
     """Fork SESSION at a point of its past; SESSION itself stays as it is."""
     if number is not None and position is not None:
-        raise Ended(BAD_INPUT, "name a --round or an --event, not both")
+        raise CommandExit(BAD_INPUT, "name a --round or an --event, not both")
     folder = store.resolve(session)
-    entries = entries_of(folder)
-    place = _place(folder, entries, position) if number is None else forking.after_round(entries, number)
-    behind = forking.left_behind(entries, place)
-    made = None if preview else forking.fork(folder, place, target, recall=recall)
+    entries = read_entries(folder)
+    cut = _event_position(folder, entries, position) if number is None else after_round(entries, number)
+    behind = left_behind(entries, cut)
+    forked = None if preview else fork_session(folder, cut, target, recall=recall)
     if as_json:
-        show_json({"session": str(made) if made else None, "events": place, "left_behind": behind})
+        left = {
+            "events": behind.events, "rounds": behind.rounds, "ideas": behind.ideas, "kernels": len(behind.kernels),
+            "best": behind.lost[0] if behind.lost else "",
+        }  # fmt: skip
+        show_json({"session": str(forked) if forked else None, "events": cut, "left_behind": left})
         return
-    best = f", the leader {behind.best} among them" if behind.best else ""
-    parts = [counted(behind.rounds, "round"), counted(behind.ideas, "idea"), counted(behind.kernels, "kernel")]
+    best = f", the leader {behind.lost[0]} among them" if behind.lost else ""
+    parts = [counted(behind.rounds, "round"), counted(behind.ideas, "idea"), counted(len(behind.kernels), "kernel")]
     show([f"{'would leave' if preview else 'left'} behind: {counted(behind.events, 'event')}: {', '.join(parts)}{best}"])
-    if made is not None:
-        show([f"forked after event {place} of {folder.name}: espalier open {typed(made)}"])
+    if forked is not None:
+        show([f"forked after event {cut} of {folder.name}: espalier open {shell_name(forked)}"])
 
 
-def _place(folder: Path, entries: Sequence[Entry], position: int | None) -> int:
+def _event_position(folder: Path, entries: Sequence[Entry], position: int | None) -> int:
     if position is not None and position > len(entries):
-        raise Ended(BAD_INPUT, f"there is no event {position} in {folder.name}: its journal holds {len(entries)}")
+        raise CommandExit(BAD_INPUT, f"there is no event {position} in {folder.name}: its journal holds {len(entries)}")
     return position or len(entries)

@@ -1,25 +1,23 @@
-"""Options that several commands share, and values that are checked before anything is begun."""
+"""Options that several commands share, and parameter types that check their values before a command begins."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+from engine.domain import settings
 
 BASELINES = ("eager", "eager_tf32", "compile", "compile_max")
 TOLERANCES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
 _TUNE = re.compile(r"([A-Za-z_]\w*)=(-?\d{1,10})")
-_MODE = re.compile(r"ask|ask:[1-9]\d{0,8}|autopilot")
 
 
 class _FilePath(click.Path):
-    """A path. An empty word, which a shell makes of a variable that is not set, is none; least of all the folder at hand."""
+    """A path that is not empty: an unset shell variable expands to nothing, and pathlib takes that for the working folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value) == "":
@@ -30,8 +28,8 @@ class _FilePath(click.Path):
 PATH = _FilePath(path_type=Path)
 
 
-class Number(click.FloatRange):
-    """A number within bounds. ``nan`` lies within any, and a cap that nothing can pass is none."""
+class FiniteNumber(click.FloatRange):
+    """A finite number within bounds; click's own range lets ``nan`` pass."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
@@ -40,7 +38,7 @@ class Number(click.FloatRange):
         return number
 
 
-class Seconds(click.ParamType[float]):
+class Duration(click.ParamType[float]):
     """A duration: ``90``, ``90s``, ``15m`` or ``2h``."""
 
     name = "seconds"
@@ -52,18 +50,18 @@ class Seconds(click.ParamType[float]):
         return float(match.group(1)) * {"s": 1, "m": 60, "h": 3600}[match.group(2) or "s"]
 
 
-class Mode(click.ParamType[str]):
+class ApprovalMode(click.ParamType[str]):
     """``ask``, ``ask:SECONDS`` or ``autopilot``."""
 
     name = "mode"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if _MODE.fullmatch(str(value)) is None:
+        if settings.Mode.parse(str(value)) is None:
             self.fail(f"{value!r} is no mode: use ask, ask:SECONDS or autopilot.", param, ctx)
         return str(value)
 
 
-class Names(click.ParamType[tuple[str, ...]]):
+class NameList(click.ParamType[tuple[str, ...]]):
     """Names from a fixed list, comma separated."""
 
     name = "names"
@@ -83,7 +81,7 @@ class Names(click.ParamType[tuple[str, ...]]):
         return names
 
 
-class Tuning(click.ParamType[tuple[str, int]]):
+class TunableValue(click.ParamType[tuple[str, int]]):
     """``NAME=VALUE``: a tunable's value."""
 
     name = "NAME=VALUE"

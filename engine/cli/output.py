@@ -1,4 +1,4 @@
-"""Printing: lines with tones, objects as JSON, words that a terminal shows for a moment. Knows streams and colour."""
+"""Printing: lines with tones, objects as JSON, transient lines on a terminal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
-from typing import IO, Any
+from typing import Any
 
 import click
 
-from engine.cli.encoding import is_utf8
-from engine.domain.printable import printable
-from engine.report.text import Line, Tone, line, plain
+from engine.cli.streams import is_terminal, is_utf8, shows_colour
+from engine.domain.errors import printable
+from engine.domain.work import WorkKey
+from engine.report.text.lines import Line, Span, Tone, line, plain
 
 _STYLES: Mapping[Tone, Mapping[str, Any]] = {
     Tone.PLAIN: {},
@@ -28,15 +29,10 @@ _STYLES: Mapping[Tone, Mapping[str, Any]] = {
 }
 
 
-def colourful(stream: IO[str] | None) -> bool:
-    """Whether this stream is a terminal whose owner did not ask for plain text (NO_COLOR, TERM=dumb); a closed one is none."""
-    return stream is not None and stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 def show(lines: Iterable[Line | str], *, err: bool = False) -> None:
     """Print lines on standard output, or on standard error."""
     stream = sys.stderr if err else sys.stdout
-    painted = colourful(stream)
+    painted = shows_colour(stream)
     for entry in lines:
         spans = line(entry) if isinstance(entry, str) else entry
         text = "".join(click.style(printable(s.text), **_STYLES[s.tone]) for s in spans) if painted else printable(plain(spans))
@@ -60,6 +56,8 @@ def as_data(value: object) -> Any:
             return value if math.isfinite(value) else None
         case Mapping():
             return {str(key): as_data(inner) for key, inner in value.items()}
+        case WorkKey():
+            return str(value)
         case _ if is_dataclass(value) and not isinstance(value, type):
             return {f.name: as_data(getattr(value, f.name)) for f in fields(value)}
         case list() | tuple():
@@ -68,14 +66,19 @@ def as_data(value: object) -> Any:
             return str(value)
 
 
-class Moment:
-    """One line on a terminal that the next one overwrites; says nothing where standard error is no terminal."""
+def timestamped(spans: Line, seconds: float) -> Line:
+    """The line with a time before it."""
+    return (Span(f"{max(0.0, seconds):7.1f} s  ", Tone.FAINT), *spans)
+
+
+class TransientLine:
+    """A line on standard error that the next one overwrites; prints nothing where that is no terminal."""
 
     def __init__(self) -> None:
-        self._active = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._active = is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
         self._shown = False
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         if self._active:
             width = max(20, shutil.get_terminal_size().columns - 1)
             sys.stderr.write(f"\r\x1b[2K{printable(text[:width])}")

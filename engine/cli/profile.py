@@ -9,24 +9,24 @@ from pathlib import Path
 import click
 
 from engine.cli import options as o
-from engine.cli.ending import DONE, FAILED, end
-from engine.cli.kernels import kernel_of, source_of
-from engine.cli.machine import checked_device
+from engine.cli.drive import ProgressPrinter, drive
+from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import show, show_json
-from engine.cli.reading import state_of
-from engine.cli.running import Teller, drive
-from engine.domain import bottleneck
+from engine.cli.session_access import read_state
+from engine.domain import bottleneck, queries
 from engine.domain import commands as c
-from engine.domain import profile as words
+from engine.domain import profile as profiles
 from engine.domain.model import Blob
 from engine.domain.profile import Profile
 from engine.domain.state import Kernel, SessionState
 from engine.journal import store
 from engine.journal.lock import WriterLock
-from engine.report.text import Line, Span, Tone, line, table
-from engine.session import assembly
-from engine.session.live import LiveSession
-from engine.trial.bench import Source, TrialBench
+from engine.report.text.lines import Line, Span, Tone, line, table
+from engine.session import factory
+from engine.session.devices import checked_device
+from engine.session.seeds import kernel_of, recorded_source
+from engine.session.writer import SessionWriter
+from engine.trial.bench import TrialBench
 
 
 @click.command()
@@ -43,36 +43,25 @@ def profile(session: str, kernel: str, device: str | None, as_json: bool) -> Non
     status: 0 when counters were read, 1 when they could not be, with why.
     """
     folder = store.resolve(session)
-    state = state_of(folder)
-    chosen = kernel_of(state, kernel, folder)
+    state = read_state(folder)
+    target = kernel_of(state, kernel, folder)
     WriterLock(folder).release()
-    teller = Teller()
-    try:
-        found, payloads = _profiled(state, chosen, folder, device, teller)
-    finally:
-        teller.moment.clear()
-
-    async def keep() -> tuple[SessionState, SessionState]:
-        return await assembly.steer(folder, lambda live: [_keeping(live, chosen, found, payloads)])
-
-    drive(keep)
-    before = _parents(state, chosen)
-    short = bottleneck.summary(found, state.preparation.bytes_moved if state.preparation else 0)
+    measured, payloads = _profile_kernel(state, target, folder, device)
+    factory.steer(folder, lambda writer: [_record_command(writer, target, measured, payloads)])
+    before = _parent_profile(state, target)
+    summary = bottleneck.summary(measured, state.preparation.bytes_moved if state.preparation else 0)
     if as_json:
-        show_json(_object(chosen, found, before, short))
+        show_json(_json_object(target, measured, before, summary))
     else:
-        show(_lines(chosen, found, before, short))
-    end(DONE if found.tool else FAILED)
+        show(_lines(target, measured, before, summary))
+    end(DONE if measured.tool else FAILED)
 
 
-def _profiled(
-    state: SessionState, kernel: Kernel, folder: Path, device: str | None, teller: Teller
-) -> tuple[Profile, dict[Blob, bytes]]:
+def _profile_kernel(state: SessionState, kernel: Kernel, folder: Path, device: str | None) -> tuple[Profile, dict[Blob, bytes]]:
     opened = state.opened
     assert opened is not None, "a journal begins with it"
-    label = checked_device(device or (state.device.label if state.device else opened.device))
-    text = source_of(folder, kernel)
-    assembly.check_dialect(text, label)
+    label = checked_device(device or queries.device_label(state))
+    source = recorded_source(folder, kernel, label)
     payloads: dict[Blob, bytes] = {}
 
     def put(payload: bytes) -> Blob:
@@ -80,57 +69,57 @@ def _profiled(
         payloads[name] = payload
         return name
 
-    async def work() -> Profile:
-        bench = TrialBench(assembly.assignment(opened, label), put)
+    async def work(printer: ProgressPrinter) -> Profile:
+        bench = TrialBench(factory.assignment(opened, label), put)
         try:
-            source = Source(text.name, text.text, text.dialect, text.contract, kernel.tunables)
-            return await bench.profile_source(source, teller.say)
+            return await bench.profile_kernel(source, printer.show)
         finally:
             await bench.close()
 
     return replace(drive(work), attempt=kernel.attempt), payloads
 
 
-def _keeping(live: LiveSession, kernel: Kernel, found: Profile, payloads: dict[Blob, bytes]) -> c.RecordProfile:
-    if found.log:
-        live.store_blob(payloads[found.log])
-    return c.RecordProfile(kernel.id, found)
+def _record_command(writer: SessionWriter, kernel: Kernel, profile: Profile, payloads: dict[Blob, bytes]) -> c.RecordProfile:
+    if profile.log:
+        writer.store_blob(payloads[profile.log])
+    return c.RecordProfile(kernel.id, profile)
 
 
-def _parents(state: SessionState, kernel: Kernel) -> Profile | None:
+def _parent_profile(state: SessionState, kernel: Kernel) -> Profile | None:
     parent = state.kernels.get(kernel.parent or "")
     return parent.profile if parent is not None else None
 
 
-def _lines(kernel: Kernel, found: Profile, before: Profile | None, short: str) -> list[Line]:
-    if not found.tool:
-        return [line(Span(kernel.id, Tone.STRONG), Span(f" {words.line(found)}", Tone.WARN))]
-    many = f"mean of {found.calls} calls" if found.calls > 1 else "one call"
-    said = f" on {found.device}, {many}{f' of {found.launches} launches' if found.launches > 1 else ''}, by {found.tool}"
+def _lines(kernel: Kernel, profile: Profile, before: Profile | None, summary: str) -> list[Line]:
+    if not profile.tool:
+        return [line(Span(kernel.id, Tone.STRONG), Span(f" {profiles.line(profile)}", Tone.WARN))]
+    many = f"mean of {profile.calls} calls" if profile.calls > 1 else "one call"
+    how = f" on {profile.device}, {many}{f' of {profile.launches} launches' if profile.launches > 1 else ''}, by {profile.tool}"
     rows = [
-        (Span(row.label), Span(row.words), Span(row.delta), Span(row.moved, Tone.FAINT)) for row in words.rows(found, before)
+        (Span(row.label), Span(row.words), Span(row.delta), Span(row.moved, Tone.FAINT))
+        for row in profiles.rows(profile, before)
     ]
-    if before is not None and before.device == found.device:
+    if before is not None and before.device == profile.device:
         rows.insert(0, (Span(""), Span(kernel.id), Span(""), Span(f"beside {kernel.parent}", Tone.FAINT)))
     return [
-        line(Span(kernel.id, Tone.STRONG), said),
+        line(Span(kernel.id, Tone.STRONG), how),
         *table(rows),
-        *([line(short)] if short else []),
-        *([line(Span(found.note, Tone.FAINT))] if found.note else []),
+        *([line(summary)] if summary else []),
+        *([line(Span(profile.note, Tone.FAINT))] if profile.note else []),
     ]
 
 
-def _object(kernel: Kernel, found: Profile, before: Profile | None, short: str) -> dict[str, object]:
+def _json_object(kernel: Kernel, profile: Profile, before: Profile | None, summary: str) -> dict[str, object]:
     return {
         "kernel": kernel.id,
         "parent": kernel.parent,
-        "device": found.device,
-        "tool": found.tool,
-        "reason": found.note,
-        "launches": found.launches,
-        "calls": found.calls,
-        "metrics": dict(found.metrics),
-        "stalls_percent": dict(found.stalls),
-        "summary": short,
-        "parent_metrics": dict(before.metrics) if before is not None and before.device == found.device else None,
+        "device": profile.device,
+        "tool": profile.tool,
+        "reason": profile.note,
+        "launches": profile.launches,
+        "calls": profile.calls,
+        "metrics": dict(profile.metrics),
+        "stalls_percent": dict(profile.stalls),
+        "summary": summary,
+        "parent_metrics": dict(before.metrics) if before is not None and before.device == profile.device else None,
     }

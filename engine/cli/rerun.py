@@ -1,41 +1,34 @@
-"""``espalier rerun``: a session's kernels, verified and measured again on this machine. The journal is only read."""
+"""``espalier rerun`` and ``ablate``: a session's kernels measured again on this machine. The journal is only read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
 from engine.cli import options as o
-from engine.cli.ending import DONE, FAILED, end
-from engine.cli.kernels import kernel_of, source_of
-from engine.cli.machine import checked_device
+from engine.cli.drive import ProgressPrinter, drive
+from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import show, show_json
-from engine.cli.reading import state_of
-from engine.cli.running import Teller, drive, typed
+from engine.cli.session_access import read_state, shell_name
 from engine.domain import queries
-from engine.domain.errors import SourceError
-from engine.domain.model import Device
+from engine.domain.errors import KernelCodeError
 from engine.domain.state import Kernel, SessionState
 from engine.journal import store
-from engine.report import comparison
-from engine.report.text import Span, Tone, fields, line
-from engine.report.tree import gate_words, sandbox_words
-from engine.session import assembly
-from engine.session.single import Table
-from engine.session.single import table as set_table
-from engine.trial.bench import Source
+from engine.report.text import ablation as ablation_text
+from engine.report.text import comparison
+from engine.report.text.lines import Line, Span, Tone, fields, line, times
+from engine.report.text.tree import correctness_words, sandbox_words
+from engine.session import ablation, factory
+from engine.session.devices import checked_device
+from engine.session.seeds import kernel_of, recorded_source
+from engine.session.workbench import Workbench, open_workbench
 
-_USUAL = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    found: tuple[comparison.Rerun, ...]
-    here: Device
-    gate: Span
-    sandbox: str
+T = TypeVar("T")
+_DEFAULT_COUNT = 3
 
 
 @click.command()
@@ -60,87 +53,144 @@ def rerun(
     Exit status: 0 when every kernel was measured, 1 when one failed.
     """
     folder = store.resolve(session)
-    state = state_of(folder)
-    chosen = _chosen(state, folder, kernels, everything)
-    opened = state.opened
-    assert opened is not None, "a journal begins with it"
-    label = checked_device(device or (state.device.label if state.device else opened.device))
-    sources = [(k, _source(folder, k)) for k in chosen]
-    for kernel, _ in sources:
-        assembly.check_dialect(source_of(folder, kernel), label)
-    assignment = replace(assembly.assignment(opened, label), fresh=fresh_baselines)
-    accept = accept_unverifiable or opened.settings.accept_unverifiable
-    teller = Teller()
+    state = read_state(folder)
+    selected = _selected_kernels(state, folder, kernels, everything)
+    label = checked_device(device or queries.device_label(state))
+    sources = [(kernel, recorded_source(folder, kernel, label)) for kernel in selected]
 
-    async def work() -> _Result:
-        async with set_table(assignment, teller.say, accept_unverifiable=accept) as bench:
-            found = tuple([await _again(state, kernel, source, bench) for kernel, source in sources])
-            return _Result(found, bench.device, gate_words(bench.preparation), bench.preparation.sandbox)
+    async def measure_again(bench: Workbench) -> tuple[comparison.Rerun, ...]:
+        reruns = []
+        for kernel, source in sources:
+            bench.say(f"{kernel.id} again")
+            reruns.append(comparison.compare(state, kernel, (await bench.attempt(source)).final))
+        return tuple(reruns)
 
-    try:
-        result = drive(work)
-    finally:
-        teller.moment.clear()
+    reruns, bench = _on_workbench(state, label, measure_again, fresh=fresh_baselines, accept=accept_unverifiable)
     if as_json:
-        show_json(_object(state, folder, result))
+        recorded = state.device
+        recorded_on = {"name": recorded.name, "arch": recorded.arch} if recorded else None
+        head = {**_session_fields(state, folder), "recorded_on": recorded_on, **_bench_fields(bench)}
+        show_json({**head, "kernels": reruns})
     else:
-        _print(state, result)
-    end(DONE if all(one.status == "measured" for one in result.found) else FAILED)
+        _print_rerun(state, reruns, bench)
+    end(DONE if all(one.status == "measured" for one in reruns) else FAILED)
 
 
-def _chosen(state: SessionState, folder: Path, names: str | None, everything: bool) -> list[Kernel]:
-    measured = [k for k in state.kernels.values() if k.measurement is not None and k.verification is not None]
+@click.command()
+@click.argument("session")
+@click.option("--kernel", metavar="K", help="The lineage of this kernel; default: of the best one.")
+@click.option("--device", metavar="cpu|cuda:N", help="Where; default: the kind of device it was recorded on.")
+@o.accept_option
+@o.json_option
+def ablate(session: str, kernel: str | None, device: str | None, accept_unverifiable: bool, as_json: bool) -> None:
+    """Take the winning lineage of SESSION apart: each kernel against its parent, measured again here, idea by idea.
+
+    A gain whose interval holds 1.0, or that is no larger than what the baseline shows against itself, is not shown. Exit
+    status: 0 when every step was measured, 1 when a kernel failed.
+    """
+    folder = store.resolve(session)
+    state = read_state(folder)
+    last = kernel_of(state, kernel, folder) if kernel is not None else queries.incumbent(state)
+    if last is None:
+        advice = f"`espalier open {shell_name(folder)}` goes on with it"
+        raise KernelCodeError(f"session {folder.name} has no verified kernel whose lineage could be taken apart: {advice}")
+    label = checked_device(device or queries.device_label(state))
+    lineage = [ablation.LineageKernel(k.id, recorded_source(folder, k, label)) for k in queries.lineage(state, last.id)]
+    baseline = queries.ranking_baseline(state)
+
+    async def measure_lineage(bench: Workbench) -> ablation.Ablation:
+        return await ablation.ablate(bench.bench, lineage, baseline, bench.say)
+
+    measured, bench = _on_workbench(state, label, measure_lineage, accept=accept_unverifiable)
+    same = bench.preparation.same
+    rows = ablation_text.step_gains(state, measured.steps, same)
+    if as_json:
+        head = {**_session_fields(state, folder), **_bench_fields(bench), "baseline_against_itself": same}
+        show_json({**head, "first_over_baseline": measured.first, "steps": rows, "total": measured.total})
+    else:
+        _print_ablation(state, measured, rows, bench)
+    end(FAILED if any(row.trouble for row in rows) else DONE)
+
+
+def _selected_kernels(state: SessionState, folder: Path, names: str | None, everything: bool) -> list[Kernel]:
+    """The kernels of a comma separated list, each once; else all that were measured, or the best and the first port."""
     if names is not None:
-        return _named(state, folder, names)
+        given = dict.fromkeys(name.strip() for name in names.split(","))
+        if not any(given):
+            advice = f"`espalier replay {shell_name(folder)} --headless` lists them"
+            raise KernelCodeError(f"--kernels names no kernel: name some of the session's as in k1,k3; {advice}")
+        return [kernel_of(state, name, folder) for name in given if name]
+    measured = [k for k in state.kernels.values() if k.measurement is not None and k.verification is not None]
     if not measured:
-        advice = f"`espalier open {typed(folder)}` goes on with it"
-        raise SourceError(f"session {folder.name} has no measured kernel to run again: {advice}")
+        advice = f"`espalier open {shell_name(folder)}` goes on with it"
+        raise KernelCodeError(f"session {folder.name} has no measured kernel to run again: {advice}")
     if everything:
         return measured
-    best = list(queries.ranked(state))[:_USUAL] or measured[:_USUAL]
+    best = list(queries.ranked(state))[:_DEFAULT_COUNT] or measured[:_DEFAULT_COUNT]
     return list({k.id: k for k in (*best, measured[0])}.values())
 
 
-def _named(state: SessionState, folder: Path, names: str) -> list[Kernel]:
-    """The kernels of a comma separated list, each once."""
-    wanted = dict.fromkeys(name.strip() for name in names.split(","))
-    if not any(wanted):
-        advice = f"`espalier replay {typed(folder)} --headless` lists them"
-        raise SourceError(f"--kernels names no kernel: name some of the session's as in k1,k3; {advice}")
-    return [kernel_of(state, name, folder) for name in wanted if name]
+def _on_workbench(
+    state: SessionState,
+    label: str,
+    measure: Callable[[Workbench], Awaitable[T]],
+    *,
+    fresh: bool = False,
+    accept: bool,
+) -> tuple[T, Workbench]:
+    """Measure on a bench for the session's problem; the result, and the bench, closed, for what it found out."""
+    opened = state.opened
+    assert opened is not None, "a journal begins with it"
+    assignment = replace(factory.assignment(opened, label), fresh=fresh)
+
+    async def work(printer: ProgressPrinter) -> tuple[T, Workbench]:
+        accepted = accept or opened.settings.accept_unverifiable
+        async with open_workbench(assignment, printer.show, accept_unverifiable=accepted) as bench:
+            return await measure(bench), bench
+
+    return drive(work)
 
 
-def _source(folder: Path, kernel: Kernel) -> Source:
-    found = source_of(folder, kernel)
-    return Source(found.name, found.text, found.dialect, found.contract, kernel.tunables)
-
-
-async def _again(state: SessionState, kernel: Kernel, source: Source, bench: Table) -> comparison.Rerun:
-    bench.say(f"{kernel.id} again")
-    tried = await bench.attempt(source)
-    return comparison.compare(state, kernel, tried.final)
-
-
-def _object(state: SessionState, folder: Path, result: _Result) -> dict[str, object]:
-    problem, workload = queries.settings_of(state)
-    recorded = state.device
+def _session_fields(state: SessionState, folder: Path) -> dict[str, object]:
+    problem, workload = queries.problem_and_workload(state)
     return {
         "session": str(folder.absolute()),
         "problem": problem,
         "workload": workload,
         "baseline": queries.ranking_baseline(state),
-        "recorded_on": {"name": recorded.name, "arch": recorded.arch} if recorded else None,
-        "device": {"name": result.here.name, "arch": result.here.arch},
-        "sandbox": result.sandbox,
-        "kernels": result.found,
     }
 
 
-def _print(state: SessionState, result: _Result) -> None:
-    problem, workload = queries.settings_of(state)
+def _bench_fields(bench: Workbench) -> dict[str, object]:
+    device = {"name": bench.device.name, "arch": bench.device.arch}
+    return {"device": device, "sandbox": bench.preparation.sandbox}
+
+
+def _print_rerun(state: SessionState, reruns: tuple[comparison.Rerun, ...], bench: Workbench) -> None:
     recorded = state.device.name if state.device else "an unknown device"
-    same = state.device is not None and queries.same_device(state.device, result.here)
-    where = f"recorded on {recorded}, here on {result.here.name}{' (the same device)' if same else ''}"
-    show([line(Span(f"{problem}, {workload}: ", Tone.STRONG), where), "", *comparison.lines(state, result.found), ""])
+    same = state.device is not None and queries.same_device(state.device, bench.device)
+    where = f"recorded on {recorded}, here on {bench.device.name}{' (the same device)' if same else ''}"
+    show([_heading(state, where), "", *comparison.lines(state, reruns), ""])
     base = f"{queries.ranking_baseline(state)}, measured here in the same interleaved run; 95% intervals over process pairs"
-    show(fields([("baseline", base), ("gate", result.gate), ("sandbox", sandbox_words(result.sandbox))]))
+    _print_conditions(("baseline", base), bench)
+
+
+def _print_ablation(
+    state: SessionState, measured: ablation.Ablation, rows: tuple[ablation_text.StepGain, ...], bench: Workbench
+) -> None:
+    base = queries.ranking_baseline(state)
+    head = _heading(state, f"the lineage of {rows[-1].kernel} on {bench.device.name}")
+    show([head, "", *ablation_text.lines(state, rows, measured.first, measured.total, base), ""])
+    same = times(bench.preparation.same)
+    floor = f"{base} against itself shows {same} here: nothing smaller is claimed; 95% intervals over process pairs"
+    _print_conditions(("noise", floor), bench)
+
+
+def _heading(state: SessionState, text: str) -> Line:
+    problem, workload = queries.problem_and_workload(state)
+    return line(Span(f"{problem}, {workload}: ", Tone.STRONG), text)
+
+
+def _print_conditions(first: tuple[str, str], bench: Workbench) -> None:
+    prepared = bench.preparation
+    show(fields([first, ("gate", correctness_words(prepared)), ("sandbox", sandbox_words(prepared.sandbox))]))

@@ -9,15 +9,16 @@ from typing import Any
 import click
 
 from engine.cli import options as o
-from engine.cli.kernels import read_seed
-from engine.cli.machine import checked_device, usual_workload
-from engine.cli.main import open_face
-from engine.cli.running import Teller, conclude, drive, interrupted, search, to_the_end
-from engine.domain.model import Limits, Pauses, Settings
+from engine.cli.conclusion import conclude, interrupted
+from engine.cli.drive import ProgressPrinter, drive, run_session, run_to_end
+from engine.cli.ui import open_ui
+from engine.domain.settings import Limits, Pauses, Settings
 from engine.domain.state import SessionState
 from engine.problem import catalog
-from engine.session.assembly import NewSession, begin
+from engine.session.devices import checked_device, default_workload
+from engine.session.factory import NewSession, begin
 from engine.session.outcome import Outcome
+from engine.session.seeds import read_seed
 
 _COUNT = click.IntRange(1, 10_000)
 
@@ -45,15 +46,15 @@ Exit status: 0 done, 1 no verified kernel, 2 bad input, 130 interrupted (resume 
 @o.workload_option
 @o.tolerance_option
 @click.option("--baseline", type=click.Choice(o.BASELINES), default="eager", show_default=True, help="What speedup is over.")
-@click.option("--baselines", type=o.Names(o.BASELINES), default=(), metavar="NAME,...", help="Further baselines to measure.")
-@click.option("--mode", type=o.Mode(), metavar="ask|ask:SECONDS|autopilot",
+@click.option("--baselines", type=o.NameList(o.BASELINES), default=(), metavar="NAME,...", help="Further baselines to measure.")
+@click.option("--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot",
               help="Who approves ideas. Default: autopilot when headless, ask on the screen.")  # fmt: skip
-@click.option("--time", "seconds", type=o.Seconds(), help="Stop after this long.")
+@click.option("--time", "seconds", type=o.Duration(), help="Stop after this long.")
 @click.option("--kernels", type=_COUNT, help="Stop at this many kernels.")
 @click.option("--plateau", type=_COUNT, default=3, show_default=True, help="Stop after this many rounds without a new best.")
 @click.option("--budget-tokens", type=click.IntRange(1), help="Stop at this many model tokens.")
-@click.option("--budget-usd", type=o.Number(0, min_open=True), help="Stop at this many dollars of model use.")
-@click.option("--pause-above-usd", type=o.Number(0), metavar="X", help="Pause when more than this has been spent.")
+@click.option("--budget-usd", type=o.FiniteNumber(0, min_open=True), help="Stop at this many dollars of model use.")
+@click.option("--pause-above-usd", type=o.FiniteNumber(0), metavar="X", help="Pause when more than this has been spent.")
 @click.option("--pause-before-round", type=_COUNT, metavar="N", help="Pause before this round opens.")
 @click.option("--session", "folder", type=o.PATH, metavar="DIR", help="The session's folder, made if it is not there.")
 @click.option("--seed-kernel", "seeds", multiple=True, metavar="FILE|SESSION:K", help="A kernel to begin with; repeatable.")
@@ -68,17 +69,16 @@ def run(problem: str, **given: Any) -> None:
 
     Without a terminal or with --headless it runs on autopilot with progress lines, and prints the tree of kernels.
     """
-    wanted = _wanted(problem, given)
-    asked = replace(wanted, mode=given["mode"] or "ask")
-    if not given["headless"] and not given["as_json"] and open_face("new", asked):
+    new = _new_session(problem, given)
+    on_screen = replace(new, mode=given["mode"] or "ask")
+    if not given["headless"] and not given["as_json"] and open_ui("new", on_screen):
         return
-    teller = Teller()
     folder: list[Path] = []
 
-    async def work() -> tuple[SessionState, Outcome]:
-        live = await begin(wanted, teller.say)
+    async def work(printer: ProgressPrinter) -> tuple[SessionState, Outcome]:
+        live = await begin(new, printer.show)
         folder.append(live.folder)
-        return await search(live, to_the_end, teller)
+        return await run_session(live, run_to_end, printer)
 
     try:
         state, outcome = drive(work)
@@ -86,13 +86,11 @@ def run(problem: str, **given: Any) -> None:
         if not folder:
             raise
         raise interrupted(folder[0]) from None
-    finally:
-        teller.moment.clear()
     conclude(state, folder[0], outcome, as_json=given["as_json"])
 
 
-def _wanted(problem: str, given: dict[str, Any]) -> NewSession:
-    found = catalog.find(problem)
+def _new_session(name: str, given: dict[str, Any]) -> NewSession:
+    problem = catalog.find(name)
     device = checked_device(given["device"])
     limits = Limits(
         rounds=given["rounds"], seconds=given["seconds"], kernels=given["kernels"], tokens=given["budget_tokens"],
@@ -102,11 +100,11 @@ def _wanted(problem: str, given: dict[str, Any]) -> NewSession:
     settings = Settings(
         strategy=given["strategy"], ideas=given["ideas"], branch=given["branch"], beam=given["beam"],
         repairs=given["repairs"], source=given["source"], writer=given["writer"], base_url=given["base_url"],
-        workload=given["workload"] or usual_workload(device), tolerance=given["tolerance"], baseline=given["baseline"],
+        workload=given["workload"] or default_workload(device), tolerance=given["tolerance"], baseline=given["baseline"],
         others=given["baselines"], cold=not given["hot"], seed=given["seed"],
         accept_unverifiable=given["accept_unverifiable"], limits=limits, pauses=pauses,
     )  # fmt: skip
     return NewSession(
-        found, device, settings, given["mode"] or "autopilot", given["folder"],
+        problem, device, settings, given["mode"] or "autopilot", given["folder"],
         tuple(read_seed(text, {}) for text in given["seeds"]), given["fresh_baselines"],
     )  # fmt: skip

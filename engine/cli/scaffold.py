@@ -7,18 +7,18 @@ from typing import Any
 
 import click
 
-from engine.build import scaffold as writing
 from engine.cli import options as o
-from engine.cli.machine import checked_device, usual_workload
+from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.output import show
-from engine.cli.running import Teller, drive
+from engine.codegen import scaffold as writing
 from engine.domain.errors import ProblemError
 from engine.domain.model import Contract, Dialect
 from engine.problem import catalog
-from engine.problem.graph_ir import Unsupported, from_json
+from engine.problem.graph_ir import Unsupported
+from engine.session.devices import checked_device, default_workload
 from engine.trial.bench import Assignment, TrialBench
 
-EPILOG = "\b\n" + writing.grammar_help().replace("\n\n", "\n\n\b\n")
+EPILOG = "\b\n" + writing.GRAMMAR.replace("\n\n", "\n\n\b\n")
 
 
 @click.command(epilog=EPILOG)
@@ -31,33 +31,31 @@ EPILOG = "\b\n" + writing.grammar_help().replace("\n\n", "\n\n\b\n")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 def scaffold(problem: str, **given: Any) -> None:
     """Write a correct, naive first kernel for PROBLEM to start from."""
-    found = catalog.find(problem)
+    chosen = catalog.find(problem)
     device = checked_device(None)
     dialect = Dialect(given["dialect"] or ("cpp" if device == "cpu" else "cuda"))
     contract = writing.contract_for(dialect, Contract(given["contract"]) if given["contract"] else None)
-    workload = catalog.workload_for(found, given["workload"] or usual_workload("cuda:0" if dialect is Dialect.CUDA else "cpu"))
+    workload = catalog.workload_for(
+        chosen, given["workload"] or default_workload("cuda:0" if dialect is Dialect.CUDA else "cpu")
+    )
     target: Path | None = given["output"]
     if target is not None and target.exists() and not given["force"]:
         raise ProblemError(f"{target} is there already: name another file, or overwrite it with --force")
-    teller = Teller()
 
-    async def work() -> str:
-        bench = TrialBench(Assignment(found, workload, "cpu"), lambda _: "")
+    async def work(printer: ProgressPrinter) -> str:
+        bench = TrialBench(Assignment(chosen, workload, "cpu"), lambda _: "")
         try:
-            teller.say("reading the problem")
+            printer.show("reading the problem")
             _, signature = await bench.describe()
             if given["empty"]:
-                return writing.empty(signature, dialect, contract)
-            teller.say("tracing the reference")
-            graph = Unsupported("") if dialect is Dialect.PYTHON else from_json(await bench.graph())
-            return writing.scaffold(found, workload, signature, graph, dialect, contract)
+                return writing.empty_kernel(signature, dialect, contract)
+            printer.show("tracing the reference")
+            graph = Unsupported("") if dialect is Dialect.PYTHON else await bench.graph()
+            return writing.scaffold(chosen, workload, signature, graph, dialect, contract)
         finally:
             await bench.close()
 
-    try:
-        text = drive(work)
-    finally:
-        teller.moment.clear()
+    text = drive(work)
     if target is None:
         click.echo(text, nl=False)
         return

@@ -1,7 +1,7 @@
-"""What a CPU's counters say holds a kernel up, in a few plain sentences. Pure.
+"""The likely bottleneck of a CPU kernel by its hardware counters, in a few sentences. Pure.
 
-Rules of thumb, each with the figure it rests on, so that a reader can disagree: below one instruction a cycle a core mostly
-waits, from two on it is mostly busy; a wrong guess at a branch costs some fifteen cycles; a miss brings in a line of 64 bytes.
+Rules of thumb, each with its figure: below one instruction a cycle a core mostly waits, from two on it is mostly busy; a branch
+miss costs about fifteen cycles; a cache miss loads a line of 64 bytes.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from collections.abc import Iterator, Mapping
 from engine.domain.profile import Profile
 
 _WAITING, _BUSY = 1.0, 2.0
-_GUESS_CYCLES = 15.0
-_MANY_GUESSES = 0.1
-"""Share of all cycles from which wrong guesses are worth a word."""
+_BRANCH_MISS_CYCLES = 15.0
+_MANY_BRANCH_MISSES = 0.1
+"""Share of all cycles from which branch misses are mentioned."""
 _LINE_BYTES = 64
-_FOUND, _TWICE = 0.5, 1.5
-"""Bytes that misses bring in, by those the problem has to move: below the first most came otherwise, above the second again."""
+_LESS_THAN_ONCE, _MORE_THAN_ONCE = 0.5, 1.5
+"""Bytes loaded by misses ÷ bytes that the problem has to move: below the first most came otherwise, above the second
+repeatedly."""
 
 
-def summary(found: Profile, problem_bytes: int = 0) -> str:
-    """One paragraph; empty where too little was counted to say anything, and for a GPU, whose machine code tells more.
+def summary(profile: Profile, problem_bytes: int = 0) -> str:
+    """One paragraph; empty where too little was counted, and for a GPU.
 
-    ``problem_bytes`` is what a call reads and writes at least; nought where that is not known.
+    ``problem_bytes`` is the least that a call reads and writes; 0 where that is not known.
     """
-    if found.tool != "perf":
+    if profile.tool != "perf":
         return ""
-    metrics = found.metrics
-    said = [*_pace(metrics), *_traffic(metrics, problem_bytes), *_guesses(metrics), *_verdict(metrics, problem_bytes)]
-    return " ".join(said)
+    metrics = profile.metrics
+    sentences = (_pace(metrics), _traffic(metrics, problem_bytes), _branch_misses(metrics), _verdict(metrics, problem_bytes))
+    return " ".join(sentence for part in sentences for sentence in part)
 
 
 def _pace(metrics: Mapping[str, float]) -> Iterator[str]:
@@ -36,64 +37,64 @@ def _pace(metrics: Mapping[str, float]) -> Iterator[str]:
         return
     pace = metrics["ipc"]
     if pace < _WAITING:
-        said = "the cores mostly wait"
+        meaning = "the cores mostly wait"
     elif pace < _BUSY:
-        said = "the cores wait part of the time"
+        meaning = "the cores wait part of the time"
     else:
-        said = "the cores are kept busy"
-    yield f"{pace:.2f} instructions a cycle: {said}."
+        meaning = "the cores are kept busy"
+    yield f"{pace:.2f} instructions a cycle: {meaning}."
 
 
-def _brought(metrics: Mapping[str, float]) -> float | None:
-    """Bytes that the misses of a call bring in from memory."""
+def _loaded_bytes(metrics: Mapping[str, float]) -> float | None:
+    """Bytes that the cache misses of a call load."""
     misses = metrics.get("llc_misses", metrics.get("cache_misses"))
     return None if misses is None else misses * _LINE_BYTES
 
 
 def _traffic(metrics: Mapping[str, float], problem_bytes: int) -> Iterator[str]:
-    brought = _brought(metrics)
-    if brought is None:
+    loaded = _loaded_bytes(metrics)
+    if loaded is None:
         return
     if problem_bytes <= 0:
-        yield f"Cache misses bring in {_bytes(brought)} a call."
+        yield f"Cache misses bring in {_bytes(loaded)} a call."
         return
-    share = brought / problem_bytes
-    if share < _FOUND:
-        said = "the rest was fetched ahead of need or is in the caches"
-    elif share < _TWICE:
-        said = "about every byte once"
+    share = loaded / problem_bytes
+    if share < _LESS_THAN_ONCE:
+        meaning = "the rest was fetched ahead of need or is in the caches"
+    elif share < _MORE_THAN_ONCE:
+        meaning = "about every byte once"
     else:
-        said = "the same bytes are fetched more than once"
+        meaning = "the same bytes are fetched more than once"
     yield (
-        f"Cache misses bring in {_bytes(brought)} a call, {share:.2g} times the {_bytes(problem_bytes)} that the problem has "
-        f"to move: {said}."
+        f"Cache misses bring in {_bytes(loaded)} a call, {share:.2g} times the {_bytes(problem_bytes)} that the problem has "
+        f"to move: {meaning}."
     )
 
 
-def _lost(metrics: Mapping[str, float]) -> float:
-    """Share of the cycles that wrong guesses cost."""
+def _branch_miss_share(metrics: Mapping[str, float]) -> float:
+    """Share of the cycles that branch misses cost."""
     cycles = metrics.get("cycles", 0.0)
-    return metrics.get("branch_misses", 0.0) * _GUESS_CYCLES / cycles if cycles > 0 else 0.0
+    return metrics.get("branch_misses", 0.0) * _BRANCH_MISS_CYCLES / cycles if cycles > 0 else 0.0
 
 
-def _guesses(metrics: Mapping[str, float]) -> Iterator[str]:
-    branches = metrics.get("branches", 0.0)
-    if branches > 0 and _lost(metrics) >= _MANY_GUESSES:
+def _branch_misses(metrics: Mapping[str, float]) -> Iterator[str]:
+    branches, lost = metrics.get("branches", 0.0), _branch_miss_share(metrics)
+    if branches > 0 and lost >= _MANY_BRANCH_MISSES:
         share = 100 * metrics.get("branch_misses", 0.0) / branches
-        yield f"{share:.2g} % of branches are guessed wrong, which costs about {100 * _lost(metrics):.0f} % of the cycles."
+        yield f"{share:.2g} % of branches are guessed wrong, which costs about {100 * lost:.0f} % of the cycles."
 
 
 def _verdict(metrics: Mapping[str, float], problem_bytes: int) -> Iterator[str]:
-    pace, brought = metrics.get("ipc"), _brought(metrics)
-    if _lost(metrics) >= 2 * _MANY_GUESSES:
+    pace, loaded = metrics.get("ipc"), _loaded_bytes(metrics)
+    if _branch_miss_share(metrics) >= 2 * _MANY_BRANCH_MISSES:
         yield "Likely bottleneck: branches; do without them, or make them predictable."
     elif pace is None:
         return
     elif pace >= _BUSY:
         yield "Likely bottleneck: the number of instructions; use wider vectors, or do less."
-    elif brought is not None and problem_bytes > 0 and brought >= _TWICE * problem_bytes:
+    elif loaded is not None and problem_bytes > 0 and loaded >= _MORE_THAN_ONCE * problem_bytes:
         yield "Likely bottleneck: memory traffic; keep blocks in the caches and fuse passes over the data."
-    elif brought is not None and problem_bytes > 0 and brought >= _FOUND * problem_bytes:
+    elif loaded is not None and problem_bytes > 0 and loaded >= _LESS_THAN_ONCE * problem_bytes:
         yield "Likely bottleneck: memory, at about the traffic that cannot be avoided; stream, prefetch or use more cores."
     else:
         yield "Likely bottleneck: waiting for caches or for earlier results; make more independent work at a time."

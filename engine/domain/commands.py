@@ -1,12 +1,13 @@
-"""What can be asked of a session, by hand or by policy: the closed union that ``rules.decide`` answers."""
+"""The commands of a session, by hand or by policy: the closed union that ``rules.decide`` answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from engine.domain.model import Blob, Contract, Dialect, IdeaText, Limits, Pauses
+from engine.domain.model import Blob, Contract, Dialect, IdeaText
 from engine.domain.profile import Profile
+from engine.domain.settings import Limits, Pauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +19,9 @@ class WriteIdea:
     """Kernel it builds on; the incumbent when not given."""
     branch: int | None = None
     select: bool = False
-    """Approve it in the same breath."""
+    """Approve it immediately."""
     materials: tuple[str, ...] = ()
-    """Kernels put beside it, e.g. the second one of a crossing."""
+    """Kernels attached to it, e.g. the second parent of a combination."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +36,26 @@ class EditIdea:
     branch: int | None = None
     predicted: float | None = None
     writer: str | None = None
-    """Which source writes its code; an empty string: as the session's settings say."""
+    """Who writes its code; empty for the writer of the session's settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReorderIdeas:
-    """Take undecided ideas up in this order; those not named follow as they stood."""
+    """Take undecided ideas up in this order; the others follow in theirs."""
 
     ideas: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AttachMaterial:
-    """Put a kernel beside an idea that is not implemented yet: this may help."""
+class AttachKernel:
+    """Attach a kernel to an idea that is not implemented yet, as material for its writer."""
 
     idea: str
     kernel: str
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveMaterial:
+class DetachKernel:
     idea: str
     kernel: str
 
@@ -79,7 +80,7 @@ class ParkIdea:
 
 @dataclass(frozen=True, slots=True)
 class SeedKernel:
-    """Bring a kernel in by hand. Its source is already a blob of the session; with ``idea`` it implements that idea."""
+    """Bring a kernel in by hand. Its code is already a blob of the session; with ``idea`` it implements that idea."""
 
     name: str
     dialect: Dialect
@@ -89,7 +90,7 @@ class SeedKernel:
     parent: str | None = None
     idea: str | None = None
     title: str = ""
-    """What the kernel does, in words, when it implements no idea of the session."""
+    """What the kernel does, where it implements no idea of the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class CancelKernel:
 
 @dataclass(frozen=True, slots=True)
 class AcceptKernel:
-    """Believe a quarantined kernel; the note says why."""
+    """Accept a quarantined kernel; the note says why."""
 
     kernel: str
     note: str
@@ -136,15 +137,15 @@ class DiscardKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureAgain:
-    """Spend more on a settled kernel: verify and measure it afresh."""
+class Remeasure:
+    """Verify and measure a settled kernel again."""
 
     kernel: str
 
 
 @dataclass(frozen=True, slots=True)
 class RecordProfile:
-    """Keep what the device's counters said of a kernel. Its log is already a blob of the session."""
+    """Keep the hardware counters of a kernel. The log is already a blob of the session."""
 
     kernel: str
     profile: Profile
@@ -152,7 +153,7 @@ class RecordProfile:
 
 @dataclass(frozen=True, slots=True)
 class RaceKernel:
-    """Race a measured kernel against another one, or against the incumbent; where that was undecided, spend more on it."""
+    """Race a measured kernel against another one or the incumbent, with more effort where they were undecided."""
 
     kernel: str
     against: str | None = None
@@ -167,7 +168,7 @@ class RaceLeaders:
 
 @dataclass(frozen=True, slots=True)
 class RaceUndecided:
-    """Spend more on every race against the incumbent that was undecided."""
+    """Repeat every undecided race against the incumbent with more effort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,20 +193,20 @@ class SetPauses:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """Ask for no further ideas and code; what is under way goes on."""
+class PauseSearch:
+    """Ask for no further ideas and code; work under way continues."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Continue:
-    """Go on after a pause."""
+class ResumeSearch:
+    """Resume after a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerCall:
-    """The reply to a prompt that was given out by hand. It is already a blob of the session."""
+    """The reply to a prompt for a person. It is already a blob of the session."""
 
     call: str
     reply: Blob
@@ -213,7 +214,7 @@ class AnswerCall:
 
 @dataclass(frozen=True, slots=True)
 class CancelCall:
-    """Stop one question to a model, or one given out by hand. Its work goes on without the reply, and does not ask again."""
+    """Cancel one call of a model or a person. Its work continues without the reply and does not ask again."""
 
     call: str
     reason: str = ""
@@ -225,12 +226,12 @@ class Instruct:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseSession:
+class EndSession:
     reason: str
 
 
 IdeaCommand = (
-    WriteIdea | EditIdea | ReorderIdeas | AttachMaterial | RemoveMaterial | SelectIdeas | RejectIdea | ParkIdea | SeedKernel
+    WriteIdea | EditIdea | ReorderIdeas | AttachKernel | DetachKernel | SelectIdeas | RejectIdea | ParkIdea | SeedKernel
 )
 KernelCommand = (
     PinKernel
@@ -240,11 +241,11 @@ KernelCommand = (
     | CancelKernel
     | AcceptKernel
     | DiscardKernel
-    | MeasureAgain
+    | Remeasure
     | RecordProfile
 )
 RaceCommand = RaceKernel | RaceLeaders | RaceUndecided
 SessionCommand = (
-    AddNote | SetMode | SetLimits | SetPauses | Pause | Continue | AnswerCall | CancelCall | Instruct | CloseSession
+    AddNote | SetMode | SetLimits | SetPauses | PauseSearch | ResumeSearch | AnswerCall | CancelCall | Instruct | EndSession
 )
 Command = IdeaCommand | KernelCommand | RaceCommand | SessionCommand

@@ -2,13 +2,13 @@
 
     EspalierError                bad input or a broken contract with the outside: one line, exit status 2
     ├── ProblemError             a problem cannot be found, read, run or judged
-    ├── SourceError              a kernel source is unreadable or malformed (carries line and column)
+    ├── KernelCodeError          a kernel's code is unreadable or malformed (carries line and column)
     ├── ToolchainError           a compiler that is needed is missing or does not start
     ├── DeviceError              the device asked for is absent, full or broken
     ├── SandboxError             the isolation asked for cannot be had
     ├── BudgetExhausted          the next call could pass a hard cap on tokens or money
-    ├── IdeaSourceError          the source of ideas cannot be reached or does not answer as agreed
-    │   └── CallCancelled        someone stopped the question by hand
+    ├── ProposerError            a proposer or writer cannot be reached or does not answer as agreed
+    │   └── CallCancelled        someone cancelled the call
     ├── JournalError             a session cannot be read or written
     │   ├── JournalCorrupt       a line that is not the last cannot be read
     │   ├── JournalLocked        another process is writing this session
@@ -31,8 +31,8 @@ class ProblemError(EspalierError):
     """A problem cannot be found, read, run or judged."""
 
 
-class SourceError(EspalierError):
-    """A kernel source is unreadable or malformed.
+class KernelCodeError(EspalierError):
+    """A kernel's code is unreadable or malformed.
 
     ``line`` and ``column`` count from 1; 0 means the whole file.
     """
@@ -55,12 +55,12 @@ class SandboxError(EspalierError):
     """The isolation asked for cannot be had on this machine."""
 
 
-class IdeaSourceError(EspalierError):
-    """The source of ideas cannot be reached or does not answer as agreed."""
+class ProposerError(EspalierError):
+    """A proposer or writer cannot be reached or does not answer as agreed."""
 
 
-class CallCancelled(IdeaSourceError):
-    """Someone stopped the question by hand: no reply will come, and none is to be asked for again."""
+class CallCancelled(ProposerError):
+    """Someone cancelled the call: no reply will come, and it is not repeated."""
 
 
 class BudgetExhausted(EspalierError):
@@ -89,3 +89,8 @@ class JournalUnwritable(JournalError):
 
 class CommandRejected(EspalierError):
     """The rules do not allow this command in this state."""
+
+
+def printable(text: str) -> str:
+    """A message that quotes foreign text: every control character but line feed and tab becomes a question mark."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)

@@ -1,9 +1,9 @@
-"""What happened, in the past tense: the closed union that a journal is made of.
+"""The events of a session: the closed union that a journal consists of.
 
-Every event is frozen and small; large payloads are blobs. ``KIND`` is the name on disk and never changes its meaning: a
-change of shape needs a new journal version and an upcaster (see ``engine.journal.codec``).
+Events are frozen and small; large payloads are blobs. ``KIND`` is the name on disk and never changes its meaning: a change of
+shape needs a new journal version and an upcaster (see ``engine.journal.codec``).
 
-Long, and one file on purpose: what a journal can hold is read in one place, and each class is only its fields.
+One long file on purpose: each class is only its fields.
 """
 
 from __future__ import annotations
@@ -22,24 +22,22 @@ from engine.domain.model import (
     Failure,
     IdeaText,
     Interval,
-    Limits,
     Measurement,
-    Pauses,
     Problem,
     RaceOutcome,
     Resources,
-    Settings,
     Succession,
     Usage,
     Verification,
 )
 from engine.domain.preparation import Preparation
 from engine.domain.profile import Profile
+from engine.domain.settings import Limits, Pauses, Settings
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """First line of every journal: all that the search was asked, frozen."""
+    """The first event of every journal: the problem, the settings and the device asked for."""
 
     KIND: ClassVar[str] = "session.opened"
     problem: Problem
@@ -58,12 +56,12 @@ class SessionResumed:
     KIND: ClassVar[str] = "session.resumed"
     unfinished: tuple[str, ...]
     repaired: str = ""
-    """What opening had to mend, e.g. a torn last line set aside."""
+    """What opening had to repair, e.g. a torn last line."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPrepared:
-    """The device was described, the gate tried, the baselines measured. A later one means another device."""
+    """The device was described, the correctness check tried, the baselines measured. A later one means another device."""
 
     KIND: ClassVar[str] = "session.prepared"
     device: Device
@@ -72,7 +70,7 @@ class SessionPrepared:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """A stop rule held, or someone said stop. ``reason`` is for people."""
+    """A limit was reached, or someone ended the session. ``reason`` is for people."""
 
     KIND: ClassVar[str] = "session.closed"
     reason: str
@@ -80,14 +78,14 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class SessionReopened:
-    """Someone gave a closed session more to do."""
+    """Someone asked a closed session for more."""
 
     KIND: ClassVar[str] = "session.reopened"
 
 
 @dataclass(frozen=True, slots=True)
 class RoundOpened:
-    """A round began; its ideas start from these parents (none for round 0, the first port)."""
+    """A round began; its ideas start from these parents (none for round 0, the naive port)."""
 
     KIND: ClassVar[str] = "round.opened"
     round: int
@@ -116,7 +114,7 @@ class ProposedIdea:
 
 @dataclass(frozen=True, slots=True)
 class IdeasProposed:
-    """Ideas joined a round. ``from_source`` marks the answer to the round's own question, which is asked once."""
+    """Ideas joined a round. ``from_source``: they are the proposer's answer for the round, which is asked for once."""
 
     KIND: ClassVar[str] = "ideas.proposed"
     round: int
@@ -128,7 +126,7 @@ class IdeasProposed:
 
 @dataclass(frozen=True, slots=True)
 class IdeaEdited:
-    """The words, the parent or the number of implementations of an undecided idea were changed."""
+    """The text, the parent or the number of implementations of an undecided idea was changed."""
 
     KIND: ClassVar[str] = "idea.edited"
     idea: str
@@ -136,20 +134,20 @@ class IdeaEdited:
     parent: str | None
     branch: int
     writer: str = ""
-    """Which source is to write its code; empty: as the session's settings say."""
+    """Who writes its code; empty for the writer of the session's settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdeasReordered:
-    """Undecided ideas of a round in the order in which they are to be taken up."""
+    """Undecided ideas of a round, in the engineer's order."""
 
     KIND: ClassVar[str] = "ideas.reordered"
     ideas: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MaterialAttached:
-    """A kernel was put beside an idea for whoever writes its code: this may help."""
+class KernelAttached:
+    """A kernel was attached to an idea, as material for whoever writes its code."""
 
     KIND: ClassVar[str] = "material.attached"
     idea: str
@@ -157,7 +155,7 @@ class MaterialAttached:
 
 
 @dataclass(frozen=True, slots=True)
-class MaterialRemoved:
+class KernelDetached:
     KIND: ClassVar[str] = "material.removed"
     idea: str
     kernel: str
@@ -190,7 +188,7 @@ class IdeaParked:
 
 @dataclass(frozen=True, slots=True)
 class KernelDrafted:
-    """A node joined the tree: a source text with its tunables, as a child of ``parent`` (``None`` for a root or a seed)."""
+    """A kernel joined the tree: code with its tunables, as a child of ``parent`` (``None`` for a root or a seed)."""
 
     KIND: ClassVar[str] = "kernel.drafted"
     kernel: str
@@ -208,7 +206,7 @@ class KernelDrafted:
 
 @dataclass(frozen=True, slots=True)
 class IdeaImplemented:
-    """All drafts of an idea are in; ``note`` says why there are fewer than asked for."""
+    """The idea has all its drafts; ``note`` tells why there are fewer than requested."""
 
     KIND: ClassVar[str] = "idea.implemented"
     idea: str
@@ -229,7 +227,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRevised:
-    """A kernel that failed got a new source text from its author and goes back to the build."""
+    """A failed kernel got new code from its author and is built again."""
 
     KIND: ClassVar[str] = "attempt.revised"
     kernel: str
@@ -239,7 +237,7 @@ class AttemptRevised:
 
 @dataclass(frozen=True, slots=True)
 class KernelBuilt:
-    """The source became an artefact."""
+    """The code was compiled."""
 
     KIND: ClassVar[str] = "kernel.built"
     kernel: str
@@ -249,12 +247,12 @@ class KernelBuilt:
     resources: tuple[Resources, ...] = ()
     log: Blob = ""
     instructions: Mapping[str, int] = field(default_factory=dict)
-    """Family → how often it occurs in the machine code; empty where nothing could read it."""
+    """Instruction family → occurrences in the machine code; empty where it could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelVerified:
-    """All outputs of all trials were right; ``screen`` is the quick measurement made in the same trial."""
+    """All outputs of all trials were correct; ``screen`` is the quick measurement of the same trial."""
 
     KIND: ClassVar[str] = "kernel.verified"
     kernel: str
@@ -265,7 +263,7 @@ class KernelVerified:
 
 @dataclass(frozen=True, slots=True)
 class KernelMeasured:
-    """The kernel's measurement is final for this device (until someone asks for more)."""
+    """The kernel's measurement is final on this device, until someone asks to measure it again."""
 
     KIND: ClassVar[str] = "kernel.measured"
     kernel: str
@@ -275,7 +273,7 @@ class KernelMeasured:
 
 @dataclass(frozen=True, slots=True)
 class KernelFailed:
-    """The kernel's way ended before a measurement."""
+    """The kernel failed."""
 
     KIND: ClassVar[str] = "kernel.failed"
     kernel: str
@@ -285,7 +283,7 @@ class KernelFailed:
 
 @dataclass(frozen=True, slots=True)
 class KernelQuarantined:
-    """The kernel is right and measured, but something about it is not believed: the engineer decides."""
+    """The kernel is correct and measured, but something about it is implausible: the engineer decides."""
 
     KIND: ClassVar[str] = "kernel.quarantined"
     kernel: str
@@ -298,7 +296,7 @@ class KernelQuarantined:
 
 @dataclass(frozen=True, slots=True)
 class KernelAccepted:
-    """The engineer has looked at a quarantined kernel and believes it."""
+    """The engineer accepted a quarantined kernel."""
 
     KIND: ClassVar[str] = "kernel.accepted"
     kernel: str
@@ -307,13 +305,13 @@ class KernelAccepted:
 
 @dataclass(frozen=True, slots=True)
 class KernelSanitized:
-    """A finalist ran under the sanitizers. Their findings, if any, follow as a quarantine."""
+    """A finalist ran under the sanitizers. Findings are followed by a quarantine."""
 
     KIND: ClassVar[str] = "kernel.sanitized"
     kernel: str
     attempt: int
     tools: tuple[str, ...]
-    """Sanitizers that ran; none with the reason in ``note``."""
+    """Sanitizers that ran; empty with the reason in ``note``."""
     findings: tuple[str, ...] = ()
     note: str = ""
     log: Blob = ""
@@ -322,7 +320,7 @@ class KernelSanitized:
 
 @dataclass(frozen=True, slots=True)
 class KernelProfiled:
-    """The device's counters were read in one call of a kernel, or could not be."""
+    """The hardware counters of a kernel were read, or could not be."""
 
     KIND: ClassVar[str] = "kernel.profiled"
     kernel: str
@@ -331,27 +329,27 @@ class KernelProfiled:
 
 @dataclass(frozen=True, slots=True)
 class KernelRaced:
-    """A kernel ran against another one, interleaved and on fresh samples. Whether it leads now is said by what follows."""
+    """A kernel raced another one, interleaved and on fresh samples. A new incumbent is an event of its own."""
 
     KIND: ClassVar[str] = "kernel.raced"
     kernel: str
     against: str
     outcome: RaceOutcome
     ratio: Interval | None = None
-    """Speedup of ``kernel`` over ``against``, never narrower than the session's noise; none where the race was given up."""
+    """Speedup of ``kernel`` over ``against``, never narrower than the session's noise; ``None`` where the race was given up."""
     effort: int = 0
     pairs: int = 0
     """Process pairs."""
     samples: int = 0
     raw: Blob = ""
     note: str = ""
-    """What a sceptic must know, e.g. that its time was not corroborated."""
+    """Caveats, e.g. that the time was not corroborated."""
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RaceAsked:
-    """The engineer wants two kernels raced: for the first time, or again with more spent on it."""
+    """The engineer asked for a race of two kernels."""
 
     KIND: ClassVar[str] = "race.asked"
     kernel: str
@@ -360,18 +358,18 @@ class RaceAsked:
 
 @dataclass(frozen=True, slots=True)
 class IncumbentChanged:
-    """Another kernel leads. A journal without any is from before there were races: there the best measured one leads."""
+    """A kernel became the incumbent. Journals from before races have none: there the best measured kernel is it."""
 
     KIND: ClassVar[str] = "incumbent.changed"
     kernel: str
     over: str
-    """The kernel that led before; empty for the first."""
+    """The incumbent before it; empty for the first."""
     why: Succession
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCancelled:
-    """Someone stopped the kernel, or its branch was pruned before it settled."""
+    """Someone cancelled the kernel, or its branch was pruned before it settled."""
 
     KIND: ClassVar[str] = "kernel.cancelled"
     kernel: str
@@ -403,7 +401,7 @@ class KernelUnpinned:
 
 @dataclass(frozen=True, slots=True)
 class BranchPruned:
-    """The kernel and all below it are closed: no parent of anything further."""
+    """The kernel and its descendants are closed: none becomes a parent any more."""
 
     KIND: ClassVar[str] = "branch.pruned"
     kernel: str
@@ -418,7 +416,7 @@ class BranchReopened:
 
 @dataclass(frozen=True, slots=True)
 class NoteAdded:
-    """Words on a kernel, an idea, a round, or (with an empty target) the session."""
+    """A note on a kernel, an idea, a round, or (with an empty target) the session."""
 
     KIND: ClassVar[str] = "note.added"
     target: str
@@ -427,7 +425,7 @@ class NoteAdded:
 
 @dataclass(frozen=True, slots=True)
 class ModeChanged:
-    """``ask``, ``ask:SECONDS`` (the policy decides after that) or ``autopilot``."""
+    """Who approves ideas changed: ``ask``, ``ask:SECONDS`` or ``autopilot`` (see ``settings.Mode``)."""
 
     KIND: ClassVar[str] = "mode.changed"
     mode: str
@@ -455,7 +453,7 @@ class PausesChanged:
 
 @dataclass(frozen=True, slots=True)
 class SessionPaused:
-    """A soft condition holds: no idea and no code is asked for until the engineer says go on."""
+    """No ideas and no code are asked for until the engineer resumes the search."""
 
     KIND: ClassVar[str] = "session.paused"
     reason: str
@@ -463,7 +461,7 @@ class SessionPaused:
 
 @dataclass(frozen=True, slots=True)
 class SessionContinued:
-    """Go on. ``pauses`` are the conditions from now on: those that held are gone."""
+    """The search was resumed. ``pauses`` are the conditions from now on, without those that held."""
 
     KIND: ClassVar[str] = "session.continued"
     pauses: Pauses
@@ -487,7 +485,7 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallAnswered:
-    """The reply as it came, before anyone has read it."""
+    """The reply as it came, before it is parsed."""
 
     KIND: ClassVar[str] = "call.answered"
     call: str
@@ -496,24 +494,24 @@ class CallAnswered:
     usd: float | None = None
     """``None``: the model's price is not known."""
     finish: str = "stop"
-    """Why the model stopped, in the provider's word."""
+    """Why the model stopped, in the provider's words."""
     seconds: float = 0.0
     recalled: bool = False
-    """Answered from a recorded reply: nothing was spent."""
+    """Answered from a recorded reply at no cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """No reply came, or the one that came cannot be used; it is not recalled."""
+    """No reply came, or it cannot be used; it is never recalled."""
 
     KIND: ClassVar[str] = "call.failed"
     call: str
     reason: str
     usage: Usage = field(default_factory=Usage)
-    """Spent on it beyond what an answer has recorded already."""
+    """Tokens beyond those that an answer has recorded already."""
     usd: float | None = None
     cancelled: bool = False
-    """Someone stopped it by hand: its work does not ask again."""
+    """Someone cancelled it: its work does not ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,7 +525,7 @@ class BudgetReached:
 
 @dataclass(frozen=True, slots=True)
 class WorkStarted:
-    """An effect is about to be performed; without a record of its result the process died in it."""
+    """Work is about to start. Where no result follows, the process died in it."""
 
     KIND: ClassVar[str] = "work.started"
     work: str
@@ -535,18 +533,18 @@ class WorkStarted:
 
 @dataclass(frozen=True, slots=True)
 class WorkFailed:
-    """The engine itself could not perform an effect (device lost, disk full, source silent); nothing is said of any kernel."""
+    """The engine could not do a piece of work (device lost, disk full, no answer). It is no verdict on a kernel."""
 
     KIND: ClassVar[str] = "work.failed"
     work: str
     reason: str
     called_off: bool = False
-    """Nothing is wrong with the engine: someone cancelled the call that the effect needed."""
+    """The engine is not at fault: someone cancelled the call that the work needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownEvent:
-    """An event of a kind that this program does not know: kept and shown, never dropped."""
+    """An event of a kind that this program does not know. It is kept and shown."""
 
     KIND: ClassVar[str] = "unknown"
     kind: str
@@ -564,8 +562,8 @@ Event = (
     | IdeasProposed
     | IdeaEdited
     | IdeasReordered
-    | MaterialAttached
-    | MaterialRemoved
+    | KernelAttached
+    | KernelDetached
     | IdeaSelected
     | IdeaRejected
     | IdeaParked
@@ -614,6 +612,5 @@ class Entry:
     seq: int
     at: float
     """Seconds since the epoch, UTC."""
-    by: str
-    """``engine`` or ``engineer``."""
+    by: Author
     event: Event

@@ -1,7 +1,7 @@
-"""The nouns of a search, as frozen dataclasses: what is asked, what is built, what was found.
+"""The nouns of a search as frozen dataclasses: problems, operands, measurements, ideas.
 
-Durations are seconds unless the name ends in ``_us`` (microseconds). Sizes are bytes. Payloads that can be large (sources,
-logs, samples) are not held here: a ``Blob`` is the SHA-256 of bytes the journal keeps beside itself.
+Durations are seconds unless the name ends in ``_us`` (microseconds). Sizes are bytes. Large payloads (code, logs, samples) are
+not held here: a ``Blob`` is the SHA-256 of bytes that the journal keeps beside itself.
 """
 
 from __future__ import annotations
@@ -18,26 +18,31 @@ Number = int | float
 
 
 class Dialect(StrEnum):
-    """What a kernel's source is."""
+    """The language of a kernel."""
 
     CUDA = "cuda"
     CPP = "cpp"
     PYTHON = "python"
 
+    @property
+    def suffix(self) -> str:
+        """What its files are called: ``.cu``, ``.cpp``, ``.py``."""
+        return {"cuda": ".cu", "cpp": ".cpp", "python": ".py"}[self.value]
+
 
 class Contract(StrEnum):
-    """Under which agreement a kernel is launched, strongest guarantee first."""
+    """How a kernel is launched, strongest guarantee first."""
 
     PLAN = "plan"
     """Device code only; trusted code launches it as its ``@launch`` lines say."""
     HOST = "host"
     """A shared object with a C ``launch`` function, run natively in the sandboxed runner."""
     MODULE = "module"
-    """A KernelBench ``ModelNew``; the weakest guarantee, and labelled so."""
+    """A KernelBench ``ModelNew``: the weakest guarantee."""
 
 
 class Role(StrEnum):
-    """Why a kernel sees an operand. Kernels receive them in this order."""
+    """What an operand is to the reference. Kernels receive operands in this order."""
 
     INPUT = "input"
     PARAMETER = "parameter"
@@ -46,7 +51,7 @@ class Role(StrEnum):
 
 
 class PrecisionClass(StrEnum):
-    """How close to float64 an output is, by the arithmetic of the reference that errs as much."""
+    """How close to float64 an output is: the class of arithmetic in which the reference's own error is as large."""
 
     FP32 = "fp32"
     TF32 = "tf32"
@@ -70,7 +75,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a kernel for one workload of one problem is called with, found by running the reference once."""
+    """The operands and constants of a kernel for one workload, found by running the reference once."""
 
     operands: tuple[Operand, ...]
     constants: Mapping[str, Number]
@@ -84,11 +89,10 @@ class Signature:
 
     @property
     def shown_operations(self) -> float:
-        """What a roofline is drawn with: the operations counted, or one an output element where only pointwise work is done,
-        which is not counted and never binds."""
-        return self.operations or float(sum(math.prod(o.shape) for o in self.of(Role.OUTPUT)))
+        """Operations for a roofline: those counted, or one an output element where the reference is pointwise only."""
+        return self.operations or float(sum(math.prod(o.shape) for o in self.with_roles(Role.OUTPUT)))
 
-    def of(self, *roles: Role) -> tuple[Operand, ...]:
+    def with_roles(self, *roles: Role) -> tuple[Operand, ...]:
         """The operands with one of these roles, in the order kernels receive them."""
         return tuple(o for o in self.operands if o.role in roles)
 
@@ -103,7 +107,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is asked: a reference in KernelBench's format with its workloads. ``digest`` covers all of it."""
+    """A reference in KernelBench's format with its workloads. ``digest`` covers all of it."""
 
     name: str
     title: str
@@ -112,7 +116,7 @@ class Problem:
     digest: str
     workloads: tuple[Workload, ...]
     holdouts: Mapping[str, tuple[Workload, ...]]
-    """Workload name → neighbouring shapes on which a kernel must be right as well, and which no author is shown."""
+    """Workload name → neighbouring shapes on which a kernel must be correct too, and which no author is shown."""
     origin: str = ""
     """Where it was read from: a shipped name or a path."""
 
@@ -135,7 +139,7 @@ class Device:
     cache_bytes: int
     memory_bytes: int
     software: str
-    """Driver and library versions: a baseline holds only for the ones it was measured with."""
+    """Driver and library versions. A baseline is valid only for those that it was measured with."""
 
     @property
     def label(self) -> str:
@@ -144,7 +148,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """A named compile-time parameter and the values its author thinks worth trying; the first is the default."""
+    """A named compile-time parameter and the values to try; the first is the default."""
 
     name: str
     values: tuple[int, ...]
@@ -152,7 +156,7 @@ class Tunable:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the compiler says one device function uses."""
+    """What one device function uses, as the compiler reports it."""
 
     function: str
     registers: int
@@ -171,23 +175,23 @@ class Interval:
 
 
 class RaceOutcome(StrEnum):
-    """What a race between two kernels says of the first of them, once its whole interval is looked at."""
+    """How the first of two raced kernels compares with the second, by the whole interval."""
 
     FASTER = "faster"
     SLOWER = "slower"
     UNDECIDED = "undecided"
-    """The interval holds 1, or no more than the session's noise lies between: nothing may be claimed."""
+    """The interval, never narrower than the session's noise, contains 1."""
 
 
 class Succession(StrEnum):
     """How a kernel came to be the incumbent."""
 
     FIRST = "first"
-    """There was none to race against."""
+    """There was no incumbent to race against."""
     RACED = "raced"
     """It won a race against the one before it."""
     SUCCEEDED = "succeeded"
-    """The one before it can lead no longer."""
+    """The incumbent before it may no longer lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +199,7 @@ class SpeedOfLight:
     """The time that the device's own limits allow for this workload."""
 
     bound: str
-    """What binds: ``bytes``, or ``operations`` with the unit, e.g. ``operations (fp32)``."""
+    """The limit that binds: ``bytes``, or ``operations`` with the unit, e.g. ``operations (fp32)``."""
     floor_us: float
     fraction: float
     """floor ÷ measured: 1.0 is as fast as the device allows."""
@@ -221,12 +225,12 @@ class Verification:
     holdouts: str = "none"
     """``3/3``, or ``1/3, specialised`` when the source refuses other shapes at compile time, or ``none``."""
     jitter: float = 0.0
-    """Largest difference between two calls on the same bytes, in units of the output's scale; 0 is bit for bit."""
+    """Largest difference between two calls on the same bytes, in units of the output's scale; 0 is bit-identical."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What the stopwatch says. ``depth`` is ``screen`` (one process, few samples) or ``precise`` (process pairs)."""
+    """A kernel's time. ``depth`` is ``screen`` (one process, few samples) or ``precise`` (process pairs)."""
 
     depth: str
     time_us: Interval
@@ -236,28 +240,28 @@ class Measurement:
     """Baseline name → speedup; the session's ranking baseline is always among them after a precise measurement."""
     light: SpeedOfLight | None
     corroborated: bool
-    """Whether the judge's own clock bears out the times that the runner claimed."""
+    """Whether the judge's own clock confirms the times that the runner reported."""
     conditions: tuple[str, ...] = ()
-    """What a sceptic must know: ``cold caches``, ``throttled in 3 of 40 samples``, ``host-bound`` …"""
+    """Caveats: ``cold caches``, ``throttled in 3 of 40 samples``, ``host-bound`` …"""
     raw: Blob = ""
 
 
 class FailureKind(StrEnum):
-    """How a kernel's way can end before it is measured."""
+    """How a kernel can fail before it is measured."""
 
     BUILD_FAILED = "build_failed"
     MISMATCH = "mismatch"
     CRASHED = "crashed"
     TIMED_OUT = "timed_out"
     REJECTED = "rejected"
-    """It broke a rule of the trial: wrote outside its buffers, changed its inputs, left work running …"""
+    """It broke a rule of the trial: it wrote outside its buffers, changed its inputs, left work running …"""
     UNSTABLE = "unstable"
-    """Right, but its time or its outputs would not settle."""
+    """Correct, but its time or its outputs did not settle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a kernel ended without a measurement: one line, and the whole log as a blob."""
+    """Why a kernel has no measurement: one line, and the whole log as a blob."""
 
     kind: FailureKind
     reason: str
@@ -266,13 +270,41 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who proposed or wrote something: ``engineer``, ``engine``, ``playbook``, or a model as ``openai:NAME``."""
+    """Who did or wrote something: ``engineer``, ``engine``, ``playbook``, ``paste``, or a model as ``openai:NAME``."""
 
     name: str
 
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def provider(self) -> str:
+        """``openai`` of ``openai:NAME``; empty for who is no model."""
+        return self.name.partition(":")[0] if ":" in self.name else ""
+
+    @property
+    def short(self) -> str:
+        """``NAME`` of ``openai:NAME``; else the whole name."""
+        return self.name.partition(":")[2] or self.name
+
+    @property
+    def is_engine(self) -> bool:
+        return self == ENGINE
+
     @property
     def is_engineer(self) -> bool:
-        return self.name == "engineer"
+        return self == ENGINEER
+
+    @property
+    def is_model(self) -> bool:
+        """Whether a model answers; a pasted reply is a model's as well."""
+        return bool(self.provider) or self == PASTE
+
+
+ENGINE = Author("engine")
+ENGINEER = Author("engineer")
+PASTE = Author("paste")
+"""A person who pastes the replies to prompts."""
 
 
 CATEGORIES = (
@@ -283,7 +315,7 @@ CATEGORIES = (
     "occupancy",
     "control flow",
 )
-"""What an optimisation acts on. Ideas of one round are spread over these."""
+"""What an optimisation acts on. The ideas of one round are spread over these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +328,7 @@ class IdeaText:
     predicted: float | None = None
     """Predicted speedup over the parent kernel."""
     key: str = ""
-    """The source's own name for it (a playbook entry), by which its implementations are found."""
+    """The proposer's own name for it (a playbook entry), by which its implementations are found."""
     expected: str = ""
     """What should change in the measurements if the idea holds."""
     risks: str = ""
@@ -304,7 +336,7 @@ class IdeaText:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One source text that an author offers as an implementation."""
+    """Code that an author offers as an implementation."""
 
     source: str
     dialect: Dialect
@@ -313,33 +345,6 @@ class Draft:
     """File name or other short origin, shown to people."""
     tunables: Mapping[str, int] = field(default_factory=dict)
     """The value chosen for each tunable of this variant."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When a session stops by itself. ``None`` is no limit."""
-
-    rounds: int | None = 3
-    seconds: float | None = None
-    kernels: int | None = None
-    tokens: int | None = None
-    usd: float | None = None
-    plateau: int | None = 3
-    """Rounds without a new incumbent."""
-    light: float | None = 0.95
-    """Fraction of the speed of light at which there is nothing left to gain."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pauses:
-    """Where a session stops asking for ideas and code until the engineer says go on. ``None`` is nowhere."""
-
-    tokens: int | None = None
-    """Above this many tokens spent."""
-    usd: float | None = None
-    """Above this many dollars spent."""
-    round: int | None = None
-    """Before this round opens."""
 
 
 class CallRole(StrEnum):
@@ -364,41 +369,3 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(self.input + other.input, self.cached + other.cached, self.output + other.output)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a session searches; frozen in its journal when it opens."""
-
-    strategy: str = "branching"
-    """``branching`` or ``sequential``."""
-    ideas: int = 3
-    """Ideas a round (K)."""
-    branch: int = 3
-    """Implementations of each idea (B)."""
-    beam: int = 2
-    """Best kernels that seed the next round."""
-    repairs: int = 2
-    """Repairs of a kernel that does not build or verify, where its author can repair."""
-    source: str = "playbook"
-    """Who has the ideas: one source, or several with their shares (``openai:A=2,gemini:B=1``)."""
-    writer: str = ""
-    """Who writes the code, where that is not who had the idea."""
-    base_url: str = ""
-    """Server that answers for ``openai:`` models; empty for the provider's own."""
-    recall: str = ""
-    """Name of a session whose recorded replies answer the same prompts, so that nothing is paid for twice."""
-    workload: str = "small"
-    tolerance: str = "class"
-    """``class``, ``class:fp32|tf32|half``, ``crfm`` or ``kernelbench``."""
-    baseline: str = "eager"
-    others: tuple[str, ...] = ()
-    """Further baselines."""
-    cold: bool = True
-    """Time with cold caches."""
-    seed: int = 0
-    """Seed of the search's own choices (never of a trial's inputs)."""
-    accept_unverifiable: bool = False
-    """Search on although a null model passes the gate; every verdict then says so."""
-    limits: Limits = field(default_factory=Limits)
-    pauses: Pauses = field(default_factory=Pauses)

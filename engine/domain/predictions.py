@@ -1,7 +1,6 @@
-"""What ideas promised and what they brought: each predicted speedup over the parent against the measured one. Pure.
+"""Predicted speedups of ideas over their parent kernels against the measured ones. Pure.
 
-Speedups spread over factors, not differences, so errors are counted in logarithms and said as factors: 1.25 is a quarter too
-much or a fifth too little alike.
+Errors are logarithms of ratios, shown as factors: 1.25 is a prediction 25 % too high or 20 % too low.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from engine.domain.stats import significant
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """One prediction and what came of it."""
+class ScoredPrediction:
+    """One prediction and the measured speedup."""
 
     idea: str
     author: str
@@ -29,12 +28,12 @@ class Scored:
 
     @property
     def error(self) -> float:
-        """ln(predicted ÷ measured): above 0 is a promise that was not kept."""
+        """ln(predicted ÷ measured): above 0 the prediction was too high."""
         return math.log(self.predicted / self.measured.value)
 
     @property
     def hit(self) -> bool:
-        """Whether the direction was right; a change that the measurement cannot tell from none is right for 1.0 alone."""
+        """Whether the direction was right. An undecided measurement confirms a prediction of 1.0 alone."""
         if self.predicted == 1.0:
             return significant(self.measured) == "undecided"
         return significant(self.measured) == ("faster" if self.predicted > 1.0 else "slower")
@@ -42,19 +41,19 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class PredictionRecord:
-    """How well one author's predictions held."""
+    """How accurate one author's predictions were."""
 
     author: str
     count: int
     """Predictions that could be scored."""
     error: float
-    """Median factor between prediction and measurement, whichever is larger; 1.0 where all were exact, or none was scored."""
+    """Median factor between prediction and measurement, at least 1.0; 1.0 where none was scored."""
     bias: float
-    """Median of predicted ÷ measured: above 1.0 the author promises too much."""
+    """Median of predicted ÷ measured: above 1.0 the author predicts too much."""
     hits: int
     """Predictions whose direction was right."""
     fruitless: int
-    """Predictions of ideas that were tried and gave no right kernel: they cannot be scored."""
+    """Predictions of ideas that gave no verified kernel: they cannot be scored."""
 
     @property
     def hit_rate(self) -> float:
@@ -64,8 +63,7 @@ class PredictionRecord:
 def gain(state: SessionState, kernel: Kernel) -> Interval | None:
     """The kernel's measured speedup over its parent; ``None`` while one of them has no measurement on the present device.
 
-    Both were measured against the same baseline, each in runs of its own, so the widths of their intervals add as those of
-    independent errors do.
+    Both were measured against the same baseline in separate runs, so their errors are independent and add in quadrature.
     """
     parent = state.kernels.get(kernel.parent or "")
     mine = _measured(state, kernel)
@@ -91,13 +89,13 @@ def best_kernel(state: SessionState, idea: Idea) -> Kernel | None:
 
 
 def best_gain(state: SessionState, idea: Idea) -> Interval | None:
-    """What the idea brought: its best measured kernel over that kernel's parent."""
+    """The speedup of the idea's best measured kernel over that kernel's parent."""
     best = best_kernel(state, idea)
     return gain(state, best) if best is not None else None
 
 
 def is_dead(state: SessionState, idea: Idea) -> bool:
-    """Whether the idea was tried to its end and brought nothing: no right kernel, or only kernels slower than their parents."""
+    """Whether all kernels of the idea have settled, and none is verified or the best is slower than its parent."""
     if not idea.implemented or not idea.kernels or not all(state.kernels[k].stage.settled for k in idea.kernels):
         return False
     if all(state.kernels[k].stage is Stage.CANCELLED for k in idea.kernels):
@@ -105,35 +103,33 @@ def is_dead(state: SessionState, idea: Idea) -> bool:
     best = best_kernel(state, idea)
     if best is None:
         return not any(state.kernels[k].stage in (Stage.MEASURED, Stage.QUARANTINED) for k in idea.kernels)
-    brought = gain(state, best)
-    return brought is not None and significant(brought) == "slower"
+    measured = gain(state, best)
+    return measured is not None and significant(measured) == "slower"
 
 
-def scored(state: SessionState) -> tuple[Scored, ...]:
-    """Every prediction that has been put to the test, in the order of the ideas.
-
-    An idea whose words were edited is nobody's prediction any more.
-    """
-    found = ((idea, best_gain(state, idea)) for idea in _predicted(state))
+def scored_predictions(state: SessionState) -> tuple[ScoredPrediction, ...]:
+    """Every prediction with a measured outcome, in the order of the ideas. Edited ideas are left out: they have no one
+    author."""
+    outcomes = ((idea, best_gain(state, idea)) for idea in _predicted(state))
     return tuple(
-        Scored(idea.id, idea.author.name, idea.text.predicted, brought)
-        for idea, brought in found
-        if brought is not None and idea.text.predicted is not None
+        ScoredPrediction(idea.id, idea.author.name, idea.text.predicted, measured)
+        for idea, measured in outcomes
+        if measured is not None and idea.text.predicted is not None
     )
 
 
 def records(state: SessionState) -> tuple[PredictionRecord, ...]:
-    """Each author who predicted something that was tried, in order of name."""
-    by_author: dict[str, list[Scored]] = {}
-    for one in scored(state):
+    """The record of each author with a prediction that was tried, by name."""
+    by_author: dict[str, list[ScoredPrediction]] = {}
+    for one in scored_predictions(state):
         by_author.setdefault(one.author, []).append(one)
     fruitless = [i.author.name for i in _predicted(state) if best_kernel(state, i) is None and is_dead(state, i)]
     names = sorted({*by_author, *fruitless})
-    return tuple(_record(name, by_author.get(name, []), fruitless.count(name)) for name in names)
+    return tuple(_record_of_author(name, by_author.get(name, []), fruitless.count(name)) for name in names)
 
 
 def record_of(state: SessionState, author: str) -> PredictionRecord | None:
-    """One author's record; ``None`` while nothing they predicted has been tried."""
+    """One author's record; ``None`` while none of their predictions was tried."""
     return next((r for r in records(state) if r.author == author), None)
 
 
@@ -141,7 +137,7 @@ def _predicted(state: SessionState) -> Iterator[Idea]:
     return (i for i in state.ideas.values() if i.text.predicted is not None and i.text.predicted > 0 and not i.edited)
 
 
-def _record(author: str, own: list[Scored], fruitless: int) -> PredictionRecord:
+def _record_of_author(author: str, own: list[ScoredPrediction], fruitless: int) -> PredictionRecord:
     errors = [one.error for one in own]
     typical = math.exp(median(abs(e) for e in errors)) if errors else 1.0
     bias = math.exp(median(errors)) if errors else 1.0

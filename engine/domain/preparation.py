@@ -1,4 +1,4 @@
-"""What a session finds out before any compute is spent on kernels: can this problem be judged, and against what."""
+"""What a session establishes before it tries kernels: whether the problem can be judged, and against which baselines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from engine.domain.model import Blob, Interval, Measurement, PrecisionClass, Sig
 
 
 @dataclass(frozen=True, slots=True)
-class NullModel:
-    """A model that computes nothing, tried on the gate. One that passes means the gate can tell nothing."""
+class TrivialModel:
+    """A model that computes nothing, on which the correctness check is tried. Where one passes, the check is worthless."""
 
     name: str
     """``zeros``, ``constant``, ``other input's output``, ``input echo``, ``one tile unwritten``."""
@@ -20,15 +20,15 @@ class NullModel:
 
 @dataclass(frozen=True, slots=True)
 class ClassErrors:
-    """How far the reference's own arithmetic in one precision class lies from float64, over the calibration inputs."""
+    """The error of the reference's own arithmetic in one precision class against float64, over the calibration inputs."""
 
     rel_fro: float
     max_scaled: float
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """The tolerance of a session and the proof that it discriminates."""
+class CorrectnessCheck:
+    """The tolerance of a session, and the trivial models that it was tried on."""
 
     policy: str
     allowed: PrecisionClass
@@ -37,19 +37,19 @@ class Gate:
     factor: float
     classes: Mapping[str, ClassErrors]
     """Class name → errors of the reference's own arithmetic in that class."""
-    nulls: tuple[NullModel, ...]
+    nulls: tuple[TrivialModel, ...]
     notes: tuple[str, ...] = ()
-    """What a sceptic must know: float64 fell back to float32, output hardly depends on the input …"""
+    """Caveats: float64 fell back to float32, the output hardly depends on the input …"""
 
     @property
     def verifiable(self) -> bool:
-        """Whether every null model failed."""
+        """Whether every trivial model failed."""
         return not any(n.passed for n in self.nulls)
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Ceilings measured on this device: the speed of light is counted from them."""
+    """Ceilings measured on this device, from which the speed of light is computed."""
 
     copy_bytes_per_s: float
     operations_per_s: Mapping[str, float]
@@ -58,14 +58,14 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Everything a trial needs to know, found once per session and device."""
+    """Everything a trial needs to know, established once per session and device."""
 
     signature: Signature
-    gate: Gate
+    gate: CorrectnessCheck
     baselines: Mapping[str, Measurement]
     """Baseline name → its own measurement; ``speedup`` of each is against the session's ranking baseline."""
     same: Interval
-    """The ranking baseline against itself through the whole path: no effect smaller than this shows is ever claimed."""
+    """The ranking baseline against itself (A/A): no smaller effect is ever claimed."""
     floor_us: float
     bound: str
     peaks: Peaks

@@ -1,7 +1,7 @@
-"""What a device's own counters said of one call of a kernel, and how that moved from its parent. Pure.
+"""Hardware counters of one call of a kernel, and how they changed from its parent. Pure.
 
-Figures are kept under fixed names whatever a tool calls them; a call of several launches is one profile: durations add up,
-shares are weighted by duration, of registers and shared memory the largest counts. On a CPU a figure is the mean of many calls.
+Figures have fixed names, whatever a tool calls them. A call of several launches is one profile: durations add up, shares are
+weighted by duration, and registers and shared memory are the maximum. On a CPU a figure is the mean of many calls.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "l1_misses": ("L1 data load misses", "count"),
     "llc_misses": ("last-level load misses", "count"),
 }
-"""Name → what it is and its unit. Per cent of the device's peak, of accesses for hits, of the warps a multiprocessor holds for
-occupancy. From ``cpu_us`` on they are a CPU's, of all threads of a kernel together."""
+"""Name → label and unit. Per cent of the device's peak; of accesses for hits; of the warps that a multiprocessor holds for
+occupancy. Those from ``cpu_us`` on are a CPU's, summed over all threads of a kernel."""
 CALLS = "calls"
-"""Among a profile's metrics, but no figure of the device."""
+"""Among a profile's metrics, but not a counter."""
 STALLS_SHOWN = 3
 _SCALES = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"), (1.0, ""))
 
@@ -44,28 +44,28 @@ class Profile:
 
     attempt: int
     tool: str = ""
-    """Who read them; empty where nobody could, with the reason in ``note``."""
+    """The tool that read them; empty where none could, with the reason in ``note``."""
     device: str = ""
-    """Name of the device: figures of two are never compared."""
+    """Name of the device. Figures of two devices are never compared."""
     launches: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Names of ``METRICS`` → values, those that were read."""
     stalls: Mapping[str, float] = field(default_factory=dict)
     """Why warps waited → per cent of the time between two instructions of a warp."""
     note: str = ""
-    """Where nothing was read why; else what of it could not be."""
+    """Why nothing was read, or what could not be."""
     log: Blob = ""
     seconds: float = 0.0
 
     @property
     def calls(self) -> int:
-        """Calls that the figures are the mean of. Kept among the metrics, as the journal's format has no other place for it."""
+        """Calls that the figures are the mean of. Kept among the metrics: the journal's format has no other place for it."""
         return int(self.metrics.get(CALLS, 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One figure: what it is, its value in words, and the parent's where both are known."""
+class ProfileRow:
+    """One figure with its label and unit, and the parent's figure where both are known."""
 
     label: str
     value: float
@@ -86,7 +86,7 @@ class Row:
 
     @property
     def delta(self) -> str:
-        """How far it moved, ``−18 %``; empty where it did not or nothing is known of the parent's."""
+        """The relative change, ``−18 %``; empty where there is none or the parent's figure is not known."""
         if not self.before or self.moved == "as before":
             return ""
         return f"{100 * (self.value / self.before - 1):+.0f} %".replace("-", "−")
@@ -104,21 +104,21 @@ def _words(value: float, unit: str) -> str:
     return f"{figure} {unit}".rstrip()
 
 
-def rows(found: Profile, before: Profile | None = None) -> Iterator[Row]:
-    """The figures in a fixed order, then the reasons that warps waited for most; ``before`` is the parent's profile."""
-    earlier = before if before is not None and before.tool and before.device == found.device else None
+def rows(profile: Profile, before: Profile | None = None) -> Iterator[ProfileRow]:
+    """The figures in a fixed order, then the most frequent stall reasons; ``before`` is the parent's profile."""
+    earlier = before if before is not None and before.tool and before.device == profile.device else None
     for name, (label, unit) in METRICS.items():
-        if name in found.metrics:
-            yield Row(label, found.metrics[name], unit, earlier.metrics.get(name) if earlier else None)
-    for reason in sorted(found.stalls, key=lambda one: (-found.stalls[one], one))[:STALLS_SHOWN]:
-        yield Row(f"waits: {reason}", found.stalls[reason], "%", earlier.stalls.get(reason, 0.0) if earlier else None)
+        if name in profile.metrics:
+            yield ProfileRow(label, profile.metrics[name], unit, earlier.metrics.get(name) if earlier else None)
+    for reason in sorted(profile.stalls, key=lambda name: (-profile.stalls[name], name))[:STALLS_SHOWN]:
+        yield ProfileRow(f"waits: {reason}", profile.stalls[reason], "%", earlier.stalls.get(reason, 0.0) if earlier else None)
 
 
-def line(found: Profile, before: Profile | None = None) -> str:
-    """All of it on one line, for a log and for a prompt."""
-    if not found.tool:
-        return f"counters not read: {found.note}"
-    said = [f"{row.label} {row.words}{f' ({row.moved})' if row.moved else ''}" for row in rows(found, before)]
-    several = f" over {found.launches} launches" if found.launches > 1 else ""
-    mean = f" in the mean of {found.calls} calls" if found.calls > 1 else ""
-    return f"{', '.join(said) or 'nothing'}{several}{mean}"
+def line(profile: Profile, before: Profile | None = None) -> str:
+    """The whole profile on one line, for a log or a prompt."""
+    if not profile.tool:
+        return f"counters not read: {profile.note}"
+    figures = [f"{row.label} {row.words}{f' ({row.moved})' if row.moved else ''}" for row in rows(profile, before)]
+    several = f" over {profile.launches} launches" if profile.launches > 1 else ""
+    mean = f" in the mean of {profile.calls} calls" if profile.calls > 1 else ""
+    return f"{', '.join(figures) or 'nothing'}{several}{mean}"

@@ -1,14 +1,16 @@
-"""Questions about a state that rules, screens and reports share. Pure."""
+"""Questions about a state that rules, screens and reports share. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.domain.model import Device, Interval, Limits, Usage
-from engine.domain.state import Call, Idea, IdeaStatus, Kernel, Round, SessionState, Stage
+from engine.domain.model import Device, Interval, Usage
+from engine.domain.settings import Limits
+from engine.domain.state import Idea, IdeaStatus, Kernel, ModelCall, Round, SessionState, Stage
+from engine.domain.work import WorkKind
 
 
-def settings_of(state: SessionState) -> tuple[str, str]:
+def problem_and_workload(state: SessionState) -> tuple[str, str]:
     """(problem name, workload name) of an opened session."""
     opened = state.opened
     if opened is None:
@@ -21,8 +23,13 @@ def ranking_baseline(state: SessionState) -> str:
     return state.opened.settings.baseline if state.opened else "eager"
 
 
+def device_label(state: SessionState) -> str:
+    """The device that the session runs on; before it is prepared, the one asked for."""
+    return state.device.label if state.device else state.opened.device if state.opened else ""
+
+
 def same_device(recorded: Device, here: Device) -> bool:
-    """Whether figures measured on the one may stand beside figures measured on the other."""
+    """Whether figures measured on the two devices are comparable."""
     return (recorded.kind, recorded.name, recorded.arch, recorded.units, recorded.software) == (
         here.kind, here.name, here.arch, here.units, here.software,
     )  # fmt: skip
@@ -30,10 +37,22 @@ def same_device(recorded: Device, here: Device) -> bool:
 
 def speedup(state: SessionState, kernel: Kernel) -> Interval | None:
     """The kernel's speedup over the ranking baseline on the session's present device, or ``None``."""
-    gone = (Stage.QUARANTINED, Stage.FAILED, Stage.CANCELLED)
-    if kernel.measurement is None or kernel.epoch != state.epoch or kernel.stage in gone:
+    excluded = (Stage.QUARANTINED, Stage.FAILED, Stage.CANCELLED)
+    if kernel.measurement is None or kernel.epoch != state.epoch or kernel.stage in excluded:
         return None
     return kernel.measurement.speedup.get(ranking_baseline(state))
+
+
+def title(state: SessionState, kernel: Kernel) -> str:
+    """The title of the kernel's idea, or its own name."""
+    idea = state.ideas.get(kernel.idea)
+    return idea.text.title if idea else kernel.name
+
+
+def idea_author(state: SessionState, kernel: Kernel) -> str:
+    """Who proposed the kernel's idea, or who wrote the kernel."""
+    idea = state.ideas.get(kernel.idea)
+    return idea.author.name if idea else kernel.author.name
 
 
 def is_precise(kernel: Kernel) -> bool:
@@ -60,18 +79,18 @@ def lineage(state: SessionState, kernel_id: str) -> tuple[Kernel, ...]:
 
 def descendants(state: SessionState, kernel_id: str) -> tuple[str, ...]:
     """The kernel and everything below it, parents before children."""
-    found: dict[str, None] = {}
+    below: dict[str, None] = {}
     todo = [kernel_id]
     while todo:
         current = todo.pop()
-        if current in state.kernels and current not in found:
-            found[current] = None
+        if current in state.kernels and current not in below:
+            below[current] = None
             todo.extend(state.kernels[current].children)
-    return tuple(found)
+    return tuple(below)
 
 
 def verified(state: SessionState) -> tuple[Kernel, ...]:
-    """Kernels that passed verification on the present device and were not failed later."""
+    """Kernels that passed verification on the present device and did not fail later."""
     return tuple(k for k in state.kernels.values() if _is_verified(k) and k.epoch == state.epoch)
 
 
@@ -82,45 +101,45 @@ def _is_verified(kernel: Kernel) -> bool:
 def ranked(state: SessionState) -> tuple[Kernel, ...]:
     """Measured kernels of the present device, best first; precise measurements outrank screens of the same value.
 
-    Ranked by the lower end of the interval: a lucky screen with a wide interval does not lead.
+    The lower end of the interval decides, so that a lucky screen with a wide interval ranks low.
     """
     rated = [(rating(k, s), k) for k in verified(state) if (s := speedup(state, k)) is not None]
-    rated.sort(key=lambda found: found[0])
+    rated.sort(key=lambda pair: pair[0])
     return tuple(kernel for _, kernel in rated)
 
 
 def rating(kernel: Kernel, ratio: Interval) -> tuple[float, bool, float, int, str]:
-    """What kernels are ranked by; the smaller is ahead, and equals stand by age."""
+    """The sort key of a ranking: smaller is better, and the older of two equals is first."""
     return (-ratio.low, not is_precise(kernel), -ratio.value, len(kernel.id), kernel.id)
 
 
 def incumbent(state: SessionState) -> Kernel | None:
-    """The kernel that leads: the last that was said to (``IncumbentChanged``) for as long as it can, then its successor."""
-    named = state.kernels.get(state.incumbent)
-    return named if named is not None and may_lead(state, named) else successor(state)
+    """The kernel of the last ``IncumbentChanged``, or its successor where that kernel may no longer lead."""
+    last = state.kernels.get(state.incumbent)
+    return last if last is not None and may_lead(state, last) else successor(state)
 
 
 def successor(state: SessionState) -> Kernel | None:
-    """Who leads where nobody is said to, or who was can no longer: the latest of those who led before and still can.
+    """The next incumbent without a race: the latest former incumbent that may still lead.
 
-    Without any it is the best verified kernel with a precise, corroborated measurement, and while there is none the best
-    screened one. In a journal from before there were races that is who led.
+    Without one it is the best corroborated kernel, precisely measured before screened. In a journal from before races existed
+    that is the incumbent throughout.
     """
     former = (state.kernels.get(name) for name in reversed(state.reigns) if name != state.incumbent)
-    found = next((k for k in former if k is not None and may_lead(state, k)), None)
-    if found is not None:
-        return found
+    again = next((k for k in former if k is not None and may_lead(state, k)), None)
+    if again is not None:
+        return again
     sound = [k for k in ranked(state) if is_sound(k)]
     return next((k for k in sound if is_precise(k)), sound[0] if sound else None)
 
 
 def is_sound(kernel: Kernel) -> bool:
-    """Whether its time is believed. The engineer's word stands in for the judge's clock where they accepted the kernel."""
+    """Whether its time is corroborated, or the engineer accepted it all the same."""
     return bool(kernel.accepted) or (kernel.measurement is not None and kernel.measurement.corroborated)
 
 
 def may_lead(state: SessionState, kernel: Kernel) -> bool:
-    """Whether it is verified, measured precisely on the present device, and believed."""
+    """Whether it is verified, measured precisely on the present device, and sound."""
     return _is_verified(kernel) and is_precise(kernel) and is_sound(kernel) and speedup(state, kernel) is not None
 
 
@@ -146,15 +165,12 @@ def kernels_of(state: SessionState, round_number: int) -> tuple[Kernel, ...]:
 
 
 def pending_ideas(state: SessionState) -> tuple[Idea, ...]:
-    """Ideas that await a decision, in the engineer's order where there is one.
-
-    Non-empty means: the session is awaiting the engineer (or the policy).
-    """
+    """Ideas that await a decision, in the engineer's order where there is one; while there are any, the session waits."""
     return tuple(sorted((i for i in state.ideas.values() if i.status is IdeaStatus.PROPOSED), key=lambda i: i.rank))
 
 
 def finalist(state: SessionState) -> Kernel | None:
-    """The incumbent where the sanitizers have not seen its present source yet."""
+    """The incumbent, where the sanitizers have not run on its present code yet."""
     best = incumbent(state)
     if best is None or best.accepted or (best.sanitizing is not None and best.sanitizing.attempt == best.attempt):
         return None
@@ -165,20 +181,45 @@ def unsettled(state: SessionState) -> tuple[Kernel, ...]:
     return tuple(k for k in state.kernels.values() if not k.stage.settled)
 
 
-def best_by_round(state: SessionState) -> tuple[tuple[int, float], ...]:
-    """(round, best speedup so far) for each round with at least one measured kernel up to it."""
-    best = 0.0
+def incumbents(state: SessionState) -> tuple[Kernel, ...]:
+    """All kernels that led and have a speedup on the present device, in order; the last is the incumbent.
+
+    A journal from before there were races names none of them: there each that ranked above all before it led.
+    """
+    best = incumbent(state)
+    if best is None:
+        return ()
+    if state.reigns:
+        former = (state.kernels[name] for name in state.reigns if name in state.kernels and name != best.id)
+        return (*(kernel for kernel in former if speedup(state, kernel) is not None), best)
+    eligible = {k.id: place for place, k in enumerate(ranked(state)) if is_sound(k) and is_precise(k) == is_precise(best)}
+    led: list[Kernel] = []
+    for kernel in state.kernels.values():
+        if kernel.id in eligible and (not led or eligible[kernel.id] < eligible[led[-1].id]):
+            led.append(kernel)
+    return tuple(led)
+
+
+def incumbent_by_round(state: SessionState) -> tuple[tuple[int, float], ...]:
+    """(round, speedup of who led at its end) from the first round with an incumbent on.
+
+    A kernel that took the lead after one of a later round counts from that round on.
+    """
+    by_round: dict[int, float] = {}
+    since = -1
+    for kernel in incumbents(state):
+        since = max(since, kernel.round)
+        if (ratio := speedup(state, kernel)) is not None:
+            by_round[since] = ratio.value
     rows: list[tuple[int, float]] = []
     for number in sorted(state.rounds):
-        here = [s.value for k in kernels_of(state, number) if (s := speedup(state, k)) is not None]
-        best = max([best, *here])
-        if best > 0:
-            rows.append((number, best))
+        if number in by_round or rows:
+            rows.append((number, by_round.get(number, rows[-1][1] if rows else 0.0)))
     return tuple(rows)
 
 
 def stop_reason(state: SessionState) -> str | None:
-    """Which limit holds, in words; ``None`` while there is none. Round 0 (the first port) is not counted."""
+    """The limit that is reached, in words; ``None`` where none is. Round 0 (the naive port) does not count."""
     limits = state.limits
     done = sum(1 for r in state.rounds.values() if r.closed and r.number > 0)
     best = incumbent(state)
@@ -198,44 +239,40 @@ def stop_reason(state: SessionState) -> str | None:
     return _exhausted(state, limits)
 
 
-def spent(state: SessionState) -> Usage:
-    """Tokens of all calls so far; recalled replies cost nothing."""
+def total_usage(state: SessionState) -> Usage:
+    """Tokens of all calls so far; recalled replies count nothing."""
     return sum((c.usage for c in state.calls.values() if not c.recalled), Usage())
 
 
-def spent_usd(state: SessionState) -> tuple[float, int]:
+def total_usd(state: SessionState) -> tuple[float, int]:
     """(dollars of the calls whose price is known, calls with tokens whose price is not)."""
     paid = [c for c in state.calls.values() if not c.recalled and c.usage.total]
     return sum(c.usd for c in paid if c.usd is not None), sum(1 for c in paid if c.usd is None)
 
 
-def round_of_call(state: SessionState, call: Call) -> int | None:
-    """The round that a call served, by its work's key."""
-    stage, _, rest = call.work.partition(":")
-    target = rest.partition(":")[0]
-    match stage:
-        case "propose":
-            return int(target)
-        case "implement":
-            return state.ideas[target].round if target in state.ideas else None
-        case _:
-            return state.kernels[target].round if target in state.kernels else None
+def round_of_call(state: SessionState, call: ModelCall) -> int | None:
+    """The round that a call served."""
+    subject = call.work.subject
+    if call.work.kind == WorkKind.PROPOSE:
+        return call.work.number
+    served = state.ideas.get(subject) or state.kernels.get(subject)
+    return served.round if served is not None else None
 
 
 def pause_reason(state: SessionState) -> str | None:
-    """Which soft condition holds, in words."""
+    """The engineer's condition for a pause that holds, in words."""
     pauses = state.pauses
-    dollars, _ = spent_usd(state)
+    dollars, _ = total_usd(state)
     if pauses.usd is not None and dollars > pauses.usd:
         return f"${dollars:.2f} spent: above ${pauses.usd:g}"
-    if pauses.tokens is not None and spent(state).total > pauses.tokens:
-        return f"{spent(state).total:,} tokens spent: above {pauses.tokens:,}"
+    if pauses.tokens is not None and total_usage(state).total > pauses.tokens:
+        return f"{total_usage(state).total:,} tokens spent: above {pauses.tokens:,}"
     due = open_round(state) is None and last_round(state) + 1 == pauses.round
     return f"before round {pauses.round}" if due else None
 
 
 def stalled_rounds(state: SessionState) -> int:
-    """Closed rounds since the one that the incumbent came from."""
+    """Closed rounds after the one that the incumbent came from."""
     best = incumbent(state)
     closed = [r.number for r in state.rounds.values() if r.closed and r.number > 0]
     return sum(1 for n in closed if best is None or n > best.round)

@@ -1,7 +1,7 @@
-"""Races between kernels: what one says, which count, which are owed. Pure.
+"""Races between kernels: their outcomes, which of them count, which are pending. Pure.
 
-A measurement against the baseline picks who may lead, and the best of many measurements is also the luckiest. So a kernel
-takes the lead only by a race: it and the incumbent interleaved in fresh processes, and nothing of the earlier samples counts.
+The best of many measurements is also the luckiest one. So a kernel takes the lead only by a race: it and the incumbent run
+interleaved in fresh processes, and earlier samples do not count.
 """
 
 from __future__ import annotations
@@ -10,116 +10,116 @@ import math
 
 from engine.domain import queries, stats
 from engine.domain.model import Interval, RaceOutcome
-from engine.domain.state import Kernel, Race, SessionState, Stage
+from engine.domain.state import Kernel, RaceRecord, SessionState, Stage
 from engine.domain.work import Race as RaceWork
 
-MOST_EFFORT = 3
-"""Doublings of what a race costs: beyond that the two are as good as equal."""
+MAX_EFFORT = 3
+"""The most times that the cost of a race is doubled; two kernels still undecided then are as good as equal."""
 
 
-def claimed(ratio: Interval, same: Interval) -> Interval:
-    """The ratio with an interval no narrower than what the session's baseline showed against itself (``same``)."""
+def with_noise_floor(ratio: Interval, same: Interval) -> Interval:
+    """The ratio with an interval no narrower than the baseline's against itself (``same``)."""
     if ratio.value <= 0 or same.low <= 0:
         return ratio
     floor = math.exp(max(abs(math.log(same.low)), abs(math.log(same.high))))
     return Interval(ratio.value, min(ratio.low, ratio.value / floor), max(ratio.high, ratio.value * floor))
 
 
-def turned(ratio: Interval) -> Interval:
-    """The same race as the other of the two sees it."""
+def inverted(ratio: Interval) -> Interval:
+    """The speedup of the second kernel over the first."""
     return Interval(1 / ratio.value, 1 / ratio.high, 1 / ratio.low)
 
 
 def outcome(ratio: Interval, *, corroborated: bool = True) -> RaceOutcome:
-    """Decided only where the whole interval is; a lead that the judge's clock does not bear out is none."""
-    found = RaceOutcome(stats.significant(ratio))
-    return RaceOutcome.UNDECIDED if found is RaceOutcome.FASTER and not corroborated else found
+    """Undecided where the interval contains 1, or where the judge's clock does not confirm that the first is faster."""
+    raw = RaceOutcome(stats.significant(ratio))
+    return RaceOutcome.UNDECIDED if raw is RaceOutcome.FASTER and not corroborated else raw
 
 
-def is_current(state: SessionState, race: Race) -> bool:
-    """Whether it was run on the session's present device, between the two as they are now."""
+def is_current(state: SessionState, race: RaceRecord) -> bool:
+    """Whether it ran on the session's present device, and neither kernel was reopened since."""
     pair = (state.kernels.get(race.kernel), state.kernels.get(race.against))
     return race.epoch == state.epoch and all(
         kernel is not None and kernel.again == again for kernel, again in zip(pair, race.again, strict=True)
     )
 
 
-def between(state: SessionState, one: str, other: str) -> Race | None:
-    """The latest race of the two that still counts, whichever of them was named first."""
+def latest_race(state: SessionState, one: str, other: str) -> RaceRecord | None:
+    """The latest race of the two that still counts, in either order."""
     both = {one, other}
     return next((r for r in reversed(state.races) if {r.kernel, r.against} == both and is_current(state, r)), None)
 
 
-def effort(state: SessionState, one: str, other: str) -> int:
-    """How much the next race of the two is to cost: one doubling for every time they were undecided in a row."""
-    last = between(state, one, other)
+def next_effort(state: SessionState, one: str, other: str) -> int:
+    """Effort of the next race of the two: one doubling for each time in a row that they were undecided."""
+    last = latest_race(state, one, other)
     if last is None or last.outcome is not RaceOutcome.UNDECIDED:
         return 0
-    return min(last.effort + 1, MOST_EFFORT)
+    return min(last.effort + 1, MAX_EFFORT)
 
 
 def may_race(state: SessionState, kernel: Kernel) -> bool:
-    """Whether it has a precise measurement on the present device, believed or not."""
+    """Whether it has a precise measurement on the present device, corroborated or not."""
     return kernel.stage is Stage.MEASURED and queries.is_precise(kernel) and queries.speedup(state, kernel) is not None
 
 
 def challengers(state: SessionState) -> tuple[Kernel, ...]:
     """Kernels that rank above the incumbent and have not raced it, best first.
 
-    None while nobody is said to lead, or while who does is being measured anew.
+    There are none without an incumbent, or while it is being measured again.
     """
-    leader = state.kernels.get(state.incumbent)
-    if leader is None or not queries.may_lead(state, leader):
+    incumbent = state.kernels.get(state.incumbent)
+    if incumbent is None or not queries.may_lead(state, incumbent):
         return ()
-    best = queries.speedup(state, leader)
+    best = queries.speedup(state, incumbent)
     assert best is not None, "or it could not lead"
-    bar = queries.rating(leader, best)
+    bar = queries.rating(incumbent, best)
     ahead = [
         (rating, k)
         for k in state.kernels.values()
-        if k is not leader
+        if k is not incumbent
         and (ratio := queries.speedup(state, k)) is not None
         and (rating := queries.rating(k, ratio)) < bar
         and queries.may_lead(state, k)
-        and between(state, k.id, leader.id) is None
+        and latest_race(state, k.id, incumbent.id) is None
     ]
-    return tuple(kernel for _, kernel in sorted(ahead, key=lambda found: found[0]))
+    return tuple(kernel for _, kernel in sorted(ahead, key=lambda rated: rated[0]))
 
 
-def pace(state: SessionState) -> Kernel | None:
-    """The kernel that others are held against before they are measured precisely: a challenger counts until it has lost."""
+def kernel_to_beat(state: SessionState) -> Kernel | None:
+    """The kernel that a screened one must come near to be measured precisely: the best challenger, else the incumbent."""
     ahead = challengers(state)
     return ahead[0] if ahead else queries.incumbent(state)
 
 
-def owed(state: SessionState) -> tuple[RaceWork, ...]:
-    """Races still to be run: those that the engineer asked for, then those for the lead, the best challenger first."""
-    pairs = [pair for pair in state.asked if all(_is_there(state, name) for name in pair)]
+def pending_races(state: SessionState) -> tuple[RaceWork, ...]:
+    """Races still to be run: those that the engineer asked for, then those of the challengers, best first."""
+    pairs = [pair for pair in state.asked if all(_can_race(state, name) for name in pair)]
     pairs += [(kernel.id, state.incumbent) for kernel in challengers(state)]
-    return tuple(RaceWork(*pair, effort(state, *pair)) for pair in dict.fromkeys(pairs))
+    return tuple(RaceWork(*pair, next_effort(state, *pair)) for pair in dict.fromkeys(pairs))
 
 
-def _is_there(state: SessionState, name: str) -> bool:
+def _can_race(state: SessionState, name: str) -> bool:
     return name in state.kernels and may_race(state, state.kernels[name])
 
 
 def winner(state: SessionState) -> Kernel | None:
-    """A kernel that has beaten the incumbent since it leads, by their latest race, and can lead itself.
+    """A kernel that may lead and has won its latest race against the incumbent, since that became incumbent.
 
-    Earlier races do not count: three kernels may beat each other in a circle, and the lead would never rest.
+    Earlier races do not count: three kernels can beat each other in a circle, and the lead would change for ever.
     """
     for race in reversed(state.races[state.reign_began :]):
         name = {RaceOutcome.FASTER: race.kernel, RaceOutcome.SLOWER: race.against}.get(race.outcome, "")
         if {race.kernel, race.against} != {name, state.incumbent} or name == state.incumbent:
             continue
-        found = state.kernels.get(name)
-        if found is not None and between(state, name, state.incumbent) is race and queries.may_lead(state, found):
-            return found
+        kernel = state.kernels.get(name)
+        if kernel is not None and latest_race(state, name, state.incumbent) is race and queries.may_lead(state, kernel):
+            return kernel
     return None
 
 
-def accession(state: SessionState) -> Race | None:
-    """The race that gave the incumbent the lead; none where it led without one."""
+def winning_race(state: SessionState) -> RaceRecord | None:
+    """The race by which the incumbent took the lead; ``None`` where it took none."""
     last = state.races[state.reign_began - 1] if state.reign_began else None
     if last is None or {RaceOutcome.FASTER: last.kernel, RaceOutcome.SLOWER: last.against}.get(last.outcome) != state.incumbent:
         return None
@@ -127,24 +127,24 @@ def accession(state: SessionState) -> Race | None:
     return last if former in (last.kernel, last.against) else None
 
 
-def against_incumbent(state: SessionState, kernel: str) -> Race | None:
-    """How the kernel last fared against the present incumbent."""
+def race_against_incumbent(state: SessionState, kernel: str) -> RaceRecord | None:
+    """The kernel's latest race against the present incumbent."""
     best = queries.incumbent(state)
-    return between(state, kernel, best.id) if best is not None and kernel != best.id else None
+    return latest_race(state, kernel, best.id) if best is not None and kernel != best.id else None
 
 
-def undecided(state: SessionState) -> tuple[Race, ...]:
-    """Races with the present incumbent that told nothing, where more could be spent."""
+def undecided_races(state: SessionState) -> tuple[RaceRecord, ...]:
+    """Undecided races with the present incumbent whose kernels can still race."""
     best = queries.incumbent(state)
     if best is None:
         return ()
     pairs = ((r.kernel, r.against) for r in state.races if best.id in (r.kernel, r.against))
     rivals = dict.fromkeys(one if other == best.id else other for one, other in pairs)
-    found = (between(state, name, best.id) for name in rivals if _is_there(state, name))
-    return tuple(race for race in found if race is not None and race.outcome is RaceOutcome.UNDECIDED)
+    latest = (latest_race(state, name, best.id) for name in rivals if _can_race(state, name))
+    return tuple(race for race in latest if race is not None and race.outcome is RaceOutcome.UNDECIDED)
 
 
-def leaders(state: SessionState, count: int) -> tuple[Kernel, ...]:
-    """The best kernels beside the incumbent that can race it."""
+def runners_up(state: SessionState, count: int) -> tuple[Kernel, ...]:
+    """The best kernels that can race the incumbent."""
     best = queries.incumbent(state)
     return tuple(k for k in queries.ranked(state) if may_race(state, k) and k is not best)[:count]

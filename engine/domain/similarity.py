@@ -1,4 +1,4 @@
-"""When two ideas are the same idea. Pure text: no embedding, no model, the same answer everywhere."""
+"""Near-duplicate ideas, by their words alone: no embedding, no model, the same answer on every machine."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _SAME_WORDS = 0.7
 
 
 def near_duplicate(a: IdeaText, b: IdeaText, *, same_parent: bool) -> bool:
-    """Whether ``b`` says what ``a`` said.
+    """Whether the two ideas are nearly the same.
 
-    Ideas that carry a key are the same if and only if key and parent agree; free text is compared by the Jaccard index of its
-    words (titles alone, or titles and rationales of one category).
+    Ideas with keys are the same if and only if key and parent agree. Free text is compared by the Jaccard index of its words:
+    titles alone, or titles and rationales of one category.
     """
     if a.key and b.key:
         return a.key == b.key and same_parent
-    if jaccard(_words(a.title), _words(b.title)) >= _SAME_TITLE:
+    if jaccard_index(_words(a.title), _words(b.title)) >= _SAME_TITLE:
         return True
-    both = jaccard(_words(f"{a.title} {a.rationale}"), _words(f"{b.title} {b.rationale}"))
+    both = jaccard_index(_words(f"{a.title} {a.rationale}"), _words(f"{b.title} {b.rationale}"))
     return a.category == b.category and both >= _SAME_WORDS
 
 
-def jaccard(a: frozenset[str], b: frozenset[str]) -> float:
+def jaccard_index(a: frozenset[str], b: frozenset[str]) -> float:
     """|a ∩ b| ÷ |a ∪ b|; two empty sets are alike."""
     union = a | b
     return len(a & b) / len(union) if union else 1.0
@@ -37,7 +37,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _stem(word: str) -> str:
-    """Plural and participle endings off: enough for titles."""
+    """The word without a plural or participle ending: enough for titles."""
     for ending in ("ising", "izing", "ised", "ized", "ise", "ize", "ing", "ed", "es", "s", "e"):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)]

@@ -1,9 +1,9 @@
-"""The fold of a session's events, and nothing else: ``advance(state, entries) -> state``.
+"""The fold of a session's events: ``advance(state, entries) -> state``.
 
-Total and pure: it never raises on a journal that ``rules`` produced, decides nothing, and copies each table at most once a
-batch. ``SessionState`` compares by identity so that a screen can notice a new one at no cost.
+Pure, and total on every journal that ``rules`` produced. It decides nothing, and copies each table at most once a batch.
+``SessionState`` compares by identity, so that a screen can detect a new state at no cost.
 
-Long, and one file on purpose: every event has its one fold here, a few lines each, beside the fields that they fill.
+One long file on purpose: each kind of event has one fold of a few lines, beside the fields that it fills.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from engine.domain import events as e
 from engine.domain.model import (
+    PASTE,
     Author,
     Blob,
     CallRole,
@@ -25,9 +26,7 @@ from engine.domain.model import (
     Failure,
     IdeaText,
     Interval,
-    Limits,
     Measurement,
-    Pauses,
     RaceOutcome,
     Resources,
     Usage,
@@ -35,6 +34,8 @@ from engine.domain.model import (
 )
 from engine.domain.preparation import Preparation
 from engine.domain.profile import Profile
+from engine.domain.settings import Limits, Mode, Pauses
+from engine.domain.work import WorkKey, WorkKind
 
 
 class IdeaStatus(StrEnum):
@@ -67,6 +68,9 @@ class CallStatus(StrEnum):
     FAILED = "failed"
 
 
+_KERNEL_WORK = frozenset({WorkKind.BUILD, WorkKind.VERIFY, WorkKind.MEASURE, WorkKind.REPAIR, WorkKind.SANITIZE})
+
+
 def _empty() -> Mapping[Any, Any]:
     return MappingProxyType({})
 
@@ -87,14 +91,14 @@ class Idea:
     note: str = ""
     writer: str = ""
     materials: tuple[str, ...] = ()
-    """Kernels put beside it for whoever writes its code."""
+    """Kernels attached to it for whoever writes its code."""
     rank: int = 0
-    """Place among the undecided, where someone has put them in order."""
+    """Place among the undecided, where the engineer has put them in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sanitizing:
-    """What the sanitizers said of one attempt of a kernel."""
+    """What the sanitizers reported on one attempt at a kernel."""
 
     attempt: int
     tools: tuple[str, ...]
@@ -104,8 +108,8 @@ class Sanitizing:
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
-    """How one race ended, and of which measurements of the two it was a race."""
+class RaceRecord:
+    """The outcome of one race, and which measurements of the two kernels it belongs to."""
 
     kernel: str
     against: str
@@ -120,15 +124,15 @@ class Race:
     at: float
     epoch: int
     again: tuple[int, int]
-    """How often each of the two had been reopened by then: a kernel that was since is another matter."""
+    """How often each of the two had been reopened by then. The race no longer counts once one is reopened again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One question to a model."""
+class ModelCall:
+    """One call of a model."""
 
     id: str
-    work: str
+    work: WorkKey
     role: CallRole
     model: str
     prompt: Blob
@@ -143,8 +147,13 @@ class Call:
     seconds: float = 0.0
     recalled: bool = False
     cancelled: bool = False
-    """Stopped by hand, and its work is to go on without it. No longer so once the work was given up for that: then whoever
-    tries again wants it asked anew."""
+    """Cancelled by hand: its work continues without it. Reset once the work itself failed for it, so that a retry asks
+    again."""
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person answers the prompt."""
+        return self.model == PASTE.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +172,12 @@ class Kernel:
     stage: Stage = Stage.BUILD
     attempt: int = 0
     earlier: tuple[Blob, ...] = ()
-    """Sources of the attempts before this one, oldest first."""
+    """Code of the attempts before this one, oldest first."""
     artefact: str = ""
     resources: tuple[Resources, ...] = ()
     build_log: Blob = ""
     instructions: Mapping[str, int] = field(default_factory=_empty)
-    """Family → how often it occurs in the machine code; empty where nothing could read it."""
+    """Instruction family → occurrences in the machine code; empty where it could not be read."""
     verification: Verification | None = None
     measurement: Measurement | None = None
     failure: Failure | None = None
@@ -177,16 +186,16 @@ class Kernel:
     seconds: float = 0.0
     """Engine time spent on it."""
     epoch: int = 0
-    """Which preparation its measurement belongs to; an older one means another device."""
+    """The preparation that its measurement belongs to; an older one means another device."""
     again: int = 0
     """How often it was reopened."""
     evidence: tuple[str, ...] = ()
-    """What put it into quarantine, now or earlier."""
+    """Why it is or was in quarantine."""
     accepted: str = ""
-    """Why the engineer believes it all the same."""
+    """Why the engineer accepted it all the same."""
     sanitizing: Sanitizing | None = None
     profile: Profile | None = None
-    """What the device's counters said of its present source."""
+    """Hardware counters of its present code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +204,7 @@ class Round:
     parents: tuple[str, ...]
     opened_at: float
     answered: bool = False
-    """The source has answered the round's question."""
+    """The proposer has answered for this round."""
     closed: bool = False
     dropped: tuple[str, ...] = ()
 
@@ -203,23 +212,23 @@ class Round:
 @dataclass(frozen=True, slots=True)
 class Note:
     at: float
-    by: str
+    by: Author
     target: str
     text: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionState:
-    """Everything a screen, a rule or a report may want to know, derived from the journal alone."""
+    """Everything that rules, screens and reports need, derived from the journal alone."""
 
     opened: e.SessionOpened | None = None
     seq: int = -1
     opened_at: float = 0.0
     at: float = 0.0
     active_seconds: float = 0.0
-    """Time during which work was under way: neither the wait for the engineer nor the gap before a resume is counted."""
+    """Time during which work was under way, without waits for the engineer and gaps before a resume."""
     limits: Limits = field(default_factory=Limits)
-    mode: str = "ask"
+    mode: Mode = field(default_factory=Mode)
     instructions: str = ""
     device: Device | None = None
     preparation: Preparation | None = None
@@ -230,26 +239,26 @@ class SessionState:
     pinned: tuple[str, ...] = ()
     pruned: tuple[str, ...] = ()
     incumbent: str = ""
-    """The kernel that was last said to lead; whether it still can is ``queries.incumbent``'s to say."""
+    """The kernel of the last ``IncumbentChanged``; ``queries.incumbent`` tells whether it may still lead."""
     reigns: tuple[str, ...] = ()
-    """All that led, the present one last; each stands where it came to lead most lately."""
-    races: tuple[Race, ...] = ()
+    """All incumbents in the order of their latest reign, the present one last."""
+    races: tuple[RaceRecord, ...] = ()
     reign_began: int = 0
-    """How many races there had been when the incumbent came to lead."""
+    """How many races there had been when the incumbent took the lead."""
     asked: tuple[tuple[str, str], ...] = ()
     """Races that the engineer asked for and that have not been run: (kernel, against)."""
-    calls: Mapping[str, Call] = field(default_factory=_empty)
+    calls: Mapping[str, ModelCall] = field(default_factory=_empty)
     pauses: Pauses = field(default_factory=Pauses)
     paused: str | None = None
     capped: str | None = None
     """The hard cap that the next call could pass; cleared by new limits."""
     notes: tuple[Note, ...] = ()
-    started: Mapping[str, int] = field(default_factory=_empty)
-    """Work that began and has no result yet → in how many processes it began."""
-    broken: Mapping[str, str] = field(default_factory=_empty)
-    """Work that the engine could not perform → why. Cleared by a resume."""
-    called_off: Mapping[str, str] = field(default_factory=_empty)
-    """Those of them that are not the engine's fault: someone cancelled the call that they needed."""
+    started: Mapping[WorkKey, int] = field(default_factory=_empty)
+    """Work that was started and has no result yet → in how many processes."""
+    broken: Mapping[WorkKey, str] = field(default_factory=_empty)
+    """Work that the engine could not do → why. A resume clears it."""
+    called_off: Mapping[WorkKey, str] = field(default_factory=_empty)
+    """Broken work whose call someone cancelled → why; the engine is not at fault."""
     closed: str | None = None
     unknown: tuple[str, ...] = ()
     """Kinds of events that this program does not know."""
@@ -268,7 +277,10 @@ class SessionState:
 
 
 class _Batch:
-    """Tables being folded: copied on the first write of a batch, frozen again at its end."""
+    """The tables of a state while a batch is folded: copied on the first write, frozen at the end."""
+
+    WORK = ("started", "broken", "called_off")
+    """The tables whose keys are work."""
 
     def __init__(self, state: SessionState) -> None:
         self.state = state
@@ -301,21 +313,21 @@ class _Batch:
             table[key] = replace(table[key], **changes)
 
     def drop_races(self, kernel: str, *, asked: bool = True) -> None:
-        """Races of the kernel that are under way are off, and unless ``asked`` is false those that were asked for as well."""
+        """Drops races of the kernel that are under way and, unless ``asked`` is false, those that the engineer asked for."""
         wanted = self.get("asked")
         if asked and any(kernel in pair for pair in wanted):
             wanted = tuple(pair for pair in wanted if kernel not in pair)
             self.set(asked=wanted)
         for name in ("started", "broken"):
-            races = [work for work in self.peek(name) if work.startswith("race:") and kernel in work.split(":")[1:3]]
-            self.finish(*(work for work in races if tuple(work.split(":")[1:3]) not in wanted))
+            races = [work for work in self.peek(name) if work.kind == WorkKind.RACE and kernel in work.subjects]
+            self.finish(*(work for work in races if work.subjects not in wanted))
 
-    def finish(self, *works: str) -> None:
+    def finish(self, *works: WorkKey) -> None:
         """The work has a result: it is no longer under way nor broken."""
-        for name in ("started", "broken", "called_off"):
-            for work in works:
-                if work in self.peek(name):
-                    del self.table(name)[work]
+        for name in self.WORK:
+            known = self.peek(name)
+            for work in [work for work in works if work in known] if known else ():
+                del self.table(name)[work]
 
     def frozen(self) -> SessionState:
         tables: dict[str, Any] = {name: MappingProxyType(table) for name, table in self._tables.items()}
@@ -334,8 +346,13 @@ def advance(state: SessionState, entries: Iterable[e.Entry]) -> SessionState:
     return batch.frozen()
 
 
+def _mode_of(text: str) -> Mode:
+    """The mode that a journal names; ``ask`` where it names none that this program knows."""
+    return Mode.parse(text) or Mode()
+
+
 def _opened(b: _Batch, entry: e.Entry, ev: e.SessionOpened) -> None:
-    b.set(opened=ev, opened_at=entry.at, limits=ev.settings.limits, pauses=ev.settings.pauses, mode=ev.mode)
+    b.set(opened=ev, opened_at=entry.at, limits=ev.settings.limits, pauses=ev.settings.pauses, mode=_mode_of(ev.mode))
 
 
 def _resumed(b: _Batch, entry: e.Entry, ev: e.SessionResumed) -> None:
@@ -344,7 +361,8 @@ def _resumed(b: _Batch, entry: e.Entry, ev: e.SessionResumed) -> None:
 
 
 def _prepared(b: _Batch, entry: e.Entry, ev: e.SessionPrepared) -> None:
-    b.finish("prepare", *(work for work in (*b.peek("started"), *b.peek("broken")) if work.startswith("race:")))
+    races = (work for work in (*b.peek("started"), *b.peek("broken")) if work.kind == WorkKind.RACE)
+    b.finish(WorkKey(WorkKind.PREPARE), *races)
     b.set(asked=(), device=ev.device, preparation=ev.preparation, epoch=b.get("epoch") + 1)
 
 
@@ -364,15 +382,16 @@ def _round_closed(b: _Batch, entry: e.Entry, ev: e.RoundClosed) -> None:
     rounds = b.table("rounds")
     if ev.round in rounds:
         rounds[ev.round] = replace(rounds[ev.round], closed=True)
-    if f"propose:{ev.round}" in b.peek("called_off"):
-        b.finish(f"propose:{ev.round}")
+    proposal = WorkKey(WorkKind.PROPOSE, (), ev.round)
+    if proposal in b.peek("called_off"):
+        b.finish(proposal)
 
 
 def _proposed(b: _Batch, entry: e.Entry, ev: e.IdeasProposed) -> None:
     for idea in ev.ideas:
         b.table("ideas")[idea.id] = Idea(idea.id, ev.round, idea.text, idea.parent, idea.author, idea.branch)
     if ev.from_source:
-        b.finish(f"propose:{ev.round}")
+        b.finish(WorkKey(WorkKind.PROPOSE, (), ev.round))
         rounds = b.table("rounds")
         if ev.round in rounds:
             rounds[ev.round] = replace(rounds[ev.round], answered=True, dropped=ev.dropped)
@@ -387,13 +406,13 @@ def _reordered(b: _Batch, entry: e.Entry, ev: e.IdeasReordered) -> None:
         b.idea(idea, rank=place - len(ev.ideas))
 
 
-def _attached(b: _Batch, entry: e.Entry, ev: e.MaterialAttached) -> None:
+def _attached(b: _Batch, entry: e.Entry, ev: e.KernelAttached) -> None:
     known = b.peek("ideas").get(ev.idea)
     if known is not None:
         b.idea(ev.idea, materials=tuple(dict.fromkeys((*known.materials, ev.kernel))))
 
 
-def _removed(b: _Batch, entry: e.Entry, ev: e.MaterialRemoved) -> None:
+def _removed(b: _Batch, entry: e.Entry, ev: e.KernelDetached) -> None:
     known = b.peek("ideas").get(ev.idea)
     if known is not None:
         b.idea(ev.idea, materials=tuple(k for k in known.materials if k != ev.kernel))
@@ -424,7 +443,7 @@ def _drafted(b: _Batch, entry: e.Entry, ev: e.KernelDrafted) -> None:
 
 
 def _implemented(b: _Batch, entry: e.Entry, ev: e.IdeaImplemented) -> None:
-    b.finish(f"implement:{ev.idea}")
+    b.finish(WorkKey(WorkKind.IMPLEMENT, (ev.idea,)))
     b.idea(ev.idea, implemented=True, note=ev.note)
 
 
@@ -437,17 +456,13 @@ def _attempt_failed(b: _Batch, entry: e.Entry, ev: e.AttemptFailed) -> None:
 
 
 def _revised(b: _Batch, entry: e.Entry, ev: e.AttemptRevised) -> None:
-    b.finish(f"repair:{ev.kernel}:{ev.attempt - 1}")
+    b.finish(WorkKey(WorkKind.REPAIR, (ev.kernel,), ev.attempt - 1))
     known = b.peek("kernels").get(ev.kernel)
     if known is not None:
         earlier = (*known.earlier, known.source)
         b.kernel(
             ev.kernel, source=ev.source, attempt=ev.attempt, earlier=earlier, stage=Stage.BUILD, failure=None, profile=None
         )
-
-
-def _works_of(kernel: str, attempt: int) -> tuple[str, ...]:
-    return tuple(f"{stage}:{kernel}:{attempt}" for stage in ("build", "verify", "measure", "repair", "sanitize"))
 
 
 def _spent(b: _Batch, kernel: str, seconds: float) -> float:
@@ -458,7 +473,8 @@ def _spent(b: _Batch, kernel: str, seconds: float) -> float:
 def _finish_kernel(b: _Batch, kernel: str) -> None:
     known = b.peek("kernels").get(kernel)
     if known is not None:
-        b.finish(*_works_of(kernel, known.attempt))
+        stages = {work for name in _Batch.WORK for work in b.peek(name) if work.kind in _KERNEL_WORK}
+        b.finish(*(work for work in stages if work.subjects == (kernel,) and work.number == known.attempt))
         b.drop_races(kernel)
 
 
@@ -541,9 +557,9 @@ def _kernel_reopened(b: _Batch, entry: e.Entry, ev: e.KernelReopened) -> None:
 
 def _raced(b: _Batch, entry: e.Entry, ev: e.KernelRaced) -> None:
     known = b.peek("kernels")
-    b.finish(f"race:{ev.kernel}:{ev.against}:{ev.effort}")
+    b.finish(WorkKey(WorkKind.RACE, (ev.kernel, ev.against), ev.effort))
     again = tuple(known[name].again if name in known else 0 for name in (ev.kernel, ev.against))
-    race = Race(
+    race = RaceRecord(
         ev.kernel, ev.against, ev.outcome, ev.ratio, ev.effort, ev.pairs, ev.samples, ev.raw, ev.note, entry.at, b.get("epoch"),
         (again[0], again[1]),
     )  # fmt: skip
@@ -584,7 +600,7 @@ def _note(b: _Batch, entry: e.Entry, ev: e.NoteAdded) -> None:
 
 
 def _mode(b: _Batch, entry: e.Entry, ev: e.ModeChanged) -> None:
-    b.set(mode=ev.mode)
+    b.set(mode=_mode_of(ev.mode))
 
 
 def _limits(b: _Batch, entry: e.Entry, ev: e.LimitsChanged) -> None:
@@ -604,7 +620,9 @@ def _continued(b: _Batch, entry: e.Entry, ev: e.SessionContinued) -> None:
 
 
 def _call_started(b: _Batch, entry: e.Entry, ev: e.CallStarted) -> None:
-    b.table("calls")[ev.call] = Call(ev.call, ev.work, ev.role, ev.model, ev.prompt, ev.ceiling, entry.at)
+    b.table("calls")[ev.call] = ModelCall(
+        ev.call, WorkKey.parse(ev.work), ev.role, ev.model, ev.prompt, ev.ceiling, entry.at,
+    )  # fmt: skip
 
 
 def _call_answered(b: _Batch, entry: e.Entry, ev: e.CallAnswered) -> None:
@@ -628,7 +646,7 @@ def _call_failed(b: _Batch, entry: e.Entry, ev: e.CallFailed) -> None:
 
 
 def _budget_reached(b: _Batch, entry: e.Entry, ev: e.BudgetReached) -> None:
-    b.finish(ev.work)
+    b.finish(WorkKey.parse(ev.work))
     b.set(capped=ev.reason)
 
 
@@ -637,16 +655,17 @@ def _instructions(b: _Batch, entry: e.Entry, ev: e.InstructionsChanged) -> None:
 
 
 def _work_started(b: _Batch, entry: e.Entry, ev: e.WorkStarted) -> None:
-    started = b.table("started")
-    started[ev.work] = started.get(ev.work, 0) + 1
+    started, key = b.table("started"), WorkKey.parse(ev.work)
+    started[key] = started.get(key, 0) + 1
 
 
 def _work_failed(b: _Batch, entry: e.Entry, ev: e.WorkFailed) -> None:
-    b.finish(ev.work)
-    b.table("broken")[ev.work] = ev.reason
+    key = WorkKey.parse(ev.work)
+    b.finish(key)
+    b.table("broken")[key] = ev.reason
     if ev.called_off:
-        b.table("called_off")[ev.work] = ev.reason
-        for call in [call for call in b.peek("calls").values() if call.work == ev.work and call.cancelled]:
+        b.table("called_off")[key] = ev.reason
+        for call in [call for call in b.peek("calls").values() if call.work == key and call.cancelled]:
             b.table("calls")[call.id] = replace(call, cancelled=False)
 
 
@@ -665,8 +684,8 @@ _FOLDS: Mapping[type, Callable[[_Batch, e.Entry, Any], None]] = {
     e.IdeasProposed: _proposed,
     e.IdeaEdited: _edited,
     e.IdeasReordered: _reordered,
-    e.MaterialAttached: _attached,
-    e.MaterialRemoved: _removed,
+    e.KernelAttached: _attached,
+    e.KernelDetached: _removed,
     e.IdeaSelected: _selected,
     e.IdeaRejected: _rejected,
     e.IdeaParked: _parked,

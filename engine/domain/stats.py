@@ -1,8 +1,8 @@
-"""Medians, intervals and the pairing of samples. Pure; random numbers come from a seed that the caller states.
+"""Medians, confidence intervals and paired samples. Pure.
 
 Times are positive and skewed, so ratios are averaged in logarithms. The unit of inference is the *process pair*: one process
-running the baseline, one running the kernel, interleaved block by block. Samples within a process share its memory layout and
-its luck, so more of them do not shrink the error that matters; more processes do (``Interval`` is Student's t over pairs).
+runs the baseline, one the kernel, interleaved block by block. Samples within a process share its memory layout, so more of
+them do not reduce the error between processes; more pairs do (``Interval`` is Student's t over pairs).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def median_interval(samples: Sequence[float]) -> Interval:
 def pair_log_ratio(baseline_blocks: Sequence[Sequence[float]], kernel_blocks: Sequence[Sequence[float]]) -> float:
     """log(baseline ÷ kernel) of one process pair: the median over block pairs of the ratio of block medians.
 
-    Blocks are paired in the order they ran, so that drift which is slower than a block cancels.
+    Blocks are paired in the order in which they ran, so that drift slower than a block cancels.
     """
     ratios = [math.log(median(b) / median(k)) for b, k in zip(baseline_blocks, kernel_blocks, strict=True) if b and k]
     if not ratios:
@@ -56,7 +56,7 @@ def pair_log_ratio(baseline_blocks: Sequence[Sequence[float]], kernel_blocks: Se
 def ratio_interval(log_ratios: Sequence[float], floor: float = 0.0) -> Interval:
     """Speedup with its 95 % interval from the log-ratios of process pairs.
 
-    ``floor`` is the smallest half-width (in logarithms) that the session's own A/A run allows anyone to claim.
+    ``floor`` is the smallest half-width, in logarithms, that the session's A/A run allows.
     """
     centre = fmean(log_ratios)
     n = len(log_ratios)
@@ -66,12 +66,13 @@ def ratio_interval(log_ratios: Sequence[float], floor: float = 0.0) -> Interval:
 
 
 def _exp(x: float) -> float:
-    """e to the x, infinite where floats end: absurd claims of a runner must not end the judge."""
+    """e to the x, infinite on overflow: an absurd claim of a runner must not crash the judge."""
     return math.inf if x > _LARGEST_LOG else math.exp(x)
 
 
 def block_interval(baseline_blocks: Sequence[Sequence[float]], kernel_blocks: Sequence[Sequence[float]]) -> Interval:
-    """Speedup of a single process pair with the interval of its blocks: a screen, blind to process-to-process spread."""
+    """Speedup of a single process pair with the interval of its blocks: a screen, which leaves out the spread between
+    processes."""
     ratios = [math.log(median(b) / median(k)) for b, k in zip(baseline_blocks, kernel_blocks, strict=True) if b and k]
     return ratio_interval(ratios)
 

@@ -1,13 +1,14 @@
-"""Effects still owed, and what came of them.
+"""Work still owed, and its results.
 
-``rules.next_work(state)`` derives the work from the state alone, so a search that was killed goes on where it stood.
-Results are plain values; ``rules.record`` turns a work and its result into events.
+``rules.next_work(state)`` derives the work from the state alone, so a search that was killed continues where it stopped.
+Results are plain values; ``rules.record`` turns a piece of work and its result into events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from engine.domain.model import (
     Author,
@@ -25,37 +26,79 @@ from engine.domain.model import (
 from engine.domain.preparation import Preparation
 
 
+class WorkKind(StrEnum):
+    """The kinds of work, as the journal spells them."""
+
+    PREPARE = "prepare"
+    PROPOSE = "propose"
+    IMPLEMENT = "implement"
+    BUILD = "build"
+    VERIFY = "verify"
+    MEASURE = "measure"
+    REPAIR = "repair"
+    SANITIZE = "sanitize"
+    RACE = "race"
+
+
 @dataclass(frozen=True, slots=True)
-class Prepare:
-    """Describe the device, try the gate, measure the baselines."""
+class WorkKey:
+    """Identifies a piece of work; spelled ``implement:i2``, ``build:k1:0`` or ``race:k2:k1:0``."""
+
+    kind: str
+    """A ``WorkKind``, or what a newer program wrote."""
+    subjects: tuple[str, ...] = ()
+    """The idea or the kernels that it is about."""
+    number: int | None = None
+    """The round of a proposal, the attempt at a kernel, the effort of a race."""
+
+    @classmethod
+    def parse(cls, text: str) -> WorkKey:
+        """Reads the journal's spelling. Total: any text is a key of some kind."""
+        kind, *rest = text.split(":")
+        if rest and rest[-1].isdecimal() and len(rest[-1]) < 10:
+            return cls(kind, tuple(rest[:-1]), int(rest[-1]))
+        return cls(kind, tuple(rest))
+
+    def __str__(self) -> str:
+        return ":".join((self.kind, *self.subjects, *(() if self.number is None else (str(self.number),))))
 
     @property
-    def key(self) -> str:
-        return "prepare"
+    def subject(self) -> str:
+        """What it is about first: an idea, a kernel, or the number of a round; empty for the preparation."""
+        return self.subjects[0] if self.subjects else "" if self.number is None else str(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Describe the device, try the correctness check, measure the baselines."""
+
+    @property
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.PREPARE)
 
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Ask the idea source for this round's ideas."""
+    """Ask the proposer for this round's ideas."""
 
     round: int
     parents: tuple[str, ...]
     count: int
 
     @property
-    def key(self) -> str:
-        return f"propose:{self.round}"
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.PROPOSE, (), self.round)
 
 
 @dataclass(frozen=True, slots=True)
 class Implement:
-    """Ask the code source for implementations of a selected idea."""
+    """Ask the writer for implementations of a selected idea."""
 
     idea: str
 
     @property
-    def key(self) -> str:
-        return f"implement:{self.idea}"
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.IMPLEMENT, (self.idea,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,71 +107,71 @@ class Build:
     attempt: int
 
     @property
-    def key(self) -> str:
-        return f"build:{self.kernel}:{self.attempt}"
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.BUILD, (self.kernel,), self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Several trials with fresh inputs, hold-out shapes, and a quick screen of the time."""
+    """Check the outputs on fresh inputs and hold-out shapes, and screen the time."""
 
     kernel: str
     attempt: int
 
     @property
-    def key(self) -> str:
-        return f"verify:{self.kernel}:{self.attempt}"
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.VERIFY, (self.kernel,), self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Precise interleaved pairs against the baseline, in fresh processes."""
+    """Measure precisely: interleaved pairs against the baseline, in fresh processes."""
 
     kernel: str
     attempt: int
 
     @property
-    def key(self) -> str:
-        return f"measure:{self.kernel}:{self.attempt}"
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.MEASURE, (self.kernel,), self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Ask the author for a new source text, given the compiler's or the verifier's words."""
+    """Ask the author for new code, given the message of the compiler or the correctness check."""
 
     kernel: str
     attempt: int
     """The attempt that failed."""
 
     @property
-    def key(self) -> str:
-        return f"repair:{self.kernel}:{self.attempt}"
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.REPAIR, (self.kernel,), self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class Sanitize:
-    """Run a finalist under the sanitizers before the session ends with it."""
+    """Run the finalist under the sanitizers before the session ends."""
 
     kernel: str
     attempt: int
 
     @property
-    def key(self) -> str:
-        return f"sanitize:{self.kernel}:{self.attempt}"
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.SANITIZE, (self.kernel,), self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """One kernel against another, interleaved in fresh processes, so that neither inherits an earlier measurement's luck."""
+    """Measure one kernel against another, interleaved and in fresh processes: no earlier sample counts."""
 
     kernel: str
     against: str
     effort: int = 0
-    """How often the two were undecided before: each time the bench spends twice as much."""
+    """How often the two were undecided before; the bench spends twice as much each time."""
 
     @property
-    def key(self) -> str:
-        return f"race:{self.kernel}:{self.against}:{self.effort}"
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.RACE, (self.kernel, self.against), self.effort)
 
 
 Work = Prepare | Propose | Implement | Build | Verify | Measure | Repair | Sanitize | Race
@@ -142,7 +185,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One idea as a source offers it."""
+    """One idea as a proposer offers it."""
 
     text: IdeaText
     parent: str | None
@@ -156,7 +199,7 @@ class Proposals:
 
 @dataclass(frozen=True, slots=True)
 class StoredDraft:
-    """A draft whose source is already a blob of the session."""
+    """A draft whose code is already a blob of the session."""
 
     name: str
     dialect: Dialect
@@ -197,7 +240,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """Verified or measured, and something about it is not believed."""
+    """Verified or measured, but implausible: the kernel goes into quarantine."""
 
     evidence: tuple[str, ...]
     verification: Verification | None
@@ -216,14 +259,14 @@ class Sanitized:
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """How two kernels fared against each other."""
+    """The result of a race."""
 
     ratio: Interval
     """Speedup of the first over the second."""
     pairs: int
     samples: int
     corroborated: bool = True
-    """Whether the judge's own clock bears out the times that the two claimed."""
+    """Whether the judge's own clock confirms the times that the runners reported."""
     raw: Blob = ""
     seconds: float = 0.0
     note: str = ""
@@ -236,7 +279,7 @@ class Failed:
     failure: Failure
     seconds: float = 0.0
     kernel: str = ""
-    """Of a race: which of the two it was."""
+    """Of a race: which of the two failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Who proposes and who writes: sources of ideas and of code, all of one kind."""
+"""Proposers of ideas and writers of code: playbook, models, pasted replies."""

@@ -1,7 +1,7 @@
-"""What a call may cost at most, and whether the hard caps allow it. Pure; prices are given.
+"""The most that a call can cost, and whether the hard caps allow it. Pure; prices are given.
 
-A cap is kept before the call, not after it: what was spent, what calls under way may still cost, and what the new one may cost,
-all at their ceilings, must fit. So the recorded total never passes a cap as long as every call stays under its ceiling.
+A cap is enforced before a call: spending so far, plus the ceilings of calls under way and of the new one, must fit. So the
+recorded total never exceeds a cap as long as every call stays under its ceiling.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from engine.domain import queries
 from engine.domain.errors import BudgetExhausted
 from engine.domain.model import Usage
-from engine.domain.state import Call, CallStatus, SessionState
+from engine.domain.state import CallStatus, ModelCall, SessionState
 
 Tariff = Callable[[Usage], float]
 """Dollars for a usage."""
@@ -34,48 +34,48 @@ class Ceiling:
 
 
 FREE = Ceiling(0, 0.0)
-"""Of calls whose tokens nobody counts: replies by hand, commands, recorded replies."""
+"""For calls whose tokens are not counted: replies by hand, commands, recorded replies."""
 
 
 def ceiling(texts: tuple[str, ...], max_output: int, tariff: Tariff | None) -> Ceiling:
-    """The most that asking these texts can cost.
+    """The most that a call with these texts can cost.
 
-    A token is at least one byte in every tokeniser that works on bytes or falls back to them, so bytes bound the tokens of a
-    prompt. Usual text has three to four bytes a token; dense code comes near one, so no smaller bound would be safe.
+    Every token has at least one byte in tokenisers that work on bytes or fall back to them, so bytes bound the tokens of a
+    prompt. Usual text has three to four bytes a token, but dense code comes near one: no smaller bound is safe.
     """
-    given = sum(len(text.encode("utf-8", "replace")) for text in texts) + FRAMING
-    return Ceiling(given + max_output, tariff(Usage(given, 0, max_output)) if tariff is not None else None)
+    size = sum(len(text.encode("utf-8", "replace")) for text in texts) + FRAMING
+    return Ceiling(size + max_output, tariff(Usage(size, 0, max_output)) if tariff is not None else None)
 
 
 class BudgetHeld(BudgetExhausted):
-    """There would be room, were it not for what calls under way may still cost: when one of them ends, there may be."""
+    """Only calls under way leave no room; when one of them ends, there may be room."""
 
 
 def check(state: SessionState, model: str, wanted: Ceiling, tariff_of: TariffOf, reserved: Mapping[str, float]) -> None:
     """Whether the session's caps allow a call that costs ``wanted`` at most.
 
-    ``reserved`` are the ceilings in dollars of the calls under way in this process; others that are open count as if all their
-    tokens were of the dearer kind.
+    ``reserved`` are the ceilings in dollars of the calls under way in this process; other open calls count as if all their
+    tokens were of the more expensive kind.
 
     Raises:
-        BudgetHeld: not while the calls under way here may still cost what they may.
-        BudgetExhausted: not at all; also for a cap in dollars on a model whose price is not known, which cannot be kept.
+        BudgetHeld: not before the calls under way here end.
+        BudgetExhausted: not at all; also under a cap in dollars for a model whose price is unknown.
     """
     limits = state.limits
-    waiting = [call for call in state.calls.values() if call.status is CallStatus.OPEN]
+    open_calls = [call for call in state.calls.values() if call.status is CallStatus.OPEN]
     if limits.tokens is not None:
-        spent, held = queries.spent(state).total, sum(call.ceiling for call in waiting)
+        spent, held = queries.total_usage(state).total, sum(call.ceiling for call in open_calls)
         if spent + held + wanted.tokens > limits.tokens:
-            here = sum(call.ceiling for call in waiting if call.id in reserved)
+            here = sum(call.ceiling for call in open_calls if call.id in reserved)
             error = BudgetHeld if spent + held - here + wanted.tokens <= limits.tokens else BudgetExhausted
             raise error(_tokens(model, spent, held, wanted.tokens, limits.tokens))
     if limits.usd is not None:
-        _check_usd(state, waiting, model, wanted.usd, limits.usd, tariff_of, reserved)
+        _check_usd(state, open_calls, model, wanted.usd, limits.usd, tariff_of, reserved)
 
 
 def _check_usd(
     state: SessionState,
-    waiting: Sequence[Call],
+    open_calls: Sequence[ModelCall],
     model: str,
     wanted: float | None,
     cap: float,
@@ -84,18 +84,18 @@ def _check_usd(
 ) -> None:
     if wanted is None:
         raise BudgetExhausted(_unpriced(model, cap))
-    spent, unpriced = queries.spent_usd(state)
+    spent, unpriced = queries.total_usd(state)
     if unpriced:
         raise BudgetExhausted(f"the price of {unpriced} earlier calls is not known, so ${cap:g} cannot be kept to")
-    elsewhere = sum(_dearest(call, tariff_of, cap) for call in waiting if call.id not in reserved)
-    here = sum(reserved.get(call.id, 0.0) for call in waiting)
+    elsewhere = sum(_highest_cost(call, tariff_of, cap) for call in open_calls if call.id not in reserved)
+    here = sum(reserved.get(call.id, 0.0) for call in open_calls)
     if spent + elsewhere + here + wanted > cap:
         error = BudgetHeld if spent + elsewhere + wanted <= cap else BudgetExhausted
         raise error(_usd(model, spent, elsewhere + here, wanted, cap))
 
 
-def _dearest(call: Call, tariff_of: TariffOf, cap: float) -> float:
-    """The most that an open call of another process can have cost."""
+def _highest_cost(call: ModelCall, tariff_of: TariffOf, cap: float) -> float:
+    """The most that an open call of another process can cost."""
     if not call.ceiling:
         return 0.0
     tariff = tariff_of(call.model)

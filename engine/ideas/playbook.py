@@ -1,26 +1,25 @@
-"""The idea source that needs no key: a problem's written ideas first, then tuning of the best kernels.
+"""The proposer that needs no key: a problem's playbook first, then tuning of the best kernels.
 
-Knows which ideas may come next and which of their sources to offer; reading the file is ``written``'s, tuning ``tuning``'s.
-It writes no code: what it offers was written and tried beforehand.
+Knows which ideas may come next and which of their implementations to offer; ``playbook_file`` reads the file and ``tuning``
+proposes tunings. It writes no code: its implementations were written and tested beforehand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
 from engine.domain import queries
-from engine.domain.errors import SourceError
+from engine.domain.errors import KernelCodeError
 from engine.domain.model import CATEGORIES, Author, Dialect, Draft, IdeaText
 from engine.domain.state import Kernel, SessionState
 from engine.domain.work import Proposal
-from engine.ideas.fanning import chosen, in_turn
-from engine.ideas.source import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
-from engine.ideas.spread import spread
+from engine.ideas.playbook_file import ROOT, PlaybookFile, PlaybookImplementation, read_playbook
+from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
+from engine.ideas.selection import pick_diverse, take_in_turn, variant_drafts
 from engine.ideas.tuning import is_tuning, tuned_drafts, tuning_ideas
-from engine.ideas.written import ROOT, WrittenIdea, WrittenSource, read_playbook
 
 PLAYBOOK = Author("playbook")
 
@@ -32,7 +31,7 @@ _ROOT_TEXT = IdeaText(
 )
 
 RootFallback = Callable[[Dialect], Draft | None]
-"""Writes a naive first port where the playbook has none; ``None`` when it cannot in this dialect."""
+"""Writes a naive port where the playbook has none; ``None`` when it cannot in this dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +40,23 @@ class Available:
 
     root: bool
     ideas: int
-    sources: int
 
 
 def available(problem: Path, dialect: Dialect) -> Available:
-    """Counted without a session. Raises IdeaSourceError for a malformed playbook."""
-    written = read_playbook(problem)
-    ideas = [idea for idea in written.ideas if dialect in idea.sources]
-    return Available(dialect in written.root, len(ideas), sum(len(idea.sources[dialect]) for idea in ideas))
+    """Counted without a session. Raises ProposerError for a malformed playbook."""
+    playbook = read_playbook(problem)
+    return Available(dialect in playbook.root, sum(dialect in idea.implementations for idea in playbook.ideas))
 
 
 class Playbook:
-    """An ``IdeaSource`` over the playbook of the problem in a folder."""
+    """A ``Proposer`` over the playbook of the problem in a folder."""
 
     def __init__(self, problem: Path | None, root_fallback: RootFallback | None = None) -> None:
         """``problem`` is ``None`` for a problem that is a single file: it has no playbook.
 
-        Raises IdeaSourceError for a malformed playbook.
+        Raises ProposerError for a malformed playbook.
         """
-        written = read_playbook(problem) if problem is not None else None
-        self._root: Mapping[Dialect, tuple[WrittenSource, ...]] = written.root if written else {}
-        self._ideas: tuple[WrittenIdea, ...] = written.ideas if written else ()
+        self._file = read_playbook(problem) if problem is not None else PlaybookFile()
         self._root_fallback = root_fallback
 
     @property
@@ -69,58 +64,53 @@ class Playbook:
         return PLAYBOOK
 
     async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[Proposal, ...]:
-        """The root in round 0; later written ideas whose parents are there, spread over categories, then tuning."""
+        """The root in round 0; later ideas of the file whose parents exist, spread over categories, then tuning."""
         if request.round == 0:
             return (Proposal(_ROOT_TEXT, None, PLAYBOOK),) if self._has_root(request.dialect) else ()
         pool = _pool(request)
-        written = spread(
-            tuple(self._written(request, pool)),
-            request.count,
-            category=lambda p: p.text.category,
-            worth=lambda p: p.text.predicted or 1.0,
-        )
-        tuned = tuning_ideas(request.state, pool, request.sources, PLAYBOOK)
-        return tuple(islice(chain(written, tuned), request.count))
+        from_file = pick_diverse(tuple(self._next_ideas(request, pool)), request.count)
+        tunings = tuning_ideas(request.state, pool, request.code, PLAYBOOK)
+        return tuple(islice(chain(from_file, tunings), request.count))
 
     async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
-        """Written sources and their variants; fewer than asked for, with a note, where there are no more."""
+        """Implementations of the file and their variants; fewer than requested, with a note, where there are no more."""
         idea, dialect = request.idea, request.dialect
-        if is_tuning(idea.text.key) and idea.parent in request.state.kernels and request.parent_source is not None:
-            drafts = tuned_drafts(request.state, idea, request.parent_source)
+        if is_tuning(idea.text.key) and idea.parent in request.state.kernels and request.parent_code is not None:
+            drafts = tuned_drafts(request.state, idea, request.parent_code)
             return Implementation(drafts, "" if drafts else "every neighbouring combination has been tried")
-        if idea.text.key == ROOT and dialect not in self._root:
+        if idea.text.key == ROOT and dialect not in self._file.root:
             draft = self._root_fallback(dialect) if self._root_fallback else None
             return Implementation((draft,) if draft else (), "" if draft else f"no first port can be written in {dialect}")
-        sources = self._sources(idea.text.key, dialect)
-        if not sources:
-            return Implementation((), _cannot_write(idea.id))
-        return _fan_out(request, sources)
+        implementations = self._implementations(idea.text.key, dialect)
+        if not implementations:
+            return Implementation((), _no_code_note(idea.id))
+        return _with_variants(request, implementations)
 
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
         return None
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing is open."""
 
     def _has_root(self, dialect: Dialect) -> bool:
-        return dialect in self._root or (self._root_fallback is not None and self._root_fallback(dialect) is not None)
+        return dialect in self._file.root or (self._root_fallback is not None and self._root_fallback(dialect) is not None)
 
-    def _sources(self, key: str, dialect: Dialect) -> tuple[WrittenSource, ...]:
+    def _implementations(self, key: str, dialect: Dialect) -> tuple[PlaybookImplementation, ...]:
         if key == ROOT:
-            return self._root.get(dialect, ())
-        return next((idea.sources.get(dialect, ()) for idea in self._ideas if idea.key == key), ())
+            return self._file.root.get(dialect, ())
+        return next((idea.implementations.get(dialect, ()) for idea in self._file.ideas if idea.key == key), ())
 
-    def _written(self, request: IdeaRequest, pool: Sequence[Kernel]) -> Iterator[Proposal]:
+    def _next_ideas(self, request: IdeaRequest, pool: Sequence[Kernel]) -> Iterator[Proposal]:
         proposed = {idea.text.key for idea in request.state.ideas.values()}
-        for idea in self._ideas:
-            if idea.key in proposed or request.dialect not in idea.sources:
+        for idea in self._file.ideas:
+            if idea.key in proposed or request.dialect not in idea.implementations:
                 continue
             parent = _best_parent(request.state, pool, idea.after)
             if parent is not None:
                 yield Proposal(idea.text(request.dialect), parent.id, PLAYBOOK)
 
 
-def _cannot_write(idea: str) -> str:
+def _no_code_note(idea: str) -> str:
     return (
         "the playbook cannot write code for an idea in words: write the kernel yourself "
         f"(`espalier seed SESSION KERNEL --idea {idea}`) or use a model as the source"
@@ -137,7 +127,7 @@ def _pool(request: IdeaRequest) -> tuple[Kernel, ...]:
 
 
 def _best_parent(state: SessionState, pool: Sequence[Kernel], after: Sequence[str]) -> Kernel | None:
-    """The best kernel that implements one of these ideas; without any, a first port or a kernel brought in as a start."""
+    """The best kernel that implements one of the ideas ``after``; without any, a naive port or a seed without a parent."""
     if after:
         return next((k for k in pool if _key(state, k) in after), None)
     root = next((k for k in pool if _key(state, k) == ROOT), None)
@@ -145,7 +135,7 @@ def _best_parent(state: SessionState, pool: Sequence[Kernel], after: Sequence[st
 
 
 def _key(state: SessionState, kernel: Kernel) -> str:
-    """The written idea behind a kernel; a tuned kernel stands for what its parent implements."""
+    """The key of the idea behind a kernel; a tuned kernel counts as what its parent implements."""
     for ancestor in reversed(queries.lineage(state, kernel.id)):
         idea = state.ideas.get(ancestor.idea)
         if idea is None or not is_tuning(idea.text.key):
@@ -153,16 +143,14 @@ def _key(state: SessionState, kernel: Kernel) -> str:
     return ""
 
 
-def _fan_out(request: CodeRequest, sources: Sequence[WrittenSource]) -> Implementation:
-    """Variants of all sources, and what is to be said of those that have none."""
+def _with_variants(request: CodeRequest, implementations: Sequence[PlaybookImplementation]) -> Implementation:
+    """Variants of all implementations, and a note on those that have none."""
     offered: list[list[Draft]] = []
     notes: list[str] = []
-    for source in sources:
-        kernel = source.kernel
+    for one in implementations:
+        salt = f"{request.idea.id}:{one.kernel.name}"
         try:
-            found = chosen(request, f"{request.idea.id}:{kernel.name}", source.tunables, source.requires)
-        except SourceError as error:
-            notes.append(f"{kernel.name}: {error}")
-            continue
-        offered.append([Draft(kernel.text, kernel.dialect, kernel.contract, kernel.name, dict(one)) for one in found])
-    return Implementation(in_turn(request, offered), "; ".join(notes))
+            offered.append(variant_drafts(request, one.kernel, one.tunables, one.requires, salt))
+        except KernelCodeError as error:
+            notes.append(f"{one.kernel.name}: {error}")
+    return Implementation(take_in_turn(request, offered), "; ".join(notes))

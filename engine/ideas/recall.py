@@ -1,8 +1,8 @@
-"""Replies that a session has recorded, found again by the model asked and the words of the prompt.
+"""Recorded replies of a session, looked up by model and prompt.
 
-For what-if: a session that is opened again with other decisions is answered from them wherever it asks the same. Kernels and
-ideas are numbered in the order in which answers happened to come, so prompts are compared with every kernel named by what it is
-instead of by its number, and a reply that names a parent is read with the numbers of the session that asks.
+For what-if sessions: a session repeated with other decisions reuses the replies wherever it asks the same. Kernels and ideas
+are numbered in the order in which replies arrive, so prompts are compared with each number replaced by what it stands for, and
+a parent named in a reply is translated into the numbers of the session that asks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FENCE = re.compile(r"^(?:```|~~~)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One reply as it came, with what it cost then."""
+    """One recorded reply, with its usage."""
 
     reply: str
     usage: Usage
@@ -32,7 +32,7 @@ class Recorded:
 
 
 class Recall:
-    """The replies of one recorded session; false where there is none."""
+    """The replies of one recorded session; false when empty."""
 
     def __init__(self, replies: Mapping[tuple[str, Blob], Recorded] | None = None) -> None:
         """``replies``: (model, ``digest`` of the prompt) → reply."""
@@ -42,36 +42,36 @@ class Recall:
         return len(self._replies)
 
     def find(self, model: str, prompt: str, state: SessionState) -> Recorded | None:
-        """What the model once replied to this prompt of a session in this state, in the words of that session."""
+        """The model's recorded reply to this prompt, its parents translated into the numbers of this session."""
         names = _names(state)
-        found = self._replies.get((model, digest(prompt, names)))
-        if found is None:
+        recorded = self._replies.get((model, digest(prompt, names)))
+        if recorded is None:
             return None
         numbers = {name: number for number, name in names.items()}
 
-        def here(match: re.Match[str]) -> str:
-            return f"{match.group(1)}{numbers.get(found.names.get(match.group(2), ''), match.group(2))}"
+        def translate(match: re.Match[str]) -> str:
+            return f"{match.group(1)}{numbers.get(recorded.names.get(match.group(2), ''), match.group(2))}"
 
-        return replace(found, reply=_PARENT.sub(here, found.reply))
+        return replace(recorded, reply=_PARENT.sub(translate, recorded.reply))
 
 
 def recorded_replies(state: SessionState, text: Callable[[Blob], str]) -> Recall:
-    """Every reply of a session that could be used; of several to one prompt the first.
+    """Every usable reply of a session; of several to one prompt the first.
 
-    ``text`` reads the session's blobs. A call that failed, or whose reply could not be used, is asked anew. Raises
-    JournalCorrupt where a blob is missing or damaged.
+    ``text`` reads the session's blobs. Failed calls and unusable replies are left out. Raises JournalCorrupt where a blob is
+    missing or damaged.
     """
     names = _names(state)
-    found: dict[tuple[str, Blob], Recorded] = {}
+    replies: dict[tuple[str, Blob], Recorded] = {}
     for call in state.calls.values():
         if call.status is CallStatus.ANSWERED:
             key = (call.model, digest(text(call.prompt), names))
-            found.setdefault(key, Recorded(text(call.reply), call.usage, call.finish, names))
-    return Recall(found)
+            replies.setdefault(key, Recorded(text(call.reply), call.usage, call.finish, names))
+    return Recall(replies)
 
 
 def digest(prompt: str, names: Mapping[str, str]) -> Blob:
-    """What a prompt is known by: its words with every number replaced by what it stands for, code left as it is."""
+    """Digest of a prompt, every number outside code replaced by what it stands for."""
     outside = True
     pieces: list[str] = []
     for piece in _FENCE.split(prompt):
@@ -81,7 +81,7 @@ def digest(prompt: str, names: Mapping[str, str]) -> Blob:
 
 
 def _names(state: SessionState) -> dict[str, str]:
-    """Numbers of kernels and ideas → what they stand for: a source with its tunables, a title in its round."""
+    """Numbers of kernels and ideas → what they stand for: code with its tunables, a title in its round."""
     kernels = {k.id: f"kernel {k.source[:16]} {sorted(k.tunables.items())}" for k in state.kernels.values()}
     ideas = {i.id: f"idea of round {i.round}: {i.text.title}" for i in state.ideas.values()}
     return {**kernels, **ideas}

@@ -1,7 +1,7 @@
-"""Replies of models as ideas and code: strict on what they mean, lenient on how they are wrapped. Pure.
+"""Parses replies of models into ideas and code: strict on content, lenient on wrapping. Pure.
 
-A reply is text that anyone may have written. Whatever it holds, reading it either gives what was asked for, cleaned and
-bounded, or raises ``ReplyError`` with one line that its author can act on.
+Replies are untrusted text. Parsing either returns what was asked for, cleaned and bounded, or raises ``ReplyError`` with one
+line that its author can act on.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from engine.build.source import LARGEST_SOURCE, classify
-from engine.build.tunables import parse_requires, parse_tunables
-from engine.domain.errors import IdeaSourceError, SourceError
+from engine.domain.errors import KernelCodeError, ProposerError
 from engine.domain.model import CATEGORIES, Contract, Dialect, IdeaText
+from engine.toolchain.kernel_file import MAX_CODE_BYTES, classify
+from engine.toolchain.tunables import parse_requires, parse_tunables
 
 IDEAS_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -47,14 +47,14 @@ IDEAS_SCHEMA: Mapping[str, Any] = {
     "additionalProperties": False,
 }  # fmt: skip
 
-LONGEST_TITLE = 120
-LONGEST_WORDS = 2_000
-LONGEST_REMARK = 600
-LARGEST_REPLY = 4_000_000
+MAX_TITLE = 120
+MAX_WORDS = 2_000
+MAX_REMARK = 600
+MAX_REPLY = 4_000_000
 """Characters."""
-_LARGEST_PREDICTION = 1_000.0
-_MOST_IDEAS = 64
-_MOST_PLACES = 200
+_MAX_PREDICTION = 1_000.0
+_MAX_IDEAS = 64
+_MAX_JSON_VALUES = 200
 _THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
 _BRACKET = re.compile(r"[{\[]")
@@ -74,18 +74,16 @@ _OPENINGS = {
     Dialect.CPP: _C_OPENING,
     Dialect.PYTHON: re.compile(r"#|(?:import|from|class)\b|@|\"\"\"|'''"),
 }
-"""What the first line of a reply looks like that is nothing but code."""
-
-SUFFIXES = {Dialect.CUDA: ".cu", Dialect.CPP: ".cpp", Dialect.PYTHON: ".py"}
+"""First line of a reply that is nothing but code."""
 
 
-class ReplyError(IdeaSourceError):
-    """A reply came that cannot be used; the text says what is wrong with it, to people and to its author alike."""
+class ReplyError(ProposerError):
+    """An unusable reply; the message says what is wrong with it, to people and to its author alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadIdea:
-    """One idea as a reply gives it, aimed at one of the kernels that were offered."""
+    """One idea of a reply, aimed at one of the kernels offered as parents."""
 
     text: IdeaText
     parent: str | None
@@ -93,21 +91,21 @@ class ReadIdea:
 
 @dataclass(frozen=True, slots=True)
 class ReadCode:
-    """One complete kernel source as a reply gives it."""
+    """One complete kernel of a reply."""
 
     text: str
     contract: Contract
 
 
 def read_ideas(reply: str, offered: Sequence[str]) -> tuple[ReadIdea, ...]:
-    """The ideas in a reply, in its order; those without a title or a category that can be told are left out.
+    """The ideas in a reply, in its order; those without a title or a recognisable category are left out.
 
     Raises ReplyError when none is left.
     """
     items = _ideas_in(_bounded(reply))
     ideas: list[ReadIdea] = []
     wrong = "its list of ideas is empty"
-    for item in items[:_MOST_IDEAS]:
+    for item in items[:_MAX_IDEAS]:
         try:
             ideas.append(_idea(item, offered))
         except ReplyError as error:
@@ -118,31 +116,31 @@ def read_ideas(reply: str, offered: Sequence[str]) -> tuple[ReadIdea, ...]:
 
 
 def read_code(reply: str, dialect: Dialect) -> ReadCode:
-    """The source in a reply: its largest code fence of the dialect, or the reply itself where it is nothing but code.
+    """The code in a reply: its largest code fence of the dialect, or the reply itself where it is nothing but code.
 
-    Raises ReplyError for no code, code that was cut short, or code that fits no contract of the dialect or whose tunables
-    cannot be read; the last two with line and column.
+    Raises ReplyError for no code, truncated code, code that fits no contract of the dialect, or tunables that cannot be
+    parsed; the last two with line and column.
     """
     text = _code_in(_bounded(reply), dialect)
-    if len(text.encode("utf-8", "replace")) > LARGEST_SOURCE:
+    if len(text.encode("utf-8", "replace")) > MAX_CODE_BYTES:
         raise ReplyError("the code is larger than 1 MiB: a kernel is a source text")
     try:
-        contract = classify(text, f"the code{SUFFIXES[dialect]}")[1]
+        contract = classify(text, f"the code{dialect.suffix}")[1]
         parse_tunables(text, dialect)
         parse_requires(text, dialect)
-    except SourceError as error:
-        raise ReplyError(f"the code cannot be used: {_clean(str(error), LONGEST_REMARK)}") from error
+    except KernelCodeError as error:
+        raise ReplyError(f"the code cannot be used: {_clean(str(error), MAX_REMARK)}") from error
     return ReadCode(text, contract)
 
 
 def _bounded(reply: str) -> str:
-    if len(reply) > LARGEST_REPLY:
+    if len(reply) > MAX_REPLY:
         raise ReplyError("the reply is longer than 4 million characters")
     return _THOUGHT.sub("", reply.removeprefix("\ufeff"), count=1)
 
 
 def _ideas_in(reply: str) -> Sequence[object]:
-    """The list of ideas in the first JSON value that holds one; commas before a closing bracket are forgiven."""
+    """The list of ideas in the first JSON value that holds one; trailing commas are allowed."""
     for text in dict.fromkeys((reply, _TRAILING_COMMA.sub("", reply))):
         for value in _json_values(text):
             if isinstance(value, dict) and isinstance(value.get("ideas"), list):
@@ -155,10 +153,10 @@ def _ideas_in(reply: str) -> Sequence[object]:
 
 
 def _json_values(text: str) -> Iterator[object]:
-    """The JSON objects and lists in a text, whatever stands around them."""
+    """The JSON objects and lists anywhere in a text."""
     decoder = json.JSONDecoder(strict=False)
     place = 0
-    for _ in range(_MOST_PLACES):
+    for _ in range(_MAX_JSON_VALUES):
         bracket = _BRACKET.search(text, place)
         if bracket is None:
             return
@@ -173,22 +171,22 @@ def _json_values(text: str) -> Iterator[object]:
 def _idea(item: object, offered: Sequence[str]) -> ReadIdea:
     if not isinstance(item, dict):
         raise ReplyError("an idea is no JSON object")
-    title = _clean(item.get("title"), LONGEST_TITLE)
+    title = _clean(item.get("title"), MAX_TITLE)
     if not title:
         raise ReplyError("an idea has no title")
     text = IdeaText(
         title=title,
         category=_category(item.get("category")),
-        rationale=_clean(item.get("rationale"), LONGEST_WORDS),
+        rationale=_clean(item.get("rationale"), MAX_WORDS),
         predicted=_predicted(item.get("predicted_speedup")),
-        expected=_clean(item.get("expected_effect"), LONGEST_REMARK),
-        risks=_clean(item.get("risks"), LONGEST_REMARK),
+        expected=_clean(item.get("expected_effect"), MAX_REMARK),
+        risks=_clean(item.get("risks"), MAX_REMARK),
     )
     return ReadIdea(text, _parent(item.get("parent"), offered))
 
 
 def _clean(value: object, longest: int) -> str:
-    """One line of printable words; lists of words are joined. Anything else is nothing."""
+    """One line of printable words; lists of words are joined; anything else is empty."""
     if isinstance(value, list):
         value = "; ".join(item for item in value if isinstance(item, str))
     if not isinstance(value, str):
@@ -199,20 +197,20 @@ def _clean(value: object, longest: int) -> str:
 
 
 def _category(value: object) -> str:
-    """The category meant: its name, nearly its name, or the one that shares most words with what is said."""
-    said = _clean(value, LONGEST_REMARK).lower()
-    if close := get_close_matches(said, CATEGORIES, n=1, cutoff=0.75):
+    """The category by its exact or nearly exact name, or the one that shares most words with the text."""
+    given = _clean(value, MAX_REMARK).lower()
+    if close := get_close_matches(given, CATEGORIES, n=1, cutoff=0.75):
         return close[0]
-    words = {word.rstrip("s") for word in _WORD.findall(said)} - {"and"}
+    words = {word.rstrip("s") for word in _WORD.findall(given)} - {"and"}
     shared = {c: len(words & {word.rstrip("s") for word in _WORD.findall(c)}) for c in CATEGORIES}
     best = max(CATEGORIES, key=lambda c: shared[c])
     if not shared[best]:
-        raise ReplyError(f"{said[:60]!r} is no category: use one of {', '.join(CATEGORIES)}")
+        raise ReplyError(f"{given[:60]!r} is no category: use one of {', '.join(CATEGORIES)}")
     return best
 
 
 def _predicted(value: object) -> float | None:
-    """A factor that can be believed to be meant; ``None`` for anything else."""
+    """A plausible speedup; ``None`` for anything else."""
     if isinstance(value, str):
         value = value.strip().lower().removesuffix("x").removesuffix("×")
     elif isinstance(value, bool) or not isinstance(value, int | float):
@@ -221,7 +219,7 @@ def _predicted(value: object) -> float | None:
         number = float(value)
     except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) and 1 / _LARGEST_PREDICTION <= number <= _LARGEST_PREDICTION else None
+    return number if math.isfinite(number) and 1 / _MAX_PREDICTION <= number <= _MAX_PREDICTION else None
 
 
 def _parent(value: object, offered: Sequence[str]) -> str | None:
@@ -255,7 +253,7 @@ def _code_in(reply: str, dialect: Dialect) -> str:
 
 
 def _fences(lines: Sequence[str]) -> Iterator[_Fence]:
-    """Code fences as Markdown has them: closed by as many of the same marks and nothing else on the line."""
+    """Markdown code fences: closed by a line of at least as many of the same marks."""
     opened: tuple[str, str] | None = None
     body: list[str] = []
     for line in lines:

@@ -1,6 +1,6 @@
-"""The bank: verified kernels of all sessions, offered as seeds. Nothing is kept for it; it is read from the journals.
+"""The bank: verified kernels of all sessions, offered as seeds.
 
-Knows which kernels are worth planting again. A session that cannot be read contributes nothing.
+Derived from the journals; nothing is stored for it. A session that cannot be read contributes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine.journal.blobs import Blobs
 
 @dataclass(frozen=True, slots=True)
 class BankEntry:
-    """A kernel that was verified and precisely measured, and where it comes from."""
+    """A verified and precisely measured kernel, and where it comes from."""
 
     problem: str
     workload: str
@@ -39,22 +39,21 @@ class BankEntry:
     kernel: str
 
 
-def bank() -> list[BankEntry]:
+def banked_kernels() -> list[BankEntry]:
     """All banked kernels, best first by the lower end of their speedup.
 
-    The same source with the same tunables on the same device and workload is one kernel, as the session with the latest
-    activity measured it.
+    The same code with the same tunables on the same device and workload is one kernel, with the figures of the latest session.
     """
-    found: dict[object, BankEntry] = {}
+    kernels: dict[object, BankEntry] = {}
     for _, entries in sorted(_contributions(), key=lambda pair: pair[0], reverse=True):
         for entry in entries:
-            same = (entry.problem, entry.workload, entry.device, entry.source, tuple(sorted(entry.tunables.items())))
-            found.setdefault(same, entry)
-    return sorted(found.values(), key=lambda entry: (-entry.speedup.low, str(entry.session), entry.kernel))
+            identity = (entry.problem, entry.workload, entry.device, entry.source, tuple(sorted(entry.tunables.items())))
+            kernels.setdefault(identity, entry)
+    return sorted(kernels.values(), key=lambda entry: (-entry.speedup.low, str(entry.session), entry.kernel))
 
 
-def banked(folder: Path, state: SessionState) -> tuple[BankEntry, ...]:
-    """What one session adds to the bank, best first. Raises JournalCorrupt when a source is named by no digest."""
+def kernels_to_bank(folder: Path, state: SessionState) -> tuple[BankEntry, ...]:
+    """The kernels that one session adds to the bank, best first. Raises JournalCorrupt for a blob name that is none."""
     entries = (_entry(folder, state, kernel) for kernel in queries.ranked(state) if _is_sound(kernel))
     return tuple(entry for entry in entries if entry.source_path.is_file())
 
@@ -63,7 +62,7 @@ def _contributions() -> Iterator[tuple[float, tuple[BankEntry, ...]]]:
     for folder in store.folders():
         try:
             state = store.state_of(folder)
-            yield state.at, banked(folder, state)
+            yield state.at, kernels_to_bank(folder, state)
         except EspalierError:
             continue  # `espalier sessions` says what is wrong with it
 
@@ -73,7 +72,7 @@ def _is_sound(kernel: Kernel) -> bool:
 
 
 def _entry(folder: Path, state: SessionState, kernel: Kernel) -> BankEntry:
-    problem, workload = queries.settings_of(state)
+    problem, workload = queries.problem_and_workload(state)
     speedup = queries.speedup(state, kernel)
     assert speedup is not None, "ranked kernels have one"
     assert state.device is not None, "measured kernels have a device"

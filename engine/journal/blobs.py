@@ -1,6 +1,6 @@
-"""Payloads beside a journal, named by what they are: sources, logs, prompts, samples.
+"""Payloads beside a journal, named by their SHA-256: code, logs, prompts, samples.
 
-Knows the folder ``blobs/`` and SHA-256; nothing of what the bytes mean. A name, once written, always means the same bytes.
+Knows the folder ``blobs/`` and nothing of what the bytes mean. A name always stands for the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 
 
 def is_blob_name(text: str) -> bool:
-    """Whether the text has the form of a blob's name: 64 lower-case hexadecimal digits."""
+    """Whether the text is 64 lower-case hexadecimal digits."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -32,15 +32,15 @@ class Blobs:
         self._folder = session / FOLDER
 
     def path(self, name: Blob) -> Path:
-        """Where the blob lies, whether or not it is there. Raises JournalCorrupt when ``name`` cannot be one."""
+        """The path of the blob, whether or not it exists. Raises JournalCorrupt when ``name`` is not a blob's name."""
         if not is_blob_name(name):
             raise JournalCorrupt(f"{name[:80]!r} is no name of a blob: the journal was changed by hand or is damaged")
         return self._folder / name
 
     def put(self, payload: bytes) -> Blob:
-        """Keeps the payload and returns its name; doing it again changes nothing.
+        """Stores the payload and returns its name. Storing it again changes nothing.
 
-        The bytes reach the disk under a temporary name first, so a blob is whole or absent. Raises JournalUnwritable.
+        The bytes are written under a temporary name first, so a blob is whole or absent. Raises JournalUnwritable.
         """
         name = hashlib.sha256(payload).hexdigest()
         target = self._folder / name
@@ -54,7 +54,7 @@ class Blobs:
         return name
 
     def get(self, name: Blob) -> bytes:
-        """The payload. Raises JournalCorrupt when it is missing or its bytes no longer match its name."""
+        """The payload. Raises JournalCorrupt when it is missing or does not match its name."""
         path = self.path(name)
         try:
             payload = path.read_bytes()
@@ -67,7 +67,7 @@ class Blobs:
         return payload
 
     def text(self, name: Blob) -> str:
-        """The payload as UTF-8; bytes that are none become U+FFFD. Raises JournalCorrupt like ``get``."""
+        """The payload as UTF-8; invalid bytes become U+FFFD. Raises JournalCorrupt like ``get``."""
         return self.get(name).decode("utf-8", "replace")
 
     def _write(self, target: Path, payload: bytes) -> None:

@@ -1,12 +1,12 @@
 """One event, one JSON line, and back: versions, upcasters, strict types.
 
-Knows how events are spelled on disk and nothing of files. The only module that sees an event as a dictionary. A line is::
+The only module that sees an event as a dictionary; it knows nothing of files. A line is::
 
     {"v":1,"seq":7,"at":"2026-11-20T13:10:00.000000Z","by":"engine","kind":"kernel.built","data":{...}}
 
-JSON has no infinity and no NaN: such a float is written as ``{"$float":"inf"}`` (``-inf``, ``nan``), and a key that itself
-begins with ``$`` gets a second one. Fields that a newer program added to a known kind are ignored; a kind that this program
-does not know becomes an ``UnknownEvent`` whose data is kept as it is. Anything else that does not fit is an error.
+JSON has no infinity and no NaN: such a float is written as ``{"$float":"inf"}`` (``-inf``, ``nan``), and a key that begins
+with ``$`` gets a second one. Unknown fields of a known kind are ignored, an unknown kind becomes an ``UnknownEvent`` with its
+data; anything else that does not fit is an error.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ import msgspec
 
 from engine.domain.errors import JournalCorrupt, JournalTooNew
 from engine.domain.events import Entry, Event, UnknownEvent
+from engine.domain.model import Author
 
 VERSION = 1
 """The format that this program writes."""
 
 Upcaster = Callable[[str, dict[str, Any]], tuple[str, dict[str, Any]]]
-"""(kind, data) as one version wrote them → as the next version does."""
+"""(kind, data) of one version → of the next version."""
 
 UPCASTERS: dict[int, Upcaster] = {}
-"""Version → how its events become those of the version after it. Version 1 is the first."""
+"""Version → the upcaster to the version after it. Version 1 is the first."""
 
 _FLOAT = "$float"
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
@@ -58,44 +59,46 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 def kinds() -> tuple[str, ...]:
-    """Every kind of event that this program knows by name."""
+    """Every kind of event that this program knows."""
     return tuple(_KINDS)
 
 
 def encode(entry: Entry) -> bytes:
-    """The entry as one line, without its newline. Times are kept to the microsecond; half a surrogate pair becomes U+FFFD."""
+    """The entry as one line, without its newline. Times have microseconds; a lone surrogate becomes U+FFFD."""
     event = entry.event
     data: object
     if isinstance(event, UnknownEvent):
         kind, data = event.kind, dict(event.data)
     else:
-        kind, data = event.KIND, _spelled(msgspec.to_builtins(event, enc_hook=_plain))
+        kind, data = event.KIND, _to_json(msgspec.to_builtins(event, enc_hook=_plain_mapping))
     at = datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    line = {"v": VERSION, "seq": entry.seq, "at": at, "by": entry.by, "kind": kind, "data": data}
+    line = {"v": VERSION, "seq": entry.seq, "at": at, "by": entry.by.name, "kind": kind, "data": data}
     try:
         return msgspec.json.encode(line)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_mended(line))
+        return msgspec.json.encode(_without_lone_surrogates(line))
 
 
 def decode(line: bytes, number: int = 0) -> Entry:
-    """The entry that a line holds; ``number`` (from 1) names the line in errors.
+    """The entry on a line; ``number`` (from 1) names the line in errors.
 
-    Raises JournalTooNew for a format that this program does not know, JournalCorrupt for anything that is no entry.
+    Raises JournalTooNew for a newer format, JournalCorrupt for anything that is not an entry.
     """
     where = f"line {number} of the journal" if number else "a line of the journal"
     try:
         envelope = _LINE.decode(line)
         if envelope.v > VERSION:
             raise _too_new(where, envelope.v)
-        return Entry(envelope.seq, envelope.at.timestamp(), envelope.by, _event(envelope, _MARK in line))
+        return Entry(envelope.seq, envelope.at.timestamp(), Author(envelope.by), _event(envelope, _MARK in line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         newer = _newer_version(line)
-        raise _too_new(where, newer) if newer else JournalCorrupt(f"{where} cannot be read: {_why(line, error)}") from error
+        raise (
+            _too_new(where, newer) if newer else JournalCorrupt(f"{where} cannot be read: {_decode_reason(line, error)}")
+        ) from error
 
 
 def is_json(line: bytes) -> bool:
-    """Whether the line is whole JSON, whatever it says: a line that was cut short never is."""
+    """Whether the line is valid JSON; a line that was cut short never is."""
     try:
         _ANYTHING.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -104,7 +107,7 @@ def is_json(line: bytes) -> bool:
 
 
 def _event(line: _Line, marked: bool) -> Event:
-    """``marked``: a key of the data may begin with ``$``."""
+    """``marked``: some key of the data may begin with ``$``."""
     raw: bytes | msgspec.Raw = line.data
     kind = line.kind
     if line.v < VERSION:
@@ -116,12 +119,12 @@ def _event(line: _Line, marked: bool) -> Event:
     if typed is None:
         return UnknownEvent(kind, _OBJECT.decode(raw))
     if marked:
-        return msgspec.convert(_read_back(_OBJECT.decode(raw)), _KINDS[kind])
+        return msgspec.convert(_from_json(_OBJECT.decode(raw)), _KINDS[kind])
     return typed.decode(raw)
 
 
 def _newer_version(line: bytes) -> int:
-    """The version of a line whose envelope this program cannot read, if that is the reason; else 0."""
+    """The version of an unreadable line where it is newer than this program; else 0."""
     try:
         version = _VERSION.decode(line).v
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -135,7 +138,7 @@ def _too_new(where: str, version: int) -> JournalTooNew:
     )
 
 
-def _why(line: bytes, error: Exception) -> str:
+def _decode_reason(line: bytes, error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if line.startswith(codecs.BOM_UTF8):
@@ -143,41 +146,41 @@ def _why(line: bytes, error: Exception) -> str:
     return str(error) if line.strip() else "it is blank"
 
 
-def _plain(value: object) -> object:
+def _plain_mapping(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise NotImplementedError(f"no event holds a {type(value).__name__}")
 
 
-def _spelled(value: Any) -> Any:
-    """Plain data with what JSON lacks spelled out."""
+def _to_json(value: Any) -> Any:
+    """The value with non-finite floats written as objects."""
     if isinstance(value, dict):
-        return {_escaped(key): _spelled(item) for key, item in value.items()}
+        return {_escaped_key(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_spelled(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {_FLOAT: str(value)}
     return value
 
 
-def _escaped(key: str) -> str:
+def _escaped_key(key: str) -> str:
     return f"${key}" if key.startswith("$") else key
 
 
-def _read_back(value: Any) -> Any:
-    """Undoes ``_spelled``."""
+def _from_json(value: Any) -> Any:
+    """The inverse of ``_to_json``."""
     if isinstance(value, dict):
         if value.keys() == {_FLOAT} and value[_FLOAT] in _NOT_FINITE:
             return _NOT_FINITE[value[_FLOAT]]
-        return {key[1:] if key.startswith("$") else key: _read_back(item) for key, item in value.items()}
+        return {key[1:] if key.startswith("$") else key: _from_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_read_back(item) for item in value]
+        return [_from_json(item) for item in value]
     return value
 
 
-def _mended(value: Any) -> Any:
+def _without_lone_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_mended(key): _mended(item) for key, item in value.items()}
+        return {_without_lone_surrogates(key): _without_lone_surrogates(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_mended(item) for item in value]
+        return [_without_lone_surrogates(item) for item in value]
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value

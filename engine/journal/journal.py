@@ -1,11 +1,10 @@
 """The append-only log of a session: one writer, many readers, whole lines only.
 
-Knows the file ``journal.jsonl``, what a process that died left of it, and how it is mended. Knows nothing of what the events
-mean, except that the first is ``session.opened`` and that sequence numbers have no gap.
+Repairs what a killed process left of the file ``journal.jsonl``. Of the events it knows only that the first is
+``session.opened`` and that sequence numbers have no gap.
 
-A kill at any moment costs at most the events of the write in flight: they are in the file from the first to some line of the
-batch, and a line that was cut is set aside. Lines are handed to the operating system at every append and reach the disk at
-``sync``.
+A kill costs at most events of the write in flight: the file then ends within its batch, and a torn line is set aside. Lines go
+to the operating system at every append and reach the disk at ``sync``.
 """
 
 from __future__ import annotations
@@ -20,17 +19,18 @@ from types import TracebackType
 
 from engine.domain.errors import JournalCorrupt, JournalError
 from engine.domain.events import Entry, Event, SessionOpened
+from engine.domain.model import Author
 from engine.journal import codec
 from engine.journal.blobs import Blobs
-from engine.journal.lock import WriterLock, unwritable
+from engine.journal.lock import WriterLock, unwritable_error
 
 NAME = "journal.jsonl"
 TORN = "journal.torn"
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """What a journal held when it was read. ``torn``: its last line was cut short and is not among the entries."""
+class JournalContents:
+    """The entries of a journal. ``torn``: its last line was cut short and is not among them."""
 
     entries: tuple[Entry, ...]
     torn: bool
@@ -38,33 +38,33 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """``good``: bytes of whole, readable lines. What lies behind them is either one readable line without its newline
-    (``unfinished``, whose entry is included) or torn."""
+    """``whole_bytes``: length of the whole lines. What follows is one readable line without its newline (``unfinished``, its
+    entry is included) or torn."""
 
     entries: tuple[Entry, ...]
-    good: int
+    whole_bytes: int
     unfinished: bool
     torn: bytes
 
 
-def read(folder: Path) -> Recording:
-    """All entries of a session, without a lock and without changing anything, whoever is writing it.
+def read(folder: Path) -> JournalContents:
+    """All entries of a session. Takes no lock and changes nothing, whoever is writing it.
 
     Raises JournalError when the folder is no session, JournalCorrupt and JournalTooNew when it cannot be understood.
     """
     scan = _scan(_load(folder))
     if not scan.entries:
-        raise _nothing_recorded(folder)
-    return Recording(scan.entries, bool(scan.torn))
+        raise _empty_journal_error(folder)
+    return JournalContents(scan.entries, bool(scan.torn))
 
 
 def whole_lines(folder: Path) -> bytes:
-    """The journal's own bytes up to its last whole event, for a copy of it. Raises like ``read``."""
+    """The journal's bytes up to its last whole event, for a copy. Raises like ``read``."""
     data = _load(folder)
     scan = _scan(data)
     if not scan.entries:
-        raise _nothing_recorded(folder)
-    return data + b"\n" if scan.unfinished else data[: scan.good]
+        raise _empty_journal_error(folder)
+    return data + b"\n" if scan.unfinished else data[: scan.whole_bytes]
 
 
 class Journal:
@@ -81,21 +81,21 @@ class Journal:
 
     @classmethod
     def create(cls, folder: Path) -> Journal:
-        """A journal without events in a folder that is made if it is not there.
+        """A journal without events. The folder is made if it does not exist.
 
-        A folder in which an earlier start was killed before its first event was whole counts as free. Raises JournalError when
-        the folder holds a session, JournalLocked, JournalUnwritable.
+        A journal whose first event was never whole is replaced. Raises JournalError when the folder holds a session,
+        JournalLocked, JournalUnwritable.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
             raise JournalError(f"{folder} is a file: name a folder for the session") from error
         except OSError as error:
-            raise unwritable(folder, error) from error
+            raise unwritable_error(folder, error) from error
         lock = WriterLock(folder)
         try:
             if (folder / NAME).exists():
-                _free(folder)
+                _remove_empty_journal(folder)
             journal = cls(folder, lock, _open(folder, os.O_CREAT), 0, 0)
         except BaseException:
             lock.release()
@@ -105,31 +105,32 @@ class Journal:
 
     @classmethod
     def open_for_append(cls, folder: Path) -> tuple[Journal, tuple[Entry, ...], str]:
-        """The journal, its entries, and what had to be mended (empty when nothing).
+        """The journal, its entries, and what was repaired (empty for nothing).
 
-        A torn last line is kept beside the journal as ``journal.torn-N`` and cut off; one that only lacks its newline gets it.
-        Raises JournalLocked, JournalUnwritable, JournalCorrupt, JournalTooNew, or JournalError when the folder is no session;
-        then the journal is as it was.
+        A torn last line is moved to ``journal.torn-N`` beside the journal; a missing last newline is added. Raises
+        JournalLocked,
+        JournalUnwritable, JournalCorrupt, JournalTooNew, or JournalError when the folder is no session; then nothing is
+        changed.
         """
         _load(folder)
         lock = WriterLock(folder)
         try:
             scan = _scan(_load(folder))
             if not scan.entries:
-                raise _nothing_recorded(folder)
+                raise _empty_journal_error(folder)
             handle = _open(folder)
         except BaseException:
             lock.release()
             raise
-        journal = cls(folder, lock, handle, scan.good, scan.entries[-1].seq + 1)
+        journal = cls(folder, lock, handle, scan.whole_bytes, scan.entries[-1].seq + 1)
         try:
-            return journal, scan.entries, journal._mend(scan)
+            return journal, scan.entries, journal._repair(scan)
         except BaseException:
-            journal._give_up()
+            journal._release()
             raise
 
-    def append(self, events: Sequence[Event], by: str, clock: Callable[[], float]) -> tuple[Entry, ...]:
-        """Writes the events as one batch, at one time, and returns them as every reader will see them.
+    def append(self, events: Sequence[Event], by: Author, clock: Callable[[], float]) -> tuple[Entry, ...]:
+        """Writes the events as one batch with one time, and returns them as every reader will see them.
 
         After JournalUnwritable (disk full, read-only) nothing of the batch is in the journal, and the call may be repeated.
         """
@@ -146,23 +147,24 @@ class Journal:
         return as_read
 
     def sync(self) -> None:
-        """Waits until all that was appended is on the disk. Raises JournalUnwritable, also when the folder was taken away."""
+        """Waits until everything appended is on the disk. Raises JournalUnwritable, also when the journal was removed or
+        replaced."""
         try:
             os.fsync(self._handle)
             here, there = os.fstat(self._handle), os.stat(self.folder / NAME)
         except OSError as error:
-            raise unwritable(self.folder, error) from error
+            raise unwritable_error(self.folder, error) from error
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
-            raise unwritable(self.folder, FileNotFoundError(None, "another file has taken the journal's place"))
+            raise unwritable_error(self.folder, FileNotFoundError(None, "another file has taken the journal's place"))
 
     def close(self) -> None:
-        """Syncs and lets go of the session. Doing it again changes nothing."""
+        """Syncs and releases the session. A second call does nothing."""
         if self._handle < 0:
             return
         try:
             self.sync()
         finally:
-            self._give_up()
+            self._release()
 
     def __enter__(self) -> Journal:
         return self
@@ -170,7 +172,7 @@ class Journal:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _give_up(self) -> None:
+    def _release(self) -> None:
         os.close(self._handle)
         self._handle = -1
         self._lock.release()
@@ -187,11 +189,11 @@ class Journal:
             with suppress(OSError):
                 os.ftruncate(self._handle, self._size)
                 self._half_written = False
-            raise unwritable(self.folder, error) from error
+            raise unwritable_error(self.folder, error) from error
         self._half_written = False
         self._size += len(data)
 
-    def _mend(self, scan: _Scan) -> str:
+    def _repair(self, scan: _Scan) -> str:
         if scan.unfinished:
             self._size = os.fstat(self._handle).st_size
             self._write(b"\n")
@@ -199,19 +201,19 @@ class Journal:
         if not scan.torn:
             return ""
         aside = _set_aside(self.folder, scan.torn)
-        self._cut()
+        self._truncate()
         return f"set a torn last line of {len(scan.torn)} bytes aside as {aside}"
 
-    def _cut(self) -> None:
+    def _truncate(self) -> None:
         try:
             os.ftruncate(self._handle, self._size)
             os.fsync(self._handle)
         except OSError as error:
-            raise unwritable(self.folder, error) from error
+            raise unwritable_error(self.folder, error) from error
 
 
 class Tail:
-    """Reads on as another process writes. Each ``poll`` returns the entries that are new and whole; it never waits."""
+    """Follows a journal that another process writes. ``poll`` returns the new whole entries and never waits."""
 
     def __init__(self, folder: Path, from_seq: int) -> None:
         self._folder = folder
@@ -220,9 +222,9 @@ class Tail:
         self._offset = 0
 
     def poll(self) -> tuple[Entry, ...]:
-        """Entries since the last call, ``from_seq`` and later only. A line that is half-written by now comes with a later call.
+        """Entries since the last call, from ``from_seq`` on. A line that is still being written comes with a later call.
 
-        Raises JournalError when the journal has gone or was replaced by another, JournalCorrupt, JournalTooNew.
+        Raises JournalError when the journal was removed or shortened, JournalCorrupt, JournalTooNew.
         """
         data = self._new_bytes()
         lines = data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
@@ -242,11 +244,11 @@ class Tail:
                 file.seek(self._offset)
                 return file.read()
         except OSError as error:
-            raise _unreadable(self._folder, error) from error
+            raise _unreadable_error(self._folder, error) from error
 
 
 def tail(folder: Path, from_seq: int = 0) -> Tail:
-    """A reader that follows a session from an event on, e.g. ``from_seq=len(recording.entries)``."""
+    """A reader that follows a session from an event on, e.g. ``from_seq=len(contents.entries)``."""
     return Tail(folder, from_seq)
 
 
@@ -254,23 +256,24 @@ def _load(folder: Path) -> bytes:
     try:
         return (folder / NAME).read_bytes()
     except OSError as error:
-        raise _unreadable(folder, error) from error
+        raise _unreadable_error(folder, error) from error
 
 
-def _unreadable(folder: Path, error: OSError) -> JournalError:
+def _unreadable_error(folder: Path, error: OSError) -> JournalError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         what = f"is no session: it has no {NAME}" if folder.is_dir() else "is not there"
         return JournalError(f"session {folder} {what}; `espalier sessions` lists those there are")
     return JournalError(f"the journal of {folder} cannot be read ({error.strerror})")
 
 
-def _nothing_recorded(folder: Path) -> JournalCorrupt:
+def _empty_journal_error(folder: Path) -> JournalCorrupt:
     return JournalCorrupt(f"the journal of {folder} holds no event, so nothing was recorded: start a new session there")
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Entries hold no cycles, and looking for some among a hundred thousand new objects takes longer than reading them."""
+def _gc_paused() -> Iterator[None]:
+    """Pauses the garbage collector: entries hold no cycles, and collecting among 100,000 new objects takes longer than
+    reading."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -280,23 +283,23 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-@_collector_paused()
+@_gc_paused()
 def _scan(data: bytes) -> _Scan:
     lines = data.split(b"\n")
     rest = lines.pop()
     entries: list[Entry] = []
-    good = 0
+    whole = 0
     for number, line in enumerate(lines):
         if number == len(lines) - 1 and not rest and not codec.is_json(line):
-            return _Scan(tuple(entries), good, False, data[good:])
+            return _Scan(tuple(entries), whole, False, data[whole:])
         entries.append(_checked(codec.decode(line, number + 1), number))
-        good += len(line) + 1
+        whole += len(line) + 1
     if not rest:
-        return _Scan(tuple(entries), good, False, b"")
+        return _Scan(tuple(entries), whole, False, b"")
     if not codec.is_json(rest):
-        return _Scan(tuple(entries), good, False, rest)
+        return _Scan(tuple(entries), whole, False, rest)
     entries.append(_checked(codec.decode(rest, len(lines) + 1), len(lines)))
-    return _Scan(tuple(entries), good, True, b"")
+    return _Scan(tuple(entries), whole, True, b"")
 
 
 def _checked(entry: Entry, seq: int) -> Entry:
@@ -307,8 +310,8 @@ def _checked(entry: Entry, seq: int) -> Entry:
     return entry
 
 
-def _free(folder: Path) -> None:
-    """Makes room for a first event where none was ever whole."""
+def _remove_empty_journal(folder: Path) -> None:
+    """Removes a journal whose first event was never whole."""
     scan = _scan(_load(folder))
     if scan.entries:
         raise JournalError(f"{folder} already holds a session: open it, or name another folder")
@@ -317,11 +320,11 @@ def _free(folder: Path) -> None:
     try:
         (folder / NAME).unlink()
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise unwritable_error(folder, error) from error
 
 
 def _set_aside(folder: Path, torn: bytes) -> str:
-    """Keeps the bytes under the first free name and returns it; they are on the disk before anything else is changed."""
+    """Writes the bytes to the first free name and returns it; they are on the disk before anything else changes."""
     number = 1
     while (folder / f"{TORN}-{number}").exists():
         number += 1
@@ -332,12 +335,12 @@ def _set_aside(folder: Path, torn: bytes) -> str:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise unwritable_error(folder, error) from error
     return path.name
 
 
 def _sync_folder(folder: Path) -> None:
-    """Puts the folder's own list of files on the disk, where the file system can."""
+    """Syncs the folder's directory entry, where the file system can."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -350,4 +353,4 @@ def _open(folder: Path, flags: int = 0) -> int:
     try:
         return os.open(folder / NAME, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise unwritable_error(folder, error) from error

@@ -1,6 +1,6 @@
-"""Who may write a session: one process at a time, by an advisory lock that dies with it.
+"""The lock of a session: one process at a time may write it.
 
-Knows the file ``lock`` of a session's folder. The file stays when the lock is gone; what counts is the kernel's lock on it.
+An advisory lock on the file ``lock`` of the session's folder, which ends with the process. The file itself stays.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _SESSION = "session"
 
 
 class WriterLock:
-    """An exclusive hold on a session's folder until ``release`` or the end of the process, however it ends."""
+    """The exclusive right to write a session, until ``release`` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
-        """Takes the lock at once. Raises JournalLocked naming the writer, JournalUnwritable when the folder is read-only."""
+        """Takes the lock. Raises JournalLocked naming the writer, JournalUnwritable when the folder is read-only."""
         path = folder / NAME
         try:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise unwritable(folder, error) from error
+            raise unwritable_error(folder, error) from error
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = os.pread(self._handle, 200, 0).decode("ascii", "replace").split()
             os.close(self._handle)
-            raise JournalLocked(_who(folder, holder)) from error
+            raise JournalLocked(_locked_message(folder, holder)) from error
         except OSError as error:
             os.close(self._handle)
             raise JournalUnwritable(f"{folder} cannot be locked ({error.strerror}): keep sessions on a local disk") from error
@@ -42,14 +42,14 @@ class WriterLock:
             os.pwrite(self._handle, f"{os.getpid()} {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n".encode(), 0)
 
     def release(self) -> None:
-        """Lets another process write. Doing it again changes nothing."""
+        """Releases the lock. A second call does nothing."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
 
-def unwritable(place: Path, error: OSError, what: str = _SESSION) -> JournalUnwritable:
-    """What a failed write to a place means to a person, and what to do about it."""
+def unwritable_error(place: Path, error: OSError, what: str = _SESSION) -> JournalUnwritable:
+    """The error for a failed write to ``place``, with what to do about it."""
     match error:
         case FileNotFoundError() | NotADirectoryError():
             advice = "put its folder back, or name another"
@@ -61,7 +61,7 @@ def unwritable(place: Path, error: OSError, what: str = _SESSION) -> JournalUnwr
     return JournalUnwritable(f"{what} {place} cannot be written ({error.strerror}): {advice}")
 
 
-def _who(folder: Path, holder: list[str]) -> str:
+def _locked_message(folder: Path, holder: list[str]) -> str:
     if not holder or not holder[0].isdigit():
         return f"session {folder} is being written by another process: close it there first"
     pid, since = holder[0], f" since {holder[1]}" if len(holder) > 1 else ""

@@ -1,7 +1,7 @@
-"""Where sessions live, what they are called, and what can be said of each at a glance.
+"""The folders of sessions: where they are, their names, a summary of each.
 
-Knows folders and names, and reads journals to sum them up; makes and removes folders, and writes nothing into them. Whatever
-state one session is in, the others are still listed.
+Creates and removes folders and reads journals; it writes nothing into a session. A damaged session does not keep the others
+from being listed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.domain.state import SessionState, advance
 from engine.journal import journal
 from engine.journal.blobs import FOLDER as BLOBS
 from engine.journal.lock import NAME as LOCK
-from engine.journal.lock import WriterLock, unwritable
+from engine.journal.lock import WriterLock, unwritable_error
 
 HOME = "ESPALIER_HOME"
 """Environment variable: the folder that holds ``sessions/`` in place of the user's data folder."""
@@ -32,7 +32,7 @@ HOME = "ESPALIER_HOME"
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """One line of a list of sessions. Of an unreadable one only name, folder, time, status and reason are known."""
+    """One line of a list of sessions. An unreadable session has name, folder, time, status and reason alone."""
 
     name: str
     folder: Path
@@ -40,40 +40,40 @@ class SessionSummary:
     reason: str
     """Why it closed, or why it cannot be read."""
     last_activity: float
-    """Time of the last event, seconds since the epoch; of an unreadable one, when its journal was last changed."""
+    """Time of the last event, in seconds since the epoch; of an unreadable session, of the last change of its journal."""
     problem: str = ""
     workload: str = ""
     device: str = ""
-    """The device's own name once the session is prepared, before that the one asked for."""
+    """The device's name once the session is prepared, before that the label asked for."""
     baseline: str = ""
     best: Interval | None = None
     """The incumbent's speedup over the baseline."""
     incumbent: str = ""
     rounds: int = 0
-    """Rounds opened after the first port."""
+    """Rounds after the naive port."""
     kernels: int = 0
     verified: int = 0
     best_so_far: tuple[float, ...] = ()
-    """Best speedup at the end of each round, for a sparkline."""
+    """The incumbent's speedup at the end of each round, for a sparkline."""
     awaiting: int = 0
     """Ideas that wait for a decision."""
 
 
 def sessions_root() -> Path:
-    """The folder that new sessions are made in; it need not exist yet."""
+    """The folder of new sessions; it need not exist yet."""
     home = os.environ.get(HOME)
     return (Path(home).expanduser() if home else platformdirs.user_data_path("espalier")) / "sessions"
 
 
 def shipped_root() -> Path | None:
-    """The recorded sessions that come with a checkout, if this is one that has them."""
+    """The folder of recorded sessions in a checkout; ``None`` elsewhere."""
     checkout = Path(__file__).resolve().parents[2]
     folder = checkout / "sessions"
     return folder if (checkout / "pyproject.toml").is_file() and folder.is_dir() else None
 
 
 def new_folder(problem: str) -> Path:
-    """Makes an empty folder with a readable name that no other session has, e.g. ``softmax-2026-11-20-1``.
+    """Makes an empty folder with a new name, e.g. ``softmax-2026-11-20-1``.
 
     Raises JournalUnwritable.
     """
@@ -92,16 +92,21 @@ def new_folder(problem: str) -> Path:
             else:
                 return folder
     except OSError as error:
-        raise unwritable(root, error, "the folder of sessions") from error
+        raise unwritable_error(root, error, "the folder of sessions") from error
+
+
+def short_name(folder: Path) -> str:
+    """What a person types for a session: its name where new sessions are made, else its folder."""
+    return folder.name if folder.parent == sessions_root() else str(folder)
 
 
 def is_session(folder: Path) -> bool:
     """Whether the folder holds a journal, readable or not."""
-    return _is(Path.is_file, folder / journal.NAME)
+    return _holds(Path.is_file, folder / journal.NAME)
 
 
 def folders() -> tuple[Path, ...]:
-    """Every session's folder, the user's own before the shipped ones, each sorted by name."""
+    """The folder of every session: the user's own before the shipped ones, each sorted by name."""
     found: list[Path] = []
     for root in (sessions_root(), shipped_root()):
         try:
@@ -112,9 +117,9 @@ def folders() -> tuple[Path, ...]:
 
 
 def resolve(text: str) -> Path:
-    """The session that a person means: a folder, its journal, or the name of a session in the usual places.
+    """The folder of a session given as a folder, its journal, or a session's name.
 
-    Raises JournalError naming the sessions whose names are near when there is none.
+    Raises JournalError, with similar names, when there is none.
     """
     here = _as_path(text)
     if here is not None and is_session(here):
@@ -128,9 +133,9 @@ def resolve(text: str) -> Path:
     names = list(dict.fromkeys(folder.name for folder in known))
     near = [name for name in names if text and name.startswith(text)] or difflib.get_close_matches(text, names, 3, 0.8)
     hint = f"did you mean {' or '.join(near[-3:])}?" if near else "`espalier sessions` lists those there are"
-    if here is not None and _is(Path.is_dir, here):
+    if here is not None and _holds(Path.is_dir, here):
         raise JournalError(f"{text} is a folder without a session (no {journal.NAME} in it): {hint}")
-    if here is not None and _is(Path.is_file, here):
+    if here is not None and _holds(Path.is_file, here):
         raise JournalError(f"{text} is a file, not the folder of a session: {hint}")
     raise JournalError(f"there is no session {text[:200]!r}: {hint}")
 
@@ -141,30 +146,30 @@ def state_of(folder: Path) -> SessionState:
 
 
 def summaries() -> list[SessionSummary]:
-    """All sessions, the latest activity first. Never raises for what a session's folder holds."""
+    """All sessions, the latest activity first. Never raises for a damaged session."""
     return sorted((summary(folder) for folder in folders()), key=lambda s: s.last_activity, reverse=True)
 
 
 def summary(folder: Path) -> SessionSummary:
-    """One session at a glance; an unreadable one says why."""
+    """The summary of one session; an unreadable one has the reason."""
     try:
         state = state_of(folder)
     except EspalierError as error:
-        return SessionSummary(folder.name, folder, "unreadable", str(error), _changed(folder))
+        return SessionSummary(folder.name, folder, "unreadable", str(error), _last_change(folder))
     best = queries.incumbent(state)
     asked = state.opened.device if state.opened else ""
-    problem, workload = queries.settings_of(state)
+    problem, workload = queries.problem_and_workload(state)
     return SessionSummary(
         folder.name, folder, "open" if state.closed is None else "closed", state.closed or "", state.at,
         problem, workload, state.device.name if state.device else asked, queries.ranking_baseline(state),
         queries.speedup(state, best) if best else None, best.id if best else "",
         max(0, queries.last_round(state)), len(state.kernels), len(queries.verified(state)),
-        tuple(value for _, value in queries.best_by_round(state)), len(queries.pending_ideas(state)),
+        tuple(value for _, value in queries.incumbent_by_round(state)), len(queries.pending_ideas(state)),
     )  # fmt: skip
 
 
 def delete(folder: Path) -> None:
-    """Removes a session: its journal, what was set aside, its blobs, and the folder if nothing else is in it.
+    """Removes a session: its journal, torn lines, blobs, and the folder if nothing else is in it.
 
     Raises JournalError when the folder is none, JournalLocked while a process writes it, JournalUnwritable.
     """
@@ -180,7 +185,7 @@ def delete(folder: Path) -> None:
             if place.is_dir() and not any(place.iterdir()):
                 place.rmdir()
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise unwritable_error(folder, error) from error
     finally:
         lock.release()
 
@@ -192,15 +197,15 @@ def _as_path(text: str) -> Path | None:
         return None  # ~somebody who has no home
 
 
-def _is(what: Callable[[Path], bool], path: Path) -> bool:
-    """``Path.is_dir`` and its like of what a person typed, which may be no path at all."""
+def _holds(what: Callable[[Path], bool], path: Path) -> bool:
+    """``Path.is_dir`` and the like of a typed text, which may not be a path."""
     try:
         return what(path)
     except (OSError, ValueError):
         return False
 
 
-def _changed(folder: Path) -> float:
+def _last_change(folder: Path) -> float:
     try:
         return (folder / journal.NAME).stat().st_mtime
     except OSError:

@@ -1,5 +1,5 @@
-"""What is asked: finding problems, reading references, operands, workloads and the generated header.
+"""Problems: their files, references, workloads, operands and the generated header.
 
-``catalog``, ``source``, ``names`` and ``header`` never import torch; ``loading``, ``reference``, ``census`` and the
-helpers they share do, and are loaded by judge and host processes only.
+``catalog``, ``reference_code``, ``graph_ir``, ``names``, ``header`` and ``strict_toml`` never import torch. The other modules
+do; only judge and host processes load them.
 """

@@ -1,7 +1,4 @@
-"""Which problems there are, and how one is read from disk: shipped, a folder, or a single file. Nothing is run here.
-
-Knows folders, ``problem.toml`` and what makes a reference readable; nothing of tensors. Never imports torch.
-"""
+"""Finds problems and reads them from disk: shipped, a folder, or a single file. Runs nothing, never imports torch."""
 
 from __future__ import annotations
 
@@ -9,14 +6,16 @@ import difflib
 import hashlib
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from engine.domain.errors import ProblemError
 from engine.domain.model import Number, Problem, Workload
-from engine.problem import source
+from engine.problem import reference_code, strict_toml
+from engine.problem.strict_toml import TomlError
 
 REFERENCE = "reference.py"
 TABLE = "problem.toml"
@@ -48,8 +47,8 @@ def shipped() -> tuple[Problem, ...]:
 def find(spec: str) -> Problem:
     """The problem that ``spec`` names: a shipped name, a folder with a ``reference.py``, or a KernelBench file.
 
-    A shipped name wins over a folder of that name; ``./name`` means the folder. A file called ``reference.py``
-    stands for its folder. Raises ProblemError when there is none, or when it cannot be a problem, saying why.
+    A shipped name takes precedence over a folder of that name; ``./name`` means the folder. A file called ``reference.py``
+    means its folder. Raises ProblemError when there is none, or when it is not a problem, with the reason.
     """
     if spec in shipped_names():
         return _from_folder(problems_root() / spec, spec)
@@ -66,7 +65,7 @@ def find(spec: str) -> Problem:
 
 
 def folder(problem: Problem) -> Path | None:
-    """Where a problem's playbook and seeds lie; None for a single file, and where the folder is not on this machine."""
+    """The folder of a problem's playbook and seeds; ``None`` for a single file, and where it is not on this machine."""
     if problem.origin in shipped_names():
         return problems_root() / problem.origin
     path = Path(problem.origin)
@@ -79,17 +78,17 @@ def folder(problem: Problem) -> Path | None:
 
 
 def workload_for(problem: Problem, name: str) -> Workload:
-    """The workload called ``name``; where a problem has no ``small`` one, ``full`` answers for it.
+    """The workload called ``name``; ``full`` where a problem has no ``small`` one.
 
-    Raises ProblemError listing the workloads there are.
+    Raises ProblemError listing the problem's workloads.
     """
-    found = problem.workload(name)
-    if found is None and name == "small":
-        found = problem.workload("full")
-    if found is None:
+    workload = problem.workload(name)
+    if workload is None and name == "small":
+        workload = problem.workload("full")
+    if workload is None:
         there = ", ".join(w.name for w in problem.workloads)
         raise ProblemError(f"problem {problem.name} has no workload {_quoted(name)}: choose one of {there}")
-    return found
+    return workload
 
 
 _ADVICE = "`espalier problems` lists those that ship; a folder with reference.py or a KernelBench file is one too"
@@ -115,9 +114,17 @@ def _reason(error: BaseException) -> str:
     return " ".join(text.split()) or type(error).__name__
 
 
+class _ProblemToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``problem.toml`` as it is written."""
+
+    title: str = ""
+    workloads: dict[str, dict[str, Number]] = {}
+    holdouts: dict[str, list[dict[str, Number]]] = {}
+
+
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """What ``problem.toml`` says."""
+class _Declared:
+    """What ``problem.toml`` declares; empty without one."""
 
     title: str = ""
     workloads: tuple[Workload, ...] = ()
@@ -129,36 +136,36 @@ def _from_folder(path: Path, origin: str) -> Problem:
         raise ProblemError(f"folder {_quoted(str(path))} has no {REFERENCE}: a problem's folder holds one")
     text = _read(path / REFERENCE)
     table_path = path / TABLE
-    table = _table(_read(table_path), str(table_path)) if table_path.is_file() else _Table()
-    return _problem(path.resolve().name, origin, text, table, (str(path / REFERENCE), str(table_path)))
+    declared = _declared(_read(table_path), str(table_path)) if table_path.is_file() else _Declared()
+    return _problem(path.resolve().name, origin, text, declared, (str(path / REFERENCE), str(table_path)))
 
 
 def _from_file(path: Path) -> Problem:
-    return _problem(path.stem, str(path), _read(path), _Table(), (str(path), ""))
+    return _problem(path.stem, str(path), _read(path), _Declared(), (str(path), ""))
 
 
-def _problem(name: str, origin: str, text: str, table: _Table, files: tuple[str, str]) -> Problem:
+def _problem(name: str, origin: str, text: str, declared: _Declared, files: tuple[str, str]) -> Problem:
     reference, table_file = files
     if not text.strip():
-        raise ProblemError(f"{reference}: empty: a problem defines {', '.join(source.ENTRY_POINTS)}")
-    tree = source.parse(text, reference)
-    source.check_entry_points(tree, reference)
-    assigned = source.assigned_names(tree)
-    for workload in (*table.workloads, *(h for hs in table.holdouts.values() for h in hs)):
+        raise ProblemError(f"{reference}: empty: a problem defines {', '.join(reference_code.ENTRY_POINTS)}")
+    tree = reference_code.parse(text, reference)
+    reference_code.check_entry_points(tree, reference)
+    assigned = reference_code.assigned_names(tree)
+    for workload in (*declared.workloads, *(h for hs in declared.holdouts.values() for h in hs)):
         for setting in workload.settings:
             if setting not in assigned:
                 raise ProblemError(
                     f"{table_file}: workload {workload.name} sets {setting}, which {REFERENCE} does not assign "
                     "at its top level: correct the name in one of them"
                 )
-    workloads = table.workloads or (Workload("full", source.plain_numbers(tree)),)
+    workloads = declared.workloads or (Workload("full", reference_code.plain_numbers(tree)),)
     return Problem(
         name=name,
-        title=table.title or name.strip("_").replace("_", " "),
+        title=declared.title or name.strip("_").replace("_", " "),
         reference=text,
-        digest=_digest(text, workloads, table.holdouts),
+        digest=_digest(text, workloads, declared.holdouts),
         workloads=workloads,
-        holdouts=table.holdouts,
+        holdouts=declared.holdouts,
         origin=origin,
     )
 
@@ -173,7 +180,7 @@ def _digest(text: str, workloads: tuple[Workload, ...], holdouts: Mapping[str, t
 
 
 def _read(path: Path) -> str:
-    """A text file's contents with line feeds alone; ProblemError when it is no text or cannot be read."""
+    """A text file's contents with Unix line ends; ProblemError when it is not text or cannot be read."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_FILE + 1)
@@ -191,45 +198,30 @@ def _read(path: Path) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _table(text: str, origin: str) -> _Table:
+def _declared(text: str, origin: str) -> _Declared:
     try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise ProblemError(f"{origin}: not valid TOML ({_reason(error)}): correct it") from error
-    unknown = sorted(data.keys() - {"title", "workloads", "holdouts"})
-    if unknown:
-        raise ProblemError(f"{origin}: unknown entry {_quoted(unknown[0])}: there are title, workloads and holdouts")
-    title = data.get("title", "")
-    if not isinstance(title, str):
-        raise ProblemError(f"{origin}: title must be a string")
-    workloads = {
-        name: Workload(name, _settings(value, f"workloads.{name}", origin))
-        for name, value in _mapping(data.get("workloads", {}), "workloads", origin).items()
-    }
-    holdouts: dict[str, tuple[Workload, ...]] = {}
-    for name, entries in _mapping(data.get("holdouts", {}), "holdouts", origin).items():
-        if name not in workloads:
-            raise ProblemError(f"{origin}: holdouts.{name} belongs to no workload: add [workloads.{name}] or rename it")
-        if not isinstance(entries, list):
-            raise ProblemError(f"{origin}: holdouts.{name} must be a list: write [[holdouts.{name}]]")
-        holdouts[name] = tuple(
-            Workload(f"{name}-holdout-{number}", {**workloads[name].settings, **_settings(entry, where, origin)})
-            for number, entry in enumerate(entries, 1)
-            for where in (f"holdouts.{name} number {number}",)
-        )
-    return _Table(title, tuple(workloads.values()), holdouts)
+        written = strict_toml.decode(text, _ProblemToml)
+        workloads = {
+            name: Workload(name, _finite(settings, f"workloads.{name}")) for name, settings in written.workloads.items()
+        }
+        holdouts: dict[str, tuple[Workload, ...]] = {}
+        for name, entries in written.holdouts.items():
+            if name not in workloads:
+                raise TomlError(f"holdouts.{name} belongs to no workload: add [workloads.{name}] or rename it")
+            holdouts[name] = tuple(
+                Workload(
+                    f"{name}-holdout-{number}",
+                    {**workloads[name].settings, **_finite(settings, f"holdouts.{name}.{number}")},
+                )
+                for number, settings in enumerate(entries, 1)
+            )
+    except TomlError as error:
+        raise ProblemError(f"{origin}: {error}") from error
+    return _Declared(written.title, tuple(workloads.values()), holdouts)
 
 
-def _mapping(value: object, where: str, origin: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise ProblemError(f"{origin}: {where} must be a table: write [{where}]")
-    return value
-
-
-def _settings(value: object, where: str, origin: str) -> dict[str, Number]:
-    settings: dict[str, Number] = {}
-    for name, number in _mapping(value, where, origin).items():
-        if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(number):
-            raise ProblemError(f"{origin}: {where}: {name} must be a finite number, not {_quoted(str(number))}")
-        settings[name] = number
+def _finite(settings: dict[str, Number], where: str) -> dict[str, Number]:
+    for name, number in settings.items():
+        if not math.isfinite(number):
+            raise TomlError(f"{where}.{name}: expected a finite number, got {number}")
     return settings

@@ -1,7 +1,7 @@
-"""Tracing: a model's forward pass → the plain ATen graph of graph_ir.py. Imports torch.
+"""Traces a model's forward pass into the ATen graph of ``graph_ir``. Imports torch.
 
-Knows how to make a forward functional (no mutation, no composite operators, parameters and buffers as operands) and how
-to write the result down. Does not know what an operator means, nor how a kernel for it would look.
+Functionalises and decomposes the forward: no mutation, no composite operators, parameters and buffers as operands. Knows no
+operator's meaning.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from engine.domain.model import Role
-from engine.problem.graph_ir import Argument, Graph, Node, Ref, Table, TensorType, Unsupported
-from engine.problem.loading import Loaded, plain_tensors
+from engine.problem.graph_ir import Argument, ConstantTable, Graph, Node, Ref, Scalar, TensorType, Unsupported
+from engine.problem.loading import LoadedReference, plain_tensors
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
-from engine.problem.values import map_arguments, results, tensors
+from engine.problem.values import map_arguments, output_tensors, tensors
 
-LARGEST_TABLE = 4096
-"""Elements of a tensor constant that may be written into a kernel's source."""
+MAX_TABLE_ELEMENTS = 4096
+"""Largest constant tensor that may be written into a kernel's code."""
 
-FURTHER = (
+DECOMPOSED = (
     "native_layer_norm",
     "native_batch_norm",
     "_native_batch_norm_legit",
@@ -51,94 +51,93 @@ FURTHER = (
     "_trilinear",
     "renorm",
 )
-"""Operators to take apart beyond core ATen, where the installed torch knows how."""
+"""Operators to decompose beyond core ATen, where the installed torch can."""
 
-WHOLE = ("_softmax", "_log_softmax", "_safe_softmax", "native_group_norm")
-"""Operators that are easier to read whole."""
+KEPT_WHOLE = ("_softmax", "_log_softmax", "_safe_softmax", "native_group_norm")
+"""Operators that are not decomposed: their lowerings are simpler."""
 
-PASSES = 3
-"""Taking operators apart can bring mutations back; the graph is traced again until there are none."""
+MAX_PASSES = 3
+"""Decomposition can reintroduce mutations; the graph is traced again until there are none."""
 
 
 def trace_reference(reference: Reference) -> Graph | Unsupported:
     """The graph of one workload of a problem, its operands named as in the signature.
 
-    The model and its inputs are made without contents where that can be, so that a large workload costs no memory; always
-    on the CPU, for a GPU's own operators say no more. Raises ProblemError when the reference itself fails.
+    Model and inputs are fake tensors where possible, so that a large workload takes no memory; always on the CPU, since a
+    GPU's own operators add no information. Raises ProblemError when the reference itself fails.
     """
     if reference.device.type != "cpu":
         reference = Reference(reference.problem, reference.workload)
     signature = reference.signature()
-    labels = [o.name for o in signature.of(Role.INPUT, Role.PARAMETER, Role.BUFFER)]
-    imagined = _imagined(reference, labels)
-    if isinstance(imagined, Graph):
-        return imagined
+    labels = [o.name for o in signature.with_roles(Role.INPUT, Role.PARAMETER, Role.BUFFER)]
+    traced = _trace_fake(reference, labels)
+    if isinstance(traced, Graph):
+        return traced
     return trace(reference.model(0), reference.inputs(0), labels)
 
 
-def _imagined(reference: Reference, labels: Sequence[str]) -> Graph | Unsupported:
+def _trace_fake(reference: Reference, labels: Sequence[str]) -> Graph | Unsupported:
     try:
-        loaded = Loaded(reference.problem, reference.workload)
+        loaded = LoadedReference(reference.problem, reference.workload)
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), seeded(0, reference.device):
             inputs, model = loaded.make_inputs(reference.device), loaded.make_model(reference.device)
         return trace(model, inputs, labels)
-    except Exception as error:  # a reference that looks at contents while it is made; the caller makes it for real
+    except Exception as error:  # a reference that reads contents while it is made; the caller uses real tensors
         return Unsupported(f"contents of tensors before there are any ({type(error).__name__})")
 
 
 def trace(model: nn.Module, arguments: Sequence[object], labels: Sequence[str]) -> Graph | Unsupported:
     """The forward pass of ``model`` as it is now (training or evaluation mode) on ``arguments``.
 
-    Nothing is computed: shapes and dtypes are all that is used of the arguments. ``labels`` are the operands' names: one for
-    each tensor among ``arguments`` in order, then one for each parameter, buffer and tensor kept as a plain attribute. Raises
-    ValueError where they do not fit.
+    Nothing is computed: only shapes and dtypes of the arguments matter. ``labels`` names the operands: each tensor among
+    ``arguments`` in order, then each parameter, buffer and tensor kept as a plain attribute. Raises ValueError where they do
+    not fit.
     """
-    places = _places(model)
-    state = [tensor for _, _, tensor in places]
+    state = [tensor for _, _, tensor in _tensor_slots(model)]
     own = list(tensors(tuple(arguments)))
-    imagine = FakeTensorMode(allow_non_fake_inputs=True).from_tensor
-    operands = [t if isinstance(t, FakeTensor) else imagine(t) for t in (x.detach() for x in (*own, *state))]
+    fake = FakeTensorMode(allow_non_fake_inputs=True).from_tensor
+    operands = [t if isinstance(t, FakeTensor) else fake(t) for t in (x.detach() for x in (*own, *state))]
     if len(labels) != len(operands):
         raise ValueError(f"the model has {len(operands)} operands, but {len(labels)} names were given")
 
     def forward(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         fresh = iter(given)
         swapped = map_arguments(lambda _: next(fresh), tuple(arguments))
-        with _held(model, dict(zip(map(id, state), fresh, strict=True))):
-            return tuple(results(model(*swapped), torch.device("cpu")))
+        with _substituted(model, dict(zip(map(id, state), fresh, strict=True))):
+            return tuple(output_tensors(model(*swapped), torch.device("cpu")))
 
     try:
-        module = _functional(forward, operands)
-    except Exception as error:  # whatever the reference's own Python does under a tracer ends here, as an answer
+        module = _functionalized(forward, operands)
+    except Exception as error:  # whatever the reference's Python raises under a tracer becomes a value
         reason = (str(error).strip().splitlines() or [""])[0].strip()[:160]
         return Unsupported(f"a forward pass that cannot be traced ({type(error).__name__}: {reason})")
-    return _written(module, tuple(labels), operands)
+    return _as_graph(module, tuple(labels), operands)
 
 
-Place = tuple[dict[str, Any], str, torch.Tensor]
-"""Where a module keeps a tensor: the dictionary, the name in it, the tensor."""
+TensorSlot = tuple[dict[str, Any], str, torch.Tensor]
+"""A place where a module keeps a tensor: the dictionary, the key, the tensor."""
 
 
-def _places(model: nn.Module) -> list[Place]:
+def _tensor_slots(model: nn.Module) -> list[TensorSlot]:
     """Every parameter, buffer and plain tensor of a model once, in the order of a signature's operands."""
-    found: list[Place] = []
+    slots: list[TensorSlot] = []
     for name, _ in model.named_parameters():
         owner, _, leaf = name.rpartition(".")
         held: dict[str, Any] = model.get_submodule(owner)._parameters
-        found.append((held, leaf, held[leaf]))
+        slots.append((held, leaf, held[leaf]))
     for name, _ in model.named_buffers():
         owner, _, leaf = name.rpartition(".")
         kept: dict[str, Any] = model.get_submodule(owner)._buffers
-        found.append((kept, leaf, kept[leaf]))
+        slots.append((kept, leaf, kept[leaf]))
     for module in model.modules():
-        found += [(vars(module), name, tensor) for name, tensor in plain_tensors(module)]
-    return found
+        slots += [(vars(module), name, tensor) for name, tensor in plain_tensors(module)]
+    return slots
 
 
 @contextmanager
-def _held(model: nn.Module, fresh: dict[int, torch.Tensor]) -> Iterator[None]:
-    """Put other tensors wherever the model keeps those whose ids are given, for a while; shared ones everywhere."""
-    changed: list[Place] = []
+def _substituted(model: nn.Module, fresh: dict[int, torch.Tensor]) -> Iterator[None]:
+    """Replace the model's tensors by id, everywhere they occur, and restore them afterwards."""
+    changed: list[TensorSlot] = []
     for module in model.modules():
         tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
         for held in tables:
@@ -152,7 +151,7 @@ def _held(model: nn.Module, fresh: dict[int, torch.Tensor]) -> Iterator[None]:
             held[name] = tensor
 
 
-def _functional(forward: Callable[..., tuple[torch.Tensor, ...]], tensors: Sequence[torch.Tensor]) -> fx.GraphModule:
+def _functionalized(forward: Callable[..., tuple[torch.Tensor, ...]], tensors: Sequence[torch.Tensor]) -> fx.GraphModule:
     table = _decompositions()
     module: Callable[..., object] = forward
     with ExitStack() as stack:
@@ -162,7 +161,7 @@ def _functional(forward: Callable[..., tuple[torch.Tensor, ...]], tensors: Seque
         fast = torch.backends.mha.get_fastpath_enabled()
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
-        for _ in range(PASSES):
+        for _ in range(MAX_PASSES):
             traced = make_fx(functionalize(module), decomposition_table=table, tracing_mode="fake")(*tensors)
             module = traced
             if not any(_mutates(node) for node in traced.graph.nodes):
@@ -171,17 +170,17 @@ def _functional(forward: Callable[..., tuple[torch.Tensor, ...]], tensors: Seque
 
 
 def _decompositions() -> dict[OpOverload, Callable[..., Any]]:
-    packets = [getattr(torch.ops.aten, name) for name in FURTHER if hasattr(torch.ops.aten, name)]
+    packets = [getattr(torch.ops.aten, name) for name in DECOMPOSED if hasattr(torch.ops.aten, name)]
     core: Mapping[Any, Callable[..., Any]] = core_aten_decompositions()
     table = {operator: core[operator] for operator in core} | get_decompositions(packets)
     return {
         operator: rule
         for operator, rule in table.items()
-        if isinstance(operator, OpOverload) and _packet(operator) not in WHOLE
+        if isinstance(operator, OpOverload) and _operator_name(operator) not in KEPT_WHOLE
     }
 
 
-def _packet(operator: OpOverload) -> str:
+def _operator_name(operator: OpOverload) -> str:
     """The name of an operator without namespace and overload."""
     return str(operator).removeprefix("aten.").partition(".")[0]
 
@@ -199,8 +198,8 @@ def _node(value: object) -> fx.Node:
     return value
 
 
-def _written(module: fx.GraphModule, names: tuple[str, ...], tensors: Sequence[torch.Tensor]) -> Graph | Unsupported:
-    """Write the nodes that the outputs need down as plain data."""
+def _as_graph(module: fx.GraphModule, names: tuple[str, ...], tensors: Sequence[torch.Tensor]) -> Graph | Unsupported:
+    """The nodes that the outputs depend on, as plain data."""
     nodes = list(module.graph.nodes)
     output = next(node for node in nodes if node.op == "output")
     results = [_node(value) for value in pytree.tree_leaves(output.args[0]) if value is not None]
@@ -210,7 +209,7 @@ def _written(module: fx.GraphModule, names: tuple[str, ...], tensors: Sequence[t
             needed.update(node.all_input_nodes)
     called = {node: names[i] for i, node in enumerate(n for n in nodes if n.op == "placeholder")}
     called |= {node: f"{node.name}_" if node.name in names else node.name for node in nodes if node.op != "placeholder"}
-    tables: list[Table] = []
+    tables: list[ConstantTable] = []
     written: list[Node] = []
     for node in nodes:
         if node not in needed or node.op in ("placeholder", "output"):
@@ -222,10 +221,10 @@ def _written(module: fx.GraphModule, names: tuple[str, ...], tensors: Sequence[t
                     return constant
                 tables.append(constant)
             case "call_function":
-                written.append(_applied(node, called))
+                written.append(_as_node(node, called))
             case _:
                 return Unsupported(f"a forward pass with a call that is no ATen operator ({node.target})")
-    kinds = tuple((name, _kind(tensor)) for name, tensor in zip(names, tensors, strict=True))
+    kinds = tuple((name, _tensor_type(tensor)) for name, tensor in zip(names, tensors, strict=True))
     return Graph(kinds, tuple(tables), tuple(written), tuple(called[node] for node in results))
 
 
@@ -238,25 +237,25 @@ def _attribute(module: fx.GraphModule, path: str) -> torch.Tensor:
     return found
 
 
-def _constant(name: str, tensor: torch.Tensor) -> Table | Unsupported:
-    if tensor.numel() > LARGEST_TABLE:
+def _constant(name: str, tensor: torch.Tensor) -> ConstantTable | Unsupported:
+    if tensor.numel() > MAX_TABLE_ELEMENTS:
         return Unsupported(
             f"a constant tensor of {tensor.numel()} elements that is neither a parameter nor a buffer",
             "register it as a buffer of the model, or write the kernel by hand with --empty",
         )
     if tensor.is_complex():
         return Unsupported("complex numbers")
-    return Table(name, _kind(tensor), tuple(tensor.detach().flatten().tolist()))
+    return ConstantTable(name, _tensor_type(tensor), tuple(tensor.detach().flatten().tolist()))
 
 
-def _kind(value: torch.Tensor) -> TensorType:
+def _tensor_type(value: torch.Tensor) -> TensorType:
     return TensorType(tuple(int(extent) for extent in value.shape), str(value.dtype).removeprefix("torch."))
 
 
-def _applied(node: fx.Node, called: dict[fx.Node, str]) -> Node:
+def _as_node(node: fx.Node, called: dict[fx.Node, str]) -> Node:
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else [value]
-    results = tuple(_kind(v) if isinstance(v, torch.Tensor) else None for v in values)
+    results = tuple(_tensor_type(v) if isinstance(v, torch.Tensor) else None for v in values)
     if node.target is operator.getitem:
         source, index = node.args
         return Node(called[node], "getitem", {"x": _argument(source, called), "index": _argument(index, called)}, results)
@@ -274,11 +273,13 @@ def _applied(node: fx.Node, called: dict[fx.Node, str]) -> Node:
 
 
 def _argument(value: object, called: dict[fx.Node, str]) -> Argument:
+    return tuple(_item(v, called) for v in value) if isinstance(value, list | tuple) else _item(value, called)
+
+
+def _item(value: object, called: dict[fx.Node, str]) -> Scalar | Ref:
     match value:
         case fx.Node():
             return Ref(called[value])
-        case list() | tuple():
-            return tuple(_argument(v, called) for v in value)
         case torch.dtype():
             return str(value).removeprefix("torch.")
         case bool() | int() | float() | str() | None:

@@ -1,7 +1,7 @@
-"""``problem.h``: what a kernel's source may know of the workload it is compiled for, as macros and types.
+"""Generates ``problem.h``: the workload's constants, shapes and element types as macros and typedefs.
 
-The macros and the names of plan expressions come from one list, so that they can never disagree. Knows C's spelling of
-numbers and element types; nothing of where the signature came from, of tunables, or of compilers.
+Macros and the names of plan expressions come from one list, so they always agree. Knows C's literals and element types; nothing
+of tunables or compilers.
 """
 
 from __future__ import annotations
@@ -70,10 +70,9 @@ class _Macro:
 
 
 def render(signature: Signature, dialect: Dialect, workload_name: str) -> str:
-    """The text of ``problem.h`` for one workload, for sources in ``cuda`` or ``cpp``.
+    """The text of ``problem.h`` for one workload, in ``cuda`` or ``cpp``.
 
-    Raises ProblemError for an operand whose element type the dialect has no name for, and for the ``python`` dialect,
-    which includes nothing.
+    Raises ProblemError for an operand whose element type the dialect lacks, and for ``python``, which has no headers.
     """
     if dialect is Dialect.PYTHON:
         raise ProblemError("a python kernel has no problem.h: it is called with tensors; use the cpp or cuda dialect")
@@ -87,7 +86,7 @@ def render(signature: Signature, dialect: Dialect, workload_name: str) -> str:
         f"#define ESPALIER_WORKLOAD {_string(workload_name)}",
         "",
     ]
-    constants, shapes = _tables(signature)
+    constants, shapes = _macros(signature)
     if constants:
         lines += ["/* The reference's numbers and scalar arguments. */"]
         lines += [_define(macro) for macro in constants]
@@ -101,8 +100,8 @@ def render(signature: Signature, dialect: Dialect, workload_name: str) -> str:
 
 
 def plan_names(signature: Signature, units: int) -> dict[str, Number]:
-    """What an expression of a plan can name: every numeric macro of the header, and ``SMS``, the device's ``units``."""
-    constants, shapes = _tables(signature)
+    """The names of plan expressions: every numeric macro of the header, and ``SMS``, the device's ``units``."""
+    constants, shapes = _macros(signature)
     table = {macro.name: macro.value for macro in constants}
     for macros in shapes:
         table.update((macro.name, macro.value) for macro in macros)
@@ -110,7 +109,7 @@ def plan_names(signature: Signature, units: int) -> dict[str, Number]:
 
 
 def element_type(operand: Operand, dialect: Dialect) -> str:
-    """How C++ spells an operand's element type in a dialect; ProblemError where it cannot."""
+    """An operand's C++ element type in a dialect; ProblemError where there is none."""
     special = _SPECIAL_TYPES.get(dialect, {}).get(operand.dtype)
     plain = _PLAIN_TYPES.get(operand.dtype)
     if special is None and plain is None:
@@ -122,7 +121,7 @@ def element_type(operand: Operand, dialect: Dialect) -> str:
 
 
 def has_type(operand: Operand) -> bool:
-    """Whether every compiled dialect has a name for the operand's element type."""
+    """Whether every compiled dialect has the operand's element type."""
     return operand.dtype in _PLAIN_TYPES or all(operand.dtype in table for table in _SPECIAL_TYPES.values())
 
 
@@ -137,8 +136,8 @@ def _includes(signature: Signature, dialect: Dialect) -> Iterator[str]:
     yield from (f"#include <{header}>" for header in sorted(headers))
 
 
-def _tables(signature: Signature) -> tuple[list[_Macro], list[list[_Macro]]]:
-    """The constants, and for each operand its own macros; no name occurs twice, an operand's come first."""
+def _macros(signature: Signature) -> tuple[list[_Macro], list[list[_Macro]]]:
+    """The constants, and the macros of each operand; names are unique, and operands' take precedence."""
     taken = {names.identifier(o.name) for o in signature.operands}
     shapes: list[list[_Macro]] = []
     for operand in signature.operands:
@@ -152,7 +151,7 @@ def _tables(signature: Signature) -> tuple[list[_Macro], list[list[_Macro]]]:
     for name, value in signature.constants.items():
         if not _expressible(value):
             continue
-        free = names.free(names.macro(name), taken.__contains__)
+        free = names.unused_name(names.macro(name), taken.__contains__)
         taken.add(free)
         constants.append(_Macro(free, value))
     return constants, shapes
@@ -183,7 +182,7 @@ def _expressible(value: Number) -> bool:
 
 
 def literal(value: Number) -> str:
-    """A finite number as C and C++ spell it; negative ones in parentheses, so that they stand in any expression."""
+    """A finite number as a C literal; negative ones in parentheses, so that they fit into any expression."""
     if isinstance(value, float):
         text = repr(abs(value))
         return f"(-{text})" if math.copysign(1.0, value) < 0 else text

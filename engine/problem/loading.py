@@ -1,7 +1,7 @@
-"""Running a reference's file: the module with a workload's settings in it, its inputs and its model. Imports torch.
+"""Executes a reference's file with a workload's settings, and makes its inputs and model. Imports torch.
 
-Everything the file raises leaves here as a ProblemError with the file's own line. Knows KernelBench's calling
-conventions; nothing of operands, outputs or precision.
+Exceptions of the file become ProblemError with the file's own line. Knows KernelBench's calling conventions; nothing of
+operands, outputs or precision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import Problem, Workload
-from engine.problem import source
+from engine.problem import reference_code
 from engine.problem.values import contiguous, map_arguments
 
 _COUNT = itertools.count()
@@ -33,31 +33,28 @@ _ARGUMENTS_AND_KEYWORDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Construction:
-    """The arguments of ``Model``: what ``get_init_inputs`` returned, by position and by name."""
+    """The arguments of ``Model`` from ``get_init_inputs``, by position and by name."""
 
     positional: tuple[object, ...]
     named: Mapping[str, object]
 
 
-class Loaded:
-    """One fresh execution of a reference with the settings of one workload.
-
-    ``file`` is the name that messages and tracebacks give; ``module`` the module itself.
-    """
+class LoadedReference:
+    """A reference's module, executed with the settings of one workload; ``file`` is its name in messages and tracebacks."""
 
     def __init__(self, problem: Problem, workload: Workload) -> None:
         self.file = _file_name(problem)
         self._workload = workload
-        self.tree = source.parse(problem.reference, self.file)
-        source.check_entry_points(self.tree, self.file)
-        tree = source.with_settings(self.tree, workload.settings)
+        self.tree = reference_code.parse(problem.reference, self.file)
+        reference_code.check_entry_points(self.tree, self.file)
+        tree = reference_code.with_settings(self.tree, workload.settings)
         self.module = ModuleType(f"espalier_reference_{next(_COUNT)}")
         self.module.__file__ = self.file
         # Tracebacks, inspect.getsource and torch.jit read a class's source through these two tables.
         sys.modules[self.module.__name__] = self.module
         lines = problem.reference.splitlines(keepends=True)
         linecache.cache[self.file] = (len(problem.reference), None, lines, self.file)
-        with self.explained("running the file"):
+        with self.explain_errors("running the file"):
             exec(compile(tree, self.file, "exec", dont_inherit=True), self.module.__dict__)
         model = getattr(self.module, "Model", None)
         if not (isinstance(model, type) and issubclass(model, nn.Module)):
@@ -67,7 +64,7 @@ class Loaded:
     def make_inputs(self, device: torch.device) -> tuple[object, ...]:
         """``get_inputs()`` with ``device`` as the default one; tensors detached, contiguous and all on ``device``."""
         get_inputs = self._function("get_inputs")
-        with self.explained("get_inputs()", device), torch.no_grad():
+        with self.explain_errors("get_inputs()", device), torch.no_grad():
             given = self._on(device, get_inputs)
             if isinstance(given, Tensor):
                 given = (given,)
@@ -78,9 +75,9 @@ class Loaded:
             return map_arguments(lambda t: contiguous(t.to(device)), tuple(given))
 
     def make_model(self, device: torch.device) -> nn.Module:
-        """``Model(*get_init_inputs())`` made on the CPU as KernelBench does, then moved; its mode is left alone."""
+        """``Model(*get_init_inputs())``, made on the CPU as KernelBench does, then moved; its mode is unchanged."""
         construction = self.construction()
-        with self.explained("making Model(*get_init_inputs())", device), torch.no_grad():
+        with self.explain_errors("making Model(*get_init_inputs())", device), torch.no_grad():
             model = self.model_class(*construction.positional, **construction.named)
             # Module.to cannot convert tensors without contents; those are made in place.
             if any(t.device != device for t in (*model.parameters(), *model.buffers())):
@@ -91,12 +88,12 @@ class Loaded:
             return model
 
     def construction(self) -> Construction:
-        """What ``get_init_inputs`` says, as arguments.
+        """The result of ``get_init_inputs`` as arguments.
 
         A list is positional; a dictionary, or one that ends a list, is by name where its keys are parameters of
         ``Model``; ``[[...], {...}]`` is both.
         """
-        with self.explained("get_init_inputs()"):
+        with self.explain_errors("get_init_inputs()"):
             given = self._function("get_init_inputs")()
         if isinstance(given, Mapping):
             return Construction((), dict(given))
@@ -126,18 +123,18 @@ class Loaded:
             parameters = list(inspect.signature(self.model_class.forward).parameters.values())[1:]
         except (TypeError, ValueError):
             parameters = []
-        found: list[str] = []
+        labels: list[str] = []
         for parameter in parameters:
             if parameter.kind is parameter.VAR_POSITIONAL:
-                found += [f"{parameter.name}{i}" for i in range(count - len(found))]
+                labels += [f"{parameter.name}{i}" for i in range(count - len(labels))]
                 break
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-                found.append(parameter.name)
-        return (found + [f"arg{i}" for i in range(len(found), count)])[:count]
+                labels.append(parameter.name)
+        return (labels + [f"arg{i}" for i in range(len(labels), count)])[:count]
 
     @contextmanager
-    def explained(self, doing: str, device: torch.device | None = None) -> Iterator[None]:
-        """Turn what the reference raises within into a ProblemError: file, line, what was being done, the exception."""
+    def explain_errors(self, doing: str, device: torch.device | None = None) -> Iterator[None]:
+        """Turn exceptions of the reference into a ProblemError: file, line, the step, the exception."""
         try:
             yield
         except ProblemError:
@@ -188,12 +185,12 @@ class Loaded:
 
 
 def plain_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Tensors that a module keeps as ordinary attributes, which ``state_dict`` and ``.to`` do not see."""
+    """Tensors that a module keeps as plain attributes, which ``state_dict`` and ``.to`` ignore."""
     return [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, on a device or on the machine."""
+    """Whether an exception means that memory ran out, on the device or on the machine."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _OUT_OF_MEMORY)

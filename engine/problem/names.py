@@ -1,6 +1,6 @@
-"""Names that C++ and CUDA accept: identifiers, what is taken, and how a clash is resolved.
+"""Names that are valid in C++ and CUDA: identifiers, macros and types, without clashes.
 
-Knows the languages' reserved words and the names that a kernel's translation unit already uses; nothing of operands.
+Knows reserved words and the names that a kernel's translation unit already uses; nothing of operands.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SYSTEM_TYPES = _words(
 
 
 def identifier(text: str) -> str:
-    """``text`` as a C identifier: what C does not allow becomes ``_``, a reserved word gets one behind."""
+    """``text`` as a C identifier: invalid characters become ``_``, a reserved word gets ``_`` appended."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", text) or "_"
     if name[0].isdigit() or re.match(r"_(_|[A-Z])", name):
         name = f"n{name}"
@@ -67,21 +67,21 @@ def identifier(text: str) -> str:
 
 
 def macro(text: str) -> str:
-    """``text`` as the name of a preprocessor constant: upper case, and none that headers define themselves."""
+    """``text`` as the name of a macro: upper case, and not one that standard headers define."""
     name = identifier(text).upper()
     if name.startswith("_"):
         name = f"N{name}"
     return f"{name}_" if name in RESERVED_MACROS else name
 
 
-def free(name: str, taken: Callable[[str], bool]) -> str:
-    """``name``, or ``name`` with as many ``_`` behind it as it takes to be free."""
+def unused_name(name: str, taken: Callable[[str], bool]) -> str:
+    """``name``, with ``_`` appended until it is not taken."""
     while taken(name):
         name += "_"
     return name
 
 
 def type_name(operand: str) -> str:
-    """What the header calls an operand's element type: ``x_t``; ``key_elem_t`` where system headers own ``key_t``."""
+    """The name of an operand's element type: ``x_t``; ``key_elem_t`` where system headers define ``key_t``."""
     name = identifier(operand)
     return f"{name}_elem_t" if name in _SYSTEM_TYPES else f"{name}_t"

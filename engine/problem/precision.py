@@ -1,6 +1,6 @@
-"""Running a model in another floating-point type than its author chose. Imports torch.
+"""Runs a model in another floating-point type than its author chose. Imports torch.
 
-Knows how to convert a model and to keep explicit casts inside its forward from narrowing again; nothing of references.
+Converts models, and keeps explicit casts inside a forward from narrowing again. Knows nothing of references.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-class _Widen(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Operators that are told to make float32 or narrower make float64 instead."""
+class _NoNarrowing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Operators with a ``dtype`` of float32 or narrower return float64 instead."""
 
     def __torch_dispatch__(
         self,
@@ -50,12 +50,12 @@ class _Widen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def widened() -> Iterator[None]:
+def float64_arithmetic() -> Iterator[None]:
     """Within: tensors are float64 unless stated otherwise, and casts to a narrower floating-point type give float64."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _Widen():  # type: ignore[no-untyped-call]
+        with _NoNarrowing():  # type: ignore[no-untyped-call]
             yield
     finally:
         torch.set_default_dtype(before)

@@ -1,6 +1,6 @@
-"""Random numbers on loan: generators are seeded for a while and then left as they were found. Imports torch.
+"""Seeds random generators temporarily and restores their state. Imports torch.
 
-Knows which generators a reference may draw from; nothing of what is drawn.
+Covers every generator that a reference may draw from.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def fingerprint(device: torch.device) -> tuple[object, ...]:
-    """A value that changes whenever a random number is drawn from any of the generators."""
+    """The state of all generators: it changes whenever a random number is drawn."""
     numpy = sys.modules.get("numpy")
     drawn: list[object] = [bytes(torch.get_rng_state().tolist()), random.getstate()]
     if device.type == "cuda":

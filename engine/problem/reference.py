@@ -1,7 +1,7 @@
-"""A reference at work: its inputs, its model, its outputs, the same in float64, and its signature. Imports torch.
+"""Runs a reference: its inputs, model and outputs, the outputs in float64, and its signature. Imports torch.
 
-Loaded by judge and host processes only. Knows what a kernel is to be called with and compared against; nothing of
-tolerances, kernels or clocks.
+Loaded by judge and host processes only. Knows what a kernel is called with and compared against; nothing of tolerances, kernels
+or clocks.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.model import Number, Operand, Problem, Role, Signature, Workload
-from engine.problem import header, names, source
-from engine.problem.census import Census
-from engine.problem.loading import Construction, Loaded, plain_tensors
-from engine.problem.precision import cast, cast_model, widened
+from engine.problem import header, names, reference_code
+from engine.problem.loading import Construction, LoadedReference, plain_tensors
+from engine.problem.operation_count import OperationCounter
+from engine.problem.precision import cast, cast_model, float64_arithmetic
 from engine.problem.randomness import fingerprint, seeded
-from engine.problem.values import contiguous, is_dense, map_arguments, results, same, tensors
+from engine.problem.values import contiguous, equal_values, is_dense, map_arguments, output_tensors, tensors
 
 _FORWARD_SEED = 0
-"""A forward that draws random numbers starts from this seed, so that two calls agree."""
+"""Seed of random numbers that a forward draws, so that two calls agree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """The outputs of a reference in float64, and what stood in the way of that: empty when nothing did."""
+    """The outputs of a reference in float64; ``note`` says why they are not, else it is empty."""
 
     outputs: tuple[Tensor, ...]
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Habits:
-    """What the first call of a forward showed that it does besides returning something."""
+class _SideEffects:
+    """Side effects of a forward, as its first call showed them."""
 
     changes_inputs: bool
     changes_state: bool
@@ -49,147 +49,139 @@ class _Habits:
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """One forward pass, run or imagined: all that a signature is made from."""
+    """One forward pass, run or on fake tensors: everything that a signature needs."""
 
-    held: list[tuple[str, Role, Tensor]]
+    state: list[tuple[str, Role, Tensor]]
     inputs: tuple[object, ...]
     outputs: tuple[Tensor, ...]
-    census: Census
+    operations: OperationCounter
 
 
 class Reference:
     """One workload of a problem on one device (``cpu``, ``cuda:0``).
 
-    Making it executes the reference's file. Every method raises ProblemError when the reference itself raises or does
-    not keep to KernelBench's format, naming the file, its line and the exception.
+    The constructor executes the reference's file. Every method raises ProblemError when the reference raises or violates
+    KernelBench's format, naming the file, its line and the exception.
     """
 
     def __init__(self, problem: Problem, workload: Workload, device: str = "cpu") -> None:
         self.problem = problem
         self.workload = workload
         self.device = _device(device)
-        self._loaded = Loaded(problem, workload)
-        self._habits: _Habits | None = None
+        self._loaded = LoadedReference(problem, workload)
+        self._side_effects: _SideEffects | None = None
         self._shapes: tuple[tuple[int, ...], ...] | None = None
         self._traced: tuple[Signature, frozenset[str]] | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a sceptic must know of this reference; complete after the first ``call``."""
-        habits = self._habits
-        if habits is None:
+        """Caveats of this reference, for the report; complete after the first ``call``."""
+        effects = self._side_effects
+        if effects is None:
             return ()
-        found = []
-        if habits.changes_inputs:
-            found.append("the reference changes its inputs in place; kernels must not")
-        if habits.changes_state:
-            found.append("the reference changes its own state; every call starts from the initial state")
-        if habits.draws_random:
-            found.append("the reference draws random numbers in forward")
-        return tuple(found)
+        caveats = []
+        if effects.changes_inputs:
+            caveats.append("the reference changes its inputs in place; kernels must not")
+        if effects.changes_state:
+            caveats.append("the reference changes its own state; every call starts from the initial state")
+        if effects.draws_random:
+            caveats.append("the reference draws random numbers in forward")
+        return tuple(caveats)
 
     @property
     def stateful(self) -> bool:
-        """Whether a call of the model changes it, by what the first ``call`` showed."""
-        return self._habits is not None and self._habits.changes_state
+        """Whether a call of the model changes its state, as seen in the first ``call``."""
+        return self._side_effects is not None and self._side_effects.changes_state
 
     def inputs(self, seed: int) -> tuple[object, ...]:
         """Fresh arguments of ``forward``: the same for the same seed; tensors contiguous and on the device.
 
-        No generator is left changed.
+        Random generators are left unchanged.
         """
         with seeded(seed, self.device):
             return self._loaded.make_inputs(self.device)
 
     def model(self, seed: int) -> nn.Module:
-        """A freshly made model on the device, with the weights of ``seed``, in the mode its author left it."""
+        """A new model on the device, with the weights of ``seed``, in the mode that its author left it in."""
         with seeded(seed, self.device):
             return self._loaded.make_model(self.device)
 
-    def left_to_chance(self, model: nn.Module, inputs: tuple[object, ...]) -> bool:
-        """Whether the outputs depend on random numbers that ``forward`` draws: then no kernel can make the same."""
-        if self._habits is None:
+    def has_random_outputs(self, model: nn.Module, inputs: tuple[object, ...]) -> bool:
+        """Whether the outputs depend on random numbers that ``forward`` draws, so that no kernel can reproduce them."""
+        if self._side_effects is None:
             self.call(model, inputs)
-        if self._habits is None or not self._habits.draws_random:
+        if self._side_effects is None or not self._side_effects.draws_random:
             return False
         one, other = (self.call(model, inputs, seed) for seed in (_FORWARD_SEED, _FORWARD_SEED + 1))
-        return not all(map(same, one, other))
+        return not all(map(equal_values, one, other))
 
     def call(self, model: nn.Module, inputs: tuple[object, ...], seed: int = _FORWARD_SEED) -> tuple[Tensor, ...]:
-        """The outputs of ``model(*inputs)``, in order, contiguous, sharing memory with nothing.
+        """The outputs of ``model(*inputs)``, in order, contiguous, sharing no memory.
 
         Tuples, lists and dictionaries are flattened, numbers become 0-dim tensors. ``inputs`` and the model's state are
-        as before when it returns, whatever the forward does to them: the first call works on copies and looks. Random
+        restored, whatever the forward does to them: the first call works on copies and records the side effects. Random
         numbers that the forward draws are those of ``seed``.
         """
-        habits = self._habits
-        probing = habits is None
-        with torch.no_grad(), ExitStack() as stack, self._loaded.explained("forward()", self.device):
-            if habits is None or habits.draws_random:
+        effects = self._side_effects
+        probing = effects is None
+        with torch.no_grad(), ExitStack() as stack, self._loaded.explain_errors("forward()", self.device):
+            if effects is None or effects.draws_random:
                 stack.enter_context(seeded(seed, self.device))
-            copied = habits is None or habits.changes_inputs
+            copied = effects is None or effects.changes_inputs
             given = map_arguments(lambda t: t.clone(), inputs) if copied else inputs
-            state = _State(model) if habits is None or habits.changes_state else None
+            state = _ModelState(model) if effects is None or effects.changes_state else None
             if state is not None:
                 stack.callback(state.restore)
             before = fingerprint(self.device) if probing else ()
             outputs = self._outputs(model(*given), model, given)
             if probing and state is not None:
-                self._habits = _Habits(
-                    changes_inputs=not all(map(same, tensors(list(inputs)), tensors(list(given)))),
+                self._side_effects = _SideEffects(
+                    changes_inputs=not all(map(equal_values, tensors(list(inputs)), tensors(list(given)))),
                     changes_state=state.changed(),
                     draws_random=fingerprint(self.device) != before,
                 )
             return outputs
 
     def construction(self, seed: int) -> Construction:
-        """What ``get_init_inputs`` says when the model of ``seed`` is made."""
+        """The constructor arguments of the model of ``seed``."""
         with seeded(seed, self.device):
             return self._loaded.construction()
 
     def arguments(self, model: nn.Module, inputs: tuple[object, ...]) -> tuple[Tensor, ...]:
-        """The tensors that a kernel receives for these: inputs, parameters, buffers, as ``signature`` lists them.
+        """The tensors that a kernel receives: inputs, parameters, buffers, in the order of ``signature``.
 
-        Those of the model that are contiguous are its own, not copies.
+        Contiguous tensors of the model are not copied.
         """
-        held = (tensor for _, _, tensor in _held(model))
+        held = (tensor for _, _, tensor in _model_tensors(model))
         return tuple(contiguous(tensor) for tensor in (*tensors(list(inputs)), *held))
 
     def cast(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         """A copy of ``model`` in another floating-point type."""
-        with torch.no_grad(), self._loaded.explained(f"converting the model to {dtype}", self.device):
+        with torch.no_grad(), self._loaded.explain_errors(f"converting the model to {dtype}", self.device):
             return cast_model(model, dtype)
 
     def cast_inputs(self, inputs: tuple[object, ...], dtype: torch.dtype) -> tuple[object, ...]:
         """``inputs`` with the floating-point tensors in another type."""
-        with self._loaded.explained(f"converting the inputs to {dtype}", self.device):
+        with self._loaded.explain_errors(f"converting the inputs to {dtype}", self.device):
             return map_arguments(lambda t: cast(t, dtype), inputs)
-
-    def double(self, model: nn.Module) -> nn.Module:
-        """``cast`` to float64."""
-        return self.cast(model, torch.float64)
-
-    def doubled(self, inputs: tuple[object, ...]) -> tuple[object, ...]:
-        """``cast_inputs`` to float64."""
-        return self.cast_inputs(inputs, torch.float64)
 
     def exact(self, model: nn.Module, inputs: tuple[object, ...]) -> Exact:
         """The outputs with all arithmetic in float64, casts to narrower types inside the forward included.
 
-        Where an operator has no float64 form, or memory does not suffice, float32 stands in and ``note`` says so.
+        Where an operator lacks float64, or memory does not suffice, float32 is used and ``note`` says so.
         """
         try:
-            with widened():
-                return Exact(self.call(self.double(model), self.doubled(inputs)))
+            with float64_arithmetic():
+                return Exact(self.call(self.cast(model, torch.float64), self.cast_inputs(inputs, torch.float64)))
         except ProblemError as error:
             reason = str(error)
         outputs = self.call(self.cast(model, torch.float32), self.cast_inputs(inputs, torch.float32))
         return Exact(outputs, f"judged against float32, for in float64: {reason}")
 
     def signature(self) -> Signature:
-        """What a kernel for this workload is called with: operands in the ABI's order, constants, operations.
+        """The signature of kernels for this workload: operands in the ABI's order, constants, operation count.
 
-        Found without computing anything where the forward allows it, else by running it once.
+        Traced on fake tensors where the forward allows it, else by running it once.
         """
         return self._trace()[0]
 
@@ -199,16 +191,16 @@ class Reference:
 
     def _trace(self) -> tuple[Signature, frozenset[str]]:
         if self._traced is None:
-            trace = self._imagined() or self._run()
-            self._traced = self._signature(trace), frozenset(trace.census.families)
+            trace = self._trace_fake() or self._run()
+            self._traced = self._signature(trace), frozenset(trace.operations.families)
         return self._traced
 
-    def _imagined(self) -> _Trace | None:
-        """The forward on tensors without contents; None where it looks at contents or leaves torch."""
-        census = Census(self.device)
+    def _trace_fake(self) -> _Trace | None:
+        """The forward on fake tensors; ``None`` where it reads tensors' contents or leaves torch."""
+        counter = OperationCounter(self.device)
         try:
-            # A module of its own: what a file keeps at module level must never hold tensors without contents.
-            loaded = Loaded(self.problem, self.workload)
+            # A separate module: objects at the module's top level must never hold fake tensors.
+            loaded = LoadedReference(self.problem, self.workload)
             with ExitStack() as stack:
                 stack.enter_context(seeded(_FORWARD_SEED, self.device))
                 stack.enter_context(warnings.catch_warnings())
@@ -218,40 +210,40 @@ class Reference:
                 inputs = loaded.make_inputs(self.device)
                 with self.device:
                     model = loaded.make_model(self.device)
-                held = _held(model)
-                with census:
+                state = _model_tensors(model)
+                with counter:
                     returned = model(*inputs)
-                return _Trace(held, inputs, tuple(results(returned, self.device)), census)
-        except Exception:
+                return _Trace(state, inputs, tuple(output_tensors(returned, self.device)), counter)
+        except Exception:  # whatever a reference raises on fake tensors; the caller uses real ones
             return None
 
     def _run(self) -> _Trace:
-        census = Census(self.device)
+        counter = OperationCounter(self.device)
         inputs, model = self.inputs(_FORWARD_SEED), self.model(_FORWARD_SEED)
-        with census:
+        with counter:
             outputs = self.call(model, inputs)
-        return _Trace(_held(model), inputs, outputs, census)
+        return _Trace(_model_tensors(model), inputs, outputs, counter)
 
     def _outputs(self, returned: object, model: nn.Module, given: tuple[object, ...]) -> tuple[Tensor, ...]:
-        found = tuple(results(returned, self.device))
-        if not found:
+        returned_tensors = tuple(output_tensors(returned, self.device))
+        if not returned_tensors:
             raise ProblemError(f"{self._loaded.file}: forward returns no tensor: there is nothing to compare")
-        self._check_outputs(found)
-        shared = {_storage(t) for t in (*tensors(list(given)), *(t for _, _, t in _held(model)))}
+        self._check_outputs(returned_tensors)
+        shared = {_storage(t) for t in (*tensors(list(given)), *(t for _, _, t in _model_tensors(model)))}
         outputs = []
-        for tensor in found:
+        for tensor in returned_tensors:
             output = contiguous(tensor.to(self.device))
             outputs.append(output.clone() if _storage(output) in shared else output)
             shared.add(_storage(outputs[-1]))
         return tuple(outputs)
 
-    def _check_outputs(self, found: tuple[Tensor, ...]) -> None:
-        """Raises ProblemError for outputs that cannot lie in memory made for them beforehand."""
-        for tensor in found:
+    def _check_outputs(self, outputs: tuple[Tensor, ...]) -> None:
+        """Raises ProblemError for outputs that memory cannot be allocated for in advance."""
+        for tensor in outputs:
             if not is_dense(tensor):
                 kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else "sparse"
                 raise ProblemError(f"{self._loaded.file}: forward returns a {kind} tensor: only dense ones can be judged")
-        shapes = tuple(tuple(tensor.shape) for tensor in found)
+        shapes = tuple(tuple(tensor.shape) for tensor in outputs)
         if self._shapes not in (None, shapes):
             raise ProblemError(
                 f"{self._loaded.file}: the shapes of forward's outputs depend on what its inputs hold ({self._shapes}, then "
@@ -273,7 +265,7 @@ class Reference:
                 case _:
                     plain = False
                     rows += [(f"{label}{i}", Role.INPUT, t) for i, t in enumerate(tensors(argument))]
-        rows += trace.held
+        rows += trace.state
         alone = len(trace.outputs) == 1
         rows += [("out" if alone else f"out{i}", Role.OUTPUT, t) for i, t in enumerate(trace.outputs)]
         constants = _constants(self._numbers(), self._loaded.init_arguments(), scalars)
@@ -281,19 +273,19 @@ class Reference:
         return Signature(
             operands=operands,
             constants=constants,
-            operations=trace.census.total,
-            unit=trace.census.unit,
+            operations=trace.operations.total,
+            unit=trace.operations.unit,
             scalar_only=plain and all(is_dense(t) for _, _, t in rows) and all(map(header.has_type, operands)),
         )
 
     def _numbers(self) -> dict[str, object]:
-        assigned = source.assigned_names(self._loaded.tree)
+        assigned = reference_code.assigned_names(self._loaded.tree)
         values = vars(self._loaded.module)
         return {name: value for name, value in values.items() if name in assigned and not name.startswith("_")}
 
 
-class _State:
-    """All tensors that a model holds, as they were: restored as the same objects in the same places with their values."""
+class _ModelState:
+    """A snapshot of all tensors of a model: restores the same objects in the same places with their values."""
 
     def __init__(self, model: nn.Module) -> None:
         self._places: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -305,14 +297,14 @@ class _State:
                 self._values += [(t.detach(), t.detach().clone()) for t in place.values() if isinstance(t, Tensor)]
 
     def changed(self) -> bool:
-        """Whether a tensor was replaced, came, went, or holds other values than before."""
-        moved = any(_moved(place, before) for place, before in self._places)
-        return moved or not all(same(tensor, copy) for tensor, copy in self._values)
+        """Whether a tensor was replaced, added, removed, or holds other values than before."""
+        moved = any(_replaced_names(place, before) for place, before in self._places)
+        return moved or not all(equal_values(tensor, copy) for tensor, copy in self._values)
 
     def restore(self) -> None:
-        """Put every tensor back and its values into it; take away those that came."""
+        """Restore every tensor and its values; remove added ones."""
         for place, before in self._places:
-            for name in _moved(place, before):
+            for name in _replaced_names(place, before):
                 if name in before:
                     place[name] = before[name]
                 else:
@@ -321,8 +313,8 @@ class _State:
             tensor.copy_(copy)
 
 
-def _moved(place: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Names in either table that stand for another object than in the other one, where one of the two is a tensor."""
+def _replaced_names(place: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """Names whose objects differ between the two tables, where one of the two is a tensor."""
     known = dict.fromkeys((*before, *place))
     pairs = ((name, before.get(name), place.get(name)) for name in known)
     return [name for name, old, new in pairs if old is not new and (isinstance(old, Tensor) or isinstance(new, Tensor))]
@@ -342,7 +334,7 @@ def _device(label: str) -> torch.device:
     return device
 
 
-def _held(model: nn.Module) -> list[tuple[str, Role, Tensor]]:
+def _model_tensors(model: nn.Module) -> list[tuple[str, Role, Tensor]]:
     """Parameters, then buffers, then tensors kept as plain attributes, each in the model's order."""
     rows: list[tuple[str, Role, Tensor]] = [(n, Role.PARAMETER, p) for n, p in model.named_parameters()]
     rows += [(n, Role.BUFFER, b) for n, b in model.named_buffers()]
@@ -356,19 +348,19 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _constants(*tables: dict[str, object] | dict[str, Number]) -> dict[str, Number]:
-    """Every finite number of the tables under an upper-case name, sequences' as NAME_0, NAME_1 …; earlier tables win.
+    """Every finite number of the tables under an upper-case name, sequences as NAME_0, NAME_1 …; earlier tables win.
 
-    A later number whose name is taken by a different value gets ``_`` behind its name.
+    A later number whose name is taken by a different value gets ``_`` appended.
     """
-    found: dict[str, Number] = {}
+    constants: dict[str, Number] = {}
     for table in tables:
         for label, value in table.items():
             for name, number in _numbers_in(label, value):
                 free = names.macro(name)
-                while found.get(free, number) != number:
+                while constants.get(free, number) != number:
                     free += "_"
-                found.setdefault(free, number)
-    return found
+                constants.setdefault(free, number)
+    return constants
 
 
 def _numbers_in(label: str, value: object) -> Iterable[tuple[str, Number]]:
@@ -384,13 +376,13 @@ def _numbers_in(label: str, value: object) -> Iterable[tuple[str, Number]]:
 
 
 def _operands(rows: list[tuple[str, Role, Tensor]], constants: dict[str, Number]) -> tuple[Operand, ...]:
-    """Operands with names that C accepts and that differ even in upper case; outputs keep theirs."""
+    """Operands with valid C names that are unique case-insensitively; outputs keep theirs."""
     taken = {label.upper() for label, role, _ in rows if role is Role.OUTPUT}
     operands = []
     for label, role, tensor in rows:
         name = names.identifier(label)
         if role is not Role.OUTPUT:
-            name = names.free(name, lambda n: n.upper() in taken or n in constants)
+            name = names.unused_name(name, lambda n: n.upper() in taken or n in constants)
             taken.add(name.upper())
         operands.append(Operand(name, role, tuple(int(s) for s in tensor.shape), str(tensor.dtype).split(".")[-1]))
     return tuple(operands)

@@ -1,7 +1,4 @@
-"""Arguments and results of a reference as nested Python values with tensors in them. Imports torch.
-
-Knows lists, tuples, dictionaries and tensors; nothing of models, problems or devices.
-"""
+"""Nested Python values with tensors in them: arguments and results of a reference. Imports torch."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from torch import Tensor
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
-    """``value`` with every tensor in its lists, tuples and dictionaries replaced; everything else stays as it is."""
+    """``value`` with every tensor in its lists, tuples and dictionaries replaced."""
     match value:
         case Tensor():
             return function(value)
@@ -46,7 +43,7 @@ def tensors(value: object) -> Iterator[Tensor]:
             return
 
 
-def results(value: object, device: torch.device) -> Iterator[Tensor]:
+def output_tensors(value: object, device: torch.device) -> Iterator[Tensor]:
     """Every tensor and number that a forward returned, numbers as 0-dim tensors; ``None`` is left out.
 
     Raises TypeError for anything else.
@@ -60,15 +57,15 @@ def results(value: object, device: torch.device) -> Iterator[Tensor]:
             return
         case Mapping():
             for inner in value.values():
-                yield from results(inner, device)
+                yield from output_tensors(inner, device)
         case list() | tuple():
             for inner in value:
-                yield from results(inner, device)
+                yield from output_tensors(inner, device)
         case _:
             raise TypeError(f"forward returns a {type(value).__name__}, not tensors")
 
 
-def same(one: Tensor, other: Tensor) -> bool:
+def equal_values(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors hold the same values; NaN equals NaN."""
     if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
         return False
@@ -78,11 +75,11 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether a pointer to contiguous elements can stand for the tensor."""
+    """Whether a pointer to contiguous elements can represent the tensor."""
     return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested
 
 
 def contiguous(tensor: Tensor) -> Tensor:
-    """The tensor detached and row-major; tensors with no such form stay as they are."""
+    """The tensor detached and row-major; other layouts than dense ones stay."""
     tensor = tensor.detach()
     return tensor.contiguous() if is_dense(tensor) else tensor

@@ -1,1 +1,1 @@
-"""What is said of a search: tree, verdict, progress, summary, export. Pure: values in, lines and plain data out."""
+"""What a session amounts to: ``facts`` as plain values, ``text`` as lines, ``page`` as HTML and Markdown. Pure."""

@@ -1,1 +1,1 @@
-"""A search in motion: sources of one kind (live, replay, follow), the scheduler, and the one place where effects happen."""
+"""A search in motion: the writer, the live runner, replay and follow, the scheduler, and the one place where effects happen."""

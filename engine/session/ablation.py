@@ -1,6 +1,6 @@
-"""A lineage taken apart: each kernel verified again and raced against its parent, on one bench in one run.
+"""An ablation of a lineage: each kernel is verified again and raced against its parent, on one bench in one run.
 
-Knows the order of the steps and what a gain is measured against where a kernel is no longer right; nothing of tables and words.
+A kernel that fails is left out, and the next one is raced against the last that passed.
 """
 
 from __future__ import annotations
@@ -12,75 +12,77 @@ from typing import Protocol
 from engine.domain import work as w
 from engine.domain.errors import EspalierError
 from engine.domain.model import Interval
-from engine.report.ablation import Step
+from engine.report.text.ablation import AblationStep
 from engine.session.ports import Say
-from engine.trial.bench import Source
+from engine.trial.bench import KernelSpec
 
 
-class Duels(Protocol):
+class PairBench(Protocol):
     """The part of a ``TrialBench`` that an ablation needs."""
 
-    async def try_verify(self, source: Source, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible: ...
+    async def try_verify(self, source: KernelSpec, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible: ...
 
-    async def try_measure(self, source: Source, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible: ...
+    async def try_measure(self, source: KernelSpec, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible: ...
 
-    async def versus(self, source: Source, other: Source, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible: ...
+    async def versus(
+        self, source: KernelSpec, other: KernelSpec, say: Say
+    ) -> w.Measured | w.Suspected | w.Failed | w.Impossible: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class LineageKernel:
     """One kernel of the lineage."""
 
-    kernel: str
-    source: Source
+    id: str
+    source: KernelSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
     """A whole lineage, root first."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[AblationStep, ...]
     first: Interval | None
-    """The first right kernel over the ranking baseline."""
+    """The first verified kernel over the ranking baseline."""
     total: Interval | None
-    """The last right kernel over the first, raced directly; ``None`` where that is a step already."""
+    """The last verified kernel over the first, raced directly; ``None`` where that is a step already."""
 
 
-async def ablate(bench: Duels, lineage: Sequence[Rung], baseline: str, say: Say) -> Ablation:
-    """Take a lineage apart, root first. Raises EspalierError when the bench cannot do it."""
-    steps: list[Step] = []
-    right: list[Rung] = []
+async def ablate(bench: PairBench, lineage: Sequence[LineageKernel], baseline: str, say: Say) -> Ablation:
+    """Ablate a lineage, root first. Raises EspalierError when the bench cannot do it."""
+    steps: list[AblationStep] = []
+    verified: list[LineageKernel] = []
     first: Interval | None = None
-    for rung in lineage:
-        say(f"{rung.kernel} again")
-        trouble = _trouble(await bench.try_verify(rung.source, say))
+    for kernel in lineage:
+        say(f"{kernel.id} again")
+        reason = _failure_reason(await bench.try_verify(kernel.source, say))
         gain: Interval | None = None
-        against = right[-1].kernel if right else ""
-        if not trouble and right:
-            say(f"{rung.kernel} against {against}")
-            gain, trouble = _ratio(await bench.versus(rung.source, right[-1].source, say), "other")
-        elif not trouble:
-            first, trouble = _ratio(await bench.try_measure(rung.source, say), baseline)
-        if not trouble:
-            right.append(rung)
-        steps.append(Step(rung.kernel, trouble, against, gain))
+        against = verified[-1].id if verified else ""
+        if not reason and verified:
+            say(f"{kernel.id} against {against}")
+            gain, reason = _speedup_over(await bench.versus(kernel.source, verified[-1].source, say), "other")
+        elif not reason:
+            first, reason = _speedup_over(await bench.try_measure(kernel.source, say), baseline)
+        if not reason:
+            verified.append(kernel)
+        steps.append(AblationStep(kernel.id, reason, against, gain))
     total: Interval | None = None
-    if len(right) > 2:
-        say(f"{right[-1].kernel} against {right[0].kernel}")
-        total, _ = _ratio(await bench.versus(right[-1].source, right[0].source, say), "other")
+    if len(verified) > 2:
+        say(f"{verified[-1].id} against {verified[0].id}")
+        total, _ = _speedup_over(await bench.versus(verified[-1].source, verified[0].source, say), "other")
     return Ablation(tuple(steps), first, total)
 
 
-def _ratio(result: w.Result, name: str) -> tuple[Interval | None, str]:
-    """The speedup over ``name``, or why there is none."""
-    trouble = _trouble(result)
-    if trouble or not isinstance(result, w.Measured):
-        return None, trouble
+def _speedup_over(result: w.Result, name: str) -> tuple[Interval | None, str]:
+    """The speedup over ``name``, or the reason why there is none."""
+    reason = _failure_reason(result)
+    if reason or not isinstance(result, w.Measured):
+        return None, reason
     return result.measurement.speedup.get(name), ""
 
 
-def _trouble(result: w.Result) -> str:
-    """How a kernel failed, in words; empty where it did not."""
+def _failure_reason(result: w.Result) -> str:
+    """Why a kernel failed; empty where it did not."""
     match result:
         case w.Failed(failure):
             return f"{failure.kind.value.replace('_', ' ')}: {failure.reason}"

@@ -1,4 +1,4 @@
-"""Someone else's session, watched while they work: a source that reads the journal on as it grows and writes nothing."""
+"""A session that another process writes: a source that reads the growing journal and writes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.domain.state import SessionState, advance
 from engine.journal.journal import Tail, tail
 from engine.session.source import Batch, Capability, ReadOnly
 
-_EVERY_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 
 
 class FollowSource(ReadOnly):
@@ -20,7 +20,7 @@ class FollowSource(ReadOnly):
     capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self, folder: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Reads what is there.
+        """Reads what is recorded so far.
 
         Raises JournalError when the folder is no session, JournalCorrupt and JournalTooNew when it cannot be understood.
         """
@@ -37,7 +37,7 @@ class FollowSource(ReadOnly):
         return self._state
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """See ``SessionSource``. Raises JournalError when the journal is taken away or damaged meanwhile."""
+        """See ``SessionSource``. Raises JournalError when the journal is removed or damaged meanwhile."""
         seen = 0
         while not self._closed:
             self._poll()
@@ -46,7 +46,7 @@ class FollowSource(ReadOnly):
                 seen += len(news)
                 yield Batch(news, self._state)
             else:
-                await self._sleep(_EVERY_SECONDS)
+                await self._sleep(_POLL_SECONDS)
 
     async def close(self) -> None:
         self._closed = True

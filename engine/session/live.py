@@ -1,8 +1,7 @@
-"""A session in motion, and the only writer of its journal.
+"""The live runner of a session: starts the work that is owed and hands results to the session's writer.
 
-Everything that happens goes through ``_append``: commands through ``rules.decide``, results through ``rules.record``, what
-the rules owe through ``rules.automatic``. Which work starts is ``scheduler``'s to say, doing it ``perform``'s. The event
-loop's single thread is what makes the writer single within the process; the journal's lock does so between processes.
+``rules`` turn commands and results into events, ``scheduler`` chooses the work that starts, ``perform`` does it. All of it runs
+in one event loop, so appends never interleave; the journal's lock keeps other processes out.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,34 +22,30 @@ from engine.domain import events as e
 from engine.domain import queries, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected, JournalError
-from engine.domain.model import Blob
-from engine.domain.state import CallStatus, SessionState, advance
-from engine.ideas.source import IdeaSource
-from engine.journal.journal import Journal
+from engine.domain.model import ENGINE, ENGINEER, Blob
+from engine.domain.state import CallStatus, SessionState
+from engine.ideas.proposer import Proposer
 from engine.session import scheduler
+from engine.session.auto_approve import AutoApproveTimer
 from engine.session.calls import WorkCalls
-from engine.session.hands import Hands
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded, SessionEnded, Until
-from engine.session.patience import Patience
 from engine.session.perform import Ceilings, Effects, perform
 from engine.session.ports import Bench, Clock
-from engine.session.source import Batch, Capability, Progress, Pulse
+from engine.session.source import Batch, Capability, Progress, ProgressFeed
+from engine.session.task_set import TaskSet
+from engine.session.writer import SessionWriter
 
 _LOG = logging.getLogger(__name__)
-_WORDS_KEPT = 256
 _AUTOMATIC_BOUND = 10_000
 _MOST_BUILDS = 8
-
-ENGINE = "engine"
-ENGINEER = "engineer"
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What a live session is given: who tries kernels, who has ideas, and the time."""
+    """What a live session works with: a bench, a proposer, a clock and limits."""
 
     bench: Bench
-    ideas: IdeaSource
+    ideas: Proposer
     clock: Clock = time.time
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ceilings: Ceilings = field(default_factory=Ceilings)
@@ -60,95 +54,61 @@ class Ports:
 
 
 class LiveSession:
-    """A ``SessionSource`` that works. Make one with ``create`` or ``resume``; leave it with ``close`` or as a context."""
+    """A ``SessionSource`` that works. ``close``, or the end of its context, closes its writer and its ports as well."""
 
     capabilities = frozenset({Capability.SUBMIT})
 
-    def __init__(self, folder: Path, journal: Journal, entries: Sequence[e.Entry], ports: Ports) -> None:
-        """Use ``create`` or ``resume``: this is what they share."""
-        self.folder = folder
-        self._journal = journal
-        self._entries = list(entries)
-        self._state = advance(SessionState(), entries)
+    def __init__(self, writer: SessionWriter, ports: Ports, *, prepare_again: bool = False) -> None:
+        """``prepare_again``: describe the device and measure the baselines again before anything else, because the session
+        came to another device or other software."""
+        self._writer = writer
         self._ports = ports
-        self._effects = Effects(ports.bench, ports.ideas, journal.blobs, ports.ceilings)
-        self._patience = Patience(ports.clock)
+        self._effects = Effects(ports.bench, ports.ideas, writer.blobs, ports.ceilings)
+        self._timer = AutoApproveTimer(ports.clock)
         self._wake = asyncio.Event()
-        self._hands = Hands(self._wake.set)
-        self._begun: set[str] = set()
-        self._by_hand: set[str] = set()
-        self._pulse = Pulse()
-        self._words: deque[Progress] = deque(maxlen=_WORDS_KEPT)
-        self._words_said = 0
-        self._prepare_again = False
-        self._runner: asyncio.Task[object] | None = None
+        self._tasks = TaskSet(self._wake.set)
+        self._started_here: set[w.WorkKey] = set()
+        self._awaiting_engineer: set[w.WorkKey] = set()
+        self._progress = ProgressFeed()
+        self._prepare_again = prepare_again and writer.state.preparation is not None
+        self._run_task: asyncio.Task[object] | None = None
         self._closed = False
-        self._ended = False
+        writer.subscribe(self._on_append)
 
     @classmethod
     def create(cls, folder: Path, opened: e.SessionOpened, ports: Ports) -> Self:
-        """Begin a session in ``folder``, which is made if it is not there.
-
-        Raises:
-            JournalError: the folder holds a session already, or cannot be written.
-        """
-        return cls._begin(folder, Journal.create(folder), (), ports, (opened,), ENGINEER)
+        """Begin a session in ``folder``. Raises like ``SessionWriter.create``."""
+        return cls(SessionWriter.create(folder, opened, ports.clock), ports)
 
     @classmethod
     def resume(cls, folder: Path, ports: Ports, *, prepare_again: bool = False) -> Self:
-        """Take a session up where it stands; what was under way when its last process died is owed again.
+        """Take a session up where it stands. Raises like ``SessionWriter.open``."""
+        return cls(SessionWriter.open(folder, ports.clock), ports, prepare_again=prepare_again)
 
-        ``prepare_again``: describe the device and measure the baselines anew before anything else, because the session
-        came to another device or other software.
-
-        Raises:
-            JournalError: no session there, another process is writing it, or it cannot be read or written.
-        """
-        journal, entries, repaired = Journal.open_for_append(folder)
-        state = advance(SessionState(), entries)
-        live = cls._begin(folder, journal, entries, ports, rules.resumed(state, repaired), ENGINE)
-        live._prepare_again = prepare_again and state.preparation is not None
-        return live
-
-    @classmethod
-    def _begin(
-        cls,
-        folder: Path,
-        journal: Journal,
-        entries: Sequence[e.Entry],
-        ports: Ports,
-        first: Sequence[e.Event],
-        by: str,
-    ) -> Self:
-        """The session with its first events recorded, or the journal let go."""
-        try:
-            live = cls(folder, journal, entries, ports)
-            live._append(first, by)
-        except BaseException:
-            journal.close()
-            raise
-        return live
+    @property
+    def folder(self) -> Path:
+        return self._writer.folder
 
     @property
     def state(self) -> SessionState:
-        return self._state
+        return self._writer.state
 
     @property
-    def in_hand(self) -> frozenset[str]:
+    def in_hand(self) -> frozenset[w.WorkKey]:
         """Keys of the work under way."""
-        return self._hands.active
+        return self._tasks.active
 
     @property
     def deadline(self) -> float | None:
         """When the policy decides in the engineer's place (seconds since the epoch), in mode ``ask:SECONDS``."""
-        return None if self._prepare_again else self._patience.deadline(self._state)
+        return None if self._prepare_again else self._timer.deadline(self.state)
 
     def store_blob(self, data: bytes) -> Blob:
         """Keep a payload beside the journal, e.g. the source of a kernel to be seeded."""
-        return self._journal.blobs.put(data)
+        return self._writer.store_blob(data)
 
     async def submit(self, command: c.Command) -> None:
-        """Ask for something by hand.
+        """Record what a command of the engineer causes.
 
         Raises:
             CommandRejected: the rules do not allow it in this state.
@@ -156,61 +116,57 @@ class LiveSession:
         """
         if self._closed:
             raise CommandRejected("this session is no longer open here: open it again")
-        self._append(rules.decide(self._state, command), ENGINEER)
-        self._patience.touch()
-        self._wake.set()
+        self._writer.submit(command, ENGINEER)
 
     async def retry(self) -> None:
-        """Owe again what the engine failed at; the next ``run`` takes it up."""
-        self._append((e.SessionResumed(()),), ENGINEER)
-        self._wake.set()
+        """Make broken work owed again; the next ``run`` does it."""
+        self._writer.append((e.SessionResumed(()),), ENGINEER)
 
     async def run(self, until: Until = Until.CLOSED) -> Outcome:
-        """Search until one of the outcomes holds. What is under way when this is cancelled is dropped, and owed again.
+        """Search until an outcome holds. Work under way when this is cancelled is dropped and stays owed.
 
         Raises:
             JournalError: the session can no longer be recorded.
         """
-        if self._runner is not None or self._closed:
+        if self._run_task is not None or self._closed:
             raise RuntimeError("this session is closed or already running: run it once at a time")
-        self._runner = asyncio.current_task()
-        enough = _rounds_done(self._state) + 1 if until is Until.ROUND else None
+        self._run_task = asyncio.current_task()
+        enough = _rounds_done(self.state) + 1 if until is Until.ROUND else None
         try:
             while True:
                 self._wake.clear()
-                for work, result in self._hands.collect():
-                    self._record(work, result)
+                for work, result in self._tasks.collect():
+                    self._record_result(work, result)
                 at_boundary = self._settle(enough)
                 self._start_owed()
-                outcome = None if self._hands.keys - self._by_hand else self._outcome(until, at_boundary)
+                outcome = None if self._tasks.keys - self._awaiting_engineer else self._outcome(until, at_boundary)
                 if outcome is not None:
                     return outcome
                 await self._rest()
         finally:
             try:
-                await self._hands.drop_all()
+                await self._tasks.drop_all()
             finally:
-                self._runner = None
+                self._run_task = None
 
     async def close(self) -> None:
-        """End this process's part: a run is cancelled, the bench closed, the journal synced and let go."""
+        """Cancel a run, then close the ports and the writer."""
         if self._closed:
             return
         self._closed = True
-        if self._runner is not None and self._runner is not asyncio.current_task():
-            self._runner.cancel()
-            await asyncio.wait({self._runner})
+        if self._run_task is not None and self._run_task is not asyncio.current_task():
+            self._run_task.cancel()
+            await asyncio.wait({self._run_task})
         try:
-            await self._hands.drop_all()
+            await self._tasks.drop_all()
             self._record_interruption()
             try:
                 await self._ports.ideas.close()
             finally:
                 await self._ports.bench.close()
         finally:
-            self._ended = True
-            self._pulse.beat()
-            self._journal.close()
+            self._progress.close()
+            self._writer.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -221,132 +177,102 @@ class LiveSession:
         await self.close()
 
     def record(self, events: Sequence[e.Event]) -> None:
-        """See ``engine.session.calls.Recorder``."""
-        self._append(events, ENGINE)
+        """See ``engine.session.calls.CallRecorder``."""
+        self._writer.append(events, ENGINE)
 
-    async def until(self, holds: Callable[[SessionState], bool], work: str) -> None:
-        """See ``engine.session.calls.Recorder``."""
-        self._by_hand.add(work)
+    async def wait_for_engineer(self, condition: Callable[[SessionState], bool], work: w.WorkKey) -> None:
+        """See ``engine.session.calls.CallRecorder``."""
+        self._awaiting_engineer.add(work)
         self._wake.set()
         try:
-            await self.once(holds)
+            await self.wait_until(condition)
         finally:
-            self._by_hand.discard(work)
+            self._awaiting_engineer.discard(work)
 
-    async def once(self, holds: Callable[[SessionState], bool]) -> None:
-        """See ``engine.session.calls.Recorder``."""
-        while not holds(self._state):
-            await self._pulse.next()
+    async def wait_until(self, condition: Callable[[SessionState], bool]) -> None:
+        """See ``engine.session.calls.CallRecorder``."""
+        await self._writer.wait_until(condition)
 
-    async def batches(self) -> AsyncIterator[Batch]:
+    def batches(self) -> AsyncIterator[Batch]:
         """See ``SessionSource``."""
-        seen = 0
-        while True:
-            if seen < len(self._entries):
-                news = tuple(self._entries[seen:])
-                seen += len(news)
-                yield Batch(news, self._state)
-            elif self._ended:
-                return
-            else:
-                await self._pulse.next()
+        return self._writer.batches()
 
-    async def progress(self) -> AsyncIterator[Progress]:
+    def progress(self) -> AsyncIterator[Progress]:
         """See ``SessionSource``."""
-        heard = self._words_said
-        while True:
-            missed = min(self._words_said - heard, len(self._words))
-            news = tuple(self._words)[len(self._words) - missed :]
-            heard = self._words_said
-            for word in news:
-                yield word
-            if heard == self._words_said:
-                if self._ended:
-                    return
-                await self._pulse.next()
+        return self._progress.stream()
 
-    def _append(self, events: Sequence[e.Event], by: str) -> None:
-        """Record, then fold: what could not be recorded has not happened."""
-        if not events:
-            return
-        entries = self._journal.append(tuple(events), by, self._ports.clock)
-        self._entries.extend(entries)
-        self._state = advance(self._state, entries)
-        if any(isinstance(event, e.RoundClosed | e.SessionClosed) for event in events):
-            self._journal.sync()
-        self._hands.abandon(self._hands.keys - {work.key for work in self._wanted()})
-        self._pulse.beat()
+    def _on_append(self, entries: Sequence[e.Entry]) -> None:
+        """Abandon what is no longer wanted; whoever but the engine appends wakes the run."""
+        self._tasks.abandon(self._tasks.keys - {work.key for work in self._wanted()})
+        if not all(entry.by.is_engine for entry in entries):
+            self._timer.restart()
+            self._wake.set()
 
     def _record_interruption(self) -> None:
-        """Work dropped in good order has not taken a process down: without this it would look so after the next start."""
-        interrupted = [key for key in self._state.started if key in self._begun]
+        """Work dropped in good order did not end the process: without this record it would count as a crash."""
+        interrupted = [key for key in self.state.started if key in self._started_here]
         try:
-            self._append([e.WorkFailed(key, "interrupted") for key in interrupted], ENGINE)
+            self.record([e.WorkFailed(str(key), "interrupted") for key in interrupted])
         except JournalError as error:
-            _LOG.warning("the interruption of %s was not recorded: %s", ", ".join(interrupted), error)
+            _LOG.warning("the interruption of %s was not recorded: %s", ", ".join(map(str, interrupted)), error)
 
-    def _record(self, work: w.Work, result: w.Result) -> None:
+    def _record_result(self, work: w.Work, result: w.Result) -> None:
         if isinstance(work, w.Prepare) and isinstance(result, w.Prepared):
             self._prepare_again = False
-        self._append(rules.record(self._state, work, result), ENGINE)
+        self.record(rules.record(self.state, work, result))
 
     def _settle(self, enough: int | None) -> bool:
-        """Let the rules move until they are quiet; when ``enough`` rounds are done no further one is opened.
+        """Apply the automatic rules until nothing more follows; when ``enough`` rounds are done no further one is opened.
 
-        Returns whether it was stopped so.
+        Returns whether it stopped there.
         """
         if self._prepare_again:
             return False
-        self._decide_late()
+        self._auto_approve()
         for _ in range(_AUTOMATIC_BOUND):
-            events = rules.automatic(self._state)
+            events = rules.automatic(self.state)
             if not events:
                 return False
             opens = any(isinstance(event, e.RoundOpened) for event in events)
-            if opens and enough is not None and _rounds_done(self._state) >= enough:
+            if opens and enough is not None and _rounds_done(self.state) >= enough:
                 return True
-            self._append(events, ENGINE)
+            self.record(events)
         raise RuntimeError("the rules do not come to rest: this is a fault of the program")
 
-    def _decide_late(self) -> None:
+    def _auto_approve(self) -> None:
         deadline = self.deadline
         if deadline is not None and self._ports.clock() >= deadline:
-            self._append(rules.decide(self._state, c.SelectIdeas()), ENGINE)
+            self._writer.submit(c.SelectIdeas(), ENGINE)
 
     def _wanted(self) -> tuple[w.Work, ...]:
-        return self._preparing() if self._prepare_again else rules.wanted(self._state)
+        return self._preparing() if self._prepare_again else rules.wanted_work(self.state)
 
     def _owed(self) -> tuple[w.Work, ...]:
-        return self._preparing() if self._prepare_again else rules.next_work(self._state)
+        return self._preparing() if self._prepare_again else rules.next_work(self.state)
 
     def _preparing(self) -> tuple[w.Work, ...]:
-        return () if self._state.closed is not None or "prepare" in self._state.broken else (w.Prepare(),)
+        return () if self.state.closed is not None or w.Prepare().key in self.state.broken else (w.Prepare(),)
 
     def _start_owed(self) -> None:
-        shut = {scheduler.lane(key) for key in self._state.broken if key not in self._state.called_off}
-        for work in scheduler.choose(self._owed(), self._hands.keys, self._lanes(), shut):
-            if work.key not in self._begun or work.key not in self._state.started:
-                self._begun.add(work.key)
-                self._append((e.WorkStarted(work.key),), ENGINE)
-            say = partial(self._say, work.key)
-            calls = WorkCalls(work.key, self, self._journal.blobs, say)
-            self._hands.start(work, perform(work, self._state, self._effects, calls, say))
+        closed_lanes = {scheduler.lane(key) for key in self.state.broken if key not in self.state.called_off}
+        for work in scheduler.work_to_start(self._owed(), self._tasks.keys, self._lanes(), closed_lanes):
+            if work.key not in self._started_here or work.key not in self.state.started:
+                self._started_here.add(work.key)
+                self.record((e.WorkStarted(str(work.key)),))
+            say = partial(self._progress.add, work.key)
+            calls = WorkCalls(work.key, self, self._writer.blobs, say)
+            self._tasks.start(work, perform(work, self.state, self._effects, calls, say))
 
     def _lanes(self) -> scheduler.Lanes:
         if self._ports.lanes is not None:
             return self._ports.lanes
-        device = self._state.device
+        device = self.state.device
         cores = os.cpu_count() or 1
         return scheduler.Lanes(builds=min(cores, _MOST_BUILDS), device_builds=device is None or device.kind == "cpu")
 
-    def _say(self, work: str, text: str) -> None:
-        self._words.append(Progress(work, text))
-        self._words_said += 1
-        self._pulse.beat()
-
     def _outcome(self, until: Until, at_boundary: bool) -> Outcome | None:
-        """What holds while nothing is under way; ``None`` means: wait."""
-        state = self._state
+        """The outcome that holds while nothing is under way; ``None`` to wait."""
+        state = self.state
         if state.closed is not None:
             return SessionEnded(state.closed)
         if at_boundary:
@@ -355,11 +281,12 @@ class LiveSession:
             return EngineStopped(dict(state.broken))
         if until is Until.CLOSED or self.deadline is not None:
             return None
-        prompts = tuple(c.id for c in state.calls.values() if c.work in self._by_hand and c.status is CallStatus.OPEN)
+        calls = state.calls.values()
+        prompts = tuple(call.id for call in calls if call.work in self._awaiting_engineer and call.status is CallStatus.OPEN)
         return AwaitingEngineer(tuple(idea.id for idea in queries.pending_ideas(state)), prompts, state.paused)
 
     async def _rest(self) -> None:
-        """Until work ends, someone asks for something, or the policy's time has come."""
+        """Wait until work ends, someone asks for something, or the policy's deadline has come."""
         deadline = self.deadline
         if deadline is None:
             await self._wake.wait()

@@ -1,6 +1,6 @@
-"""What the session needs from the rooms below it, as protocols: the bench that tries kernels, the clock.
+"""What a session needs from the rooms below it, as protocols: the bench and the clock.
 
-The real bench is ``engine.trial.bench.TrialBench``; a fake honours the same contract suite (``tests/contracts``).
+The real bench is ``engine.trial.bench.TrialBench``; ``fake_bench`` passes the same contract suite (``tests/contracts``).
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from engine.domain.model import Blob
 from engine.domain.state import Kernel
 
 StoreBlob = Callable[[bytes], Blob]
-"""Keeps a payload beside the journal and returns its name."""
+"""Stores a payload beside the journal and returns its name."""
 
 Say = Callable[[str], None]
-"""Progress in words: shown while it lasts, never journalled, may be dropped."""
+"""Reports progress, which is shown while it lasts, never journalled, and may be dropped."""
 
 
 class Bench(Protocol):
     """Where kernels are built and tried, for one problem, workload and device.
 
-    Expected outcomes are values (``Failed``); ``Impossible`` means that the bench itself could not do the work. Building may be
-    called concurrently; everything that touches the device is called one at a time.
+    Expected outcomes are values (``Failed``); ``Impossible`` means that the bench itself could not do the work. Builds may run
+    concurrently; whatever uses the device is called one at a time.
     """
 
     async def prepare(self, say: Say) -> w.Prepared | w.Impossible: ...
 
-    async def build(self, kernel: Kernel, source: str, say: Say) -> w.Built | w.Failed | w.Impossible: ...
+    async def build(self, kernel: Kernel, code: str, say: Say) -> w.Built | w.Failed | w.Impossible: ...
 
-    async def verify(self, kernel: Kernel, source: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible: ...
+    async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible: ...
 
-    async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible: ...
+    async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible: ...
 
     async def race(
-        self, kernel: Kernel, source: str, other: Kernel, other_source: str, effort: int, say: Say
+        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
     ) -> w.Raced | w.Failed | w.Impossible:
-        """Two measured kernels against each other, interleaved at least as evenly as A-B-B-A, in fresh processes.
+        """Measure two kernels against each other, interleaved at least as evenly as A-B-B-A, in fresh processes.
 
-        ``effort`` doubles what may be spent. ``Failed`` names the kernel at fault.
+        Each ``effort`` doubles the cost. ``Failed`` names the kernel at fault.
         """
         ...
 
-    async def sanitize(self, kernel: Kernel, source: str, say: Say) -> w.Sanitized | w.Impossible:
-        """Run a measured kernel under the sanitizers of its dialect. Findings are values; so is that none could run."""
+    async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
+        """Run a measured kernel under the sanitizers of its dialect. Findings are values, and so is that none could run."""
         ...
 
     async def close(self) -> None: ...

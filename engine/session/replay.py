@@ -1,7 +1,6 @@
-"""A recorded session with a transport: play, pause, speed, seek, and jumps to what people look for.
+"""A recorded session with a transport: play, pause, speed, seek, and jumps to landmarks.
 
-Shows each entry as the live session showed it, by the same fold. Time between entries is the recorded one divided by the
-speed, but never longer than ``LONGEST_GAP`` seconds at speed 1: nobody wants to watch a night pass.
+The time between entries is the recorded one divided by the speed, at most ``LONGEST_GAP`` seconds at speed 1.
 """
 
 from __future__ import annotations
@@ -13,30 +12,30 @@ from enum import StrEnum
 from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.state import SessionState, advance
-from engine.session.source import Batch, Capability, Pulse, ReadOnly
+from engine.session.source import Batch, Capability, Notifier, ReadOnly
 
 LONGEST_GAP = 2.0
 _CHECKPOINT_EVERY = 256
 _SPEEDS = (0.01, 1000.0)
-_MAY_LEAD = (
+_MAY_CHANGE_INCUMBENT = (
     e.SessionPrepared, e.KernelVerified, e.KernelMeasured, e.KernelReopened, e.KernelFailed, e.KernelCancelled,
     e.IncumbentChanged,
 )  # fmt: skip
 
 
 class Landmark(StrEnum):
-    """What one may jump to."""
+    """What a jump goes to."""
 
     ROUND = "round"
     """A round opened."""
     IMPROVEMENT = "improvement"
-    """Another kernel became the incumbent."""
+    """A kernel became the incumbent."""
     DECISION = "decision"
-    """The engineer did something."""
+    """The engineer acted."""
 
 
 class ReplaySource(ReadOnly):
-    """A ``SessionSource`` over the entries of a journal that is not being written. Starts before the first entry, paused.
+    """A ``SessionSource`` over recorded entries. It starts before the first entry, paused.
 
     ``position`` counts entries shown, 0 … ``length``.
     """
@@ -53,7 +52,7 @@ class ReplaySource(ReadOnly):
         self._jumps = 0
         self._speed = 1.0
         self._player: asyncio.Task[None] | None = None
-        self._pulse = Pulse()
+        self._changed = Notifier()
         self._closed = False
         self._landmarks: dict[Landmark, tuple[int, ...]] = {}
 
@@ -79,7 +78,7 @@ class ReplaySource(ReadOnly):
 
     @property
     def speed(self) -> float:
-        """How many recorded seconds pass in one."""
+        """Recorded seconds a second."""
         return self._speed
 
     @speed.setter
@@ -91,7 +90,7 @@ class ReplaySource(ReadOnly):
             self.play()
 
     def play(self) -> None:
-        """Go on from here; from the end, start over. Needs a running event loop."""
+        """Play from here, or from the start when at the end. Needs a running event loop."""
         if self.playing or self._closed:
             return
         if self._position == self.length:
@@ -104,14 +103,14 @@ class ReplaySource(ReadOnly):
             self._player = None
 
     def seek(self, position: int) -> None:
-        """Show the state after that many entries; what lies outside is taken as the nearer end."""
+        """Show the state after that many entries, clamped to the recording."""
         self._position = min(max(position, 0), self.length)
         self._state = self._state_at(self._position)
         self._jumps += 1
-        self._pulse.beat()
+        self._changed.notify()
 
     def jump(self, landmark: Landmark, *, back: bool = False) -> bool:
-        """Seek to just after the next (or the previous) landmark; ``False`` when there is none that way."""
+        """Seek to just after the next (or previous) landmark; ``False`` when there is none."""
         places = self.landmarks(landmark)
         if back:
             target = max((p for p in places if p < self._position), default=None)
@@ -125,11 +124,11 @@ class ReplaySource(ReadOnly):
     def landmarks(self, landmark: Landmark) -> tuple[int, ...]:
         """Positions just after each entry of this kind."""
         if landmark not in self._landmarks:
-            self._landmarks[landmark] = tuple(self._find(landmark))
+            self._landmarks[landmark] = tuple(self._positions(landmark))
         return self._landmarks[landmark]
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """See ``SessionSource``. After a seek comes one batch without entries."""
+        """See ``SessionSource``. A seek yields one batch without entries."""
         shown, jumps = 0, 0
         while not self._closed:
             if jumps != self._jumps:
@@ -140,12 +139,12 @@ class ReplaySource(ReadOnly):
                 shown = self._position
                 yield Batch(news, self._state)
             else:
-                await self._pulse.next()
+                await self._changed.wait()
 
     async def close(self) -> None:
         self.pause()
         self._closed = True
-        self._pulse.beat()
+        self._changed.notify()
 
     async def _play(self) -> None:
         while self._position < self.length:
@@ -156,7 +155,7 @@ class ReplaySource(ReadOnly):
                 self._step()
 
     def _step(self) -> None:
-        """Show the next entry and all that were recorded at the same moment with it."""
+        """Show the next entry and all others of the same time."""
         start = self._position
         at = self._entries[start].at
         end = start + 1
@@ -164,10 +163,10 @@ class ReplaySource(ReadOnly):
             end += 1
         self._state = advance(self._state, self._entries[start:end])
         self._position = end
-        self._pulse.beat()
+        self._changed.notify()
 
     def _state_at(self, position: int) -> SessionState:
-        """Folded from the nearest checkpoint below; the way there leaves checkpoints behind."""
+        """The state folded from the nearest checkpoint below, adding checkpoints on the way."""
         place = max(p for p in self._checkpoints if p <= position)
         state = self._checkpoints[place]
         while place < position:
@@ -178,25 +177,25 @@ class ReplaySource(ReadOnly):
                 self._checkpoints[place] = state
         return state
 
-    def _find(self, landmark: Landmark) -> list[int]:
+    def _positions(self, landmark: Landmark) -> list[int]:
         match landmark:
             case Landmark.ROUND:
                 return [n for n, entry in enumerate(self._entries, 1) if isinstance(entry.event, e.RoundOpened)]
             case Landmark.DECISION:
-                return [n for n, entry in enumerate(self._entries, 1) if entry.by == "engineer" and n > 1]
+                return [n for n, entry in enumerate(self._entries, 1) if entry.by.is_engineer and n > 1]
             case Landmark.IMPROVEMENT:
                 return self._improvements()
 
     def _improvements(self) -> list[int]:
-        found: list[int] = []
+        positions: list[int] = []
         state = SessionState()
-        leader: str | None = None
+        last: str | None = None
         for number, entry in enumerate(self._entries, 1):
             state = advance(state, (entry,))
-            if not isinstance(entry.event, _MAY_LEAD):
+            if not isinstance(entry.event, _MAY_CHANGE_INCUMBENT):
                 continue
             best = queries.incumbent(state)
-            if best is not None and best.id != leader:
-                leader = best.id
-                found.append(number)
-        return found
+            if best is not None and best.id != last:
+                last = best.id
+                positions.append(number)
+        return positions

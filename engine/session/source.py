@@ -1,11 +1,12 @@
-"""The one interface of a session as something to look at: live, replayed or followed.
+"""The interface of a session as an event stream: live, replayed or followed.
 
-Whoever shows or prints a session holds a ``SessionSource`` and asks for its capabilities; never which kind it is.
+Whoever shows a session holds a ``SessionSource`` and asks for its capabilities, never for its kind.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,10 +16,13 @@ from engine.domain.commands import Command
 from engine.domain.errors import CommandRejected
 from engine.domain.events import Entry
 from engine.domain.state import SessionState
+from engine.domain.work import WorkKey
+
+_PROGRESS_KEPT = 256
 
 
 class Capability(StrEnum):
-    """What a source can do beyond being watched."""
+    """What a source can do besides being watched."""
 
     SUBMIT = "submit"
     """It takes commands."""
@@ -28,9 +32,9 @@ class Capability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What was recorded since the batch before, and the state after it.
+    """The entries since the last batch, and the state after them.
 
-    ``entries`` is empty after a seek: only the state counts then, and everything shown is to be drawn anew from it.
+    ``entries`` is empty after a seek: then everything is drawn again from the state alone.
     """
 
     entries: tuple[Entry, ...]
@@ -39,15 +43,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A word on a piece of work under way; never journalled, and dropped where nobody keeps up."""
+    """Progress of a piece of work under way. It is never journalled, and may be dropped."""
 
-    work: str
-    """Key of the work, e.g. ``measure:k7:0``."""
+    work: WorkKey
     text: str
 
 
 class SessionSource(Protocol):
-    """A stream of a session's entries with the state they lead to."""
+    """A stream of a session's entries with the states that they fold to."""
 
     @property
     def capabilities(self) -> frozenset[Capability]: ...
@@ -56,25 +59,25 @@ class SessionSource(Protocol):
     def state(self) -> SessionState: ...
 
     def batches(self) -> AsyncIterator[Batch]:
-        """All that is recorded so far as one batch, then what follows; ends when the source is closed.
+        """Everything recorded so far as one batch, then what follows, until the source is closed.
 
         Each call is a stream of its own. A slow reader gets fewer and larger batches.
         """
         ...
 
     def progress(self) -> AsyncIterator[Progress]:
-        """Words from now on; ends when the source is closed."""
+        """Progress from now on, until the source is closed."""
         ...
 
     async def submit(self, command: Command) -> None:
-        """Ask for something. Raises CommandRejected with the reason; what it caused arrives as a batch."""
+        """Submit a command. Raises CommandRejected with the reason; its events arrive as a batch."""
         ...
 
     async def close(self) -> None: ...
 
 
 class ReadOnly:
-    """``submit`` and ``progress`` of a source that takes no commands and has nothing under way."""
+    """``submit`` and ``progress`` of a source that takes no commands and has no work under way."""
 
     def __init__(self, refusal: str) -> None:
         self._refusal = refusal
@@ -84,19 +87,52 @@ class ReadOnly:
 
     async def progress(self) -> AsyncIterator[Progress]:
         nothing: tuple[Progress, ...] = ()
-        for word in nothing:
-            yield word
+        for progress in nothing:
+            yield progress
 
 
-class Pulse:
-    """Wakes everyone who waits for the next beat; who does not wait misses nothing but the beat."""
+class Notifier:
+    """Wakes all tasks that wait for the next notification."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def beat(self) -> None:
+    def notify(self) -> None:
         self._event.set()
         self._event = asyncio.Event()
 
-    async def next(self) -> None:
+    async def wait(self) -> None:
         await self._event.wait()
+
+
+class ProgressFeed:
+    """The latest progress, for any number of readers; one that cannot keep up misses the oldest."""
+
+    def __init__(self) -> None:
+        self._latest: deque[Progress] = deque(maxlen=_PROGRESS_KEPT)
+        self._count = 0
+        self._changed = Notifier()
+        self._closed = False
+
+    def add(self, work: WorkKey, text: str) -> None:
+        self._latest.append(Progress(work, text))
+        self._count += 1
+        self._changed.notify()
+
+    async def stream(self) -> AsyncIterator[Progress]:
+        """Progress from now on, until the feed is closed."""
+        seen = self._count
+        while True:
+            missed = min(self._count - seen, len(self._latest))
+            news = tuple(self._latest)[len(self._latest) - missed :]
+            seen = self._count
+            for progress in news:
+                yield progress
+            if seen == self._count:
+                if self._closed:
+                    return
+                await self._changed.wait()
+
+    def close(self) -> None:
+        self._closed = True
+        self._changed.notify()

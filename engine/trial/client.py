@@ -1,4 +1,4 @@
-"""The engine's end of the judge: start the process, ask it one thing at a time, end it with everything it started. No torch."""
+"""The engine's side of the judge: starts its process, sends one request at a time, ends it with all it started. No torch."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from pathlib import Path
 import msgspec
 
 import engine
-from engine.build.process import close_pipes
-from engine.domain.errors import DeviceError, EspalierError, IdeaSourceError, JournalError, ProblemError, SandboxError
+from engine.domain.errors import DeviceError, EspalierError, JournalError, ProblemError, ProposerError, SandboxError
+from engine.sandbox.process import close_pipes
 from engine.trial import protocol as p
 
 _LENGTH = struct.Struct("<I")
 _ERRORS: dict[str, type[EspalierError]] = {
-    error.__name__: error for error in (DeviceError, IdeaSourceError, JournalError, ProblemError, SandboxError)
+    error.__name__: error for error in (DeviceError, ProposerError, JournalError, ProblemError, SandboxError)
 }
 _GRACE_S = 3.0
-_LAST_WORDS = 4000
-"""Bytes of what a judge said last that are kept."""
-_LONGEST = 1 << 28
-"""Bytes of an answer: what claims to be longer is none."""
+_KEPT_STDERR = 4000
+"""Bytes of a judge's standard error that are kept."""
+_MAX_REPLY = 1 << 28
+"""Bytes of a reply; what claims to be longer is none."""
 
 
 class JudgeDied(EspalierError):
-    """The judge's process ended or answered nonsense; the next request starts a new one."""
+    """The judge's process ended or sent an invalid reply. The next request starts a new one."""
 
 
 class JudgeClient:
-    """One judge process. ``ask`` is exclusive: the device can be used by one request at a time."""
+    """One judge process. ``ask`` is exclusive: one request uses the device at a time."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -49,23 +49,23 @@ class JudgeClient:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the process, after one that died was seen off. Its environment is ours less all that could hold a key."""
+        """Start the process, after cleaning up one that died. Its environment holds nothing that could be a key."""
         await self.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "engine.trial.serving", str(theirs.fileno()), pass_fds=(theirs.fileno(),),
-                env=_environment(), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE, start_new_session=True,
+                sys.executable, "-P", "-m", "engine.trial.judge.server", str(theirs.fileno()), str(os.getpid()),
+                pass_fds=(theirs.fileno(),), env=_environment(), stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
         assert self._process.stderr is not None
         self._words = asyncio.create_task(_tail(self._process.stderr))
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
 
     async def ask(self, request: p.Request, say: Callable[[str], None]) -> p.Reply:
-        """The judge's answer. Raises the EspalierError that ``Unable`` stands for, or JudgeDied.
+        """The judge's reply. Raises the EspalierError that ``JudgeFailed`` names, or JudgeDied.
 
-        Cancelling kills the judge and everything it started: a device is never left in half a measurement.
+        Cancelling kills the judge and everything it started: no measurement is left half done on a device.
         """
         async with self._lock:
             try:
@@ -86,13 +86,13 @@ class JudgeClient:
         await self._writer.drain()
         while True:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-            if length > _LONGEST:
+            if length > _MAX_REPLY:
                 raise ConnectionError("something that is no answer came from the judge")
             reply: p.Reply = msgspec.msgpack.decode(await self._reader.readexactly(length), type=p.Reply)
             match reply:
-                case p.Progress(text):
+                case p.JudgeProgress(text):
                     say(text)
-                case p.Unable(kind, reason):
+                case p.JudgeFailed(kind, reason):
                     raise _ERRORS.get(kind, EspalierError)(reason)
                 case _:
                     return reply
@@ -128,15 +128,15 @@ class JudgeClient:
 
 
 async def _tail(stream: asyncio.StreamReader) -> bytes:
-    """The last of what is written to ``stream`` until its end: it is read all the while, so that no writer ever waits."""
+    """The end of what is written to ``stream``. It is read all the while, so that no writer blocks."""
     kept = b""
-    while text := await stream.read(_LAST_WORDS):
-        kept = (kept + text)[-_LAST_WORDS:]
+    while text := await stream.read(_KEPT_STDERR):
+        kept = (kept + text)[-_KEPT_STDERR:]
     return kept
 
 
 def _environment() -> dict[str, str]:
-    """What a judge needs of ours: where Python and the driver are. Nothing that could hold a key."""
+    """The environment of a judge: where Python and the driver are, and nothing that could hold a key."""
     names = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "TMPDIR", "VIRTUAL_ENV")
     kept = {name: os.environ[name] for name in names if name in os.environ}
     root = str(Path(engine.__file__).parent.parent)

@@ -1,4 +1,4 @@
-"""What the engine asks of the judge and what the judge answers. No torch: both sides import this."""
+"""Requests of the engine to the judge, and its replies. No torch: both sides import this."""
 
 from __future__ import annotations
 
@@ -7,34 +7,37 @@ from typing import Any
 
 from engine.domain.model import Device, Failure, Measurement, Problem, Signature, Verification, Workload
 from engine.domain.preparation import Peaks, Preparation
-from engine.trial.wire import Message
+from engine.problem.graph_ir import Graph, Unsupported
+from engine.trial.messages import Message
 
 OTHER = "other"
-"""The name of the second of two kernels that are measured against each other."""
+"""The name of the second of two kernels that are compared."""
 
 
-class Built(Message, frozen=True):
-    """One artefact for one workload: a binary's path (or none, for a module) and its resolved plan."""
+class WorkloadBinary(Message, frozen=True):
+    """The artefact for one workload: a binary's path (none for a module) and a resolved plan."""
 
     workload: Workload
     binary: str = ""
     plan: bytes = b""
+    starts_threads: bool = False
+    """Whether the binary imports what starts threads of its own, other than OpenMP's."""
 
 
 class Candidate(Message, frozen=True):
-    """A kernel as the judge needs it. Hold-outs that refused to compile are in ``specialised``."""
+    """A kernel as the judge needs it. ``specialised`` counts the hold-out shapes that it does not compile for."""
 
     contract: str
     name: str
     source: str
     tunables: Mapping[str, int]
-    built: Built
-    holdouts: tuple[Built, ...] = ()
+    built: WorkloadBinary
+    holdouts: tuple[WorkloadBinary, ...] = ()
     specialised: int = 0
 
 
-class Open(Message, frozen=True):
-    """Take on a problem. Answered by ``Opened``."""
+class OpenRequest(Message, frozen=True):
+    """Open a problem. Answered by ``OpenReply``."""
 
     problem: Problem
     workload: Workload
@@ -47,12 +50,12 @@ class Open(Message, frozen=True):
     cache: str
     same: tuple[float, float, float] | None = None
     fresh: bool = False
-    """Measure every baseline anew, whatever the cache knows of them."""
+    """Measure every baseline again, whatever the cache holds."""
     peaks: Peaks | None = None
     """The device's ceilings, where they are known already."""
 
 
-class Opened(Message, frozen=True):
+class OpenReply(Message, frozen=True):
     device: Device
     signature: Signature
     holdouts: tuple[Signature, ...]
@@ -60,92 +63,93 @@ class Opened(Message, frozen=True):
     sandbox_reason: str
 
 
-class Prepare(Message, frozen=True):
-    """Calibrate, try the null models, measure baselines and ceilings. ``measure`` is off where only the gate is wanted."""
+class PrepareRequest(Message, frozen=True):
+    """Calibrate, try the trivial models, measure baselines and ceilings. Without ``measure`` the baselines are left out."""
 
     measure: bool = True
 
 
-class Prepared(Message, frozen=True):
+class PrepareReply(Message, frozen=True):
     preparation: Preparation
     raw: bytes
 
 
-class Trace(Message, frozen=True):
-    """The reference's graph, for writing a naive kernel. Answered by ``Traced``."""
+class TraceRequest(Message, frozen=True):
+    """The reference's graph, for writing a naive kernel. Answered by ``TraceReply``."""
 
 
-class Traced(Message, frozen=True):
-    graph: str
-    """``engine.problem.graph_ir`` as JSON."""
+class TraceReply(Message, frozen=True):
+    graph: Graph | Unsupported
 
 
-class Draw(Message, frozen=True):
-    """Fresh inputs for one of the shapes, as files: for the sanitizers and the profilers, which run outside the trial."""
+class DrawRequest(Message, frozen=True):
+    """Fresh inputs for one workload, as files: for sanitizers and profilers, which run outside the trial."""
 
     workload: Workload
     folder: str
     calls: int
     module: bool = False
-    """Whether it is also wanted how a module is made and called."""
+    """Whether to reply how a module is constructed and called too."""
 
 
-class Drawn(Message, frozen=True):
+class DrawReply(Message, frozen=True):
     files: tuple[str, ...]
     scalars: tuple[Any, ...] = ()
-    """As in a ``Load``, where it was asked for."""
+    """As in ``LoadKernel``, where asked for."""
 
 
-class Verify(Message, frozen=True):
+class VerifyRequest(Message, frozen=True):
     candidate: Candidate
 
 
-class Verified(Message, frozen=True):
+class VerifyReply(Message, frozen=True):
     verification: Verification
     screen: Measurement
     raw: bytes
     evidence: tuple[str, ...] = ()
-    """Why it is not believed, though no rule was broken."""
+    """Reasons not to believe it, though no rule was broken."""
 
 
-class Measure(Message, frozen=True):
+class MeasureRequest(Message, frozen=True):
     candidate: Candidate
 
 
-class Versus(Message, frozen=True):
-    """Two kernels against each other: the speedup of the first over the second, under the name ``other``."""
+class CompareRequest(Message, frozen=True):
+    """Compare two kernels: the speedup of the first over the second, under the name ``other``."""
 
     candidate: Candidate
     other: Candidate
     effort: int | None = None
-    """Bounds the cost, as a race for the lead is bounded; none: as much as a precise measurement takes."""
+    """Bounds the cost like a race for the lead; ``None``: as a precise measurement."""
 
 
-class Measured(Message, frozen=True):
+class MeasureReply(Message, frozen=True):
     measurement: Measurement
     raw: bytes
     evidence: tuple[str, ...] = ()
 
 
-class Refused(Message, frozen=True):
+class FailedVerdict(Message, frozen=True):
     """The kernel failed: a verdict."""
 
     failure: Failure
     log: str
     other: bool = False
-    """Of two kernels against each other it was the second one."""
+    """Whether it was the second of two compared kernels."""
 
 
-class Unable(Message, frozen=True):
-    """The judge could not do it: no verdict. ``kind`` names the EspalierError it stands for."""
+class JudgeFailed(Message, frozen=True):
+    """The judge could not do it: no verdict. ``kind`` names the EspalierError to raise."""
 
     kind: str
     reason: str
 
 
-class Progress(Message, frozen=True):
+class JudgeProgress(Message, frozen=True):
     text: str
 
 
-Request = Open | Prepare | Trace | Draw | Verify | Measure | Versus
-Reply = Opened | Prepared | Traced | Drawn | Verified | Measured | Refused | Unable | Progress
+Request = OpenRequest | PrepareRequest | TraceRequest | DrawRequest | VerifyRequest | MeasureRequest | CompareRequest
+Reply = (
+    OpenReply | PrepareReply | TraceReply | DrawReply | VerifyReply | MeasureReply | FailedVerdict | JudgeFailed | JudgeProgress
+)

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 from support import sessions
-from support.program import Call, Said, command, environment
+from support.program import Call, CommandResult, command, environment
 
-from engine.cli.ending import LogFile
-from engine.cli.main import main
 from engine.domain import work as w
 from engine.domain.model import Device, Signature
-from engine.problem.graph_ir import Unsupported, to_json
-from engine.session import assembly
-from engine.session.fake import FakeBench
+from engine.journal.log_file import LogFileHandler
+from engine.problem.graph_ir import Unsupported
+from engine.session import factory
+from engine.session.fake_bench import FakeBench
 from engine.trial.bench import Assignment
+from espalier import main
 
 
 @pytest.fixture
@@ -35,16 +35,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def espalier(home: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
     """The program in this process."""
 
-    def call(*arguments: object) -> Said:
+    def call(*arguments: object) -> CommandResult:
         status = main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return Said(status, said.out, said.err)
+        result = capsys.readouterr()
+        return CommandResult(status, result.out, result.err)
 
     before = signal.getsignal(signal.SIGTERM)
     yield call
     signal.signal(signal.SIGTERM, before)
     root = logging.getLogger()
-    for handler in [h for h in root.handlers if isinstance(h, LogFile)]:
+    for handler in [h for h in root.handlers if isinstance(h, LogFileHandler)]:
         root.removeHandler(handler)
 
 
@@ -52,12 +52,12 @@ def espalier(home: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
 def process(home: Path) -> Call:
     """The program in a process of its own; ``env`` changes its environment, ``before`` stands before its command line."""
 
-    def call(*arguments: object, env: Mapping[str, str] | None = None, before: tuple[str, ...] = ()) -> Said:
+    def call(*arguments: object, env: Mapping[str, str] | None = None, before: tuple[str, ...] = ()) -> CommandResult:
         done = subprocess.run(
             [*before, *command(*arguments)], env=environment(home, **(env or {})), capture_output=True, text=True,
             timeout=120, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        return Said(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     return call
 
@@ -81,11 +81,11 @@ class PretendedBench(FakeBench):
         assert isinstance(found, w.Prepared)
         return found.device, found.preparation.signature
 
-    async def graph(self) -> str:
-        return to_json(Unsupported("a pretended operator"))
+    async def graph(self) -> Unsupported:
+        return Unsupported("a pretended operator")
 
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches that compute nothing: times from a hash, playbooks as they ship. ``--tolerance crfm`` fools the gate."""
-    monkeypatch.setattr(assembly, "TrialBench", PretendedBench)
+    monkeypatch.setattr(factory, "TrialBench", PretendedBench)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from support.program import Call, command, environment
 
-from engine.cli.ending import guarded
+from engine.cli.exit_codes import exit_status_of
 from engine.cli.output import show
 from engine.domain.errors import EspalierError
 from engine.journal.lock import WriterLock
-from engine.trial.sandbox import bubblewrap_reason
+from engine.sandbox.bubblewrap import bubblewrap_reason
 
 REFERENCE = """
 import torch
@@ -63,7 +63,7 @@ no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a 
     ],
 )
 def test_words_that_mean_nothing(espalier: Call, home: Path, arguments: tuple[str, ...], words: str) -> None:
-    assert words in espalier(*arguments).complaint()
+    assert words in espalier(*arguments).error_line()
     assert not (home / "sessions").exists()
 
 
@@ -83,7 +83,7 @@ def test_words_that_mean_nothing(espalier: Call, home: Path, arguments: tuple[st
 )
 def test_files_that_are_no_kernel(espalier: Call, tmp_path: Path, name: str, content: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(content)
-    assert words in espalier("eval", "softmax", tmp_path / name, "--json").complaint()
+    assert words in espalier("eval", "softmax", tmp_path / name, "--json").error_line()
 
 
 @pytest.mark.parametrize(
@@ -97,20 +97,20 @@ def test_files_that_are_no_kernel(espalier: Call, tmp_path: Path, name: str, con
 )
 def test_files_that_are_no_problem(espalier: Call, tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "problem.py").write_text(text)
-    assert words in espalier("run", tmp_path / "problem.py", "--device", "cpu", "--headless").complaint()
+    assert words in espalier("run", tmp_path / "problem.py", "--device", "cpu", "--headless").error_line()
 
 
 def test_a_reference_that_raises_is_named_with_its_line(process: Call, home: Path, tmp_path: Path) -> None:
     file = tmp_path / "raises.py"
     file.write_text(REFERENCE.format(body="raise ValueError('these shapes\\nare wrong')"))
-    words = process("run", file, "--device", "cpu", "--headless", "--json").complaint()
+    words = process("run", file, "--device", "cpu", "--headless", "--json").error_line()
     assert f"{file}, line 7" in words
     assert "ValueError: these shapes are wrong" in words
     assert not (home / "sessions").exists()
 
 
 def test_without_a_compiler_nothing_is_begun(process: Call, home: Path, tmp_path: Path) -> None:
-    words = process("run", "softmax", "--device", "cpu", "--headless", env={"PATH": str(tmp_path)}).complaint()
+    words = process("run", "softmax", "--device", "cpu", "--headless", env={"PATH": str(tmp_path)}).error_line()
     assert "g++ is missing" in words
     assert "install" in words
     assert not (home / "sessions").exists()
@@ -121,7 +121,7 @@ def test_without_a_compiler_nothing_is_begun(process: Call, home: Path, tmp_path
 def test_without_a_gpu_where_one_is_needed(espalier: Call, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     kernel = tmp_path / "kernel.cu"
     kernel.write_text('// @launch k(x, out) grid(1) block(1)\nextern "C" __global__ void k(const float*, float*) {}\n')
-    words = espalier(*(str(kernel) if a == "KERNEL" else a for a in arguments)).complaint()
+    words = espalier(*(str(kernel) if a == "KERNEL" else a for a in arguments)).error_line()
     assert "there is no GPU here" in words
     assert "doctor" in words
 
@@ -129,12 +129,12 @@ def test_without_a_gpu_where_one_is_needed(espalier: Call, tmp_path: Path, argum
 def test_a_kernel_of_the_other_kind_of_device(espalier: Call, tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.cu"
     kernel.write_text('// @launch k(x, out) grid(1) block(1)\nextern "C" __global__ void k(const float*, float*) {}\n')
-    assert "runs on no CPU" in espalier("eval", "softmax", kernel, "--device", "cpu").complaint()
+    assert "runs on no CPU" in espalier("eval", "softmax", kernel, "--device", "cpu").error_line()
 
 
 def test_a_folder_that_holds_a_session_is_not_used_for_another(espalier: Call, recorded: Path) -> None:
     before = (recorded / "journal.jsonl").read_bytes()
-    words = espalier("run", "softmax", "--device", "cpu", "--session", recorded).complaint()
+    words = espalier("run", "softmax", "--device", "cpu", "--session", recorded).error_line()
     assert "already holds a session" in words
     assert "espalier open" in words
     assert (recorded / "journal.jsonl").read_bytes() == before
@@ -154,7 +154,7 @@ def test_a_list_of_kernels_to_run_again_that_names_none(
     espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch, kernels: str, words: str
 ) -> None:
     monkeypatch.setattr("engine.cli.rerun.drive", lambda _: pytest.fail("nothing is run"))
-    assert words in espalier("rerun", "scripted", "--device", "cpu", "--kernels", kernels).complaint()
+    assert words in espalier("rerun", "scripted", "--device", "cpu", "--kernels", kernels).error_line()
 
 
 def test_a_session_from_a_newer_version(espalier: Call, recorded: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_session_from_a_newer_version(espalier: Call, recorded: Path) -> None:
         ("open", "scripted"),
         ("step", "scripted"),
     ):
-        assert "newer" in espalier(*arguments).complaint()
+        assert "newer" in espalier(*arguments).error_line()
     assert journal.read_bytes() == before
 
 
@@ -175,7 +175,7 @@ def test_two_processes_on_one_session(process: Call, recorded: Path) -> None:
     lock = WriterLock(recorded)
     try:
         for arguments in (("pin", recorded, "k1"), ("step", recorded)):
-            assert "being written by process" in process(*arguments).complaint()
+            assert "being written by process" in process(*arguments).error_line()
         assert process("replay", recorded, "--headless").status == 0
     finally:
         lock.release()
@@ -185,7 +185,7 @@ def test_two_processes_on_one_session(process: Call, recorded: Path) -> None:
 def test_a_read_only_session(process: Call, recorded: Path) -> None:
     prison = ("bwrap", "--ro-bind", "/", "/", "--dev", "/dev")
     for arguments in (("note", recorded, "hello"), ("step", recorded)):
-        words = process(*arguments, before=prison).complaint()
+        words = process(*arguments, before=prison).error_line()
         assert "cannot be written" in words
         assert "copy it" in words
     assert process("replay", recorded, "--headless", before=prison).status == 0
@@ -215,18 +215,19 @@ def test_a_fault_of_the_program_is_one_line_and_a_log(espalier: Call, home: Path
         raise ZeroDivisionError("by nought")
 
     monkeypatch.setattr("engine.problem.catalog.shipped", fault)
-    said = espalier("problems")
-    assert said.status == 1
-    assert said.out == ""
-    assert said.err.count("\n") == 1
+    result = espalier("problems")
+    assert result.status == 1
+    assert result.out == ""
+    assert result.err.count("\n") == 1
     log = home / "state" / "espalier.log"
-    assert str(log) in said.err
+    assert str(log) in result.err
     assert "ZeroDivisionError: by nought" in log.read_text()
     assert "Traceback" in log.read_text()
 
 
 def test_colour_is_for_terminals_that_want_it() -> None:
-    code = "from engine.cli.output import colourful; import sys; sys.stdout.isatty = lambda: True; print(colourful(sys.stdout))"
+    code = "import sys; from engine.cli.streams import shows_colour; "
+    code += "sys.stdout.isatty = lambda: True; print(shows_colour(sys.stdout))"
     for changes, expected in (({}, "True"), ({"NO_COLOR": "1"}, "False"), ({"TERM": "dumb"}, "False")):
         env = {**environment(Path("/nowhere")), "TERM": "xterm", **changes}
         if "NO_COLOR" not in changes:
@@ -237,7 +238,7 @@ def test_colour_is_for_terminals_that_want_it() -> None:
 
 @pytest.mark.parametrize("closed", [">&-", "> /dev/full"])
 def test_an_output_that_takes_nothing_is_no_fault_of_the_program(home: Path, closed: str) -> None:
-    line = f'"{sys.executable}" -m engine.cli problems {closed}'
+    line = f'"{sys.executable}" -m espalier problems {closed}'
     ended = subprocess.run(["sh", "-c", line], env=environment(home), capture_output=True, text=True, timeout=60, check=False)
     assert "fault of the program" not in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -250,7 +251,7 @@ def test_what_strangers_write_does_nothing_to_a_terminal(capsys: pytest.CaptureF
     def refuse() -> None:
         raise EspalierError("no kernel file \x1b[2Jk.cpp")
 
-    assert guarded(refuse) == 2
-    said = capsys.readouterr()
-    assert said.out == "kernel.cpp:2: error: #error ?]0;owned?\tsee\n"
-    assert said.err == "espalier: no kernel file ?[2Jk.cpp\n"
+    assert exit_status_of(refuse) == 2
+    result = capsys.readouterr()
+    assert result.out == "kernel.cpp:2: error: #error ?]0;owned?\tsee\n"
+    assert result.err == "espalier: no kernel file ?[2Jk.cpp\n"

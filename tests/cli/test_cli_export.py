@@ -32,9 +32,9 @@ def test_a_report_is_a_page_or_markdown_by_the_name_of_its_file(espalier: Call, 
     ("kind", "name"), [("sft", "scripted.sft.jsonl"), ("pairs", "scripted.pairs.jsonl"), ("jsonl", "scripted.jsonl")]
 )
 def test_training_data_is_json_lines(espalier: Call, recorded: Path, here: Path, kind: str, name: str) -> None:
-    said = espalier("export", "scripted", "--format", kind, "--licence", "CC0-1.0")
+    result = espalier("export", "scripted", "--format", kind, "--licence", "CC0-1.0")
     rows = [json.loads(line) for line in (here / name).read_text().splitlines()]
-    assert said.out == f"{name} written: {len(rows)} rows from 1 session\n"
+    assert result.out == f"{name} written: {len(rows)} rows from 1 session\n"
     assert {row["licence"] for row in rows} == {"CC0-1.0"}
     assert {row["session"] for row in rows} == {"scripted"}
 
@@ -48,25 +48,25 @@ def test_every_failure_of_a_session_is_in_its_rows(espalier: Call, recorded: Pat
 
 def test_several_sessions_go_into_one_file_of_training_data(espalier: Call, recorded: Path, here: Path) -> None:
     sessions.whole(recorded.parent / "second")
-    said = espalier("export", "scripted", "second", "scripted", "--format", "jsonl")
-    assert said.out == "sessions.jsonl written: 20 rows from 2 sessions\n"
-    assert "takes one session" in espalier("export", "scripted", "second", "--format", "report").complaint()
+    result = espalier("export", "scripted", "second", "scripted", "--format", "jsonl")
+    assert result.out == "sessions.jsonl written: 20 rows from 2 sessions\n"
+    assert "takes one session" in espalier("export", "scripted", "second", "--format", "report").error_line()
 
 
 def test_nothing_is_overwritten_unasked_and_nothing_empty_is_written(espalier: Call, recorded: Path, here: Path) -> None:
     assert espalier("export", "scripted", "--format", "sft").status == 0
-    assert "is there already" in espalier("export", "scripted", "--format", "sft").complaint()
+    assert "is there already" in espalier("export", "scripted", "--format", "sft").error_line()
     assert espalier("export", "scripted", "--format", "sft", "--force").status == 0
     sessions.whole(recorded.parent / "short", limits=sessions.OPENED.settings.limits.__class__(rounds=0))
-    assert "nothing for --format pairs" in espalier("export", "short", "--format", "pairs").complaint()
+    assert "nothing for --format pairs" in espalier("export", "short", "--format", "pairs").error_line()
     assert not (here / "short.pairs.jsonl").exists()
 
 
 def test_a_missing_source_is_said_in_one_line(espalier: Call, recorded: Path, here: Path) -> None:
     for blob in (recorded / "blobs").iterdir():
         blob.unlink()
-    assert "is missing" in espalier("export", "scripted", "--format", "jsonl").complaint()
-    assert "is missing" in espalier("export", "scripted", "--format", "report").complaint()
+    assert "is missing" in espalier("export", "scripted", "--format", "jsonl").error_line()
+    assert "is missing" in espalier("export", "scripted", "--format", "report").error_line()
     assert list(here.iterdir()) == []
 
 

@@ -12,10 +12,10 @@ from support.program import Call, command, environment
 
 def test_an_ended_session_is_told_and_its_tree_printed(espalier: Call, recorded: Path) -> None:
     before = (recorded / "journal.jsonl").read_bytes()
-    said = espalier("follow", "scripted", "--headless")
-    assert said.status == 0
+    result = espalier("follow", "scripted", "--headless")
+    assert result.status == 0
     for words in ("round 0 opened", "leads now", "session ends", "★"):
-        assert words in said.out, words
+        assert words in result.out, words
     assert (recorded / "journal.jsonl").read_bytes() == before
 
 
@@ -40,4 +40,4 @@ def test_a_session_is_watched_while_it_is_written(home: Path, recorded: Path) ->
 
 def test_a_browser_needs_the_server(espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve.server", None)
-    assert "pip install 'espalier[serve]'" in espalier("follow", "scripted", "--browser").complaint()
+    assert "pip install 'espalier[serve]'" in espalier("follow", "scripted", "--browser").error_line()

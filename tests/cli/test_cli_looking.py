@@ -53,8 +53,8 @@ def test_doctor_says_of_each_thing_what_to_do(espalier: Call) -> None:
 
 
 def test_doctor_finds_no_compiler_where_there_is_none(process: Call, tmp_path: Path) -> None:
-    said = process("doctor", "--json", env={"PATH": str(tmp_path)})
-    checks = {check["name"]: check for check in said.json()["checks"]}
+    result = process("doctor", "--json", env={"PATH": str(tmp_path)})
+    checks = {check["name"]: check for check in result.json()["checks"]}
     assert not checks["g++"]["ok"]
     assert "install" in checks["g++"]["remedy"]
     assert not checks["bubblewrap"]["ok"]
@@ -64,25 +64,28 @@ def test_a_session_is_exported_as_a_bundle_and_as_data(espalier: Call, recorded:
     assert espalier("export", "scripted", "--format", "bundle", "-o", tmp_path / "s.tar.gz").status == 0
     with tarfile.open(tmp_path / "s.tar.gz") as archive:
         assert "journal.jsonl" in archive.getnames()
+    assert espalier("note", "scripted", "keep it").status == 0
     assert espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json").status == 0
-    assert json.loads((tmp_path / "s.json").read_text())["kernels"] == 10
-    assert "is there already" in espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json").complaint()
+    exported = json.loads((tmp_path / "s.json").read_text())
+    assert exported["kernels"] == 10
+    assert [(note["text"], note["by"]) for note in exported["notes"]] == [("keep it", "engineer")]
+    assert "is there already" in espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json").error_line()
     assert espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json", "--force").status == 0
 
 
 def test_alone_and_without_a_terminal_it_prints_the_help(process: Call) -> None:
-    said = process()
-    assert said.status == 0
+    result = process()
+    assert result.status == 0
     for section in SECTIONS.values():
         for name in section:
-            assert f"\n  {name} " in said.out
+            assert f"\n  {name} " in result.out
 
 
 @pytest.mark.parametrize("name", [name for section in SECTIONS.values() for name in section])
 def test_every_command_in_the_table_is_there_and_has_help(espalier: Call, name: str) -> None:
-    said = espalier(name, "--help")
-    assert said.status == 0
-    assert said.out.startswith(f"Usage: espalier {name} ")
+    result = espalier(name, "--help")
+    assert result.status == 0
+    assert result.out.startswith(f"Usage: espalier {name} ")
 
 
 def test_the_table_of_commands_and_the_commands_agree() -> None:
@@ -98,14 +101,14 @@ HEAVY = ("torch", "numpy", "openai", "google.genai", "textual", "rich")
 
 
 def test_no_module_of_the_command_line_loads_torch_or_a_model_library() -> None:
-    modules = sorted(f"engine.cli.{path.stem}" for path in (ROOT / "engine/cli").glob("*.py") if path.stem != "__main__")
+    modules = ["espalier", *sorted(f"engine.cli.{path.stem}" for path in (ROOT / "engine/cli").glob("*.py"))]
     code = f"import importlib, sys; [importlib.import_module(m) for m in {modules}]; print(set({HEAVY}) & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
 
 def test_the_entry_point_loads_no_room() -> None:
-    code = "import sys, engine.cli.main; print(sorted(m for m in sys.modules if m.startswith('engine.')))"
+    code = "import sys, espalier; print(sorted(m for m in sys.modules if m.startswith('engine.')))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "engine.domain.model" not in done.stdout
     assert "engine.session" not in done.stdout

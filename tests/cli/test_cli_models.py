@@ -10,7 +10,8 @@ from support.program import Call
 from support.sessions import Ticking
 
 from engine.domain import events as e
-from engine.domain.model import CallRole, Pauses, Usage
+from engine.domain.model import ENGINE, CallRole, Usage
+from engine.domain.settings import Pauses
 from engine.domain.state import CallStatus, SessionState, Stage
 from engine.journal import store
 from engine.journal.blobs import Blobs
@@ -25,7 +26,7 @@ def written(folder: Path, *events: e.Event) -> None:
     """Further events in a recorded session, as the engine would have written them."""
     journal, _, _ = Journal.open_for_append(folder)
     with journal:
-        journal.append(events, "engine", Ticking())
+        journal.append(events, ENGINE, Ticking())
 
 
 @pytest.fixture
@@ -51,9 +52,10 @@ def test_calls_are_listed_and_their_words_printed(espalier: Call, asked: Path) -
     assert "awaits your reply" in listed[2]
     assert espalier("prompts", "scripted", "c1").out == "What next?\n"
     assert espalier("prompts", "scripted", "c1", "--reply").out == "Wider loads.\n"
-    assert espalier("prompts", "scripted", "c3", "--reply").complaint() == "espalier: c3 has no reply: it is open\n"
-    assert "no call 'c9'" in espalier("prompts", "scripted", "c9").complaint()
-    assert [c["id"] for c in espalier("prompts", "scripted", "--json").json()["calls"]] == ["c1", "c2", "c3"]
+    assert espalier("prompts", "scripted", "c3", "--reply").error_line() == "espalier: c3 has no reply: it is open\n"
+    assert "no call 'c9'" in espalier("prompts", "scripted", "c9").error_line()
+    calls = espalier("prompts", "scripted", "--json").json()["calls"]
+    assert [(c["id"], c["work"]) for c in calls] == [("c1", "propose:1"), ("c2", "implement:i2"), ("c3", "propose:1")]
 
 
 def test_what_was_spent_is_told_by_round_role_and_model(espalier: Call, asked: Path) -> None:
@@ -78,7 +80,7 @@ def test_a_reply_is_given_by_hand_once(espalier: Call, asked: Path, tmp_path: Pa
     assert espalier("answer", "scripted", "c3", reply).status == 0
     found = state(asked).calls["c3"]
     assert (found.status, Blobs(asked).text(found.reply)) == (CallStatus.ANSWERED, "Use them.")
-    assert "answered already" in espalier("answer", "scripted", "c3", reply).complaint()
+    assert "answered already" in espalier("answer", "scripted", "c3", reply).error_line()
 
 
 @pytest.mark.parametrize(
@@ -96,22 +98,22 @@ def test_a_reply_that_fits_nowhere_is_one_line(
     reply = tmp_path / "reply.md"
     if text is not None:
         reply.write_text(text)
-    assert words in espalier("answer", "scripted", call, reply).complaint()
+    assert words in espalier("answer", "scripted", call, reply).error_line()
     assert state(asked).calls["c3"].status is CallStatus.OPEN
 
 
 def test_a_session_pauses_now_or_on_conditions_and_goes_on(espalier: Call, recorded: Path) -> None:
     espalier("limits", "scripted", "--rounds", "9", "--plateau", "none")
-    said = espalier("pause", "scripted", "--above-usd", "5", "--before-round", "6")
-    assert "before round 6" in said.out
+    result = espalier("pause", "scripted", "--above-usd", "5", "--before-round", "6")
+    assert "before round 6" in result.out
     espalier("pause", "scripted", "--above-tokens", "1000")
     assert state(recorded).pauses == Pauses(1000, 5.0, 6)
     assert "paused: lunch" in espalier("pause", "scripted", "--reason", "lunch").out
     assert state(recorded).paused == "lunch"
-    assert "paused already" in espalier("pause", "scripted").complaint()
+    assert "paused already" in espalier("pause", "scripted").error_line()
     assert espalier("continue", "scripted").status == 0
     assert state(recorded).paused is None
-    assert "not paused" in espalier("continue", "scripted").complaint()
+    assert "not paused" in espalier("continue", "scripted").error_line()
     espalier("pause", "scripted", "--never")
     assert state(recorded).pauses == Pauses()
 
@@ -120,14 +122,14 @@ def test_quarantine_is_the_engineer_s_to_judge(espalier: Call, recorded: Path) -
     evidence = ("faster than the speed of light",)
     doubted = [e.KernelQuarantined(k, evidence, b.verification(), b.measurement(9.0)) for k in ("k2", "k3")]
     written(recorded, *doubted)
-    assert "missing argument 'NOTE'" in espalier("accept", "scripted", "k2").complaint()
+    assert "missing argument 'NOTE'" in espalier("accept", "scripted", "k2").error_line()
     assert espalier("accept", "scripted", "k2", "counted the bytes again").status == 0
     assert state(recorded).kernels["k2"].accepted == "counted the bytes again"
     assert espalier("discard", "scripted", "k3").status == 0
     failure = state(recorded).kernels["k3"].failure
     assert failure is not None
     assert failure.reason == "faster than the speed of light"
-    assert "not in quarantine" in espalier("accept", "scripted", "k3", "why not").complaint()
+    assert "not in quarantine" in espalier("accept", "scripted", "k3", "why not").error_line()
 
 
 def test_ideas_are_ordered_and_get_kernels_and_a_writer(espalier: Call, recorded: Path) -> None:
@@ -140,7 +142,7 @@ def test_ideas_are_ordered_and_get_kernels_and_a_writer(espalier: Call, recorded
     assert state(recorded).ideas[second].materials == ("k4",)
     espalier("idea", "scripted", "attach", second, "k4", "--remove")
     assert state(recorded).ideas[second].materials == ()
-    assert "does not lie beside" in espalier("idea", "scripted", "attach", second, "k4", "--remove").complaint()
+    assert "does not lie beside" in espalier("idea", "scripted", "attach", second, "k4", "--remove").error_line()
     espalier("idea", "scripted", "edit", second, "--writer", "playbook", "--predict", "2")
     found = state(recorded).ideas[second]
     assert (found.writer, found.text.predicted) == ("playbook", 2.0)
@@ -188,7 +190,7 @@ class TestFork:
     def test_a_point_that_is_not_there_is_one_line(
         self, espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str
     ) -> None:
-        assert words in espalier("fork", "scripted", *arguments).complaint()
+        assert words in espalier("fork", "scripted", *arguments).error_line()
         assert list(recorded.parent.iterdir()) == [recorded], "nothing is made"
 
     def test_a_forked_session_goes_on(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
@@ -203,25 +205,25 @@ def test_predictions_stand_beside_what_came(espalier: Call, recorded: Path) -> N
     assert found["predictions"], "the scripted ideas predict 1.5 each"
     (author,) = found["authors"]
     assert (author["author"], author["count"]) == ("script", len(found["predictions"]))
-    said = espalier("idea", "scripted", "predictions").out
-    assert "predicted 1.5×" in said
-    assert "script: right direction in" in said
+    result = espalier("idea", "scripted", "predictions").out
+    assert "predicted 1.5×" in result
+    assert "script: right direction in" in result
 
 
 def test_an_open_call_is_cancelled_and_stays_so(espalier: Call, asked: Path) -> None:
-    said = espalier("cancel", "scripted", "c3", "--reason", "no time")
-    assert said.status == 0
-    assert "c3 cancelled by hand: no time" in said.out
-    assert "next: espalier open scripted" in said.out
+    result = espalier("cancel", "scripted", "c3", "--reason", "no time")
+    assert result.status == 0
+    assert "c3 cancelled by hand: no time" in result.out
+    assert "next: espalier open scripted" in result.out
     found = state(asked).calls["c3"]
     assert (found.status, found.reason, found.cancelled) == (CallStatus.FAILED, "cancelled by hand: no time", True)
-    assert "c3 has ended already (cancelled by hand: no time)" in espalier("cancel", "scripted", "c3").complaint()
+    assert "c3 has ended already (cancelled by hand: no time)" in espalier("cancel", "scripted", "c3").error_line()
     assert "failed" in espalier("prompts", "scripted").out.splitlines()[2]
 
 
 @pytest.mark.parametrize(("call", "words"), [("c9", "no call 'c9'"), ("c1", "c1 has been answered"), ("x3", "no kernel 'x3'")])
 def test_what_is_not_open_cannot_be_cancelled(espalier: Call, asked: Path, call: str, words: str) -> None:
-    assert words in espalier("cancel", "scripted", call).complaint()
+    assert words in espalier("cancel", "scripted", call).error_line()
     assert state(asked).calls["c3"].status is CallStatus.OPEN
 
 
@@ -230,14 +232,14 @@ def test_a_round_whose_prompt_was_cancelled_goes_on_with_an_idea_or_asks_again(
 ) -> None:
     espalier("run", "softmax", "--source", "paste", "--rounds", "1", "--session", home / "sessions" / "mine")
     folder = home / "sessions" / "mine"
-    assert [(call.id, call.work, call.status) for call in state(folder).calls.values()] == [
+    assert [(call.id, str(call.work), call.status) for call in state(folder).calls.values()] == [
         ("c1", "propose:1", CallStatus.OPEN)
     ]
     assert espalier("cancel", "mine", "c1").status == 0
-    said = espalier("open", "mine", "--headless")
-    assert said.status == 2
+    result = espalier("open", "mine", "--headless")
+    assert result.status == 2
     words = "c1 was cancelled by hand; `espalier idea mine add` writes an idea of yours, `espalier open mine` asks again"
-    assert said.err.splitlines()[-1] == f"espalier: propose:1 could not be done: {words}"
+    assert result.err.splitlines()[-1] == f"espalier: propose:1 could not be done: {words}"
     assert list(state(folder).calls) == ["c1"], "opening it is not asking again"
     assert espalier("open", "mine", "--headless").status == 0
-    assert [(call.id, call.work) for call in state(folder).calls.values()] == [("c1", "propose:1"), ("c2", "propose:1")]
+    assert [(call.id, str(call.work)) for call in state(folder).calls.values()] == [("c1", "propose:1"), ("c2", "propose:1")]

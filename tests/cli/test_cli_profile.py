@@ -15,8 +15,8 @@ from engine.domain.profile import Profile
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import WriterLock
-from engine.report import progress
-from engine.trial.bench import Assignment, Source
+from engine.report.text import progress
+from engine.trial.bench import Assignment, KernelSpec
 
 FOUND = b.profile()
 
@@ -29,7 +29,7 @@ class Counting:
     def __init__(self, assignment: Assignment, put: Callable[[bytes], str]) -> None:
         self._put = put
 
-    async def profile_source(self, source: Source, say: Callable[[str], None]) -> Profile:
+    async def profile_kernel(self, source: KernelSpec, say: Callable[[str], None]) -> Profile:
         say("reading")
         return replace(self.found, log=self._put(b"==PROF== the tool's own words"))
 
@@ -50,18 +50,18 @@ def child_of(folder: Path) -> tuple[str, str]:
 
 
 def test_a_profile_is_shown_and_kept_with_the_tools_own_words(espalier: Call, recorded: Path) -> None:
-    said = espalier("profile", "scripted", "k2")
-    assert said.status == 0
-    assert "one call of 2 launches, by ncu" in said.out
-    assert "memory throughput" in said.out
-    assert "waits: long scoreboard" in said.out
+    result = espalier("profile", "scripted", "k2")
+    assert result.status == 0
+    assert "one call of 2 launches, by ncu" in result.out
+    assert "memory throughput" in result.out
+    assert "waits: long scoreboard" in result.out
     kept = store.state_of(recorded).kernels["k2"].profile
     assert kept is not None
     assert kept.metrics == FOUND.metrics
     assert Blobs(recorded).text(kept.log) == "==PROF== the tool's own words"
     state = store.state_of(recorded)
-    (told,) = progress.lines(state, journal.read(recorded).entries[-1], state)
-    assert "".join(span.text for span in told).startswith("k2 profiled: duration 812.2 us")
+    (line,) = progress.lines(state, journal.read(recorded).entries[-1], state)
+    assert "".join(span.text for span in line).startswith("k2 profiled: duration 812.2 us")
 
 
 def test_each_figure_has_what_it_was_in_the_parent(
@@ -71,9 +71,9 @@ def test_each_figure_has_what_it_was_in_the_parent(
     monkeypatch.setattr(counting, "found", b.profile(1000.0))
     espalier("profile", "scripted", parent)
     monkeypatch.setattr(counting, "found", FOUND)
-    said = espalier("profile", "scripted", child)
-    assert f"beside {parent}" in said.out
-    assert "from 1000 us" in said.out
+    result = espalier("profile", "scripted", child)
+    assert f"beside {parent}" in result.out
+    assert "from 1000 us" in result.out
     plain = espalier("profile", "scripted", child, "--json").json()
     assert (plain["metrics"]["duration_us"], plain["parent_metrics"]["duration_us"]) == (812.25, 1000.0)
 
@@ -82,9 +82,9 @@ def test_why_counters_cannot_be_read_is_said_and_kept(
     espalier: Call, recorded: Path, counting: type[Counting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "found", Profile(0, note="only administrators may"))
-    said = espalier("profile", "scripted", "k1")
-    assert said.status == 1
-    assert "counters not read: only administrators may" in said.out
+    result = espalier("profile", "scripted", "k1")
+    assert result.status == 1
+    assert "counters not read: only administrators may" in result.out
     assert espalier("profile", "scripted", "k1", "--json").json()["reason"] == "only administrators may"
     kept = store.state_of(recorded).kernels["k1"].profile
     assert kept is not None

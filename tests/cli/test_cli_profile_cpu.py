@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from support.fake_perf import COUNTS, REFUSAL, FakePerf
-from support.program import Said, command, environment
+from support.program import CommandResult, command, environment
 
+pytestmark = pytest.mark.slow
 PROBLEM = """
 import torch
 import torch.nn as nn
@@ -85,14 +86,14 @@ class Place:
         path = os.pathsep.join([str(self.folder / "bin"), os.environ["PATH"]])
         return environment(self.folder / "home", PATH=path)
 
-    def call(self, *arguments: object, env: Mapping[str, str] | None = None) -> Said:
+    def call(self, *arguments: object, env: Mapping[str, str] | None = None) -> CommandResult:
         done = subprocess.run(
             command(*arguments), env={**self.env, **(env or {})}, cwd=self.folder, capture_output=True, text=True, timeout=150,
             check=False,
         )  # fmt: skip
-        return Said(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
-    def profiled(self, kernel: str) -> Said:
+    def profiled(self, kernel: str) -> CommandResult:
         return self.call("profile", "./session", kernel, "--json")
 
 
@@ -122,25 +123,24 @@ def test_each_counter_is_of_one_call_beside_the_parents(place: Place) -> None:
     place.perf.answer({**COUNTS, "instructions": (30_000, 10_000_000), "cache-misses": (100, 4_000)})
     assert place.profiled("k1").status == 0
     place.perf.answer()
-    said = place.call("profile", "./session", "k2")
-    assert said.status == 0, said.out + said.err
-    assert "mean of" in said.out
-    assert "by perf" in said.out
-    assert "beside k1" in said.out
-    row = next(line for line in said.out.splitlines() if line.startswith("instructions  "))
+    result = place.call("profile", "./session", "k2")
+    assert result.status == 0, result.out + result.err
+    assert "mean of" in result.out
+    assert "by perf" in result.out
+    assert "beside k1" in result.out
+    row = next(line for line in result.out.splitlines() if line.startswith("instructions  "))
     assert row.split() == ["instructions", "5", "M", "−50", "%", "from", "10", "M"]
-    assert "cache misses" in said.out
-    assert "as before" in said.out
-    assert "1.25 instructions a cycle: the cores wait part of the time." in said.out
-    assert "Likely bottleneck: memory traffic" in said.out
-    assert "not counted on this machine: LLC-load-misses" in said.out
+    assert "cache misses" in result.out
+    assert "as before" in result.out
+    assert "1.25 instructions a cycle: the cores wait part of the time." in result.out
+    assert "Likely bottleneck: memory traffic" in result.out
+    assert "not counted on this machine: LLC-load-misses" in result.out
 
 
-@pytest.mark.slow
 def test_a_module_is_profiled_too_and_what_opening_the_counters_costs_is_taken_off(place: Place) -> None:
-    said = place.profiled("k3")
-    assert said.status == 0, said.out + said.err
-    found = said.json()
+    result = place.profiled("k3")
+    assert result.status == 0, result.out + result.err
+    found = result.json()
     assert (found["tool"], found["launches"]) == ("perf", 1)
     assert found["calls"] >= 3
     assert found["metrics"] == pytest.approx({**CALL, "calls": found["calls"]}, rel=1e-3)
@@ -150,21 +150,21 @@ def test_a_module_is_profiled_too_and_what_opening_the_counters_costs_is_taken_o
 
 def test_a_setting_that_forbids_it_is_named_and_nothing_is_started(place: Place) -> None:
     place.perf.answer(refusal=REFUSAL)
-    said = place.call("profile", "./session", "k1")
-    assert said.status == 1
-    assert "kernel.perf_event_paranoid is 4" in said.out
-    assert "sysctl kernel.perf_event_paranoid=2" in said.out
-    assert said.out.count("\n") == 1
+    result = place.call("profile", "./session", "k1")
+    assert result.status == 1
+    assert "kernel.perf_event_paranoid is 4" in result.out
+    assert "sysctl kernel.perf_event_paranoid=2" in result.out
+    assert result.out.count("\n") == 1
 
 
 def test_a_machine_without_counters_says_so(place: Place) -> None:
     place.perf.answer({"task-clock": (0.02, 1.5)})
-    said = place.profiled("k1")
-    assert said.status == 1
-    assert "no hardware counters" in said.json()["reason"]
+    result = place.profiled("k1")
+    assert result.status == 1
+    assert "no hardware counters" in result.json()["reason"]
 
 
 def test_where_perf_is_missing_it_is_said_how_to_get_it(place: Place, tmp_path: Path) -> None:
-    said = place.call("profile", "./session", "k1", env={"PATH": str(tmp_path)})
-    assert said.status == 1
-    assert "perf is not installed" in said.out
+    result = place.call("profile", "./session", "k1", env={"PATH": str(tmp_path)})
+    assert result.status == 1
+    assert "perf is not installed" in result.out

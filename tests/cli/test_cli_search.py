@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.program import Call
 
-from engine.cli.encoding import never_refuse
+from engine.cli.streams import substitute_unencodable
 from engine.journal import store
 
 TINY = ("--rounds", "1", "--ideas", "1", "--branch", "1", "--device", "cpu", "--headless")
@@ -28,44 +28,44 @@ def check_object(found: dict[str, object]) -> None:
 
 @pytest.mark.usefixtures("pretended")
 def test_a_run_ends_with_its_tree_and_says_what_a_sceptic_asks(espalier: Call, home: Path) -> None:
-    said = espalier("run", "softmax", *TINY)
-    assert said.status == 0
+    result = espalier("run", "softmax", *TINY)
+    assert result.status == 0
     for words in ("k1 First port", "★", "gate", "null models refused", "baseline", "eager against itself", "sandbox",
                   "light", "95% interval", "host contract", "next"):  # fmt: skip
-        assert words in said.out, words
-    assert str(home / "sessions" / "softmax-") in said.out
+        assert words in result.out, words
+    assert str(home / "sessions" / "softmax-") in result.out
     for words in ("round 0 opened", "k1 built", "k1 verified", "leads now", "round 1 closed", "session ends"):
-        assert words in said.err, words
-    assert "\x1b" not in said.out + said.err
+        assert words in result.err, words
+    assert "\x1b" not in result.out + result.err
 
 
 @pytest.mark.usefixtures("pretended")
 def test_run_and_replay_print_the_same_object(espalier: Call, tmp_path: Path) -> None:
-    said = espalier("run", "softmax", *TINY, "--json", "--session", tmp_path / "mine")
-    assert said.status == 0
-    check_object(said.json())
-    assert said.json()["session"] == str(tmp_path / "mine")
-    assert said.json()["rounds"] == 1
+    result = espalier("run", "softmax", *TINY, "--json", "--session", tmp_path / "mine")
+    assert result.status == 0
+    check_object(result.json())
+    assert result.json()["session"] == str(tmp_path / "mine")
+    assert result.json()["rounds"] == 1
     again = espalier("replay", tmp_path / "mine", "--headless", "--json")
-    assert again.json() == said.json()
+    assert again.json() == result.json()
 
 
 @pytest.mark.usefixtures("pretended")
 def test_a_step_is_one_more_round_even_past_the_limit(espalier: Call, tmp_path: Path) -> None:
     espalier("run", "softmax", *TINY, "--session", tmp_path / "s")
-    said = espalier("step", tmp_path / "s", "--json")
-    assert said.status == 0
-    assert said.json()["rounds"] == 2
-    assert said.json()["awaiting"] == []
+    result = espalier("step", tmp_path / "s", "--json")
+    assert result.status == 0
+    assert result.json()["rounds"] == 2
+    assert result.json()["awaiting"] == []
     assert store.state_of(tmp_path / "s").limits.rounds == 2
 
 
 @pytest.mark.usefixtures("pretended")
 def test_in_mode_ask_a_run_stops_at_the_gate_and_step_goes_through_it(espalier: Call, tmp_path: Path) -> None:
-    said = espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")
-    assert said.status == 0
-    assert "awaiting you on 1 idea" in said.out
-    assert "approve" in said.out
+    result = espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")
+    assert result.status == 0
+    assert "awaiting you on 1 idea" in result.out
+    assert "approve" in result.out
     asked = espalier("step", tmp_path / "s", "--ask", "--json")
     assert asked.json()["awaiting"] == ["i2"]
     done = espalier("step", tmp_path / "s")
@@ -76,9 +76,9 @@ def test_in_mode_ask_a_run_stops_at_the_gate_and_step_goes_through_it(espalier: 
 @pytest.mark.usefixtures("pretended")
 def test_open_goes_on_to_the_end_and_prints_what_has_ended(espalier: Call, tmp_path: Path) -> None:
     espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")
-    said = espalier("open", tmp_path / "s", "--mode", "autopilot", "--json")
-    check_object(said.json())
-    assert "mode autopilot" in said.err
+    result = espalier("open", tmp_path / "s", "--mode", "autopilot", "--json")
+    check_object(result.json())
+    assert "mode autopilot" in result.err
     ended = espalier("open", tmp_path / "s")
     assert ended.status == 0
     assert ended.err == ""
@@ -90,8 +90,8 @@ def test_several_seeds_and_another_baseline_are_taken(espalier: Call, tmp_path: 
     for name in ("a", "b"):
         (tmp_path / f"{name}.cpp").write_text(f'// {name}\nextern "C" void launch(const float*, float*, void*) {{}}\n')
     seeds = ("--seed-kernel", tmp_path / "a.cpp", "--seed-kernel", tmp_path / "b.cpp")
-    said = espalier("run", "softmax", *TINY, *seeds, "--strategy", "sequential", "--session", tmp_path / "s")
-    assert said.status == 0
+    result = espalier("run", "softmax", *TINY, *seeds, "--strategy", "sequential", "--session", tmp_path / "s")
+    assert result.status == 0
     state = store.state_of(tmp_path / "s")
     assert [k.name for k in state.kernels.values() if k.seed] == ["a.cpp", "b.cpp"]
     assert state.opened is not None
@@ -103,10 +103,10 @@ def test_a_search_without_a_verified_kernel_ends_with_1(espalier: Call, tmp_path
     (tmp_path / "bad.cpp").write_text('// FAKE: mismatch\nextern "C" void launch(const float*, float*, void*) {}\n')
     problem = tmp_path / "plain.py"
     problem.write_text("class Model: ...\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n")
-    said = espalier("run", problem, *TINY, "--seed-kernel", tmp_path / "bad.cpp", "--json")
-    assert said.status == 1
-    assert said.json()["best"] is None
-    assert said.json()["verified"] == 0
+    result = espalier("run", problem, *TINY, "--seed-kernel", tmp_path / "bad.cpp", "--json")
+    assert result.status == 1
+    assert result.json()["best"] is None
+    assert result.json()["verified"] == 0
 
 
 @pytest.mark.usefixtures("pretended")
@@ -125,36 +125,44 @@ def test_a_problem_that_cannot_be_verified_is_refused_unless_that_is_accepted(es
 def test_without_a_first_port_and_without_a_seed_nothing_is_begun(espalier: Call, home: Path, tmp_path: Path) -> None:
     problem = tmp_path / "plain.py"
     problem.write_text("class Model: ...\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n")
-    words = espalier("run", problem, *TINY).complaint()
+    words = espalier("run", problem, *TINY).error_line()
     assert "a pretended operator" in words
     assert "--seed-kernel" in words
     assert not (home / "sessions").exists()
 
 
+def test_a_malformed_price_list_is_reported_before_anything_is_begun(espalier: Call, home: Path) -> None:
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "prices.toml").write_text('[openai]\n"x" = { input = 1 }\n')
+    words = espalier("run", "softmax", *TINY, "--source", "command:true").error_line()
+    assert "prices.toml is malformed: openai.x.output: required" in words
+    assert not (home / "sessions").exists()
+
+
 def test_a_recorded_session_is_told_line_by_line(espalier: Call, recorded: Path) -> None:
-    said = espalier("replay", "scripted", "--headless", "--story")
-    assert said.status == 0
-    assert "round 2 opened, from k2, k3" in said.out
-    assert "k4 mismatch: planted: mismatch" in said.out
-    assert said.out.index("session ends") < said.out.index("★")
+    result = espalier("replay", "scripted", "--headless", "--story")
+    assert result.status == 0
+    assert "round 2 opened, from k2, k3" in result.out
+    assert "k4 mismatch: planted: mismatch" in result.out
+    assert result.out.index("session ends") < result.out.index("★")
 
 
 def test_a_recording_with_a_torn_end_is_shown_without_it(espalier: Call, recorded: Path) -> None:
     with (recorded / "journal.jsonl").open("ab") as file:
         file.write(b'{"v":1,"se')
-    said = espalier("replay", recorded, "--headless", "--json")
-    assert said.status == 0
-    check_object(said.json())
-    assert "cut short" in said.err
+    result = espalier("replay", recorded, "--headless", "--json")
+    assert result.status == 0
+    check_object(result.json())
+    assert "cut short" in result.err
 
 
 def test_a_locale_without_utf8_is_no_fault(process: Call, recorded: Path) -> None:
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     process("note", recorded, "4× – ★ naïve", "--on", "k2")
     for arguments in (("replay", recorded, "--headless"), ("sessions",), ("idea", recorded, "list")):
-        said = process(*arguments, env=env)
-        assert (said.status, said.err) == (0, "")
-        assert "?" not in said.out, "each sign of ours has a stand-in"
+        result = process(*arguments, env=env)
+        assert (result.status, result.err) == (0, "")
+        assert "?" not in result.out, "each sign of ours has a stand-in"
     assert "|- k2" in process("replay", recorded, "--headless", env=env).out
     check_object(process("replay", recorded, "--json", env=env).json())
 
@@ -162,17 +170,18 @@ def test_a_locale_without_utf8_is_no_fault(process: Call, recorded: Path) -> Non
 def test_a_stand_in_leaves_columns_where_they_are() -> None:
     written = io.BytesIO()
     stream = io.TextIOWrapper(written, encoding="latin-1")
-    never_refuse(stream)
+    substitute_unencodable(stream)
     stream.write("│  ├─ k2 ★ 2.1× … ≤ 3 µs \udcff")
     stream.flush()
     assert written.getvalue().decode("latin-1") == "|  |- k2 * 2.1× ~ <= 3 µs ?"
 
 
+@pytest.mark.slow
 def test_a_folder_whose_name_is_no_text_is_no_fault(process: Call, recorded: Path) -> None:
     odd = recorded.rename(recorded.parent / os.fsdecode(b"odd\xff"))
     for arguments in (("sessions",), ("replay", odd, "--headless"), ("replay", odd, "--json"), ("sessions", "--json")):
-        said = process(*arguments)
-        assert (said.status, said.err) == (0, "")
+        result = process(*arguments)
+        assert (result.status, result.err) == (0, "")
 
 
 TORN = b'{"v":1,"se'
@@ -197,8 +206,8 @@ def test_a_torn_end_is_left_out_and_said_once(
     journal = recorded / "journal.jsonl"
     torn = journal.read_bytes() + TORN
     journal.write_bytes(torn)
-    said = espalier(*(str(tmp_path / "out") if a == "FILE" else a for a in arguments))
-    assert said.err.count("the last line of the journal of scripted was cut short and is left out\n") == 1
+    result = espalier(*(str(tmp_path / "out") if a == "FILE" else a for a in arguments))
+    assert result.err.count("the last line of the journal of scripted was cut short and is left out\n") == 1
     assert journal.read_bytes() == torn
 
 
@@ -207,9 +216,9 @@ def test_a_torn_end_is_set_aside_by_what_writes_and_said(espalier: Call, recorde
     journal = recorded / "journal.jsonl"
     before = journal.read_bytes()
     journal.write_bytes(before + TORN)
-    said = espalier(*arguments)
-    assert said.status == 0
-    assert said.err == f"the journal was mended: set a torn last line of {len(TORN)} bytes aside as journal.torn-1\n"
+    result = espalier(*arguments)
+    assert result.status == 0
+    assert result.err == f"the journal was mended: set a torn last line of {len(TORN)} bytes aside as journal.torn-1\n"
     assert (recorded / "journal.torn-1").read_bytes() == TORN
     assert journal.read_bytes().startswith(before)
     assert espalier(*arguments).err == "", "it is mended"

@@ -60,9 +60,9 @@ def test_a_session_is_noted_instructed_limited_moded_and_closed(espalier: Call, 
     assert espalier("instruct", "scripted", "no shared memory").status == 0
     assert state(recorded).instructions == "no shared memory"
     assert espalier("mode", "scripted", "ask:30").status == 0
-    assert state(recorded).mode == "ask:30"
-    said = espalier("limits", "scripted", "--rounds", "9", "--plateau", "none", "--time", "15m", "--light", "0.99")
-    assert "session reopened" in said.out
+    assert str(state(recorded).mode) == "ask:30"
+    result = espalier("limits", "scripted", "--rounds", "9", "--plateau", "none", "--time", "15m", "--light", "0.99")
+    assert "session reopened" in result.out
     found = state(recorded).limits
     assert (found.rounds, found.plateau, found.seconds, found.light) == (9, None, 900.0, 0.99)
     assert "rounds   9" in espalier("limits", "scripted").out
@@ -121,7 +121,7 @@ def test_what_the_rules_do_not_allow_is_one_line(
     espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     before = (recorded / "journal.jsonl").read_bytes()
-    assert words in espalier(*arguments).complaint()
+    assert words in espalier(*arguments).error_line()
     after = (recorded / "journal.jsonl").read_bytes()
     assert after.startswith(before), "nothing is lost"
 
@@ -129,7 +129,7 @@ def test_what_the_rules_do_not_allow_is_one_line(
 def test_a_gpu_kernel_cannot_seed_a_session_of_the_cpu(espalier: Call, recorded: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.cu"
     file.write_text(KERNEL)
-    assert "runs on no CPU" in espalier("seed", "scripted", file).complaint()
+    assert "runs on no CPU" in espalier("seed", "scripted", file).error_line()
 
 
 def test_kernels_are_raced_against_the_best_each_other_and_all_the_leaders(espalier: Call, recorded: Path) -> None:

@@ -203,6 +203,7 @@ class BenchContract:
         assert all(isinstance(result, w.Built) for result in built)
         assert len({result.artefact for result in built}) == 1
 
+    @pytest.mark.slow
     def test_a_bench_that_was_interrupted_is_good_for_the_next_kernel(self, stand: Stand) -> None:
         async def act() -> None:
             built = await stand.bench.build(stand.kernel(self.good), self.good, say)

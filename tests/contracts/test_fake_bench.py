@@ -10,7 +10,7 @@ from support import sessions
 
 from engine.domain import work as w
 from engine.domain.model import FailureKind
-from engine.session.fake import FakeBench
+from engine.session.fake_bench import FakeBench
 from engine.session.ports import Bench, StoreBlob
 
 

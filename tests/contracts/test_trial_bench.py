@@ -9,11 +9,11 @@ from typing import ClassVar
 import pytest
 from contracts.bench_contract import BenchContract, Stand
 
-from engine.build import inspection
 from engine.domain import work as w
 from engine.domain.model import FailureKind
 from engine.problem import catalog
 from engine.session.ports import Bench, StoreBlob
+from engine.toolchain import inspection
 from engine.trial.bench import Assignment, TrialBench
 
 TESTS = Path(__file__).parent.parent

@@ -13,6 +13,7 @@ from engine.domain import model as m
 from engine.domain import queries, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected
+from engine.domain.settings import Limits, Pauses
 from engine.domain.state import IdeaStatus, SessionState, Stage, advance
 
 
@@ -141,25 +142,25 @@ def looked_at(state: SessionState) -> SessionState:
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (m.Limits(rounds=1), "1 of 1 rounds done"),
-        (m.Limits(rounds=None, kernels=3), "limit of 3 kernels reached"),
-        (m.Limits(rounds=None, light=0.3), "35% of the speed of light reached"),
-        (m.Limits(rounds=None, plateau=1), "no new incumbent in 1 rounds"),
-        (m.Limits(rounds=2), None),
-        (m.Limits(rounds=None, kernels=4), None),
-        (m.Limits(rounds=None, light=0.5), None),
-        (m.Limits(rounds=None, plateau=2), None),
-        (m.Limits(rounds=None, plateau=0), None),
-        (m.Limits(None, None, None, None, None, None, None), None),
+        (Limits(rounds=1), "1 of 1 rounds done"),
+        (Limits(rounds=None, kernels=3), "limit of 3 kernels reached"),
+        (Limits(rounds=None, light=0.3), "35% of the speed of light reached"),
+        (Limits(rounds=None, plateau=1), "no new incumbent in 1 rounds"),
+        (Limits(rounds=2), None),
+        (Limits(rounds=None, kernels=4), None),
+        (Limits(rounds=None, light=0.5), None),
+        (Limits(rounds=None, plateau=2), None),
+        (Limits(rounds=None, plateau=0), None),
+        (Limits(None, None, None, None, None, None, None), None),
     ],
 )
-def test_limits_end_a_session_between_rounds(limits: m.Limits, reason: str | None) -> None:
+def test_limits_end_a_session_between_rounds(limits: Limits, reason: str | None) -> None:
     state = looked_at(b.fold(*grown(0.8, 0.9, limits=limits), replace(b.measured("k1", 1.0, light=0.35), kernel="k1")))
     assert rules.automatic(state) == ((e.SessionClosed(reason),) if reason else (e.RoundOpened(2, ("k1", "k3")),))
 
 
 def test_the_first_port_is_no_round_done_and_no_plateau() -> None:
-    state = b.fold(*b.first_round(limits=m.Limits(rounds=1, plateau=1)))
+    state = b.fold(*b.first_round(limits=Limits(rounds=1, plateau=1)))
     assert rules.automatic(state) == (e.RoundOpened(1, ("k1",)),)
 
 
@@ -187,7 +188,7 @@ def test_nothing_happens_in_a_closed_session() -> None:
 
 
 def test_past_the_time_limit_what_waits_is_dropped_and_what_runs_may_finish() -> None:
-    limits = m.Limits(seconds=100.0)
+    limits = Limits(seconds=100.0)
     events = (
         *b.first_round(mode="ask", limits=limits), e.RoundOpened(1, ("k1",)),
         b.proposed("i2", "i3", "i4", round_number=1, parent="k1"), e.IdeaSelected("i2"), e.IdeaSelected("i3"),
@@ -238,8 +239,8 @@ def test_an_unreachable_source_leaves_the_round_open_until_a_resume() -> None:
 
 def test_resuming_names_what_was_left_unfinished() -> None:
     state = b.fold(*BEGUN, e.WorkStarted("propose:0"), e.WorkStarted("build:k9:0"))
-    assert rules.resumed(state, "mended") == (e.SessionResumed(("propose:0", "build:k9:0"), "mended"),)
-    assert rules.resumed(b.fold(*BEGUN), "") == (e.SessionResumed((), ""),)
+    assert rules.resume_events(state, "mended") == (e.SessionResumed(("propose:0", "build:k9:0"), "mended"),)
+    assert rules.resume_events(b.fold(*BEGUN), "") == (e.SessionResumed((), ""),)
 
 
 @pytest.mark.parametrize("stage", ["build", "verify", "measure", "repair"])
@@ -249,13 +250,13 @@ def test_work_that_killed_two_processes_is_given_up_as_crashed(stage: str) -> No
     events = (*BEGUN, b.proposed("i1"), *b.measured_kernel()[: 1 + way])
     events = (*events, e.AttemptFailed("k1", 0, b.failure())) if stage == "repair" else events
     once = b.fold(*events, started)
-    assert rules.resumed(once, "") == (e.SessionResumed((started.work,)),)
-    twice = then(once, *rules.resumed(once, ""), started)
-    _, failed = rules.resumed(twice, "")
+    assert rules.resume_events(once, "") == (e.SessionResumed((started.work,)),)
+    twice = then(once, *rules.resume_events(once, ""), started)
+    _, failed = rules.resume_events(twice, "")
     assert failed == e.KernelFailed(
         "k1", m.Failure(m.FailureKind.CRASHED, f"the engine died 2 times while it was to {stage} this")
     )
-    state = then(twice, *rules.resumed(twice, ""))
+    state = then(twice, *rules.resume_events(twice, ""))
     assert state.kernels["k1"].stage is Stage.FAILED
     assert not state.started
     assert not any(getattr(work, "kernel", "") == "k1" for work in rules.next_work(state))
@@ -264,7 +265,7 @@ def test_work_that_killed_two_processes_is_given_up_as_crashed(stage: str) -> No
 def test_an_idea_whose_implementation_killed_two_processes_ends_without_one() -> None:
     started = e.WorkStarted("implement:i1")
     state = b.fold(*BEGUN, e.RoundOpened(0, ()), b.proposed("i1"), e.IdeaSelected("i1"), started, e.SessionResumed(()), started)
-    state = then(state, *rules.resumed(state, ""))
+    state = then(state, *rules.resume_events(state, ""))
     assert state.ideas["i1"].implemented
     assert "died 2 times" in state.ideas["i1"].note
     assert rules.next_work(state) == ()
@@ -274,11 +275,11 @@ def test_an_idea_whose_implementation_killed_two_processes_ends_without_one() ->
 def test_work_of_no_kernel_that_killed_two_processes_waits_for_a_person(key: str) -> None:
     events = BEGUN[:1] if key == "prepare" else (*BEGUN, e.RoundOpened(0, ()))
     state = b.fold(*events, e.WorkStarted(key), e.SessionResumed(()), e.WorkStarted(key))
-    state = then(state, *rules.resumed(state, ""))
-    assert state.broken == {key: f"the engine died 2 times while it was to {key.partition(':')[0]} this"}
+    state = then(state, *rules.resume_events(state, ""))
+    assert b.spelled(state.broken) == {key: f"the engine died 2 times while it was to {key.partition(':')[0]} this"}
     assert rules.next_work(state) == ()
-    state = then(state, *rules.resumed(state, ""))
-    assert [work.key for work in rules.next_work(state)] == [key]
+    state = then(state, *rules.resume_events(state, ""))
+    assert [str(work.key) for work in rules.next_work(state)] == [key]
 
 
 def test_work_that_ended_is_never_held_against_a_kernel() -> None:
@@ -286,7 +287,7 @@ def test_work_that_ended_is_never_held_against_a_kernel() -> None:
     walk = b.Walk()
     walk.write((b.opened(),))
     for _ in range(200):
-        walk.write(rules.resumed(walk.state, ""))
+        walk.write(rules.resume_events(walk.state, ""))
         walk.settle()
         owed = rules.next_work(walk.state)
         if not owed:
@@ -312,7 +313,7 @@ def test_on_another_device_the_leaders_and_the_pinned_are_built_and_measured_aga
     assert state.epoch == 2
     again = [k.id for k in state.kernels.values() if k.again]
     assert again == ["k2", "k3", "k4"]
-    assert [work.key for work in rules.next_work(state)] == ["build:k2:0", "build:k3:0", "build:k4:0"]
+    assert [str(work.key) for work in rules.next_work(state)] == ["build:k2:0", "build:k3:0", "build:k4:0"]
 
 
 def test_what_was_measured_elsewhere_does_not_lead_here() -> None:
@@ -334,7 +335,7 @@ def test_the_first_preparation_moves_nothing() -> None:
     assert rules.record(state, w.Prepare(), w.Prepared(b.device(), b.preparation())) == (b.prepared(),)
 
 
-ENDED = b.fold(*grown(1.5, 2.0, limits=m.Limits(rounds=1)))
+ENDED = b.fold(*grown(1.5, 2.0, limits=Limits(rounds=1)))
 
 
 def test_a_session_does_not_end_before_the_sanitizers_have_seen_its_winner() -> None:
@@ -382,30 +383,30 @@ class TestPauses:
     """Soft conditions: said once, and nothing is asked of any source until someone goes on."""
 
     def test_before_a_round(self) -> None:
-        state = b.fold(*b.first_round(pauses=m.Pauses(round=1)))
+        state = b.fold(*b.first_round(pauses=Pauses(round=1)))
         assert rules.automatic(state) == (e.SessionPaused("before round 1"),)
         state = then(state, *rules.automatic(state))
         assert moves(state) == ()
-        state = then(state, *rules.decide(state, c.Continue()))
+        state = then(state, *rules.decide(state, c.ResumeSearch()))
         assert rules.automatic(state) == (e.RoundOpened(1, ("k1",)),)
 
     def test_above_a_sum_of_money(self) -> None:
-        state = b.fold(*b.first_round(pauses=m.Pauses(usd=5.0)), e.RoundOpened(1, ("k1",)), *spent(4.0, "c1"))
+        state = b.fold(*b.first_round(pauses=Pauses(usd=5.0)), e.RoundOpened(1, ("k1",)), *spent(4.0, "c1"))
         assert moves(state) == ()
         state = then(state, *spent(2.0, "c2"))
         assert rules.automatic(state) == (e.SessionPaused("$6.00 spent: above $5"),)
         state = then(state, *rules.automatic(state))
         assert rules.next_work(state) == ()
-        assert rules.wanted(state) == (w.Propose(1, ("k1",), 3),)
-        state = then(state, *rules.decide(state, c.Continue()))
+        assert rules.wanted_work(state) == (w.Propose(1, ("k1",), 3),)
+        state = then(state, *rules.decide(state, c.ResumeSearch()))
         assert rules.next_work(state) == (w.Propose(1, ("k1",), 3),)
 
     def test_by_hand(self) -> None:
         state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)))
-        state = then(state, *rules.decide(state, c.Pause()))
+        state = then(state, *rules.decide(state, c.PauseSearch()))
         assert state.paused == "paused by hand"
         with pytest.raises(CommandRejected, match="paused already"):
-            rules.decide(state, c.Pause())
+            rules.decide(state, c.PauseSearch())
 
 
 def spent(usd: float, call: str) -> tuple[e.Event, ...]:
@@ -426,7 +427,7 @@ def test_past_a_hard_cap_no_model_is_asked_and_the_session_ends() -> None:
     assert rules.automatic(state) == (e.RoundClosed(1),)
     state = looked_at(then(state, e.RoundClosed(1)))
     assert rules.automatic(state) == (e.SessionClosed("the next call could pass 1,000 tokens"),)
-    assert then(state, e.LimitsChanged(m.Limits(tokens=10_000))).capped is None
+    assert then(state, e.LimitsChanged(Limits(tokens=10_000))).capped is None
 
 
 class TestQuestionCalledOff:
@@ -440,18 +441,18 @@ class TestQuestionCalledOff:
     off = then(state, *rules.record(state, w.Propose(1, ("k1",), 3), w.Impossible("c1 was cancelled by hand", called_off=True)))
 
     def test_it_is_not_asked_again_and_the_round_waits(self) -> None:
-        assert dict(self.off.called_off) == {"propose:1": "c1 was cancelled by hand"}
+        assert b.spelled(self.off.called_off) == {"propose:1": "c1 was cancelled by hand"}
         assert rules.next_work(self.off) == ()
         assert moves(self.off) == ()
 
     def test_the_engineer_s_ideas_make_the_round(self) -> None:
         state = then(self.off, *rules.decide(self.off, c.WriteIdea(b.idea_text(7), select=True)))
-        assert [work.key for work in rules.next_work(state)] == ["implement:i2"]
+        assert [str(work.key) for work in rules.next_work(state)] == ["implement:i2"]
         assert moves(state) == ()
         state = then(state, e.IdeaImplemented("i2", ()))
         assert moves(state) == (e.RoundClosed(1),)
         state = then(state, e.RoundClosed(1))
-        assert (dict(state.broken), dict(state.called_off)) == ({}, {})
+        assert (dict(state.broken), b.spelled(state.called_off)) == ({}, {})
         assert moves(state) == (e.RoundOpened(2, ("k1",)),)
 
     def test_a_failure_of_the_engine_s_own_does_not_end_the_round(self) -> None:
@@ -461,13 +462,13 @@ class TestQuestionCalledOff:
 
     def test_whoever_takes_it_up_again_asks_anew(self) -> None:
         assert self.state.calls["c1"].cancelled
-        state = then(self.off, *rules.resumed(self.off, ""))
-        assert [work.key for work in rules.next_work(state)] == ["propose:1"]
+        state = then(self.off, *rules.resume_events(self.off, ""))
+        assert [str(work.key) for work in rules.next_work(state)] == ["propose:1"]
         assert not state.calls["c1"].cancelled
 
     def test_an_interruption_in_between_changes_nothing(self) -> None:
         state = then(self.state, e.WorkFailed("propose:1", "interrupted"))
-        assert then(state, *rules.resumed(state, "")).calls["c1"].cancelled
+        assert then(state, *rules.resume_events(state, "")).calls["c1"].cancelled
 
 
 def test_what_was_read_from_the_machine_code_stays_while_the_artefact_is_the_same() -> None:

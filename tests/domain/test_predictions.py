@@ -12,14 +12,14 @@ from engine.domain import events as e
 from engine.domain.model import Author, FailureKind, IdeaText, Interval
 from engine.domain.predictions import (
     PredictionRecord,
-    Scored,
+    ScoredPrediction,
     best_gain,
     best_kernel,
     gain,
     is_dead,
     record_of,
     records,
-    scored,
+    scored_predictions,
 )
 from engine.domain.state import SessionState
 
@@ -88,7 +88,7 @@ def test_the_best_kernel_of_an_idea_counts() -> None:
     ],
 )
 def test_a_direction_is_right_where_the_measurement_can_tell(predicted: float, measured: Interval, hit: bool) -> None:
-    assert Scored("i1", "a", predicted, measured).hit is hit
+    assert ScoredPrediction("i1", "a", predicted, measured).hit is hit
 
 
 def test_records_are_by_author_in_factors() -> None:
@@ -124,8 +124,8 @@ def test_edited_ideas_are_nobody_s_prediction() -> None:
     tried = _tried("i2", 2.0, 3.0)
     state = _state(tried)
     edited = e.IdeaEdited("i2", replace(state.ideas["i2"].text, predicted=1.5), "k1", 2)
-    assert len(scored(state)) == 1
-    assert scored(_state((*tried, edited))) == ()
+    assert len(scored_predictions(state)) == 1
+    assert scored_predictions(_state((*tried, edited))) == ()
 
 
 @pytest.mark.parametrize(

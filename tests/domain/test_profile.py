@@ -11,6 +11,7 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import rules
 from engine.domain.errors import CommandRejected
+from engine.domain.model import ENGINE
 from engine.domain.profile import Profile, line, rows
 from engine.domain.state import SessionState, advance
 
@@ -26,7 +27,7 @@ def state(*more: e.Event) -> SessionState:
         b.opened(), b.prepared(), e.RoundOpened(0, ()), b.proposed("i1"), e.IdeaSelected("i1"), b.drafted("k1"),
         e.IdeaImplemented("i1", ("k1",)), *more,
     )  # fmt: skip
-    return advance(SessionState(), tuple(e.Entry(n, b.START + n, "engine", event) for n, event in enumerate(story)))
+    return advance(SessionState(), tuple(e.Entry(n, b.START + n, ENGINE, event) for n, event in enumerate(story)))
 
 
 def test_figures_in_words_with_what_they_were_in_the_parent() -> None:

@@ -81,14 +81,14 @@ def test_progress_by_round() -> None:
         *b.measured_kernel("k3", 1.5, parent="k2", round_number=2), e.RoundClosed(2), e.RoundOpened(3, ("k2",)),
     )  # fmt: skip
     state = b.fold(*events)
-    assert queries.best_by_round(state) == ((0, 1.0), (1, 2.0), (2, 2.0), (3, 2.0))
+    assert queries.incumbent_by_round(state) == ((0, 1.0), (1, 2.0), (2, 2.0), (3, 2.0))
     assert queries.stalled_rounds(state) == 1
     assert queries.last_round(state) == 3
     current = queries.open_round(state)
     assert current is not None
     assert current.number == 3
     assert [k.id for k in queries.kernels_of(state, 2)] == ["k3"]
-    assert queries.best_by_round(SessionState()) == ()
+    assert queries.incumbent_by_round(SessionState()) == ()
 
 
 def test_a_state_keeps_what_it_does_not_know() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import builders as b
 
 from engine.domain.model import CATEGORIES, IdeaText
-from engine.domain.similarity import jaccard, near_duplicate
+from engine.domain.similarity import jaccard_index, near_duplicate
 
 words = st.frozensets(st.sampled_from(["tile", "row", "register", "load", "store", "cache", "unroll"]))
 texts = st.builds(IdeaText, st.text(), st.sampled_from(CATEGORIES), st.text(), key=st.sampled_from(["", "a", "b"]))
@@ -22,9 +22,9 @@ def idea(title: str, rationale: str = "", category: str = CATEGORIES[0], key: st
 
 @given(words, words)
 def test_the_index_is_symmetric_and_between_0_and_1(a: frozenset[str], other: frozenset[str]) -> None:
-    assert jaccard(a, other) == jaccard(other, a)
-    assert 0.0 <= jaccard(a, other) <= 1.0
-    assert (jaccard(a, other) == 1.0) == (a == other)
+    assert jaccard_index(a, other) == jaccard_index(other, a)
+    assert 0.0 <= jaccard_index(a, other) <= 1.0
+    assert (jaccard_index(a, other) == 1.0) == (a == other)
 
 
 @given(texts, texts, st.booleans())

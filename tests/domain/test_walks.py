@@ -95,7 +95,7 @@ def test_what_the_rules_say_depends_on_the_state_alone(walks: list[RandomWalk]) 
         again = advance(SessionState(), walk.log)
         assert rules.next_work(again) == rules.next_work(walk.state)
         assert rules.automatic(again) == rules.automatic(walk.state)
-        assert rules.resumed(again, "") == rules.resumed(walk.state, "")
+        assert rules.resume_events(again, "") == rules.resume_events(walk.state, "")
 
 
 def test_a_kernel_that_leads_was_verified_and_measured_on_this_device(walks: list[RandomWalk]) -> None:
@@ -125,7 +125,7 @@ def test_no_kernel_takes_the_lead_from_one_that_can_lead_but_by_a_race_that_it_w
             if not could:
                 assert event.why is (Succession.SUCCEEDED if event.over else Succession.FIRST)
                 continue
-            race = races.between(before, event.kernel, event.over)
+            race = races.latest_race(before, event.kernel, event.over)
             assert race is not None
             assert race in before.races[before.reign_began :]
             assert race.outcome is (RaceOutcome.FASTER if race.kernel == event.kernel else RaceOutcome.SLOWER)
@@ -146,7 +146,7 @@ def test_races_end_in_every_way(walks: list[RandomWalk]) -> None:
 def test_nothing_is_left_racing_where_nothing_is_owed(walks: list[RandomWalk]) -> None:
     for walk in walks:
         if walk.state.closed is None:
-            assert not races.owed(walk.state) or walk.state.broken
+            assert not races.pending_races(walk.state) or walk.state.broken
 
 
 def test_the_tree_is_a_tree(walks: list[RandomWalk]) -> None:
@@ -176,7 +176,7 @@ def tree(state: SessionState) -> list[tuple[Any, ...]]:
 
 def resumed(log: Iterable[e.Entry], bench: b.FakeBench) -> SessionState:
     walk = b.Walk(log)
-    walk.write(rules.resumed(walk.state, ""))
+    walk.write(rules.resume_events(walk.state, ""))
     walk.drive(bench)
     return walk.state
 
@@ -190,7 +190,7 @@ _SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("author", [b.PLAYBOOK, b.MODEL], ids=lambda author: author.name)
+@pytest.mark.parametrize("author", [pytest.param(b.PLAYBOOK, marks=pytest.mark.slow), b.MODEL], ids=lambda author: author.name)
 @pytest.mark.parametrize("settings", _SETTINGS, ids=str)
 def test_cut_after_any_event_and_taken_up_again_a_search_grows_the_same_tree(settings: dict[str, Any], author: Any) -> None:
     bench = b.FakeBench(author=author)
@@ -206,7 +206,7 @@ def test_interrupted_at_every_step_a_search_grows_the_same_tree() -> None:
     walk = b.Walk()
     walk.write((b.opened(),))
     for _ in range(500):
-        walk.write(rules.resumed(walk.state, ""))
+        walk.write(rules.resume_events(walk.state, ""))
         walk.settle()
         owed = rules.next_work(walk.state)
         if not owed:

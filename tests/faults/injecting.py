@@ -27,11 +27,12 @@ from unittest import mock
 
 from support import sessions
 
-from engine.domain.errors import DeviceError, EspalierError, IdeaSourceError, JournalError, SandboxError, ToolchainError
+from engine.domain.errors import DeviceError, EspalierError, JournalError, ProposerError, SandboxError, ToolchainError
 from engine.domain.state import SessionState
+from engine.domain.work import WorkKey, WorkKind
 from engine.journal.blobs import Blobs
 from engine.journal.journal import Journal, read
-from engine.session.fake import FakeBench
+from engine.session.fake_bench import FakeBench
 from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped, SessionEnded
 from engine.session.perform import Ceilings
@@ -52,7 +53,7 @@ FAULTS: dict[str, Callable[[], Exception]] = {
     "the device's memory is full": lambda: DeviceError("out of memory while judging"),
     "memory is full": MemoryError,
     "a fault of the program": lambda: RuntimeError("out of\nluck"),
-    "the model does not answer": lambda: IdeaSourceError("the source does not answer"),
+    "the model does not answer": lambda: ProposerError("the source does not answer"),
     "the connection broke": lambda: ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
 }
 SITES = {
@@ -60,6 +61,8 @@ SITES = {
     "append": 90, "sync": 5, "blob": 20, "die": 90, "clock": 60, "close": 1,
 }  # fmt: skip
 """Where a fault may strike → about how many turns there are."""
+
+_NO_KERNEL = (WorkKind.PREPARE, WorkKind.PROPOSE, WorkKind.IMPLEMENT, WorkKind.RACE)
 
 
 class Killed(BaseException):
@@ -210,7 +213,7 @@ def _disk(dice: Dice) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Told:
+class SeedResult:
     """How a seed went."""
 
     seed: int
@@ -222,23 +225,23 @@ class Told:
     """Kernels whose work took two processes down: those are failed as crashed, on purpose."""
 
 
-async def run_seed(seed: int, folder: Path) -> Told:
+async def run_seed(seed: int, folder: Path) -> SeedResult:
     """The scripted tree with this seed's faults, to its end. Raises AssertionError when it does not come to one."""
     began = time.monotonic()
     dice = Dice(seed)
-    deaths: Counter[str] = Counter()
+    deaths: Counter[WorkKey] = Counter()
     processes = 0
     with _disk(dice):
         for _ in range(40):
             processes += 1
             state = await _one_process(folder, dice, deaths)
             if state is not None:
-                twice = frozenset(key.split(":")[1] for key, count in deaths.items() if count > 1 and key.count(":") == 2)
-                return Told(seed, state, tuple(dice.struck), processes, time.monotonic() - began, twice)
+                twice = frozenset(key.subject for key, count in deaths.items() if count > 1 and key.kind not in _NO_KERNEL)
+                return SeedResult(seed, state, tuple(dice.struck), processes, time.monotonic() - began, twice)
     raise AssertionError(f"seed {seed} never ends: {dice.struck}")
 
 
-async def _one_process(folder: Path, dice: Dice, deaths: Counter[str]) -> SessionState | None:
+async def _one_process(folder: Path, dice: Dice, deaths: Counter[WorkKey]) -> SessionState | None:
     """Open the session and search until it ends or the process does: the state at the session's end, or ``None``."""
     live = _open(folder, dice)
     if live is None:
@@ -270,7 +273,7 @@ def _one_line(text: str) -> None:
 def _open(folder: Path, dice: Dice) -> LiveSession | None:
     """The session as the next process finds it; ``None`` when this one ended while it opened it."""
     clock = Clock(dice)
-    ceilings = Ceilings(prepare=LIMIT_S, build=LIMIT_S, verify=LIMIT_S, measure=LIMIT_S, thought=LIMIT_S)
+    ceilings = Ceilings(prepare=LIMIT_S, build=LIMIT_S, verify=LIMIT_S, measure=LIMIT_S, model=LIMIT_S)
     given = sessions.ports(folder, Ideas(dice), Bench(folder, dice), clock=clock, sleep=clock.sleep, ceilings=ceilings)
     try:
         if _has_begun(folder):
@@ -292,12 +295,12 @@ async def _leave(live: LiveSession) -> None:
     try:
         await live.close()
     except (Killed, EspalierError, OSError, MemoryError, RuntimeError):
-        _let_go(live._journal)
+        _let_go(live._writer._journal)
 
 
 def _let_go(journal: Journal) -> None:
     if journal._handle >= 0:
-        journal._give_up()
+        journal._release()
 
 
 def verdicts(state: SessionState) -> dict[str, object]:
@@ -308,16 +311,16 @@ def verdicts(state: SessionState) -> dict[str, object]:
     }
 
 
-def check(told: Told, wanted: dict[str, object], folder: Path) -> None:
+def check(result: SeedResult, expected: dict[str, object], folder: Path) -> None:
     """Nothing lost, nothing changed, nothing left."""
-    found = verdicts(told.state)
-    names = {k.id: k.name for k in told.state.kernels.values()}
-    excused = {names[k] for k in told.twice if k in names}
-    where = f"seed {told.seed}: {told.struck}"
-    assert told.seconds < HANG_S, where
+    found = verdicts(result.state)
+    names = {k.id: k.name for k in result.state.kernels.values()}
+    excused = {names[k] for k in result.twice if k in names}
+    where = f"seed {result.seed}: {result.struck}"
+    assert result.seconds < HANG_S, where
     if not excused:
-        assert found == wanted, where
-    for name, verdict in wanted.items():
+        assert found == expected, where
+    for name, verdict in expected.items():
         assert name in excused or found.get(name, verdict) == verdict, where
     left = [p.name for p in folder.rglob("*") if p.name.startswith(".incoming")]
     assert not left, f"{where}: {left}"
@@ -352,14 +355,14 @@ def main() -> None:
     struck: Counter[str] = Counter()
     slowest, processes, began = 0.0, 0, time.monotonic()
     with tempfile.TemporaryDirectory() as place:
-        wanted = whole(Path(place) / "whole")
+        expected = whole(Path(place) / "whole")
         for seed in range(asked.first, asked.first + asked.seeds):
             folder = Path(place) / str(seed)
-            told = limited(lambda seed=seed, folder=folder: run_seed(seed, folder))
-            check(told, wanted, folder)
-            struck.update(told.struck)
-            processes += told.processes
-            slowest = max(slowest, told.seconds)
+            result = limited(lambda seed=seed, folder=folder: run_seed(seed, folder))
+            check(result, expected, folder)
+            struck.update(result.struck)
+            processes += result.processes
+            slowest = max(slowest, result.seconds)
     words = f"{asked.seeds} seeds, {sum(struck.values())} faults of {len(struck)} kinds, {processes} processes, "
     sys.stdout.write(f"{words}slowest {slowest:.2f} s, {time.monotonic() - began:.0f} s in all: nothing lost\n")
 

@@ -21,19 +21,19 @@ import pytest
 from support.program import command, environment
 from trial.ground import marked, nothing_left_behind
 
-from engine.build import compilers
-from engine.build.build import BuildFailure, BuildRequest, build_as
-from engine.build.confinement import CommandLimits, LimitsOnly
 from engine.domain import work as w
 from engine.domain.errors import EspalierError
 from engine.domain.model import Contract, Dialect, FailureKind
 from engine.problem import catalog
-from engine.trial.bench import Assignment, Source, TrialBench
-from engine.trial.sandbox import bubblewrap_reason
+from engine.sandbox.bubblewrap import bubblewrap_reason
+from engine.sandbox.confinement import CommandLimits, LimitsOnly
+from engine.toolchain import recipes
+from engine.toolchain.build import BuildFailure, BuildRequest, build_with
+from engine.trial.bench import Assignment, KernelSpec, TrialBench
 
 TESTS = Path(__file__).parent.parent
 RIGHT = (TESTS / "exploits" / "right.h").read_text()
-SEEDS = int(os.environ.get("ESPALIER_FAULT_SEEDS", "4"))
+SEEDS = int(os.environ.get("ESPALIER_FAULT_SEEDS", "1"))
 LIMIT_S = 6.0
 """What a session's ceiling is for these tests: past it the work is cancelled."""
 GRACE_S = 5.0
@@ -41,9 +41,9 @@ GRACE_S = 5.0
 pytestmark = pytest.mark.skipif(bubblewrap_reason() is not None, reason="orphans are only found for sure in a sandbox")
 
 
-def source(name: str, body: str) -> Source:
+def source(name: str, body: str) -> KernelSpec:
     launch = 'extern "C" void launch(const float* x, const float* weight, float* out, void*)'
-    return Source(f"{name}.cpp", f"{RIGHT}\n{launch}\n{{\n{body}\n}}\n", Dialect.CPP, Contract.HOST)
+    return KernelSpec(f"{name}.cpp", f"{RIGHT}\n{launch}\n{{\n{body}\n}}\n", Dialect.CPP, Contract.HOST)
 
 
 GOOD = source("good", "right(x, weight, out);")
@@ -70,9 +70,9 @@ class Stand:
         began = time.monotonic()
         try:
             async with asyncio.timeout(LIMIT_S):
-                found = await chance.choice([self.bench.verify_source, self.bench.sanitize_source])(victim, lambda _: None)
+                found = await chance.choice([self.bench.verify_kernel, self.bench.sanitize_kernel])(victim, lambda _: None)
                 if isinstance(found, w.Verified):
-                    found = await self.bench.measure_source(victim, lambda _: None)
+                    found = await self.bench.measure_kernel(victim, lambda _: None)
                 told = type(found).__name__
         except TimeoutError:
             told = "given up"
@@ -116,8 +116,8 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 def test_the_bench_outlives_what_happens_to_its_processes(stand: Stand, seed: int) -> None:
     told, late = stand.run(stand.wounded(seed))
     assert late < GRACE_S, told
-    good = stand.run(stand.bench.verify_source(GOOD, lambda _: None))
-    bad = stand.run(stand.bench.verify_source(BAD, lambda _: None))
+    good = stand.run(stand.bench.verify_kernel(GOOD, lambda _: None))
+    bad = stand.run(stand.bench.verify_kernel(BAD, lambda _: None))
     assert isinstance(good, w.Verified | w.Suspected), (told, good)
     assert isinstance(bad, w.Failed), (told, bad)
     assert bad.failure.kind is FailureKind.MISMATCH, (told, bad)
@@ -146,10 +146,10 @@ def test_a_compiler_that_misbehaves_is_one_line_and_leaves_nothing(
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
     monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path / "cache"))
-    recipe = compilers.Recipe((str(fake),), "kernel.cpp", "kernel.so", (words,))
+    recipe = recipes.Recipe((str(fake),), "kernel.cpp", "kernel.so", (words,))
     request = BuildRequest(GOOD.text, Dialect.CPP, Contract.HOST, "", {}, "", "mine.cpp")
     began = time.monotonic()
-    found = asyncio.run(build_as(request, recipe, LimitsOnly(limits=CommandLimits(seconds=1.0))))
+    found = asyncio.run(build_with(request, recipe, LimitsOnly(limits=CommandLimits(seconds=1.0))))
     assert time.monotonic() - began < 1.0 + GRACE_S
     assert isinstance(found, BuildFailure)
     assert words in found.reason
@@ -166,7 +166,7 @@ def test_a_full_disk_while_the_sanitizers_get_their_inputs_is_one_line(stand: St
         assert process is not None
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
         try:
-            return await stand.bench.sanitize_source(GOOD, lambda _: None)
+            return await stand.bench.sanitize_kernel(GOOD, lambda _: None)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -174,7 +174,7 @@ def test_a_full_disk_while_the_sanitizers_get_their_inputs_is_one_line(stand: St
     with pytest.raises(EspalierError) as caught:
         stand.run(act())
     assert "\n" not in str(caught.value)
-    assert isinstance(stand.run(stand.bench.sanitize_source(GOOD, lambda _: None)), w.Sanitized)
+    assert isinstance(stand.run(stand.bench.sanitize_kernel(GOOD, lambda _: None)), w.Sanitized)
 
 
 ENDLESS = """
@@ -184,6 +184,7 @@ from torch import nn
 
 class Model(nn.Module):
     def forward(self, x):
+        open({mark!r}, "w").close()
         while True:
             pass
 
@@ -203,25 +204,27 @@ def judges_of(engine: int) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            if parent == engine and b"engine.trial.serving" in (folder / "cmdline").read_bytes():
+            if parent == engine and b"engine.trial.judge.server" in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
     return found
 
 
-def test_a_judge_ends_with_its_engine_whatever_it_computes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["it starts", "it computes"])
+def test_a_judge_ends_with_its_engine(moment: str, tmp_path: Path) -> None:
+    """Importing torch takes the judge seconds, and a request may wait for it by then."""
     path = tmp_path / "endless.py"
-    path.write_text(ENDLESS)
+    computes = tmp_path / "computes"
+    path.write_text(ENDLESS.format(mark=str(computes)))
     call = command("run", path, "--headless", "--device", "cpu")
     engine = subprocess.Popen(call, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: bool(judges_of(engine.pid)))
-        judge = judges_of(engine.pid)[0]
-        until(lambda: b"torch" in Path(f"/proc/{judge}/maps").read_bytes())
-        time.sleep(3)
+        until(lambda: bool(judges_of(engine.pid)) if moment == "it starts" else computes.exists())
+        (judge,) = judges_of(engine.pid)
     finally:
         engine.kill()
         engine.wait()
     until(lambda: gone(judge), GRACE_S)
+    assert moment == "it computes" or not computes.exists()
 
 
 def gone(pid: int) -> bool:

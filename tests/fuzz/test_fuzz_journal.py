@@ -15,7 +15,7 @@ from engine.domain.state import SessionState, advance
 from engine.journal import journal, store
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "session.jsonl"
-QUICK = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.build import expressions, look, plan, tunables
-from engine.build.source import SUFFIXES, classify, read_kernel
-from engine.domain.errors import EspalierError, SourceError
+from engine.domain.errors import EspalierError, KernelCodeError
 from engine.domain.model import Dialect
 from engine.problem import catalog
+from engine.toolchain import expressions, plan, static_scan, tunables
+from engine.toolchain.kernel_file import SUFFIXES, classify, read_kernel_file
 
 PROBLEMS = Path(__file__).parents[2] / "problems"
 KERNELS = [p for p in sorted(PROBLEMS.glob("*/playbook/*")) if p.suffix in SUFFIXES]
 REFERENCES = sorted(PROBLEMS.glob("*/reference.py"))
-QUICK = settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 JUNK = st.sampled_from(
     [
         *("@tune", "@launch", "@require", "// @launch k(x) grid(", "grid(1/0)", "=", ",", "(", ")", "\0", "\ud800", "é"),
@@ -62,11 +62,11 @@ def test_a_mangled_kernel(path: Path, seed: int, junk: list[str]) -> None:
         lambda: tunables.parse_tunables(text, dialect),
         lambda: tunables.parse_requires(text, dialect),
         lambda: plan.parse_plan(text),
-        lambda: look.look(text, dialect),
+        lambda: static_scan.static_scan(text, dialect),
     ):
         try:
             act()
-        except SourceError as error:
+        except KernelCodeError as error:
             one_line(error)
 
 
@@ -76,7 +76,7 @@ def test_any_bytes_as_a_kernel_file(tmp_path: Path, data: bytes, name: str) -> N
     path = tmp_path / name
     path.write_bytes(data)
     try:
-        read_kernel(path)
+        read_kernel_file(path)
     except EspalierError as error:
         one_line(error)
 
@@ -121,4 +121,4 @@ def test_a_mangled_problem_is_read_or_refused(tmp_path: Path, seed: int, junk: l
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_the_longest_nonsense_is_looked_at_in_a_moment(dialect: Dialect) -> None:
     for text in ("(" * 100_000, "a " * 100_000, '"' * 100_001, "/*" * 100_000, "@" * 100_000, 'R"(' * 50_000):
-        look.look(text, dialect)
+        static_scan.static_scan(text, dialect)

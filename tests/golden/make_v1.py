@@ -6,26 +6,24 @@ The file is committed and never made anew once the format is released: it stands
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "tests")]
 
 from support import builders as b  # noqa: E402
+from support.digests import state_digest  # noqa: E402
 
 from engine.domain import events as e  # noqa: E402
-from engine.domain.model import Author, CallRole, FailureKind, Interval, Limits, Pauses, RaceOutcome, Succession, Usage  # noqa: E402
+from engine.domain.model import ENGINE, ENGINEER, CallRole, FailureKind, Interval, RaceOutcome, Succession, Usage  # noqa: E402
+from engine.domain.settings import Limits, Pauses  # noqa: E402
 from engine.domain.state import SessionState, advance  # noqa: E402
 from engine.journal import codec  # noqa: E402
 
 GOLDEN = Path(__file__).resolve().parent / "v1" / "session.jsonl"
-
-ENGINEER = Author("engineer")
 
 
 def story() -> tuple[e.Event, ...]:
@@ -91,9 +89,9 @@ def story() -> tuple[e.Event, ...]:
         e.KernelReopened("k2", "the session moved to another device"),
         b.prepared(name="another machine"),
         e.IdeasReordered(("i4", "i2")),
-        e.MaterialAttached("i4", "k2"),
-        e.MaterialAttached("i4", "k1"),
-        e.MaterialRemoved("i4", "k1"),
+        e.KernelAttached("i4", "k2"),
+        e.KernelAttached("i4", "k1"),
+        e.KernelDetached("i4", "k1"),
         e.CallStarted("c1", "propose:2", CallRole.IDEAS, "openai:gpt-test", b.digest("prompt"), 9000),
         e.CallAnswered("c1", b.digest("reply"), Usage(5200, 1024, 800), 0.0125, "length", 3.5),
         e.CallFailed("c1", "the reply is cut short", Usage(0, 0, 0)),
@@ -114,24 +112,13 @@ def story() -> tuple[e.Event, ...]:
 
 def lines() -> bytes:
     """The journal's bytes: one event every 1.5 s, every third by the engineer."""
-    entries = (e.Entry(n, b.START + 1.5 * n, "engineer" if n % 3 == 2 else "engine", event) for n, event in enumerate(story()))
+    entries = (e.Entry(n, b.START + 1.5 * n, ENGINEER if n % 3 == 2 else ENGINE, event) for n, event in enumerate(story()))
     return b"".join(codec.encode(entry) + b"\n" for entry in entries)
 
 
 def digest(journal: bytes) -> str:
-    """SHA-256 of the state that a journal folds to, field by field; stable over Python versions and orders of tables."""
-    state = advance(SessionState(), (codec.decode(line) for line in journal.splitlines()))
-    return hashlib.sha256(repr(_plain(state)).encode()).hexdigest()
-
-
-def _plain(value: object) -> object:
-    if is_dataclass(value) and not isinstance(value, type):
-        return [type(value).__name__, *((f.name, _plain(getattr(value, f.name))) for f in fields(value))]
-    if isinstance(value, Mapping):
-        return sorted((str(key), _plain(item)) for key, item in value.items())
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return str(value)
+    """Of the state that a journal folds to."""
+    return state_digest(advance(SessionState(), (codec.decode(line) for line in journal.splitlines())))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.domain.errors import DeviceError
-from engine.trial.gpu import driver
+from engine.trial.shared.cuda import driver
 
 pytestmark = pytest.mark.gpu
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.build.plan import parse_plan
-from engine.build.resolution import ResolvedPlan, resolve
 from engine.domain.errors import DeviceError
 from engine.domain.model import Operand, Role
-from engine.trial.gpu import driver
-from engine.trial.gpu.launch import LaunchFault, Module, PreparedPlan
-from engine.trial.gpu.memory import as_tensor
-from engine.trial.gpu.timing import Sample, Stopwatch, linked_tools
+from engine.toolchain.plan import parse_plan
+from engine.toolchain.resolution import ResolvedPlan, resolve
+from engine.trial.runner.gpu_launch import LaunchFault, Module, PreparedPlan
+from engine.trial.runner.stopwatch import Sample, Stopwatch
+from engine.trial.shared.cuda import driver, hold_kernel
+from engine.trial.shared.cuda.device_memory import as_tensor
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
@@ -223,7 +223,7 @@ def test_a_device_that_is_held_hides_what_the_host_takes(context: driver.Context
         time.sleep(0.002)
         return launch()
 
-    watch = Stopwatch(context, tools=linked_tools())
+    watch = Stopwatch(context, tools=hold_kernel.link())
     without, held = watch.sample(late), watch.sample(late, hold_us=5000.0)
     watch.close()
     assert isinstance(without, Sample)

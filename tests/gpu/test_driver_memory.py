@@ -12,25 +12,25 @@ from contextlib import contextmanager
 import pytest
 
 from engine.domain.errors import DeviceError
-from engine.trial.gpu import driver
-from engine.trial.gpu.memory import LentArena, Means, as_tensor, offer_means, send_loan
+from engine.trial.shared.cuda import driver
+from engine.trial.shared.cuda.device_memory import LentArena, Means, as_tensor
 
 pytestmark = pytest.mark.gpu
 
 WORDS = 1024
 _BORROWER = """
 import os, socket, sys
-from engine.trial.gpu import driver, memory
+from engine.trial.shared.cuda import device_memory as memory, driver
 channel = socket.socket(fileno=int(sys.argv[1]))
 driver.Context.open(0)
 cuda = driver.bindings()
 def borrow(writable):
-    return memory.BorrowedArena.map(memory.receive_loan(channel), writable=writable)
+    header, descriptors, _, _ = socket.recv_fds(channel, memory._HEADER.size, 1)
+    return memory.BorrowedArena.map(memory.DeviceHandle.parse(header, *descriptors), writable=writable)
 def told(*results):
     channel.sendall(str(max(int(result[0]) for result in results)).encode())
 """
 _ACTIONS = {
-    "means": "memory.answer_means(channel)",
     "double": """
 source, target = borrow(False), borrow(True)
 assert source.protected and not target.protected
@@ -84,6 +84,14 @@ def arena(means: Means = Means.DESCRIPTOR, fill: int = 0) -> Iterator[LentArena]
         made.close()
 
 
+def send(channel: socket.socket, lent: LentArena) -> None:
+    """Hand an arena to the borrower, who reads one header at a time."""
+    handle = lent.handle()
+    socket.send_fds(channel, [handle.header()], [handle.descriptor] if handle.descriptor >= 0 else [])
+    if handle.descriptor >= 0:
+        os.close(handle.descriptor)
+
+
 def content(lent: LentArena) -> list[int]:
     buffer = bytearray(WORDS * 4)
     driver.check(driver.bindings().cuMemcpyDtoH(buffer, lent.pointer, len(buffer)), "reading an arena")
@@ -92,8 +100,8 @@ def content(lent: LentArena) -> list[int]:
 
 def test_what_the_borrower_writes_the_owner_reads() -> None:
     with arena(fill=42) as source, arena() as target, borrower("double") as channel:
-        send_loan(channel, source.loan())
-        send_loan(channel, target.loan())
+        send(channel, source)
+        send(channel, target)
         assert channel.recv(16) == b"0"
         assert content(target) == [42]
 
@@ -102,21 +110,16 @@ def test_what_the_borrower_writes_the_owner_reads() -> None:
 def test_a_forbidden_write_ends_the_borrower_and_not_the_owner(action: str) -> None:
     with arena(fill=42) as lent:
         with borrower(action) as channel:
-            send_loan(channel, lent.loan())
+            send(channel, lent)
             assert int(channel.recv(16)) != 0
         assert content(lent) == [42]
 
 
 def test_a_token_lends_within_one_pid_space() -> None:
     with arena(Means.TOKEN, fill=1) as lent, borrower("token") as channel:
-        send_loan(channel, lent.loan())
+        send(channel, lent)
         assert channel.recv(16) == b"0"
         assert content(lent) == [5]
-
-
-def test_both_sides_find_the_means_that_work() -> None:
-    with borrower("means") as channel:
-        assert offer_means(channel, 0) is Means.DESCRIPTOR
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool", "float64", "uint8"])

@@ -9,8 +9,8 @@ import pytest
 from engine.domain.model import Contract, Dialect
 from engine.domain.profile import Profile
 from engine.problem import catalog
-from engine.trial import profiling
-from engine.trial.bench import Assignment, Source, TrialBench
+from engine.trial.bench import Assignment, KernelSpec, TrialBench
+from engine.trial.tools import ncu
 
 pytestmark = pytest.mark.gpu
 
@@ -33,13 +33,13 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def profiled(source: Source) -> Profile:
+def profiled(source: KernelSpec) -> Profile:
     problem = catalog.find("softmax")
     bench = TrialBench(Assignment(problem, catalog.workload_for(problem, "small"), "cuda:0"), lambda _: "blob")
 
     async def work() -> Profile:
         try:
-            return await bench.profile_source(source, lambda _: None)
+            return await bench.profile_kernel(source, lambda _: None)
         finally:
             await bench.close()
 
@@ -49,12 +49,13 @@ def profiled(source: Source) -> Profile:
 @pytest.mark.parametrize(
     "source",
     [
-        Source("touch.cu", KERNEL, Dialect.CUDA, Contract.PLAN), Source("soft.py", MODULE, Dialect.PYTHON, Contract.MODULE),
+        KernelSpec("touch.cu", KERNEL, Dialect.CUDA, Contract.PLAN),
+        KernelSpec("soft.py", MODULE, Dialect.PYTHON, Contract.MODULE),
     ],
 )  # fmt: skip
-def test_a_call_is_profiled_or_says_why_it_cannot_be(source: Source) -> None:
+def test_a_call_is_profiled_or_says_why_it_cannot_be(source: KernelSpec) -> None:
     found = profiled(source)
-    if profiling.find_tool() is None:
+    if ncu.find_tool() is None:
         assert "not installed" in found.note
     elif not found.tool:
         assert found.note.startswith("ncu: ")

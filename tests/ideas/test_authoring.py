@@ -9,21 +9,22 @@ from typing import Any
 
 import pytest
 from support import builders as b
-from support.desk import LAUNCH, FakeModel, Tape, code_reply, ideas_reply, refused
+from support.fake_models import LAUNCH, FakeModel, Tape, code_reply, ideas_reply, refused
 
 from engine.domain import events as e
 from engine.domain import rules
 from engine.domain import work as w
 from engine.domain.errors import BudgetExhausted
-from engine.domain.model import CATEGORIES, Author, Contract, Dialect, FailureKind, IdeaText, Limits, Settings
+from engine.domain.model import CATEGORIES, Author, Contract, Dialect, FailureKind, IdeaText
+from engine.domain.settings import Limits, Settings
 from engine.domain.state import Idea, SessionState
-from engine.ideas.asking import ByHand, Desk
-from engine.ideas.authoring import SPARE, ModelSource
+from engine.ideas.authoring import SPARE, ModelProposer
+from engine.ideas.factory import open_ideas
+from engine.ideas.model_calls import ByHand, ModelCalls
 from engine.ideas.models.model import ModelError, Trouble
-from engine.ideas.opening import open_ideas
 from engine.ideas.playbook import Playbook
+from engine.ideas.proposer import CodeRequest, IdeaRequest, Implementation, RepairRequest
 from engine.ideas.replies import ReplyError
-from engine.ideas.source import CodeRequest, IdeaRequest, Implementation, RepairRequest
 
 TUNED = "// @tune BLOCK = 4, 8, 16\n// @tune UNROLL = 1, 2\n// @require BLOCK * UNROLL <= DIM\n" + LAUNCH
 AUTHOR = Author("openai:fake")
@@ -33,8 +34,8 @@ def state(*events: e.Event, **settings: Any) -> SessionState:
     return b.fold(*b.first_round(**settings), e.RoundOpened(1, ("k1",)), *events)
 
 
-def source(model: FakeModel | ByHand) -> ModelSource:
-    return ModelSource(model, Desk(lambda _: None))
+def source(model: FakeModel | ByHand) -> ModelProposer:
+    return ModelProposer(model, ModelCalls(lambda _: None))
 
 
 def propose(
@@ -340,14 +341,14 @@ def test_a_repair_that_is_cancelled_is_none() -> None:
 
 def test_of_several_sources_one_is_stopped_and_the_others_are_heard() -> None:
     tape = Tape()
-    stopped, heard = FakeModel(["never"], name="openai:slow"), FakeModel([ideas_reply("Tile rows")], name="openai:quick")
+    stopped, answered = FakeModel(["never"], name="openai:slow"), FakeModel([ideas_reply("Tile rows")], name="openai:quick")
 
     async def act() -> None:
         tape.record([e.CallFailed("c1", "cancelled by hand", cancelled=True)])
         await asyncio.Event().wait()
 
     stopped.before = act
-    known = {"openai:slow": stopped, "openai:quick": heard}
+    known = {"openai:slow": stopped, "openai:quick": answered}
     mix = open_ideas(
         Settings(source="openai:slow,openai:quick"), playbook=Playbook(None, lambda _: None), open_model=known.__getitem__,
         tariff_of=lambda _: None, recall=None,

@@ -6,19 +6,20 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import builders as b
-from support.desk import FakeModel, Tape
+from support.fake_models import FakeModel, Tape
 
 from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.errors import BudgetExhausted
-from engine.domain.model import CallRole, Limits, Usage
+from engine.domain.model import CallRole, Usage
+from engine.domain.settings import Limits
 from engine.domain.state import SessionState
 from engine.ideas import budget
-from engine.ideas.asking import Desk, Question
 from engine.ideas.budget import FRAMING, BudgetHeld, Ceiling
+from engine.ideas.model_calls import ModelCalls, Question
 from engine.ideas.models.model import Prompt, Reply
 
 PRICE = 1e-6, 4e-6
@@ -115,13 +116,13 @@ def test_what_only_calls_under_way_here_stand_in_the_way_of_can_wait_for_them() 
 
 def test_calls_wait_for_one_another_rather_than_end_a_session_early() -> None:
     ceiling = budget.ceiling(("", "x"), 50, None).tokens
-    tape, desk = Tape(session(tokens=2 * ceiling)), Desk(known)
+    tape, shared = Tape(session(tokens=2 * ceiling)), ModelCalls(known)
     models = [FakeModel(["reply"], usage=Usage(10, 0, 10)) for _ in range(6)]
 
     async def everything() -> list[str]:
         question = Question(CallRole.CODE, Prompt("", "x", None, 50), str)
-        sittings = [desk.sit(model, tape.calls(f"implement:i{n}")) for n, model in enumerate(models)]
-        return await asyncio.gather(*(sitting.ask(question) for sitting in sittings))
+        conversations = [shared.conversation(model, tape.calls(f"implement:i{n}")) for n, model in enumerate(models)]
+        return await asyncio.gather(*(conversation.ask(question) for conversation in conversations))
 
     assert asyncio.run(asyncio.wait_for(everything(), 10)) == ["reply"] * 6
     assert all(len(model.asked) == 1 for model in models)
@@ -134,14 +135,13 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(CALLS, st.integers(0, 30_000), st.floats(0, 0.05))
 def test_no_row_of_concurrent_calls_passes_a_cap(
     wanted: list[tuple[int, int, float, int, str]], tokens: int, usd: float
 ) -> None:
     """Each call spends up to its ceiling, some fail, some are dropped; some are made while others are under way."""
     tape = Tape(session(tokens=tokens, usd=usd))
-    desk = Desk(known)
+    shared = ModelCalls(known)
 
     async def one(number: int, size: int, output: int, share: float, delay: int, fate: str) -> None:
         async def before() -> None:
@@ -152,12 +152,12 @@ def test_no_row_of_concurrent_calls_passes_a_cap(
         spent = Reply("reply", Usage(int(given_tokens * share), 0, int(output * share)))
         model = FakeModel([asyncio.CancelledError() if fate == "k" else spent], before=before)
         question = Question(CallRole.CODE, Prompt("", "x" * size, None, output), str)
-        await desk.sit(model, tape.calls(f"implement:i{number}")).ask(question)
+        await shared.conversation(model, tape.calls(f"implement:i{number}")).ask(question)
 
     async def everything() -> None:
         await asyncio.gather(*(one(n, *call) for n, call in enumerate(wanted)), return_exceptions=True)
 
     asyncio.run(everything())
-    assert queries.spent(tape.state).total <= tokens
-    assert queries.spent_usd(tape.state)[0] <= usd + 1e-12
-    assert not desk.reserved
+    assert queries.total_usage(tape.state).total <= tokens
+    assert queries.total_usd(tape.state)[0] <= usd + 1e-12
+    assert not shared.reserved

@@ -1,4 +1,4 @@
-"""Several sources in one session: shares, writers, repairs, and what happens when one of them fails."""
+"""Several proposers in one session: shares, writers, repairs, and what happens when one of them fails."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import builders as b
-from support.desk import Tape
+from support.fake_models import Tape
 
 from engine.domain import events as e
-from engine.domain.errors import BudgetExhausted, IdeaSourceError, JournalError
+from engine.domain.errors import BudgetExhausted, JournalError, ProposerError
 from engine.domain.model import CATEGORIES, Author, Dialect, IdeaText
 from engine.domain.state import Idea, Kernel, SessionState
 from engine.domain.work import Proposal
 from engine.ideas.mix import Mix, Share, apportion, parse_mix
-from engine.ideas.source import Calls, CodeRequest, IdeaRequest, IdeaSource, Implementation, RepairRequest
+from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, Proposer, RepairRequest
 
 A, B, PLAYBOOK = "openai:a", "gemini:b", "playbook"
 
 
 @dataclass
-class Told:
-    """A source that notes what it is asked."""
+class RecordingProposer:
+    """A proposer that notes what it is asked."""
 
     name: str
     error: BaseException | None = None
     empty: bool = False
+    closed: bool = False
     asked: list[object] = field(default_factory=list)
 
     @property
@@ -51,32 +52,33 @@ class Told:
         self.asked.append(request)
         return self.name
 
-
-class Shelf:
-    def __init__(self, **sources: Told) -> None:
-        self.sources = sources
-        self.opened: list[str] = []
-        self.closed = False
-
-    def open(self, name: str) -> IdeaSource:
-        self.opened.append(name)
-        return self.sources.setdefault(name, Told(name))
-
     async def close(self) -> None:
         self.closed = True
 
 
-def mix(spec: str, writer: str = "", **sources: Told) -> tuple[Mix, Shelf]:
-    shelf = Shelf(**sources)
-    return Mix(parse_mix(spec), writer, shelf), shelf
+class Opened:
+    """Opens proposers by name and notes which."""
+
+    def __init__(self, proposers: dict[str, RecordingProposer]) -> None:
+        self.proposers = proposers
+        self.names: list[str] = []
+
+    def __call__(self, name: str) -> Proposer:
+        self.names.append(name)
+        return self.proposers.setdefault(name, RecordingProposer(name))
+
+
+def mix(spec: str, writer: str = "", **proposers: RecordingProposer) -> tuple[Mix, Opened]:
+    opened = Opened(proposers)
+    return Mix(parse_mix(spec), writer, opened), opened
 
 
 def request(count: int = 3, number: int = 1, state: SessionState | None = None) -> IdeaRequest:
     return IdeaRequest(state or b.fold(*b.first_round()), number, ("k1",), count, Dialect.CPP)
 
 
-def proposed(source: Mix, asked: IdeaRequest) -> list[str]:
-    return [p.author.name for p in asyncio.run(source.propose(asked, Tape().calls()))]
+def proposed(proposer: Mix, asked: IdeaRequest) -> list[str]:
+    return [p.author.name for p in asyncio.run(proposer.propose(asked, Tape().calls()))]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_a_mix_is_read(spec: str, shares: tuple[Share, ...]) -> None:
     ],
 )
 def test_a_mix_that_cannot_be_read(spec: str, said: str) -> None:
-    with pytest.raises(IdeaSourceError, match=said) as error:
+    with pytest.raises(ProposerError, match=said) as error:
         parse_mix(spec)
     assert "\n" not in str(error.value)
 
@@ -145,45 +147,45 @@ def test_every_place_is_dealt_and_shares_hold_in_the_long_run(weights: list[int]
 
 
 def test_each_source_is_asked_for_its_share_and_opened_when_needed() -> None:
-    source, shelf = mix(f"{A}=2,{B}=1")
-    assert shelf.opened == []
-    assert proposed(source, request(3)) == [A, A, B]
-    assert proposed(source, request(1, 2)) == [B]
-    assert source.author == Author(A)
-    asyncio.run(source.close())
-    assert shelf.closed
+    proposer, opened = mix(f"{A}=2,{B}=1")
+    assert opened.names == []
+    assert proposed(proposer, request(3)) == [A, A, B]
+    assert proposed(proposer, request(1, 2)) == [B]
+    assert proposer.author == Author(A)
+    asyncio.run(proposer.close())
+    assert [opened.proposers[name].closed for name in (A, B)] == [True, True]
 
 
 def test_all_that_is_named_can_be_opened_early() -> None:
-    source, shelf = mix(f"{A}=2,{PLAYBOOK}", B)
-    source.open_all()
-    assert shelf.opened == [A, PLAYBOOK, B]
+    proposer, opened = mix(f"{A}=2,{PLAYBOOK}", B)
+    proposer.open_all()
+    assert opened.names == [A, PLAYBOOK, B]
 
 
 def test_the_first_port_is_the_playbook_s() -> None:
-    source, shelf = mix(A)
-    assert proposed(source, request(1, 0)) == [PLAYBOOK]
-    assert shelf.opened == [PLAYBOOK]
+    proposer, opened = mix(A)
+    assert proposed(proposer, request(1, 0)) == [PLAYBOOK]
+    assert opened.names == [PLAYBOOK]
 
 
 def test_a_source_that_fails_leaves_the_round_to_the_others() -> None:
-    source, _ = mix(f"{A}=2,{B}=1", **{A: Told(A, IdeaSourceError("no key"))})
-    assert proposed(source, request(3)) == [B]
-    source, _ = mix(f"{A}=2,{B}=1", **{A: Told(A, BudgetExhausted("spent"))})
-    assert proposed(source, request(3)) == [B]
+    proposer, _ = mix(f"{A}=2,{B}=1", **{A: RecordingProposer(A, ProposerError("no key"))})
+    assert proposed(proposer, request(3)) == [B]
+    proposer, _ = mix(f"{A}=2,{B}=1", **{A: RecordingProposer(A, BudgetExhausted("spent"))})
+    assert proposed(proposer, request(3)) == [B]
 
 
-@pytest.mark.parametrize("error", [IdeaSourceError("no key"), BudgetExhausted("spent")])
+@pytest.mark.parametrize("error", [ProposerError("no key"), BudgetExhausted("spent")])
 def test_without_any_answer_the_reason_is_raised(error: Exception) -> None:
-    source, _ = mix(f"{A}=2,{B}=1", **{A: Told(A, error), B: Told(B, empty=True)})
+    proposer, _ = mix(f"{A}=2,{B}=1", **{A: RecordingProposer(A, error), B: RecordingProposer(B, empty=True)})
     with pytest.raises(type(error), match=str(error)):
-        proposed(source, request(3))
+        proposed(proposer, request(3))
 
 
 def test_faults_are_never_passed_over() -> None:
-    source, _ = mix(f"{A}=2,{B}=1", **{A: Told(A, JournalError("disk full"))})
+    proposer, _ = mix(f"{A}=2,{B}=1", **{A: RecordingProposer(A, JournalError("disk full"))})
     with pytest.raises(JournalError):
-        proposed(source, request(3))
+        proposed(proposer, request(3))
 
 
 def idea(author: str, key: str = "", writer: str = "") -> Idea:
@@ -207,22 +209,22 @@ def idea(author: str, key: str = "", writer: str = "") -> Idea:
     ],
 )
 def test_who_writes_an_idea_s_code(spec: str, writer: str, subject: Idea, wrote: str) -> None:
-    source, _ = mix(spec, writer)
+    proposer, _ = mix(spec, writer)
     asked = CodeRequest(b.fold(*b.first_round()), subject, Dialect.CPP, None)
-    answer = asyncio.run(source.implement(asked, Tape().calls()))
+    answer = asyncio.run(proposer.implement(asked, Tape().calls()))
     assert (answer.note, answer.author) == (wrote, Author(wrote))
 
 
 def test_a_writer_that_is_none_is_said() -> None:
-    source, _ = mix(A)
+    proposer, _ = mix(A)
     asked = CodeRequest(b.fold(*b.first_round()), idea(A, writer="nobody"), Dialect.CPP, None)
-    with pytest.raises(IdeaSourceError, match="no source of ideas 'nobody'"):
-        asyncio.run(source.implement(asked, Tape().calls()))
+    with pytest.raises(ProposerError, match="no source of ideas 'nobody'"):
+        asyncio.run(proposer.implement(asked, Tape().calls()))
 
 
 def test_a_kernel_is_repaired_by_whoever_wrote_it() -> None:
-    source, _ = mix(A)
+    proposer, _ = mix(A)
     state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)))
     kernel: Kernel = replace(state.kernels["k1"], author=Author(B))
-    repaired = asyncio.run(source.repair(RepairRequest(state, kernel, "x", "no", ""), Tape().calls("repair:k1:0")))
+    repaired = asyncio.run(proposer.repair(RepairRequest(state, kernel, "x", "no", ""), Tape().calls("repair:k1:0")))
     assert repaired == B

@@ -18,7 +18,7 @@ from engine.domain import work as w
 from engine.domain.model import CATEGORIES, Contract, Dialect, Draft, IdeaText
 from engine.domain.state import SessionState
 from engine.ideas.playbook import PLAYBOOK, Available, Playbook, available
-from engine.ideas.source import CodeRequest, IdeaRequest, Implementation
+from engine.ideas.proposer import CodeRequest, IdeaRequest, Implementation
 
 LAUNCH = 'extern "C" void launch(const float* x, float* out, void* workspace) {}\n'
 
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class Told:
+class SessionStory:
     """A session's state, told kernel by kernel: ``("k2", "alpha", 2.0, "k1")`` implements idea ``alpha`` twice as fast."""
 
     def __init__(self, *kernels: tuple[str, str, float, str], **settings: Any) -> None:
@@ -83,12 +83,12 @@ def _idea(idea: str, key: str, parent: str | None, branch: int = 3) -> e.Propose
 
 
 def propose(
-    playbook: Playbook, state: SessionState, count: int = 9, sources: Mapping[str, str] | None = None, **changes: Any
+    playbook: Playbook, state: SessionState, count: int = 9, code: Mapping[str, str] | None = None, **changes: Any
 ) -> dict[str, str | None]:
     """Key → parent of what is proposed, in order."""
     current = queries.open_round(state)
     request = IdeaRequest(
-        state, current.number if current else 0, current.parents if current else (), count, Dialect.CPP, sources or {}
+        state, current.number if current else 0, current.parents if current else (), count, Dialect.CPP, code or {}
     )
     proposals: tuple[w.Proposal, ...] = asyncio.run(playbook.propose(replace(request, **changes), calls()))
     assert {p.author for p in proposals} <= {PLAYBOOK}
@@ -121,31 +121,31 @@ def test_the_first_port_is_written_by_the_fallback_where_the_playbook_has_none(f
 
 
 def test_ideas_come_worthiest_first_with_their_categories_spread(folder: Path) -> None:
-    assert list(propose(Playbook(folder), Told().then())) == ["beta", "gamma", "alpha"]
-    assert list(propose(Playbook(folder), Told().then(), count=2)) == ["beta", "gamma"]
+    assert list(propose(Playbook(folder), SessionStory().then())) == ["beta", "gamma", "alpha"]
+    assert list(propose(Playbook(folder), SessionStory().then(), count=2)) == ["beta", "gamma"]
 
 
 def test_an_idea_is_proposed_once_whatever_became_of_it(folder: Path) -> None:
-    state = Told().then(e.IdeasProposed(1, (_idea("i2", "beta", "k1"),), True), e.IdeaRejected("i2", "no"))
+    state = SessionStory().then(e.IdeasProposed(1, (_idea("i2", "beta", "k1"),), True), e.IdeaRejected("i2", "no"))
     assert list(propose(Playbook(folder), state)) == ["alpha", "gamma"]
 
 
 def test_an_idea_is_aimed_at_the_best_kernel_that_it_builds_on(folder: Path) -> None:
-    slow_then_fast = Told(("k2", "alpha", 2.0, "k1"), ("k3", "beta", 3.0, "k1"), ("k4", "gamma", 9.0, "k1"))
+    slow_then_fast = SessionStory(("k2", "alpha", 2.0, "k1"), ("k3", "beta", 3.0, "k1"), ("k4", "gamma", 9.0, "k1"))
     assert propose(Playbook(folder), slow_then_fast.then()) == {"delta": "k3"}
-    fast_then_slow = Told(("k2", "alpha", 4.0, "k1"), ("k3", "beta", 3.0, "k1"))
+    fast_then_slow = SessionStory(("k2", "alpha", 4.0, "k1"), ("k3", "beta", 3.0, "k1"))
     assert propose(Playbook(folder), fast_then_slow.then())["delta"] == "k2"
 
 
 def test_a_pruned_kernel_is_no_parent(folder: Path) -> None:
-    told = Told(("k2", "alpha", 2.0, "k1"), ("k3", "beta", 3.0, "k1"))
-    assert propose(Playbook(folder), told.then(e.BranchPruned("k3", "")))["delta"] == "k2"
-    assert "delta" not in propose(Playbook(folder), told.then(e.BranchPruned("k3", ""), e.BranchPruned("k2", "")))
+    story = SessionStory(("k2", "alpha", 2.0, "k1"), ("k3", "beta", 3.0, "k1"))
+    assert propose(Playbook(folder), story.then(e.BranchPruned("k3", "")))["delta"] == "k2"
+    assert "delta" not in propose(Playbook(folder), story.then(e.BranchPruned("k3", ""), e.BranchPruned("k2", "")))
 
 
 def test_a_tuned_kernel_stands_for_what_its_parent_implements(folder: Path) -> None:
-    told = Told(("k2", "alpha", 2.0, "k1"), ("k3", "tune:k2:1", 5.0, "k2"))
-    assert propose(Playbook(folder), told.then())["delta"] == "k3"
+    story = SessionStory(("k2", "alpha", 2.0, "k1"), ("k3", "tune:k2:1", 5.0, "k2"))
+    assert propose(Playbook(folder), story.then())["delta"] == "k3"
 
 
 def test_without_a_first_port_a_seed_is_built_on(folder: Path) -> None:
@@ -159,21 +159,21 @@ def test_without_a_first_port_a_seed_is_built_on(folder: Path) -> None:
 
 
 def test_in_a_sequential_search_only_the_latest_kernel_is_built_on(folder: Path) -> None:
-    told = Told(("k2", "alpha", 2.0, "k1"), strategy="sequential")
-    assert propose(Playbook(folder), told.then(), parents=("k2",)) == {"delta": "k2"}
-    assert "beta" in propose(Playbook(folder), told.then(), parents=("k1",))
+    story = SessionStory(("k2", "alpha", 2.0, "k1"), strategy="sequential")
+    assert propose(Playbook(folder), story.then(), parents=("k2",)) == {"delta": "k2"}
+    assert "beta" in propose(Playbook(folder), story.then(), parents=("k1",))
 
 
 def test_when_the_written_ideas_run_out_the_best_are_tuned(folder: Path) -> None:
     text = f"{TUNED}{LAUNCH}"
-    told = Told(("k2", "alpha", 2.0, "k1"), ("k3", "beta", 3.0, "k1"))
-    state = told.then(e.IdeasProposed(1, (_idea("i9", "gamma", "k1"), _idea("i10", "delta", "k3")), True))
-    assert propose(Playbook(folder), state, sources={"k1": LAUNCH, "k2": text, "k3": LAUNCH}) == {"tune:k2:1": "k2"}
-    assert propose(Playbook(folder), told.then(), count=1, sources={"k2": text}) == {"delta": "k3"}
+    story = SessionStory(("k2", "alpha", 2.0, "k1"), ("k3", "beta", 3.0, "k1"))
+    state = story.then(e.IdeasProposed(1, (_idea("i9", "gamma", "k1"), _idea("i10", "delta", "k3")), True))
+    assert propose(Playbook(folder), state, code={"k1": LAUNCH, "k2": text, "k3": LAUNCH}) == {"tune:k2:1": "k2"}
+    assert propose(Playbook(folder), story.then(), count=1, code={"k2": text}) == {"delta": "k3"}
 
 
 def test_an_idea_is_implemented_by_every_source_before_their_variants(folder: Path) -> None:
-    state = Told().then(e.IdeasProposed(1, (_idea("i2", "alpha", "k1", branch=4),), True))
+    state = SessionStory().then(e.IdeasProposed(1, (_idea("i2", "alpha", "k1", branch=4),), True))
     drafts = implement(Playbook(folder), state, "i2").drafts
     assert [d.name for d in drafts] == ["alpha0.cpp", "alpha1.cpp", "alpha0.cpp", "alpha1.cpp"]
     assert [dict(d.tunables) for d in drafts[:2]] == [{"BLOCK": 4, "UNROLL": 1}] * 2
@@ -185,12 +185,12 @@ def test_an_idea_is_implemented_by_every_source_before_their_variants(folder: Pa
 def test_an_edited_idea_keeps_its_implementations_and_takes_its_new_branch(folder: Path) -> None:
     text = replace(_idea("i2", "alpha", "k1").text, title="In my words")
     proposed = e.IdeasProposed(1, (_idea("i2", "alpha", "k1"),), True)
-    state = Told().then(proposed, e.IdeaEdited("i2", text, "k1", 1))
+    state = SessionStory().then(proposed, e.IdeaEdited("i2", text, "k1", 1))
     assert [d.name for d in implement(Playbook(folder), state, "i2").drafts] == ["alpha0.cpp"]
 
 
 def test_an_idea_in_words_is_not_written_by_a_playbook(folder: Path) -> None:
-    state = Told().then(e.IdeasProposed(1, (_idea("i2", "", "k1"),), False))
+    state = SessionStory().then(e.IdeasProposed(1, (_idea("i2", "", "k1"),), False))
     made = implement(Playbook(folder), state, "i2")
     assert made.drafts == ()
     assert "--idea i2" in made.note
@@ -199,7 +199,7 @@ def test_an_idea_in_words_is_not_written_by_a_playbook(folder: Path) -> None:
 def test_a_source_that_no_combination_suits_is_left_out_with_a_note(folder: Path) -> None:
     path = folder / "playbook" / "alpha1.cpp"
     path.write_text(f"// @tune BLOCK = 4\n// @require BLOCK > DIM\n{LAUNCH}")
-    state = Told().then(e.IdeasProposed(1, (_idea("i2", "alpha", "k1"),), True))
+    state = SessionStory().then(e.IdeasProposed(1, (_idea("i2", "alpha", "k1"),), True))
     made = implement(Playbook(folder), state, "i2")
     assert {d.name for d in made.drafts} == {"alpha0.cpp"}
     assert made.note.startswith("alpha1.cpp: ")
@@ -207,6 +207,6 @@ def test_a_source_that_no_combination_suits_is_left_out_with_a_note(folder: Path
 
 
 def test_what_a_playbook_holds_is_counted_for_each_dialect(folder: Path) -> None:
-    assert available(folder, Dialect.CPP) == Available(True, 4, 5)
-    assert available(folder, Dialect.CUDA) == Available(False, 1, 1)
-    assert available(folder / "nothing", Dialect.CPP) == Available(False, 0, 0)
+    assert available(folder, Dialect.CPP) == Available(True, 4)
+    assert available(folder, Dialect.CUDA) == Available(False, 1)
+    assert available(folder / "nothing", Dialect.CPP) == Available(False, 0)

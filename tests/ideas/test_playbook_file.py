@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.domain.errors import IdeaSourceError
+from engine.domain.errors import ProposerError
 from engine.domain.model import Dialect
-from engine.ideas.written import ROOT, Written, read_playbook
+from engine.ideas.playbook_file import ROOT, PlaybookFile, read_playbook
 from engine.problem.catalog import problems_root, shipped_names
 
 CPP = '// @tune BLOCK = 1, 2\nextern "C" void launch(const float* x, float* out, void* workspace) {}\n'
@@ -58,16 +58,16 @@ def test_a_playbook_is_read_whole(tmp_path: Path) -> None:
     assert wide.text(Dialect.CPP).predicted == 1.5
     assert wide.text(Dialect.CUDA).predicted is None
     assert wide.rationale == "Two lines of words."
-    assert {d: [s.kernel.name for s in s_] for d, s_ in wide.sources.items()} == {
+    assert {d: [s.kernel.name for s in s_] for d, s_ in wide.implementations.items()} == {
         Dialect.CPP: ["wide.cpp", "wider.cpp"],
         Dialect.CUDA: ["wide.cu"],
     }
-    assert wide.sources[Dialect.CPP][0].tunables[0].values == (1, 2)
+    assert wide.implementations[Dialect.CPP][0].tunables[0].values == (1, 2)
     assert wider.after == ("wide", "root")
 
 
 def test_a_problem_without_a_playbook_has_an_empty_one(tmp_path: Path) -> None:
-    assert read_playbook(tmp_path) == Written()
+    assert read_playbook(tmp_path) == PlaybookFile()
 
 
 def _changed(old: str, new: str) -> str:
@@ -78,39 +78,39 @@ def _changed(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("toml", "words"),
     [
-        ("[root", "playbook.toml cannot be read"),
-        (GOOD + "[extra]\n", "the top level: unknown key 'extra': use idea, root"),
-        (_changed("[root]\ncpp", "[root]\nc"), r"\[root\]: unknown key 'c': use cpp, cuda, python"),
-        (_changed('["naive.cpp"]', '"naive.cpp"'), r"\[root\], cpp: it must be a list of texts"),
-        (_changed('["naive.cpp"]', '["none.cpp"]'), r"\[root\], cpp: none.cpp: there is no kernel file"),
-        (_changed('["naive.cpp"]', '["wide.cu"]'), r"\[root\], cpp: wide.cu is cuda, not cpp"),
+        ("[root", "playbook.toml, not valid TOML"),
+        (GOOD + "[extra]\n", "playbook.toml, unknown key 'extra': use idea, root"),
+        (_changed("[root]\ncpp", "[root]\nc"), "root: unknown key 'c': use cpp, cuda, python"),
+        (_changed('["naive.cpp"]', '"naive.cpp"'), "root.cpp: expected a list, got str"),
+        (_changed('["naive.cpp"]', '["none.cpp"]'), "root, cpp: none.cpp: there is no kernel file"),
+        (_changed('["naive.cpp"]', '["wide.cu"]'), "root, cpp: wide.cu is cuda, not cpp"),
         (_changed('["naive.cpp"]', '["../naive.cpp"]'), "lies outside the playbook's folder"),
         (_changed('["naive.cpp"]', '["/etc/naive.cpp"]'), "lies outside the playbook's folder"),
         (_changed('["naive.cpp"]', '["bad.cpp"]'), "bad.cpp: line 1, column"),
         (_changed('["naive.cpp"]', '["empty.cpp"]'), "empty.cpp is empty"),
-        (_changed('[root]\ncpp = ["naive.cpp"]', "root = 3"), r"\[root\]: it must be a table"),
-        (_changed('key = "wide"\n', ""), "idea 1, key: it must be a text"),
+        (_changed('[root]\ncpp = ["naive.cpp"]', "root = 3"), "root: expected a table, got int"),
+        (_changed('key = "wide"\n', ""), "idea 1, key: required"),
         (_changed('key = "wide"', 'key = "root"'), "idea 'root': its key must be unique"),
         (_changed('key = "wider"', 'key = "wide"'), "idea 'wide': its key must be unique"),
         (_changed('key = "wider"', 'key = "tune:k1"'), "idea 'tune:k1': its key must be unique, without a colon"),
-        (_changed('title = "Wider loads"', 'title = ""'), "idea 'wide', title: it must be a text"),
+        (_changed('title = "Wider loads"', 'title = ""'), "idea 'wide', title: expected str of length >= 1"),
         (_changed('"memory access"', '"memory"'), "idea 'wide', category: 'memory' is none of: memory access"),
-        (_changed('rationale = "More of it."', "rationale = 4"), "idea 'wider', rationale: it must be a text"),
-        (_changed("cpp = 1.5", "cpp = -1"), "idea 'wide', predicted: cpp is -1, not a speedup"),
-        (_changed("cpp = 1.5", "cpp = true"), "idea 'wide', predicted: cpp is True, not a speedup"),
-        (_changed("cpp = 1.5", 'cpp = "1.5"'), "idea 'wide', predicted: cpp is '1.5', not a speedup"),
+        (_changed('rationale = "More of it."', "rationale = 4"), "idea 'wider', rationale: expected str, got int"),
+        (_changed("cpp = 1.5", "cpp = -1"), "idea 'wide', predicted.cpp: expected float > 0.0"),
+        (_changed("cpp = 1.5", "cpp = true"), "idea 'wide', predicted.cpp: expected float, got bool"),
+        (_changed("cpp = 1.5", 'cpp = "1.5"'), "idea 'wide', predicted.cpp: expected float, got str"),
         (_changed("cpp = 1.5", "cpu = 1.5"), "idea 'wide', predicted: unknown key 'cpu'"),
-        (_changed("{ cpp = 1.5 }", "1.5"), "idea 'wide', predicted: it must be a table"),
+        (_changed("{ cpp = 1.5 }", "1.5"), "idea 'wide', predicted: expected a table, got float"),
         (_changed('["wide", "root"]', '["narrow"]'), "idea 'wider', after: there is no other idea 'narrow'"),
         (_changed('["wide", "root"]', '["wider"]'), "idea 'wider', after: there is no other idea 'wider'"),
         (_changed('cpp = ["wide.cpp", "wider.cpp"]\ncuda = ["wide.cu"]\n', ""), "idea 'wide': it has no implementation"),
         (_changed("predicted = ", "expected = "), "idea 'wide': unknown key 'expected'"),
-        ("idea = 3", "idea: write each idea under"),
-        ("idea = [3]", "idea 1: it must be a table"),
+        ("idea = 3", "idea: expected a list, got int"),
+        ("idea = [3]", "idea.1: expected a table, got int"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, toml: str, words: str) -> None:
-    with pytest.raises(IdeaSourceError, match=words) as caught:
+    with pytest.raises(ProposerError, match=words) as caught:
         read_playbook(write(tmp_path, toml))
     assert str(tmp_path / "playbook" / "playbook.toml") in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -121,7 +121,7 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, toml: str, words:
 def test_every_idea_of_a_shipped_playbook_can_be_reached(name: str, dialect: Dialect) -> None:
     """From the root, over ideas that have an implementation in the same dialect."""
     written = read_playbook(problems_root() / name)
-    wanted = {idea.key: idea for idea in written.ideas if dialect in idea.sources}
+    wanted = {idea.key: idea for idea in written.ideas if dialect in idea.implementations}
     reached = {ROOT}
     while step := {k for k, i in wanted.items() if k not in reached and (not i.after or reached & set(i.after))}:
         reached |= step

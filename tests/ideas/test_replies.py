@@ -7,20 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from support.desk import LAUNCH, code_reply, ideas_reply
+from support.fake_models import LAUNCH, code_reply, ideas_reply
 
 from engine.domain.model import CATEGORIES, Contract, Dialect
-from engine.ideas.replies import (
-    IDEAS_SCHEMA,
-    LONGEST_TITLE,
-    LONGEST_WORDS,
-    ReadIdea,
-    ReplyError,
-    read_code,
-    read_ideas,
-)
+from engine.ideas.replies import IDEAS_SCHEMA, MAX_TITLE, MAX_WORDS, ReadIdea, ReplyError, read_code, read_ideas
 
 PLAN = '// @launch k(x, out) grid(1) block(32)\nextern "C" __global__ void k(const float* x, float* out) { out[0] = x[0]; }\n'
 MODULE = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
@@ -118,8 +110,8 @@ def test_a_parent_is_one_that_was_offered(said: object, meant: str) -> None:
 def test_words_are_cleaned_and_bounded() -> None:
     idea = _one(title="a\x1b[31m\u202e b\n\tc" + "x" * 500, rationale="word " * 10_000, risks=["one", 2, "two"]).text
     assert idea.title.startswith("a[31m b c")
-    assert len(idea.title) == LONGEST_TITLE
-    assert len(idea.rationale) <= LONGEST_WORDS
+    assert len(idea.title) == MAX_TITLE
+    assert len(idea.rationale) <= MAX_WORDS
     assert idea.risks == "one; two"
     lone = read_ideas('{"ideas": [{"title": "x \\ud800 y", "category": "occupancy"}]}', ())
     assert lone[0].text.title.encode() == b"x y"
@@ -190,7 +182,6 @@ FRAGMENTS = st.sampled_from(
 REPLIES = st.text(max_size=200) | st.lists(FRAGMENTS | st.text(max_size=5), max_size=30).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
 @given(REPLIES, st.sampled_from(list(Dialect)))
 def test_no_reply_makes_a_traceback(reply: str, dialect: Dialect) -> None:
     for read in (lambda: read_ideas(reply, ("k1",)), lambda: read_code(reply, dialect)):
@@ -215,7 +206,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(JSON)
 def test_no_json_makes_a_traceback_and_what_is_read_is_sound(value: object) -> None:
     try:

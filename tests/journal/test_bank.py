@@ -12,7 +12,7 @@ from support.stored import stored
 
 from engine.domain import events as e
 from engine.journal import store
-from engine.journal.bank import bank
+from engine.journal.bank import banked_kernels
 from engine.journal.blobs import Blobs
 from engine.journal.journal import NAME
 
@@ -35,12 +35,12 @@ def kernels(*made: tuple[e.Event, ...], name: str = "softmax", device: str = "tw
 
 
 def test_an_empty_store_has_an_empty_bank() -> None:
-    assert bank() == []
+    assert banked_kernels() == []
 
 
 def test_an_entry_says_what_it_is_and_where_it_comes_from(root: Path) -> None:
     folder = stored(root / "s", kernels(b.measured_kernel("k1", 2.0, tunables={"BLOCK": 4})))
-    (entry,) = bank()
+    (entry,) = banked_kernels()
     assert (entry.problem, entry.workload, entry.device, entry.baseline) == ("softmax", "small", "two cores", "eager")
     assert (entry.kernel, entry.session, entry.name, entry.tunables) == ("k1", folder, "k1.cpp", {"BLOCK": 4})
     assert entry.idea == b.idea_text(1).title
@@ -59,16 +59,16 @@ def test_only_verified_precise_corroborated_kernels_of_the_present_device_count(
     failed = (*b.measured_kernel("k4", 9.0), e.KernelReopened("k4", ""), e.KernelFailed("k4", b.failure()))
     names = tuple(f"source of k{n}" for n in range(1, 5))
     stored(root / "s", kernels(screened, doubtful, failed, b.measured_kernel("k1", 1.1)), blobs=names)
-    assert [entry.kernel for entry in bank()] == ["k1"]
+    assert [entry.kernel for entry in banked_kernels()] == ["k1"]
     stored(root / "moved", (*kernels(b.measured_kernel("k1", 1.1)), b.prepared(name="other machine")), blobs=names)
-    assert [entry.session.name for entry in bank()] == ["s"]
+    assert [entry.session.name for entry in banked_kernels()] == ["s"]
 
 
 def test_the_best_come_first_by_the_lower_end(root: Path) -> None:
     wide = replace(b.measurement(3.0), speedup={"eager": b.interval(3.0, 0.9)})
     ways = (b.measured_kernel("k1", 1.5), (*b.measured_kernel("k2")[:3], e.KernelMeasured("k2", wide, 0.0)))
     stored(root / "s", kernels(*ways))
-    assert [entry.kernel for entry in bank()] == ["k1", "k2"]
+    assert [entry.kernel for entry in banked_kernels()] == ["k1", "k2"]
 
 
 def test_one_kernel_of_many_sessions_is_one_entry_as_last_measured(root: Path) -> None:
@@ -78,7 +78,11 @@ def test_one_kernel_of_many_sessions_is_one_entry_as_last_measured(root: Path) -
     other = b.measured_kernel("k1", 1.2, source="one source", tunables={"BLOCK": 8})
     stored(root / "tuned", kernels(other), blobs=["one source"])
     stored(root / "elsewhere", kernels(b.measured_kernel("k1", 5.0, **same), device="sixteen cores"), blobs=["one source"])
-    assert [(entry.session.name, entry.speedup.value) for entry in bank()] == [("elsewhere", 5.0), ("new", 2.0), ("tuned", 1.2)]
+    assert [(entry.session.name, entry.speedup.value) for entry in banked_kernels()] == [
+        ("elsewhere", 5.0),
+        ("new", 2.0),
+        ("tuned", 1.2),
+    ]
 
 
 def test_sessions_that_cannot_be_read_and_sources_that_are_gone_contribute_nothing(root: Path) -> None:
@@ -87,5 +91,5 @@ def test_sessions_that_cannot_be_read_and_sources_that_are_gone_contribute_nothi
     stored(root / "forged", kernels((replace(b.drafted(), source="../../x"), *b.measured_kernel("k1")[1:])))
     (root / "broken").mkdir()
     (root / "broken" / NAME).write_bytes(b"{}\n{}\n")
-    assert [entry.session for entry in bank()] == [good]
-    assert bank()[0].source_path == Blobs(good).path(b.digest("source of k1"))
+    assert [entry.session for entry in banked_kernels()] == [good]
+    assert banked_kernels()[0].source_path == Blobs(good).path(b.digest("source of k1"))

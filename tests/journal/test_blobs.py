@@ -15,7 +15,7 @@ from engine.domain.errors import JournalCorrupt, JournalUnwritable
 from engine.journal.blobs import Blobs, is_blob_name
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=2000))
 def test_what_was_put_is_got_under_its_digest(tmp_path: Path, payload: bytes) -> None:
     blobs = Blobs(tmp_path)

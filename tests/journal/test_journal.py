@@ -15,8 +15,9 @@ from support import builders as b
 
 from engine.domain import events as e
 from engine.domain.errors import JournalCorrupt, JournalError, JournalLocked, JournalTooNew, JournalUnwritable
+from engine.domain.model import ENGINE, ENGINEER
 from engine.journal import codec, journal
-from engine.journal.journal import NAME, Journal, Recording, read, tail, whole_lines
+from engine.journal.journal import NAME, Journal, JournalContents, read, tail, whole_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,8 +27,8 @@ def folder(tmp_path: Path) -> Path:
     """A session with four events, closed."""
     path = tmp_path / "softmax-1"
     with Journal.create(path) as log:
-        log.append((b.opened(), b.prepared()), "engine", lambda: b.START)
-        log.append((e.RoundOpened(0, ()), e.NoteAdded("", "half\u2028a line…")), "engineer", lambda: b.START + 1.5)
+        log.append((b.opened(), b.prepared()), ENGINE, lambda: b.START)
+        log.append((e.RoundOpened(0, ()), e.NoteAdded("", "half\u2028a line…")), ENGINEER, lambda: b.START + 1.5)
     return path
 
 
@@ -48,16 +49,16 @@ def reopened(folder: Path) -> tuple[tuple[e.Entry, ...], str]:
 def test_what_was_appended_is_read_back_with_gapless_numbers(folder: Path) -> None:
     recording = read(folder)
     assert [entry.seq for entry in recording.entries] == [0, 1, 2, 3]
-    assert [entry.by for entry in recording.entries] == ["engine", "engine", "engineer", "engineer"]
+    assert [entry.by for entry in recording.entries] == [ENGINE, ENGINE, ENGINEER, ENGINEER]
     assert recording.entries[0].event == b.opened()
-    assert recording.entries[3] == e.Entry(3, b.START + 1.5, "engineer", e.NoteAdded("", "half\u2028a line…"))
+    assert recording.entries[3] == e.Entry(3, b.START + 1.5, ENGINEER, e.NoteAdded("", "half\u2028a line…"))
     assert not recording.torn
 
 
 def test_append_returns_what_every_reader_will_see(tmp_path: Path) -> None:
     with Journal.create(tmp_path / "s") as log:
         odd = (b.opened(), e.NoteAdded("", "broken \udcff"))
-        written = log.append(odd, "engine", lambda: b.START + 0.123_456_789)
+        written = log.append(odd, ENGINE, lambda: b.START + 0.123_456_789)
     assert written == read(tmp_path / "s").entries
     assert written[1].event == e.NoteAdded("", "broken \ufffd")
 
@@ -66,15 +67,15 @@ def test_a_session_goes_on_where_it_stopped(folder: Path) -> None:
     log, entries, repaired = Journal.open_for_append(folder)
     with log:
         assert (entries, repaired) == (read(folder).entries, "")
-        assert log.append((), "engine", lambda: 0.0) == ()
-        log.append((e.SessionResumed(()),), "engine", lambda: b.START + 9)
+        assert log.append((), ENGINE, lambda: 0.0) == ()
+        log.append((e.SessionResumed(()),), ENGINE, lambda: b.START + 9)
     assert [entry.seq for entry in read(folder).entries] == [0, 1, 2, 3, 4]
 
 
 def test_appended_events_are_visible_before_the_journal_is_closed(folder: Path) -> None:
     log, _, _ = Journal.open_for_append(folder)
     with log:
-        log.append((e.SessionResumed(()),), "engine", lambda: b.START + 9)
+        log.append((e.SessionResumed(()),), ENGINE, lambda: b.START + 9)
         assert len(read(folder).entries) == 5
         log.sync()
 
@@ -88,7 +89,7 @@ def test_closing_twice_is_closing(folder: Path) -> None:
 
 def test_the_first_event_must_open_the_session(tmp_path: Path) -> None:
     with Journal.create(tmp_path / "s") as log, pytest.raises(ValueError, match=r"session\.opened"):
-        log.append((b.prepared(),), "engine", lambda: b.START)
+        log.append((b.prepared(),), ENGINE, lambda: b.START)
 
 
 def test_blobs_lie_beside_the_journal(folder: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_folder_that_holds_a_session_is_not_started_over(folder: Path) -> None
 def test_a_start_that_was_killed_before_its_first_event_does_not_block_the_folder(tmp_path: Path, left: bytes) -> None:
     (tmp_path / NAME).write_bytes(left)
     with Journal.create(tmp_path) as log:
-        log.append((b.opened(),), "engine", lambda: b.START)
+        log.append((b.opened(),), ENGINE, lambda: b.START)
     assert len(read(tmp_path).entries) == 1
     assert [p.read_bytes() for p in tmp_path.glob("journal.torn-*")] == ([left] if left else [])
 
@@ -195,7 +196,7 @@ def test_a_lock_that_a_child_inherited_is_said_to_be_the_child_s(folder: Path) -
 def test_a_torn_last_line_is_set_aside_and_said(folder: Path) -> None:
     whole = lines(folder)
     rewrite(folder, *whole[:3], whole[3][:40])
-    assert read(folder) == Recording(tuple(codec.decode(line) for line in whole[:3]), torn=True)
+    assert read(folder) == JournalContents(tuple(codec.decode(line) for line in whole[:3]), torn=True)
     entries, repaired = reopened(folder)
     assert len(entries) == 3
     assert repaired == "set a torn last line of 40 bytes aside as journal.torn-1"
@@ -219,7 +220,7 @@ def test_a_last_line_that_only_lacks_its_newline_is_completed(folder: Path) -> N
     log, entries, repaired = Journal.open_for_append(folder)
     with log:
         assert (len(entries), repaired) == (4, "completed the last line, which lacked its newline")
-        log.append((e.SessionReopened(),), "engine", lambda: b.START + 5)
+        log.append((e.SessionReopened(),), ENGINE, lambda: b.START + 5)
     assert lines(folder)[:4] == whole
     assert len(read(folder).entries) == 5
     assert not list(folder.glob("journal.torn-*"))
@@ -240,7 +241,7 @@ def test_cut_at_any_byte_it_loses_at_most_the_event_being_written(tmp_path: Path
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     events = (b.opened(), e.RoundOpened(0, ()), b.proposed("i1"), e.IdeaSelected("i1"), b.drafted(), b.verified(), b.measured())
     with Journal.create(tmp_path / "whole") as log:
-        expected = log.append(events, "engine", lambda: b.START)
+        expected = log.append(events, ENGINE, lambda: b.START)
     data = (tmp_path / "whole" / NAME).read_bytes()
     ends = [n for n, byte in enumerate(data) if byte == ord("\n")]
     folder = tmp_path / "cut"
@@ -263,7 +264,7 @@ def test_cut_at_any_byte_it_loses_at_most_the_event_being_written(tmp_path: Path
         torn = b"".join(p.read_bytes() for p in folder.glob("journal.torn-*"))
         assert bool(repaired) == (cut not in {0} | {end + 1 for end in ends})
         assert torn == (b"" if cut in ends else data[data.rfind(b"\n", 0, cut) + 1 : cut])
-        log.append((e.SessionResumed((), repaired),), "engine", lambda: b.START + 60)
+        log.append((e.SessionResumed((), repaired),), ENGINE, lambda: b.START + 60)
         log.close()
         assert [entry.seq for entry in read(folder).entries] == list(range(whole + 1))
 
@@ -276,11 +277,11 @@ from support import builders as b
 from engine.domain import events as e
 from engine.journal.journal import Journal
 log = Journal.create(Path(sys.argv[1]))
-log.append((b.opened(),), "engine", time.time)
+log.append((b.opened(),), b.ENGINE, time.time)
 print("writing", flush=True)
 number = 0
 while True:
-    log.append(tuple(e.NoteAdded("", f"{number + k} " + "x" * 3000) for k in range(3)), "engine", time.time)
+    log.append(tuple(e.NoteAdded("", f"{number + k} " + "x" * 3000) for k in range(3)), b.ENGINE, time.time)
     number += 3
 """
 
@@ -390,7 +391,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (size + 700, resource.RLIM_INFINITY))
 batch = tuple(e.NoteAdded("", "x" * 300) for _ in range(3))
 for _ in range(2):
     try:
-        log.append(batch, "engine", lambda: b.START + 2)
+        log.append(batch, b.ENGINE, lambda: b.START + 2)
     except JournalUnwritable as error:
         print(error)
     assert (folder / NAME).stat().st_size == size
@@ -401,7 +402,7 @@ except JournalUnwritable as error:
     print(error)
 assert not list((folder / "blobs").iterdir())
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-log.append(batch, "engine", lambda: b.START + 3)
+log.append(batch, b.ENGINE, lambda: b.START + 3)
 log.close()
 assert [entry.seq for entry in read(folder).entries] == [0, 1, 2, 3, 4, 5, 6]
 """
@@ -435,9 +436,9 @@ def test_a_write_that_fails_and_cannot_be_undone_is_undone_by_the_next(folder: P
         broken.setattr(journal.os, "pwrite", half)
         broken.setattr(journal.os, "ftruncate", never)
         with pytest.raises(JournalUnwritable, match="No space left"):
-            log.append((e.NoteAdded("", "x" * 3000),), "engine", lambda: b.START + 2)
+            log.append((e.NoteAdded("", "x" * 3000),), ENGINE, lambda: b.START + 2)
     assert read(folder).torn
-    log.append((e.SessionReopened(),), "engine", lambda: b.START + 2)
+    log.append((e.SessionReopened(),), ENGINE, lambda: b.START + 2)
     log.close()
     assert [entry.seq for entry in read(folder).entries] == [0, 1, 2, 3, 4]
     assert read(folder).entries[:4] == entries
@@ -520,7 +521,7 @@ def test_a_follower_starts_where_it_is_told_to(folder: Path) -> None:
     log, _, _ = Journal.open_for_append(folder)
     with log:
         for _ in range(4):
-            log.append((e.SessionReopened(),), "engine", lambda: b.START + 2)
+            log.append((e.SessionReopened(),), ENGINE, lambda: b.START + 2)
     assert [entry.seq for entry in later.poll()] == [6, 7]
 
 
@@ -531,7 +532,7 @@ def test_a_follower_is_not_confused_by_a_repair(folder: Path) -> None:
     assert len(follower.poll()) == 4
     log, _, _ = Journal.open_for_append(folder)
     with log:
-        log.append((e.SessionResumed((), "mended"),), "engine", lambda: b.START + 2)
+        log.append((e.SessionResumed((), "mended"),), ENGINE, lambda: b.START + 2)
     assert [entry.event for entry in follower.poll()] == [e.SessionResumed((), "mended")]
 
 

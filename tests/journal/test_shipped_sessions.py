@@ -8,7 +8,8 @@ import pytest
 
 from engine.domain import queries as q
 from engine.domain.state import SessionState, advance
-from engine.journal import bundle, journal
+from engine.export import bundle
+from engine.journal import journal
 from engine.journal.blobs import Blobs
 
 SESSIONS = sorted((Path(__file__).parents[2] / "sessions").iterdir())

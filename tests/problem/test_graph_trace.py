@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,9 +12,10 @@ from torch import Tensor, nn
 
 from engine.domain.model import Problem, Workload
 from engine.problem import catalog
-from engine.problem.graph import LARGEST_TABLE, trace, trace_reference
-from engine.problem.graph_ir import Graph, Ref, TensorType, Unsupported, from_json, references, to_json
+from engine.problem.graph import MAX_TABLE_ELEMENTS, trace, trace_reference
+from engine.problem.graph_ir import Graph, Ref, TensorType, Unsupported, references
 from engine.problem.reference import Reference
+from engine.trial.protocol import TraceReply
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -51,13 +53,11 @@ def test_operands_are_inputs_parameters_buffers_and_plain_tensors() -> None:
     assert len(graph.outputs) == 3
 
 
-def test_a_graph_survives_json() -> None:
+def test_a_graph_survives_the_channel() -> None:
     x = torch.randn(2, 3)
     graph = traced(Mixed(), x, [x, x], count=6)
-    again = from_json(to_json(graph))
-    assert again == graph
-    gone = Unsupported("aten.x", "do this")
-    assert from_json(to_json(gone)) == gone
+    for reply in (TraceReply(graph), TraceReply(Unsupported("aten.x", "do this"))):
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=TraceReply) == reply
 
 
 def test_the_model_is_as_before() -> None:
@@ -123,11 +123,11 @@ class Heavy(nn.Module):
 
 @pytest.mark.parametrize(
     ("model", "what"),
-    [(Peeking(), "cannot be traced"), (Heavy(LARGEST_TABLE + 1), "4097 elements")],
+    [(Peeking(), "cannot be traced"), (Heavy(MAX_TABLE_ELEMENTS + 1), "4097 elements")],
     ids=["looks at values", "large constant"],
 )
 def test_what_cannot_be_written_down_is_a_value(model: nn.Module, what: str) -> None:
-    size = LARGEST_TABLE + 1 if isinstance(model, Heavy) else 3
+    size = MAX_TABLE_ELEMENTS + 1 if isinstance(model, Heavy) else 3
     found = trace(model, (torch.randn(size),), ["x"])
     assert isinstance(found, Unsupported)
     assert what in found.line
@@ -147,7 +147,7 @@ def test_shipped_problems_are_traced_at_full_size_without_making_them(name: str)
     graph = trace_reference(reference)
     assert isinstance(graph, Graph)
     assert tuple(n for n, _ in graph.operands) == tuple(o.name for o in reference.signature().operands if o.role != "output")
-    assert len(graph.outputs) == len(reference.signature().of(*["output"]))  # type: ignore[arg-type]
+    assert len(graph.outputs) == len(reference.signature().with_roles(*["output"]))  # type: ignore[arg-type]
 
 
 def test_a_reference_that_looks_at_its_inputs_while_making_them_is_traced_all_the_same(tmp_path: Path) -> None:

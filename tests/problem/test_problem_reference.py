@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.domain.errors import DeviceError, ProblemError
@@ -58,8 +58,8 @@ def test_every_form_runs_and_keeps_its_promises(name: str) -> None:
     kept = [t.clone() for t in reference.arguments(model, inputs)]
     first, second = reference.call(model, inputs), reference.call(model, inputs)
     after = reference.arguments(model, inputs)
-    given = signature.of(Role.INPUT, Role.PARAMETER, Role.BUFFER)
-    for operands, values in ((given, after), (signature.of(Role.OUTPUT), first)):
+    given = signature.with_roles(Role.INPUT, Role.PARAMETER, Role.BUFFER)
+    for operands, values in ((given, after), (signature.with_roles(Role.OUTPUT), first)):
         assert [(o.shape, o.dtype) for o in operands] == [(tuple(t.shape), str(t.dtype)[6:]) for t in values]
         assert all(t.is_contiguous() and not t.requires_grad for t in values)
     assert all(torch.equal(a, b) for a, b in zip(kept, after, strict=True))
@@ -85,7 +85,7 @@ def test_every_form_has_a_float64_output_close_to_its_own(name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_the_imagined_signature_is_the_one_that_a_run_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     imagined = bench(name).signature()
-    monkeypatch.setattr(Reference, "_imagined", lambda self: None)
+    monkeypatch.setattr(Reference, "_trace_fake", lambda self: None)
     assert bench(name).signature() == imagined
 
 
@@ -337,7 +337,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(junk=VALUES, place=st.sampled_from(TEXTS))
 def test_whatever_a_reference_returns_only_a_problem_error_comes_out(
     tmp_path_factory: pytest.TempPathFactory, junk: str, place: Callable[[str], str]

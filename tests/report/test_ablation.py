@@ -15,28 +15,28 @@ from support import builders as b
 from support import sessions
 from support.program import command, environment
 
-from engine.cli import ablate as command_line
-from engine.cli.main import main
+from engine.cli import rerun as command_line
 from engine.domain import queries
 from engine.domain import work as w
 from engine.domain.errors import EspalierError
 from engine.domain.model import Contract, Dialect, Failure, FailureKind, Interval, Measurement
 from engine.domain.state import SessionState
 from engine.journal import store
-from engine.report import ablation as words
-from engine.report.ablation import Step
-from engine.report.text import plain
-from engine.session.ablation import Ablation, Rung, ablate
-from engine.session.fake import FAKE_CPU
+from engine.report.text import ablation as words
+from engine.report.text.ablation import AblationStep
+from engine.report.text.lines import plain
+from engine.session.ablation import Ablation, LineageKernel, ablate
+from engine.session.fake_bench import FAKE_CPU
 from engine.session.ports import Say
-from engine.session.single import Table
-from engine.trial.bench import Source
+from engine.session.workbench import Workbench
+from engine.trial.bench import KernelSpec
+from espalier import main
 
 SAME = Interval(1.0, 0.98, 1.02)
 
 
-def source(name: str) -> Source:
-    return Source(name, f"// {name}", Dialect.CPP, Contract.HOST)
+def source(name: str) -> KernelSpec:
+    return KernelSpec(name, f"// {name}", Dialect.CPP, Contract.HOST)
 
 
 def measured(name: str, ratio: float, spread: float = 0.05) -> w.Measured:
@@ -52,15 +52,15 @@ class Races:
         self.answer = answer
         self.raced: list[tuple[str, str]] = []
 
-    async def try_verify(self, source: Source, say: Say) -> Any:
+    async def try_verify(self, source: KernelSpec, say: Say) -> Any:
         if source.name in self.broken:
             return self.answer or w.Failed(Failure(FailureKind.MISMATCH, "wrong"))
         return w.Verified(b.verification(), b.measurement(1.0, depth="screen"), 0.1)
 
-    async def try_measure(self, source: Source, say: Say) -> Any:
+    async def try_measure(self, source: KernelSpec, say: Say) -> Any:
         return measured("eager", self.speed[source.name])
 
-    async def versus(self, source: Source, other: Source, say: Say) -> Any:
+    async def versus(self, source: KernelSpec, other: KernelSpec, say: Say) -> Any:
         self.raced.append((source.name, other.name))
         return measured("other", self.speed[source.name] / self.speed[other.name])
 
@@ -69,7 +69,7 @@ class Races:
 
 
 def taken_apart(bench: Races, *names: str) -> Ablation:
-    lineage = [Rung(name, source(name)) for name in names]
+    lineage = [LineageKernel(name, source(name)) for name in names]
     return asyncio.run(ablate(bench, lineage, "eager", lambda _: None))
 
 
@@ -88,7 +88,7 @@ def test_a_kernel_that_fails_here_is_left_out_and_said() -> None:
     bench = Races({"k1": 1.0, "k2": 2.0, "k3": 3.0}, broken=("k2",))
     found = taken_apart(bench, "k1", "k2", "k3")
     assert bench.raced == [("k3", "k1")]
-    assert found.steps[1] == Step("k2", "mismatch: wrong", "k1", None)
+    assert found.steps[1] == AblationStep("k2", "mismatch: wrong", "k1", None)
     assert found.steps[2].against == "k1"
     assert found.total is None, "the one race there was is a step already"
 
@@ -134,12 +134,12 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> SessionState:
 
 def test_the_table_names_each_idea_and_what_it_is_worth(state: SessionState) -> None:
     steps = [
-        Step("k1", "", "", None),
-        Step("k2", "", "k1", Interval(1.8, 1.7, 1.9)),
-        Step("k6", "", "k2", Interval(1.01, 0.98, 1.04)),
-        Step("k10", "crashed: signal 11", "k6", None),
+        AblationStep("k1", "", "", None),
+        AblationStep("k2", "", "k1", Interval(1.8, 1.7, 1.9)),
+        AblationStep("k6", "", "k2", Interval(1.01, 0.98, 1.04)),
+        AblationStep("k10", "crashed: signal 11", "k6", None),
     ]
-    rows = words.worths(state, steps, SAME)
+    rows = words.step_gains(state, steps, SAME)
     assert [row.verdict for row in rows] == ["first", "faster", "not shown", "failed"]
     assert rows[2].cumulative is not None
     assert rows[2].cumulative.value == pytest.approx(1.818)
@@ -165,10 +165,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     speed = {"root.cpp": 1.0, "wide_a.cpp": 1.8, "wider_a.cpp": 3.0}
 
     @asynccontextmanager
-    async def table(assignment: Any, say: Say, **_: Any) -> AsyncIterator[Table]:
-        yield Table(Races(speed, broken=("last_a.cpp",)), FAKE_CPU, b.signature(), b.preparation(), say)  # type: ignore[arg-type]
+    async def table(assignment: Any, say: Say, **_: Any) -> AsyncIterator[Workbench]:
+        yield Workbench(Races(speed, broken=("last_a.cpp",)), FAKE_CPU, b.signature(), b.preparation(), say)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(command_line, "set_table", table)
+    monkeypatch.setattr(command_line, "open_workbench", table)
     return folder
 
 

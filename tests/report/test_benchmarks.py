@@ -15,14 +15,14 @@ from benchmarks.landscapes import MemoryBlobs, Walker, code_of, search
 from engine.domain.model import Interval
 from engine.domain.state import SessionState
 from engine.journal.blobs import Blobs
-from engine.session.fake import FakeBench
+from engine.session.fake_bench import FakeBench
 from engine.session.live import LiveSession, Ports
 
 FAMILIES = {world.name: (world, make) for world, make in quality.FAMILIES}
 KERNELS = 14
 
 
-def compare(family: str, seeds: int = 2) -> list[quality.Compared]:
+def compare(family: str, seeds: int = 2) -> list[quality.Comparison]:
     world, make = FAMILIES[family]
     return asyncio.run(quality.compare(world, make, KERNELS, seeds, [quality.Shape(2, 2, 2)]))
 
@@ -42,10 +42,10 @@ def test_a_comparison_comes_out_the_same_every_time_at_equal_budget(family: str)
 
 def test_unequal_budgets_are_no_comparison() -> None:
     world, _ = FAMILIES["traps"]
-    spent = (quality.Ended(0.1, 14, 20, 3), quality.Ended(0.2, 13, 20, 12))
+    spent = (quality.SearchEnd(0.1, 14, 20, 3), quality.SearchEnd(0.2, 13, 20, 12))
     with pytest.raises(RuntimeError, match="no equal budgets"):
-        quality.compared(world, quality.Shape(2, 2, 2), "kernels", [spent])
-    assert quality.compared(world, quality.Shape(2, 2, 2), "calls", [spent]).better == (0, 1)
+        quality.comparison(world, quality.Shape(2, 2, 2), "kernels", [spent])
+    assert quality.comparison(world, quality.Shape(2, 2, 2), "calls", [spent]).better == (0, 1)
 
 
 def test_a_live_session_grows_the_same_tree(tmp_path: Path) -> None:
@@ -122,4 +122,4 @@ def test_the_interval_of_a_quiet_machine_covers() -> None:
 def test_a_share_has_an_interval() -> None:
     low, high = coverage.wilson(90, 100)
     assert 0.82 < low < 0.9 < high < 0.95
-    assert coverage.Bare("cpu", Interval(1.0, 0.99, 1.02))._baselines.claimable == pytest.approx(0.0198, rel=0.01)
+    assert coverage.claimable(Interval(1.0, 0.99, 1.02)) == pytest.approx(0.0198, rel=0.01)

@@ -15,9 +15,9 @@ from support import showcase
 
 from engine.domain import events as e
 from engine.domain import model as m
-from engine.report import page, page_html, page_markdown
-from engine.report.page import Page
-from engine.report.page_markdown import safe
+from engine.report.page import content, render
+from engine.report.page.content import Page
+from engine.report.page.render import TEXTS, escape_markdown, money
 
 EVIL = (
     "</style></td></tr></table></pre><script>alert(1)</script><img src=x onerror=alert(1)> & \"q\" 'a' | cell `tick` ``` fence "
@@ -44,7 +44,7 @@ def poisoned(value: Any, name: str = "") -> Any:
 
 def made(entries: tuple[e.Entry, ...] | None = None, session: str = "softmax-1", code: str = "") -> Page:
     log = showcase.session()[1] if entries is None else entries
-    return page.page(session, log, (lambda _: code) if code else showcase.read_blob)
+    return content.page(session, log, (lambda _: code) if code else showcase.read_blob)
 
 
 def evil() -> Page:
@@ -98,15 +98,15 @@ def headings(markdown: str) -> list[str]:
 
 
 def test_the_page_has_every_part_in_order() -> None:
-    found = Reader(page_html.render(made())).headings
+    found = Reader(render.html(made())).headings
     assert [heading for heading in found if heading in PARTS] == PARTS
-    assert headings(page_markdown.render(made())) == found
+    assert headings(render.markdown(made())) == found
 
 
 def test_every_kernel_idea_and_figure_is_on_both_pages() -> None:
     state, _ = showcase.session()
-    html, markdown = " ".join(Reader(page_html.render(made())).words), page_markdown.render(made())
-    for text in (html, markdown):
+    as_html, as_markdown = " ".join(Reader(render.html(made())).words), render.markdown(made())
+    for text in (as_html, as_markdown):
         assert all(re.search(rf"\b{kernel}\b", text) for kernel in state.kernels)
         assert all(re.search(rf"\b{idea}\b", text) for idea in state.ideas)
         for words in (
@@ -119,12 +119,12 @@ def test_every_kernel_idea_and_figure_is_on_both_pages() -> None:
             "undecided",
         ):
             assert words in text, words
-    assert "float top = -INFINITY" in "".join(Reader(page_html.render(made())).words)
-    assert "float top = -INFINITY" in markdown
+    assert "float top = -INFINITY" in "".join(Reader(render.html(made())).words)
+    assert "float top = -INFINITY" in as_markdown
 
 
 def test_the_page_needs_nothing_from_anywhere() -> None:
-    text = page_html.render(made())
+    text = render.html(made())
     read = Reader(text)
     assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & read.tags.keys()
     for tag, name, value in read.attributes:
@@ -133,13 +133,13 @@ def test_the_page_needs_nothing_from_anywhere() -> None:
         assert not name.startswith("on"), (tag, name)
     assert "@import" not in text
     assert "url(" not in text
-    assert ("meta", "content", page_html._POLICY) in read.attributes
+    assert ("meta", "content", TEXTS["POLICY"]) in read.attributes
     anchors = {value.removeprefix("#") for _, name, value in read.attributes if name == "href"}
     assert anchors == {value for tag, name, value in read.attributes if tag == "section" and name == "id"}
 
 
 def test_the_charts_are_well_formed() -> None:
-    charts = re.findall(r"<svg.*?</svg>", page_html.render(evil()), re.DOTALL)
+    charts = re.findall(r"<svg.*?</svg>", render.html(evil()), re.DOTALL)
     assert len(charts) == 2
     for chart in charts:
         tree = ET.fromstring(chart)
@@ -150,7 +150,7 @@ def test_the_charts_are_well_formed() -> None:
 
 
 def test_hostile_text_is_nothing_but_text_in_html() -> None:
-    clean, dirty = Reader(page_html.render(made(code="x"))), Reader(page_html.render(evil()))
+    clean, dirty = Reader(render.html(made(code="x"))), Reader(render.html(evil()))
     assert not {"script", "img", "style "} & dirty.tags.keys()
     assert dirty.tags["table"] == clean.tags["table"]
     assert dirty.tags["style"] == 1
@@ -159,7 +159,7 @@ def test_hostile_text_is_nothing_but_text_in_html() -> None:
 
 
 def test_hostile_text_is_nothing_but_text_in_markdown() -> None:
-    text = page_markdown.render(evil())
+    text = render.markdown(evil())
     blocks = re.findall(r"^(`{3,})\w*\n(.*?)\n\1$", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 4, "tree, climb, code, commands: no text closed one"
     outside = re.sub(r"^(`{3,})\w*\n(.*?)\n\1$", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -168,7 +168,7 @@ def test_hostile_text_is_nothing_but_text_in_markdown() -> None:
     assert not re.search(r"(?<!\\)://", outside)
     assert "@" not in outside
     assert not re.search(r"(?i)\bwww\.", outside)
-    assert len(headings(text)) == len(headings(page_markdown.render(made())))
+    assert len(headings(text)) == len(headings(render.markdown(made())))
     for table in re.findall(r"(?:^\|.*\n)+", outside, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1, table
 
@@ -186,28 +186,28 @@ def test_hostile_text_is_nothing_but_text_in_markdown() -> None:
     ],
 )
 def test_markdown_is_escaped_where_it_would_mean_something(text: str, written: str) -> None:
-    assert safe(text) == written
+    assert escape_markdown(text) == written
 
 
 def test_the_same_session_gives_the_same_page() -> None:
-    assert page_html.render(made()) == page_html.render(made())
-    assert page_markdown.render(made()) == page_markdown.render(made())
+    assert render.html(made()) == render.html(made())
+    assert render.markdown(made()) == render.markdown(made())
 
 
 @pytest.mark.parametrize("events", [(), (b.opened(),), (b.opened(), b.prepared()), b.first_round(0.5)[:8]])
 def test_a_session_that_has_hardly_begun_has_a_page(events: tuple[e.Event, ...]) -> None:
     found = made(b.entries(events))
     assert found.winner is None
-    assert "No verified kernel" in page_html.render(found)
-    assert "No verified kernel" in page_markdown.render(found)
+    assert "No verified kernel" in render.html(found)
+    assert "No verified kernel" in render.markdown(found)
 
 
 def test_a_winner_that_is_not_shown_to_be_faster_is_not_called_so() -> None:
     found = made(b.entries(b.first_round(0.8)), code="x")
     assert found.winner is not None
     assert not found.winner.shown
-    assert "not shown to be faster" in page_html.render(found)
-    assert "hero undecided" in page_html.render(found)
+    assert "not shown to be faster" in render.html(found)
+    assert "hero undecided" in render.html(found)
 
 
 def test_what_is_not_believed_is_not_drawn_nor_counted_as_a_gain() -> None:
@@ -218,13 +218,13 @@ def test_what_is_not_believed_is_not_drawn_nor_counted_as_a_gain() -> None:
             assert row.tone == "warn"
             assert row.remark
             assert row.kernel not in {dot.kernel for dot in found.climb.dots}
-    assert found.climb.best[-1][1] == pytest.approx(2.83)
+    assert found.climb.incumbents[-1].speedup == pytest.approx(2.83)
 
 
 def test_decisions_say_who_what_and_why() -> None:
     log = [
         *b.entries(b.first_round()),
-        *(replace(entry, by="engineer") for entry in b.entries(
+        *(replace(entry, by=m.ENGINEER) for entry in b.entries(
             [e.RoundOpened(1, ("k1",)), b.proposed("i2", "i3", "i4", round_number=1, parent="k1", from_source=False),
              e.IdeaSelected("i2"), e.IdeaSelected("i4"), e.IdeaRejected("i3", "seen before"), e.ModeChanged("autopilot")],
             start=len(b.first_round()))),
@@ -249,10 +249,11 @@ def test_what_was_spent_is_listed_by_model_and_round() -> None:
         e.CallAnswered("c3", b.digest("r"), m.Usage(10, 0, 5), None, recalled=True),
     )
     spent = made(b.entries((*b.first_round(), *calls)), code="x").spending
-    assert [(row.what, row.calls, row.recalled, row.usage.input, row.usd) for row in spent.by_model] == [
+    rows = spent.by_model.items()
+    assert [(name, row.calls, row.recalled, row.usage.input, money(row)) for name, row in rows] == [
         ("openai:a, ideas", 1, 0, 1000, "$0.2500"),
         ("openai:b, code", 2, 1, 10, "price unknown"),
     ]
     assert spent.total.usage == m.Usage(1010, 200, 305)
-    assert spent.total.usd == "$0.2500 and 1 of unknown price"
-    assert [row.what for row in spent.by_round] == ["round 0"]
+    assert money(spent.total) == "$0.2500 and 1 of unknown price"
+    assert list(spent.by_round) == ["round 0"]

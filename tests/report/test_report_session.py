@@ -12,10 +12,10 @@ from support import sessions
 from engine.domain import queries
 from engine.domain.state import SessionState, advance
 from engine.journal import journal, store
-from engine.report import progress
-from engine.report.summary import summarise
-from engine.report.text import plain
-from engine.report.tree import evidence, heading, tree
+from engine.report.facts.summary import summarise
+from engine.report.text import progress
+from engine.report.text.lines import plain
+from engine.report.text.tree import evidence, heading, tree
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +100,12 @@ def test_an_unverifiable_gate_is_loud(state: SessionState) -> None:
 
 def test_an_empty_session_has_a_tree_and_a_summary() -> None:
     assert shown(SessionState()) == ["no kernel yet"]
-    found = summarise(SessionState(), "/somewhere")
+    found = summarise(SessionState(), Path("/somewhere"))
     assert (found.kernels, found.best, found.rounds) == (0, None, 0)
 
 
 def test_the_summary_counts_what_the_state_holds(state: SessionState) -> None:
-    found = summarise(state, "/somewhere")
+    found = summarise(state, Path("/somewhere"))
     assert (found.session, found.problem, found.device) == ("/somewhere", "softmax", "cpu")
     assert found.kernels == len(state.kernels)
     assert found.verified == len(queries.verified(state))

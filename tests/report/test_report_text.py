@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.domain.model import Interval
-from engine.report import text
-from engine.report.text import Span, scaled
+from engine.report.text import lines
+from engine.report.text.lines import Span, scaled
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ from engine.report.text import Span, scaled
     ],
 )
 def test_durations_have_three_digits_in_the_unit_that_suits(us: float, written: str) -> None:
-    assert text.duration(us) == written
+    assert lines.duration(us) == written
 
 
 def test_both_ends_of_an_interval_are_in_the_unit_of_its_value() -> None:
-    assert text.duration_interval(Interval(1010.0, 990.0, 1040.0)) == "1.01 ms [0.990, 1.04]"
+    assert lines.duration_interval(Interval(1010.0, 990.0, 1040.0)) == "1.01 ms [0.990, 1.04]"
 
 
 @pytest.mark.parametrize(
@@ -45,30 +45,30 @@ def test_both_ends_of_an_interval_are_in_the_unit_of_its_value() -> None:
     ],
 )
 def test_ratios(interval: Interval, written: str) -> None:
-    assert text.times(interval) == written
+    assert lines.times(interval) == written
 
 
 @given(st.floats(min_value=1e-3, max_value=1e9))
 def test_what_is_written_is_what_it_was_to_three_digits(us: float) -> None:
-    number, unit = text.duration(us).split()
+    number, unit = lines.duration(us).split()
     scale = {"µs": 1.0, "ms": 1e3, "s": 1e6}[unit]
     assert float(number) * scale == pytest.approx(us, rel=0.006)
 
 
 @given(st.text(max_size=80), st.integers(min_value=1, max_value=60))
 def test_shortened_fits_and_keeps_what_already_fits(words: str, width: int) -> None:
-    short = text.shortened(words, width)
+    short = lines.shortened(words, width)
     assert len(short) <= width
     assert short == words or len(words) > width
 
 
 def test_columns_align_and_a_last_cell_widens_none() -> None:
     rows = [[Span("a"), Span("bb"), Span("c")], [Span("aaa"), Span("a long last cell")], [Span("a"), Span(""), Span("d")]]
-    assert [text.plain(row) for row in text.table(rows)] == ["a    bb  c", "aaa  a long last cell", "a        d"]
+    assert [lines.plain(row) for row in lines.table(rows)] == ["a    bb  c", "aaa  a long last cell", "a        d"]
 
 
 def test_a_column_that_is_empty_everywhere_takes_no_room() -> None:
-    assert text.plain(text.table([[Span("a"), Span(""), Span("c")]])[0]) == "a  c"
+    assert lines.plain(lines.table([[Span("a"), Span(""), Span("c")]])[0]) == "a  c"
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,6 @@ from dataclasses import replace
 import pytest
 from support import sessions
 
-from engine.build import plan as launch_plan
-from engine.build.resolution import resolve
-from engine.build.source import KernelSource
 from engine.domain import work as w
 from engine.domain.model import (
     Contract,
@@ -28,13 +25,17 @@ from engine.domain.model import (
 )
 from engine.domain.model import PrecisionClass as P
 from engine.domain.state import SessionState
+from engine.export import module, plan_host
 from engine.problem import catalog
-from engine.report import comparison, export, plan_host
-from engine.report import verdict as v
-from engine.report.text import plain
+from engine.report.text import comparison
+from engine.report.text import verdict as v
+from engine.report.text.lines import plain
+from engine.toolchain import plan as launch_plan
+from engine.toolchain.kernel_file import KernelCode
+from engine.toolchain.resolution import resolve
 
 DEVICE = Device("cpu", 0, "two cores", "x86_64", 2, 1 << 25, 1 << 33, "torch 2.6")
-SUBJECT = v.Subject("softmax", "a.cpp", Dialect.CPP, Contract.HOST, DEVICE, "small", "limits")
+SUBJECT = v.VerdictSubject("softmax", "a.cpp", Dialect.CPP, Contract.HOST, DEVICE, "small", "limits")
 VERIFIED = Verification("class:fp32 (10x)", 12, 1e-7, 1e-6, 2e-5, 1e-7, 1e-6, P.FP32, "3/3")
 
 
@@ -44,16 +45,16 @@ def measured(ratio: Interval, name: str = "eager") -> Measurement:
 
 
 def test_a_measured_kernel_has_all_its_figures() -> None:
-    found = v.verdict(SUBJECT, VERIFIED, w.Measured(measured(Interval(2.0, 1.9, 2.1)), 1.0), v.Seconds(0.1, 0.2, 0.3))
+    found = v.verdict(SUBJECT, VERIFIED, w.Measured(measured(Interval(2.0, 1.9, 2.1)), 1.0), v.StageSeconds(0.1, 0.2, 0.3))
     assert (found.status, found.reason, found.measured) == ("measured", None, True)
-    assert found.time_us == v.Times(100.0, 99.0, 101.0, 40)
+    assert found.time_us == v.TimeFigures(100.0, 99.0, 101.0, 40)
     assert found.speedup == {"eager": Interval(2.0, 1.9, 2.1), "eager_tf32": None, "compile": None}
-    assert found.speed_of_light == v.Light("bytes", 50.0, 0.5)
+    assert found.speed_of_light == SpeedOfLight("bytes", 50.0, 0.5)
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_a_failure_is_its_status_and_has_no_figures(kind: FailureKind) -> None:
-    found = v.verdict(SUBJECT, None, w.Failed(Failure(kind, "one\nreason")), v.Seconds(0.1))
+    found = v.verdict(SUBJECT, None, w.Failed(Failure(kind, "one\nreason")), v.StageSeconds(0.1))
     assert (found.status, found.reason, found.measured) == (kind.value, "one reason", False)
     assert (found.verification, found.time_us, found.speed_of_light) == (None, None, None)
     assert set(found.speedup.values()) == {None}
@@ -69,9 +70,11 @@ def test_a_failure_is_its_status_and_has_no_figures(kind: FailureKind) -> None:
     ],
 )
 def test_a_comparison_claims_no_more_than_its_interval(ratio: Interval, words: str) -> None:
-    found = v.against("b.cpp", measured(ratio, "other"))
+    found = v.head_to_head("b.cpp", measured(ratio, "other"))
     assert found.difference == words
-    assert words in plain(v.against_lines(v.verdict(SUBJECT, None, w.Measured(measured(ratio), 1.0), v.Seconds()), found)[0])
+    assert words in plain(
+        v.head_to_head_lines(v.verdict(SUBJECT, None, w.Measured(measured(ratio), 1.0), v.StageSeconds()), found)[0]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +146,11 @@ def test_a_plan_becomes_the_host_code_that_launches_it() -> None:
 def test_a_module_is_python_and_holds_the_source_as_it_is(name: str, text: str, dialect: Dialect, contract: Contract) -> None:
     problem = catalog.find("softmax")
     device = replace(DEVICE, kind="cuda", arch="sm_90a", units=132) if dialect is Dialect.CUDA else DEVICE
-    given = export.Exported(
-        problem, problem.workloads[0], SIGNATURE, device, KernelSource(text, dialect, contract, name), {"BLOCK": 64},
+    given = module.Exported(
+        problem, problem.workloads[0], SIGNATURE, device, KernelCode(text, dialect, contract, name), {"BLOCK": 64},
         ("best\nof all",),
     )  # fmt: skip
-    made = export.module(given)
+    made = module.module(given)
     tree = ast.parse(made)
     values = {s.targets[0].id: s.value for s in tree.body if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)}
     assert ast.literal_eval(values["KERNEL"]).startswith(text.rstrip())
@@ -162,6 +165,6 @@ def test_a_module_is_python_and_holds_the_source_as_it_is(name: str, text: str, 
 def test_a_python_kernel_leaves_as_it_is_with_its_values() -> None:
     text = '"""Docs."""\nfrom __future__ import annotations\nimport torch\nclass ModelNew(torch.nn.Module): ...\n'
     problem = catalog.find("softmax")
-    kernel = KernelSource(text, Dialect.PYTHON, Contract.MODULE, "a.py")
-    made = export.module(export.Exported(problem, problem.workloads[0], SIGNATURE, DEVICE, kernel, {"BLOCK": 64}, ()))
+    kernel = KernelCode(text, Dialect.PYTHON, Contract.MODULE, "a.py")
+    made = module.module(module.Exported(problem, problem.workloads[0], SIGNATURE, DEVICE, kernel, {"BLOCK": 64}, ()))
     assert made.splitlines()[:4] == ['"""Docs."""', "from __future__ import annotations", "BLOCK = 64", "import torch"]

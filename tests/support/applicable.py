@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.domain import events as e
 from engine.domain import queries, races
 from engine.domain.state import IdeaStatus, SessionState, Stage
+from engine.domain.work import WorkKind
 
 _UNDECIDED = (IdeaStatus.PROPOSED, IdeaStatus.PARKED)
 
@@ -74,7 +75,7 @@ def _of_race(state: SessionState, event: e.KernelRaced | e.RaceAsked | e.Incumbe
 
 
 def _races(state: SessionState, kernel: str) -> bool:
-    return any(work.startswith("race:") and kernel in work.split(":")[1:3] for work in state.started)
+    return any(key.kind == WorkKind.RACE and kernel in key.subjects for key in state.started)
 
 
 _WAY = {

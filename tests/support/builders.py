@@ -20,11 +20,12 @@ from engine.domain import preparation as p
 from engine.domain import rules
 from engine.domain import work as w
 from engine.domain.profile import Profile
+from engine.domain.settings import Settings
 from engine.domain.state import SessionState, advance
 
 START = 1_795_000_000.0
 """When every fixture's session opens: 18 November 2026, UTC."""
-ENGINE = m.Author("engine")
+ENGINE = m.ENGINE
 PLAYBOOK = m.Author("playbook")
 MODEL = m.Author("openai:gpt-test")
 
@@ -48,6 +49,11 @@ def get_init_inputs():
 """
 
 
+def spelled(table: Mapping[w.WorkKey, Any]) -> dict[str, Any]:
+    """A table of work with its keys as the journal spells them."""
+    return {str(key): value for key, value in table.items()}
+
+
 def digest(text: str) -> m.Blob:
     """The name that a blob with this text has."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -63,7 +69,7 @@ def problem(name: str = "softmax") -> m.Problem:
 def opened(*, mode: str = "autopilot", name: str = "softmax", **settings: Any) -> e.SessionOpened:
     """The first event; keywords are fields of ``Settings``."""
     versions = {"espalier": "0.1.0", "python": "3.11.7"}
-    return e.SessionOpened(problem(name), "cpu", replace(m.Settings(), **settings), mode, versions)
+    return e.SessionOpened(problem(name), "cpu", replace(Settings(), **settings), mode, versions)
 
 
 def device(name: str = "two cores") -> m.Device:
@@ -76,11 +82,11 @@ def signature() -> m.Signature:
     return m.Signature((x, out), {"BATCH_SIZE": 128, "DIM": 16384, "EPS": 1e-5}, 1.05e7, "fp32")
 
 
-def gate(*, fooled_by: str = "") -> p.Gate:
+def gate(*, fooled_by: str = "") -> p.CorrectnessCheck:
     """A gate that discriminates, or one that the named null model passes."""
-    nulls = tuple(p.NullModel(name, name == fooled_by, 1.0) for name in ("zeros", "constant", "input echo"))
+    nulls = tuple(p.TrivialModel(name, name == fooled_by, 1.0) for name in ("zeros", "constant", "input echo"))
     classes = {"fp32": p.ClassErrors(1e-7, 3e-7), "half": p.ClassErrors(4e-4, 2e-3)}
-    return p.Gate("class:fp32 (10x)", m.PrecisionClass.FP32, 1e-6, 3e-6, 10.0, classes, nulls)
+    return p.CorrectnessCheck("class:fp32 (10x)", m.PrecisionClass.FP32, 1e-6, 3e-6, 10.0, classes, nulls)
 
 
 def interval(value: float, spread: float = 0.02) -> m.Interval:
@@ -200,7 +206,7 @@ def first_round(speedup: float = 1.0, **settings: Any) -> tuple[e.Event, ...]:
 
 def entries(events: Iterable[e.Event], start: int = 0, at: float = START) -> tuple[e.Entry, ...]:
     """The events as a journal would number them, one a second."""
-    return tuple(e.Entry(start + n, at + start + n, "engine", event) for n, event in enumerate(events))
+    return tuple(e.Entry(start + n, at + start + n, ENGINE, event) for n, event in enumerate(events))
 
 
 def fold(*events: e.Event) -> SessionState:
@@ -282,7 +288,7 @@ class Walk:
         self.state = advance(SessionState(), self.log)
         self.tick = tick
 
-    def write(self, events: Iterable[e.Event], by: str = "engine") -> None:
+    def write(self, events: Iterable[e.Event], by: m.Author = ENGINE) -> None:
         """Logs the events and advances; fails on one that makes no sense where it stands."""
         now = (self.log[-1].at if self.log else START) + self.tick
         for event in events:
@@ -293,7 +299,7 @@ class Walk:
             self.state = advance(self.state, (entry,))
 
     def submit(self, command: c.Command) -> None:
-        self.write(rules.decide(self.state, command), by="engineer")
+        self.write(rules.decide(self.state, command), by=m.ENGINEER)
 
     def settle(self) -> None:
         """All automatic transitions; fails when they do not come to an end."""
@@ -305,7 +311,7 @@ class Walk:
         raise AssertionError("automatic transitions never end")
 
     def start(self, work: w.Work) -> None:
-        self.write((e.WorkStarted(work.key),))
+        self.write((e.WorkStarted(str(work.key)),))
 
     def finish(self, work: w.Work, result: w.Result) -> None:
         self.write(rules.record(self.state, work, result))

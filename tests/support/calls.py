@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from engine.domain import events as e
+from engine.domain.model import ENGINE
 from engine.domain.state import SessionState, advance
+from engine.domain.work import WorkKey
 from engine.journal.blobs import Blobs
 from engine.session.calls import WorkCalls
 
 
 class Memory:
-    """A ``Recorder`` without a session; ``answers`` are given by hand, in turn."""
+    """A ``CallRecorder`` without a session; ``answers`` are given by hand, in turn."""
 
     def __init__(self, state: SessionState | None = None) -> None:
         self.state = state or SessionState()
@@ -23,17 +25,17 @@ class Memory:
     def record(self, events: Sequence[e.Event]) -> None:
         for event in events:
             self.events.append(event)
-            self.state = advance(self.state, [e.Entry(self.state.seq + 1, float(next(self._at)), "engine", event)])
+            self.state = advance(self.state, [e.Entry(self.state.seq + 1, float(next(self._at)), ENGINE, event)])
 
-    async def until(self, holds: Callable[[SessionState], bool], work: str) -> None:
-        if not holds(self.state):
+    async def wait_for_engineer(self, condition: Callable[[SessionState], bool], work: WorkKey) -> None:
+        if not condition(self.state):
             raise AssertionError(f"nobody will answer {work}")
 
-    async def once(self, holds: Callable[[SessionState], bool]) -> None:
-        while not holds(self.state):
+    async def wait_until(self, condition: Callable[[SessionState], bool]) -> None:
+        while not condition(self.state):
             await asyncio.sleep(0)
 
 
 def calls(blobs: Blobs | None = None, work: str = "propose:1", state: SessionState | None = None) -> WorkCalls:
     """Calls of one work; without ``blobs`` no prompt can be kept, as for sources that ask no model."""
-    return WorkCalls(work, Memory(state), blobs, lambda _: None)  # type: ignore[arg-type]
+    return WorkCalls(WorkKey.parse(work), Memory(state), blobs, lambda _: None)  # type: ignore[arg-type]

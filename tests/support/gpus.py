@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import SimpleNamespace
 
-from engine.trial.nvml import Gpu, opened
+from engine.trial.judge.nvml import Gpu, open_with
 
 IDLE, CLOCKS_SET, POWER_CAP, HARDWARE, SYNC, HEAT, HARD_HEAT = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20, 0x40
 
@@ -66,4 +66,4 @@ class FakeNvml:
         return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self.pids]
 
     def gpu(self) -> Gpu:
-        return opened(self, 0)
+        return open_with(self, 0)

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """How one call of the program ended and what it said."""
+class CommandResult:
+    """The exit status and the output of one call."""
 
     status: int
     out: str
@@ -25,8 +25,8 @@ class Said:
         """Standard output as the one object it must be."""
         return json.loads(self.out)
 
-    def complaint(self) -> str:
-        """The one line of bad input: status 2, nothing on standard output, no traceback."""
+    def error_line(self) -> str:
+        """Standard error of a call with bad input: one line, status 2, nothing on standard output."""
         assert self.status == 2, self
         assert self.out == ""
         assert self.err.startswith("espalier: ")
@@ -34,7 +34,7 @@ class Said:
         return self.err
 
 
-Call = Callable[..., Said]
+Call = Callable[..., CommandResult]
 
 
 def environment(home: Path, **changes: str) -> Mapping[str, str]:
@@ -42,4 +42,4 @@ def environment(home: Path, **changes: str) -> Mapping[str, str]:
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "engine.cli", *(str(argument) for argument in arguments)]
+    return [sys.executable, "-m", "espalier", *(str(argument) for argument in arguments)]

@@ -18,11 +18,12 @@ from engine.domain import queries, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected
 from engine.domain.profile import Profile
+from engine.domain.settings import Limits, Pauses
 from engine.domain.state import SessionState, Stage
 
 
 def any_settings(dice: random.Random) -> dict[str, object]:
-    limits = m.Limits(
+    limits = Limits(
         rounds=dice.choice([None, 1, 3, 5, 5]),
         seconds=dice.choice([None, None, 60.0, 300.0]),
         kernels=dice.choice([None, None, None, 2, 20]),
@@ -36,7 +37,7 @@ def any_settings(dice: random.Random) -> dict[str, object]:
         "beam": dice.randint(1, 3),
         "repairs": dice.randint(0, 2),
         "accept_unverifiable": dice.random() < 0.5,
-        "limits": limits if dice.random() < 0.8 else replace(m.Limits(), rounds=2),
+        "limits": limits if dice.random() < 0.8 else replace(Limits(), rounds=2),
     }
 
 
@@ -50,17 +51,17 @@ def any_command(dice: random.Random, state: SessionState) -> c.Command:
     seed = c.SeedKernel(
         f"seed{number}.cpp", m.Dialect.CPP, m.Contract.HOST, b.digest(number), {}, parent, dice.choice([None, idea])
     )
-    limits = m.Limits(rounds=dice.choice([None, 1, 2, 3, 9]), kernels=dice.choice([None, 30]))
-    pauses = m.Pauses(dice.choice([None, 500]), dice.choice([None, 0.01]), dice.choice([None, 1, 2, 3]))
+    limits = Limits(rounds=dice.choice([None, 1, 2, 3, 9]), kernels=dice.choice([None, 30]))
+    pauses = Pauses(dice.choice([None, 500]), dice.choice([None, 0.01]), dice.choice([None, 1, 2, 3]))
     made: tuple[c.Command, ...] = (
         c.WriteIdea(text, parent, dice.choice([None, 1, 2, 0, 99]), dice.random() < 0.5),
         c.WriteIdea(text, parent, 1, True, (kernel, "k1")),
         c.ReorderIdeas((idea, dice.choice([*state.ideas, "i0"]))),
         c.ReorderIdeas(tuple(i.id for i in reversed(queries.pending_ideas(state)))),
-        *(c.RemoveMaterial(i.id, k) for i in state.ideas.values() for k in i.materials),
+        *(c.DetachKernel(i.id, k) for i in state.ideas.values() for k in i.materials),
         c.ReorderIdeas(()),
-        c.AttachMaterial(idea, kernel),
-        c.RemoveMaterial(idea, kernel),
+        c.AttachKernel(idea, kernel),
+        c.DetachKernel(idea, kernel),
         c.EditIdea(
             idea,
             dice.choice([None, "", "Another title"]),
@@ -83,13 +84,13 @@ def any_command(dice: random.Random, state: SessionState) -> c.Command:
         *(c.AcceptKernel(k.id, "seen it") for k in state.kernels.values() if k.stage is Stage.QUARANTINED),
         c.DiscardKernel(kernel, dice.choice(["", "a trick"])),
         c.SetPauses(pauses),
-        c.Pause(),
-        c.Continue(),
-        c.Continue(),
-        c.Continue(),
+        c.PauseSearch(),
+        c.ResumeSearch(),
+        c.ResumeSearch(),
+        c.ResumeSearch(),
         c.CancelCall(dice.choice([*state.calls, "c0"])),
         c.AnswerCall(dice.choice([*state.calls, "c0"]), b.digest("reply")),
-        c.MeasureAgain(kernel),
+        c.Remeasure(kernel),
         c.RaceKernel(kernel, dice.choice([None, None, *state.kernels, "k0"])),
         *(c.RaceKernel(k) for k in (r.kernel for r in state.races[-1:])),
         c.RaceLeaders(dice.choice([0, 1, 3])),
@@ -99,7 +100,7 @@ def any_command(dice: random.Random, state: SessionState) -> c.Command:
         c.SetMode(dice.choice(["ask", "ask:30", "autopilot", "ask:", "ask:0", "ask:²", "manual"])),
         c.SetLimits(limits),
         c.Instruct("prefer fewer registers"),
-        c.CloseSession(dice.choice(["", "enough"])),
+        c.EndSession(dice.choice(["", "enough"])),
     )
     return dice.choice(made)
 
@@ -191,7 +192,7 @@ class RandomWalk(b.Walk):
         """A model is asked, and answers, fails, or is still silent when the process dies."""
         call = f"c{self.state.next_call}"
         model = self.dice.choice(["openai:gpt-test", "paste"])
-        self.write((e.CallStarted(call, work.key, m.CallRole.IDEAS, model, b.digest("prompt"), 1000),))
+        self.write((e.CallStarted(call, str(work.key), m.CallRole.IDEAS, model, b.digest("prompt"), 1000),))
         usage = m.Usage(self.dice.randint(0, 900), 0, self.dice.randint(0, 100))
         match self.dice.randrange(3):
             case 0:
@@ -208,7 +209,7 @@ class RandomWalk(b.Walk):
     def _die(self) -> None:
         """The process is gone with all it had in hand; another one takes the session up."""
         self.in_hand.clear()
-        self.write(rules.resumed(self.state, ""))
+        self.write(rules.resume_events(self.state, ""))
         if self.dice.random() < 0.3 and self.state.preparation is not None:
             moved = w.Prepared(b.device("another machine"), b.preparation())
             self.write(rules.record(self.state, w.Prepare(), moved))

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from support import builders
+from support.scripted import SCRIPT, ScriptedProposer
 
 from engine.domain.events import SessionOpened
 from engine.domain.model import CATEGORIES, Contract, Dialect, Draft, IdeaText
 from engine.domain.state import SessionState
 from engine.domain.work import Proposal
-from engine.ideas.fixed import SCRIPT, ScriptedSource
-from engine.ideas.source import IdeaSource
+from engine.ideas.proposer import Proposer
 from engine.journal.blobs import Blobs
-from engine.session.fake import FakeBench
+from engine.session.fake_bench import FakeBench
 from engine.session.live import LiveSession, Ports
 from engine.session.ports import Bench
 
@@ -54,7 +54,7 @@ def proposal(key: str, parent: str | None, number: int = 0) -> Proposal:
     return Proposal(text, parent, SCRIPT)
 
 
-TREE = ScriptedSource(
+TREE = ScriptedProposer(
     rounds={
         0: (proposal("root", None),),
         1: (proposal("wide", "k1", 0), proposal("deep", "k1", 1)),
@@ -79,7 +79,7 @@ def opened(mode: str = "autopilot", **settings: Any) -> SessionOpened:
     return replace(OPENED, mode=mode, settings=replace(OPENED.settings, **settings))
 
 
-def ports(folder: Path, ideas: IdeaSource = TREE, bench: Bench | None = None, **others: Any) -> Ports:
+def ports(folder: Path, ideas: Proposer = TREE, bench: Bench | None = None, **others: Any) -> Ports:
     clock = Ticking()
     given: dict[str, Any] = {"clock": clock, "sleep": clock.sleep, **others}
     return Ports(bench or FakeBench(Blobs(folder).put), ideas, **given)

@@ -13,10 +13,11 @@ from support import builders as b
 
 from engine.domain import events as e
 from engine.domain import model as m
+from engine.domain.settings import Limits
 from engine.domain.state import SessionState, advance
 
 MODEL = m.Author("openai:gpt-test")
-ENGINEER = m.Author("engineer")
+ENGINEER = m.ENGINEER
 BASELINE_US = 5430.0
 FLOOR_US = 1180.0
 
@@ -266,7 +267,7 @@ def history() -> list[e.Event]:
             "compile": replace(b.measurement(1.3), time_us=b.interval(BASELINE_US / 1.3, 0.01)),
         }),
     )  # fmt: skip
-    said: list[e.Event] = [b.opened(mode="ask", branch=2, source="openai:gpt-test", limits=m.Limits(rounds=8)), prepared]
+    said: list[e.Event] = [b.opened(mode="ask", branch=2, source="openai:gpt-test", limits=Limits(rounds=8)), prepared]
     for number in range(6):
         parents = {0: (), 1: ("k1",), 2: ("k3", "k1"), 3: ("k7", "k3"), 4: ("k14", "k7"), 5: ("k14", "k12")}[number]
         said += [
@@ -295,5 +296,5 @@ def history() -> list[e.Event]:
 def session() -> tuple[SessionState, tuple[e.Entry, ...]]:
     """The state and the entries that lead to it."""
     log = b.entries(history())
-    log = tuple(replace(x, by="engineer") if isinstance(x.event, e.NoteAdded | e.BranchPruned) else x for x in log)
+    log = tuple(replace(x, by=m.ENGINEER) if isinstance(x.event, e.NoteAdded | e.BranchPruned) else x for x in log)
     return advance(SessionState(), log), log

@@ -8,6 +8,7 @@ from pathlib import Path
 from support import builders as b
 
 from engine.domain import events as e
+from engine.domain.model import ENGINE
 from engine.journal.journal import Journal
 
 BLOBS = ("source of k1", "source of k2", "log", "problem.h", "compiler output", "samples 1.0", "samples 1.3", "samples 1.5")
@@ -17,7 +18,7 @@ def stored(folder: Path, events: Iterable[e.Event], at: float = b.START, blobs: 
     """A closed session with these events, one a second from ``at``, and blobs with these texts."""
     with Journal.create(folder) as log:
         for number, event in enumerate(events):
-            log.append((event,), "engine", lambda now=at + number: now)
+            log.append((event,), ENGINE, lambda now=at + number: now)
         for text in blobs:
             log.blobs.put(text.encode())
     return folder

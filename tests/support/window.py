@@ -10,6 +10,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -17,6 +18,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from support.program import ROOT, environment
+
+SEARCH = """
+import sys, pathlib
+from support import ui
+opener = ui.FakeOpener(pause=float(sys.argv[2]))
+ui.app(opener, "new", ui.new(pathlib.Path(sys.argv[1]), "autopilot")).run()
+"""
+
+
+def searching(folder: Path, pause: float) -> list[str]:
+    """The command of a search into ``folder`` whose every work takes ``pause`` seconds: something is always under way."""
+    return [sys.executable, "-c", SEARCH, str(folder), str(pause)]
+
 
 GONE_WITHIN = 5.0
 PATIENCE = 60.0

@@ -13,11 +13,11 @@ import torch
 
 from engine.domain.model import Operand, Problem, Role
 from engine.problem import catalog
-from engine.trial import lending
-from engine.trial.layout import plan_layout
-from engine.trial.sandbox import Host
-from engine.trial.seat import Seat
-from engine.trial.wire import Load
+from engine.trial.judge.host_client import Host
+from engine.trial.judge.runner_client import RunnerClient
+from engine.trial.messages import LoadKernel
+from engine.trial.shared import arena
+from engine.trial.shared.layout import plan_layout
 
 TINY = Path(__file__).parent / "problems" / "scaled_softmax"
 
@@ -57,14 +57,14 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
-class Bay:
+class BareRunner:
     """One runner with two lent tensors, ``x`` and ``out``, and nobody who judges what it does."""
 
     def __init__(self, host: Host, seconds: float = 20.0) -> None:
         self.layout = plan_layout(OPERANDS, 1)
-        self.inputs = lending.SharedArena(self.layout.input_bytes, writable=False)
-        self.outputs = lending.SharedArena(self.layout.output_bytes, writable=True)
-        self.seat = Seat(host, seconds=seconds)
+        self.inputs = arena.SharedArena(self.layout.input_bytes, writable=False)
+        self.outputs = arena.SharedArena(self.layout.output_bytes, writable=True)
+        self.runner = RunnerClient(host, seconds=seconds)
 
     @property
     def x(self) -> torch.Tensor:
@@ -74,20 +74,20 @@ class Bay:
     def out(self) -> torch.Tensor:
         return self.outputs.tensor(self.layout.slots[0][1])
 
-    def load(self, source: str) -> Bay:
+    def load(self, source: str) -> BareRunner:
         """Load a module's text and wait for it."""
-        (inputs, input_fds), (outputs, output_fds) = self.inputs.loan(), self.outputs.loan()
-        load = Load(
+        (inputs, input_fds), (outputs, output_fds) = self.inputs.handle(), self.outputs.handle()
+        load = LoadKernel(
             contract="module", device="cpu", slots=self.layout.slots, inputs=inputs, outputs=outputs, threads=1,
             scalars=(["list", []], ["dict", []], [["tensor"]]), source=source,
         )  # fmt: skip
-        self.seat.load(load, [*input_fds, *output_fds])
-        self.seat.wait_ready(60)
+        self.runner.load(load, [*input_fds, *output_fds])
+        self.runner.wait_ready(60)
         return self
 
     def call(self) -> list[float]:
         """One call: what is in ``out`` afterwards."""
-        self.seat.call(0)
+        self.runner.call(0)
         return self.values()
 
     def values(self) -> list[float]:
@@ -95,7 +95,7 @@ class Bay:
         return found
 
     def close(self) -> None:
-        self.seat.close()
+        self.runner.close()
         self.inputs.close()
         self.outputs.close()
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from engine.trial import interference
-from engine.trial.interference import Interference, Reading, known_here, lost_us
-from engine.trial.seat import Timing
-from engine.trial.times import KERNEL, NULL, WARM_UP, PairTimes, charged, corroborated, together
+from engine.trial.judge import contention
+from engine.trial.judge.contention import ContentionMonitor, ProcessorReading, find_local_pid, lost_us
+from engine.trial.judge.runner_client import Timing
+from engine.trial.judge.timing import KERNEL, NULL, WARM_UP, PairTimes, corroborated, pair_times, with_charges
 
 PATH_US = 150.0
 """What a call costs beside the kernel."""
@@ -67,13 +67,13 @@ def rows(null: list[tuple[float, bool]]) -> list[dict[str, Timing]]:
 
 def test_null_calls_that_were_disturbed_make_no_room_for_hidden_time() -> None:
     """As beside other work: most null calls took as long as the time that was hidden."""
-    found = together(rows([(12000.0, True)] * 5 + [(330.0, False)] * 3), 6)
+    found = pair_times(rows([(12000.0, True)] * 5 + [(330.0, False)] * 3), 6)
     assert found.calm
     assert not corroborated([found])
 
 
 def test_where_hardly_anything_was_calm_hidden_time_shows_all_the_same() -> None:
-    found = together(rows([(12000.0, True)] * 5 + [(330.0, False)] * 2 + [(450.0, True)]), 6)
+    found = pair_times(rows([(12000.0, True)] * 5 + [(330.0, False)] * 2 + [(450.0, True)]), 6)
     assert not found.calm
     assert not corroborated([found])
 
@@ -84,7 +84,7 @@ def test_a_kernel_that_was_disturbed_now_and_then_is_believed() -> None:
         {KERNEL: Timing(2000.0, 2000.0 + mine, 0.0, mine > 400), NULL: Timing(1.0, 1.0 + other, 0.0, other > 400)}
         for mine, other in zip(reversed(cost), cost, strict=True)
     ]
-    found = together([*pairs_of[:WARM_UP], *pairs_of], 20)
+    found = pair_times([*pairs_of[:WARM_UP], *pairs_of], 20)
     assert corroborated([replace(found, calm=False)])
 
 
@@ -94,8 +94,8 @@ class Counters:
     def __init__(self, *readings: float) -> None:
         self.readings = list(readings)
 
-    def __call__(self, process: int | None) -> Reading:
-        return Reading(elsewhere=self.readings.pop(0))
+    def __call__(self, process: int | None) -> ProcessorReading:
+        return ProcessorReading(elsewhere=self.readings.pop(0))
 
 
 @pytest.mark.parametrize(
@@ -105,21 +105,21 @@ class Counters:
 def test_a_call_that_lost_more_than_a_sliver_is_disturbed(
     monkeypatch: pytest.MonkeyPatch, lost: float, wall: float, disturbed: bool
 ) -> None:
-    monkeypatch.setattr(interference, "_read", Counters(7.0, 100.0, 100.0 + lost))
-    watching = Interference("cpu").of(None)
+    monkeypatch.setattr(contention, "_read", Counters(7.0, 100.0, 100.0 + lost))
+    watching = ContentionMonitor("cpu").for_process(None)
     watching.before()
     watching.after()
     assert watching.disturbed(wall) is disturbed
 
 
 def test_on_a_gpu_and_where_nothing_can_be_read_nothing_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interference, "_read", Counters(0.0, 1e9))
-    on_gpu = Interference("cuda:0").of(None)
+    monkeypatch.setattr(contention, "_read", Counters(0.0, 1e9))
+    on_gpu = ContentionMonitor("cuda:0").for_process(None)
     on_gpu.before()
     on_gpu.after()
     assert not on_gpu.disturbed(1.0)
-    monkeypatch.setattr(interference, "_read", lambda process: None)
-    blind = Interference("cpu").of(None)
+    monkeypatch.setattr(contention, "_read", lambda process: None)
+    blind = ContentionMonitor("cpu").for_process(None)
     blind.before()
     blind.after()
     assert not blind.disturbed(1.0)
@@ -139,17 +139,17 @@ def test_on_a_gpu_and_where_nothing_can_be_read_nothing_is_marked(monkeypatch: p
 def test_the_waits_of_threads_that_work_are_what_others_took(
     before: dict[str, tuple[float, float]], after: dict[str, tuple[float, float]], lost: float
 ) -> None:
-    assert lost_us(Reading(before, 1000.0), Reading(after, 1000.0)) == lost
-    assert lost_us(Reading(before, 1000.0), Reading(after, 1030.0)) == lost + 30
+    assert lost_us(ProcessorReading(before, 1000.0), ProcessorReading(after, 1000.0)) == lost
+    assert lost_us(ProcessorReading(before, 1000.0), ProcessorReading(after, 1030.0)) == lost + 30
 
 
 def test_a_process_s_own_threads_are_what_counts_where_they_can_be_read() -> None:
-    mine = interference._read(os.getpid())
+    mine = contention._read(os.getpid())
     assert mine is not None
     assert str(os.getpid()) in mine.threads
-    nobody = interference._read(2**22 + 1)
+    nobody = contention._read(2**22 + 1)
     assert nobody is None or not nobody.threads
-    assert known_here(os.getpid(), os.getppid()) is None, "it is in no process space of its own"
+    assert find_local_pid(os.getpid(), os.getppid()) is None, "it is in no process space of its own"
 
 
 def held_and_not(held: float, not_held: float, *, baseline: tuple[float, float] = (900.0, 1000.0)) -> PairTimes:
@@ -176,7 +176,7 @@ def held_and_not(held: float, not_held: float, *, baseline: tuple[float, float] 
 def test_what_a_call_takes_longer_where_the_device_is_not_held_is_charged_to_foreign_host_code(
     contract: str, held: float, not_held: float, expected: float
 ) -> None:
-    found = charged(held_and_not(held, not_held), {KERNEL: contract}, ("eager",))
+    found = with_charges(held_and_not(held, not_held), {KERNEL: contract}, ("eager",))
     assert {t.claimed_us for t in found.kernel} == {expected}
     assert {t.charged_us for t in found.kernel} == {expected - held}
     assert {t.claimed_us for t in found.times["eager"]} == {900.0}
@@ -184,7 +184,7 @@ def test_what_a_call_takes_longer_where_the_device_is_not_held_is_charged_to_for
 
 def test_without_samples_for_which_the_device_was_not_held_nothing_is_charged() -> None:
     pair = PairTimes({KERNEL: [Timing(5.0, 500.0, 0.0)], NULL: [Timing(5.0, 10.0, 0.0)]})
-    assert charged(pair, {KERNEL: "module"}, ()) is pair
+    assert with_charges(pair, {KERNEL: "module"}, ()) is pair
 
 
 def test_the_judges_clock_is_held_against_the_calls_for_which_the_device_was_not_held() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
-import socket
 import subprocess
 import sys
 
@@ -13,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.build.resolution import OperandArg, ResolvedLaunch, TensorMapArg
 from engine.domain.errors import DeviceError
-from engine.trial.gpu import driver, memory, packing
-from engine.trial.gpu.launch import Function, describe_launch, mismatch
+from engine.toolchain.resolution import OperandArg, ResolvedLaunch, TensorMapArg
+from engine.trial.runner.gpu_launch import Function, describe_launch, mismatch
+from engine.trial.shared.cuda import device_memory, driver, packing
 
 ROWS = st.lists(st.integers(1, 64), min_size=1, max_size=5)
 
@@ -118,7 +116,7 @@ def test_a_launch_is_told_as_it_was_written() -> None:
 
 @pytest.mark.parametrize(("size", "granule", "whole"), [(0, 8, 8), (1, 8, 8), (8, 8, 8), (9, 8, 16)])
 def test_sizes_are_rounded_to_whole_granules(size: int, granule: int, whole: int) -> None:
-    assert memory.rounded(size, granule) == whole
+    assert device_memory.rounded(size, granule) == whole
 
 
 @pytest.mark.parametrize(
@@ -158,46 +156,21 @@ def test_driver_versions(text: str, version: str) -> None:
     assert driver.version_in(text) == version
 
 
-def test_a_runner_that_has_ended_cannot_be_lent_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(*_: object) -> bool:
-        raise BrokenPipeError("Broken pipe")
-
-    monkeypatch.setattr(memory, "_gets_across", ended)
-    here, there = socket.socketpair()
-    with here, there, pytest.raises(DeviceError, match="the runner ended while memory of cuda:0"):
-        memory.offer_means(here, 0)
-
-
-def test_a_loan_travels_with_its_descriptor() -> None:
-    here, there = socket.socketpair()
-    lent = os.memfd_create("arena")
-    os.write(lent, b"content")
-    with here, there:
-        memory.send_loan(here, memory.Loan(memory.Means.DESCRIPTOR, 3, 4096, lent))
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(lent)
-        loan = memory.receive_loan(there)
-    assert (loan.means, loan.device, loan.size, loan.token) == (memory.Means.DESCRIPTOR, 3, 4096, b"")
-    assert os.pread(loan.descriptor, 7, 0) == b"content"
-    os.close(loan.descriptor)
+@pytest.mark.parametrize(
+    "handle",
+    [
+        device_memory.DeviceHandle(device_memory.Means.DESCRIPTOR, 3, 4096, 7),
+        device_memory.DeviceHandle(device_memory.Means.TOKEN, 0, 1 << 40, token=bytes(range(64))),
+    ],
+)
+def test_a_handle_travels_as_a_header_and_a_descriptor(handle: device_memory.DeviceHandle) -> None:
+    assert device_memory.DeviceHandle.parse(handle.header(), handle.descriptor) == handle
 
 
-def test_a_token_loan_travels_without_a_descriptor() -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        memory.send_loan(here, memory.Loan(memory.Means.TOKEN, 0, 1 << 40, token=bytes(range(64))))
-        loan = memory.receive_loan(there)
-    assert (loan.means, loan.size, loan.descriptor, loan.token) == (memory.Means.TOKEN, 1 << 40, -1, bytes(range(64)))
-
-
-@pytest.mark.parametrize("sent", [b"", b"\x01short", b"\x09" + bytes(76)])
-def test_what_is_no_loan_is_refused(sent: bytes) -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        here.sendall(sent)
-        here.shutdown(socket.SHUT_WR)
-        with pytest.raises(DeviceError, match="could not be read"):
-            memory.receive_loan(there)
+@pytest.mark.parametrize("header", [b"", b"\x01short", b"\x09" + bytes(76)])
+def test_what_is_no_handle_is_refused(header: bytes) -> None:
+    with pytest.raises(DeviceError, match="could not be read"):
+        device_memory.DeviceHandle.parse(header)
 
 
 @pytest.mark.parametrize(
@@ -205,18 +178,19 @@ def test_what_is_no_loan_is_refused(sent: bytes) -> None:
     [("float32", "<f4"), ("bfloat16", "<i2"), ("bool", "|b1"), ("int64", "<i8"), ("float8_e5m2", "|u1")],
 )
 def test_device_memory_is_described_as_an_array(dtype: str, code: str) -> None:
-    described = memory.ArrayInterface(4096, 12, dtype).__cuda_array_interface__
+    described = device_memory.ArrayInterface(4096, 12, dtype).__cuda_array_interface__
     assert described == {"shape": (12,), "typestr": code, "data": (4096, False), "version": 3, "strides": None}
 
 
 def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(DeviceError, match="no tensor of type quint8"):
-        memory.ArrayInterface(4096, 12, "quint8")
+        device_memory.ArrayInterface(4096, 12, "quint8")
 
 
 def test_importing_needs_neither_torch_nor_the_bindings() -> None:
     program = (
-        "import sys; import engine.trial.gpu.launch, engine.trial.gpu.memory, engine.trial.gpu.timing;"
+        "import sys; import engine.trial.runner.gpu_launch, engine.trial.shared.cuda.device_memory;"
+        "import engine.trial.runner.stopwatch;"
         "print([m for m in ('torch', 'cuda.bindings') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

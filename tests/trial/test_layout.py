@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.domain.model import Operand, Role
-from engine.trial.layout import ALIGNMENT, DTYPE_BYTES, GUARD, nbytes, plan_layout
-from engine.trial.rig import _gaps
+from engine.trial.judge.test_bed import _gaps
+from engine.trial.shared.layout import ALIGNMENT, DTYPE_BYTES, GUARD, nbytes, plan_layout
 
 OPERANDS = st.lists(
     st.builds(

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.trial.launchers import OutputError, checked_output
-from engine.trial.modules import flattened
-from engine.trial.passing import filled, packed, template_of, unpacked
-from engine.trial.wire import Slot
+from engine.trial.messages import Slot
+from engine.trial.runner.calls import OutputError, checked_output
+from engine.trial.runner.modules import flattened
+from engine.trial.shared.argument_codec import decode_call, decode_value, encode_call, encode_value
 
 PLAIN = (
     st.sampled_from([torch.float16, torch.device("cpu")])
@@ -61,8 +61,8 @@ def same(one: Any, other: Any) -> bool:
 
 @given(ARGUMENTS)
 def test_arguments_survive_the_journey(arguments: list[Any]) -> None:
-    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(template_of(arguments)))
-    assert same(filled(travelled, leaves(arguments)), arguments)
+    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(encode_call(arguments)))
+    assert same(decode_call(travelled, leaves(arguments)), arguments)
 
 
 @pytest.mark.parametrize(
@@ -71,18 +71,18 @@ def test_arguments_survive_the_journey(arguments: list[Any]) -> None:
     ids=lambda t: f"{t.dtype} {tuple(t.shape)}",
 )
 def test_what_a_model_is_made_with_brings_its_tensors(tensor: torch.Tensor) -> None:
-    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(packed({"a": [tensor], 4: torch.float64})))
-    found = unpacked(travelled)
+    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(encode_value({"a": [tensor], 4: torch.float64})))
+    found = decode_value(travelled)
     assert found["a"][0].dtype is tensor.dtype
     assert torch.equal(found["a"][0], tensor)
     assert found[4] is torch.float64
-    assert same(unpacked(msgspec.json.decode(msgspec.json.encode(packed([1, "a", None])))), [1, "a", None])
+    assert same(decode_value(msgspec.json.decode(msgspec.json.encode(encode_value([1, "a", None])))), [1, "a", None])
 
 
 @pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", 2**70])
 def test_what_cannot_travel_is_refused_by_its_type(bad: object) -> None:
     with pytest.raises(TypeError, match=type(bad).__name__):
-        template_of([[bad]])
+        encode_call([[bad]])
 
 
 def test_results_are_flattened_in_order() -> None:

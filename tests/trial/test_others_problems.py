@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.build.source import classify
 from engine.domain import work as w
 from engine.problem import catalog
-from engine.trial.bench import Assignment, Source, TrialBench
+from engine.toolchain.kernel_file import classify
+from engine.trial.bench import Assignment, KernelSpec, TrialBench
 
 HEAD = """
 import torch
@@ -92,13 +92,16 @@ async def judged(file: Path, kernel: str) -> object:
     try:
         dialect, contract = classify(kernel, "kernel.py")
         return await asyncio.wait_for(
-            bench.verify_source(Source("kernel.py", kernel, dialect, contract, {}), lambda _: None), 120
+            bench.verify_kernel(KernelSpec("kernel.py", kernel, dialect, contract, {}), lambda _: None), 120
         )
     finally:
         await bench.close()
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+USUAL = "nothing and a number among the outputs"
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == USUAL else pytest.mark.slow) for n in PROBLEMS])
 def test_the_reference_itself_is_right(tmp_path: Path, name: str) -> None:
     file = tmp_path / "theirs.py"
     file.write_text(HEAD + PROBLEMS[name])

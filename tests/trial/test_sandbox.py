@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trial.ground import WIDTH, Bay, marked, module
+from trial.ground import WIDTH, BareRunner, marked, module
 
 import engine
 from engine.domain.model import FailureKind
-from engine.trial import sandbox
-from engine.trial.sandbox import Host, bubblewrap_reason
-from engine.trial.seat import TrialFailed
+from engine.sandbox import python_process
+from engine.sandbox.bubblewrap import bubblewrap_reason
+from engine.trial.judge.host_client import Host
+from engine.trial.judge.runner_client import TrialFailed
 
 
 def confined() -> bool:
     return bubblewrap_reason() is None
 
 
-@pytest.fixture(scope="module", params=["bubblewrap", "limits"])
+@pytest.fixture(scope="module", params=["bubblewrap", pytest.param("limits", marks=pytest.mark.slow)])
 def host(request: pytest.FixtureRequest) -> Iterator[Host]:
     """A host with a key in our environment, that it must not have in its own."""
     if request.param == "bubblewrap" and not confined():
@@ -45,24 +46,24 @@ def mark() -> str:
 
 
 @pytest.fixture
-def bay(host: Host) -> Iterator[Bay]:
-    found = Bay(host)
+def bare(host: Host) -> Iterator[BareRunner]:
+    found = BareRunner(host)
     yield found
     found.close()
 
 
-def told(bay: Bay, expression: str) -> Any:
+def evaluate(bare: BareRunner, expression: str) -> Any:
     """The value of a Python expression in a runner, by way of the error that it dies of."""
     with pytest.raises(TrialFailed) as caught:
-        bay.load(module(f"raise ValueError(json.dumps({expression}))")).call()
+        bare.load(module(f"raise ValueError(json.dumps({expression}))")).call()
     return json.loads(caught.value.failure.reason.partition("ValueError: ")[2])
 
 
-def test_a_runner_computes_what_it_is_given(bay: Bay) -> None:
-    bay.x.fill_(3.0)
-    assert bay.load(module("return x * 2")).call() == [6.0] * WIDTH
-    bay.x.fill_(4.0)
-    assert bay.call() == [8.0] * WIDTH
+def test_a_runner_computes_what_it_is_given(bare: BareRunner) -> None:
+    bare.x.fill_(3.0)
+    assert bare.load(module("return x * 2")).call() == [6.0] * WIDTH
+    bare.x.fill_(4.0)
+    assert bare.call() == [8.0] * WIDTH
 
 
 WOKEN = """
@@ -79,34 +80,34 @@ ctypes.CDLL(None).signal(signal.SIGCONT, woken)
 """
 
 
-def test_a_runner_that_is_woken_has_its_order_already(bay: Bay) -> None:
+def test_a_runner_that_is_woken_has_its_order_already(bare: BareRunner) -> None:
     """What it did before the order would be no time of any clock."""
-    bay.load(module("return x * 0 + torch.tensor([seen['with'], seen['without']] * 4)", before=WOKEN.splitlines()))
-    calls = [bay.call()[:2] for _ in range(4)]
+    bare.load(module("return x * 0 + torch.tensor([seen['with'], seen['without']] * 4)", before=WOKEN.splitlines()))
+    calls = [bare.call()[:2] for _ in range(4)]
     assert [b[0] - a[0] for a, b in itertools.pairwise(calls)] == [1.0, 1.0, 1.0]
     assert calls[0][1] == calls[-1][1]
 
 
-def test_processes_of_a_runner_s_own_are_let_run_with_it(bay: Bay) -> None:
+def test_processes_of_a_runner_s_own_are_let_run_with_it(bare: BareRunner) -> None:
     asked = "ours.sendall(b'x'); return x * 0 + ours.recv(1)[0]"
     child = "ours, theirs = socket.socketpair()\nif os.fork() == 0:\n    while theirs.recv(1): theirs.sendall(b'A')"
-    bay.load(module(asked, before=child.splitlines()))
-    assert [bay.call()[0] for _ in range(3)] == [65.0, 65.0, 65.0]
+    bare.load(module(asked, before=child.splitlines()))
+    assert [bare.call()[0] for _ in range(3)] == [65.0, 65.0, 65.0]
 
 
-def test_no_key_of_ours_is_in_its_environment_or_its_host_s(bay: Bay) -> None:
-    seen = told(bay, "sorted(n for n in os.environ if 'KEY' in n or 'TOKEN' in n or 'SECRET' in n)")
+def test_no_key_of_ours_is_in_its_environment_or_its_host_s(bare: BareRunner) -> None:
+    seen = evaluate(bare, "sorted(n for n in os.environ if 'KEY' in n or 'TOKEN' in n or 'SECRET' in n)")
     assert seen == []
 
 
-def test_the_host_cannot_be_read_by_what_it_holds(host: Host, bay: Bay) -> None:
-    def tried(mode: str) -> str:
+def test_the_host_cannot_be_read_by_what_it_holds(host: Host, bare: BareRunner) -> None:
+    def attempt(mode: str) -> str:
         return f"(lambda: [open('/proc/%d/mem' % os.getppid(), {mode!r}), 'open'][1])()"
 
     if os.getuid() == 0 and not host.confined:
         pytest.skip("nothing is hidden from the superuser without a sandbox")
     with pytest.raises(TrialFailed, match="PermissionError"):
-        bay.load(module(f"raise ValueError({tried('r+b')})")).call()
+        bare.load(module(f"raise ValueError({attempt('r+b')})")).call()
 
 
 class TestConfined:
@@ -132,61 +133,61 @@ class TestConfined:
             "/root",
         ],
     )
-    def test_nothing_of_the_user_s_is_there(self, bay: Bay, place: str) -> None:
+    def test_nothing_of_the_user_s_is_there(self, bare: BareRunner, place: str) -> None:
         assert Path(place).exists() or place in ("/root",)
         readable = f"os.path.isfile({place!r}) or (os.path.isdir({place!r}) and os.listdir({place!r}))"
-        seen = told(bay, readable)
+        seen = evaluate(bare, readable)
         assert not seen or not set(seen) & {p.name for p in Path(place).iterdir() if p.is_file()}
 
     @pytest.mark.parametrize("place", ["/bin/sh", "/sbin", "/usr/bin"])
-    def test_the_system_s_programs_are_there(self, bay: Bay, place: str) -> None:
-        assert told(bay, f"os.path.exists({place!r})") == Path(place).exists()
+    def test_the_system_s_programs_are_there(self, bare: BareRunner, place: str) -> None:
+        assert evaluate(bare, f"os.path.exists({place!r})") == Path(place).exists()
 
-    def test_it_is_known_here_by_another_number(self, bay: Bay) -> None:
-        here = bay.seat.process
+    def test_it_is_known_here_by_another_number(self, bare: BareRunner) -> None:
+        here = bare.runner.process
         assert here is not None
         within = Path(f"/proc/{here}/status").read_text().partition("NSpid:")[2].splitlines()[0].split()
-        assert within == [str(here), str(told(bay, "os.getpid()"))]
+        assert within == [str(here), str(evaluate(bare, "os.getpid()"))]
 
-    def test_a_thread_of_a_team_has_a_core_of_its_own(self, bay: Bay) -> None:
-        cores, places = told(bay, "[sorted(os.sched_getaffinity(0)), os.environ['OMP_PLACES']]")
+    def test_a_thread_of_a_team_has_a_core_of_its_own(self, bare: BareRunner) -> None:
+        cores, places = evaluate(bare, "[sorted(os.sched_getaffinity(0)), os.environ['OMP_PLACES']]")
         assert cores == [min(os.sched_getaffinity(0))]
         assert places == ",".join(f"{{{core}}}" for core in sorted(os.sched_getaffinity(0)))
 
-    def test_there_is_no_network(self, bay: Bay) -> None:
-        assert told(bay, "[n for _, n in socket.if_nameindex()]") in ([], ["lo"])
+    def test_there_is_no_network(self, bare: BareRunner) -> None:
+        assert evaluate(bare, "[n for _, n in socket.if_nameindex()]") in ([], ["lo"])
 
-    def test_a_service_on_this_machine_cannot_be_reached(self, bay: Bay) -> None:
+    def test_a_service_on_this_machine_cannot_be_reached(self, bare: BareRunner) -> None:
         import socket
 
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             socket.create_connection(("127.0.0.1", port), 5).close()
             with pytest.raises(TrialFailed) as caught:
-                bay.load(module(f"socket.create_connection(('127.0.0.1', {port}), 2)")).call()
+                bare.load(module(f"socket.create_connection(('127.0.0.1', {port}), 2)")).call()
         assert "Error" in caught.value.failure.reason
 
     @pytest.mark.parametrize(
         "place", ["/new", "/usr/new", "/etc/new", "/dev/new", os.path.join(os.path.dirname(engine.__file__), "new.py")]
     )
-    def test_nothing_but_the_private_folders_can_be_written(self, bay: Bay, place: str) -> None:
+    def test_nothing_but_the_private_folders_can_be_written(self, bare: BareRunner, place: str) -> None:
         with pytest.raises(TrialFailed) as caught:
-            bay.load(module(f"open({place!r}, 'w')")).call()
+            bare.load(module(f"open({place!r}, 'w')")).call()
         assert "Error" in caught.value.failure.reason
         assert not os.path.exists(place)
 
-    def test_no_other_memory_can_be_filled(self, bay: Bay) -> None:
+    def test_no_other_memory_can_be_filled(self, bare: BareRunner) -> None:
         rows = "[line.split()[1:4] for line in open('/proc/self/mounts')]"
         writable = f"[p for p, kind, how in {rows} if kind == 'tmpfs' and how.split(',')[0] == 'rw' and os.path.isdir(p)]"
-        assert sorted(told(bay, writable)) == ["/dev/shm", "/tmp"]
+        assert sorted(evaluate(bare, writable)) == ["/dev/shm", "/tmp"]
 
-    def test_other_processes_cannot_be_seen(self, bay: Bay) -> None:
-        assert told(bay, f"os.path.exists('/proc/{os.getpid()}/stat') and {os.getpid()} > 1000") is False
+    def test_other_processes_cannot_be_seen(self, bare: BareRunner) -> None:
+        assert evaluate(bare, f"os.path.exists('/proc/{os.getpid()}/stat') and {os.getpid()} > 1000") is False
 
-    def test_the_host_cannot_be_killed_stopped_or_interrupted(self, host: Host, bay: Bay) -> None:
+    def test_the_host_cannot_be_killed_stopped_or_interrupted(self, host: Host, bare: BareRunner) -> None:
         lines = [f"os.kill(os.getppid(), signal.{name})" for name in ("SIGSTOP", "SIGINT", "SIGTERM", "SIGKILL")]
-        bay.x.fill_(1.0)
-        assert bay.load(module(*lines, "time.sleep(0.05)", "return x")).call() == [1.0] * WIDTH
+        bare.x.fill_(1.0)
+        assert bare.load(module(*lines, "time.sleep(0.05)", "return x")).call() == [1.0] * WIDTH
         assert host._process is not None
         assert host._process.poll() is None
 
@@ -200,12 +201,12 @@ class TestConfined:
             "    os.chmod(folder + '/deep', 0)",
             "return x",
         )
-        first = Bay(host)
+        first = BareRunner(host)
         first.load(module(*write)).call()
         first.close()
-        second = Bay(host)
+        second = BareRunner(host)
         left = "[p for f in ('/tmp', '/dev/shm') for p in glob.glob(f + '/*') if not os.path.ismount(p)]"
-        assert told(second, left) == []
+        assert evaluate(second, left) == []
         second.close()
 
     def test_a_python_that_lies_in_a_private_folder_is_seen_and_safe(
@@ -215,22 +216,22 @@ class TestConfined:
         python = tmp_path / "python"
         python.mkdir()
         (python / "there").write_text("yes")
-        folders = list(sandbox._python_folders())
-        monkeypatch.setattr(sandbox, "_python_folders", lambda: [*folders, str(python)])
+        folders = list(python_process.python_folders())
+        monkeypatch.setattr(python_process, "python_folders", lambda: [*folders, str(python)])
         host = Host("cpu", 2, confined=True)
         for _ in range(2):
-            bay = Bay(host)
+            bare = BareRunner(host)
             there, folder = str(python / "there"), str(tmp_path)
             seen = f"[os.path.exists({there!r}), os.access({folder!r}, os.W_OK), os.listdir({folder!r})]"
-            assert told(bay, seen) == [True, False, ["python"]]
-            bay.close()
+            assert evaluate(bare, seen) == [True, False, ["python"]]
+            bare.close()
             assert host._process is not None
         host.close()
 
     def test_private_folders_end_somewhere(self, host: Host) -> None:
-        bay = Bay(host)
-        size = told(bay, "[os.statvfs(p).f_blocks * os.statvfs(p).f_frsize for p in ('/tmp', '/dev/shm')]")
-        bay.close()
+        bare = BareRunner(host)
+        size = evaluate(bare, "[os.statvfs(p).f_blocks * os.statvfs(p).f_frsize for p in ('/tmp', '/dev/shm')]")
+        bare.close()
         assert max(size) <= 2 << 30
 
 
@@ -254,37 +255,37 @@ LEFT = {
 
 @pytest.mark.parametrize("lines", LEFT.values(), ids=list(LEFT))
 def test_whatever_a_runner_leaves_behind_is_killed(host: Host, lines: tuple[str, ...], mark: str) -> None:
-    bay = Bay(host)
+    bare = BareRunner(host)
     already = set(marked(mark))
-    bay.load(module(*lines, "return x")).call()
+    bare.load(module(*lines, "return x")).call()
     left = set(marked(mark)) - already
     assert len(left) >= (30 if "range(30)" in lines[0] else 1)
-    bay.close()
+    bare.close()
     deadline = time.monotonic() + 5
     while left & set(marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not left & set(marked(mark))
-    again = Bay(host)
+    again = BareRunner(host)
     again.x.fill_(1.0)
     assert again.load(module("return x")).call() == [1.0] * WIDTH
     again.close()
 
 
 def test_what_left_its_group_is_counted(host: Host) -> None:
-    bay = Bay(host)
-    bay.load(module("if os.fork() == 0:", "    os.setsid()", "    time.sleep(600)", "time.sleep(0.2)", "return x")).call()
-    runner = bay.seat._runner
+    bare = BareRunner(host)
+    bare.load(module("if os.fork() == 0:", "    os.setsid()", "    time.sleep(600)", "time.sleep(0.2)", "return x")).call()
+    runner = bare.runner._runner
     assert runner is not None
     ended = host.reap(runner)
-    bay.seat._runner = None
-    bay.close()
-    assert ended.left == 1
+    bare.runner._runner = None
+    bare.close()
+    assert ended.killed == 1
 
 
 def test_another_runner_s_helpers_are_left_alone(host: Host) -> None:
     """Processes that a module starts while it is made must outlive the runner beside it."""
     pipe = ("r, w = os.pipe()", "pid = os.fork()", "if pid == 0:", "    time.sleep(600)")
-    stays, goes = Bay(host), Bay(host)
+    stays, goes = BareRunner(host), BareRunner(host)
     stays.load(module("return x if os.waitpid(pid, os.WNOHANG) == (0, 0) else x * 0", before=pipe))
     goes.load(module("return x", before=pipe))
     goes.close()
@@ -293,7 +294,7 @@ def test_another_runner_s_helpers_are_left_alone(host: Host) -> None:
     stays.close()
 
 
-def test_a_frozen_runner_does_nothing(bay: Bay) -> None:
+def test_a_frozen_runner_does_nothing(bare: BareRunner) -> None:
     """A thread that counts in lent memory goes on in a call and in nothing but a call."""
     before = (
         "import ctypes",
@@ -303,23 +304,22 @@ def test_a_frozen_runner_does_nothing(bay: Bay) -> None:
         "        n += 1.0",
         "        out[0] = n",
         "        time.sleep(0)",
-        "import engine.trial.lending as lending",
         "arena = None",
         "for frame in iter(lambda f=[sys._getframe()]: f.__setitem__(0, f[0].f_back) or f[0], None):",
-        "    arena = frame.f_locals.get('loan', arena)",
+        "    arena = frame.f_locals.get('lent', arena)",
         "(out,) = arena.tensors(0, __import__('engine.domain.model').domain.model.Role.OUTPUT)",
         "threading.Thread(target=count, args=(out,), daemon=True).start()",
     )
-    bay.load(module("time.sleep(0.05)", "return x", before=before))
+    bare.load(module("time.sleep(0.05)", "return x", before=before))
     time.sleep(0.02)
-    still = bay.values()[0]
+    still = bare.values()[0]
     time.sleep(0.1)
-    assert bay.values()[0] == still
-    bay.seat.thaw()
+    assert bare.values()[0] == still
+    bare.runner.thaw()
     deadline = time.monotonic() + 10
-    while bay.values()[0] == still and time.monotonic() < deadline:
+    while bare.values()[0] == still and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert bay.values()[0] != still
+    assert bare.values()[0] != still
 
 
 @pytest.mark.parametrize(
@@ -338,11 +338,11 @@ def test_a_frozen_runner_does_nothing(bay: Bay) -> None:
 def test_a_call_that_goes_wrong_is_a_failure_by_its_name(
     host: Host, lines: tuple[str, ...], kind: FailureKind, reason: str
 ) -> None:
-    bay = Bay(host, seconds=0.7 if kind is FailureKind.TIMED_OUT else 20)
-    bay.load(module(*lines))
+    bare = BareRunner(host, seconds=0.7 if kind is FailureKind.TIMED_OUT else 20)
+    bare.load(module(*lines))
     with pytest.raises(TrialFailed) as caught:
-        bay.call()
-    bay.close()
+        bare.call()
+    bare.close()
     assert caught.value.failure.kind is kind
     assert reason in caught.value.failure.reason
 
@@ -350,29 +350,29 @@ def test_a_call_that_goes_wrong_is_a_failure_by_its_name(
 def test_a_runner_is_ended_with_its_host(mark: str) -> None:
     host = Host("cpu", 1, confined=confined())
     already = set(marked(mark))
-    bay = Bay(host)
-    bay.load(module("return x", before=("os.fork() or time.sleep(600)",)))
+    bare = BareRunner(host)
+    bare.load(module("return x", before=("os.fork() or time.sleep(600)",)))
     assert len(set(marked(mark)) - already) >= 3
     host.close()
     deadline = time.monotonic() + 10
     while set(marked(mark)) - already and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not set(marked(mark)) - already
-    bay.close()
+    bare.close()
 
 
 def test_a_host_that_died_is_started_again(host: Host) -> None:
     assert host._process is not None
     host._process.kill()
     host._process.wait()
-    bay = Bay(host)
-    bay.x.fill_(1.0)
-    assert bay.load(module("return x")).call() == [1.0] * WIDTH
-    bay.close()
+    bare = BareRunner(host)
+    bare.x.fill_(1.0)
+    assert bare.load(module("return x")).call() == [1.0] * WIDTH
+    bare.close()
 
 
-def test_the_limits_of_a_runner(bay: Bay) -> None:
-    found = told(bay, "[__import__('resource').getrlimit(n)[0] for n in (4, 1, 7, 2)]")
+def test_the_limits_of_a_runner(bare: BareRunner) -> None:
+    found = evaluate(bare, "[__import__('resource').getrlimit(n)[0] for n in (4, 1, 7, 2)]")
     core, file_size, files, data = found
     assert core == 0
     assert 0 < file_size <= 2 << 30

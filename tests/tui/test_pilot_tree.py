@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from support import faces, sessions
-from support.faces import Watch, by_engineer, recorded, until
+from support import sessions, ui
+from support.ui import Watch, engineer_events, recorded, until
 from textual.pilot import Pilot
 from textual.widgets import ContentSwitcher, Input, OptionList, TextArea
 
@@ -17,10 +17,11 @@ from engine.domain.state import SessionState
 from engine.journal import store
 from engine.journal.blobs import Blobs
 from tui.app import EspalierApp
+from tui.bridge import seed_from_text
 from tui.screens.code_form import CodeForm
 from tui.screens.compare import CompareScreen
+from tui.screens.dialogs import AskLine, Confirm
 from tui.screens.limits_form import LimitsForm
-from tui.screens.prompts import AskLine, Confirm
 from tui.screens.seed_form import SeedForm
 from tui.screens.session import SessionScreen
 from tui.widgets.kernel_tree import KernelTree
@@ -34,13 +35,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def after_the_search(folder: Path, on: On) -> SessionState:
-    """The scripted session searched to its end on autopilot in the face, then ``on``; the state that the journal is left in."""
+    """The scripted session searched to its end on autopilot in the app, then ``on``; the state that the journal is left in."""
 
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await until(pilot, lambda: isinstance(app.screen, SessionScreen) and len(_tree(app).visible_kernels) == 10)
         await on(app, pilot)
 
-    faces.steered(folder, act, mode="autopilot")
+    ui.run_steered(folder, act, mode="autopilot")
     return store.state_of(folder)
 
 
@@ -68,12 +69,12 @@ def test_pin_and_unpin(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
         await pilot.press("p")
-        await until(pilot, lambda: len(by_engineer(folder)) == 1)
+        await until(pilot, lambda: len(engineer_events(folder)) == 1)
         await pilot.press("p")
-        await until(pilot, lambda: len(by_engineer(folder)) == 2)
+        await until(pilot, lambda: len(engineer_events(folder)) == 2)
 
     after_the_search(folder, on)
-    assert by_engineer(folder) == [e.KernelPinned("k2"), e.KernelUnpinned("k2")]
+    assert engineer_events(folder) == [e.KernelPinned("k2"), e.KernelUnpinned("k2")]
 
 
 def test_prune_with_a_reason_and_reopen(folder: Path) -> None:
@@ -81,12 +82,12 @@ def test_prune_with_a_reason_and_reopen(folder: Path) -> None:
         _tree(app).reveal("k6")
         await pilot.press("x")
         await line(app, pilot, "a dead end [/]")
-        await until(pilot, lambda: len(by_engineer(folder)) == 1)
+        await until(pilot, lambda: len(engineer_events(folder)) == 1)
         await pilot.press("x")
-        await until(pilot, lambda: len(by_engineer(folder)) == 2)
+        await until(pilot, lambda: len(engineer_events(folder)) == 2)
 
     after_the_search(folder, on)
-    assert by_engineer(folder) == [e.BranchPruned("k6", "a dead end [/]"), e.BranchReopened("k6")]
+    assert engineer_events(folder) == [e.BranchPruned("k6", "a dead end [/]"), e.BranchReopened("k6")]
 
 
 def test_a_refusal_is_shown_in_the_rules_own_words_and_records_nothing(folder: Path) -> None:
@@ -96,9 +97,10 @@ def test_a_refusal_is_shown_in_the_rules_own_words_and_records_nothing(folder: P
         await until(pilot, lambda: any("already ended" in n.message for n in app._notifications))
 
     after_the_search(folder, on)
-    assert by_engineer(folder) == []
+    assert engineer_events(folder) == []
 
 
+@pytest.mark.slow
 def test_cancel_a_kernel_under_way(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("A")
@@ -107,9 +109,9 @@ def test_cancel_a_kernel_under_way(folder: Path) -> None:
         _tree(app).reveal("k2")
         await until(pilot, lambda: _tree(app).selected == "k2")
         await pilot.press("c")
-        await until(pilot, lambda: any(isinstance(event, e.KernelCancelled) for event in by_engineer(folder)))
+        await until(pilot, lambda: any(isinstance(event, e.KernelCancelled) for event in engineer_events(folder)))
 
-    faces.steered(folder, act, doors=faces.FakeDoors(pause=1.5))
+    ui.run_steered(folder, act, opener=ui.FakeOpener(pause=0.6))
     assert store.state_of(folder).kernels["k2"].stage == "cancelled"
 
 
@@ -121,18 +123,19 @@ def test_measure_again_reopens_an_ended_session_and_goes_on(folder: Path) -> Non
                                        for entry in recorded(folder)) >= 2)  # fmt: skip
 
     after_the_search(folder, on)
-    assert by_engineer(folder) == [e.SessionReopened(), e.KernelReopened("k2", "measured again on request")]
+    assert engineer_events(folder) == [e.SessionReopened(), e.KernelReopened("k2", "measured again on request")]
 
 
+@pytest.mark.slow
 def test_a_note_on_the_kernel(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k5")
         await pilot.press("n")
         await line(app, pilot, "look at [red]this[/red] later")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
     after_the_search(folder, on)
-    assert by_engineer(folder) == [e.NoteAdded("k5", "look at [red]this[/red] later")]
+    assert engineer_events(folder) == [e.NoteAdded("k5", "look at [red]this[/red] later")]
 
 
 def test_marking_two_and_comparing_them(folder: Path) -> None:
@@ -149,7 +152,7 @@ def test_marking_two_and_comparing_them(folder: Path) -> None:
         await until(pilot, lambda: isinstance(app.screen, SessionScreen))
 
     after_the_search(folder, on)
-    assert by_engineer(folder) == []
+    assert engineer_events(folder) == []
 
 
 def test_seeding_a_file_below_a_kernel(folder: Path, tmp_path: Path) -> None:
@@ -160,11 +163,11 @@ def test_seeding_a_file_below_a_kernel(folder: Path, tmp_path: Path) -> None:
         _tree(app).reveal("k2")
         await pilot.press("s")
         await until(pilot, lambda: isinstance(app.screen, SeedForm))
-        app.screen.query_one("#wanted", Input).value = str(tmp_path / "nothing.cpp")
+        app.screen.query_one("#kernel", Input).value = str(tmp_path / "nothing.cpp")
         await pilot.press("ctrl+s")
         await pilot.pause()
-        assert "no kernel file" in str(app.screen.query_one("#said").render())
-        app.screen.query_one("#wanted", Input).value = str(file)
+        assert "no kernel file" in str(app.screen.query_one("#message").render())
+        app.screen.query_one("#kernel", Input).value = str(file)
         app.screen.query_one("#title", Input).value = "By hand"
         await pilot.press("ctrl+s")
         await until(pilot, lambda: any(isinstance(entry.event, e.KernelMeasured) and entry.event.kernel == "k11"
@@ -175,6 +178,7 @@ def test_seeding_a_file_below_a_kernel(folder: Path, tmp_path: Path) -> None:
     assert (kernel.parent, kernel.seed, state.ideas[kernel.idea].text.title) == ("k2", True, "By hand")
 
 
+@pytest.mark.slow
 def test_seeding_what_is_pasted(folder: Path) -> None:
     text = sessions.source("pasted", "time_us = 80")
 
@@ -191,6 +195,7 @@ def test_seeding_what_is_pasted(folder: Path) -> None:
     assert Blobs(folder).text(state.kernels["k11"].source) == text
 
 
+@pytest.mark.slow
 def test_seeding_from_the_bank(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
     other = tmp_path / "sessions" / "other"
@@ -201,7 +206,7 @@ def test_seeding_from_the_bank(folder: Path, tmp_path: Path, monkeypatch: pytest
         await until(pilot, lambda: isinstance(app.screen, SeedForm) and app.screen.query_one(OptionList).option_count > 1)
         app.screen.query_one(OptionList).focus()
         await pilot.press("down", "enter")
-        assert app.screen.query_one("#wanted", Input).value.startswith(str(other))
+        assert app.screen.query_one("#kernel", Input).value.startswith(str(other))
         await pilot.press("enter")
         await until(pilot, lambda: "k11" in store.state_of(folder).kernels)
 
@@ -209,6 +214,7 @@ def test_seeding_from_the_bank(folder: Path, tmp_path: Path, monkeypatch: pytest
     assert state.kernels["k11"].seed
 
 
+@pytest.mark.slow
 def test_more_rounds_take_an_ended_session_up_again(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("L")
@@ -226,12 +232,13 @@ def test_instructions(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("I")
         await line(app, pilot, "no inline assembly")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
     after_the_search(folder, on)
-    assert by_engineer(folder) == [e.InstructionsChanged("no inline assembly")]
+    assert engineer_events(folder) == [e.InstructionsChanged("no inline assembly")]
 
 
+@pytest.mark.slow
 def test_ending_a_session_asks_first(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("escape")
@@ -240,16 +247,17 @@ def test_ending_a_session_asks_first(folder: Path) -> None:
         await until(pilot, lambda: isinstance(app.screen, Confirm))
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, SessionScreen))
-        assert by_engineer(folder) == [], "the harmless answer has the focus"
+        assert engineer_events(folder) == [], "the harmless answer has the focus"
         await pilot.press("ctrl+e")
         await until(pilot, lambda: isinstance(app.screen, Confirm))
         await pilot.press("y")
-        await until(pilot, lambda: by_engineer(folder))
+        await until(pilot, lambda: engineer_events(folder))
 
-    faces.steered(folder, act)
-    assert by_engineer(folder) == [e.SessionClosed("closed by hand")]
+    ui.run_steered(folder, act)
+    assert engineer_events(folder) == [e.SessionClosed("closed by hand")]
 
 
+@pytest.mark.slow
 def test_the_source_goes_to_the_clipboard(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k10")
@@ -262,7 +270,7 @@ def test_the_source_goes_to_the_clipboard(folder: Path) -> None:
 
 def test_a_kernel_races_the_best_or_the_marked_one_and_the_leaders_race_again(folder: Path) -> None:
     def raced() -> list[tuple[str, str]]:
-        return [(event.kernel, event.against) for event in by_engineer(folder) if isinstance(event, e.RaceAsked)]
+        return [(event.kernel, event.against) for event in engineer_events(folder) if isinstance(event, e.RaceAsked)]
 
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
@@ -283,14 +291,15 @@ def test_a_kernel_races_the_best_or_the_marked_one_and_the_leaders_race_again(fo
     assert state.incumbent == "k10"
 
 
+@pytest.mark.slow
 def test_one_key_spends_more_on_what_is_undecided(folder: Path) -> None:
     """Brought in by hand, 0.6 % faster than the best: undecided, then with twice as much spent on it decided."""
 
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         screen = app.screen
         assert isinstance(screen, SessionScreen)
-        await screen.bridge.plant_text(sessions.source("close", "time_us = 198.8"), "close.cpp")
-        await until(pilot, lambda: bool(races.undecided(screen.bridge.state)))
+        await screen.bridge.plant(seed_from_text(sessions.source("close", "time_us = 198.8"), "close.cpp"))
+        await until(pilot, lambda: bool(races.undecided_races(screen.bridge.state)))
         await until(pilot, lambda: "k11 undecided against k10" in str(app.screen.query_one("#banner").render()))
         _tree(app).reveal("k11")
         await pilot.press("r")
@@ -300,19 +309,28 @@ def test_one_key_spends_more_on_what_is_undecided(folder: Path) -> None:
     assert [(r.kernel, r.against, r.effort, r.outcome.value) for r in state.races[-2:]] == [
         ("k11", "k10", 0, "undecided"), ("k11", "k10", 1, "faster"),
     ]  # fmt: skip
-    assert [event for event in by_engineer(folder) if isinstance(event, e.RaceAsked)] == [e.RaceAsked("k11", "k10")]
+    assert [event for event in engineer_events(folder) if isinstance(event, e.RaceAsked)] == [e.RaceAsked("k11", "k10")]
 
 
+@pytest.mark.slow
 def test_on_the_best_itself_the_key_spends_more_on_all_that_is_undecided_or_says_that_nothing_is(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("b", "r")
         await until(pilot, lambda: any("no race with the incumbent is undecided" in n.message for n in app._notifications))
 
     after_the_search(folder, on)
-    assert not any(isinstance(event, e.RaceAsked) for event in by_engineer(folder))
+    assert not any(isinstance(event, e.RaceAsked) for event in engineer_events(folder))
 
 
-@pytest.mark.parametrize(("key", "shown"), [("t", "charts"), ("3", "kernel"), ("dollar_sign", "budget"), ("enter", "kernel")])
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("t", "charts"),
+        pytest.param("3", "kernel", marks=pytest.mark.slow),
+        pytest.param("dollar_sign", "budget", marks=pytest.mark.slow),
+        ("enter", "kernel"),
+    ],
+)
 def test_a_pane_that_is_asked_for_takes_the_place_of_the_zoomed_tree(folder: Path, key: str, shown: str) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         tree, panes = _tree(app), app.screen.query_one(ContentSwitcher)
@@ -330,6 +348,7 @@ def test_a_pane_that_is_asked_for_takes_the_place_of_the_zoomed_tree(folder: Pat
     after_the_search(folder, on)
 
 
+@pytest.mark.slow
 def test_the_focus_stays_with_the_panes_when_they_change(folder: Path) -> None:
     """Without one arrows would do nothing; a pane that takes no keys leaves them to the tree."""
 

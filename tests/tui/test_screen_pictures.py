@@ -11,8 +11,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from support import builders, faces, sessions
-from support.faces import until
+from support import builders, sessions, ui
+from support.ui import until
 from textual.pilot import Pilot
 
 from tui.app import EspalierApp
@@ -26,7 +26,7 @@ from tui.screens.session import SessionScreen
 pytestmark = pytest.mark.skipif(
     not metadata.version("textual").startswith("8.2."), reason="the pictures were made with textual 8.2"
 )
-SIZES = [(80, 24), (120, 40), (200, 60)]
+SIZES = [pytest.param((80, 24), marks=pytest.mark.slow), (120, 40), pytest.param((200, 60), marks=pytest.mark.slow)]
 Compare = Callable[..., bool]
 Before = Callable[[Pilot[None]], Awaitable[None]]
 
@@ -52,7 +52,7 @@ def snap_compare(snap_compare: Compare) -> Compare:
     def compare(app: EspalierApp, *, terminal_size: tuple[int, int], run_before: Before) -> bool:
         async def before(pilot: Pilot[None]) -> None:
             await run_before(pilot)
-            await faces.still(pilot)
+            await ui.still(pilot)
 
         return snap_compare(app, terminal_size=terminal_size, run_before=before)
 
@@ -60,7 +60,7 @@ def snap_compare(snap_compare: Compare) -> Compare:
 
 
 def clock() -> float:
-    return faces.NOW
+    return ui.NOW
 
 
 def still() -> float:
@@ -68,7 +68,7 @@ def still() -> float:
 
 
 def app_on(action: str, subject: object) -> EspalierApp:
-    app = faces.face(faces.FakeDoors(clock=still), action, subject, clock=clock)
+    app = ui.app(ui.FakeOpener(clock=still), action, subject, clock=clock)
     app.animation_level = "none"
     return app
 
@@ -76,7 +76,7 @@ def app_on(action: str, subject: object) -> EspalierApp:
 def settled(pilot: Pilot[None], kind: type) -> Awaitable[None]:
     app = pilot.app
     if kind is SessionScreen:
-        return until(pilot, lambda: faces.shows_tree(app))  # type: ignore[arg-type]
+        return until(pilot, lambda: ui.shows_tree(app))  # type: ignore[arg-type]
     return until(pilot, lambda: isinstance(app.screen, kind))
 
 
@@ -107,7 +107,7 @@ def test_new_session(snap_compare: Compare, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_gate(snap_compare: Compare, size: tuple[int, int]) -> None:
-    app = app_on("new", faces.new(Path("s")))
+    app = app_on("new", ui.new(Path("s")))
     assert snap_compare(app, terminal_size=size, run_before=lambda pilot: settled(pilot, GateScreen))
 
 
@@ -118,7 +118,7 @@ def test_session_awaiting(snap_compare: Compare, size: tuple[int, int]) -> None:
         await pilot.press("escape")
         await settled(pilot, SessionScreen)
 
-    assert snap_compare(app_on("new", faces.new(Path("s"))), terminal_size=size, run_before=before)
+    assert snap_compare(app_on("new", ui.new(Path("s"))), terminal_size=size, run_before=before)
 
 
 PANES: dict[str, tuple[str, ...]] = {"code": ("2",), "charts": ("t",), "story": ("t", "t"), "zoomed": ("z",)}

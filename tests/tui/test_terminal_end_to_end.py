@@ -33,7 +33,7 @@ class Terminal:
         self._home = home
 
     def start(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "engine.cli", *arguments]
+        command = [sys.executable, "-m", "espalier", *arguments]
         environment = {"ESPALIER_HOME": str(self._home), "TEXTUAL_ANIMATIONS": "none", "PYTHONPATH": str(ROOT)}
         settings = [f"-e{name}={value}" for name, value in environment.items()]
         self._tmux("new-session", "-d", "-s", "e", "-x", "120", "-y", "40", *settings, "-c", str(ROOT), *command)
@@ -104,7 +104,9 @@ def wait_for(folder: Path, holds: object, what: str) -> SessionState:
 @pytest.mark.timeout(600)
 def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path: Path) -> None:
     terminal.start()
-    terminal.sees("softmax")
+    terminal.sees("ended")  # the recorded sessions of the checkout are listed, and have the focus
+    terminal.keys("Tab")
+    terminal.sees("Enter: a new session on the highlighted problem")
     terminal.keys("Enter")
     terminal.sees("Who decides")
     terminal.keys("Enter")

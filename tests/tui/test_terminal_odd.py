@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.program import command
-from support.window import Window
+from support.window import Window, searching
 
 from engine.domain import events as e
 from engine.domain import queries
 from engine.journal import journal, store
-from tui.terminal import leave_out
+from tui.terminal import set_loop_clock_back
 
 SESSION = "layernorm"
 """One that ships."""
-SEARCH = """
-import sys, pathlib
-from support import faces
-doors = faces.FakeDoors(pause=0.3)
-faces.face(doors, "new", faces.new(pathlib.Path(sys.argv[1]), "autopilot")).run()
-"""
-
-
-@pytest.fixture
-def windows() -> Iterator[list[Window]]:
-    made: list[Window] = []
-    yield made
-    for one in made:
-        one.close()
 
 
 @pytest.mark.parametrize("arguments", [(), ("open", SESSION), ("replay", SESSION), ("follow", SESSION)])
@@ -111,7 +96,9 @@ def take_up(shell: Window) -> None:
     shell.sees(b"\x1b[?1049h")
 
 
-@pytest.mark.parametrize("wrapper", [(), ("env",), ("bash", "-c", '"$@"; exit $?', "bash")])
+@pytest.mark.parametrize(
+    "wrapper", [(), pytest.param(("env",), marks=pytest.mark.slow), ("bash", "-c", '"$@"; exit $?', "bash")]
+)
 def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(
     tmp_path: Path, windows: list[Window], wrapper: tuple[str, ...]
 ) -> None:
@@ -132,7 +119,7 @@ def test_a_search_survives_ctrl_z(tmp_path: Path, windows: list[Window]) -> None
     """Its limits of time stand still while it does."""
     folder = tmp_path / "session"
     shell = at_a_shell(windows, tmp_path)
-    shell.type(line(sys.executable, "-c", SEARCH, folder))
+    shell.type(line(*searching(folder, 0.1)))
     shell.sees(b"k3")
     lay_aside(shell)
     time.sleep(1.0)
@@ -160,12 +147,13 @@ def test_the_time_away_does_not_count() -> None:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(30) as limit:
             for seconds, left in ((100.0, 130.0), (20.0, 150.0)):
-                leave_out(seconds)
+                set_loop_clock_back(seconds)
                 assert (limit.when() or 0.0) - loop.time() == pytest.approx(left, abs=2.0)
 
     asyncio.run(wait())
 
 
+@pytest.mark.slow
 def test_a_window_that_closes_after_ctrl_z_takes_the_face_with_it(tmp_path: Path, windows: list[Window]) -> None:
     """The terminal is watched again after it was given back."""
     shell = at_a_shell(windows, tmp_path)
@@ -174,6 +162,6 @@ def test_a_window_that_closes_after_ctrl_z_takes_the_face_with_it(tmp_path: Path
     lay_aside(shell)
     take_up(shell)
     shell.sees(b"outcome")
-    face = children(shell.process.pid)
+    started = children(shell.process.pid)
     shell.hang_up()
-    until(lambda: not any(Path(f"/proc/{one}").exists() for one in face))
+    until(lambda: not any(Path(f"/proc/{one}").exists() for one in started))

@@ -1,35 +1,18 @@
-"""A terminal that goes away, whatever way, takes the face with it within seconds, and the session can be gone on with."""
+"""A terminal that goes away, in whatever way, ends the terminal UI within seconds, and the session can be resumed."""
 
 from __future__ import annotations
 
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.program import command
-from support.window import Window
+from support.window import Window, searching
 
 from engine.domain import events as e
 from engine.journal import journal
 from engine.journal.lock import WriterLock
-
-SEARCH = """
-import sys, pathlib
-from support import faces
-doors = faces.FakeDoors(pause=60.0)
-faces.face(doors, "new", faces.new(pathlib.Path(sys.argv[1]), "autopilot")).run()
-"""
-"""A search whose every work takes a minute: something is always under way."""
-
-
-@pytest.fixture
-def windows() -> Iterator[list[Window]]:
-    made: list[Window] = []
-    yield made
-    for one in made:
-        one.close()
 
 
 def told(number: signal.Signals) -> Callable[[Window], None]:
@@ -44,7 +27,13 @@ WAYS: list[tuple[str, bool, Callable[[Window], None]]] = [
 ]
 
 
-@pytest.mark.parametrize(("way", "controlling", "vanish"), WAYS, ids=[way for way, _, _ in WAYS])
+in_every_way = pytest.mark.parametrize(
+    ("way", "controlling", "vanish"),
+    [pytest.param(*way, id=way[0], marks=[] if way[0] in ("closed", "SIGHUP") else pytest.mark.slow) for way in WAYS],
+)
+
+
+@in_every_way
 def test_the_face_goes_with_its_terminal(
     tmp_path: Path, windows: list[Window], way: str, controlling: bool, vanish: Callable[[Window], None]
 ) -> None:
@@ -55,12 +44,12 @@ def test_the_face_goes_with_its_terminal(
     window.gone()
 
 
-@pytest.mark.parametrize(("way", "controlling", "vanish"), WAYS, ids=[way for way, _, _ in WAYS])
+@in_every_way
 def test_a_search_that_is_left_so_can_be_gone_on_with(
     tmp_path: Path, windows: list[Window], way: str, controlling: bool, vanish: Callable[[Window], None]
 ) -> None:
     folder = tmp_path / "session"
-    window = Window([sys.executable, "-c", SEARCH, str(folder)], tmp_path, controlling=controlling)
+    window = Window(searching(folder, 60.0), tmp_path, controlling=controlling)
     windows.append(window)
     window.sees(b"preparing")
     vanish(window)

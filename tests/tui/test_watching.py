@@ -12,9 +12,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from support import faces, sessions
-from support.faces import until
+from support import sessions, ui
 from support.program import environment
+from support.ui import until
 
 from tui import watch
 
@@ -24,9 +24,9 @@ def test_what_a_tab_runs_follows_and_steers_nothing(tmp_path: Path) -> None:
     assert shlex.split(watch.command(tmp_path / "s"))[1:] == ["-m", "tui.watch", "--here", str(tmp_path / "s")]
 
     async def body() -> None:
-        app = faces.face(None, "follow", tmp_path / "s")
+        app = ui.app(None, "follow", tmp_path / "s")
         async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, lambda: faces.shows_tree(app))
+            await until(pilot, lambda: ui.shows_tree(app))
             assert not app.screen.check_action("pin", ())
             await pilot.press("p", "x", "P")
             await app._leave()

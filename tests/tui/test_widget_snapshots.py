@@ -9,22 +9,28 @@ from collections.abc import Callable
 
 import pytest
 from support import showcase
-from support.faces import still
 from support.hosts import LOG, STATE, Host
+from support.ui import still
 from textual.app import App
 
+from engine.domain.work import WorkKey
+from tui.widgets.bars import SessionHeader, StageStrip, TransportBar
 from tui.widgets.charts import Charts
 from tui.widgets.detail_tabs import DetailTabs, Tab
 from tui.widgets.idea_list import IdeaList
 from tui.widgets.kernel_tree import KernelTree
-from tui.widgets.log_view import LogView
-from tui.widgets.session_header import SessionHeader
-from tui.widgets.stage_strip import StageStrip
-from tui.widgets.transport_bar import TransportBar
+from tui.widgets.panes import LogView
 
 Compare = Callable[..., bool]
-SIZES = [(80, 24), (120, 40), (200, 60)]
-PROGRESS = {"build:k20:0": "nvcc -cubin, 0.4 s", "verify:k19:0": "trial 3 of 5", "measure:k18:0": "pair 2 of 4"}
+SIZES = [pytest.param((80, 24), marks=pytest.mark.slow), (120, 40), pytest.param((200, 60), marks=pytest.mark.slow)]
+PROGRESS = {
+    WorkKey.parse(key): text
+    for key, text in {
+        "build:k20:0": "nvcc -cubin, 0.4 s",
+        "verify:k19:0": "trial 3 of 5",
+        "measure:k18:0": "pair 2 of 4",
+    }.items()
+}
 
 
 def same(compare: Compare, app: App[None], size: tuple[int, int]) -> bool:

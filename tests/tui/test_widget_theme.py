@@ -66,4 +66,4 @@ def test_the_theme_for_sixteen_colours_is_what_such_a_terminal_shows() -> None:
     [("truecolor", True, theme.DARK), ("256", False, theme.LIGHT), ("standard", True, theme.SIXTEEN), (None, True, theme.DARK)],
 )
 def test_a_terminal_gets_the_theme_that_suits_it(system: str | None, dark: bool, name: str) -> None:
-    assert theme.suited(system, dark) == name
+    assert theme.theme_for(system, dark) == name

@@ -1,4 +1,4 @@
-"""Two kernels side by side: their numbers in one table, and the difference of their sources."""
+"""Two kernels side by side: their figures in one table, and the diff of their code."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from textual.widgets import DataTable, Footer, Static
 from engine.domain import queries
 from engine.domain.model import Interval
 from engine.domain.state import Kernel, SessionState
-from engine.report.tree import outcome
+from engine.report.text.tree import outcome
 from tui import actions
 from tui.bridge import Bridge
 from tui.screens.steering import BridgeScreen
-from tui.viewmodel import fmt
-from tui.viewmodel import kernels as names
+from tui.viewmodel import fmt, kernels
 from tui.widgets.detail_tabs import DetailTabs, Tab
 
 _UNKNOWN = "—"
-Row = tuple[str, ...]
+ComparisonRow = tuple[str, ...]
 """(what, left, right, change)."""
 
 
 class CompareScreen(BridgeScreen):
-    """``left`` is what ``right`` is held against."""
+    """Compares ``right`` with ``left``."""
 
     PLACE: ClassVar[actions.Place] = actions.Place.COMPARE
     CSS_PATH = "compare.tcss"
@@ -63,7 +62,7 @@ class CompareScreen(BridgeScreen):
         left, right = state.kernels.get(self._left), state.kernels.get(self._right)
         if left is None or right is None:
             return
-        title = f" {left.id} {names.title(state, left)}  →  {right.id} {names.title(state, right)}"
+        title = f" {left.id} {kernels.title(state, left)}  →  {right.id} {kernels.title(state, right)}"
         self.query_one("#title", Static).update(Content.styled(title, "bold"))
         table = self.query_one("#numbers", DataTable)
         table.clear(columns=True)
@@ -80,7 +79,7 @@ class CompareScreen(BridgeScreen):
         self.query_one(DetailTabs).show(Tab[tab])
 
     def action_swap(self) -> None:
-        """Change the sides."""
+        """Swap the sides."""
         self._left, self._right = self._right, self._left
         if self.state is not None:
             self._draw(self.state)
@@ -89,7 +88,7 @@ class CompareScreen(BridgeScreen):
         """Copy the right kernel's source."""
         kernel = self.bridge.state.kernels.get(self._right)
         if kernel is not None:
-            self.app.copy_to_clipboard(self.bridge.source_of(kernel))
+            self.app.copy_to_clipboard(self.bridge.code_of(kernel))
             self.notify(f"{kernel.name} of {kernel.id} is on the clipboard.", markup=False, timeout=2)
 
     def action_back(self) -> None:
@@ -97,18 +96,22 @@ class CompareScreen(BridgeScreen):
         self.dismiss()
 
 
-def rows(state: SessionState, left: Kernel, right: Kernel) -> list[Row]:
-    """What is compared, for every number that either kernel has."""
+def rows(state: SessionState, left: Kernel, right: Kernel) -> list[ComparisonRow]:
+    """The rows that at least one of the two kernels has a figure for."""
     pair = (left, right)
     first, second = left.measurement, right.measurement
     ratios = [queries.speedup(state, kernel) for kernel in pair]
     times = [m.time_us if m else None for m in (first, second)]
     lights = [m.light if m else None for m in (first, second)]
     proofs = [kernel.verification for kernel in pair]
-    found: list[Row] = [
+    found: list[ComparisonRow] = [
         ("outcome", outcome(left), outcome(right), ""),
-        ("time", *(fmt.duration_interval(t) if t else _UNKNOWN for t in times), _faster(times[0], times[1])),
-        (f"× {queries.ranking_baseline(state)}", *(fmt.times(r) if r else _UNKNOWN for r in ratios), _apart(*ratios)),
+        ("time", *(fmt.duration_interval(t) if t else _UNKNOWN for t in times), _ratio_text(times[0], times[1])),
+        (
+            f"× {queries.ranking_baseline(state)}",
+            *(fmt.times(r) if r else _UNKNOWN for r in ratios),
+            _interval_verdict(*ratios),
+        ),
         ("speed of light", *(fmt.percent(light.fraction) if light else _UNKNOWN for light in lights), ""),
         ("samples", *(f"{m.samples} in {m.processes}" if m else _UNKNOWN for m in (first, second)), ""),
         ("error", *(fmt.error(v.rel_fro) if v else _UNKNOWN for v in proofs), ""),
@@ -120,17 +123,17 @@ def rows(state: SessionState, left: Kernel, right: Kernel) -> list[Row]:
     return [row for row in found if {row[1], row[2]} != {_UNKNOWN}]
 
 
-def _faster(first: Interval | None, second: Interval | None) -> str:
+def _ratio_text(first: Interval | None, second: Interval | None) -> str:
     return f"{first.value / second.value:.2f}× as fast" if first and second and second.value > 0 else ""
 
 
-def _apart(first: Interval | None, second: Interval | None) -> str:
+def _interval_verdict(first: Interval | None, second: Interval | None) -> str:
     if first is None or second is None:
         return ""
     return "clear" if second.low > first.high or first.low > second.high else "the intervals overlap"
 
 
-def _resources(left: Kernel, right: Kernel) -> Iterator[Row]:
+def _resources(left: Kernel, right: Kernel) -> Iterator[ComparisonRow]:
     for name, pick in (("registers", "registers"), ("shared bytes", "shared_bytes"), ("spill bytes", "spill_bytes")):
         before, after = (max((getattr(r, pick) for r in k.resources), default=None) for k in (left, right))
         change = f"{after - before:+d}" if before is not None and after is not None and before != after else ""

@@ -1,6 +1,6 @@
-"""The gate: the ideas of a session, before compute is spent on them. Approve, reject, edit, order, write, park.
+"""The gate: ideas that await approval. Approve, reject, edit, order, write or park them.
 
-For half a second after ideas appear nothing is approved, so that a key meant for another screen approves nothing.
+For half a second after ideas appear no key approves one: the key may have been meant for another screen.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from engine.domain import queries
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from tui import actions
 from tui.bridge import Bridge
+from tui.screens.dialogs import AskLine
 from tui.screens.idea_form import IdeaForm
-from tui.screens.prompts import AskLine
 from tui.screens.steering import SteeringScreen
-from tui.viewmodel import kernels as names
+from tui.viewmodel import kernels
+from tui.widgets.bars import SessionHeader, StageStrip
 from tui.widgets.idea_list import IdeaList
-from tui.widgets.session_header import SessionHeader
-from tui.widgets.stage_strip import StageStrip
 
 GRACE_SECONDS = 0.5
 _BOUNCE_SECONDS = 0.25
-"""How long after a decision the next idea cannot be approved: a key that bounces decides once."""
+"""How long after a decision the next idea cannot be approved: a bouncing key decides once."""
 _OPEN = (IdeaStatus.PROPOSED, IdeaStatus.PARKED)
 
 
@@ -44,12 +43,12 @@ class GateScreen(SteeringScreen):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012  # an instance variable of Screen
 
     def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time, idea: str = "") -> None:
-        """``idea``: the one to be shown first."""
+        """``idea``: the one to show first."""
         super().__init__(bridge, clock)
-        self._wanted = idea
+        self._first_shown = idea
         self._frozen_until = clock() + GRACE_SECONDS
         self._decided = ""
-        """The idea that was decided here last: the highlight goes on from it."""
+        """The idea that was decided here last: the highlight moves on from it."""
         self._awaited: frozenset[str] = frozenset()
 
     @property
@@ -70,8 +69,8 @@ class GateScreen(SteeringScreen):
     def on_mount(self) -> None:
         super().on_mount()
         self.query_one(IdeaList).focus()
-        if self._wanted:
-            self.go_to(self._wanted)
+        if self._first_shown:
+            self.go_to(self._first_shown)
 
     def watch_state(self, state: SessionState | None) -> None:
         if state is None:
@@ -82,14 +81,14 @@ class GateScreen(SteeringScreen):
         self._awaited = awaited
         for widget in (self.query_one(IdeaList), self.query_one(SessionHeader), self.query_one(StageStrip)):
             widget.state = state
-        self._go_on(state)
+        self._highlight_next(state)
         self._describe()
 
-    def look(self) -> None:
+    def update_live(self) -> None:
         header = self.query_one(SessionHeader)
         header.deadline, header.now = self.bridge.deadline, self.clock()
-        self.query_one(StageStrip).progress = dict(self.bridge.words)
-        self.say(self._question(), self.query_one("#question", Static))
+        self.query_one(StageStrip).progress = dict(self.bridge.progress)
+        self.show_text(self._question(), self.query_one("#question", Static))
 
     def _question(self) -> Content:
         waiting = len(self._awaited)
@@ -109,17 +108,17 @@ class GateScreen(SteeringScreen):
         self.query_one("#words", Static).update(idea_card(state, idea) if idea else Content(""))
 
     def _undecided(self) -> Idea | None:
-        found = self.bridge.state.ideas.get(self.idea)
-        if found is None or found.status not in _OPEN:
-            self.notify(f"{self.idea or 'Nothing'} is decided already." if found else "There is no idea here.", markup=False)
+        idea = self.bridge.state.ideas.get(self.idea)
+        if idea is None or idea.status not in _OPEN:
+            self.notify(f"{self.idea or 'Nothing'} is decided already." if idea else "There is no idea here.", markup=False)
             return None
-        return found
+        return idea
 
     def _too_soon(self) -> bool:
         return self.clock() < self._frozen_until
 
-    def _go_on(self, state: SessionState) -> None:
-        """After a decision made here, to the next idea that awaits one."""
+    def _highlight_next(self, state: SessionState) -> None:
+        """After a decision made here, highlight the next idea that awaits one."""
         decided = state.ideas.get(self._decided)
         if decided is None or decided.status is IdeaStatus.PROPOSED:
             return
@@ -170,21 +169,28 @@ class GateScreen(SteeringScreen):
         idea = self._undecided()
         if idea is None:
             return
-        asked = await self.app.push_screen_wait(IdeaForm.edit(self.bridge.state_now, idea))
-        if asked is not None:
-            text = asked.text
+        edited = await self.app.push_screen_wait(IdeaForm.edit(self.bridge.state_now, idea))
+        if edited is not None:
+            text = edited.text
             await self.submit(
                 c.EditIdea(
-                    idea.id, text.title, text.rationale, text.category, asked.parent, asked.branch, text.predicted, asked.writer
+                    idea.id,
+                    text.title,
+                    text.rationale,
+                    text.category,
+                    edited.parent,
+                    edited.branch,
+                    text.predicted,
+                    edited.writer,
                 )
             )
 
     async def action_up(self) -> None:
-        """Take the idea up before the one above it."""
+        """Move the idea up."""
         await self._reorder(-1)
 
     async def action_down(self) -> None:
-        """Take the idea up after the one below it."""
+        """Move the idea down."""
         await self._reorder(+1)
 
     async def _reorder(self, step: int) -> None:
@@ -219,7 +225,7 @@ class GateScreen(SteeringScreen):
 
     @work
     async def action_material(self) -> None:
-        """Put a kernel beside the idea, or take it away."""
+        """Attach a kernel to the idea, or detach it."""
         idea = self.bridge.state_now.ideas.get(self.idea)
         if idea is not None:
             kernel = await self.choose_kernel(f"Which kernel may help {idea.id}?", chosen=idea.materials)
@@ -280,14 +286,14 @@ class GateScreen(SteeringScreen):
 
 def idea_card(state: SessionState, idea: Idea) -> Content:
     """Everything that is known of an idea, in words that came from others: no markup is read in them."""
-    parent = names.described(state, idea.parent)
+    parent = kernels.label(state, idea.parent)
     predicted = f"{idea.text.predicted:g}× over its parent" if idea.text.predicted is not None else "not predicted"
     rows = [
         ("category", idea.text.category),
         ("builds on", "".join(cell.text for cell in parent) or "nothing: a root"),
         ("predicted", predicted),
         ("kernels", f"{idea.branch} wanted" + (f", there are {', '.join(idea.kernels)}" if idea.kernels else "")),
-        ("by", names.author(idea.author.name) + (", edited" if idea.edited else "")),
+        ("by", kernels.author(idea.author.name) + (", edited" if idea.edited else "")),
         *((("beside it", ", ".join(idea.materials)),) if idea.materials else ()),
         *((("written by", idea.writer),) if idea.writer else ()),
         ("status", idea.status.value + (f": {idea.reason}" if idea.reason else "")),

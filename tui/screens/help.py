@@ -1,4 +1,4 @@
-"""Every key of the screen below, made from the registry, so that it is never out of date."""
+"""Help: every key of the screen below, from the registry of actions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from tui import actions
-from tui.screens.dialog import Dialog
+from tui.screens.dialogs import Dialog
 
 _LISTS = "Arrows move, Tab goes to the next pane, Enter opens; the mouse does all of it too."
 
 
 class HelpScreen(Dialog[None]):
-    """Keys by heading; any of the usual keys closes it."""
+    """Keys by heading."""
 
     CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,f1,enter", "close", "Close")]
@@ -27,7 +27,7 @@ class HelpScreen(Dialog[None]):
     def __init__(
         self, place: actions.Place | None, able: Collection[actions.Action], keymap: Mapping[str, str], keymap_file: str
     ) -> None:
-        """``able``: what can be done here and now; the rest is left out."""
+        """``able``: the actions that are available now; only these are listed."""
         super().__init__()
         self._place = place
         self._able = able
@@ -48,13 +48,13 @@ class HelpScreen(Dialog[None]):
 
     def _keys(self) -> Table:
         table = Table.grid(padding=(0, 2))
-        for title, found in actions.grouped(self._place):
+        for title, found in actions.actions_by_group(self._place):
             here = [action for action in found if action in self._able]
             if not here:
                 continue
             table.add_row(Text(title, "bold underline"))
             for action in here:
-                keys = actions.spelled(self._keymap.get(action.id, action.key))
+                keys = actions.key_names(self._keymap.get(action.id, action.key))
                 table.add_row(Text(f"  {keys}", "bold"), Text(action.label), Text(action.help, "dim"))
             table.add_row()
         return table

@@ -1,4 +1,4 @@
-"""Home: the sessions there are and the problems one can begin with. Lists, and asks the app to open; opens nothing itself."""
+"""Home: lists sessions and problems. Asks the app to open one; opens nothing itself."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from textual.widgets.option_list import Option
 
 from engine.domain.errors import EspalierError
 from engine.journal import store
-from engine.problem import catalog
 from tui import actions
-from tui.bridge import Bridge, Doors
+from tui.bridge import Bridge, SessionOpener
+from tui.screens.dialogs import Confirm
 from tui.screens.new_session import NewSessionForm
-from tui.screens.prompts import Confirm
 from tui.viewmodel import fmt
 
 _WELCOME = (
@@ -34,12 +33,12 @@ _WELCOME = (
     "ideas round by round; you decide which are worth compute, change them, or write your own. Every kernel is proven right "
     "before it is timed."
 )
-_USUAL = "softmax"
+_DEFAULT_PROBLEM = "softmax"
 """The problem that is highlighted first: quick anywhere."""
 
 
-class How(StrEnum):
-    """In which way a session is to be opened."""
+class OpenMode(StrEnum):
+    """How to open a session."""
 
     STEER = "steer"
     REPLAY = "replay"
@@ -54,38 +53,38 @@ class HomeScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  # an instance variable of Screen
 
     @dataclass
-    class Wanted(Message):
-        """A session is to be opened."""
+    class OpenRequested(Message):
+        """The engineer opens a session."""
 
         folder: Path
-        how: How
+        mode: OpenMode
 
     @dataclass
-    class Begun(Message):
+    class SessionBegun(Message):
         """A session was begun."""
 
         bridge: Bridge
 
     def __init__(
         self,
-        doors: Doors,
+        opener: SessionOpener,
         clock: Callable[[], float],
-        searching: Callable[[], Path | None],
+        searched: Callable[[], Path | None],
         *,
         behind: bool = False,
     ) -> None:
-        """``searching``: the folder of the session that this process is searching.
+        """``searched``: the folder of the session that this process searches.
 
-        ``behind``: another screen is shown first, so the sessions are not read before the engineer comes here.
+        ``behind``: another screen is shown first, so the sessions are read only when the engineer comes here.
         """
         super().__init__()
-        self._doors = doors
+        self._opener = opener
         self._clock = clock
-        self._searching = searching
+        self._searched = searched
         self._behind = behind
         self._sessions: dict[str, store.SessionSummary] = {}
-        self._seen = False
-        """Whether the list has been read once: then the focus is the engineer's."""
+        self._was_read = False
+        """Whether the list was read before: then the focus stays where the engineer put it."""
 
     def compose(self) -> ComposeResult:
         yield Static(self._brand(), id="brand")
@@ -101,22 +100,22 @@ class HomeScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def _brand(self) -> Content:
-        devices = self._doors.devices()
+        devices = self._opener.devices()
         where = f"{devices[0][1]} ({devices[0][0]})" if devices[0][0] != "cpu" else "no GPU here: measuring on the CPU"
         words = "train a tree of GPU kernels by hand"
         return Content.assemble((" Espalier ", "bold $primary"), (f" {words}  ·  {where}", "$text-muted"))
 
     def _problems(self) -> list[Option]:
-        found = catalog.shipped()
-        width = max((len(problem.name) for problem in found), default=0) + 2
+        problems = self._opener.problems()
+        width = max((len(problem.name) for problem in problems), default=0) + 2
         return [
             Option(Content.assemble((problem.name.ljust(width), "bold"), (problem.title, "$text-muted")), id=problem.name)
-            for problem in found
+            for problem in problems
         ]
 
     def on_mount(self) -> None:
-        names = catalog.shipped_names()
-        self.query_one("#problems", OptionList).highlighted = names.index(_USUAL) if _USUAL in names else 0
+        names = [problem.name for problem in self._opener.problems()]
+        self.query_one("#problems", OptionList).highlighted = names.index(_DEFAULT_PROBLEM) if _DEFAULT_PROBLEM in names else 0
         self.query_one("#problems").focus()
 
     def on_screen_resume(self) -> None:
@@ -128,26 +127,26 @@ class HomeScreen(Screen[None]):
     async def action_refresh(self) -> None:
         """Read the list of sessions anew."""
         self._fill(await asyncio.to_thread(store.summaries))
-        if self._sessions and not self._seen:
+        if self._sessions and not self._was_read:
             self.query_one("#sessions").focus()
-        self._seen = True
+        self._was_read = True
 
-    def _fill(self, found: list[store.SessionSummary]) -> None:
+    def _fill(self, summaries: list[store.SessionSummary]) -> None:
         table = self.query_one("#sessions", DataTable)
-        kept = self._highlighted()
-        self._sessions = {str(one.folder): one for one in found}
+        before = self._highlighted()
+        self._sessions = {str(one.folder): one for one in summaries}
         table.clear(columns=True)
         room = table.content_size.width or self.size.width - 4
-        every = {key: self._cells(one) for key, one in self._sessions.items()}
-        _clip_names(list(every.values()), room)
-        columns = _fitting(list(every.values()), room)
+        rows = {key: self._cells(one) for key, one in self._sessions.items()}
+        _clip_names(list(rows.values()), room)
+        columns = _fitting_columns(list(rows.values()), room)
         for name in columns:
             table.add_column(Text(name, style="dim"), key=name)
-        for key, cells in every.items():
+        for key, cells in rows.items():
             table.add_row(*(cells[name] for name in columns), key=key)
-        self.set_class(not found, "-empty")
-        if kept is not None and str(kept.folder) in self._sessions:
-            table.move_cursor(row=list(self._sessions).index(str(kept.folder)))
+        self.set_class(not summaries, "-empty")
+        if before is not None and str(before.folder) in self._sessions:
+            table.move_cursor(row=list(self._sessions).index(str(before.folder)))
         self._describe()
 
     def _cells(self, one: store.SessionSummary) -> dict[str, Text]:
@@ -164,17 +163,17 @@ class HomeScreen(Screen[None]):
             "kernels": Text(f"{one.verified}/{one.kernels}", justify="right"),
             "device": Text(one.device, "dim"),
             "state": self._state(one),
-            "last": Text(ago(self._clock() - one.last_activity), "dim"),
+            "last": Text(time_since(self._clock() - one.last_activity), "dim"),
         }
 
     def _colour(self, name: str) -> str:
-        found = self.app.theme_variables.get(f"text-{name}", "")
-        return found if found.startswith("#") else self.app.theme_variables.get(name, "default")
+        colour = self.app.theme_variables.get(f"text-{name}", "")
+        return colour if colour.startswith("#") else self.app.theme_variables.get(name, "default")
 
     def _state(self, one: store.SessionSummary) -> Text:
         if one.status == "unreadable":
             return Text("✗ unreadable", self._colour("error"))
-        if self._searching() == one.folder:
+        if self._searched() == one.folder:
             return Text("● running", self._colour("success"))
         if one.status == "closed":
             return Text("ended", "dim")
@@ -200,7 +199,7 @@ class HomeScreen(Screen[None]):
         elif one.status == "unreadable":
             about.update(f"{one.name} cannot be read: {one.reason}")
         else:
-            state = one.reason if one.status == "closed" else _awaiting(one.awaiting) if one.awaiting else "open"
+            state = one.reason if one.status == "closed" else _awaiting_text(one.awaiting) if one.awaiting else "open"
             kernels = f"{one.verified} of {one.kernels} kernels verified"
             about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {kernels} · {state}")
 
@@ -209,43 +208,43 @@ class HomeScreen(Screen[None]):
 
     @on(DataTable.RowSelected)
     def action_steer(self) -> None:
-        """Go on with the highlighted session."""
-        self._want(How.STEER)
+        """Open the highlighted session to steer it."""
+        self._request_open(OpenMode.STEER)
 
     def action_replay(self) -> None:
         """Watch the highlighted session as it went."""
-        self._want(How.REPLAY)
+        self._request_open(OpenMode.REPLAY)
 
     def action_follow(self) -> None:
         """Watch the highlighted session while another process runs it."""
-        self._want(How.FOLLOW)
+        self._request_open(OpenMode.FOLLOW)
 
-    def _want(self, how: How) -> None:
+    def _request_open(self, mode: OpenMode) -> None:
         one = self._highlighted()
         if one is None:
             self.notify("There is no session yet: choose a problem.", markup=False)
         elif one.status == "unreadable":
             self.notify(one.reason, severity="warning", markup=False)
         else:
-            self.post_message(self.Wanted(one.folder, how))
+            self.post_message(self.OpenRequested(one.folder, mode))
 
     @on(OptionList.OptionSelected, "#problems")
     def _problem_chosen(self, event: OptionList.OptionSelected) -> None:
-        self._ask_for(str(event.option_id))
+        self._ask_new_session(str(event.option_id))
 
     def action_start(self) -> None:
         """The form for a new session."""
         problems = self.query_one("#problems", OptionList)
         one = self._highlighted()
         option = problems.highlighted_option
-        chosen = option.id if option is not None and option.id else _USUAL
-        self._ask_for(chosen if self.focused is problems or one is None or not one.problem else one.problem)
+        chosen = option.id if option is not None and option.id else _DEFAULT_PROBLEM
+        self._ask_new_session(chosen if self.focused is problems or one is None or not one.problem else one.problem)
 
     @work
-    async def _ask_for(self, problem: str) -> None:
-        bridge = await self.app.push_screen_wait(NewSessionForm(self._doors, problem))
+    async def _ask_new_session(self, problem: str) -> None:
+        bridge = await self.app.push_screen_wait(NewSessionForm(self._opener, problem))
         if bridge is not None:
-            self.post_message(self.Begun(bridge))
+            self.post_message(self.SessionBegun(bridge))
 
     @work
     async def action_delete(self) -> None:
@@ -264,20 +263,20 @@ class HomeScreen(Screen[None]):
 
 
 _COLUMNS = ("session", "best", "trend", "kernels", "rounds", "device", "state", "last")
-_FIRST = ("session", "best", "state", "last", "trend", "kernels", "rounds", "device")
-"""Which columns are shown while there is room, the most telling first, and the very first in any case."""
+_BY_IMPORTANCE = ("session", "best", "state", "last", "trend", "kernels", "rounds", "device")
+"""Columns by importance: shown while there is room, the first in any case."""
 
 
 def _clip_names(rows: list[dict[str, Text]], room: int) -> None:
-    """Where the longest name has no room, half of it is for names: what a session came to is worth more than a name's end."""
+    """Cut names to half the room where the longest does not fit: the result matters more than the end of a name."""
     if any(row["session"].cell_len + 2 > room for row in rows):
         for row in rows:
             row["session"].truncate(max(4, room // 2), overflow="ellipsis")
 
 
-def _fitting(rows: list[dict[str, Text]], room: int) -> list[str]:
+def _fitting_columns(rows: list[dict[str, Text]], room: int) -> list[str]:
     shown: set[str] = set()
-    for name in _FIRST:
+    for name in _BY_IMPORTANCE:
         room -= max(len(name), *(row[name].cell_len for row in rows), 0) + 2 if rows else 0
         if room < 0 and shown:
             break
@@ -285,11 +284,11 @@ def _fitting(rows: list[dict[str, Text]], room: int) -> list[str]:
     return [name for name in _COLUMNS if name in shown]
 
 
-def _awaiting(ideas: int) -> str:
+def _awaiting_text(ideas: int) -> str:
     return f"{fmt.counted(ideas, 'idea')} await{'s' if ideas == 1 else ''} you"
 
 
-def ago(seconds: float) -> str:
+def time_since(seconds: float) -> str:
     """``3 min ago``: how long since."""
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
         if seconds >= size:

@@ -1,4 +1,4 @@
-"""An idea in words, to be written or changed: title, category, rationale, parent, how many implementations."""
+"""The form for an idea: title, category, rationale, parent, number of implementations."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from textual.widgets import Button, Input, Label, Select, Static, TextArea
 from engine.domain import queries
 from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import Idea, SessionState
-from tui.screens.dialog import Dialog
+from tui.screens.dialogs import Dialog
 
 _MOST_BRANCHES = 64
 _EMPTY = IdeaText("", CATEGORIES[0], "")
 
 
 @dataclass(frozen=True, slots=True)
-class AskedIdea:
-    """What stands in the form."""
+class IdeaInput:
+    """The content of the form."""
 
     text: IdeaText
     parent: str | None
     branch: int
     by_hand: bool = False
-    """Whether its author writes the implementation as well, at once."""
+    """Whether the engineer writes the implementation too, immediately."""
     writer: str = ""
-    """Which source writes its code; empty: as the session's settings say."""
+    """Which writer writes its code; empty: the session's own."""
 
 
-class IdeaForm(Dialog[AskedIdea | None]):
-    """Answers with what stands in it, or ``None``. Says in place what cannot be; the rules have the last word."""
+class IdeaForm(Dialog[IdeaInput | None]):
+    """Answers with its content, or ``None``. Shows invalid input in place; the rules decide in the end."""
 
     CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -44,9 +44,9 @@ class IdeaForm(Dialog[AskedIdea | None]):
     ]
 
     def __init__(
-        self, title: str, given: AskedIdea, state: SessionState, *, new: bool, materials: tuple[str, ...] = ()
+        self, title: str, given: IdeaInput, state: SessionState, *, new: bool, materials: tuple[str, ...] = ()
     ) -> None:
-        """``materials``: kernels that lie beside it, to be shown."""
+        """``materials``: attached kernels, only shown."""
         super().__init__()
         self._materials = materials
         self._title = title
@@ -56,16 +56,16 @@ class IdeaForm(Dialog[AskedIdea | None]):
 
     @classmethod
     def new(cls, state: SessionState, parent: str, text: IdeaText = _EMPTY, materials: tuple[str, ...] = ()) -> Self:
-        """For an idea of the engineer's own, on a kernel or on the best one."""
+        """For an idea of the engineer's, on a kernel or on the incumbent."""
         best = queries.incumbent(state)
         aim = parent or (best.id if best else None)
         branch = state.opened.settings.branch if state.opened else 1
-        return cls("New idea", AskedIdea(text, aim, branch), state, new=True, materials=materials)
+        return cls("New idea", IdeaInput(text, aim, branch), state, new=True, materials=materials)
 
     @classmethod
     def edit(cls, state: SessionState, idea: Idea) -> Self:
-        """For an idea that is not decided yet."""
-        given = AskedIdea(idea.text, idea.parent, idea.branch, writer=idea.writer)
+        """For an undecided idea."""
+        given = IdeaInput(idea.text, idea.parent, idea.branch, writer=idea.writer)
         return cls(f"Edit {idea.id}", given, state, new=False, materials=idea.materials)
 
     def compose(self) -> ComposeResult:
@@ -95,7 +95,7 @@ class IdeaForm(Dialog[AskedIdea | None]):
             area = TextArea(given.text.rationale, id="rationale", soft_wrap=True, tab_behavior="focus")
             area.border_title = "What binds the parent, what changes, what should move and by how much"
             yield area
-            yield Static("", id="said", markup=False)
+            yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 if self._new:
@@ -108,7 +108,7 @@ class IdeaForm(Dialog[AskedIdea | None]):
     @on(Button.Pressed, "#done")
     @on(Input.Submitted)
     def action_done(self) -> None:
-        """Answer with what stands in the form."""
+        """Answer with the content of the form."""
         self._answer(by_hand=False)
 
     @on(Button.Pressed, "#by_hand")
@@ -117,24 +117,24 @@ class IdeaForm(Dialog[AskedIdea | None]):
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Call it off."""
+        """Answer with ``None``."""
         self.dismiss(None)
 
     def _answer(self, *, by_hand: bool) -> None:
         title, parent, branch = (self.query_one(f"#{name}", Input).value.strip() for name in ("title", "parent", "branch"))
         predicted = self.query_one("#predicted", Input).value.strip().rstrip("×x")
         writer = "" if self._new else self.query_one("#writer", Input).value.strip()
-        wrong = self._wrong(title, parent, branch, predicted)
-        if wrong:
-            self.query_one("#said", Static).update(wrong)
+        error = self._error(title, parent, branch, predicted)
+        if error:
+            self.query_one("#message", Static).update(error)
             return
         text = IdeaText(
             title, str(self.query_one("#category", Select).value), self.query_one("#rationale", TextArea).text.strip(),
             float(predicted) if predicted else self._given.text.predicted, self._given.text.key,
         )  # fmt: skip
-        self.dismiss(AskedIdea(text, parent or None, int(branch), by_hand, writer))
+        self.dismiss(IdeaInput(text, parent or None, int(branch), by_hand, writer))
 
-    def _wrong(self, title: str, parent: str, branch: str, predicted: str) -> str:
+    def _error(self, title: str, parent: str, branch: str, predicted: str) -> str:
         if not title:
             return "An idea needs a title."
         if parent and parent not in self._state.kernels:

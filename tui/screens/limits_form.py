@@ -1,4 +1,4 @@
-"""When a session stops by itself, and where it pauses: numbers to be changed."""
+"""The forms for a session's limits and pauses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from textual.binding import Binding, BindingType
 from textual.containers import Grid, Horizontal, Vertical
 from textual.widgets import Button, Input, Label, Static
 
-from engine.domain.model import Limits, Pauses
-from tui.screens.dialog import Dialog
+from engine.domain.settings import Limits, Pauses
+from tui.screens.dialogs import Dialog
 
 Numbers = TypeVar("Numbers", Limits, Pauses)
 
 
 class Field(NamedTuple):
-    """One number: the attribute it stands for, and what it is called."""
+    """One number: its attribute and its label."""
 
     name: str
     label: str
@@ -28,7 +28,7 @@ class Field(NamedTuple):
 
 
 class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
-    """Answers with what stands in it, or ``None``; an empty field is no limit."""
+    """Answers with its content, or ``None``; an empty field is no limit."""
 
     CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel"), Binding("ctrl+s", "done", "Done")]
@@ -49,7 +49,7 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
                     value = getattr(self._given, name)
                     yield Label(label)
                     yield Input("" if value is None else f"{value:g}", id=name, placeholder=f"none · {words}", compact=True)
-            yield Static("", id="said", markup=False)
+            yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Save", id="done", variant="primary", compact=True)
@@ -57,13 +57,13 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
     @on(Button.Pressed, "#done")
     @on(Input.Submitted)
     def action_done(self) -> None:
-        """Answer with what stands in the form."""
+        """Answer with the content of the form."""
         found = self._read()
         if found is not None:
             self.dismiss(replace(self._given, **found))
 
     def _read(self) -> Mapping[str, Any] | None:
-        """The numbers that stand there; ``None`` when one cannot be, which is said."""
+        """The numbers in the form; ``None`` where one is invalid, which is shown."""
         found: dict[str, Any] = {}
         for name, label, _, whole in self.FIELDS:
             text = self.query_one(f"#{name}", Input).value.strip()
@@ -72,14 +72,14 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
             except ValueError:
                 value = 0
             if value is not None and not value > 0:
-                self.query_one("#said", Static).update(f"{label}: {text} will not do; give a number above zero, or nothing.")
+                self.query_one("#message", Static).update(f"{label}: {text} will not do; give a number above zero, or nothing.")
                 return None
             found[name] = value
         return found
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Call it off."""
+        """Answer with ``None``."""
         self.dismiss(None)
 
 
@@ -100,7 +100,7 @@ class LimitsForm(_NumbersForm[Limits]):
 
 
 class PausesForm(_NumbersForm[Pauses]):
-    """Where the session pauses and waits for a word."""
+    """Where the session pauses."""
 
     FORM_TITLE = "Pause at"
     WORDS = "The session pauses where one of these holds and waits until you say go on (P); empty is nowhere."

@@ -1,6 +1,6 @@
-"""The form for a new session: sensible values stand there already, so that Enter begins. What is wrong is said in place.
+"""The form for a new session, filled with defaults so that Enter begins.
 
-Begins the session itself and answers with its bridge, so that a mistake costs no second filling-in.
+Begins the session itself and answers with its bridge: after an error the form is still there, with its content.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from textual.content import Content
 from textual.suggester import SuggestFromList
 from textual.widgets import Button, Input, Label, Select, Static
 
-from engine.cli.kernels import read_seed
 from engine.domain.errors import EspalierError, ProblemError
-from engine.domain.model import Limits, Settings
-from engine.problem import catalog
-from tui.bridge import Bridge, Doors, NewSession
-from tui.screens.dialog import Dialog
+from engine.domain.settings import Limits, Settings
+from tui.bridge import Bridge, NewSession, SessionOpener, default_workload, find_problem, read_seed
+from tui.screens.dialogs import Dialog
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -31,7 +29,7 @@ _BASELINES = ("eager", "eager_tf32", "compile")
 
 
 class NewSessionForm(Dialog[Bridge | None]):
-    """Answers with the bridge of the session that it began, or ``None``."""
+    """Answers with the bridge to the new session, or ``None``."""
 
     CSS_PATH = "new_session.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -39,13 +37,13 @@ class NewSessionForm(Dialog[Bridge | None]):
         Binding("ctrl+s", "start", "Start"),
     ]
 
-    def __init__(self, doors: Doors, problem: str) -> None:
+    def __init__(self, opener: SessionOpener, problem: str) -> None:
         super().__init__()
-        self._doors = doors
+        self._opener = opener
         self._problem = problem
 
     def compose(self) -> ComposeResult:
-        devices = self._doors.devices()
+        devices = self._opener.devices()
         with VerticalScroll(classes="form") as box:
             box.border_title = "New session"
             box.can_focus = False
@@ -53,20 +51,20 @@ class NewSessionForm(Dialog[Bridge | None]):
                 yield Label("Problem")
                 yield Input(
                     self._problem, id="problem", compact=True, placeholder="a name, a folder or a .py file",
-                    suggester=SuggestFromList(catalog.shipped_names()),
+                    suggester=SuggestFromList(problem.name for problem in self._opener.problems()),
                 )  # fmt: skip
                 yield Label("Device")
                 labels = [(Content(f"{label}  {name}"), label) for label, name in devices]
                 yield Select(labels, value=devices[0][0], allow_blank=False, id="device", compact=True)
                 yield Label("Workload")
                 shapes = [("full", "full"), ("small", "small")]
-                yield Select(shapes, value=_workload(devices[0][0]), allow_blank=False, id="workload", compact=True)
+                yield Select(shapes, value=default_workload(devices[0][0]), allow_blank=False, id="workload", compact=True)
                 yield Label("Who decides")
                 yield Select(_MODES, value="ask", allow_blank=False, id="mode", compact=True)
                 yield Label("Ideas from")
-                sources = self._doors.sources()
-                hint = f"{', '.join(sources)}, openai:NAME, gemini:NAME, command:CMD"
-                yield Input(sources[0], id="source", compact=True, placeholder=hint, suggester=SuggestFromList(sources))
+                proposers = self._opener.proposers()
+                hint = f"{', '.join(proposers)}, openai:NAME, gemini:NAME, command:CMD"
+                yield Input(proposers[0], id="source", compact=True, placeholder=hint, suggester=SuggestFromList(proposers))
                 yield Label("Rounds")
                 yield Input("3", id="rounds", type="integer", compact=True)
                 yield Label("Ideas a round")
@@ -81,7 +79,7 @@ class NewSessionForm(Dialog[Bridge | None]):
                 yield Select([(b, b) for b in _BASELINES], value="eager", allow_blank=False, id="baseline", compact=True)
                 yield Label("First kernel")
                 yield Input("", id="seed", placeholder="none · a file, or SESSION:k7", compact=True)
-            yield Static("", id="said", markup=False)
+            yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Start", id="start", variant="primary", compact=True)
@@ -91,32 +89,32 @@ class NewSessionForm(Dialog[Bridge | None]):
 
     @on(Select.Changed, "#device")
     def _device_changed(self, event: Select.Changed) -> None:
-        self.query_one("#workload", Select).value = _workload(str(event.value))
+        self.query_one("#workload", Select).value = default_workload(str(event.value))
 
     @on(Input.Submitted)
     @on(Button.Pressed, "#start")
     def action_start(self) -> None:
-        """Begin with what stands in the form."""
+        """Begin the session."""
         if self.has_class("-starting"):
             return
         try:
-            wanted = self._wanted()
+            request = self._request()
         except EspalierError as error:
             self._say(str(error), wrong=True)
             return
         self.add_class("-starting")
-        self._begin(wanted)
+        self._begin(request)
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Call it off; a session that is being begun is not."""
+        """Answer with ``None``; a session that is being prepared is abandoned."""
         self.workers.cancel_group(self, "begin")
         self.dismiss(None)
 
     @work(exclusive=True, group="begin")
-    async def _begin(self, wanted: NewSession) -> None:
+    async def _begin(self, request: NewSession) -> None:
         try:
-            bridge = await self._doors.begin(wanted, self._say)
+            bridge = await self._opener.begin(request, self._say)
         except EspalierError as error:
             self.remove_class("-starting")
             self._say(str(error), wrong=True)
@@ -125,13 +123,13 @@ class NewSessionForm(Dialog[Bridge | None]):
             self.dismiss(bridge)
 
     def _say(self, text: str, wrong: bool = False) -> None:
-        said = self.query_one("#said", Static)
-        said.set_class(wrong, "-wrong")
-        said.update(text if wrong else f"Starting: {text} …")
+        message = self.query_one("#message", Static)
+        message.set_class(wrong, "-wrong")
+        message.update(text if wrong else f"Starting: {text} …")
 
-    def _wanted(self) -> NewSession:
-        """Raises EspalierError for what cannot be."""
-        problem = catalog.find(self._text("problem"))
+    def _request(self) -> NewSession:
+        """The session as the form describes it. Raises EspalierError for invalid input."""
+        problem = find_problem(self._text("problem"))
         seed = self._text("seed")
         limits = Limits(rounds=self._count("rounds", "Rounds", 10_000), seconds=self._seconds(), usd=self._dollars())
         settings = replace(
@@ -139,11 +137,11 @@ class NewSessionForm(Dialog[Bridge | None]):
             ideas=self._count("ideas", "Ideas a round", 64),
             branch=self._count("branch", "Kernels an idea", 64),
             source=self._text("source"),
-            workload=catalog.workload_for(problem, self._chosen("workload")).name,
+            workload=self._chosen("workload"),
             baseline=self._chosen("baseline"),
             limits=limits,
         )
-        seeds = (read_seed(seed, {}),) if seed else ()
+        seeds = (read_seed(seed),) if seed else ()
         return NewSession(problem, self._chosen("device"), settings, self._chosen("mode"), seeds=seeds)
 
     def _text(self, name: str) -> str:
@@ -178,7 +176,3 @@ class NewSessionForm(Dialog[Bridge | None]):
         if match is None or float(match.group(1)) <= 0:
             raise ProblemError(f"Time limit: {text} is no duration; write 90s, 15m or 2h")
         return float(match.group(1)) * _SECONDS[match.group(2) or "s"]
-
-
-def _workload(device: str) -> str:
-    return "small" if device == "cpu" else "full"

@@ -1,4 +1,4 @@
-"""What the command palette finds: every action of the screen below, and every kernel and idea of its session by name."""
+"""The command palette: the actions of the screen below, and the kernels and ideas of its session."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from textual.content import Content
 from textual.types import IgnoreReturnCallbackType
 
 from engine.domain.state import SessionState
-from engine.report.text import one_line
+from engine.report.text.lines import one_line
 from tui import actions
 from tui.screens.gate import GateScreen
 from tui.screens.home import HomeScreen
 from tui.screens.session import SessionScreen
 from tui.screens.steering import BridgeScreen
-from tui.viewmodel import kernels as names
+from tui.viewmodel import kernels
 
 _MOST = 4000
 
 
 def place_of(screen: object) -> actions.Place | None:
-    """Which kind of screen this is; ``None`` for a question over one."""
+    """The kind of screen; ``None`` for a dialog."""
     match screen:
         case HomeScreen():
             return actions.Place.HOME
@@ -33,7 +33,7 @@ def place_of(screen: object) -> actions.Place | None:
 
 
 class ActionProvider(Provider):
-    """The registry's actions that can be done here and now."""
+    """The actions of the registry that are available now."""
 
     def _here(self) -> Iterator[tuple[actions.Action, IgnoreReturnCallbackType]]:
         place = place_of(self.screen)
@@ -57,7 +57,7 @@ class ActionProvider(Provider):
 
 
 def _line(action: actions.Action) -> Content:
-    return Content.assemble(action.label, (f"  {actions.spelled(action.key)}", "$text-muted"))
+    return Content.assemble(action.label, (f"  {actions.key_names(action.key)}", "$text-muted"))
 
 
 class NodeProvider(Provider):
@@ -78,7 +78,7 @@ class NodeProvider(Provider):
     ) -> Iterator[tuple[str, str, IgnoreReturnCallbackType]]:
         if isinstance(screen, SessionScreen):
             for kernel in list(state.kernels.values())[:_MOST]:
-                words = f"{kernel.id} {one_line(names.title(state, kernel))}"
+                words = f"{kernel.id} {one_line(kernels.title(state, kernel))}"
                 yield "Go to this kernel.", words, partial(screen.go_to, kernel.id)
         for idea in list(state.ideas.values())[:_MOST]:
             yield "Go to this idea.", f"{idea.id} {one_line(idea.text.title)}", partial(screen.go_to, idea.id)

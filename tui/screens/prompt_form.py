@@ -1,4 +1,4 @@
-"""A prompt that was given out by hand: read or copied here, carried to whatever answers it, and the reply brought back."""
+"""The form for prompts that a person answers by hand: copy the prompt, paste the reply."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from textual.content import Content
 from textual.widgets import Button, Footer, Input, Label, Static, TextArea
 
 from engine.domain.errors import JournalError
-from engine.domain.state import Call
+from engine.domain.state import ModelCall
 from tui.bridge import Bridge
-from tui.screens.dialog import Dialog
+from tui.screens.dialogs import Dialog
 from tui.viewmodel.fmt import counted
-from tui.viewmodel.stages import by_hand
+from tui.viewmodel.stages import calls_by_hand
 
 _MOST_BYTES = 4 << 20
 
 
-class PromptForm(Dialog[tuple[Call, str] | None]):
-    """Answers with a call and its reply, pasted or out of a file; or ``None``, and the prompt waits on."""
+class PromptForm(Dialog[tuple[ModelCall, str] | None]):
+    """Answers with a call and its reply, pasted or from a file; or ``None``, and the prompt keeps waiting."""
 
     CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -36,12 +36,12 @@ class PromptForm(Dialog[tuple[Call, str] | None]):
     def __init__(self, bridge: Bridge) -> None:
         super().__init__()
         self._bridge = bridge
-        self._calls = by_hand(bridge.state_now)
+        self._calls = calls_by_hand(bridge.state_now)
         self._at = 0
 
     @property
-    def call(self) -> Call:
-        """The one that is shown."""
+    def call(self) -> ModelCall:
+        """The call that is shown."""
         return self._calls[self._at]
 
     def compose(self) -> ComposeResult:
@@ -57,7 +57,7 @@ class PromptForm(Dialog[tuple[Call, str] | None]):
             with Horizontal(id="top"):
                 yield Label("Or a file")
                 yield Input("", id="file", compact=True, placeholder="that holds the reply")
-            yield Static("", id="said", markup=False)
+            yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Later", id="cancel", compact=True)
                 yield Button("Copy the prompt", id="copy", compact=True)
@@ -73,7 +73,7 @@ class PromptForm(Dialog[tuple[Call, str] | None]):
         more = f" · prompt {self._at + 1} of {len(self._calls)}, Ctrl-N shows the next" if len(self._calls) > 1 else ""
         text = self._prompt()
         words = f"{call.id} asks for {call.role.value}, for {call.work} · {counted(len(text), 'character')}{more}"
-        self.query_one("#which", Static).update(f"{words}\n{self._bridge.blob_file(call.prompt)}")
+        self.query_one("#which", Static).update(f"{words}\n{self._bridge.blob_path(call.prompt)}")
         self.query_one("#prompt", TextArea).load_text(text)
 
     def _prompt(self) -> str:
@@ -83,7 +83,7 @@ class PromptForm(Dialog[tuple[Call, str] | None]):
             return str(error)
 
     def action_next(self) -> None:
-        """The next prompt that waits."""
+        """Show the next prompt."""
         self._at = (self._at + 1) % len(self._calls)
         self._show()
 
@@ -91,35 +91,35 @@ class PromptForm(Dialog[tuple[Call, str] | None]):
     def action_copy(self) -> None:
         """Copy the prompt."""
         self.app.copy_to_clipboard(self._prompt())
-        self.query_one("#said", Static).update(Content("The prompt is on the clipboard."))
+        self.query_one("#message", Static).update(Content("The prompt is on the clipboard."))
 
     @on(Button.Pressed, "#send")
     @on(Input.Submitted)
     def action_send(self) -> None:
-        """Answer with what was pasted, or with what the file holds."""
+        """Answer with the pasted text, or with the content of the file."""
         reply = self.query_one("#reply", TextArea).text
-        named = self.query_one("#file", Input).value.strip()
-        if named and not reply.strip():
+        file = self.query_one("#file", Input).value.strip()
+        if file and not reply.strip():
             try:
-                reply = _content(Path(named).expanduser())
+                reply = _read_reply(Path(file).expanduser())
             except (OSError, ValueError, RuntimeError) as error:
-                self._complain(f"{named} cannot be read: {error}")
+                self._show_error(f"{file} cannot be read: {error}")
                 return
         if not reply.strip():
-            self._complain("There is no reply yet: paste it, or name a file that holds it.")
+            self._show_error("There is no reply yet: paste it, or name a file that holds it.")
             return
         self.dismiss((self.call, reply))
 
-    def _complain(self, words: str) -> None:
-        self.query_one("#said", Static).update(words)
+    def _show_error(self, words: str) -> None:
+        self.query_one("#message", Static).update(words)
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """The prompt waits on; nothing is lost."""
+        """Answer with ``None``; the prompt keeps waiting."""
         self.dismiss(None)
 
 
-def _content(file: Path) -> str:
+def _read_reply(file: Path) -> str:
     with file.open("rb") as stream:
         data = stream.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Which kernel to bring in: a file, one of the bank, one of another session, or one that is pasted; and below which kernel."""
+"""The form for a seed: a file, a kernel of the bank or of another session, or one to be pasted; and its parent."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from textual.content import Content
 from textual.widgets import Button, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
-from engine.cli.kernels import read_seed
 from engine.domain.errors import EspalierError
 from engine.journal import bank
-from engine.report.text import one_line
-from tui.bridge import Bridge
-from tui.screens.dialog import Dialog
+from engine.report.text.lines import one_line
+from tui.bridge import Bridge, Seed, read_seed
+from tui.screens.dialogs import Dialog
 from tui.viewmodel import fmt
 
 
 @dataclass(frozen=True, slots=True)
-class AskedSeed:
-    """A kernel by name (a file, or ``SESSION:kN``), or one that is still to be pasted (``wanted`` is empty)."""
+class SeedInput:
+    """A kernel, or ``None`` for one still to be written; its parent and title."""
 
-    wanted: str
+    seed: Seed | None
     parent: str | None
     title: str
 
 
-class SeedForm(Dialog[AskedSeed | None]):
-    """Answers with a kernel that can be read, or ``None``."""
+class SeedForm(Dialog[SeedInput | None]):
+    """Answers with a kernel that was read and checked, or ``None``."""
 
     CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -53,7 +52,7 @@ class SeedForm(Dialog[AskedSeed | None]):
             box.border_title = "Seed a kernel"
             with Grid():
                 yield Label("Kernel")
-                yield Input("", id="wanted", compact=True, placeholder="a file (.cu, .cpp, .py), or SESSION:k7")
+                yield Input("", id="kernel", compact=True, placeholder="a file (.cu, .cpp, .py), or SESSION:k7")
                 yield Label("Below kernel")
                 yield Input(self._below, id="parent", compact=True, placeholder="k3; empty: a new root")
                 yield Label("In words")
@@ -61,21 +60,21 @@ class SeedForm(Dialog[AskedSeed | None]):
             listed = OptionList(id="bank")
             listed.border_title = "Bank: verified kernels of all sessions for this problem"
             yield listed
-            yield Static("", id="said", markup=False)
+            yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Write or paste …", id="paste", compact=True)
                 yield Button("Seed", id="done", variant="primary", compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#wanted").focus()
+        self.query_one("#kernel").focus()
         self._read_bank()
 
     @work(exclusive=True)
     async def _read_bank(self) -> None:
         opened = self._bridge.state.opened
         name = opened.problem.name if opened else ""
-        found = await asyncio.to_thread(bank.bank)
+        found = await asyncio.to_thread(bank.banked_kernels)
         self._banked = [one for one in found if one.problem == name and one.session != self._bridge.folder]
         listed = self.query_one("#bank", OptionList)
         listed.add_options(Option(self._line(one), id=f"b{n}") for n, one in enumerate(self._banked))
@@ -90,41 +89,39 @@ class SeedForm(Dialog[AskedSeed | None]):
     @on(OptionList.OptionSelected, "#bank")
     def _banked_chosen(self, event: OptionList.OptionSelected) -> None:
         one = self._banked[event.option_index]
-        self.query_one("#wanted", Input).value = f"{one.session}:{one.kernel}"
+        self.query_one("#kernel", Input).value = f"{one.session}:{one.kernel}"
         self.query_one("#title", Input).value = one_line(one.idea)
         self.query_one("#done").focus()
 
     @on(Button.Pressed, "#done")
     @on(Input.Submitted)
     def action_done(self) -> None:
-        """Answer with the kernel that is named."""
-        wanted = self.query_one("#wanted", Input).value.strip()
-        if not wanted:
-            self._say("Name a file or a kernel of another session, choose one of the bank, or write one.")
+        """Answer with the named kernel."""
+        name = self.query_one("#kernel", Input).value.strip()
+        if not name:
+            self._show_error("Name a file or a kernel of another session, choose one of the bank, or write one.")
             return
         try:
-            read_seed(wanted, {})
+            self._answer(read_seed(name))
         except EspalierError as error:
-            self._say(str(error))
-            return
-        self._answer(wanted)
+            self._show_error(str(error))
 
     @on(Button.Pressed, "#paste")
     def action_paste(self) -> None:
-        """Go on to the editor."""
-        self._answer("")
+        """Continue in the code form."""
+        self._answer(None)
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Call it off."""
+        """Answer with ``None``."""
         self.dismiss(None)
 
-    def _answer(self, wanted: str) -> None:
+    def _answer(self, seed: Seed | None) -> None:
         parent = self.query_one("#parent", Input).value.strip()
         if parent and parent not in self._bridge.state_now.kernels:
-            self._say(f"There is no kernel {parent} in this session.")
+            self._show_error(f"There is no kernel {parent} in this session.")
             return
-        self.dismiss(AskedSeed(wanted, parent or None, self.query_one("#title", Input).value.strip()))
+        self.dismiss(SeedInput(seed, parent or None, self.query_one("#title", Input).value.strip()))
 
-    def _say(self, words: str) -> None:
-        self.query_one("#said", Static).update(words)
+    def _show_error(self, words: str) -> None:
+        self.query_one("#message", Static).update(words)

@@ -18,42 +18,36 @@ from textual.widgets import ContentSwitcher, Footer, Static
 
 from engine.domain import queries
 from engine.domain.errors import JournalError
-from engine.domain.model import Author
 from engine.domain.state import Idea, SessionState
 from tui import actions
 from tui.bridge import Bridge, Capability
 from tui.screens.compare import CompareScreen
+from tui.screens.dialogs import AskLine
 from tui.screens.gate import GateScreen
-from tui.screens.kernel_acts import KernelActs
-from tui.screens.prompts import AskLine
-from tui.viewmodel import kernels as names
-from tui.viewmodel import whole
+from tui.screens.kernel_actions import KernelActionScreen
+from tui.viewmodel import kernels
 from tui.viewmodel.fmt import counted
-from tui.viewmodel.stages import by_hand
+from tui.viewmodel.stages import calls_by_hand
+from tui.viewmodel.tree_facts import tree_facts
 from tui.viewmodel.tree_rows import Sort
-from tui.widgets.budget_view import BudgetView
+from tui.widgets.bars import SessionHeader, StageStrip, TransportBar
 from tui.widgets.charts import Charts
 from tui.widgets.detail_tabs import DetailTabs, Tab
 from tui.widgets.kernel_tree import KernelTree
-from tui.widgets.log_view import LogView
-from tui.widgets.note_list import NoteList
-from tui.widgets.session_header import SessionHeader
-from tui.widgets.stage_strip import StageStrip
-from tui.widgets.transport_bar import TransportBar
+from tui.widgets.panes import BudgetView, LogView, NoteList
 
 _PANES = ("kernel", "charts", "story", "notes", "budget")
 _ORDERS = {Sort.BORN: "As it grew.", Sort.BRANCH: "Best branch first.", Sort.RANK: "By speed alone."}
-_ENGINEER = Author("engineer")
 
 
 def _undecided(state: SessionState) -> str:
-    """Which races told nothing, and the key that spends more on them."""
-    found = sorted(whole.of(state).undecided)
+    """The undecided races, and the key that repeats them with more effort."""
+    found = sorted(tree_facts(state).undecided)
     best = queries.incumbent(state)
     return f"≈ {', '.join(found[:4])} undecided against {best.id}  ·  r on it spends more" if found and best is not None else ""
 
 
-class SessionScreen(KernelActs):
+class SessionScreen(KernelActionScreen):
     """Tree at the left, a pane at the right (below on a narrow screen): the kernel, charts, story, notes or budget."""
 
     PLACE: ClassVar[actions.Place] = actions.Place.SESSION
@@ -64,8 +58,8 @@ class SessionScreen(KernelActs):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (45, "-tall")]  # noqa: RUF012  # an instance variable of Screen
 
     @dataclass
-    class Left(Message):
-        """The engineer goes back to the list of sessions."""
+    class HomeRequested(Message):
+        """Back to the list of sessions."""
 
     def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time) -> None:
         super().__init__(bridge, clock)
@@ -94,9 +88,7 @@ class SessionScreen(KernelActs):
                 yield KernelTree()
                 yield Charts(id="overview")
             with ContentSwitcher(initial="kernel", id="pane"):
-                yield DetailTabs(
-                    self.bridge.read_blob, self.bridge.mixes.of, steered=self.bridge.can(Capability.SUBMIT), id="kernel"
-                )
+                yield DetailTabs(self.bridge.read_blob, steered=self.bridge.can(Capability.SUBMIT), id="kernel")
                 yield Charts(id="charts")
                 yield LogView(id="story")
                 yield NoteList(id="notes")
@@ -109,7 +101,6 @@ class SessionScreen(KernelActs):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.bridge.mixes.told = self.query_one(DetailTabs).mixes_came
         self.query_one(KernelTree).focus()
 
     def watch_state(self, state: SessionState | None) -> None:
@@ -131,36 +122,36 @@ class SessionScreen(KernelActs):
             tree.reveal(best.id if best else next(iter(state.kernels)))
         self._draw_story()
 
-    def look(self) -> None:
+    def update_live(self) -> None:
         header = self.query_one(SessionHeader)
         header.note = self._note
         header.stopped = bool(self.bridge.stopped.keys() - self.bridge.state.called_off.keys())
-        header.telemetry = self.bridge.load
+        header.telemetry = self.bridge.device_load
         header.deadline, header.now = self.bridge.deadline, self.clock()
-        words = dict(self.bridge.words)
-        self.query_one(StageStrip).progress = words
-        self.query_one(DetailTabs).progress = words
-        self.say(self._banner(), self.query_one("#banner", Static))
-        self.look_at_transport()
-        self._offer_gate()
+        progress = dict(self.bridge.progress)
+        self.query_one(StageStrip).progress = progress
+        self.query_one(DetailTabs).progress = progress
+        self.show_text(self._banner(), self.query_one("#banner", Static))
+        self.update_transport()
+        self._open_gate_for_new_ideas()
 
     def _draw_story(self) -> None:
-        """Only while it is looked at: telling a long session's whole story takes a while."""
+        """Only while it is shown: the story of a long session takes a while to write."""
         if self.query_one(ContentSwitcher).current != "story":
             return
         log, entries = self.query_one(LogView), self.bridge.entries
         if entries is not self._drawn or len(entries) < self._drawn_count:
-            log.show(tuple(entries), self.bridge.before)
+            log.show(tuple(entries), self.bridge.state_before)
         elif len(entries) > self._drawn_count:
             log.push(tuple(entries[self._drawn_count :]))
         self._drawn, self._drawn_count = entries, len(entries)  # type: ignore[assignment]  # compared by identity alone
 
     def _banner(self) -> Content:
-        """The one thing that the engineer should know now."""
+        """The most important message."""
         state, bridge = self.bridge.state, self.bridge
         waiting = self._waiting
-        if bridge.trouble:
-            return Content.styled(f" {bridge.trouble}", "$text-error")
+        if bridge.fault:
+            return Content.styled(f" {bridge.fault}", "$text-error")
         if state.called_off:
             words = f" {next(iter(state.called_off.values()))}  ·  i: an idea of yours  ·  R asks again"
             return Content.styled(words, "bold $text-warning")
@@ -173,11 +164,11 @@ class SessionScreen(KernelActs):
             more = f"  ·  {undecided}" if (undecided := _undecided(state)) else ""
             words = f" Ended: {state.closed}.  L: more rounds  ·  i: an idea  ·  s: a kernel takes it up again{more}"
             return Content.styled(words, "$text-muted")
-        if prompts := by_hand(state):
+        if prompts := calls_by_hand(state):
             words = f" {counted(len(prompts), 'prompt')} to answer by hand  ·  Q shows {'it' if len(prompts) == 1 else 'them'}"
             return Content.styled(words, "bold $text-warning")
-        if doubted := names.quarantined(state):
-            which = ", ".join(kernel.id for kernel in doubted[:4])
+        if quarantined := kernels.quarantined(state):
+            which = ", ".join(kernel.id for kernel in quarantined[:4])
             words = f" {which} in quarantine: not believed  ·  4 shows why · a believes · d discards"
             return Content.styled(words, "bold $text-warning")
         if state.paused is not None:
@@ -189,18 +180,18 @@ class SessionScreen(KernelActs):
             return Content.styled(f" {undecided}", "$text-warning")
         return Content("")
 
-    def _offer_gate(self) -> None:
-        """The gate opens by itself, once for each set of ideas that nobody has seen yet."""
+    def _open_gate_for_new_ideas(self) -> None:
+        """Open the gate once for each set of new ideas."""
         state = self.bridge.state
-        if state.closed is not None or not state.mode.startswith("ask") or not self.bridge.can(Capability.SUBMIT):
+        if state.closed is not None or state.mode.is_autopilot or not self.bridge.can(Capability.SUBMIT):
             return
-        waiting = frozenset(i.id for i in self._waiting if i.author != _ENGINEER)
+        waiting = frozenset(i.id for i in self._waiting if not i.author.is_engineer)
         if waiting - self._offered and self.is_active:
             self._offered |= waiting
             self.action_gate()
 
     @on(KernelTree.Selected)
-    def _selected(self) -> None:
+    def _kernel_selected(self) -> None:
         self.call_after_refresh(self._show_kernel)  # the cursor moves first, whatever the pages take
 
     def _show_kernel(self) -> None:
@@ -210,13 +201,9 @@ class SessionScreen(KernelActs):
             charts.selected = kernel
 
     @on(KernelTree.Opened)
-    def _opened(self) -> None:
+    def _kernel_opened(self) -> None:
         self._show_pane("kernel")
         self.query_one("#kernel LinesView").focus()
-
-    @on(KernelTree.Marked)
-    def _marked(self, event: KernelTree.Marked) -> None:
-        self.query_one(DetailTabs).other = event.kernel
 
     def action_gate(self) -> None:
         """Look at the ideas."""
@@ -296,7 +283,7 @@ class SessionScreen(KernelActs):
         self._show_pane(_PANES[(place + 1) % len(_PANES)])
 
     def _show_pane(self, pane: str) -> None:
-        """Where the tree is alone on the screen, the pane that was asked for takes its place."""
+        """Show a pane, in place of a zoomed tree."""
         self.remove_class("-zoomed-tree")
         panes = self.query_one(ContentSwitcher)
         panes.current = pane
@@ -304,7 +291,7 @@ class SessionScreen(KernelActs):
         self.call_after_refresh(self._focus_again, panes)
 
     def _focus_again(self, place: Widget) -> None:
-        """What had the focus may have gone with its pane: then the keys go to what came, or to whatever takes them."""
+        """If the focused widget was hidden with its pane, focus the new pane or whatever takes keys."""
         if self.focused is None or not self.focused.region:
             able = self.focus_chain
             self.set_focus(next((one for one in able if place in one.ancestors), able[0] if able else None))
@@ -319,4 +306,4 @@ class SessionScreen(KernelActs):
         if self.has_class("-zoomed"):
             self.action_zoom()
         else:
-            self.post_message(self.Left())
+            self.post_message(self.HomeRequested())

@@ -1,6 +1,6 @@
-"""What every screen over a session shares: the state ten times a second, steering by hand, and refusals said in place.
+"""What all screens over a session share: the state ten times a second, the steering actions, and refusals as notifications.
 
-Knows the bridge and the small questions; what is drawn is for the screens themselves.
+Knows the bridge and the dialogs; the screens themselves draw.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from engine.domain.state import SessionState
 from tui import actions
 from tui.bridge import Bridge, Capability
 from tui.screens.code_form import CodeForm
-from tui.screens.dialog import LeavesOnce
-from tui.screens.idea_form import IdeaForm
+from tui.screens.dialogs import AskLine, Choice, Choose, Confirm, DismissOnceScreen
+from tui.screens.idea_form import IdeaForm, IdeaInput
 from tui.screens.limits_form import LimitsForm, PausesForm
 from tui.screens.prompt_form import PromptForm
-from tui.screens.prompts import AskLine, Choice, Choose, Confirm
 from tui.screens.seed_form import SeedForm
 from tui.viewmodel import kernels
-from tui.viewmodel.stages import asked_words, by_hand, open_calls
+from tui.viewmodel.stages import call_label, calls_by_hand, open_calls
 
 FRAMES_A_SECOND = 10
 _MOST_CHOICES = 400
@@ -41,7 +40,7 @@ MODES = (
 )
 
 
-class BridgeScreen(LeavesOnce[None]):
+class BridgeScreen(DismissOnceScreen[None]):
     """A screen over a session. ``state`` is set inside ``batch_update`` at most ten times a second."""
 
     PLACE: ClassVar[actions.Place] = actions.Place.SESSION
@@ -57,17 +56,17 @@ class BridgeScreen(LeavesOnce[None]):
         self.drain()
 
     def drain(self) -> None:
-        """Draw what changed since the last look."""
+        """Draw what changed since the last call."""
         with self.app.batch_update():
             if self.bridge.state is not self.state:
                 self.state = self.bridge.state
-            self.look()
+            self.update_live()
 
-    def look(self) -> None:
-        """Draw what moves without an event: words on work under way, the clock, the transport."""
+    def update_live(self) -> None:
+        """Draw what changes without an event: progress of work under way, the clock, the transport."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        found = actions.named(action, self.PLACE)
+        found = actions.action_for(action, self.PLACE)
         match found.needs if found is not None else actions.Needs.NOTHING:
             case actions.Needs.SUBMIT:
                 return self.bridge.can(Capability.SUBMIT)
@@ -76,16 +75,16 @@ class BridgeScreen(LeavesOnce[None]):
             case _:
                 return True
 
-    def say(self, words: Content, where: Static) -> None:
-        """Put words in a place, which is laid out anew only when they are other words; empty ones take no room."""
-        if where.content != words:
-            where.display = bool(words.plain)
-            where.update(words)
+    def show_text(self, text: Content, place: Static) -> None:
+        """Show a text; the layout changes only where the text does. An empty text takes no room."""
+        if place.content != text:
+            place.display = bool(text.plain)
+            place.update(text)
 
-    async def attempt(self, asked: Awaitable[None], done: str = "") -> bool:
-        """Whether it was accepted; a refusal is said in the rules' own words."""
+    async def attempt(self, request: Awaitable[None], done: str = "") -> bool:
+        """Whether the session accepted; a refusal is shown as the rules word it."""
         try:
-            await asked
+            await request
         except EspalierError as error:
             self.notify(str(error), severity="warning", markup=False)
             return False
@@ -95,32 +94,35 @@ class BridgeScreen(LeavesOnce[None]):
         return True
 
     async def submit(self, command: c.Command, done: str = "") -> bool:
-        """Ask the session for something; whether it was accepted."""
+        """Submit a command; whether the session accepted it."""
         return await self.attempt(self.bridge.submit(command), done)
 
 
 class SteeringScreen(BridgeScreen):
-    """The acts that make sense wherever a session is steered."""
+    """The actions of every screen that steers a session."""
 
     @property
     def kernel(self) -> str:
-        """The kernel that acts are about, where a screen has one selected."""
+        """The selected kernel; empty where a screen has none."""
         return ""
 
     @property
     def idea(self) -> str:
-        """The idea that acts are about, where a screen has one highlighted."""
+        """The highlighted idea; empty where a screen has none."""
         return ""
 
     @work
     async def action_idea(self) -> None:
-        """Write an idea of one's own."""
+        """Write an idea."""
         state = self.bridge.state
-        asked = await self.app.push_screen_wait(IdeaForm.new(state, self.kernel))
-        if asked is None:
-            return
-        command = c.WriteIdea(asked.text, asked.parent, asked.branch, select=asked.by_hand)
-        if await self.submit(command, "Your idea waits with the others." if not asked.by_hand else "") and asked.by_hand:
+        idea = await self.app.push_screen_wait(IdeaForm.new(state, self.kernel))
+        if idea is not None:
+            await self.write_idea(idea, "" if idea.by_hand else "Your idea waits with the others.")
+
+    async def write_idea(self, idea: IdeaInput, done: str, materials: tuple[str, ...] = ()) -> None:
+        """Submit an idea; one that is implemented by hand goes on to the code form."""
+        command = c.WriteIdea(idea.text, idea.parent, idea.branch, select=idea.by_hand, materials=materials)
+        if await self.submit(command, done) and idea.by_hand:
             await self.implement(tuple(self.bridge.state_now.ideas)[-1])
 
     @work
@@ -129,44 +131,42 @@ class SteeringScreen(BridgeScreen):
         await self.implement(idea)
 
     async def toggle_material(self, idea: str, kernel: str) -> None:
-        """Put a kernel beside an idea for whoever writes its code, or take it away."""
+        """Attach a kernel to an idea, for whoever writes its code, or detach it."""
         if kernel in self.bridge.state_now.ideas[idea].materials:
-            await self.submit(c.RemoveMaterial(idea, kernel), f"{kernel} no longer lies beside {idea}.")
+            await self.submit(c.DetachKernel(idea, kernel), f"{kernel} no longer lies beside {idea}.")
         else:
-            await self.submit(c.AttachMaterial(idea, kernel), f"{kernel} lies beside {idea}.")
+            await self.submit(c.AttachKernel(idea, kernel), f"{kernel} lies beside {idea}.")
 
     async def implement(self, idea: str) -> None:
         """Ask for an implementation, starting from the parent's source."""
         state = self.bridge.state_now
-        known = state.ideas[idea]
-        parent = state.kernels.get(known.parent or "")
-        name, text = (f"{idea}-{parent.name}", self.bridge.source_of(parent)) if parent else self.bridge.blank()
-        form = CodeForm(f"{idea}: {known.text.title}", name, text, self.bridge.blank())
-        written = await self.app.push_screen_wait(form)
-        if written is not None:
-            asked = self.bridge.plant_text(written.text, written.name, idea=idea)
-            await self.attempt(asked, f"{written.name} is on its way through the trial.")
+        target = state.ideas[idea]
+        parent = state.kernels.get(target.parent or "")
+        name, text = (f"{idea}-{parent.name}", self.bridge.code_of(parent)) if parent else self.bridge.empty_kernel()
+        form = CodeForm(f"{idea}: {target.text.title}", name, text, self.bridge.empty_kernel())
+        seed = await self.app.push_screen_wait(form)
+        if seed is not None:
+            await self.attempt(self.bridge.plant(seed, idea=idea), f"{seed.kernel.name} is on its way through the trial.")
 
     @work
     async def action_seed(self) -> None:
         """Bring a kernel in."""
-        seed = await self.app.push_screen_wait(SeedForm(self.bridge, self.kernel))
-        if seed is None:
+        choice = await self.app.push_screen_wait(SeedForm(self.bridge, self.kernel))
+        if choice is None:
             return
-        if not seed.wanted:
-            blank = self.bridge.blank()
-            written = await self.app.push_screen_wait(CodeForm("Write or paste a kernel", *blank, blank))
-            if written is None:
+        seed = choice.seed
+        if seed is None:
+            empty = self.bridge.empty_kernel()
+            seed = await self.app.push_screen_wait(CodeForm("Write or paste a kernel", *empty, empty))
+            if seed is None:
                 return
-            asked = self.bridge.plant_text(written.text, written.name, parent=seed.parent, title=seed.title)
-        else:
-            asked = self.bridge.plant_named(seed.wanted, parent=seed.parent, title=seed.title)
-        await self.attempt(asked, "Seeded: it is built, verified and measured like every other.")
+        planted = self.bridge.plant(seed, parent=choice.parent, title=choice.title)
+        await self.attempt(planted, "Seeded: it is built, verified and measured like every other.")
 
     @work
     async def action_mode(self) -> None:
         """Change who decides."""
-        present = self.bridge.state.mode
+        present = str(self.bridge.state.mode)
         mode = await self.app.push_screen_wait(Choose("Who decides?", MODES, present))
         if mode == "other":
             words = "Seconds to wait for you before the policy decides."
@@ -191,39 +191,39 @@ class SteeringScreen(BridgeScreen):
 
     @work
     async def action_pause(self) -> None:
-        """Pause, with a reason for the journal; or go on."""
+        """Pause, with a reason for the journal; or resume."""
         if self.bridge.state_now.paused is not None:
-            await self.submit(c.Continue(), "It goes on.")
+            await self.submit(c.ResumeSearch(), "It goes on.")
             return
         words = "What is under way goes on; no further ideas and code are asked for. Why? Empty is no reason."
         reason = await self.app.push_screen_wait(AskLine("Pause the session", words, empty=True))
         if reason is not None:
-            await self.submit(c.Pause(reason))
+            await self.submit(c.PauseSearch(reason))
 
     @work
     async def action_answer(self) -> None:
         """Answer a prompt that was given out by hand."""
-        if not by_hand(self.bridge.state_now):
+        if not calls_by_hand(self.bridge.state_now):
             self.notify("No prompt waits to be answered by hand.", markup=False)
             return
-        answered = await self.app.push_screen_wait(PromptForm(self.bridge))
-        if answered is not None:
-            await self.attempt(self.bridge.answer(*answered), f"{answered[0].id} is answered.")
+        reply = await self.app.push_screen_wait(PromptForm(self.bridge))
+        if reply is not None:
+            await self.attempt(self.bridge.answer(*reply), f"{reply[0].id} is answered.")
 
     @work
     async def action_cancel_call(self) -> None:
-        """Stop one of the questions that are under way, or wait to be answered by hand."""
-        found = open_calls(self.bridge.state_now)
-        if not found:
+        """Cancel one open call."""
+        calls = open_calls(self.bridge.state_now)
+        if not calls:
             self.notify("No question is open.", markup=False)
             return
-        choices = [Choice(call.id, *asked_words(self.bridge.state_now, call)) for call in found]
+        choices = [Choice(call.id, *call_label(self.bridge.state_now, call)) for call in calls]
         call = await self.app.push_screen_wait(Choose("Which question is to be stopped?", choices))
         if call is not None:
             await self.submit(c.CancelCall(call), f"{call} is cancelled.")
 
     async def choose_kernel(self, title: str, *, present: str = "", chosen: Collection[str] = ()) -> str | None:
-        """Ask for a kernel, the best first; ``chosen`` ones carry a tick."""
+        """Choose a kernel, the best first; ``chosen`` ones carry a tick."""
         state = self.bridge.state_now
         best = [kernel.id for kernel in queries.ranked(state)]
         names = list(dict.fromkeys((*chosen, *best, *state.kernels)))[:_MOST_CHOICES]
@@ -232,7 +232,7 @@ class SteeringScreen(BridgeScreen):
             return None
         choices = []
         for name in names:
-            figure = "".join(cell.text for cell in kernels.described(state, name))
+            figure = "".join(cell.text for cell in kernels.label(state, name))
             label = f"{'✓ ' if name in chosen else '  '}{figure}"
             choices.append(Choice(name, label, kernels.title(state, state.kernels[name])))
         return await self.app.push_screen_wait(Choose(title, choices, present))
@@ -247,7 +247,7 @@ class SteeringScreen(BridgeScreen):
             await self.submit(c.Instruct(text))
 
     async def action_retry(self) -> None:
-        """Try again what the engine itself failed at."""
+        """Retry what the engine itself failed at."""
         await self.attempt(self.bridge.retry())
 
     @work
@@ -257,4 +257,4 @@ class SteeringScreen(BridgeScreen):
         words = f"{waiting} kernels have not settled and are cancelled." if waiting else "All kernels have settled."
         words += " More rounds, a seed or an idea take the session up again."
         if await self.app.push_screen_wait(Confirm("End this session?", words, "End it")):
-            await self.submit(c.CloseSession("closed by hand"))
+            await self.submit(c.EndSession("closed by hand"))

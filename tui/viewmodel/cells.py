@@ -14,11 +14,11 @@ from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby
 
-from engine.report import text as report
+from engine.report.text import lines as report
 
 
 class Ink(StrEnum):
-    """What a part of a line is. The first six are the tones of ``engine.report.text``."""
+    """What a part of a line is. The first six are the tones of ``engine.report.text.lines``."""
 
     PLAIN = "plain"
     STRONG = "strong"
@@ -67,7 +67,7 @@ class Ink(StrEnum):
 
 
 class Ground(StrEnum):
-    """What lies under a part of a line; ``NONE`` is whatever the widget has."""
+    """The background of a part of a line; ``NONE`` is the widget's own."""
 
     NONE = "none"
     ADDED = "added"
@@ -113,23 +113,23 @@ _WORDS = re.compile(r"\s*\S+\s*|\s+")
 
 
 def line(*parts: Cell | str, ground: Ground = Ground.NONE) -> Line:
-    """A line of these parts; bare texts are plain, empty ones are left out."""
+    """A line of these parts; strings are plain, empty ones are skipped."""
     cells = (Cell(part) if isinstance(part, str) else part for part in parts)
     return Line(tuple(cell for cell in cells if cell.text), ground)
 
 
 def from_report(spans: report.Line) -> Line:
-    """A line of the engine's reports: its tones are inks."""
+    """A line of the engine's reports, its tones as inks."""
     return Line(tuple(Cell(clean(span.text), Ink(span.tone.value)) for span in spans))
 
 
-def merged(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+def merge_cells(cells: Iterable[Cell]) -> tuple[Cell, ...]:
     """The cells with neighbours of the same ink and ground as one."""
     runs = groupby(cells, key=lambda cell: (cell.ink, cell.ground))
     return tuple(Cell("".join(cell.text for cell in run), ink, ground) for (ink, ground), run in runs)
 
 
-def joined(parts: Iterable[Sequence[Cell]], separator: Cell) -> tuple[Cell, ...]:
+def join_cells(parts: Iterable[Sequence[Cell]], separator: Cell) -> tuple[Cell, ...]:
     """The non-empty parts with the separator between them."""
     cells: list[Cell] = []
     for part in parts:
@@ -141,14 +141,14 @@ def joined(parts: Iterable[Sequence[Cell]], separator: Cell) -> tuple[Cell, ...]
 def clean(text: str) -> str:
     """The text with tabs as spaces and every control or direction-changing character made visible.
 
-    A compiler's or a model's words could otherwise move the cursor, recolour or rewrite the screen.
+    Otherwise a compiler's or a model's output could move the cursor or rewrite the screen.
     """
     if text.isprintable():
         return text
-    return "".join(_visible(char) for char in text.expandtabs(4))
+    return "".join(_replacement(char) for char in text.expandtabs(4))
 
 
-def _visible(char: str) -> str:
+def _replacement(char: str) -> str:
     if char.isprintable():
         return char
     code = ord(char)
@@ -157,8 +157,8 @@ def _visible(char: str) -> str:
     return "␡" if code == 0x7F else " " if unicodedata.category(char) == "Zs" else "�"
 
 
-def flat(text: str) -> str:
-    """The text on one line: runs of white space as one space, then ``clean``."""
+def one_line(text: str) -> str:
+    """The text on one line, cleaned."""
     return clean(report.one_line(text))
 
 
@@ -229,18 +229,18 @@ def pad_cells(cells: Sequence[Cell], room: int, *, right: bool = False) -> tuple
     return (space, *fitted) if right else (*fitted, space)
 
 
-def wrapped(text: str, room: int) -> list[str]:
-    """The text broken between words into lines of at most ``room`` cells; longer words are broken anywhere.
+def wrap(text: str, room: int) -> list[str]:
+    """The text wrapped at words into lines of at most ``room`` cells; longer words are broken.
 
-    Line breaks of the text hold; an empty text is no line at all.
+    Line breaks of the text stay; an empty text has no lines.
     """
     lines: list[str] = []
     for paragraph in text.strip().splitlines():
-        lines.extend(_wrapped_paragraph(clean(paragraph), max(1, room)))
+        lines.extend(_wrap_paragraph(clean(paragraph), max(1, room)))
     return lines
 
 
-def _wrapped_paragraph(text: str, room: int) -> list[str]:
+def _wrap_paragraph(text: str, room: int) -> list[str]:
     lines: list[str] = []
     current = ""
     for word in text.split():
@@ -268,8 +268,8 @@ def _head(text: str, room: int) -> str:
     return text
 
 
-def folded(shown: Line, room: int, indent: int) -> list[Line]:
-    """The line broken between words into lines of at most ``room`` cells, all but the first indented."""
+def fold_line(shown: Line, room: int, indent: int) -> list[Line]:
+    """The line wrapped at words into lines of at most ``room`` cells, all but the first indented."""
     if shown.width <= room or room <= indent + 8:
         return [shown]
     lines: list[Line] = []
@@ -279,16 +279,16 @@ def folded(shown: Line, room: int, indent: int) -> list[Line]:
         for word in _WORDS.findall(cell.text):
             rest = word
             if used + width(word.rstrip()) > room and used > indent:
-                lines.append(Line(merged(current), shown.ground))
+                lines.append(Line(merge_cells(current), shown.ground))
                 current, used = [Cell(" " * indent)], indent
                 rest = word.lstrip()
             for piece in _pieces(rest, room - indent) if width(rest) > room - indent else (rest,):
                 if used + width(piece.rstrip()) > room:
-                    lines.append(Line(merged(current), shown.ground))
+                    lines.append(Line(merge_cells(current), shown.ground))
                     current, used = [Cell(" " * indent)], indent
                 current.append(Cell(piece, cell.ink, cell.ground))
                 used += width(piece)
-    return [*lines, Line(merged(current), shown.ground)]
+    return [*lines, Line(merge_cells(current), shown.ground)]
 
 
 def _pieces(word: str, room: int) -> list[str]:

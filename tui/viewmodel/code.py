@@ -1,4 +1,4 @@
-"""Source text as lines of cells: what each part of it is, by pygments' lexers. Pure."""
+"""A kernel's code as highlighted lines, by pygments' lexers. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
 from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType  # type: ignore[import-untyped]
 
 from engine.domain.model import Dialect
-from tui.viewmodel.cells import Cell, Ink, Line, clean, merged
+from tui.viewmodel.cells import Cell, Ink, Line, clean, merge_cells
 
 _DIRECTIVE = re.compile(r"^\s*(?://|#)\s*@(?:tune|require|launch|workspace|tensormap)\b")
 _INKS: tuple[tuple[_TokenType, Ink], ...] = (
@@ -36,8 +36,8 @@ def _lexer(dialect: Dialect) -> Lexer:
 
 
 @lru_cache(maxsize=64)
-def highlighted(source: str, dialect: Dialect) -> tuple[Line, ...]:
-    """The source's lines. Lines that tell Espalier how to launch and tune stand out."""
+def highlight(source: str, dialect: Dialect) -> tuple[Line, ...]:
+    """The highlighted lines of the code; launch and tuning directives stand out."""
     lines: list[list[Cell]] = [[]]
     for kind, value in _lexer(dialect).get_tokens(source.replace("\r\n", "\n")):
         ink = _ink(kind)
@@ -55,7 +55,7 @@ def _line(cells: list[Cell]) -> Line:
     text = "".join(cell.text for cell in cells)
     if _DIRECTIVE.match(text):
         return Line((Cell(text, Ink.DIRECTIVE),))
-    return Line(merged(cells))
+    return Line(merge_cells(cells))
 
 
 @lru_cache(maxsize=512)
@@ -63,8 +63,8 @@ def _ink(kind: _TokenType) -> Ink:
     return next((ink for family, ink in _INKS if kind in family), Ink.PLAIN)
 
 
-def numbered(lines: tuple[Line, ...]) -> tuple[Line, ...]:
-    """The lines with their numbers before them."""
+def number_lines(lines: tuple[Line, ...]) -> tuple[Line, ...]:
+    """The lines with line numbers."""
     room = len(str(len(lines)))
     return tuple(
         Line((Cell(f" {number:>{room}} ", Ink.RULE), Cell("│ ", Ink.RULE), *found.cells), found.ground)

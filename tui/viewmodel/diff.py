@@ -1,4 +1,4 @@
-"""Two sources as one list of lines: what left, what came, and which words of a changed line changed. Pure."""
+"""The diff of two kernels' code: removed and added lines, with the changed words of a line. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from itertools import pairwise
 
 from engine.domain.model import Dialect
 from tui.viewmodel.cells import Cell, Ground, Ink, Line, clean, line
-from tui.viewmodel.code import highlighted
+from tui.viewmodel.code import highlight
 
 CONTEXT = 3
 _WORD = re.compile(r"\w+|\s+|[^\w\s]")
 _MOST_WORDS = 400
 _ALIKE = 0.4
-"""Lines less alike than this are shown as replaced, not as changed in places."""
+"""Lines less similar than this are shown as replaced, not as changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The lines of a comparison with how many lines came and left."""
+    """The lines of a diff, with the numbers of added and removed lines."""
 
     lines: tuple[Line, ...]
     added: int
@@ -31,9 +31,9 @@ class Difference:
 
 @lru_cache(maxsize=8)
 def difference(before: str, after: str, dialect: Dialect, *, context: int = CONTEXT) -> Difference:
-    """How ``before`` became ``after``, with this many unchanged lines around each change."""
+    """The diff from ``before`` to ``after``, with this many lines of context."""
     old, new = before.splitlines(), after.splitlines()
-    old_lines, new_lines = _padded(highlighted(before, dialect), len(old)), _padded(highlighted(after, dialect), len(new))
+    old_lines, new_lines = _padded(highlight(before, dialect), len(old)), _padded(highlight(after, dialect), len(new))
     room = len(str(max(len(old), len(new), 1)))
     lines: list[Line] = []
     added = removed = 0
@@ -47,17 +47,13 @@ def difference(before: str, after: str, dialect: Dialect, *, context: int = CONT
                 continue
             removed += a_end - a
             added += b_end - b
-            words = _changed_words(old[a:a_end], new[b:b_end])
-            lines += [
-                _row(
-                    room, n + 1, None, "-", _marked(old_lines[n], words[0].get(n - a, ()), Ground.REMOVED_WORD), Ground.REMOVED
-                )
-                for n in range(a, a_end)
-            ]
-            lines += [
-                _row(room, None, n + 1, "+", _marked(new_lines[n], words[1].get(n - b, ()), Ground.ADDED_WORD), Ground.ADDED)
-                for n in range(b, b_end)
-            ]
+            old_words, new_words = _changed_words(old[a:a_end], new[b:b_end])
+            for n in range(a, a_end):
+                text = _with_ground(old_lines[n], old_words.get(n - a, ()), Ground.REMOVED_WORD)
+                lines.append(_row(room, n + 1, None, "-", text, Ground.REMOVED))
+            for n in range(b, b_end):
+                text = _with_ground(new_lines[n], new_words.get(n - b, ()), Ground.ADDED_WORD)
+                lines.append(_row(room, None, n + 1, "+", text, Ground.ADDED))
     lines.extend(_gap(len(new) - end if lines else 0))
     return Difference(tuple(lines), added, removed)
 
@@ -82,7 +78,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, Spans], dict[int, Spans]]:
-    """For lines that stand opposite each other: which characters of each are new. Only where as many came as left."""
+    """The changed characters of each line, where as many lines were added as removed."""
     left: dict[int, Spans] = {}
     right: dict[int, Spans] = {}
     if len(old) != len(new):
@@ -107,7 +103,7 @@ def _spans(words: Sequence[str], changed: Sequence[tuple[int, int]]) -> Spans:
     return tuple((starts[a], starts[b]) for a, b in changed if a < b)
 
 
-def _marked(text: Line, spans: Spans, ground: Ground) -> Line:
+def _with_ground(text: Line, spans: Spans, ground: Ground) -> Line:
     """The line with the ground under these characters."""
     if not spans:
         return text

@@ -1,26 +1,26 @@
 """How figures are written on the screen: times, ratios, shares, counts, bars, intervals, histograms. One place for all.
 
-Where the engine's reports already write a figure (``engine.report.text``), the same words are used here.
+Where the engine's reports already write a figure (``engine.report.text.lines``), the same words are used here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from engine.domain.model import Interval
-from engine.report.text import counted as counted
-from engine.report.text import digits as digits
-from engine.report.text import duration as duration
-from engine.report.text import duration_interval as duration_interval
-from engine.report.text import figures as figures
-from engine.report.text import percent as percent
-from engine.report.text import ratio as ratio_digits
-from engine.report.text import scaled as scaled
-from engine.report.text import times as times
-from engine.report.text import tunables as tunables
-from tui.viewmodel.cells import Cell, Ground, Ink, merged, pad
+from engine.report.text.lines import counted as counted
+from engine.report.text.lines import digits as digits
+from engine.report.text.lines import duration as duration
+from engine.report.text.lines import duration_interval as duration_interval
+from engine.report.text.lines import figures as figures
+from engine.report.text.lines import percent as percent
+from engine.report.text.lines import ratio as ratio_digits
+from engine.report.text.lines import scaled as scaled
+from engine.report.text.lines import times as times
+from engine.report.text.lines import tunables as tunables
+from tui.viewmodel.cells import Cell, Ground, Ink, merge_cells
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"
@@ -38,14 +38,13 @@ def interval_ends(interval: Interval) -> str:
 
 
 def speedup_ink(interval: Interval) -> Ink:
-    """Faster or slower than the baseline only where the whole interval says so."""
+    """Faster or slower than the baseline only where the whole interval is."""
     if interval.low > 1.0:
         return Ink.FASTER
     return Ink.SLOWER if interval.high < 1.0 else Ink.UNDECIDED
 
 
 _SIGNS = {Ink.FASTER: "▲", Ink.SLOWER: "▼", Ink.UNDECIDED: "≈"}
-_WORDS = {Ink.FASTER: "faster", Ink.SLOWER: "slower", Ink.UNDECIDED: "undecided"}
 _BANDS = {
     Ink.FASTER: (Ink.FASTER_BAR, Ink.FASTER_BAND, Ground.FASTER_BAND),
     Ink.SLOWER: (Ink.SLOWER_BAR, Ink.SLOWER_BAND, Ground.SLOWER_BAND),
@@ -53,19 +52,10 @@ _BANDS = {
 }
 
 
-def speedup_sign(interval: Interval) -> str:
-    """``▲`` faster, ``▼`` slower, ``≈`` undecided."""
-    return _SIGNS[speedup_ink(interval)]
-
-
-def speedup_word(interval: Interval) -> str:
-    """``faster``, ``slower`` or ``undecided``."""
-    return _WORDS[speedup_ink(interval)]
-
-
 def speedup(interval: Interval) -> Cell:
-    """``▲ 1.52×`` in the ink of what it says."""
-    return Cell(f"{speedup_sign(interval)} {figures(interval)[0]}×", speedup_ink(interval))
+    """``▲ 1.52×``; ``▼`` slower, ``≈`` undecided."""
+    ink = speedup_ink(interval)
+    return Cell(f"{_SIGNS[ink]} {figures(interval)[0]}×", ink)
 
 
 def bar(interval: Interval, top: float, room: int) -> tuple[Cell, ...]:
@@ -78,11 +68,11 @@ def bar(interval: Interval, top: float, room: int) -> tuple[Cell, ...]:
     ink = speedup_ink(interval)
     solid, reach = (min(room * 8, max(0, round(end / top * room * 8))) for end in (interval.low, interval.high))
     baseline = round(room / top)
-    return merged(_bar_cell(ink, solid - 8 * x, max(reach, 1) - 8 * x, x == baseline) for x in range(room))
+    return merge_cells(_bar_cell(ink, solid - 8 * x, max(reach, 1) - 8 * x, x == baseline) for x in range(room))
 
 
 def _bar_cell(ink: Ink, solid: int, reach: int, marked: bool) -> Cell:
-    """One cell of a bar whose solid part and whole reach that many eighths into it (or end before it)."""
+    """One cell of a bar; ``solid`` and ``reach`` are how many eighths of it the two parts cover."""
     bar_ink, band_ink, band = _BANDS[ink]
     if solid >= 8:
         return Cell("█", bar_ink)
@@ -94,7 +84,7 @@ def _bar_cell(ink: Ink, solid: int, reach: int, marked: bool) -> Cell:
 
 
 def meter(share: float, room: int, ink: Ink = Ink.ACCENT) -> tuple[Cell, ...]:
-    """How much of something is used, 0 … 1, as a bar on a track."""
+    """A share, 0 … 1, as a bar on a track."""
     eighths = min(room * 8, max(0, round(share * room * 8)))
     full, part = divmod(eighths, 8)
     cells = (
@@ -214,20 +204,9 @@ def dollars(amount: float) -> str:
 
 
 def change(before: float, after: float, *, fewer_is_better: bool = True, unit: str = "") -> Cell:
-    """How a count moved: ``▼ 12`` good or bad by whether fewer is better, ``=`` when it did not."""
+    """The change of a count: ``▼ 12``, good or bad by whether fewer is better; ``=`` without a change."""
     if after == before:
         return Cell("=", Ink.FAINT)
     better = (after < before) is fewer_is_better
     words = f"{'▼' if after < before else '▲'} {abs(after - before):g}{unit}"
     return Cell(words, Ink.GOOD if better else Ink.WARN)
-
-
-def labelled(rows: Sequence[tuple[str, Sequence[Cell]]], indent: int = 0) -> list[tuple[Cell, ...]]:
-    """Name and value a line, the values aligned."""
-    widest = max((len(name) for name, _ in rows), default=0)
-    return [(Cell(" " * indent + pad(name, widest + 2), Ink.LABEL), *cells) for name, cells in rows]
-
-
-def settings(values: Mapping[str, int | float]) -> str:
-    """``batch_size=128 dim=16384``."""
-    return " ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items())

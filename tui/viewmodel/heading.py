@@ -1,4 +1,4 @@
-"""The session's head: what is searched where, how far it is, what leads, who decides. Pure."""
+"""The session's head: problem, device, round, incumbent, budget used, who decides. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from engine.domain import queries
 from engine.domain.state import SessionState
 from tui.viewmodel import fmt, kernels
-from tui.viewmodel.cells import Cell, Ground, Ink, Line, cut, flat, line, width
+from tui.viewmodel.cells import Cell, Ground, Ink, Line, cut, line, one_line, width
 
 _METER = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SessionStatus:
     """What the state does not know: how it is watched, and the time."""
 
     note: str = ""
     stopped: bool = False
-    """The engine could not do something and waits to be told to try again."""
+    """The engine failed at some work and waits for a retry."""
     deadline: float | None = None
     now: float = 0.0
     telemetry: str = ""
@@ -27,32 +27,32 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a line; pieces of a higher rank are left out first."""
+    """A part of a line; pieces of a higher rank are dropped first."""
 
     cells: tuple[Cell, ...]
     rank: int
 
 
-def lines(state: SessionState, standing: Standing, room: int) -> tuple[Line, Line]:
-    """Two lines: the task with its mode, the leader with what is used up."""
+def lines(state: SessionState, status: SessionStatus, room: int) -> tuple[Line, Line]:
+    """Two lines: the task with its mode, the incumbent with the budget used."""
     opened = state.opened
     if opened is None:
         return (line(Cell(" an empty session", Ink.FAINT)), line())
     settings = opened.settings
     device = state.device
     task = [
-        Piece((Cell(flat(opened.problem.name), Ink.TITLE), Cell(f" {settings.workload}", Ink.FAINT)), 0),
-        Piece((Cell(flat(device.name) if device else opened.device),), 4),
+        Piece((Cell(one_line(opened.problem.name), Ink.TITLE), Cell(f" {settings.workload}", Ink.FAINT)), 0),
+        Piece((Cell(one_line(device.name) if device else opened.device),), 4),
         Piece(_round(state), 1),
-        Piece((Cell(f"source {flat(settings.source)}", Ink.FAINT),), 6),
-        Piece((Cell(flat(standing.telemetry), Ink.ACCENT),), 5),
+        Piece((Cell(f"source {one_line(settings.source)}", Ink.FAINT),), 6),
+        Piece((Cell(one_line(status.telemetry), Ink.ACCENT),), 5),
     ]
-    leader = [Piece(_leader(state, room), 0), *_budget(state)]
-    return (_line(task, mode(state, standing), room), _line(leader, (), room))
+    standing = [Piece(_incumbent(state, room), 0), *_budget(state)]
+    return (_line(task, mode(state, status), room), _line(standing, (), room))
 
 
 def _line(pieces: Sequence[Piece], right: tuple[Cell, ...], room: int) -> Line:
-    """The pieces that fit with dots between, and ``right`` against the right edge."""
+    """The pieces that fit, with dots between, and ``right`` at the right edge."""
     left_over = room - 2 - sum(width(c.text) for c in right) - (2 if right else 0)
     kept: list[Piece] = []
     for piece in sorted((p for p in pieces if any(c.text for c in p.cells)), key=lambda p: p.rank):
@@ -75,30 +75,30 @@ def _round(state: SessionState) -> tuple[Cell, ...]:
     return (Cell(f"round {number}"), Cell(f" of {most}" if most is not None else "", Ink.FAINT))
 
 
-def mode(state: SessionState, standing: Standing) -> tuple[Cell, ...]:
-    """Who decides, and whether anything moves: always visible."""
+def mode(state: SessionState, status: SessionStatus) -> tuple[Cell, ...]:
+    """Who decides, and whether the session is running, paused or ended."""
     cells: list[Cell] = []
-    if standing.note:
-        cells.append(Cell(f" {flat(standing.note)} ", Ink.ACCENT, Ground.CHIP))
+    if status.note:
+        cells.append(Cell(f" {one_line(status.note)} ", Ink.ACCENT, Ground.CHIP))
     if state.closed is not None:
         return (*cells, Cell(" ■ ended ", Ink.FAINT, Ground.CHIP))
     if state.broken:
         return (*cells, Cell(" ✗ stopped ", Ink.BAD, Ground.CHIP))
-    if standing.stopped:
+    if status.stopped:
         return (*cells, Cell(" ✗ stopped ", Ink.BAD, Ground.CHIP))
     if state.paused is not None:
-        return (*cells, Cell(f" ‖ paused: {cut(flat(state.paused), 32)} ", Ink.WARN, Ground.CHIP))
+        return (*cells, Cell(f" ‖ paused: {cut(one_line(state.paused), 32)} ", Ink.WARN, Ground.CHIP))
     waiting = len(queries.pending_ideas(state))
-    if waiting and state.mode != "autopilot":
-        left = f", policy in {fmt.elapsed(max(0.0, standing.deadline - standing.now))}" if standing.deadline is not None else ""
+    if waiting and not state.mode.is_autopilot:
+        left = f", policy in {fmt.elapsed(max(0.0, status.deadline - status.now))}" if status.deadline is not None else ""
         return (*cells, Cell(f" ◇ awaiting you{left} ", Ink.WARN, Ground.CHIP))
-    if state.mode == "autopilot":
+    if state.mode.is_autopilot:
         return (*cells, Cell(" ▸▸ autopilot ", Ink.GOOD, Ground.CHIP))
-    seconds = state.mode.partition(":")[2]
+    seconds = state.mode.seconds
     return (*cells, Cell(f" ◈ asks you{f' for {seconds} s' if seconds else ''} ", Ink.ACCENT, Ground.CHIP))
 
 
-def _leader(state: SessionState, room: int) -> tuple[Cell, ...]:
+def _incumbent(state: SessionState, room: int) -> tuple[Cell, ...]:
     best = kernels.incumbent(state)
     ratio = queries.speedup(state, best) if best else None
     if best is None or best.measurement is None or ratio is None:
@@ -121,7 +121,7 @@ def _beginning(cells: tuple[Cell, ...], least: int, room: int) -> tuple[Cell, ..
 
 
 def _budget(state: SessionState) -> list[Piece]:
-    """What is used up of each limit that is set, the rounds apart: they are counted above."""
+    """The use of each limit but the rounds, which stand in the first line."""
     limits = state.limits
     pieces = []
     if limits.kernels is not None:
@@ -141,9 +141,9 @@ def _budget(state: SessionState) -> list[Piece]:
 
 
 def _spent(state: SessionState) -> list[Piece]:
-    """Tokens and dollars, where models were asked or a cap is set."""
-    limits, used = state.limits, queries.spent(state).total
-    dollars, unpriced = queries.spent_usd(state)
+    """Tokens and dollars, where models were called or a cap is set."""
+    limits, used = state.limits, queries.total_usage(state).total
+    dollars, unpriced = queries.total_usd(state)
     pieces = []
     if limits.tokens is not None:
         pieces.append(_used("tokens", used, limits.tokens, fmt.tokens(used), fmt.tokens(limits.tokens), 2))

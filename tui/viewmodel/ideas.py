@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from engine.domain import queries
 from engine.domain.state import Idea, IdeaStatus, SessionState
+from engine.domain.work import Implement
 from tui.viewmodel import fmt, kernels
-from tui.viewmodel.cells import Cell, Ink, Line, cut, cut_cells, flat, joined, line, width, wrapped
+from tui.viewmodel.cells import Cell, Ink, Line, cut, cut_cells, join_cells, line, one_line, width, wrap
 from tui.viewmodel.kernels import Outcome
 
 _STATUS: Mapping[IdeaStatus, Outcome] = {
@@ -17,30 +18,31 @@ _STATUS: Mapping[IdeaStatus, Outcome] = {
     IdeaStatus.PARKED: Outcome("‖", "parked", Ink.CANCELLED),
 }
 _WRITING = Outcome("✎", "being written", Ink.BUILD)
+_RATIONALE_LINES = 2
 
 
 def status(state: SessionState, idea: Idea) -> Outcome:
-    """What became of the idea, or what it waits for."""
-    if idea.status is IdeaStatus.SELECTED and f"implement:{idea.id}" in state.started:
+    """The idea's status."""
+    if idea.status is IdeaStatus.SELECTED and Implement(idea.id).key in state.started:
         return _WRITING
     return _STATUS[idea.status]
 
 
-def shown_round(state: SessionState, wanted: int | None) -> int:
-    """The round asked for; without one the open round, or else the last."""
-    if wanted is not None:
-        return wanted
+def round_number(state: SessionState, number: int | None) -> int:
+    """The given round; without one the open round, or else the last."""
+    if number is not None:
+        return number
     opened = queries.open_round(state)
     return opened.number if opened is not None else queries.last_round(state)
 
 
-def shown(state: SessionState, wanted: int | None, order: Sequence[str] = ()) -> tuple[Idea, ...]:
-    """The round's ideas, those that wait first; ``order`` names ids that come before all others, in that order.
+def ideas_in_order(state: SessionState, number: int | None, order: Sequence[str] = ()) -> tuple[Idea, ...]:
+    """The round's ideas, undecided ones first; those in ``order`` come before all others.
 
-    With the open round come ideas of earlier rounds that still wait or are parked.
+    Without a round, undecided and parked ideas of earlier rounds are included.
     """
-    number = shown_round(state, wanted)
-    found = [i for i in state.ideas.values() if i.round == number or (wanted is None and _open(i))]
+    chosen = round_number(state, number)
+    found = [i for i in state.ideas.values() if i.round == chosen or (number is None and _open(i))]
     places = {name: place for place, name in enumerate(order)}
     ranks = {IdeaStatus.PROPOSED: 0, IdeaStatus.SELECTED: 1, IdeaStatus.PARKED: 2, IdeaStatus.REJECTED: 3}
     found.sort(key=lambda i: (places.get(i.id, len(places)), ranks[i.status], i.rank, -i.round))
@@ -51,20 +53,20 @@ def _open(idea: Idea) -> bool:
     return idea.status in (IdeaStatus.PROPOSED, IdeaStatus.PARKED)
 
 
-def card(state: SessionState, idea: Idea, room: int, rationale_lines: int = 2) -> tuple[Line, ...]:
-    """Title and status, then where it aims and what it promises, then as much of the rationale as there are lines."""
+def card(state: SessionState, idea: Idea, room: int) -> tuple[Line, ...]:
+    """Title and status, then parent and prediction, then the beginning of the rationale."""
     settled = idea.status in (IdeaStatus.REJECTED, IdeaStatus.PARKED)
     became = status(state, idea)
     ink = Ink.FAINT if settled else Ink.TITLE
     lead = (Cell(f"{became.glyph} ", became.ink), Cell(f"{idea.id} ", Ink.FAINT if settled else Ink.STRONG))
     left = room - width(lead[0].text) - width(lead[1].text) - width(became.word) - 2
-    title = cut(flat(idea.text.title), max(8, left))
+    title = cut(one_line(idea.text.title), max(8, left))
     gap = " " * max(1, left - width(title) + 2)
     lines = [line(*lead, Cell(title, ink), Cell(gap), Cell(became.word, became.ink)), _facts(state, idea, room)]
     words = f"rejected: {idea.reason}" if idea.status is IdeaStatus.REJECTED and idea.reason else idea.text.rationale
-    reasons = wrapped(words, min(room - 4, 96))
-    for place, part in enumerate(reasons[:rationale_lines]):
-        more = place == rationale_lines - 1 and len(reasons) > rationale_lines
+    reasons = wrap(words, min(room - 4, 96))
+    for place, part in enumerate(reasons[:_RATIONALE_LINES]):
+        more = place == _RATIONALE_LINES - 1 and len(reasons) > _RATIONALE_LINES
         lines.append(line(Cell(f"    {cut(part + ' …', room - 4) if more else part}", Ink.FAINT)))
     return tuple(lines)
 
@@ -73,7 +75,7 @@ def _facts(state: SessionState, idea: Idea, room: int) -> Line:
     predicted = fmt.ratio(idea.text.predicted) if idea.text.predicted is not None else ""
     parts: list[Sequence[Cell]] = [
         (Cell("predicted ", Ink.LABEL), Cell(predicted, Ink.ACCENT)) if predicted else (),
-        (Cell("on ", Ink.LABEL), *kernels.described(state, idea.parent)) if idea.parent else (),
+        (Cell("on ", Ink.LABEL), *kernels.label(state, idea.parent)) if idea.parent else (),
         _kernels(state, idea),
         (Cell(kernels.author(idea.author.name), Ink.ACCENT if idea.author.is_engineer else Ink.PLAIN),)
         if idea.author.name
@@ -81,13 +83,13 @@ def _facts(state: SessionState, idea: Idea, room: int) -> Line:
         (Cell("edited", Ink.WARN),) if idea.edited else (),
         (Cell("beside it ", Ink.LABEL), Cell(", ".join(idea.materials), Ink.STRONG)) if idea.materials else (),
         (Cell("written by ", Ink.LABEL), Cell(kernels.author(idea.writer), Ink.ACCENT)) if idea.writer else (),
-        (Cell(flat(idea.text.category), Ink.LABEL),) if idea.text.category else (),
+        (Cell(one_line(idea.text.category), Ink.LABEL),) if idea.text.category else (),
     ]
-    return line(*cut_cells((Cell("    "), *joined(parts, Cell(" · ", Ink.RULE))), room))
+    return line(*cut_cells((Cell("    "), *join_cells(parts, Cell(" · ", Ink.RULE))), room))
 
 
 def _kernels(state: SessionState, idea: Idea) -> tuple[Cell, ...]:
-    """How many implementations are wanted, or what came of those that are there."""
+    """The number of implementations, with the best of those that are measured."""
     there = [state.kernels[k] for k in idea.kernels if k in state.kernels]
     if not there:
         return (Cell(fmt.counted(idea.branch, "kernel")),)

@@ -1,4 +1,4 @@
-"""What one kernel is on a screen: its outcome in glyph, word and ink, its badges, its title. Pure."""
+"""How one kernel appears on the screen: outcome as glyph, word and ink; badges; title. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.domain import queries
+from engine.domain.model import Author
 from engine.domain.state import Kernel, SessionState, Stage
-from engine.report.tree import failure_words
-from tui.viewmodel import fmt, whole
-from tui.viewmodel.cells import Cell, Ink, flat
+from engine.domain.work import Sanitize, WorkKey
+from engine.report.text.tree import failure_words
+from tui.viewmodel import fmt
+from tui.viewmodel.cells import Cell, Ink, one_line
+from tui.viewmodel.tree_facts import tree_facts
 
 INCUMBENT = "★"
 PINNED = "⚑"
@@ -20,7 +23,7 @@ SEED = "❖"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Where a kernel stands or how it ended; never told by its ink alone."""
+    """A kernel's status or outcome; a glyph and a word, not only an ink."""
 
     glyph: str
     word: str
@@ -56,27 +59,27 @@ OUTCOME_WIDTH = 2 + max(len("build failed"), len("to measure"))
 
 
 def incumbent(state: SessionState) -> Kernel | None:
-    """``queries.incumbent``, counted once a state however many widgets ask."""
-    return whole.of(state).incumbent
+    """``queries.incumbent``, computed once for each state."""
+    return tree_facts(state).incumbent
 
 
-def work_key(kernel: Kernel) -> str:
+def work_key(kernel: Kernel) -> WorkKey:
     """The key under which the engine works at the kernel's present stage."""
-    return f"{kernel.stage.value}:{kernel.id}:{kernel.attempt}"
+    return WorkKey(kernel.stage.value, (kernel.id,), kernel.attempt)
 
 
 def quarantined(state: SessionState) -> tuple[Kernel, ...]:
-    """Kernels that the engineer is to believe or to discard."""
-    return tuple(state.kernels[name] for name in whole.of(state).quarantined)
+    """Kernels that the engineer must accept or discard."""
+    return tuple(state.kernels[name] for name in tree_facts(state).quarantined)
 
 
 def under_way(state: SessionState, kernel: Kernel) -> bool:
-    """Whether the kernel is being worked at, not waiting."""
+    """Whether work on the kernel is under way."""
     return not kernel.stage.settled and work_key(kernel) in state.started
 
 
 def outcome(state: SessionState, kernel: Kernel) -> Outcome:
-    """Where the kernel stands: waiting, under way, or how it ended."""
+    """Waiting, under way, or how it ended."""
     if kernel.stage is Stage.FAILED:
         word = failure_words(kernel.failure.kind) if kernel.failure else "failed"
         return Outcome("✗", word, Ink.FAILED)
@@ -84,12 +87,12 @@ def outcome(state: SessionState, kernel: Kernel) -> Outcome:
         return _CANCELLED
     if kernel.stage is Stage.QUARANTINED:
         return QUARANTINED
-    if f"sanitize:{kernel.id}:{kernel.attempt}" in state.started:
+    if Sanitize(kernel.id, kernel.attempt).key in state.started:
         return _SANITIZING
     if kernel.stage is Stage.MEASURED:
         if kernel.epoch != state.epoch:
             return _ELSEWHERE
-        found = whole.of(state)
+        found = tree_facts(state)
         if kernel.id in found.racing:
             return _RACING
         if kernel.id in found.undecided:
@@ -101,16 +104,16 @@ def outcome(state: SessionState, kernel: Kernel) -> Outcome:
 def title(state: SessionState, kernel: Kernel) -> str:
     """The title of the idea it implements, or its own name."""
     idea = state.ideas.get(kernel.idea)
-    return flat(idea.text.title) if idea and idea.text.title.strip() else flat(kernel.name)
+    return one_line(idea.text.title) if idea and idea.text.title.strip() else one_line(kernel.name)
 
 
 def author(name: str) -> str:
     """A short form of an author's name: of ``openai:NAME`` the model's part."""
-    return flat(name.partition(":")[2] or name)
+    return one_line(Author(name).short)
 
 
-def described(state: SessionState, kernel_id: str | None) -> tuple[Cell, ...]:
-    """``k3 ▲ 1.42×`` with the speedup in its ink; ``the root`` without a kernel."""
+def label(state: SessionState, kernel_id: str | None) -> tuple[Cell, ...]:
+    """``k3 ▲ 1.42×`` with the speedup in its ink; ``no parent`` without a kernel."""
     kernel = state.kernels.get(kernel_id) if kernel_id else None
     if kernel is None:
         return (Cell("no parent", Ink.FAINT),)

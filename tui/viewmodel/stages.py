@@ -1,4 +1,4 @@
-"""What is under way, what waits and what is done, in one strip. Pure."""
+"""The strip of counts by stage and work under way; and open calls of models. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from engine.domain import queries
 from engine.domain.model import CallRole
-from engine.domain.state import Call, CallStatus, IdeaStatus, SessionState, Stage
-from tui.viewmodel import fmt, whole
-from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, flat, joined, line, tail, width
+from engine.domain.state import CallStatus, IdeaStatus, ModelCall, SessionState, Stage
+from engine.domain.work import WorkKey, WorkKind
+from tui.viewmodel import fmt
+from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, join_cells, line, one_line, tail, width
 from tui.viewmodel.kernels import author
+from tui.viewmodel.tree_facts import tree_facts
 
 _VERBS = {
     "build": "building", "verify": "verifying", "measure": "measuring", "repair": "repairing", "sanitize": "sanitizing",
@@ -20,14 +22,14 @@ _VERBS = {
 _INKS = {
     "build": Ink.BUILD, "verify": Ink.VERIFY, "measure": Ink.MEASURE, "race": Ink.MEASURE, "repair": Ink.REPAIR,
 }  # fmt: skip
-_THOUGHT = frozenset({"propose", "implement", "repair"})
+_MODEL_WORK = frozenset({"propose", "implement", "repair"})
 
 _LEAST_WORDS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many kernels and ideas are where."""
+    """Numbers of kernels and ideas by stage."""
 
     undecided: int
     parked: int
@@ -44,15 +46,15 @@ class Counts:
 
 
 def counts(state: SessionState) -> Counts:
-    """One pass over the ideas; the kernels are counted already."""
-    found = whole.of(state)
+    """The counts of a state."""
+    found = tree_facts(state)
     waiting = sum(found.stages.get(stage, 0) - found.under_way.get(stage, 0) for stage in Stage if not stage.settled)
     by_stage = {stage.value: (found.stages if stage.settled else found.under_way).get(stage, 0) for stage in Stage}
     statuses = [idea.status for idea in state.ideas.values()]
     return Counts(
         undecided=statuses.count(IdeaStatus.PROPOSED),
         parked=statuses.count(IdeaStatus.PARKED),
-        writing=sum(1 for key in state.started if key.startswith(("implement:", "propose:"))),
+        writing=sum(1 for key in state.started if key.kind in (WorkKind.IMPLEMENT, WorkKind.PROPOSE)),
         building=by_stage["build"],
         verifying=by_stage["verify"],
         measuring=by_stage["measure"],
@@ -65,8 +67,8 @@ def counts(state: SessionState) -> Counts:
     )
 
 
-def strip(state: SessionState, progress: Mapping[str, str], room: int) -> tuple[Line, ...]:
-    """The counts in one line, what is being worked at in the next. What does not fit is left out from the end."""
+def strip(state: SessionState, progress: Mapping[WorkKey, str], room: int) -> tuple[Line, ...]:
+    """The counts in one line, the work under way in the next; what does not fit is dropped from the end."""
     found = counts(state)
     always = (
         (found.building, "◔", "building", Ink.BUILD),
@@ -118,61 +120,60 @@ def _fitting(parts: Sequence[Sequence[Cell]], room: int, gap: str) -> Line:
     return line(*cells)
 
 
-def _words(state: SessionState, progress: Mapping[str, str], room: int) -> Line:
-    """The latest word on each piece of work under way; why nothing is, when nothing is."""
+def _words(state: SessionState, progress: Mapping[WorkKey, str], room: int) -> Line:
+    """The latest progress of each work under way; without any, why nothing is."""
     keys = list(state.started)
     if not keys:
-        return line(*cut_cells((Cell(f" {idle_words(state)}", Ink.FAINT),), room))
+        return line(*cut_cells((Cell(f" {idle_reason(state)}", Ink.FAINT),), room))
     share = max(_LEAST_WORDS, (room - 2) // len(keys) - 3)
     parts = [_work(key, progress.get(key, ""), share) for key in keys]
-    shown = cut_cells((Cell(" "), *joined(parts, Cell(" │ ", Ink.RULE))), room)
+    shown = cut_cells((Cell(" "), *join_cells(parts, Cell(" │ ", Ink.RULE))), room)
     return line(*shown)
 
 
-def _work(key: str, word: str, room: int) -> tuple[Cell, ...]:
-    """What is said of one work; of what a model is writing, the end, since that is what moves."""
-    kind, _, rest = key.partition(":")
-    subject = rest.partition(":")[0]
+def _work(key: WorkKey, word: str, room: int) -> tuple[Cell, ...]:
+    """The progress of one work; of a model's output the end, which is what changes."""
+    kind, subject = key.kind, key.subject
     ink = _INKS.get(kind, Ink.BUILD)
     name = {"propose": f"round {subject}", "prepare": "device"}.get(kind, subject)
-    said = flat(word) or _VERBS.get(kind, kind)
-    if kind in _THOUGHT:
-        said = tail(said, room - width(name) - 1)
-    return (Cell(f"{name} ", ink), Cell(said, Ink.FAINT))
+    text = one_line(word) or _VERBS.get(kind, kind)
+    if kind in _MODEL_WORK:
+        text = tail(text, room - width(name) - 1)
+    return (Cell(f"{name} ", ink), Cell(text, Ink.FAINT))
 
 
-def by_hand(state: SessionState) -> tuple[Call, ...]:
-    """Prompts that were given out to be answered by hand, and are not answered yet, oldest first."""
-    return tuple(call for call in state.calls.values() if call.model == "paste" and call.status is CallStatus.OPEN)
+def calls_by_hand(state: SessionState) -> tuple[ModelCall, ...]:
+    """Open calls that a person is to answer, oldest first."""
+    return tuple(call for call in state.calls.values() if call.by_hand and call.status is CallStatus.OPEN)
 
 
-def open_calls(state: SessionState) -> tuple[Call, ...]:
-    """Questions whose reply is still to come, oldest first."""
+def open_calls(state: SessionState) -> tuple[ModelCall, ...]:
+    """Calls without a reply yet, oldest first."""
     return tuple(call for call in state.calls.values() if call.status is CallStatus.OPEN)
 
 
-def asked_words(state: SessionState, call: Call) -> tuple[str, str]:
-    """(which call, and for what; whom it went to, and about what) for a list to choose from."""
-    subject = call.work.split(":")[1]
+def call_label(state: SessionState, call: ModelCall) -> tuple[str, str]:
+    """(call and purpose, model and idea): label and description in a list."""
+    subject = call.work.subject
     idea = state.ideas.get(state.kernels[subject].idea if subject in state.kernels else subject)
     name = f"round {subject}" if call.role is CallRole.IDEAS else subject
-    title = f": {flat(idea.text.title)}" if idea is not None else ""
+    title = f": {one_line(idea.text.title)}" if idea is not None else ""
     return f"{call.id}  {call.role.value} for {name}", f"{author(call.model)}{title}"
 
 
-def idle_words(state: SessionState) -> str:
+def idle_reason(state: SessionState) -> str:
     """Why nothing is under way."""
     waiting = len(queries.pending_ideas(state))
     if state.closed is not None:
-        return f"ended: {flat(state.closed)}"
+        return f"ended: {one_line(state.closed)}"
     if state.called_off:
-        return f"not asked: {flat(next(iter(state.called_off.values())))}"
+        return f"not asked: {one_line(next(iter(state.called_off.values())))}"
     if state.broken:
-        return f"stopped: {flat(next(iter(state.broken.values())))}"
-    if prompts := len(by_hand(state)):
+        return f"stopped: {one_line(next(iter(state.broken.values())))}"
+    if prompts := len(calls_by_hand(state)):
         return f"{fmt.counted(prompts, 'prompt')} to answer by hand"
     if state.paused is not None:
-        return f"paused: {flat(state.paused)}"
-    if waiting and state.mode != "autopilot":
+        return f"paused: {one_line(state.paused)}"
+    if waiting and not state.mode.is_autopilot:
         return f"nothing under way: {fmt.counted(waiting, 'idea')} to decide on"
     return "nothing under way"

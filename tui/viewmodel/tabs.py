@@ -1,4 +1,4 @@
-"""The seven pages on a kernel: their names, the line of tabs, and what each page shows. Pure."""
+"""The seven pages on a kernel: names, the line of tabs, and their content. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.domain.state import Kernel, SessionState
+from engine.domain.work import WorkKey
 from tui.viewmodel import code, detail, diff, fmt, kernels, timing
-from tui.viewmodel.cells import BLANK, Cell, Ground, Ink, Line, clean, line, wrapped
-from tui.viewmodel.detail import nothing, section
+from tui.viewmodel.cells import BLANK, Cell, Ground, Ink, Line, clean, line, wrap
+from tui.viewmodel.pages import empty_page, section
 
 Read = Callable[[str], str | None]
 """Blob → its text, ``None`` when it is not there."""
-ReadMix = Callable[[Kernel], Mapping[str, int] | None]
 
 
 class Tab(StrEnum):
@@ -34,7 +34,7 @@ _SHORTEST = {Tab.VERIFICATION: "check", Tab.MACHINE: "asm", Tab.TIMING: "time"}
 
 @dataclass(frozen=True, slots=True)
 class TabLine:
-    """The line of tabs and where each lies in it."""
+    """The line of tabs and the place of each in it."""
 
     line: Line
     places: tuple[tuple[int, int, Tab], ...]
@@ -65,21 +65,20 @@ def tab_line(shown: Tab, room: int) -> TabLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What the pages are about and whom they ask."""
+class PageSubject:
+    """The kernel that pages are about, and how they read payloads."""
 
     state: SessionState
     kernel: Kernel
     other: str
     """The kernel to compare with; empty for the parent."""
     read: Read
-    read_mix: ReadMix | None = None
-    progress: Mapping[str, str] | None = None
+    progress: Mapping[WorkKey, str] | None = None
     steered: bool = True
-    """Whether the keys that act on a kernel do so where this is shown."""
+    """Whether keys act on the kernel where the pages are shown."""
 
 
-def page(tab: Tab, subject: Subject, room: int) -> tuple[Line, ...]:
+def page(tab: Tab, subject: PageSubject, room: int) -> tuple[Line, ...]:
     """The lines of one page at a width."""
     state, kernel = subject.state, subject.kernel
     match tab:
@@ -95,27 +94,27 @@ def page(tab: Tab, subject: Subject, room: int) -> tuple[Line, ...]:
             raw = kernel.measurement.raw if kernel.measurement else ""
             return timing.page(state, kernel, room, (subject.read(raw) or "") if raw else "", steered=subject.steered)
         case Tab.MACHINE:
-            return detail.machine_code(state, kernel, room, _mixes(subject))
+            return detail.machine_code(state, kernel, room)
         case Tab.LOG:
             return _log(subject, room)
 
 
-def _code(subject: Subject) -> tuple[Line, ...]:
+def _code(subject: PageSubject) -> tuple[Line, ...]:
     source = subject.read(subject.kernel.source)
     if source is None:
-        return nothing("the source is not kept here")
-    return code.numbered(code.highlighted(source, subject.kernel.dialect))
+        return empty_page("the source is not kept here")
+    return code.number_lines(code.highlight(source, subject.kernel.dialect))
 
 
-def _diff(subject: Subject, room: int) -> tuple[Line, ...]:
+def _diff(subject: PageSubject, room: int) -> tuple[Line, ...]:
     kernel = subject.kernel
     name = subject.other if subject.other and subject.other != kernel.id else kernel.parent or ""
     other = subject.state.kernels.get(name)
     if other is None:
-        return nothing("a root has no parent to compare with: mark another kernel")
+        return empty_page("a root has no parent to compare with: mark another kernel")
     before, after = subject.read(other.source), subject.read(kernel.source)
     if before is None or after is None:
-        return nothing("one of the two sources is not kept here")
+        return empty_page("one of the two sources is not kept here")
     found = diff.difference(before, after, kernel.dialect)
     role = "marked" if name == subject.other else "parent"
     head = line(
@@ -133,16 +132,8 @@ def _chosen(before: Kernel, after: Kernel) -> str:
     return f"   {clean(fmt.tunables(changed))}" if changed else ""
 
 
-def _mixes(subject: Subject) -> dict[str, Mapping[str, int]]:
-    if subject.read_mix is None:
-        return {}
-    parent = subject.state.kernels.get(subject.kernel.parent or "")
-    pair = [k for k in (subject.kernel, parent) if k is not None]
-    return {k.id: mix for k in pair if (mix := subject.read_mix(k)) is not None}
-
-
-def _log(subject: Subject, room: int) -> tuple[Line, ...]:
-    """What the tools said, and what is being said now."""
+def _log(subject: PageSubject, room: int) -> tuple[Line, ...]:
+    """The output of compiler, trial and sanitizers, and the latest progress."""
     state, kernel = subject.state, subject.kernel
     lines: list[Line] = []
     if kernels.under_way(state, kernel):
@@ -150,10 +141,10 @@ def _log(subject: Subject, room: int) -> tuple[Line, ...]:
         lines += [BLANK, line("  ", kernels.outcome(state, kernel).cell, Cell(f"  {clean(word)}", Ink.FAINT))]
     if kernel.failure is not None:
         lines += [BLANK, section(kernels.outcome(state, kernel).word, room)]
-        lines += [line(Cell(f"  {part}", Ink.BAD)) for part in wrapped(kernel.failure.reason, room - 4)]
+        lines += [line(Cell(f"  {part}", Ink.BAD)) for part in wrap(kernel.failure.reason, room - 4)]
         lines += [BLANK, *_payload(subject, kernel.failure.log)]
     if kernel.reason:
-        lines += [BLANK, *(line(Cell(f"  {part}", Ink.FAINT)) for part in wrapped(kernel.reason, room - 4))]
+        lines += [BLANK, *(line(Cell(f"  {part}", Ink.FAINT)) for part in wrap(kernel.reason, room - 4))]
     if kernel.build_log and (kernel.failure is None or kernel.build_log != kernel.failure.log):
         lines += [BLANK, section("the compiler", room), *_payload(subject, kernel.build_log)]
     if kernel.sanitizing is not None and kernel.sanitizing.log:
@@ -161,10 +152,10 @@ def _log(subject: Subject, room: int) -> tuple[Line, ...]:
     if kernel.attempt:
         words = f"  {fmt.counted(kernel.attempt, 'attempt')} before this one did not build or verify"
         lines += [BLANK, line(Cell(words, Ink.FAINT))]
-    return tuple(lines) or nothing("nothing was said yet")
+    return tuple(lines) or empty_page("nothing was said yet")
 
 
-def _payload(subject: Subject, blob: str) -> list[Line]:
+def _payload(subject: PageSubject, blob: str) -> list[Line]:
     if not blob:
         return []
     text = subject.read(blob)

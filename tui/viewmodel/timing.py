@@ -1,17 +1,21 @@
-"""The page on a kernel's time: intervals on one scale, the samples as a histogram, what a sceptic must know. Pure."""
+"""The page on a kernel's time: intervals on one scale, the samples as a histogram, the conditions. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from engine.domain import queries, races
 from engine.domain.model import Interval, Measurement, RaceOutcome
 from engine.domain.state import Kernel, SessionState
-from engine.report import racing
-from tui.viewmodel import fmt, kernels, samples
-from tui.viewmodel.cells import BLANK, Cell, Ink, Line, flat, line, pad
-from tui.viewmodel.detail import nothing, section, table
+from engine.report.text import races as race_text
+from tui.viewmodel import fmt, kernels
+from tui.viewmodel.cells import BLANK, Cell, Ink, Line, line, one_line, pad
+from tui.viewmodel.pages import empty_page, section, table
 
+_KERNEL = "kernel"
+"""What the samples of the kernel under test are called in their blob."""
 _LABEL = 12
 
 
@@ -22,13 +26,13 @@ def page(state: SessionState, kernel: Kernel, room: int, raw: str = "", *, steer
     """
     measured = kernel.measurement
     if measured is None:
-        return nothing("not measured yet")
+        return empty_page("not measured yet")
     lines = [BLANK, *_figures(state, measured, room), BLANK, section("against the baselines", room)]
     lines += _intervals(state, kernel, measured, room)
     lines += _races(state, kernel, room, steered)
-    found = samples.parse(raw) if raw else None
-    if found is not None and found.of(samples.KERNEL):
-        lines += [BLANK, section("samples", room), *_histograms(state, found, room)]
+    times = claimed_times(raw)
+    if times.get(_KERNEL):
+        lines += [BLANK, section("samples", room), *_histograms(state, times, room)]
     elif measured.raw:
         lines += [BLANK, line(Cell("  the samples are not kept here", Ink.FAINT))]
     return tuple(lines)
@@ -42,12 +46,12 @@ def _figures(state: SessionState, measured: Measurement, room: int) -> list[Line
     ]
     if measured.light is not None:
         meter = fmt.meter(measured.light.fraction, max(8, min(24, room - 56)))
-        words = f" of the speed of light: {fmt.duration(measured.light.floor_us)}, {flat(measured.light.bound)}"
+        words = f" of the speed of light: {fmt.duration(measured.light.floor_us)}, {one_line(measured.light.bound)}"
         rows.append(("light", (*meter, Cell(f" {fmt.percent(measured.light.fraction)}", Ink.STRONG), Cell(words, Ink.FAINT))))
     borne = Cell("✓ the judge's clock bears it out", Ink.GOOD) if measured.corroborated else Cell("✗ not corroborated", Ink.BAD)
     rows.append(("clock", (borne,)))
     if measured.conditions:
-        rows.append(("conditions", (Cell("; ".join(map(flat, measured.conditions))),)))
+        rows.append(("conditions", (Cell("; ".join(map(one_line, measured.conditions))),)))
     if state.preparation is not None:
         same = state.preparation.same
         name = queries.ranking_baseline(state)
@@ -83,26 +87,26 @@ _INKS = {RaceOutcome.FASTER: Ink.FASTER, RaceOutcome.SLOWER: Ink.SLOWER, RaceOut
 
 
 def _races(state: SessionState, kernel: Kernel, room: int, steered: bool) -> list[Line]:
-    """How it fared against other kernels, interleaved and on fresh samples, the latest race first."""
+    """Races with other kernels, the latest first."""
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for race in reversed(state.races):
         if kernel.id not in (race.kernel, race.against):
             continue
-        other, outcome, ratio = racing.seen_by(race, kernel.id)
+        other, outcome, ratio = race_text.seen_by(race, kernel.id)
         past = "" if races.is_current(state, race) else ", before one of them was measured anew"
-        spend = steered and outcome is RaceOutcome.UNDECIDED and races.between(state, kernel.id, other) is race
-        said = [Cell(f"{racing.GLYPHS[outcome]} {outcome.value}", _INKS[outcome])]
+        spend = steered and outcome is RaceOutcome.UNDECIDED and races.latest_race(state, kernel.id, other) is race
+        cells = [Cell(f"{race_text.GLYPHS[outcome]} {outcome.value}", _INKS[outcome])]
         if ratio is not None:
-            said.append(Cell(f"  {fmt.times(ratio)}", Ink.STRONG))
+            cells.append(Cell(f"  {fmt.times(ratio)}", Ink.STRONG))
         pairs = f"  {fmt.counted(race.pairs, 'process pair')}" if race.pairs else ""
-        note = f"; {flat(race.note)}" if race.note else ""
-        said.append(Cell(f"{pairs}{note}{past}{'; r spends more on it' if spend else ''}", Ink.FAINT))
-        rows.append((f"against {other}", tuple(said)))
+        note = f"; {one_line(race.note)}" if race.note else ""
+        cells.append(Cell(f"{pairs}{note}{past}{'; r spends more on it' if spend else ''}", Ink.FAINT))
+        rows.append((f"against {other}", tuple(cells)))
     return [BLANK, section("races", room), *table(rows, room)] if rows else []
 
 
 def _scale(ratios: Sequence[Interval]) -> tuple[float, float]:
-    """From a little below the lowest to a little above the highest; the baseline is on it when it is not far away."""
+    """From below the lowest to above the highest; includes the baseline where it is near."""
     low, high = min(r.low for r in ratios), max(r.high for r in ratios)
     if low - 1.0 < high - low:
         low, high = min(low, 1.0), max(high, 1.0)
@@ -129,12 +133,12 @@ def _axis(low: float, high: float, room: int, base: str, label: int) -> list[Lin
     return [line(Cell(indent + "".join(marks), Ink.RULE)), line(Cell(indent + "".join(words), Ink.FAINT))]
 
 
-def _histograms(state: SessionState, found: samples.Samples, room: int) -> list[Line]:
+def _histograms(state: SessionState, times_us: Mapping[str, Sequence[float]], room: int) -> list[Line]:
     base = queries.ranking_baseline(state)
     lines: list[Line] = []
     wide = max(16, min(72, room - 6))
-    for name, words, ink in ((samples.KERNEL, "kernel", Ink.FASTER_BAR), (base, base, Ink.UNDECIDED_BAR)):
-        times = found.of(name)
+    for name, words, ink in ((_KERNEL, "kernel", Ink.FASTER_BAR), (base, base, Ink.UNDECIDED_BAR)):
+        times = times_us.get(name)
         if not times:
             continue
         rows, low, high = fmt.histogram(times, wide)
@@ -143,3 +147,21 @@ def _histograms(state: SessionState, found: samples.Samples, room: int) -> list[
         left, right = fmt.duration(low), fmt.duration(high)
         lines += [line(Cell(f"  {left}{right.rjust(wide - len(left))}", Ink.FAINT)), BLANK]
     return lines[:-1]
+
+
+@lru_cache(maxsize=4)
+def claimed_times(text: str) -> Mapping[str, Sequence[float]]:
+    """Claimed times in microseconds by name (``kernel`` or a baseline's) out of a samples' blob; empty where it is not one.
+
+    A blob is ``{"columns": [...], "pairs": [{name: [[claimed, wall, idle], …]}]}``.
+    """
+    try:
+        data = json.loads(text)
+        column = data["columns"].index("claimed")
+        times: dict[str, list[float]] = {}
+        for pair in data["pairs"]:
+            for name, rows in pair.items():
+                times.setdefault(str(name), []).extend(float(row[column]) for row in rows)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return {}
+    return times

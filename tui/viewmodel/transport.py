@@ -1,30 +1,29 @@
-"""The transport of a recording as one line: state, speed, a track with the rounds on it, the place. Pure."""
+"""The transport of a recording as one line: state, speed, a track with the rounds, the position. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tui.viewmodel.cells import Cell, Ink, Line, cut, flat, line, merged, width
+from tui.viewmodel.cells import Cell, Ink, Line, line, merge_cells, width
 
 _LEAD = 11
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """Where a recording stands."""
+    """The state of the transport."""
 
     position: int
     length: int
     playing: bool
     speed: float
     ticks: tuple[int, ...] = ()
-    caption: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The line, and where its track lies in it."""
+    """The line, and the place of its track."""
 
     line: Line
     start: int
@@ -32,19 +31,17 @@ class Bar:
 
 
 def bar(shown: Transport, room: int) -> Bar:
-    """``▶ 4×  ━━━━┿━━━●────┼────  127/430  caption``."""
+    """``▶ 4×  ━━━━┿━━━●────┼────  127/430``."""
     state = Cell(" ▶ " if shown.playing else " ‖ ", Ink.GOOD if shown.playing else Ink.WARN)
-    speed = Cell(f"{speed_words(shown.speed):<{_LEAD - 4}} ", Ink.STRONG)
+    speed = Cell(f"{speed_text(shown.speed):<{_LEAD - 4}} ", Ink.STRONG)
     count = f" {shown.position}/{shown.length} "
-    caption = cut(flat(shown.caption), max(0, room // 3)) if room >= 60 else ""
-    left = max(4, room - _LEAD - width(count) - (width(caption) + 2 if caption else 0))
+    left = max(4, room - _LEAD - width(count))
     track = _track(shown, left)
-    words = Cell(f" {caption} " if caption else "", Ink.FAINT)
-    return Bar(line(state, speed, *track, Cell(count), words), width(state.text) + width(speed.text), left)
+    return Bar(line(state, speed, *track, Cell(count)), width(state.text) + width(speed.text), left)
 
 
-def speed_words(speed: float) -> str:
-    """``4×``, ``½×``: as people say it."""
+def speed_text(speed: float) -> str:
+    """``4×``, ``½×``."""
     return {0.5: "½×", 0.25: "¼×"}.get(speed, f"{speed:g}×")
 
 
@@ -63,11 +60,11 @@ def _track(shown: Transport, room: int) -> tuple[Cell, ...]:
             cells.append(Cell("┿" if x in marks else "━", Ink.ACCENT))
         else:
             cells.append(Cell("┼" if x in marks else "─", Ink.RULE))
-    return merged(cells)
+    return merge_cells(cells)
 
 
 def position_at(x: int, shown: Bar, length: int) -> int | None:
-    """The position that a click at this cell means; ``None`` beside the track."""
+    """The position that a click at this cell asks for; ``None`` beside the track."""
     if not shown.start <= x < shown.start + shown.room or shown.room < 2:
         return None
     return round((x - shown.start) / (shown.room - 1) * length)

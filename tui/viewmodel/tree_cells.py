@@ -1,4 +1,4 @@
-"""A row of the kernel tree as cells: which columns fit a width, and what each says. Pure.
+"""A row of the kernel tree as cells: the columns that fit a width, and their content. Pure.
 
 Columns are granted by priority until the room is used up, so that 80 columns show what matters and 200 show everything.
 """
@@ -12,10 +12,12 @@ from enum import StrEnum
 from engine.domain import queries
 from engine.domain.model import Interval
 from engine.domain.state import Kernel, SessionState, Stage
-from engine.report import racing
-from tui.viewmodel import fmt, kernels, whole
-from tui.viewmodel.cells import Cell, Ink, Line, cut, flat, line, pad, pad_cells, width
-from tui.viewmodel.tree_rows import Row
+from engine.domain.work import Sanitize
+from engine.report.text import races
+from tui.viewmodel import fmt, kernels
+from tui.viewmodel.cells import Cell, Ink, Line, cut, line, one_line, pad, pad_cells, width
+from tui.viewmodel.tree_facts import tree_facts
+from tui.viewmodel.tree_rows import NodeRow
 
 GAP = 2
 GUTTER = 3
@@ -31,7 +33,7 @@ class Column(StrEnum):
     BAR = "bar"
     INTERVAL = "interval"
     TIME = "time"
-    LIGHT = "light"
+    SOL = "sol"
     CLASS = "class"
     TUNABLES = "tunables"
     AUTHOR = "author"
@@ -48,7 +50,7 @@ _GRANTS: tuple[tuple[Column, int], ...] = (
     (Column.INTERVAL, 14),
     (Column.TIME, 8),
     (Column.TUNABLES, 18),
-    (Column.LIGHT, 5),
+    (Column.SOL, 5),
     (Column.AUTHOR, 12),
     (Column.NAME, 52),
     (Column.REMARKS, 20),
@@ -58,14 +60,14 @@ _GRANTS: tuple[tuple[Column, int], ...] = (
 )
 """Column → the width it is to have; a column named again grows."""
 
-_MEASURED = (Column.SPEEDUP, Column.BAR, Column.INTERVAL, Column.TIME, Column.LIGHT, Column.CLASS)
+_MEASURED = (Column.SPEEDUP, Column.BAR, Column.INTERVAL, Column.TIME, Column.SOL, Column.CLASS)
 """Columns that only a measured kernel fills: the others say there why they have nothing."""
 _LEAST_TITLE = 12
-_RIGHT = frozenset({Column.TIME, Column.LIGHT})
+_RIGHT = frozenset({Column.TIME, Column.SOL})
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """The columns that are shown, with their widths."""
 
     widths: Mapping[Column, int]
@@ -75,23 +77,23 @@ class Layout:
         return tuple(column for column in Column if column in self.widths)
 
 
-def layout(room: int) -> Layout:
+def layout(room: int) -> ColumnLayout:
     """The columns for this many terminal cells. What is left over goes to the name."""
     widths: dict[Column, int] = {Column.NAME: max(1, min(20, room - GUTTER))}
     left = room - GUTTER - widths[Column.NAME]
-    for column, wanted in _GRANTS:
-        needed = wanted - widths[column] if column in widths else wanted + GAP
+    for column, granted in _GRANTS:
+        needed = granted - widths[column] if column in widths else granted + GAP
         if needed > left:
             break
-        widths[column] = wanted
+        widths[column] = granted
         left -= needed
     widths[Column.NAME] += max(0, left)
-    return Layout(widths)
+    return ColumnLayout(widths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scene:
-    """What all rows of a tree share: found once a state, used for every row."""
+class TreeContext:
+    """What all rows of a tree share, computed once for each state."""
 
     state: SessionState
     incumbent: str
@@ -100,28 +102,28 @@ class Scene:
     """Right end of the speedup bars."""
 
 
-def scene(state: SessionState) -> Scene:
-    """The scene of a state: one pass over its kernels."""
-    found = whole.of(state)
-    leads = found.incumbent.id if found.incumbent is not None else ""
-    return Scene(state, leads, queries.ranking_baseline(state), max(1.0, found.fastest) * 1.04)
+def tree_context(state: SessionState) -> TreeContext:
+    """The context of a state."""
+    found = tree_facts(state)
+    incumbent = found.incumbent.id if found.incumbent is not None else ""
+    return TreeContext(state, incumbent, queries.ranking_baseline(state), max(1.0, found.fastest) * 1.04)
 
 
-def signature(view: Scene, row: Row) -> tuple[object, ...]:
-    """All that the row's line is made of, apart from the layout: while it is the same, so is the line."""
+def signature(view: TreeContext, row: NodeRow) -> tuple[object, ...]:
+    """Everything that the row's line depends on, apart from the layout."""
     state, kernel = view.state, view.state.kernels[row.kernel]
-    at_work = kernels.work_key(kernel) in state.started or f"sanitize:{kernel.id}:{kernel.attempt}" in state.started
-    found = whole.of(state)
-    raced = (row.kernel in found.racing, row.kernel in found.undecided, racing.standing(state, kernel))
+    at_work = kernels.work_key(kernel) in state.started or Sanitize(kernel.id, kernel.attempt).key in state.started
+    found = tree_facts(state)
+    raced = (row.kernel in found.racing, row.kernel in found.undecided, races.standing(state, kernel))
     idea = state.ideas.get(kernel.idea)
     pinned = row.kernel in state.pinned
     title = idea.text if idea is not None else None
     return (kernel, row, row.kernel == view.incumbent, view.top, at_work, raced, pinned, title, state.epoch)
 
 
-def head(shown: Layout, baseline: str) -> Line:
-    """The line above the tree: what the columns are."""
-    names = {Column.SPEEDUP: f"× {baseline}", Column.INTERVAL: "95% interval", Column.LIGHT: "light"}
+def head(shown: ColumnLayout, baseline: str) -> Line:
+    """The line above the tree: the names of the columns."""
+    names = {Column.SPEEDUP: f"× {baseline}", Column.INTERVAL: "95% interval", Column.SOL: "light"}
     cells = [Cell(" " * GUTTER)]
     for place, column in enumerate(shown.columns):
         room = shown.widths[column] + (GAP if place else 0)
@@ -136,7 +138,7 @@ def head(shown: Layout, baseline: str) -> Line:
     return line(*cells)
 
 
-def row_line(view: Scene, row: Row, shown: Layout, *, marked: str = "") -> Line:
+def row_line(view: TreeContext, row: NodeRow, shown: ColumnLayout, *, marked: str = "") -> Line:
     """The row as one line of the layout's width."""
     kernel = view.state.kernels[row.kernel]
     cells: list[Cell] = [*_gutter(view, row, marked), *_name(view, row, kernel, shown)]
@@ -158,7 +160,7 @@ def row_line(view: Scene, row: Row, shown: Layout, *, marked: str = "") -> Line:
     return line(*cells)
 
 
-def _gutter(view: Scene, row: Row, marked: str) -> tuple[Cell, ...]:
+def _gutter(view: TreeContext, row: NodeRow, marked: str) -> tuple[Cell, ...]:
     """Badges in fixed places: incumbent or marked, then pinned or pruned."""
     first = Cell(" ")
     if row.kernel == view.incumbent:
@@ -175,49 +177,49 @@ def _gutter(view: Scene, row: Row, marked: str) -> tuple[Cell, ...]:
     return (first, second, Cell(" "))
 
 
-def fold_glyph(row: Row) -> str:
+def fold_glyph(row: NodeRow) -> str:
     """``▾`` open, ``▸`` folded, a stroke for a leaf."""
     if row.children:
         return "▸ " if row.folded else "▾ "
     return "─ " if row.guides else "· "
 
 
-def _fold_ink(row: Row) -> Ink:
+def _fold_ink(row: NodeRow) -> Ink:
     return Ink.ACCENT if row.folded else Ink.LABEL if row.children else Ink.RULE
 
 
-def shown_guides(row: Row, room: int) -> str:
+def shown_guides(row: NodeRow, room: int) -> str:
     """The row's strokes in at most half the room of the name: of deep nodes the nearest levels, after an ellipsis."""
     most = max(2, min(len(row.guides), room // 2 // 2 * 2))
     full = 2 * row.depth
     return row.guides if full <= most else f"… {row.guides[2 - most :] if most > 2 else ''}"
 
 
-def fold_place(row: Row, shown: Layout) -> int:
+def fold_place(row: NodeRow, shown: ColumnLayout) -> int:
     """Where the row's fold glyph stands, in cells from the left edge."""
     return GUTTER + len(shown_guides(row, shown.widths[Column.NAME]))
 
 
-def _name(view: Scene, row: Row, kernel: Kernel, shown: Layout) -> tuple[Cell, ...]:
+def _name(view: TreeContext, row: NodeRow, kernel: Kernel, shown: ColumnLayout) -> tuple[Cell, ...]:
     """Strokes, fold glyph, id and title; the tunables as well where they have no column, since they tell variants apart."""
     room = shown.widths[Column.NAME]
     guides = shown_guides(row, room)
     dim = row.pruned or row.context or kernel.stage in (Stage.FAILED, Stage.CANCELLED)
-    leads = row.kernel == view.incumbent
+    is_incumbent = row.kernel == view.incumbent
     hidden = f" +{row.hidden}" if row.hidden else ""
     lead = (
         Cell(guides, Ink.RULE),
         Cell(fold_glyph(row), _fold_ink(row)),
-        Cell(f"{kernel.id} ", Ink.FAINT if dim else Ink.BEST if leads else Ink.STRONG),
+        Cell(f"{kernel.id} ", Ink.FAINT if dim else Ink.BEST if is_incumbent else Ink.STRONG),
         Cell(f"{kernels.SEED} " if kernel.seed else "", Ink.PIN),
     )
     left = room - sum(width(c.text) for c in lead) - len(hidden)
     title = kernels.title(view.state, kernel)
     spare = left - min(width(title), _LEAST_TITLE)
     chosen = "" if Column.TUNABLES in shown.widths else _variant(kernel, spare)
-    named = Cell(cut(title, left - width(chosen)), Ink.FAINT if dim else Ink.BEST if leads else Ink.PLAIN)
+    title_cell = Cell(cut(title, left - width(chosen)), Ink.FAINT if dim else Ink.BEST if is_incumbent else Ink.PLAIN)
     tail = (Cell(chosen, Ink.FAINT), Cell(hidden, Ink.ACCENT))
-    return pad_cells([c for c in (*lead, named, *tail) if c.text], room)
+    return pad_cells([c for c in (*lead, title_cell, *tail) if c.text], room)
 
 
 def _variant(kernel: Kernel, room: int) -> str:
@@ -230,28 +232,28 @@ def _variant(kernel: Kernel, room: int) -> str:
 
 def _reason(kernel: Kernel) -> str:
     if kernel.stage is Stage.FAILED and kernel.failure is not None:
-        return flat(kernel.failure.reason)
+        return one_line(kernel.failure.reason)
     if kernel.stage is Stage.QUARANTINED:
-        return flat("; ".join(kernel.evidence))
-    return flat(kernel.reason) if kernel.stage is Stage.CANCELLED else ""
+        return one_line("; ".join(kernel.evidence))
+    return one_line(kernel.reason) if kernel.stage is Stage.CANCELLED else ""
 
 
-def _figures(view: Scene, kernel: Kernel, ratio: Interval, shown: Layout) -> dict[Column, tuple[Cell, ...]]:
+def _figures(view: TreeContext, kernel: Kernel, ratio: Interval, shown: ColumnLayout) -> dict[Column, tuple[Cell, ...]]:
     measured = kernel.measurement
     assert measured is not None
-    light = fmt.percent(measured.light.fraction) if measured.light else ""
+    sol = fmt.percent(measured.light.fraction) if measured.light else ""
     precision = kernel.verification.precision_class.value if kernel.verification else ""
     return {
         Column.SPEEDUP: (fmt.speedup(ratio),),
         Column.BAR: fmt.bar(ratio, view.top, shown.widths.get(Column.BAR, 0)),
         Column.INTERVAL: (Cell(fmt.interval_ends(ratio), Ink.FAINT),),
         Column.TIME: (Cell(fmt.duration(measured.time_us.value)),),
-        Column.LIGHT: (Cell(light),),
+        Column.SOL: (Cell(sol),),
         Column.CLASS: (Cell(precision),),
     }
 
 
-def _words(view: Scene, kernel: Kernel, row: Row, column: Column, room: int) -> tuple[Cell, ...]:
+def _words(view: TreeContext, kernel: Kernel, row: NodeRow, column: Column, room: int) -> tuple[Cell, ...]:
     match column:
         case Column.TUNABLES:
             return (Cell(cut(fmt.tunables(kernel.tunables), room), Ink.FAINT),)
@@ -265,12 +267,12 @@ def _words(view: Scene, kernel: Kernel, row: Row, column: Column, room: int) -> 
             return ()
 
 
-def remarks(view: Scene, kernel: Kernel, row: Row) -> list[str]:
-    """The badges in words, and what else a sceptic asks for."""
+def remarks(view: TreeContext, kernel: Kernel, row: NodeRow) -> list[str]:
+    """The badges in words, and doubts about the measurement."""
     measured = kernel.measurement
-    said = {
+    holding = {
         "incumbent": kernel.id == view.incumbent,
-        racing.standing(view.state, kernel): True,
+        races.standing(view.state, kernel): True,
         "pinned": kernel.id in view.state.pinned,
         "pruned": row.pruned,
         "seed": kernel.seed,
@@ -279,4 +281,4 @@ def remarks(view: Scene, kernel: Kernel, row: Row) -> list[str]:
         "module contract": kernel.contract == "module",
         f"attempt {kernel.attempt + 1}": kernel.attempt > 0,
     }
-    return [words for words, holds in said.items() if holds and words]
+    return [words for words, holds in holding.items() if holds and words]

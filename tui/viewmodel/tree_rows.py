@@ -1,6 +1,6 @@
-"""The kernel tree as rows: state + folded nodes + filter + order → what stands below what. Pure and iterative.
+"""The kernel tree as rows, by folded nodes, filter and order. Pure and iterative.
 
-A row says where a kernel stands and carries no figure: cells are made for the rows on screen alone (``tree_cells``).
+A row is a place in the tree, without figures: ``tree_cells`` makes cells for the visible rows alone.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from engine.domain import queries
 from engine.domain.state import Kernel, SessionState
-from engine.report.tree import outcome as plain_outcome
+from engine.report.text.tree import outcome as plain_outcome
 from tui.viewmodel import fmt
 
 GUIDE_LEVELS = 24
-"""Strokes of so many levels are kept at most: a chain of 10,000 kernels must not take 10,000² characters."""
+"""Levels of strokes that are kept: a chain of 10,000 kernels must not take 10,000² characters."""
 _CORNER, _TEE, _PIPE, _GAP = "╰─", "├─", "│ ", "  "
 
 
 class Sort(StrEnum):
-    """In which order kernels stand."""
+    """The order of the kernels."""
 
     BORN = "born"
     """A tree, siblings in the order they were drafted."""
@@ -31,7 +31,7 @@ class Sort(StrEnum):
     """No tree: every kernel, best speedup first."""
 
 
-class Row(NamedTuple):
+class NodeRow(NamedTuple):
     """One line of the tree; a tuple, since ten thousand of them are made at a time."""
 
     kernel: str
@@ -49,8 +49,8 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What decides on the rows, apart from the state."""
+class TreeShape:
+    """What the rows depend on, apart from the state."""
 
     folded: frozenset[str] = frozenset()
     pattern: str = ""
@@ -58,25 +58,25 @@ class Shape:
     sort: Sort = Sort.BORN
 
 
-PLAIN = Shape()
+PLAIN = TreeShape()
 
 
-def rows(state: SessionState, shape: Shape = PLAIN) -> tuple[Row, ...]:
+def rows(state: SessionState, shape: TreeShape = PLAIN) -> tuple[NodeRow, ...]:
     """The rows of the tree from top to bottom. A filter unfolds what it needs to show its matches."""
-    wanted = _matching(state, shape.pattern) if shape.pattern.strip() else None
+    matches = _matching(state, shape.pattern) if shape.pattern.strip() else None
     if shape.sort is Sort.RANK:
-        return tuple(_ranked(state, wanted))
-    shown = None if wanted is None else _with_ancestors(state, wanted)
+        return tuple(_ranked(state, matches))
+    shown = None if matches is None else _with_ancestors(state, matches)
     order = _best_branch_first(state) if shape.sort is Sort.BRANCH else None
-    return tuple(_walk(state, shape.folded if wanted is None else frozenset(), wanted, shown, order))
+    return tuple(_walk(state, shape.folded if matches is None else frozenset(), matches, shown, order))
 
 
 Order = Callable[[Sequence[str]], Sequence[str]]
 
 
 def _walk(
-    state: SessionState, folded: frozenset[str], wanted: set[str] | None, shown: set[str] | None, order: Order | None
-) -> Iterable[Row]:
+    state: SessionState, folded: frozenset[str], matches: set[str] | None, shown: set[str] | None, order: Order | None
+) -> Iterable[NodeRow]:
     kernels = state.kernels
     sizes = _sizes(state) if folded else {}
     pruned_here = frozenset(state.pruned)
@@ -98,8 +98,8 @@ def _walk(
         children = [c for c in kernels[name].children if c in kernels and (shown is None or c in shown)]
         is_folded = bool(children) and name in folded
         hidden = sizes[name] - 1 if is_folded else 0
-        context = wanted is not None and name not in wanted
-        yield Row(name, depth, guides, len(children), is_folded, hidden, pruned, context)
+        context = matches is not None and name not in matches
+        yield NodeRow(name, depth, guides, len(children), is_folded, hidden, pruned, context)
         if children and not is_folded:
             push(children, depth + 1, below, pruned)
 
@@ -108,13 +108,13 @@ def _roots(kernels: Mapping[str, Kernel]) -> list[str]:
     return [k.id for k in kernels.values() if k.parent is None or k.parent not in kernels]
 
 
-def _ranked(state: SessionState, wanted: set[str] | None) -> Iterable[Row]:
+def _ranked(state: SessionState, matches: set[str] | None) -> Iterable[NodeRow]:
     leading = [k.id for k in queries.ranked(state)]
     known = set(leading)
     pruned = _all_pruned(state)
     for name in (*leading, *(k for k in state.kernels if k not in known)):
-        if wanted is None or name in wanted:
-            yield Row(name, 0, "", 0, False, 0, name in pruned)
+        if matches is None or name in matches:
+            yield NodeRow(name, 0, "", 0, False, 0, name in pruned)
 
 
 def _all_pruned(state: SessionState) -> set[str]:
@@ -153,9 +153,9 @@ def _best_branch_first(state: SessionState) -> Order:
     return lambda ids: sorted(ids, key=lambda name: -best.get(name, 0.0))
 
 
-def _with_ancestors(state: SessionState, wanted: set[str]) -> set[str]:
+def _with_ancestors(state: SessionState, matches: set[str]) -> set[str]:
     shown: set[str] = set()
-    for name in wanted:
+    for name in matches:
         at: str | None = name
         while at is not None and at in state.kernels and at not in shown:
             shown.add(at)
@@ -177,7 +177,7 @@ def _matches(state: SessionState, kernel: Kernel, words: Sequence[str]) -> bool:
     return all(word in text for word in words)
 
 
-def parent_row(found: Sequence[Row], place: int) -> int | None:
+def parent_row(found: Sequence[NodeRow], place: int) -> int | None:
     """Index of the row that the row at ``place`` hangs from."""
     depth = found[place].depth
     return next((n for n in range(place - 1, -1, -1) if found[n].depth < depth), None)

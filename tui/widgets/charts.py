@@ -1,7 +1,8 @@
-"""Two charts: the best speedup by round with every kernel as a dot, and the roofline of the device."""
+"""Two charts: the incumbent's speedup by round with every kernel as a dot, and the device's roofline."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -17,19 +18,20 @@ from textual_plotext import PlotextPlot
 
 from engine.domain.state import SessionState
 from tui.viewmodel import charts, fmt
-from tui.widgets.lines import is_shown
-from tui.widgets.painting import Painter
+from tui.widgets.lines import is_displayed
+from tui.widgets.painter import Painter
 
 _WIDE = 96
 _EVERY_SECONDS = 0.5
 _GRID = 256
 """Dots that would fall on the same of so many places on either axis are drawn once."""
+_CEILINGS = ("ink-accent", "stage-verify", "stage-build", "stage-repair")
 _LEGEND = "● measured   ○ screened   ◆ selected"
 Colour = tuple[int, int, int]
 
 
 class _Chart(PlotextPlot):
-    """A plot that is drawn anew when what it shows, the theme or its size changes; only while it can be seen."""
+    """A plot that is redrawn when its state, the theme or its size changes; only while it is visible."""
 
     DEFAULT_CSS = """
     _Chart {
@@ -59,7 +61,7 @@ class _Chart(PlotextPlot):
         self._replot_soon()
 
     def _replot_soon(self) -> None:
-        """At once, but no more than so often while kernels stream in: a chart of thousands takes a while to draw."""
+        """Redraws at once, or at most twice a second while many kernels stream in."""
         many = self.state is not None and len(self.state.kernels) > _GRID
         left = self._drawn_at + _EVERY_SECONDS - time.monotonic()
         if left <= 0 or not many:
@@ -78,11 +80,11 @@ class _Chart(PlotextPlot):
         self.replot()
 
     def replot(self) -> None:
-        """Draw the state; nothing while there is none or no room for it."""
+        """Draws the state, where there is one and room for it."""
         if self._due is not None:
             self._due.stop()
             self._due = None
-        if not is_shown(self) or self.state is None or self.size.width < 20 or self.size.height < 5:
+        if not is_displayed(self) or self.state is None or self.size.width < 20 or self.size.height < 5:
             return
         self._drawn_at = time.monotonic()
         plot: Any = self.plt
@@ -98,7 +100,7 @@ class _Chart(PlotextPlot):
         self.refresh()
 
     def render(self) -> Text:
-        """As drawn by ``replot``: in the colours of this app's theme, not in those that plotext has for it."""
+        """As drawn by ``replot``: in the colours of the app's theme, not in plotext's."""
         plot: Any = self.plt
         plot.plotsize(self.size.width, self.size.height)
         plot._set_size(self.size.width, self.size.height)
@@ -106,7 +108,7 @@ class _Chart(PlotextPlot):
 
     @property
     def _most_marks(self) -> int:
-        """How many figures the upright axis has room for."""
+        """How many ticks the y axis has room for."""
         return max(1, min(6, (self.size.height - 5) // 2))
 
     def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
@@ -114,7 +116,7 @@ class _Chart(PlotextPlot):
 
 
 class SpeedupChart(_Chart):
-    """Speedup over rounds: stairs of the best so far, each kernel a dot, the baseline a line at one."""
+    """Speedup by round: the incumbent as stairs, each kernel a dot, the baseline a line at one."""
 
     def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
         shown = charts.climb(state)
@@ -131,11 +133,11 @@ class SpeedupChart(_Chart):
         marks = _marks(high, self._most_marks)
         plot.yticks(marks, [f"{mark:g}×" for mark in marks])
         plot.plot([left, right], [1.0, 1.0], marker="┄", color=painter.rgb("ink-rule"))
-        _stairs(plot, shown.best, right, painter.rgb("badge-best"))
+        _stairs(plot, shown.line, right, painter.rgb("badge-best"))
         _dots(plot, shown.dots, self.selected, painter)
 
 
-class Roofline(_Chart):
+class RooflineChart(_Chart):
     """Operations a second under the measured ceilings of the device, both axes logarithmic."""
 
     def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
@@ -144,17 +146,20 @@ class Roofline(_Chart):
             prepared = state.preparation is not None
             self.border_title = Content(f"roofline: {'no peaks were measured' if prepared else 'comes with the preparation'}")
             return
-        figures = f"{fmt.digits(shown.intensity)} operations a byte" if shown.counted else "one operation an output"
-        self.border_title = Content(f"roofline: {figures}, bound by {shown.bound}")
-        for roof, variable in zip(shown.roofs, ("ink-accent", "stage-verify", "stage-build", "stage-repair"), strict=False):
-            xs, ys = _log([p[0] for p in roof.points]), _log([p[1] for p in roof.points])
+        facts = shown.facts
+        figures = f"{fmt.digits(facts.intensity)} operations a byte" if facts.counted else "one operation an output"
+        self.border_title = Content(f"roofline: {figures}, bound by {facts.bound}")
+        for ceiling, variable in zip(
+            shown.ceilings, ("ink-accent", "stage-verify", "stage-build", "stage-repair"), strict=False
+        ):
+            xs, ys = _log([p[0] for p in ceiling.points]), _log([p[1] for p in ceiling.points])
             plot.plot(xs[:2], ys[:2], marker="braille", color=painter.rgb(variable))
             plot.plot(xs[1:], ys[1:], marker="─", color=painter.rgb(variable))
-            words = f"{roof.name} {fmt.scaled(roof.points[-1][1])}FLOP/s "
+            words = f"{ceiling.name} {fmt.scaled(ceiling.points[-1][1])}FLOP/s "
             ground = painter.rgb("surface")
             plot.text(words, xs[-1], ys[-1] + 0.2, alignment="right", color=painter.rgb(variable), background=ground)
-        dots = tuple(charts.Dot(d.kernel, math.log10(d.x), math.log10(d.y), d.sound) for d in shown.dots)
-        corners = [p for roof in shown.roofs for p in roof.points]
+        dots = tuple(charts.Dot(d.kernel, math.log10(d.x), math.log10(d.y), d.precise) for d in shown.dots)
+        corners = [p for ceiling in shown.ceilings for p in ceiling.points]
         xs = _log([x for x, _ in corners])
         ys = [*_log([y for _, y in corners]), *(dot.y for dot in dots)]
         plot.xlim(min(xs), max(xs))
@@ -164,20 +169,15 @@ class Roofline(_Chart):
         _dots(plot, dots, self.selected, painter)
 
 
-def _stairs(plot: Any, corners: Sequence[tuple[float, float]], right: float, colour: Colour) -> None:
-    """Best so far, drawn with lines that join: along a round, then up where a round brought more."""
-    level: float | None = None
-    at = 0.0
+def _stairs(plot: Any, steps: Sequence[tuple[float, float]], right: float, colour: Colour) -> None:
+    """The incumbent, drawn with lines that join: along a round, then up or down to the next one's speedup."""
     joints: list[tuple[float, float, str]] = []
-    for x, y in corners:
-        if level is not None and x > at:
-            plot.plot([at, x], [level, level], marker="─", color=colour)
-        if level is not None and y > level:
-            plot.plot([x, x], [level, y], marker="│", color=colour)
-            joints += [(x, level, "╯"), (x, y, "╭")]
-        at, level = x, y
-    if level is not None and right > at:
-        plot.plot([at, right], [level, level], marker="─", color=colour)
+    for (x, y), (end, level) in itertools.pairwise([*steps, (right, 0.0)]):
+        if end > x:
+            plot.plot([x, end], [y, y], marker="─", color=colour)
+        if end < right and level != y:
+            plot.plot([end, end], [y, level], marker="│", color=colour)
+            joints += [(end, y, "╯"), (end, level, "╭")] if level > y else [(end, y, "╮"), (end, level, "╰")]
     for x, y, marker in joints:
         plot.scatter([x], [y], marker=marker, color=colour)
 
@@ -186,24 +186,24 @@ def _log(values: Sequence[float]) -> list[float]:
     return [math.log10(value) for value in values]
 
 
-def _log_ticks(put: Any, low: float, high: float, said: Callable[[float], str], most: int) -> None:
+def _log_ticks(put: Any, low: float, high: float, words: Callable[[float], str], most: int) -> None:
     powers = range(math.ceil(low), math.floor(high) + 1)
     powers = powers[:: -(-len(powers) // most) or 1]
-    put([float(p) for p in powers], [said(10.0**p) for p in powers])
+    put([float(p) for p in powers], [words(10.0**p) for p in powers])
 
 
 def _marks(high: float, most: int) -> list[float]:
-    """Round figures from nothing to ``high``, so few that no two of them fall on the same row."""
+    """Round figures from 0 to ``high``, at most ``most``."""
     step = next(s * 10**p for p in range(-1, 9) for s in (1, 2, 5) if high / (s * 10**p) <= most)
     return [step * n for n in range(int(high / step) + 1)]
 
 
 def _dots(plot: Any, dots: Sequence[charts.Dot], selected: str, painter: Painter) -> None:
-    """Hollow where only screened, solid where precise, a diamond for the selected kernel: told apart without colour."""
+    """Hollow where only screened, solid where precise, a diamond for the selected kernel: readable without colour."""
     dots = _thinned(dots, selected)
     groups = (
-        ("○", painter.rgb("speedup-undecided"), [d for d in dots if not d.sound and d.kernel != selected]),
-        ("●", painter.rgb("speedup-good"), [d for d in dots if d.sound and d.kernel != selected]),
+        ("○", painter.rgb("speedup-undecided"), [d for d in dots if not d.precise and d.kernel != selected]),
+        ("●", painter.rgb("speedup-good"), [d for d in dots if d.precise and d.kernel != selected]),
         ("◆", painter.rgb("badge-mark"), [d for d in dots if d.kernel == selected]),
     )
     for marker, colour, group in groups:
@@ -212,12 +212,12 @@ def _dots(plot: Any, dots: Sequence[charts.Dot], selected: str, painter: Painter
 
 
 def _thinned(dots: Sequence[charts.Dot], selected: str) -> Sequence[charts.Dot]:
-    """One dot for each place of a fine grid, the selected one always: thousands cover each other."""
+    """One dot for each cell of a fine grid, and always the selected one: thousands cover each other."""
     if len(dots) < _GRID:
         return dots
     width = max(d.x for d in dots) - min(d.x for d in dots) or 1.0
     height = max(d.y for d in dots) - min(d.y for d in dots) or 1.0
-    seen = {(int(_GRID * d.x / width), int(_GRID * d.y / height), d.sound, d.kernel == selected): d for d in dots}
+    seen = {(int(_GRID * d.x / width), int(_GRID * d.y / height), d.precise, d.kernel == selected): d for d in dots}
     return tuple(seen.values())
 
 
@@ -238,7 +238,7 @@ class Charts(Container):
 
     def compose(self) -> ComposeResult:
         yield SpeedupChart()
-        yield Roofline()
+        yield RooflineChart()
 
     def watch_state(self, state: SessionState | None) -> None:
         for chart in self.query(_Chart):

@@ -1,4 +1,4 @@
-"""Everything about one kernel on seven pages: idea and lineage, code, diff, verification, timing, machine code, log."""
+"""The seven pages on one kernel: idea and lineage, code, diff, verification, timing, machine code, log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from textual.reactive import reactive
 from engine.domain import queries
 from engine.domain.errors import EspalierError
 from engine.domain.state import SessionState
-from tui.viewmodel import detail, tabs
-from tui.viewmodel import kernels as names
+from engine.domain.work import WorkKey
+from tui.viewmodel import detail, kernels, pages, tabs
 from tui.viewmodel.cells import BLANK, Line
 from tui.viewmodel.tabs import Tab
-from tui.widgets.lines import LinesView, Panel, is_shown
+from tui.widgets.lines import LinesView, Panel, is_displayed
 
 __all__ = ["DetailTabs", "Tab"]
 
@@ -36,9 +36,6 @@ class _TabBar(Panel):
     @dataclass
     class Picked(Message):
         tab: Tab
-
-    def watch_shown_tab(self) -> None:
-        self.redraw()
 
     def make_lines(self, width: int) -> Sequence[Line]:
         return (tabs.tab_line(self.shown_tab, width).line,)
@@ -62,7 +59,7 @@ class _Heading(Panel):
 
 
 class DetailTabs(Vertical):
-    """One page is made at a time, and again only when what it shows may have changed."""
+    """Makes one page at a time, and again only when its content may have changed."""
 
     DEFAULT_CSS = """
     DetailTabs {
@@ -80,31 +77,23 @@ class DetailTabs(Vertical):
     kernel: reactive[str] = reactive("")
     other: reactive[str] = reactive("")
     tab: reactive[Tab] = reactive(Tab.IDEA)
-    progress: reactive[Mapping[str, str]] = reactive(dict)
-
-    @dataclass
-    class TabShown(Message):
-        """Another page is shown."""
-
-        tab: Tab
+    progress: reactive[Mapping[WorkKey, str]] = reactive(dict)
 
     def __init__(
         self,
         read_blob: Callable[[str], str],
-        read_mix: tabs.ReadMix | None = None,
         *,
         steered: bool = True,
         name: str | None = None,
         id: str | None = None,
         classes: str | None = None,
     ) -> None:
-        """``read_blob``: SHA-256 → text, raising where it is not there; ``read_mix``: a kernel's instruction mix, if known.
+        """``read_blob``: SHA-256 → text; raises where it is missing.
 
-        ``steered``: whether the keys that act on a kernel do so here; else the pages do not speak of them.
+        ``steered``: whether keys act on the kernel here; otherwise the pages do not mention them.
         """
         super().__init__(name=name, id=id, classes=classes)
         self._read_blob = read_blob
-        self._read_mix = read_mix
         self._steered = steered
         self._texts: dict[str, str] = {}
         self._filled: tuple[object, ...] = ()
@@ -126,20 +115,20 @@ class DetailTabs(Vertical):
             self._fill(from_top=True)
 
     def watch_state(self) -> None:
-        if self._shown() != self._filled:
+        if self._content_key() != self._filled:
             self._fill(from_top=False)
 
-    def _shown(self) -> tuple[object, ...]:
-        """All that the pages are made of: while it is the same, so are they."""
+    def _content_key(self) -> tuple[object, ...]:
+        """Everything that the pages depend on."""
         state = self.state
         kernel = state.kernels.get(self.kernel) if state is not None else None
         if state is None or kernel is None:
             return (state is None,)
         way = queries.lineage(state, kernel.id) if self.tab is Tab.IDEA else (state.kernels.get(kernel.parent or ""),)
         marked = state.kernels.get(self.other) if self.tab is Tab.DIFF else None
-        racing = (state.races, names.outcome(state, kernel)) if self.tab is Tab.TIMING or state.races else ()
-        return (kernel, self.tab, *way, marked, *racing, names.incumbent(state), state.ideas.get(kernel.idea), state.notes,
-                state.preparation, names.under_way(state, kernel))  # fmt: skip
+        racing = (state.races, kernels.outcome(state, kernel)) if self.tab is Tab.TIMING or state.races else ()
+        return (kernel, self.tab, *way, marked, *racing, kernels.incumbent(state), state.ideas.get(kernel.idea), state.notes,
+                state.preparation, kernels.under_way(state, kernel))  # fmt: skip
 
     def watch_kernel(self) -> None:
         self._fill(from_top=True)
@@ -152,15 +141,9 @@ class DetailTabs(Vertical):
         if self.is_mounted:
             self.query_one(_TabBar).shown_tab = tab
             self._fill(from_top=True)
-            self.post_message(self.TabShown(tab))
 
     def watch_progress(self) -> None:
         if self.tab is Tab.LOG:
-            self._fill(from_top=False)
-
-    def mixes_came(self) -> None:
-        """An instruction mix is known that was not when it was asked for."""
-        if self.tab is Tab.MACHINE and self.is_mounted:
             self._fill(from_top=False)
 
     def show(self, tab: Tab) -> None:
@@ -169,22 +152,6 @@ class DetailTabs(Vertical):
 
     def action_show(self, tab: str) -> None:
         self.tab = Tab(tab)
-
-    def next_tab(self) -> None:
-        self._step(1)
-
-    def previous_tab(self) -> None:
-        self._step(-1)
-
-    def _step(self, by: int) -> None:
-        every = tuple(Tab)
-        self.tab = every[(every.index(self.tab) + by) % len(every)]
-
-    @property
-    def source_text(self) -> str:
-        """The source of the kernel shown, or nothing where it is not kept here."""
-        found = self.state.kernels.get(self.kernel) if self.state is not None else None
-        return (self._read(found.source) or "") if found is not None else ""
 
     def on__tab_bar_picked(self, event: _TabBar.Picked) -> None:
         event.stop()
@@ -202,20 +169,20 @@ class DetailTabs(Vertical):
         return self._texts[blob]
 
     def _fill(self, *, from_top: bool) -> None:
-        if not self.children or not is_shown(self):
+        if not self.children or not is_displayed(self):
             self._stale = True
             return
         from_top = from_top or self._stale
         self._stale = False
-        self._filled = self._shown()
+        self._filled = self._content_key()
         view, heading = self.query_one(LinesView), self.query_one(_Heading)
         heading.state, heading.kernel = self.state, self.kernel
-        heading.redraw()
+        heading.refresh()
         kernel = self.state.kernels.get(self.kernel) if self.state is not None else None
         if self.state is None or kernel is None:
-            view.lines = detail.nothing("no kernel is selected")
+            view.lines = pages.empty_page("no kernel is selected")
             return
-        subject = tabs.Subject(self.state, kernel, self.other, self._read, self._read_mix, self.progress, self._steered)
+        subject = tabs.PageSubject(self.state, kernel, self.other, self._read, self.progress, self._steered)
         lines = tabs.page(self.tab, subject, max(20, view.scrollable_content_region.width or self.size.width))
         if lines != view.lines:
             view.lines = lines

@@ -1,4 +1,4 @@
-"""The ideas of a round as cards, one of them highlighted. Painted line by line; decides nothing."""
+"""The ideas of a round as cards, one of them highlighted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from textual.strip import Strip
 from engine.domain.state import Idea, SessionState
 from tui.viewmodel import ideas as cards
 from tui.viewmodel.cells import BLANK, Cell, Ink, Line, line
-from tui.widgets.painting import Painter
+from tui.widgets.painter import PaintedWidget
 
 
-class IdeaList(ScrollView, can_focus=True):
-    """Shows what was proposed and what became of it. The highlight stays on its idea when the list changes."""
+class IdeaList(ScrollView, PaintedWidget, can_focus=True):
+    """Proposed ideas and their status. The highlight stays on its idea when the list changes."""
 
     DEFAULT_CSS = """
     IdeaList {
@@ -45,11 +45,10 @@ class IdeaList(ScrollView, can_focus=True):
     round: reactive[int | None] = reactive(None)
     highlighted: reactive[str] = reactive("")
     order: reactive[tuple[str, ...]] = reactive(())
-    rationale_lines: reactive[int] = reactive(2)
 
     @dataclass
     class Highlighted(Message):
-        """The cursor came to stand on another idea."""
+        """The cursor moved to another idea."""
 
         idea: str
 
@@ -64,7 +63,6 @@ class IdeaList(ScrollView, can_focus=True):
         self._ideas: tuple[Idea, ...] = ()
         self._lines: list[tuple[str, Line]] = []
         self._places: dict[str, tuple[int, int]] = {}
-        self._painter: Painter | None = None
 
     @property
     def ideas(self) -> Sequence[str]:
@@ -80,20 +78,17 @@ class IdeaList(ScrollView, can_focus=True):
     def watch_order(self) -> None:
         self._arrange()
 
-    def watch_rationale_lines(self) -> None:
-        self._arrange()
-
     def on_resize(self) -> None:
         self._arrange()
 
     def _arrange(self) -> None:
         state = self.state
         before = next((n for n, idea in enumerate(self._ideas) if idea.id == self.highlighted), 0)
-        self._ideas = cards.shown(state, self.round, self.order) if state is not None else ()
+        self._ideas = cards.ideas_in_order(state, self.round, self.order) if state is not None else ()
         self._lines, self._places = [], {}
         for idea in self._ideas:
             assert state is not None
-            card = cards.card(state, idea, max(20, self.scrollable_content_region.width - 2), self.rationale_lines)
+            card = cards.card(state, idea, max(20, self.scrollable_content_region.width - 2))
             self._places[idea.id] = (len(self._lines), len(card))
             self._lines += [(idea.id, Line((Cell(" "), *part.cells))) for part in card]
             self._lines.append(("", BLANK))
@@ -109,23 +104,17 @@ class IdeaList(ScrollView, can_focus=True):
             self.post_message(self.Highlighted(highlighted))
         self.refresh()
 
-    def notify_style_update(self) -> None:
-        self._painter = None
-        super().notify_style_update()
-
     def render_line(self, y: int) -> Strip:
-        if self._painter is None:
-            self._painter = Painter(self)
         place = self.scroll_offset.y + y
         if not self._lines and y == 1:
             words = line(Cell("  no idea has been proposed in this round", Ink.FAINT))
-            return self._painter.strip(words, self.size.width, self.rich_style)
+            return self.painter.strip(words, self.size.width, self.rich_style)
         if place >= len(self._lines):
             return Strip.blank(self.size.width, self.rich_style)
         idea, shown = self._lines[place]
         chosen = bool(idea) and idea == self.highlighted
         base = self.get_component_rich_style("idea-list--cursor") if chosen else self.rich_style
-        return self._painter.strip(shown, self.size.width, base)
+        return self.painter.strip(shown, self.size.width, base)
 
     def _move(self, by: int) -> None:
         if self._ideas:

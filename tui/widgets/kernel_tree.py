@@ -1,4 +1,4 @@
-"""The tree of kernels, drawn line by line so that ten thousand of them cost no more than one screenful."""
+"""The tree of kernels. Renders only the lines on the screen, so ten thousand kernels are no slower than a screenful."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ from textual.strip import Strip
 from engine.domain.state import SessionState
 from tui.viewmodel import tree_cells, tree_rows
 from tui.viewmodel.cells import Cell, Ink, line
-from tui.viewmodel.tree_rows import Row, Shape, Sort
-from tui.widgets.painting import Painter
+from tui.viewmodel.tree_rows import NodeRow, Sort, TreeShape
+from tui.widgets.painter import PaintedWidget
 
 _STRIPS_KEPT = 512
 _NO_MATCH = "   no kernel matches the filter"
 _NO_KERNEL = "   no kernel yet: the first port comes with round 0"
 
 
-class KernelTree(ScrollView, can_focus=True):
-    """Shows a state's kernels; one of them is selected. Folding, filter and order are its own, the rest is the screen's.
-
-    The first line stays where it is and names the columns.
-    """
+class KernelTree(ScrollView, PaintedWidget, can_focus=True):
+    """The kernels of a state, one of them selected. Owns folding, filter and order. The first line names the columns."""
 
     DEFAULT_CSS = """
     KernelTree {
@@ -70,7 +67,7 @@ class KernelTree(ScrollView, can_focus=True):
 
     @dataclass
     class Selected(Message):
-        """The cursor came to stand on another kernel."""
+        """The cursor moved to another kernel."""
 
         kernel: str
 
@@ -80,34 +77,27 @@ class KernelTree(ScrollView, can_focus=True):
 
         kernel: str
 
-    @dataclass
-    class Marked(Message):
-        """The engineer wants this kernel marked, or no longer."""
-
-        kernel: str
-
     def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(name=name, id=id, classes=classes)
-        self._rows: tuple[Row, ...] = ()
+        self._rows: tuple[NodeRow, ...] = ()
         self._places: dict[str, int] = {}
         self._shown_for: object = None
-        self._scene: tree_cells.Scene | None = None
-        self._painter: Painter | None = None
+        self._tree_context: tree_cells.TreeContext | None = None
         self._cache: dict[tuple[str, int, Style], tuple[tuple[object, ...], Strip]] = {}
 
     # What is shown
 
     @property
     def visible_kernels(self) -> Sequence[str]:
-        """Ids of the rows from top to bottom, folded and filtered ones left out."""
+        """Ids of the rows from top to bottom, without folded and filtered ones."""
         return tuple(self._places)
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[NodeRow]:
         return self._rows
 
     def watch_state(self, state: SessionState | None) -> None:
-        self._scene = tree_cells.scene(state) if state is not None else None
+        self._tree_context = tree_cells.tree_context(state) if state is not None else None
         self._arrange()
 
     def watch_folded(self) -> None:
@@ -120,9 +110,9 @@ class KernelTree(ScrollView, can_focus=True):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Rows anew where their order can have changed; the selection stays or moves to the nearest row left."""
+        """Recompute the rows where their order may have changed; the selection stays or moves to the nearest row."""
         state = self.state
-        shape = Shape(self.folded, self.pattern, self.sort)
+        shape = TreeShape(self.folded, self.pattern, self.sort)
         plain = not self.pattern.strip() and self.sort is Sort.BORN
         same = (id(state.opened), len(state.kernels), state.pruned, shape) if state is not None and plain else None
         if same is None or same != self._shown_for:
@@ -138,8 +128,8 @@ class KernelTree(ScrollView, can_focus=True):
             self._refresh_changed()
 
     def _refresh_changed(self) -> None:
-        """Paint anew the rows on the screen whose words have changed; most of the time none has."""
-        view = self._scene
+        """Render again the visible rows that changed."""
+        view = self._tree_context
         width = self.scrollable_content_region.width
         for y in range(1, self.size.height):
             place = self.scroll_offset.y + y - 1
@@ -172,7 +162,7 @@ class KernelTree(ScrollView, can_focus=True):
         self.refresh()
 
     def reveal(self, kernel: str) -> None:
-        """Select the kernel, unfolding whatever hides it; one that the filter hides drops the filter."""
+        """Select the kernel; unfolds its ancestors, and clears a filter that hides it."""
         state = self.state
         if state is None or kernel not in state.kernels:
             return
@@ -189,7 +179,6 @@ class KernelTree(ScrollView, can_focus=True):
     # Painting
 
     def notify_style_update(self) -> None:
-        self._painter = None
         self._cache.clear()
         super().notify_style_update()
 
@@ -201,23 +190,21 @@ class KernelTree(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         shown = tree_cells.layout(width)
-        if self._painter is None:
-            self._painter = Painter(self)
         if y == 0:
-            baseline = self._scene.baseline if self._scene else ""
+            baseline = self._tree_context.baseline if self._tree_context else ""
             head = tree_cells.head(shown, baseline) if self._rows else line()
-            return self._painter.strip(head, width, self.get_component_rich_style("kernel-tree--head"))
+            return self.painter.strip(head, width, self.get_component_rich_style("kernel-tree--head"))
         place = self.scroll_offset.y + y - 1
         if place >= len(self._rows):
             return self._blank(y, width)
         row = self._rows[place]
         base = self._row_style(place)
         key = (row.kernel, width, base)
-        assert self._scene is not None
-        signature = (self.marked, *tree_cells.signature(self._scene, row))
+        assert self._tree_context is not None
+        signature = (self.marked, *tree_cells.signature(self._tree_context, row))
         known = self._cache.get(key)
         if known is None or known[0] != signature:
-            strip = self._painter.strip(tree_cells.row_line(self._scene, row, shown, marked=self.marked), width, base)
+            strip = self.painter.strip(tree_cells.row_line(self._tree_context, row, shown, marked=self.marked), width, base)
             while len(self._cache) >= _STRIPS_KEPT:
                 del self._cache[next(iter(self._cache))]
             known = self._cache[key] = (signature, strip)
@@ -229,10 +216,10 @@ class KernelTree(ScrollView, can_focus=True):
         return self.get_component_rich_style("kernel-tree--hover") if place == self.hovered else self.rich_style
 
     def _blank(self, y: int, width: int) -> Strip:
-        if self._rows or y != 2 or self._painter is None:
+        if self._rows or y != 2:
             return Strip.blank(width, self.rich_style)
         words = _NO_MATCH if self.pattern.strip() else _NO_KERNEL
-        return self._painter.strip(line(Cell(words, Ink.FAINT)), width, self.rich_style)
+        return self.painter.strip(line(Cell(words, Ink.FAINT)), width, self.rich_style)
 
     def _show_row(self, place: int) -> None:
         self.scroll_to_region(Region(0, place, 1, 2), animate=False, force=True, immediate=True)
@@ -281,28 +268,13 @@ class KernelTree(ScrollView, can_focus=True):
         else:
             self._move(1)
 
-    def action_toggle_fold(self) -> None:
-        self._toggle(self.selected)
-
     def _toggle(self, kernel: str) -> None:
         if kernel in self._places and self._rows[self._places[kernel]].children:
             self.folded = self.folded ^ {kernel}
 
-    def action_fold_all(self) -> None:
-        """Fold everything below the first level."""
-        if self.state is not None:
-            self.folded = frozenset(k.id for k in self.state.kernels.values() if k.children and k.parent is not None)
-
-    def action_unfold_all(self) -> None:
-        self.folded = frozenset()
-
     def action_open(self) -> None:
         if self.selected in self._places:
             self.post_message(self.Opened(self.selected))
-
-    def action_mark(self) -> None:
-        if self.selected in self._places:
-            self.post_message(self.Marked(self.selected))
 
     # Mouse
 

@@ -1,17 +1,18 @@
-"""The rulebook: who may ask what, what is owed next, what a result means. Pure functions over ``SessionState``.
+"""The rulebook: which events a command causes, which work is owed, what a result means. Pure functions over ``SessionState``.
 
-Live, replay and resume share these; nothing else decides anything.
+Live sessions, resumed ones and tests share these functions; nothing else decides anything.
 
 - ``decide(state, command)``: events a command causes, or ``CommandRejected``.
-- ``automatic(state)``: transitions that need neither a person nor an effect: rounds open and close, the policy decides.
-- ``next_work(state)``: effects still owed, derived from the state alone.
-- ``wanted(state)``: effects whose result still matters, those that may not be begun now included.
-- ``record(state, work, result)``: events that the result of an effect causes.
+- ``automatic(state)``: transitions that need neither a command nor an effect: rounds open and close, the policy approves.
+- ``next_work(state)``: work that can start now.
+- ``wanted_work(state)``: work whose result still matters, including work that a pause or a spent budget holds back.
+- ``record(state, work, result)``: events that a result causes.
+- ``resume_events(state, repaired)``: events that a process begins with when it takes a session up.
 """
 
-from engine.domain.rules.deciding import decide
-from engine.domain.rules.lifecycle import automatic, resumed
-from engine.domain.rules.owing import next_work, wanted
-from engine.domain.rules.recording import record
+from engine.domain.rules.decide import decide
+from engine.domain.rules.lifecycle import automatic, resume_events
+from engine.domain.rules.next_work import next_work, wanted_work
+from engine.domain.rules.record import record
 
-__all__ = ["automatic", "decide", "next_work", "record", "resumed", "wanted"]
+__all__ = ["automatic", "decide", "next_work", "record", "resume_events", "wanted_work"]

@@ -1,4 +1,4 @@
-"""What a command about ideas causes: written, edited, ordered, chosen, and kernels brought in by hand."""
+"""Commands about ideas: write, edit, order, select, and seed a kernel by hand."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.errors import CommandRejected
-from engine.domain.model import CATEGORIES, Author, IdeaText
-from engine.domain.rules.naming import idea_of, kernel_of, reopening, undecided
+from engine.domain.model import CATEGORIES, ENGINEER, IdeaText
+from engine.domain.rules.lookup import idea_of, kernel_of, reopen_events, undecided_idea
 from engine.domain.state import Idea, IdeaStatus, SessionState
-
-ENGINEER = Author("engineer")
 
 
 def decide(state: SessionState, command: c.IdeaCommand) -> tuple[e.Event, ...]:
@@ -24,16 +22,16 @@ def decide(state: SessionState, command: c.IdeaCommand) -> tuple[e.Event, ...]:
             return (_edit(state, command),)
         case c.ReorderIdeas(ideas):
             return _reorder(state, ideas)
-        case c.AttachMaterial(idea, kernel):
-            return (e.MaterialAttached(_unwritten(state, idea).id, kernel_of(state, kernel).id),)
-        case c.RemoveMaterial(idea, kernel):
+        case c.AttachKernel(idea, kernel):
+            return (e.KernelAttached(_unwritten(state, idea).id, kernel_of(state, kernel).id),)
+        case c.DetachKernel(idea, kernel):
             return (_remove_material(_unwritten(state, idea), kernel),)
         case c.SelectIdeas():
             return _select(state, command)
         case c.RejectIdea(idea, reason):
-            return (e.IdeaRejected(undecided(state, idea).id, reason),)
+            return (e.IdeaRejected(undecided_idea(state, idea).id, reason),)
         case c.ParkIdea(idea):
-            return (e.IdeaParked(undecided(state, idea).id),)
+            return (e.IdeaParked(undecided_idea(state, idea).id),)
         case c.SeedKernel():
             return _seed(state, command)
 
@@ -44,13 +42,13 @@ def _write(state: SessionState, command: c.WriteIdea) -> tuple[e.Event, ...]:
     branch = _checked_branch(command.branch or state.opened.settings.branch)
     idea = e.ProposedIdea(f"i{state.next_idea}", text, _parent(state, command.parent), ENGINEER, branch)
     proposed = e.IdeasProposed(_home_round(state), (idea,), from_source=False)
-    attached = tuple(e.MaterialAttached(idea.id, kernel_of(state, k).id) for k in dict.fromkeys(command.materials))
+    attached = tuple(e.KernelAttached(idea.id, kernel_of(state, k).id) for k in dict.fromkeys(command.materials))
     selected = (e.IdeaSelected(idea.id),) if command.select else ()
-    return (*reopening(state), proposed, *attached, *selected)
+    return (*reopen_events(state), proposed, *attached, *selected)
 
 
 def _edit(state: SessionState, command: c.EditIdea) -> e.Event:
-    idea = undecided(state, command.idea)
+    idea = undecided_idea(state, command.idea)
     text = replace(
         idea.text,
         title=idea.text.title if command.title is None else command.title,
@@ -65,7 +63,7 @@ def _edit(state: SessionState, command: c.EditIdea) -> e.Event:
 
 
 def _reorder(state: SessionState, wanted: tuple[str, ...]) -> tuple[e.Event, ...]:
-    first = tuple(dict.fromkeys(undecided(state, idea).id for idea in wanted))
+    first = tuple(dict.fromkeys(undecided_idea(state, idea).id for idea in wanted))
     if not first:
         raise CommandRejected("name the ideas in the order in which they are to be taken up")
     rest = tuple(i.id for i in queries.pending_ideas(state) if i.id not in first)
@@ -75,7 +73,7 @@ def _reorder(state: SessionState, wanted: tuple[str, ...]) -> tuple[e.Event, ...
 def _remove_material(idea: Idea, kernel: str) -> e.Event:
     if kernel not in idea.materials:
         raise CommandRejected(f"{kernel} does not lie beside {idea.id}")
-    return e.MaterialRemoved(idea.id, kernel)
+    return e.KernelDetached(idea.id, kernel)
 
 
 def _unwritten(state: SessionState, idea: str) -> Idea:
@@ -89,7 +87,7 @@ def _select(state: SessionState, command: c.SelectIdeas) -> tuple[e.Event, ...]:
     wanted = command.ideas or tuple(i.id for i in queries.pending_ideas(state))
     if not wanted:
         raise CommandRejected("no idea awaits a decision")
-    return (*reopening(state), *(e.IdeaSelected(undecided(state, i).id) for i in dict.fromkeys(wanted)))
+    return (*reopen_events(state), *(e.IdeaSelected(undecided_idea(state, i).id) for i in dict.fromkeys(wanted)))
 
 
 def _home_round(state: SessionState) -> int:
@@ -126,13 +124,13 @@ def _seed(state: SessionState, command: c.SeedKernel) -> tuple[e.Event, ...]:
     round_number = max(_home_round(state), 0)
     kernel = f"k{state.next_kernel}"
     if command.idea is not None:
-        return (*reopening(state), *_seed_for_idea(state, command, kernel))
+        return (*reopen_events(state), *_seed_for_idea(state, command, kernel))
     title = command.title or f"Seed: {command.name}"
     parent = kernel_of(state, command.parent).id if command.parent is not None else None
     text = IdeaText(title, CATEGORIES[0], f"Brought in by hand from {command.name}.", key=f"seed:{kernel}")
     idea = e.ProposedIdea(f"i{state.next_idea}", text, parent, ENGINEER, 1)
     return (
-        *reopening(state),
+        *reopen_events(state),
         e.IdeasProposed(round_number, (idea,), from_source=False),
         e.IdeaSelected(idea.id),
         _drafted(command, kernel, idea.id, parent, round_number),

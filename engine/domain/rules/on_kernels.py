@@ -1,13 +1,15 @@
-"""What a command about a kernel causes: pins, branches, quarantine, measuring again."""
+"""Commands about kernels: pins, branches, quarantine, measuring again, and races between two of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.domain import commands as c
 from engine.domain import events as e
-from engine.domain import queries
+from engine.domain import queries, races
 from engine.domain.errors import CommandRejected
 from engine.domain.model import Failure, FailureKind
-from engine.domain.rules.naming import kernel_of, reopening
+from engine.domain.rules.lookup import kernel_of, reopen_events
 from engine.domain.state import Kernel, SessionState, Stage
 
 
@@ -33,10 +35,10 @@ def decide(state: SessionState, command: c.KernelCommand) -> tuple[e.Event, ...]
             return (_judge_quarantined(kernel, command),)
         case c.RecordProfile(profile=profile):
             return (e.KernelProfiled(kernel.id, profile),)
-        case c.MeasureAgain():
+        case c.Remeasure():
             if not kernel.stage.settled:
                 raise CommandRejected(f"{kernel.id} is still in stage {kernel.stage.value}; wait until it has settled")
-            return (*reopening(state), e.KernelReopened(kernel.id, "measured again on request"))
+            return (*reopen_events(state), e.KernelReopened(kernel.id, "measured again on request"))
 
 
 def _judge_quarantined(kernel: Kernel, command: c.AcceptKernel | c.DiscardKernel) -> e.Event:
@@ -58,3 +60,49 @@ def _prune(state: SessionState, kernel: Kernel, reason: str) -> tuple[e.Event, .
     waiting = [k for k in below if not state.kernels[k].stage.settled]
     why = f"branch {kernel.id} pruned"
     return (e.BranchPruned(kernel.id, reason), *(e.KernelCancelled(k, why) for k in waiting))
+
+
+def decide_race(state: SessionState, command: c.RaceCommand) -> tuple[e.Event, ...]:
+    """Raises CommandRejected."""
+    match command:
+        case c.RaceKernel(kernel, against):
+            pair = (kernel_of(state, kernel), kernel_of(state, against) if against is not None else _incumbent(state))
+            return _race_events(state, [_checked_pair(state, *pair)])
+        case c.RaceLeaders(count):
+            if count < 1:
+                raise CommandRejected("at least one kernel must race the incumbent")
+            best = _incumbent(state)
+            rivals = races.runners_up(state, count)
+            if not rivals:
+                raise CommandRejected(f"nothing but {best.id} is measured precisely here: there is nothing to race it with")
+            return _race_events(state, [(kernel.id, best.id) for kernel in rivals])
+        case c.RaceUndecided():
+            open_races = races.undecided_races(state)
+            if not open_races:
+                raise CommandRejected("no race with the incumbent is undecided")
+            best = _incumbent(state)
+            return _race_events(state, [(r.against if r.kernel == best.id else r.kernel, best.id) for r in open_races])
+
+
+def _incumbent(state: SessionState) -> Kernel:
+    best = queries.incumbent(state)
+    if best is None or not queries.may_lead(state, best):
+        raise CommandRejected("nothing leads yet: there is no kernel to race against")
+    return best
+
+
+def _checked_pair(state: SessionState, kernel: Kernel, against: Kernel) -> tuple[str, str]:
+    """The pair, the incumbent second where it is one of the two."""
+    if kernel.id == against.id:
+        leads = queries.incumbent(state) is kernel
+        raise CommandRejected(f"{kernel.id} {'leads: name the kernel that it is to race' if leads else 'cannot race itself'}")
+    for one in (kernel, against):
+        if not races.may_race(state, one):
+            raise CommandRejected(f"{one.id} has no precise measurement on this device: measure it again before it races")
+    return (against.id, kernel.id) if kernel is queries.incumbent(state) else (kernel.id, against.id)
+
+
+def _race_events(state: SessionState, pairs: Sequence[tuple[str, str]]) -> tuple[e.Event, ...]:
+    known = [set(pair) for pair in state.asked]
+    new = [e.RaceAsked(*pair) for pair in pairs if set(pair) not in known]
+    return (*reopen_events(state), *new) if new else ()

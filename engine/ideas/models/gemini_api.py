@@ -9,22 +9,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.domain.model import Usage
-from engine.ideas.models.conduct import (
+from engine.ideas.models.keys import Secret, require_key
+from engine.ideas.models.model import Finish, OnText, Prompt, Reply, Trouble
+from engine.ideas.models.retry_policy import (
     CONNECT_SECONDS,
-    USUAL,
-    Again,
-    Answer,
-    Conduct,
+    DEFAULT_POLICY,
+    CompleteAnswer,
+    FailedAttempt,
     MalformedError,
     Meter,
-    Setback,
-    json_wanted,
+    Retry,
+    RetryPolicy,
+    ask_with_retries,
     one_line,
-    persist,
     retry_after,
+    with_schema,
 )
-from engine.ideas.models.keys import Secret, need_key
-from engine.ideas.models.model import Finish, Heard, Prompt, Reply, Trouble
 
 if TYPE_CHECKING:
     import httpx2
@@ -39,21 +39,23 @@ _FINISHES: Mapping[str, Finish] = {
         Finish.REFUSED,
     ),
 }
-"""Any other reason (``OTHER``, ``MALFORMED_RESPONSE``) is a reply gone wrong."""
+"""Any other reason (``OTHER``, ``MALFORMED_RESPONSE``) is a failed attempt."""
 _SCHEMA_SIGNS = ("schema", "response_mime_type", "responsemimetype", "json mode")
 
 
 class GeminiModel:
     """A model behind the Gemini protocol."""
 
-    def __init__(self, model: str, *, base_url: str | None = None, key: Secret | None = None, conduct: Conduct = USUAL) -> None:
+    def __init__(
+        self, model: str, *, base_url: str | None = None, key: Secret | None = None, policy: RetryPolicy = DEFAULT_POLICY
+    ) -> None:
         """Make the client; nothing is sent yet.
 
         Args:
             model: as Google names it, without ``models/``.
             base_url: the server, without a version path; else GOOGLE_GEMINI_BASE_URL, else Google's own.
             key: else GEMINI_API_KEY, GOOGLE_API_KEY or the keyring's.
-            conduct: limits of each ask.
+            policy: limits of each request.
 
         Raises:
             ModelError: there is no key.
@@ -64,17 +66,17 @@ class GeminiModel:
 
         # The SDK warns on standard error, which may be the screen, of reasons to stop that are newer than itself.
         warnings.filterwarnings("ignore", ".* is not a valid ", UserWarning, r"google\.genai")
-        self._key = key or need_key("gemini")
+        self._key = key or require_key("gemini")
         self._model = model
-        self._conduct = conduct
-        self._spelled = False
-        self._http = httpx2.AsyncClient(follow_redirects=True, event_hooks={"request": [partial(_limit, conduct.silence)]})
+        self._policy = policy
+        self._schema_in_prompt = False
+        self._http = httpx2.AsyncClient(follow_redirects=True, event_hooks={"request": [partial(_limit, policy.silence)]})
         self._client = genai.Client(
             vertexai=False,
             api_key=self._key.reveal(),
             http_options=types.HttpOptions(
                 base_url=base_url or None,
-                timeout=round(conduct.seconds * 1000),
+                timeout=round(policy.seconds * 1000),
                 httpx_async_client=self._http,
             ),
         )
@@ -87,43 +89,45 @@ class GeminiModel:
     def counted(self) -> bool:
         return True
 
-    async def ask(self, prompt: Prompt, heard: Heard) -> Reply:
+    async def ask(self, prompt: Prompt, on_text: OnText) -> Reply:
         """Raises ModelError; can be cancelled at any time."""
-        return await persist(self.name, lambda meter: self._attempt(prompt, heard, meter), self._conduct, heard, prompt.spare)
+        return await ask_with_retries(
+            self.name, lambda meter: self._attempt(prompt, on_text, meter), self._policy, on_text, prompt.spare
+        )
 
     async def close(self) -> None:
         self._client.close()
         await self._client.aio.aclose()
         await self._http.aclose()
 
-    async def _attempt(self, prompt: Prompt, heard: Heard, meter: Meter) -> Answer | Setback:
+    async def _attempt(self, prompt: Prompt, on_text: OnText, meter: Meter) -> CompleteAnswer | FailedAttempt:
         import httpx2
         from google.genai import errors
 
         while True:
             try:
-                return await self._stream(prompt, heard, meter)
+                return await self._stream(prompt, on_text, meter)
             except errors.APIError as error:
                 if not self._schema_refused(error, prompt):
                     return self._read_error(error)
-                self._spelled = True
+                self._schema_in_prompt = True
             except httpx2.RequestError as error:
-                said = one_line(str(error), (self._key,), type(error).__name__)
-                return Setback(Trouble.UNREACHABLE, f"the connection failed: {said}", Again())
+                message = one_line(str(error), (self._key,), type(error).__name__)
+                return FailedAttempt(Trouble.UNREACHABLE, f"the connection failed: {message}", Retry())
             except MalformedError:
-                return Setback(Trouble.REPLY, "the stream holds something that is not a Gemini reply", Again())
+                return FailedAttempt(Trouble.REPLY, "the stream holds something that is not a Gemini reply", Retry())
 
-    async def _stream(self, prompt: Prompt, heard: Heard, meter: Meter) -> Answer | Setback:
+    async def _stream(self, prompt: Prompt, on_text: OnText, meter: Meter) -> CompleteAnswer | FailedAttempt:
         pieces: list[str] = []
         finish: str | None = None
         blocked: str | None = None
         stream = await self._client.aio.models.generate_content_stream(
             model=self._model, contents=self._question(prompt), config=self._config(prompt)
         )
-        async with aclosing(_sound(stream)) as chunks:
+        async with aclosing(_checked(stream)) as chunks:
             async for chunk in chunks:
                 if chunk.usage_metadata is not None:
-                    meter.told(_usage(chunk.usage_metadata))
+                    meter.update(_usage(chunk.usage_metadata))
                 if chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason is not None:
                     blocked = chunk.prompt_feedback.block_reason.value
                 for candidate in (chunk.candidates or ())[:1]:
@@ -131,18 +135,18 @@ class GeminiModel:
                         finish = candidate.finish_reason.value
                     for piece in _pieces(candidate):
                         pieces.append(piece)
-                        heard(piece)
+                        on_text(piece)
         if blocked is not None:
-            return Answer(f"the prompt was blocked: {blocked}", Finish.REFUSED)
-        return _ended("".join(pieces), finish)
+            return CompleteAnswer(f"the prompt was blocked: {blocked}", Finish.REFUSED)
+        return _outcome("".join(pieces), finish)
 
     def _question(self, prompt: Prompt) -> str:
-        return json_wanted(prompt.user, prompt.schema) if prompt.schema is not None and self._spelled else prompt.user
+        return with_schema(prompt.user, prompt.schema) if prompt.schema is not None and self._schema_in_prompt else prompt.user
 
     def _config(self, prompt: Prompt) -> types.GenerateContentConfig:
         from google.genai import types
 
-        enforced = prompt.schema is not None and not self._spelled
+        enforced = prompt.schema is not None and not self._schema_in_prompt
         return types.GenerateContentConfig(
             system_instruction=prompt.system or None,
             max_output_tokens=prompt.max_output,
@@ -156,37 +160,37 @@ class GeminiModel:
         return (
             error.code == 400
             and prompt.schema is not None
-            and not self._spelled
+            and not self._schema_in_prompt
             and any(sign in words for sign in _SCHEMA_SIGNS)
         )
 
-    def _read_error(self, error: errors.APIError) -> Setback:
-        """What a status and Google's error details come to."""
+    def _read_error(self, error: errors.APIError) -> FailedAttempt:
+        """A status and Google's error details as a failed attempt."""
         status = error.code or 0
-        said = one_line(str(error.message or ""), (self._key,), f"status {status}")
+        message = one_line(str(error.message or ""), (self._key,), f"status {status}")
         details = tuple(_details(error.details))
         if status in (401, 403) or any(detail.get("reason") == "API_KEY_INVALID" for detail in details):
-            return Setback(Trouble.KEY, f"the key is not accepted: {said}")
+            return FailedAttempt(Trouble.KEY, f"the key is not accepted: {message}")
         if status == 404:
-            return Setback(Trouble.MODEL, f"not found: {said}")
+            return FailedAttempt(Trouble.MODEL, f"not found: {message}")
         if status == 429:
             daily = any("PerDay" in str(violation) for detail in details for violation in detail.get("violations", ()))
-            return Setback(Trouble.QUOTA, f"quota: {said}", None if daily else Again(_told_to_wait(error, details)))
+            return FailedAttempt(Trouble.QUOTA, f"quota: {message}", None if daily else Retry(_requested_wait(error, details)))
         if status in (408, 409) or status >= 500:
-            return Setback(Trouble.UNREACHABLE, f"the server failed: {said}", Again(_told_to_wait(error, details)))
-        return Setback(Trouble.REQUEST, f"the request was refused: {said}")
+            return FailedAttempt(Trouble.UNREACHABLE, f"the server failed: {message}", Retry(_requested_wait(error, details)))
+        return FailedAttempt(Trouble.REQUEST, f"the request was refused: {message}")
 
 
 async def _limit(silence: float, request: httpx2.Request) -> None:
-    """The SDK knows one time limit, which it also tells the server; silence on the line is to end sooner than that."""
+    """The SDK has one time limit, which it also sends to the server; silence on the line ends sooner than that."""
     limits = request.extensions["timeout"]
     request.extensions["timeout"] = {**limits, "connect": min(CONNECT_SECONDS, silence), "read": silence}
 
 
-async def _sound(
+async def _checked(
     stream: AsyncIterator[types.GenerateContentResponse],
 ) -> AsyncGenerator[types.GenerateContentResponse, None]:
-    """The SDK meets what it does not expect in a stream with whatever its own code then raises."""
+    """The stream, with whatever the SDK raises on unexpected content as MalformedError."""
     try:
         async for chunk in stream:
             yield chunk
@@ -201,24 +205,24 @@ def _pieces(candidate: types.Candidate) -> Iterator[str]:
             yield part.text
 
 
-def _ended(text: str, finish: str | None) -> Answer | Setback:
+def _outcome(text: str, finish: str | None) -> CompleteAnswer | FailedAttempt:
     if finish is None and text:
-        return Setback(Trouble.UNREACHABLE, "the reply broke off before its end", Again())
+        return FailedAttempt(Trouble.UNREACHABLE, "the reply broke off before its end", Retry())
     if finish is None:
-        return Setback(Trouble.REPLY, "an answer came that is not a Gemini reply; check the base URL", Again())
+        return FailedAttempt(Trouble.REPLY, "an answer came that is not a Gemini reply; check the base URL", Retry())
     outcome = _FINISHES.get(finish)
     if outcome is None:
-        return Setback(Trouble.REPLY, f"the model stopped for the reason {finish}", Again())
+        return FailedAttempt(Trouble.REPLY, f"the model stopped for the reason {finish}", Retry())
     if outcome is Finish.REFUSED and not text:
-        return Answer(f"the reply was blocked: {finish}", outcome)
-    return Answer(text, outcome)
+        return CompleteAnswer(f"the reply was blocked: {finish}", outcome)
+    return CompleteAnswer(text, outcome)
 
 
-def _usage(told: types.GenerateContentResponseUsageMetadata) -> Usage:
+def _usage(counts: types.GenerateContentResponseUsageMetadata) -> Usage:
     return Usage(
-        input=(told.prompt_token_count or 0) + (told.tool_use_prompt_token_count or 0),
-        cached=told.cached_content_token_count or 0,
-        output=(told.candidates_token_count or 0) + (told.thoughts_token_count or 0),
+        input=(counts.prompt_token_count or 0) + (counts.tool_use_prompt_token_count or 0),
+        cached=counts.cached_content_token_count or 0,
+        output=(counts.candidates_token_count or 0) + (counts.thoughts_token_count or 0),
     )
 
 
@@ -231,7 +235,7 @@ def _details(answer: Any) -> Iterator[Mapping[str, Any]]:
             yield detail
 
 
-def _told_to_wait(error: errors.APIError, details: tuple[Mapping[str, Any], ...]) -> float | None:
+def _requested_wait(error: errors.APIError, details: tuple[Mapping[str, Any], ...]) -> float | None:
     """Seconds from ``RetryInfo``, else from the ``Retry-After`` header."""
     for detail in details:
         delay = detail.get("retryDelay")

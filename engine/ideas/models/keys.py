@@ -1,8 +1,8 @@
 """Keys of providers: where they come from, and how they are kept out of everything that is shown or written.
 
 A key comes from the environment or, where the optional ``keyring`` package is installed, from the platform's keyring
-(service ``espalier``, user ``openai`` or ``gemini``). It travels as a ``Secret``, and every text that comes from outside
-passes ``scrub`` before it leaves an adapter: providers repeat keys in their answers to bad ones.
+(service ``espalier``, user ``openai`` or ``gemini``). It is passed on as a ``Secret``. Every foreign text passes ``scrub``
+before it leaves an adapter, since providers repeat rejected keys in their errors.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "openai": ("OPENAI_API_KEY",),
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
 }
-"""For each provider the variables that may hold its key; the first that is set counts."""
+"""Provider → variables that may hold its key; the first one set is used."""
 OTHER_VARIABLES = ("OPENAI_ADMIN_KEY",)
-"""Secrets that an SDK reads by itself."""
+"""Secrets that an SDK reads on its own."""
 
 HIDDEN = "[key]"
 _SHORTEST = 8
-"""Servers without authentication are given a short stand-in for a key ("EMPTY", "none"), which is no secret."""
+"""Servers without authentication get a short placeholder for a key ("EMPTY", "none"), which is no secret."""
 _KEY_SHAPES = re.compile(r"\b(?:sk-|AIza)(?:[\w.-]*\*[\w*.-]*|[\w.-]{16,})")
 """A whole key of either provider, or one that the provider has masked with asterisks."""
 
@@ -57,7 +57,7 @@ def find_key(provider: str) -> Secret | None:
     return _from_keyring(provider)
 
 
-def need_key(provider: str) -> Secret:
+def require_key(provider: str) -> Secret:
     """The provider's key.
 
     Raises:

@@ -1,7 +1,7 @@
-"""What every model is to the rest of the program: a prompt in, a reply with its usage out, or one clear reason why not.
+"""The interface of every model: a prompt in, a reply with its usage out, or one error with the reason.
 
 Adapters (``openai_api``, ``gemini_api``, ``command``) know their protocol and nothing of sessions, budgets or prompts' content.
-They retry what is worth retrying; whoever asks them retries nothing.
+They do all retries; their callers retry nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from engine.domain.errors import IdeaSourceError
+from engine.domain.errors import ProposerError
 from engine.domain.model import Usage
 
-Heard = Callable[[str], None]
+OnText = Callable[[str], None]
 """Takes streamed pieces of a reply as they arrive."""
 
 
@@ -28,8 +28,8 @@ class Prompt:
     max_output: int = 16_000
     """Tokens that the reply may have, reasoning included."""
     spare: int | None = None
-    """Tokens that failed attempts may have cost before there is no further one; ``None`` for no bound. With 0 an ask never
-    costs more than one attempt can, as far as the provider tells."""
+    """Tokens that failed attempts may cost before there is no further one; ``None`` for no bound. With 0 a request never costs
+    more than one attempt can, as far as the provider reports it."""
 
 
 class Finish(StrEnum):
@@ -43,7 +43,7 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back, as the provider counted it."""
+    """The reply, with the provider's token counts."""
 
     text: str
     usage: Usage
@@ -54,7 +54,7 @@ class Trouble(StrEnum):
     """Why no reply came."""
 
     KEY = "key"
-    """No key, or one that the provider does not take."""
+    """No key, or one that the provider rejects."""
     MODEL = "model"
     """No such model."""
     QUOTA = "quota"
@@ -64,11 +64,11 @@ class Trouble(StrEnum):
     UNREACHABLE = "unreachable"
     """No connection, or a server that keeps failing."""
     REPLY = "reply"
-    """Something came that is not what the protocol says."""
+    """The reply violates the protocol."""
 
 
-class ModelError(IdeaSourceError):
-    """No reply: what failed, which model, what to do. ``usage`` is what was spent on it as far as the provider said."""
+class ModelError(ProposerError):
+    """No reply: what failed, which model, what to do. ``usage`` is what it cost as far as the provider reported it."""
 
     def __init__(self, trouble: Trouble, message: str, usage: Usage = Usage()) -> None:  # noqa: B008
         super().__init__(message)
@@ -86,10 +86,10 @@ class Model(Protocol):
 
     @property
     def counted(self) -> bool:
-        """Whether the provider says what a call costs in tokens."""
+        """Whether the provider reports token counts."""
         ...
 
-    async def ask(self, prompt: Prompt, heard: Heard) -> Reply:
+    async def ask(self, prompt: Prompt, on_text: OnText) -> Reply:
         """Raises ModelError; can be cancelled at any time."""
         ...
 

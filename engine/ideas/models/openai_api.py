@@ -1,7 +1,7 @@
 """``openai:NAME``: the OpenAI chat completions protocol through the official SDK.
 
-The same protocol is spoken by vLLM, Ollama, llama.cpp and gateways, each with options of its own that it does not know.
-An option that a server refuses is left out from then on, with the nearest thing in its place (``Option``).
+vLLM, Ollama, llama.cpp and gateways speak the same protocol, but each lacks some options. An option that a server refuses is
+left out from then on, with the nearest substitute in its place (``Option``).
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from engine.domain.model import Usage
-from engine.ideas.models.conduct import (
+from engine.ideas.models.keys import Secret, find_key, require_key
+from engine.ideas.models.model import Finish, OnText, Prompt, Reply, Trouble
+from engine.ideas.models.retry_policy import (
     CONNECT_SECONDS,
-    USUAL,
-    Again,
-    Answer,
-    Conduct,
+    DEFAULT_POLICY,
+    CompleteAnswer,
+    FailedAttempt,
     MalformedError,
     Meter,
-    Setback,
-    json_wanted,
+    Retry,
+    RetryPolicy,
+    ask_with_retries,
     one_line,
-    persist,
     retry_after,
+    with_schema,
 )
-from engine.ideas.models.keys import Secret, find_key, need_key
-from engine.ideas.models.model import Finish, Heard, Prompt, Reply, Trouble
 
 if TYPE_CHECKING:
     import openai
@@ -43,14 +43,14 @@ _NO_MODEL = frozenset({"model_not_found", "invalid_model"})
 
 
 class Option(StrEnum):
-    """What a compatible server may not know."""
+    """An option that a compatible server may lack."""
 
     SCHEMA = "response_format"
     """Without it the schema is spelled out in the prompt."""
     OUTPUT = "max_completion_tokens"
     """Without it the older ``max_tokens`` is sent."""
     USAGE = "stream_options"
-    """Without it the server counts nothing unasked."""
+    """Without it the server may report no usage."""
 
 
 _SIGNS: Mapping[Option, tuple[str, ...]] = {
@@ -58,20 +58,22 @@ _SIGNS: Mapping[Option, tuple[str, ...]] = {
     Option.USAGE: ("stream_options", "include_usage"),
     Option.SCHEMA: ("response_format", "json_schema", "schema", "structured", "guided", "grammar"),
 }
-"""Words by which a server's complaint names an option."""
+"""Words by which a server's error message names an option."""
 
 
 class OpenAIModel:
     """A model behind the chat completions protocol."""
 
-    def __init__(self, model: str, *, base_url: str | None = None, key: Secret | None = None, conduct: Conduct = USUAL) -> None:
+    def __init__(
+        self, model: str, *, base_url: str | None = None, key: Secret | None = None, policy: RetryPolicy = DEFAULT_POLICY
+    ) -> None:
         """Make the client; nothing is sent yet.
 
         Args:
             model: as the server names it.
             base_url: the server, with its version path (``http://localhost:8000/v1``); else OPENAI_BASE_URL, else OpenAI's own.
-            key: else OPENAI_API_KEY or the keyring's. A server of one's own may need none.
-            conduct: limits of each ask.
+            key: else OPENAI_API_KEY or the keyring's. A local server may need none.
+            policy: limits of each request.
 
         Raises:
             ModelError: OpenAI's own server is asked and there is no key.
@@ -80,16 +82,16 @@ class OpenAIModel:
         from openai import AsyncOpenAI
 
         base_url = base_url or os.environ.get(BASE_URL) or None
-        self._key = key or (find_key("openai") or Secret("none") if base_url else need_key("openai"))
+        self._key = key or (find_key("openai") or Secret("none") if base_url else require_key("openai"))
         self._model = model
-        self._conduct = conduct
+        self._policy = policy
         self._refused: set[Option] = set()
         self._counted = True
         self._client = AsyncOpenAI(
             api_key=self._key.reveal(),
             base_url=base_url,
             max_retries=0,
-            timeout=httpx2.Timeout(conduct.silence, connect=min(CONNECT_SECONDS, conduct.silence)),
+            timeout=httpx2.Timeout(policy.silence, connect=min(CONNECT_SECONDS, policy.silence)),
         )
 
     @property
@@ -98,35 +100,37 @@ class OpenAIModel:
 
     @property
     def counted(self) -> bool:
-        """False once a compatible server has answered without saying what it cost."""
+        """False once a compatible server has answered without reporting usage."""
         return self._counted
 
-    async def ask(self, prompt: Prompt, heard: Heard) -> Reply:
+    async def ask(self, prompt: Prompt, on_text: OnText) -> Reply:
         """Raises ModelError; can be cancelled at any time."""
-        return await persist(self.name, lambda meter: self._attempt(prompt, heard, meter), self._conduct, heard, prompt.spare)
+        return await ask_with_retries(
+            self.name, lambda meter: self._attempt(prompt, on_text, meter), self._policy, on_text, prompt.spare
+        )
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _attempt(self, prompt: Prompt, heard: Heard, meter: Meter) -> Answer | Setback:
+    async def _attempt(self, prompt: Prompt, on_text: OnText, meter: Meter) -> CompleteAnswer | FailedAttempt:
         import openai
 
         while True:
             try:
-                return await self._stream(prompt, heard, meter)
+                return await self._stream(prompt, on_text, meter)
             except openai.APIStatusError as error:
-                option = self._blamed(error, prompt)
+                option = self._refused_option(error, prompt)
                 if option is None:
                     return self._read_status(error)
                 self._refused.add(option)
             except openai.APIConnectionError as error:
-                return Setback(Trouble.UNREACHABLE, f"the connection failed: {_reason(error)}", Again())
+                return FailedAttempt(Trouble.UNREACHABLE, f"the connection failed: {_reason(error)}", Retry())
             except openai.APIError as error:
                 return self._read_event(error)
             except (MalformedError, json.JSONDecodeError, UnicodeDecodeError):
-                return Setback(Trouble.REPLY, "the stream holds something that is not a chat completion", Again())
+                return FailedAttempt(Trouble.REPLY, "the stream holds something that is not a chat completion", Retry())
 
-    async def _stream(self, prompt: Prompt, heard: Heard, meter: Meter) -> Answer | Setback:
+    async def _stream(self, prompt: Prompt, on_text: OnText, meter: Meter) -> CompleteAnswer | FailedAttempt:
         pieces: list[str] = []
         refusal: list[str] = []
         finish = ""
@@ -136,23 +140,23 @@ class OpenAIModel:
                 piece = _read(chunk)
                 if piece.usage is not None:
                     counted = True
-                    meter.told(piece.usage)
+                    meter.update(piece.usage)
                 if piece.text:
                     pieces.append(piece.text)
-                    heard(piece.text)
+                    on_text(piece.text)
                 refusal.append(piece.refusal)
                 finish = piece.finish or finish
         if not finish:
             return _broken_off(bool(pieces))
         self._counted = counted
         if any(refusal):
-            return Answer("".join(refusal), Finish.REFUSED)
-        return Answer("".join(pieces), _FINISHES.get(finish, Finish.STOP))
+            return CompleteAnswer("".join(refusal), Finish.REFUSED)
+        return CompleteAnswer("".join(pieces), _FINISHES.get(finish, Finish.STOP))
 
     def _request(self, prompt: Prompt) -> dict[str, Any]:
         schema = prompt.schema
         spelled = schema is not None and Option.SCHEMA in self._refused
-        user = json_wanted(prompt.user, schema) if schema is not None and spelled else prompt.user
+        user = with_schema(prompt.user, schema) if schema is not None and spelled else prompt.user
         system = [{"role": "system", "content": prompt.system}] if prompt.system else []
         request: dict[str, Any] = {
             "model": self._model,
@@ -169,8 +173,8 @@ class OpenAIModel:
             }
         return request
 
-    def _blamed(self, error: openai.APIStatusError, prompt: Prompt) -> Option | None:
-        """The option that a server complains of and that can be left out."""
+    def _refused_option(self, error: openai.APIStatusError, prompt: Prompt) -> Option | None:
+        """The option that an error message names and that can be left out."""
         if error.status_code not in (400, 422, 501) or error.code in _FILTERED | _NO_MODEL:
             return None
         words = f"{error.param} {error.message}".lower()
@@ -180,37 +184,37 @@ class OpenAIModel:
                 return option
         return None
 
-    def _read_status(self, error: openai.APIStatusError) -> Answer | Setback:
-        """What an HTTP status and the provider's error code come to."""
+    def _read_status(self, error: openai.APIStatusError) -> CompleteAnswer | FailedAttempt:
+        """An HTTP status and the provider's error code as a result."""
         status, codes = error.status_code, {error.code, error.type}
-        again = None if error.response.headers.get("x-should-retry") == "false" else Again(retry_after(error.response.headers))
-        said = self._said(error, f"status {status}")
+        retry = None if error.response.headers.get("x-should-retry") == "false" else Retry(retry_after(error.response.headers))
+        message = self._message(error, f"status {status}")
         if codes & _FILTERED:
-            return Answer(said, Finish.REFUSED)
+            return CompleteAnswer(message, Finish.REFUSED)
         if codes & _EXHAUSTED or status == 402:
-            return Setback(Trouble.QUOTA, f"out of credit: {said}")
+            return FailedAttempt(Trouble.QUOTA, f"out of credit: {message}")
         if status in (401, 403):
-            return Setback(Trouble.KEY, f"the key is not accepted: {said}")
+            return FailedAttempt(Trouble.KEY, f"the key is not accepted: {message}")
         if status == 404 or codes & _NO_MODEL:
-            return Setback(Trouble.MODEL, f"not found: {said}")
+            return FailedAttempt(Trouble.MODEL, f"not found: {message}")
         if status == 429:
-            return Setback(Trouble.QUOTA, f"rate limit: {said}", again)
+            return FailedAttempt(Trouble.QUOTA, f"rate limit: {message}", retry)
         if status in (408, 409) or status >= 500:
-            return Setback(Trouble.UNREACHABLE, f"the server failed: {said}", again)
-        return Setback(Trouble.REQUEST, f"the request was refused: {said}")
+            return FailedAttempt(Trouble.UNREACHABLE, f"the server failed: {message}", retry)
+        return FailedAttempt(Trouble.REQUEST, f"the request was refused: {message}")
 
-    def _read_event(self, error: openai.APIError) -> Answer | Setback:
+    def _read_event(self, error: openai.APIError) -> CompleteAnswer | FailedAttempt:
         """An error that arrived inside a stream."""
         codes = {error.code, error.type}
-        said = self._said(error, "error in the stream")
+        message = self._message(error, "error in the stream")
         if codes & _EXHAUSTED:
-            return Setback(Trouble.QUOTA, f"out of credit: {said}")
+            return FailedAttempt(Trouble.QUOTA, f"out of credit: {message}")
         if codes & _FILTERED:
-            return Answer(said, Finish.REFUSED)
+            return CompleteAnswer(message, Finish.REFUSED)
         trouble = Trouble.QUOTA if "rate_limit_exceeded" in codes else Trouble.UNREACHABLE
-        return Setback(trouble, f"the stream failed: {said}", Again())
+        return FailedAttempt(trouble, f"the stream failed: {message}", Retry())
 
-    def _said(self, error: openai.APIError, otherwise: str) -> str:
+    def _message(self, error: openai.APIError, otherwise: str) -> str:
         words = error.body.get("message") if isinstance(error.body, dict) else None
         if not isinstance(words, str):
             words = str(error.body) if error.body else ""
@@ -221,15 +225,15 @@ _FINISHES: Mapping[str, Finish] = {"length": Finish.LENGTH, "content_filter": Fi
 
 
 def _reason(error: openai.APIConnectionError) -> str:
-    """The SDK's own words are the same for every lost connection; the one below it knows more."""
+    """The SDK's message is the same for every lost connection; its cause says more."""
     cause = error.__cause__
     return one_line(str(cause), (), type(cause).__name__)
 
 
-def _broken_off(begun: bool) -> Setback:
+def _broken_off(begun: bool) -> FailedAttempt:
     if begun:
-        return Setback(Trouble.UNREACHABLE, "the reply broke off before its end", Again())
-    return Setback(Trouble.REPLY, "an answer came that is not a chat completion; check the base URL", Again())
+        return FailedAttempt(Trouble.UNREACHABLE, "the reply broke off before its end", Retry())
+    return FailedAttempt(Trouble.REPLY, "an answer came that is not a chat completion; check the base URL", Retry())
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +247,7 @@ class _Piece:
 
 
 def _read(chunk: ChatCompletionChunk) -> _Piece:
-    """The SDK does not check what servers send: any field may be missing or of another type."""
+    """The SDK does not validate what servers send: any field may be missing or of another type."""
     try:
         usage = None if chunk.usage is None else _usage(chunk.usage)
         if not chunk.choices:

@@ -1,7 +1,6 @@
-"""What a call costs, from the price list that ships with the program (``prices.toml``) and the user's own over it.
+"""What a call costs, by the shipped price list (``prices.toml``) and the user's own, which takes precedence.
 
-A model without a price has none: nothing is guessed. The user's list has the same format; a model in it replaces the
-shipped entry as a whole.
+No price is guessed for an unlisted model. The user's list has the same format; a model in it replaces the whole shipped entry.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from typing import Annotated
 import msgspec
 import platformdirs
 
-from engine.domain.errors import IdeaSourceError
-from engine.domain.model import Usage
+from engine.domain.errors import ProposerError
+from engine.domain.model import Author, Usage
+from engine.problem import strict_toml
+from engine.problem.strict_toml import TomlError
 
 SHIPPED = Path(__file__).with_name("prices.toml")
 _MILLION = 1_000_000
@@ -50,8 +51,8 @@ class Price(Rates, frozen=True, forbid_unknown_fields=True, kw_only=True):
     long: LongRates | None = None
 
 
-class _Entry(Price, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A model's line in the list."""
+class _PriceEntry(Price, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A model's entry in the list."""
 
     until: date | None = None
     then: Price | None = None
@@ -64,12 +65,12 @@ class _Entry(Price, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class _List(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     date: date | None = None
-    openai: dict[str, _Entry] = {}
-    gemini: dict[str, _Entry] = {}
+    openai: dict[str, _PriceEntry] = {}
+    gemini: dict[str, _PriceEntry] = {}
 
 
 def own_list() -> Path:
-    """Where a user's prices are: ``prices.toml`` in the folder of settings; it need not exist."""
+    """The user's ``prices.toml`` in the settings folder; it need not exist."""
     home = os.environ.get("ESPALIER_HOME")
     return (Path(home).expanduser() / "config" if home else platformdirs.user_config_path("espalier")) / "prices.toml"
 
@@ -80,38 +81,33 @@ def price(model: str, day: date | None = None) -> Price | None:
     A dated snapshot (``gpt-5-2025-08-07``) costs what its model costs, unless it has an entry of its own.
 
     Raises:
-        IdeaSourceError: the user's own list cannot be read.
+        ProposerError: the user's own list cannot be read.
     """
-    provider, _, name = model.partition(":")
-    entries = _entries(own_list()).get(provider, {})
-    name = name.removeprefix("models/")
+    author = Author(model)
+    entries = _entries(own_list()).get(author.provider, {})
+    name = author.short.removeprefix("models/")
     entry = entries.get(name) or entries.get(_SNAPSHOT.sub("", name))
     return None if entry is None else entry.on(day or datetime.now(UTC).date())
 
 
 def cost(price: Price, usage: Usage) -> float:
-    """US dollars for one call. Never less than is billed: see ``written`` in the list."""
+    """US dollars for one call, never less than is billed: see ``written`` in the list."""
     rates: Rates = price.long if price.long is not None and usage.input > price.long.over else price
     fresh = rates.input if rates.written is None else rates.written
     cached = rates.input if rates.cached is None else rates.cached
     return ((usage.input - usage.cached) * fresh + usage.cached * cached + usage.output * rates.output) / _MILLION
 
 
-def list_date() -> date | None:
-    """The date of the shipped price list."""
-    return _read(SHIPPED).date
-
-
 @functools.lru_cache(maxsize=4)
-def _entries(own: Path) -> Mapping[str, Mapping[str, _Entry]]:
+def _entries(own: Path) -> Mapping[str, Mapping[str, _PriceEntry]]:
     shipped, mine = _read(SHIPPED), _read(own) if own.exists() else _List()
     return {"openai": {**shipped.openai, **mine.openai}, "gemini": {**shipped.gemini, **mine.gemini}}
 
 
 def _read(path: Path) -> _List:
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=_List)
+        return strict_toml.decode(path.read_text(encoding="utf-8"), _List)
     except OSError as error:
-        raise IdeaSourceError(f"the price list {path} cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise IdeaSourceError(f"the price list {path} is malformed: {error}") from None
+        raise ProposerError(f"the price list {path} cannot be read: {error.strerror}") from None
+    except (TomlError, UnicodeDecodeError) as error:
+        raise ProposerError(f"the price list {path} is malformed: {error}") from None

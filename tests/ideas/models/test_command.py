@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 from support.model_servers import OPENAI_KEY
 
-from engine.domain.errors import IdeaSourceError
+from engine.domain.errors import ProposerError
 from engine.ideas.models.command import CommandLine, CommandModel, parse_command
-from engine.ideas.models.conduct import Conduct
 from engine.ideas.models.model import ModelError, Prompt, Trouble
+from engine.ideas.models.retry_policy import RetryPolicy
 
-QUICK = Conduct(seconds=5.0)
+QUICK = RetryPolicy(seconds=5.0)
 SCHEMA = {"type": "object"}
 
 
-def ask(command: str, prompt: Prompt = Prompt("system", "user"), conduct: Conduct = QUICK, **options: int) -> str:  # noqa: B008
-    model = CommandModel(command, conduct=conduct, **options)
+def ask(command: str, prompt: Prompt = Prompt("system", "user"), policy: RetryPolicy = QUICK, **options: int) -> str:  # noqa: B008
+    model = CommandModel(command, policy=policy, **options)
     return asyncio.run(model.ask(prompt, lambda _: None)).text
 
 
-def fails(command: str, conduct: Conduct = QUICK, **options: int) -> ModelError:
+def fails(command: str, policy: RetryPolicy = QUICK, **options: int) -> ModelError:
     with pytest.raises(ModelError) as caught:
-        ask(command, conduct=conduct, **options)
+        ask(command, policy=policy, **options)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -66,7 +66,7 @@ def test_words_are_split_as_a_shell_would_and_no_shell_runs_them() -> None:
     ],
 )
 def test_commands_that_cannot_be_read(command: str, words: str) -> None:
-    with pytest.raises(IdeaSourceError) as caught:
+    with pytest.raises(ProposerError) as caught:
         parse_command(command)
     assert words in str(caught.value)
     assert OPENAI_KEY not in str(caught.value)
@@ -106,7 +106,7 @@ def test_bytes_that_are_no_text_do_no_harm() -> None:
 
 def test_time_out_kills_the_whole_group(tmp_path: Path) -> None:
     script = f"sh -c 'sleep 60 & echo $! > {tmp_path}/child; echo thinking >&2; trap \"\" TERM; sleep 60; sleep 60'"
-    error = fails(script, Conduct(seconds=0.3))
+    error = fails(script, RetryPolicy(seconds=0.3))
     assert error.trouble is Trouble.UNREACHABLE
     assert "no complete reply in 0.3 s: thinking" in str(error)
     assert gone(int((tmp_path / "child").read_text()))

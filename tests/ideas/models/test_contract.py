@@ -15,12 +15,12 @@ import pytest
 from support.model_servers import GeminiServer, Hangs, OpenAIServer, Says
 
 from engine.domain.model import Usage
-from engine.ideas.models.conduct import Conduct
 from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Trouble
 from engine.ideas.models.registry import open_model
+from engine.ideas.models.retry_policy import RetryPolicy
 
-QUICK = Conduct(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, seconds=10.0)
-SHORT = Conduct(attempts=2, first_wait=0.01, silence=5.0, seconds=0.3)
+QUICK = RetryPolicy(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, seconds=10.0)
+SHORT = RetryPolicy(attempts=2, first_wait=0.01, silence=5.0, seconds=0.3)
 PROMPT = Prompt(system="You write kernels.", user="Make it fast; größer: ≤ 2 µs ✓")
 SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"], "additionalProperties": False}
 KINDS = ("openai", "gemini", "command")
@@ -52,7 +52,7 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def opened(kind: str, turns: Sequence[Says | Hangs], folder: Path, conduct: Conduct = QUICK) -> AsyncIterator[Bench]:
+async def opened(kind: str, turns: Sequence[Says | Hangs], folder: Path, policy: RetryPolicy = QUICK) -> AsyncIterator[Bench]:
     with contextlib.ExitStack() as stack:
         if kind == "command":
             (folder / "agent.py").write_text(AGENT)
@@ -74,7 +74,7 @@ async def opened(kind: str, turns: Sequence[Says | Hangs], folder: Path, conduct
             def counted() -> Usage:
                 return server.counted
 
-        model = open_model(spec, base_url=base_url, conduct=conduct)
+        model = open_model(spec, base_url=base_url, policy=policy)
         assert model.name == spec
         try:
             yield Bench(model, asked, counted)
@@ -94,11 +94,11 @@ def test_the_reply_is_what_was_said_and_was_heard_as_it_came(kind: str, tmp_path
 
     async def body() -> None:
         async with opened(kind, [Says(text)], tmp_path) as bench:
-            heard: list[str] = []
-            reply = await bench.model.ask(PROMPT, heard.append)
+            on_text: list[str] = []
+            reply = await bench.model.ask(PROMPT, on_text.append)
             assert (reply.text, reply.finish) == (text, Finish.STOP)
-            assert "".join(heard) == text
-            assert len(heard) > 1
+            assert "".join(on_text) == text
+            assert len(on_text) > 1
 
     asyncio.run(body())
 
@@ -182,10 +182,10 @@ def test_a_call_can_be_cancelled_and_another_made(kind: str, tmp_path: Path) -> 
 def test_several_questions_at_once_do_not_mix(kind: str, tmp_path: Path) -> None:
     async def body() -> None:
         async with opened(kind, [Says("the same answer")], tmp_path) as bench:
-            heard: list[list[str]] = [[] for _ in range(4)]
-            replies = await asyncio.gather(*(bench.model.ask(PROMPT, pieces.append) for pieces in heard))
+            on_text: list[list[str]] = [[] for _ in range(4)]
+            replies = await asyncio.gather(*(bench.model.ask(PROMPT, pieces.append) for pieces in on_text))
             assert {reply.text for reply in replies} == {"the same answer"}
-            assert {"".join(pieces) for pieces in heard} == {"the same answer"}
+            assert {"".join(pieces) for pieces in on_text} == {"the same answer"}
 
     asyncio.run(body())
 
@@ -195,7 +195,7 @@ def test_nobody_there_is_said_in_one_line(kind: str) -> None:
     base_url = None if kind == "command" else "http://127.0.0.1:9/v1"
 
     async def body() -> None:
-        model = open_model(spec, base_url=base_url, conduct=QUICK)
+        model = open_model(spec, base_url=base_url, policy=QUICK)
         with pytest.raises(ModelError) as caught:
             await model.ask(PROMPT, ignore)
         assert caught.value.trouble in (Trouble.UNREACHABLE, Trouble.MODEL)

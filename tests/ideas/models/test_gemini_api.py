@@ -9,17 +9,17 @@ import pytest
 from support.model_servers import BreaksOff, Fails, GeminiServer, Limited, Says
 
 from engine.domain.model import Usage
-from engine.ideas.models.conduct import Conduct
 from engine.ideas.models.gemini_api import GeminiModel
 from engine.ideas.models.model import Finish, ModelError, Prompt, Reply, Trouble
+from engine.ideas.models.retry_policy import RetryPolicy
 
-QUICK = Conduct(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, seconds=10.0)
+QUICK = RetryPolicy(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, seconds=10.0)
 SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
 
 
 def ask(server: GeminiServer, *prompts: Prompt) -> list[Reply | ModelError]:
     async def body() -> list[Reply | ModelError]:
-        model = GeminiModel("gemini-test", base_url=server.url, conduct=QUICK)
+        model = GeminiModel("gemini-test", base_url=server.url, policy=QUICK)
         outcomes: list[Reply | ModelError] = []
         for prompt in prompts:
             try:
@@ -110,7 +110,7 @@ def test_settings_for_the_other_google_service_do_not_lead_astray(monkeypatch: p
 
 def test_the_base_url_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> Reply:
-        model = GeminiModel("gemini-test", conduct=QUICK)
+        model = GeminiModel("gemini-test", policy=QUICK)
         try:
             return await model.ask(Prompt("", "x"), lambda _: None)
         finally:

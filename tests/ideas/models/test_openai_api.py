@@ -10,11 +10,11 @@ import pytest
 from support.model_servers import OPENAI_KEY, Fails, FailsInside, OpenAIServer, Says
 
 from engine.domain.model import Usage
-from engine.ideas.models.conduct import Conduct
 from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Reply, Trouble
 from engine.ideas.models.openai_api import OpenAIModel, is_closed
+from engine.ideas.models.retry_policy import RetryPolicy
 
-QUICK = Conduct(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, seconds=10.0)
+QUICK = RetryPolicy(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, seconds=10.0)
 OPEN = {"type": "object", "properties": {"title": {"type": "string"}}}
 CLOSED = {**OPEN, "required": ["title"], "additionalProperties": False}
 OPTIONS = ("response_format", "max_completion_tokens", "stream_options")
@@ -34,7 +34,7 @@ async def ask_all(model: Model, *prompts: Prompt) -> list[Reply]:
 def outcome(server: OpenAIServer, prompt: Prompt = Prompt("", "x")) -> Reply | ModelError:  # noqa: B008
     async def body() -> Reply | ModelError:
         try:
-            return (await ask_all(OpenAIModel("m", base_url=server.url, conduct=QUICK), prompt))[0]
+            return (await ask_all(OpenAIModel("m", base_url=server.url, policy=QUICK), prompt))[0]
         except ModelError as error:
             return error
 
@@ -55,7 +55,7 @@ def test_a_schema_is_enforced_strictly_only_where_that_is_allowed() -> None:
 )
 def test_options_that_a_server_does_not_know_are_left_out_from_then_on(refused: tuple[str, ...]) -> None:
     with OpenAIServer(["{}"], refuses=refused) as server:
-        model = OpenAIModel("m", base_url=server.url, conduct=QUICK)
+        model = OpenAIModel("m", base_url=server.url, policy=QUICK)
         asyncio.run(ask_all(model, Prompt("", "One idea.", CLOSED, 99), Prompt("", "One more.", CLOSED, 99)))
     answered = [request for request in server.requests if not request.options & set(refused)]
     assert len(server.requests) == len(refused) + 2

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.domain.errors import IdeaSourceError
+from engine.domain.errors import ProposerError
 from engine.domain.model import Usage
-from engine.ideas.models.prices import LongRates, Price, cost, list_date, own_list, price
+from engine.ideas.models.prices import LongRates, Price, cost, own_list, price
 
 DAY = date(2026, 11, 20)
 
@@ -64,10 +64,6 @@ def test_a_price_that_was_announced_to_end_ends() -> None:
     assert price("openai:gpt-5.6-sol", date(2026, 11, 22)) is None
 
 
-def test_the_list_has_a_date() -> None:
-    assert list_date() == DAY
-
-
 def write_own(text: str) -> Path:
     path = own_list()
     path.parent.mkdir(parents=True)
@@ -89,18 +85,18 @@ def test_the_users_list_goes_over_the_shipped_one() -> None:
     ("text", "words"),
     [
         ("[openai", "malformed"),
-        ('[openai]\n"x" = { input = "1", output = 2 }', "`float`"),
-        ('[openai]\n"x" = { input = 1 }', "output"),
-        ('[openai]\n"x" = { input = -1, output = 2 }', ">= 0"),
-        ('[openai]\n"x" = { input = 1, output = 2, inptu = 3 }', "inptu"),
-        ('[opnai]\n"x" = { input = 1, output = 2 }', "opnai"),
+        ('[openai]\n"x" = { input = "1", output = 2 }', "openai.x.input: expected float, got str"),
+        ('[openai]\n"x" = { input = 1 }', "openai.x.output: required"),
+        ('[openai]\n"x" = { input = -1, output = 2 }', "openai.x.input: expected float >= 0.0"),
+        ('[openai]\n"x" = { input = 1, output = 2, inptu = 3 }', "openai.x: unknown key 'inptu'"),
+        ('[opnai]\n"x" = { input = 1, output = 2 }', "unknown key 'opnai': use date, gemini, openai"),
         ("\xff", "malformed"),
     ],
 )
 def test_a_malformed_list_is_one_clear_error(text: str, words: str) -> None:
     path = write_own("")
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(IdeaSourceError) as caught:
+    with pytest.raises(ProposerError) as caught:
         price("openai:gpt-5")
     assert words in str(caught.value)
     assert str(path) in str(caught.value)

@@ -28,11 +28,11 @@ from support.model_servers import (
 )
 
 from engine.domain.model import Usage
-from engine.ideas.models.conduct import Conduct, retry_after
 from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Reply, Trouble
 from engine.ideas.models.registry import open_model
+from engine.ideas.models.retry_policy import RetryPolicy, retry_after
 
-QUICK = Conduct(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, seconds=10.0)
+QUICK = RetryPolicy(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, seconds=10.0)
 PROMPT = Prompt(system="You write kernels.", user="Make it fast.")
 SERVERS: dict[str, type[ModelServer]] = {"openai": OpenAIServer, "gemini": GeminiServer}
 
@@ -44,14 +44,14 @@ def ignore(piece: str) -> None:
 
 
 def ask(
-    kind: str, script: Script, conduct: Conduct = QUICK, heard: list[str] | None = None, **options: object
+    kind: str, script: Script, policy: RetryPolicy = QUICK, on_text: list[str] | None = None, **options: object
 ) -> tuple[Reply | ModelError, ModelServer]:
     """One question to a server that follows the script."""
 
     async def body() -> Reply | ModelError:
-        model = open_model(f"{kind}:some-model", base_url=server.url, conduct=conduct)
+        model = open_model(f"{kind}:some-model", base_url=server.url, policy=policy)
         try:
-            return await model.ask(PROMPT, (heard if heard is not None else []).append)
+            return await model.ask(PROMPT, (on_text if on_text is not None else []).append)
         except ModelError as error:
             return error
         finally:
@@ -88,13 +88,13 @@ def ask(
     ids=str,
 )
 def test_what_may_go_better_is_asked_again(kind: str, fault: Turn) -> None:
-    heard: list[str] = []
-    outcome, server = ask(kind, [fault, "a good reply"], heard=heard)
+    on_text: list[str] = []
+    outcome, server = ask(kind, [fault, "a good reply"], on_text=on_text)
     assert isinstance(outcome, Reply), outcome
     assert (outcome.text, outcome.finish) == ("a good reply", Finish.STOP)
     assert len(server.requests) == 2
-    assert "asked again in" in "".join(heard)
-    assert "".join(heard).endswith("a good reply")
+    assert "asked again in" in "".join(on_text)
+    assert "".join(on_text).endswith("a good reply")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_refusal_is_a_reply_that_says_so(kind: str) -> None:
 
 
 def test_silence_counts_as_a_dead_connection(kind: str) -> None:
-    outcome, server = ask(kind, [Hangs(), "ok"], Conduct(attempts=2, first_wait=0.01, silence=0.2, seconds=10.0))
+    outcome, server = ask(kind, [Hangs(), "ok"], RetryPolicy(attempts=2, first_wait=0.01, silence=0.2, seconds=10.0))
     assert isinstance(outcome, Reply), outcome
     assert len(server.requests) == 2
 
@@ -194,7 +194,7 @@ def test_the_limits_of_a_prompt_are_sent(kind: str) -> None:
 
 
 def test_usage_of_a_time_out_is_not_lost(kind: str) -> None:
-    outcome, _ = ask(kind, [BreaksOff("one two three four"), Hangs()], Conduct(first_wait=0.01, seconds=0.5))
+    outcome, _ = ask(kind, [BreaksOff("one two three four"), Hangs()], RetryPolicy(first_wait=0.01, seconds=0.5))
     assert isinstance(outcome, ModelError)
     assert outcome.trouble is Trouble.UNREACHABLE
 
@@ -227,7 +227,7 @@ def test_seven_million_tokens_agree_to_the_token_under_random_faults(kind: str) 
             return error.usage
 
     async def body() -> Usage:
-        model = open_model(f"{kind}:some-model", base_url=server.url, conduct=QUICK)
+        model = open_model(f"{kind}:some-model", base_url=server.url, policy=QUICK)
         try:
             return sum(await asyncio.gather(*(one(model) for _ in range(120))), Usage())
         finally:

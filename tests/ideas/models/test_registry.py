@@ -10,10 +10,10 @@ import pytest
 from support.model_servers import OpenAIServer, Says
 from support.program import ROOT
 
-from engine.domain.errors import IdeaSourceError
-from engine.ideas.models.conduct import Conduct
+from engine.domain.errors import ProposerError
 from engine.ideas.models.model import Prompt
-from engine.ideas.models.registry import Gates, Provider, Spec, check_spec, open_model
+from engine.ideas.models.registry import ModelSpec, Provider, ProviderLimits, open_model, parse_spec
+from engine.ideas.models.retry_policy import RetryPolicy
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ from engine.ideas.models.registry import Gates, Provider, Spec, check_spec, open
     ],
 )
 def test_names_that_are_known(spec: str, provider: Provider, name: str) -> None:
-    assert check_spec(spec) == Spec(provider, name)
-    assert str(check_spec(spec)) == spec
+    assert parse_spec(spec) == ModelSpec(provider, name)
+    assert str(parse_spec(spec)) == spec
 
 
 @pytest.mark.parametrize(
@@ -46,55 +46,57 @@ def test_names_that_are_known(spec: str, provider: Provider, name: str) -> None:
     ],
 )
 def test_names_that_are_not(spec: str, words: str) -> None:
-    with pytest.raises(IdeaSourceError) as caught:
-        check_spec(spec)
+    with pytest.raises(ProposerError) as caught:
+        parse_spec(spec)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["localhost:8000/v1", "", "ftp://host/v1", "http://", "http://host:port/v1", "http://[::1/v1"])
 def test_base_urls_that_are_none(url: str) -> None:
-    with pytest.raises(IdeaSourceError, match="not a base URL"):
+    with pytest.raises(ProposerError, match="not a base URL"):
         open_model("openai:m", base_url=url)
 
 
 def test_a_command_takes_no_base_url() -> None:
-    with pytest.raises(IdeaSourceError, match="takes no base URL"):
+    with pytest.raises(ProposerError, match="takes no base URL"):
         open_model("command:cat", base_url="http://localhost/v1")
 
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_questions_wait_for_their_turn_over_all_models_of_a_provider(width: int) -> None:
     async def body() -> None:
-        models = [open_model(f"openai:m{number}", base_url=server.url, gates=gates) for number in range(3)]
+        models = [open_model(f"openai:m{number}", base_url=server.url, limits=limits) for number in range(3)]
         await asyncio.gather(*(model.ask(Prompt("", "x"), lambda _: None) for model in models for _ in range(4)))
         for model in models:
             await model.close()
 
-    gates = Gates({"openai": width})
+    limits = ProviderLimits({"openai": width})
     with OpenAIServer([Says("some words to say")]) as server:
         asyncio.run(body())
     assert len(server.requests) == 12
     assert server.most_at_once <= width
 
 
-def test_a_gate_is_open_again_after_a_cancelled_question() -> None:
+def test_a_cancelled_request_frees_its_place() -> None:
     async def body() -> str:
-        first = open_model("command:sleep 60", gates=gates)
+        first = open_model("command:sleep 60", limits=limits)
         call = asyncio.create_task(first.ask(Prompt("", "x"), lambda _: None))
         await asyncio.sleep(0.05)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        return (await open_model("command:echo next", gates=gates, conduct=Conduct(seconds=5)).ask(Prompt("", "x"), str)).text
+        return (
+            await open_model("command:echo next", limits=limits, policy=RetryPolicy(seconds=5)).ask(Prompt("", "x"), str)
+        ).text
 
-    gates = Gates(otherwise=1)
+    limits = ProviderLimits(default=1)
     assert asyncio.run(body()) == "next\n"
 
 
 def test_no_sdk_is_imported_before_a_model_of_its_kind_is_opened() -> None:
     code = (
-        "import sys; import engine.ideas.models.registry as r, engine.ideas.models.prices; r.check_spec('openai:m'); "
-        "r.check_spec('gemini:m'); r.open_model('command:cat'); "
+        "import sys; import engine.ideas.models.registry as r, engine.ideas.models.prices; r.parse_spec('openai:m'); "
+        "r.parse_spec('gemini:m'); r.open_model('command:cat'); "
         "print([name for name in ('openai', 'google.genai', 'httpx2', 'keyring', 'torch') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

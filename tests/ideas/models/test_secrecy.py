@@ -13,15 +13,15 @@ from types import ModuleType
 import pytest
 from support.model_servers import GEMINI_KEY, OPENAI_KEY, Fails, FailsInside, GeminiServer, ModelServer, OpenAIServer, Refuses
 
-from engine.domain.errors import IdeaSourceError
+from engine.domain.errors import ProposerError
 from engine.ideas.models import keys
 from engine.ideas.models.command import CommandModel
-from engine.ideas.models.conduct import Conduct
-from engine.ideas.models.keys import Secret, find_key, need_key, scrub
+from engine.ideas.models.keys import Secret, find_key, require_key, scrub
 from engine.ideas.models.model import ModelError, Prompt, Trouble
 from engine.ideas.models.registry import open_model
+from engine.ideas.models.retry_policy import RetryPolicy
 
-QUICK = Conduct(attempts=2, first_wait=0.01, seconds=5.0)
+QUICK = RetryPolicy(attempts=2, first_wait=0.01, seconds=5.0)
 SERVERS: dict[str, tuple[type[ModelServer], str]] = {"openai": (OpenAIServer, OPENAI_KEY), "gemini": (GeminiServer, GEMINI_KEY)}
 
 
@@ -56,7 +56,7 @@ def test_a_provider_that_repeats_the_key_is_not_quoted(kind: str, caplog: pytest
     async def body() -> None:
         for turn in turns:
             with server_type([turn]) as server:
-                model = open_model(f"{kind}:m", base_url=server.url, conduct=QUICK)
+                model = open_model(f"{kind}:m", base_url=server.url, policy=QUICK)
                 shown.extend([repr(model), str(vars(model))])
                 try:
                     shown.append(repr(await model.ask(Prompt("", "x"), shown.append)))
@@ -78,7 +78,7 @@ def test_the_servers_own_words_about_a_wrong_key(kind: str) -> None:
 
     async def body() -> None:
         with server_type(key="the right one") as server:
-            model = open_model(f"{kind}:m", base_url=server.url, conduct=QUICK)
+            model = open_model(f"{kind}:m", base_url=server.url, policy=QUICK)
             with pytest.raises(ModelError) as caught:
                 await model.ask(Prompt("", "x"), lambda _: None)
             await model.close()
@@ -114,11 +114,11 @@ def test_a_missing_key_says_which_variable_to_set(provider: str, variable: str, 
 
 def test_where_keys_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", f" {OPENAI_KEY}\n")
-    assert need_key("openai").reveal() == OPENAI_KEY
+    assert require_key("openai").reveal() == OPENAI_KEY
     monkeypatch.delenv("GEMINI_API_KEY")
     assert find_key("gemini") is None
     monkeypatch.setenv("GOOGLE_API_KEY", "from-the-other-variable")
-    assert need_key("gemini").reveal() == "from-the-other-variable"
+    assert require_key("gemini").reveal() == "from-the-other-variable"
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -136,7 +136,7 @@ def test_the_platforms_keyring_is_asked_last(works: bool, monkeypatch: pytest.Mo
     vars(errors).update(KeyringError=KeyringError)
     monkeypatch.setitem(sys.modules, "keyring", ring)
     monkeypatch.setitem(sys.modules, "keyring.errors", errors)
-    assert need_key("openai").reveal() == OPENAI_KEY
+    assert require_key("openai").reveal() == OPENAI_KEY
     monkeypatch.delenv("OPENAI_API_KEY")
     found = find_key("openai")
     assert (found.reveal() if found else None) == ("espalier-openai-from-the-keyring" if works else None)
@@ -167,6 +167,6 @@ def test_a_command_that_prints_a_key_on_standard_error_is_not_quoted() -> None:
 
 
 def test_a_key_in_the_place_of_a_model_is_not_recorded() -> None:
-    with pytest.raises(IdeaSourceError) as caught:
+    with pytest.raises(ProposerError) as caught:
         open_model(f"openai:{OPENAI_KEY}")
     assert OPENAI_KEY not in everything(caught.value)

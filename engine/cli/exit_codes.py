@@ -1,0 +1,99 @@
+"""How the program ends: exit statuses, and one line on standard error for each kind of error."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import sys
+from collections.abc import Callable
+
+import click
+
+from engine.cli.streams import discard_output
+from engine.domain.errors import EspalierError, printable
+from engine.journal import log_file
+
+DONE = 0
+FAILED = 1
+"""The kernel or the search failed."""
+BAD_INPUT = 2
+INTERRUPTED = 130
+_PIPE_CLOSED = 141
+"""What a shell reports for a program that SIGPIPE ended."""
+
+
+class CommandExit(Exception):
+    """Ends the command with this status; ``message``, if any, is printed on standard error."""
+
+    def __init__(self, status: int, message: str = "") -> None:
+        super().__init__(status, message)
+        self.status = status
+        self.message = message
+
+
+def end(status: int) -> None:
+    """Leave the command with a status other than 0."""
+    if status != DONE:
+        raise CommandExit(status)
+
+
+def exit_status_of(work: Callable[[], None]) -> int:
+    """Run ``work``; its exit status. Prints at most one line on standard error."""
+    try:
+        work()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return DONE
+    except CommandExit as exit_:
+        return _print_error(exit_.message, exit_.status) if exit_.message else exit_.status
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.UsageError as error:
+        return _print_error(_usage_message(error), BAD_INPUT)
+    except click.ClickException as error:
+        return _print_error(error.format_message(), BAD_INPUT)
+    except EspalierError as error:
+        return _print_error(str(error), BAD_INPUT)
+    except (KeyboardInterrupt, click.Abort):
+        return _print_error("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        discard_output()
+        return _PIPE_CLOSED
+    except OSError as error:
+        if not _is_unwritable_output(error):
+            return _print_error(_fault(error), FAILED)
+        discard_output()
+        return _print_error(f"what there is to say cannot be written: {error.strerror}", BAD_INPUT)
+    except Exception as error:
+        return _print_error(_fault(error), FAILED)
+
+
+def _is_unwritable_output(error: OSError) -> bool:
+    """Whether standard output takes nothing more. An error of a file names the file; a journal's is an EspalierError."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF)
+
+
+def _print_error(message: str, status: int) -> int:
+    with contextlib.suppress(OSError):
+        click.echo(f"espalier: {printable(' '.join(message.split()))}", err=True)
+    return status
+
+
+def _usage_message(error: click.UsageError) -> str:
+    message = error.format_message().rstrip(".").replace(". (", " (")
+    path = error.ctx.command_path if error.ctx is not None else "espalier"
+    return f"{message[:1].lower()}{message[1:]}: `{path} --help` lists what there is"
+
+
+def _fault(error: Exception) -> str:
+    """The message for a fault of the program, whose traceback goes into the log file."""
+    words = f"{type(error).__name__}: {error}".strip()
+    if isinstance(error, OSError) and error.filename:
+        words = f"{error.filename}: {error.strerror}"
+    record = logging.LogRecord("espalier", logging.ERROR, "", 0, words, None, (type(error), error, error.__traceback__))
+    try:
+        file = log_file.append(record)
+    except OSError as trouble:
+        return f"this is a fault of the program: {words} (the traceback cannot be kept: {trouble.strerror})"
+    return f"this is a fault of the program: {words}; the traceback is in {file}"

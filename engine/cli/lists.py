@@ -1,0 +1,90 @@
+"""``espalier problems`` and ``espalier bank``: what a session can begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import click
+
+from engine.cli import options as o
+from engine.cli.output import show, show_json
+from engine.domain.model import Dialect, Number, Problem
+from engine.ideas.playbook import available
+from engine.journal import bank as banks
+from engine.journal import store
+from engine.problem import catalog
+from engine.report.text.lines import Span, Tone, counted, table, times, tunables
+
+
+@click.command()
+@o.json_option
+def problems(as_json: bool) -> None:
+    """The problems that ship. A folder with a reference.py, or any KernelBench-format file, is one too."""
+    shipped = [_shipped_problem(problem) for problem in catalog.shipped()]
+    if as_json:
+        show_json({"problems": shipped})
+        return
+    rows = [
+        [
+            Span(one.name, Tone.STRONG), Span(one.title), Span(", ".join(one.workloads), Tone.FAINT),
+            Span(", ".join(f"{name}: {counted(n, 'idea')}" for name, n in one.ideas.items()), Tone.FAINT),
+        ]
+        for one in shipped
+    ]  # fmt: skip
+    show(table(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedProblem:
+    """A shipped problem in the list."""
+
+    name: str
+    title: str
+    workloads: Mapping[str, Mapping[str, Number]]
+    ideas: Mapping[str, int]
+    """Dialect → ideas of the playbook with an implementation in it."""
+
+
+def _shipped_problem(problem: Problem) -> ShippedProblem:
+    folder = catalog.folder(problem)
+    counts = {d.value: available(folder, d).ideas if folder else 0 for d in (Dialect.CPP, Dialect.CUDA)}
+    return ShippedProblem(problem.name, problem.title, {w.name: w.settings for w in problem.workloads}, counts)
+
+
+@click.command()
+@click.option("--problem", "name", help="Only those of this problem.")
+@o.json_option
+def bank(name: str | None, as_json: bool) -> None:
+    """Verified, precisely measured kernels of all sessions, best first; `seed` and `run --seed-kernel` take SESSION:K."""
+    known = banks.banked_kernels()
+    kernels = [entry for entry in known if name is None or entry.problem == name]
+    if as_json:
+        show_json({"kernels": [{**_fields(entry), "seed": _seed_name(entry)} for entry in kernels]})
+        return
+    show(table([_bank_row(entry) for entry in kernels]) or [_none_message(name, {entry.problem for entry in known})])
+
+
+def _none_message(name: str | None, problems: set[str]) -> str:
+    if name is None or not problems:
+        return "no verified kernel yet: `espalier run softmax` grows some"
+    return f"no verified kernel of {name!r} yet: there are some of {', '.join(sorted(problems))}"
+
+
+def _fields(entry: banks.BankEntry) -> dict[str, object]:
+    return {field: getattr(entry, field) for field in entry.__dataclass_fields__}
+
+
+def _seed_name(entry: banks.BankEntry) -> str:
+    return f"{store.short_name(entry.session)}:{entry.kernel}"
+
+
+def _bank_row(entry: banks.BankEntry) -> list[Span]:
+    return [
+        Span(_seed_name(entry), Tone.STRONG),
+        Span(f"{entry.problem} {entry.workload}"),
+        Span(f"{times(entry.speedup)} {entry.baseline}", Tone.GOOD if entry.speedup.low > 1.0 else Tone.PLAIN),
+        Span(f"{entry.dialect.value}, {entry.contract.value}", Tone.FAINT),
+        Span(f"{entry.idea} {tunables(entry.tunables)}".strip()),
+        Span(entry.device, Tone.FAINT),
+    ]

@@ -1,0 +1,135 @@
+"""Commands on a session's calls to models: prompts, replies by hand, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from engine.cli import options as o
+from engine.cli.exit_codes import BAD_INPUT, CommandExit
+from engine.cli.output import show, show_json
+from engine.cli.session_access import read_state, shell_name, submit
+from engine.domain import commands as c
+from engine.domain import queries
+from engine.domain.state import CallStatus, ModelCall, SessionState
+from engine.journal import store
+from engine.journal.blobs import Blobs
+from engine.report.facts import usage
+from engine.report.facts.usage import CallTotals
+from engine.report.text.lines import Line, Span, Tone, one_line, table
+
+_LARGEST_REPLY = 16 << 20
+
+
+@click.command()
+@click.argument("session")
+@click.argument("call", required=False)
+@click.option("--reply", is_flag=True, help="Print the reply of CALL instead of its prompt.")
+@o.json_option
+def prompts(session: str, call: str | None, reply: bool, as_json: bool) -> None:
+    """What models were asked in SESSION, one line a call; with CALL, the whole prompt.
+
+    Prompts of the source `paste` wait for your reply: copy one into any chat window, then `espalier answer SESSION CALL FILE`.
+    """
+    folder = store.resolve(session)
+    state = read_state(folder)
+    if call is None:
+        calls = list(state.calls.values())
+        if as_json:
+            show_json({"calls": calls})
+        else:
+            show(table([_call_row(state, one) for one in calls]) or ["no model has been asked yet"])
+        return
+    known = state.calls.get(call)
+    if known is None:
+        raise CommandExit(
+            BAD_INPUT, f"there is no call {call!r} in {folder.name}: `espalier prompts {shell_name(folder)}` lists them"
+        )
+    if reply and not known.reply:
+        raise CommandExit(BAD_INPUT, f"{call} has no reply: it is {known.status.value}")
+    text = Blobs(folder).text(known.reply if reply else known.prompt)
+    if as_json:
+        show_json({"call": known, "reply" if reply else "prompt": text})
+    else:
+        click.echo(text)
+
+
+def _call_row(state: SessionState, call: ModelCall) -> list[Span]:
+    tone = {CallStatus.OPEN: Tone.WARN, CallStatus.FAILED: Tone.BAD}.get(call.status, Tone.PLAIN)
+    awaited = call.status is CallStatus.OPEN and call.by_hand
+    tokens = f"{call.usage.input:,} in, {call.usage.output:,} out" if call.usage.total else ""
+    return [
+        Span(call.id, Tone.STRONG),
+        Span(f"round {queries.round_of_call(state, call)}", Tone.FAINT),
+        Span(call.role.value),
+        Span(call.model),
+        Span("awaits your reply" if awaited else call.status.value, tone),
+        Span(tokens, Tone.FAINT),
+        Span(one_line(call.reason), Tone.FAINT),
+    ]
+
+
+@click.command()
+@click.argument("session")
+@click.argument("call")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), default="-")
+def answer(session: str, call: str, file: Path) -> None:
+    """Give the reply to a prompt of the source `paste`: from FILE, or from standard input.
+
+    `open` or `step` then goes on with it.
+    """
+    text = _read_reply(file)
+    if not text.strip():
+        raise CommandExit(BAD_INPUT, f"the reply in {'standard input' if str(file) == '-' else file} is empty")
+    submit(session, lambda writer: [c.AnswerCall(call, writer.store_blob(text.encode("utf-8", "replace")))])
+    show([f"next: espalier open {shell_name(store.resolve(session))}"])
+
+
+def _read_reply(file: Path) -> str:
+    try:
+        with click.open_file(str(file), "rb") as stream:
+            data = stream.read(_LARGEST_REPLY + 1)
+    except OSError as error:
+        raise CommandExit(BAD_INPUT, f"{file} cannot be read: {error.strerror}") from error
+    if len(data) > _LARGEST_REPLY:
+        raise CommandExit(BAD_INPUT, f"{file} is larger than {_LARGEST_REPLY >> 20} MiB: that is no reply")
+    reply: str = data.decode("utf-8", "replace")
+    return reply
+
+
+@click.command()
+@click.argument("session")
+@o.json_option
+def spend(session: str, as_json: bool) -> None:
+    """Tokens and dollars that SESSION has spent: in all, by round, by role and by model, as the providers counted them."""
+    state = read_state(store.resolve(session))
+    rows = list(_usage_rows(state))
+    if as_json:
+        keys = ("calls", "usage", "usd", "unpriced")
+        fields = [{"by": by, "name": name, **{key: getattr(row, key) for key in keys}} for by, name, row in rows]
+        show_json({"spending": fields})
+    elif not state.calls:
+        show(["no model has been asked yet"])
+    else:
+        show(_usage_table(rows))
+
+
+def _usage_rows(state: SessionState) -> Iterator[tuple[str, str, CallTotals]]:
+    """The whole session, then by round, by role and by model: (what, name, totals)."""
+    calls = state.calls.values()
+    yield ("in all", "", usage.totals(calls))
+    yield from (("round", name.removeprefix("round "), row) for name, row in usage.by_round(state).items())
+    yield from (("role", *item) for item in sorted(usage.grouped(calls, lambda call: call.role.value).items()))
+    yield from (("model", *item) for item in sorted(usage.grouped(calls, lambda call: call.model).items()))
+
+
+def _usage_table(rows: Iterable[tuple[str, str, CallTotals]]) -> list[Line]:
+    head = ["", "", "calls", "input", "cached", "output", "dollars"]
+    cells = [[Span(word, Tone.FAINT) for word in head]]
+    for by, name, row in rows:
+        dollars = f"{row.usd:.4f}" + (f" and {row.unpriced} of unknown price" if row.unpriced else "")
+        figures = (f"{row.calls}", f"{row.usage.input:,}", f"{row.usage.cached:,}", f"{row.usage.output:,}", dollars)
+        cells.append([Span(by, Tone.FAINT), Span(name, Tone.STRONG), *(Span(figure) for figure in figures)])
+    return table(cells)

@@ -1,0 +1,61 @@
+"""Standard streams: which of them are terminals, and what is printed for a character that one cannot encode.
+
+A substitute for what trees and tables are made of is one character wide, so that columns stay aligned.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Mapping
+from typing import IO
+
+_ERRORS = "espalier.substitute"
+_SUBSTITUTES: Mapping[str, str] = {
+    "─": "-", "│": "|", "├": "|", "└": "`", "★": "*", "…": "~", "×": "x", "·": "-", "÷": "/", "‖": "|", "█": "#",
+    "▲": "^", "▼": "v", "−": "-", "–": "-", "µ": "u", "≈": "~", "→": "->", "≤": "<=", "≥": ">=", "∞": "inf",
+}  # fmt: skip
+
+
+def _substitute(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError), "registered for writing alone"
+    return "".join(_SUBSTITUTES.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(_ERRORS, _substitute)
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
+    """Whether the stream is a terminal; a closed one is none."""
+    return stream is not None and stream.isatty()
+
+
+def shows_colour(stream: IO[str] | None) -> bool:
+    """Whether the stream is a terminal whose user did not ask for plain text (NO_COLOR, TERM=dumb)."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def is_utf8(stream: IO[str] | None) -> bool:
+    """Whether the stream encodes every character; one that names no encoding does."""
+    name = getattr(stream, "encoding", None)
+    return name is None or codecs.lookup(name).name == "utf-8"
+
+
+def substitute_unencodable(*streams: IO[str] | None) -> None:
+    """From now on these streams print substitutes for characters that they cannot encode, instead of raising."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ERRORS)
+
+
+def discard_output() -> None:
+    """Point standard output and error at the null device: a flush at exit must not raise again once the reader is gone."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (s for s in (sys.stdout, sys.stderr) if s is not None):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(null, stream.fileno())

@@ -1,0 +1,63 @@
+"""The terminal UI as commands see it. Whoever composes the program hands one to ``main``; the engine names none."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from engine.cli.exit_codes import BAD_INPUT, CommandExit
+from engine.cli.streams import is_terminal, is_utf8
+from engine.journal.log_file import log_to_file
+
+_INSTEAD = (
+    "use `espalier sessions`, `espalier run PROBLEM --headless`, `espalier open SESSION --headless` or "
+    "`espalier replay SESSION --headless`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalUI:
+    """How a terminal UI is entered. Both calls return when it ends, and raise what ended it against the user's wish."""
+
+    open: Callable[[str, object], None]
+    """``home`` and nothing, ``new`` and a ``NewSession``, or ``open``, ``replay`` or ``follow`` and a session's folder."""
+    serve: Callable[[Path], None]
+    """Serve a session's folder to browsers on this machine."""
+
+
+def registered_ui() -> TerminalUI | None:
+    """The terminal UI that ``main`` was given."""
+    found: TerminalUI | None = click.get_current_context().find_root().obj
+    return found
+
+
+def open_ui(action: str = "home", subject: object = None) -> bool:
+    """Open the terminal UI if there is one and a terminal for it; ``False`` when it was not opened.
+
+    Raises CommandExit where there is a terminal that cannot draw a screen.
+    """
+    ui = registered_ui()
+    if ui is None or not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
+        return False
+    if trouble := _undrawable_reason():
+        raise CommandExit(BAD_INPUT, f"no screen can be drawn here, {trouble}: {_INSTEAD}")
+    log_to_file()
+    ui.open(action, subject)
+    return True
+
+
+def _undrawable_reason() -> str:
+    """Why this terminal cannot draw a screen, else empty. The terminal UI draws on standard error."""
+    term = os.environ.get("TERM", "")
+    if term in ("", "dumb", "unknown"):
+        return f"TERM is {term or 'not set'}"
+    if not is_terminal(sys.__stderr__):
+        return "standard error goes elsewhere"
+    if not is_utf8(sys.__stderr__):
+        return "the locale is not UTF-8 (LC_ALL=C.UTF-8 makes it so)"
+    return ""

@@ -1,0 +1,220 @@
+"""The file that `espalier scaffold` writes: a naive kernel, an empty one, or the reference as a module; and the plan's help.
+
+Chooses the contract and writes the text around a kernel; ``naive`` generates the kernel itself. Traces and compiles nothing.
+"""
+
+from __future__ import annotations
+
+from engine.codegen.module_scaffold import module_source
+from engine.codegen.naive import abi, macro_name, naive
+from engine.domain.errors import ProblemError
+from engine.domain.model import Contract, Dialect, Operand, Problem, Role, Signature, Workload
+from engine.problem import header, names
+from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.names import unused_name
+
+CONTRACTS = {
+    Dialect.CUDA: (Contract.PLAN, Contract.HOST),
+    Dialect.CPP: (Contract.HOST,),
+    Dialect.PYTHON: (Contract.MODULE,),
+}
+"""The contracts of each dialect, the default first."""
+
+MAX_LISTED_OPERANDS = 8
+"""Operands described in an empty kernel; more would not fit on a screen."""
+
+
+def contract_for(dialect: Dialect, contract: Contract | None = None) -> Contract:
+    """The contract to write for: the dialect's default unless another is given.
+
+    Raises ProblemError for a contract that the dialect does not have.
+    """
+    allowed = CONTRACTS[dialect]
+    if contract is None:
+        return allowed[0]
+    if contract not in allowed:
+        fitting = " or ".join(allowed)
+        raise ProblemError(f"a {dialect} kernel cannot have the contract {contract}: leave --contract out, or use {fitting}")
+    return contract
+
+
+def scaffold(
+    problem: Problem,
+    workload: Workload,
+    signature: Signature,
+    graph: Graph | Unsupported,
+    dialect: Dialect,
+    contract: Contract | None = None,
+) -> str:
+    """A correct, naive kernel for one workload.
+
+    ``graph`` is the workload's trace (``python`` ignores it). Raises ProblemError, in one line, for an operator without a
+    lowering, and for a contract that the dialect does not have.
+    """
+    chosen = contract_for(dialect, contract)
+    if dialect is Dialect.PYTHON:
+        return module_source(problem.reference, workload.settings)
+    _check(problem, signature)
+    source = graph if isinstance(graph, Unsupported) else naive(graph, signature, dialect, chosen)
+    if isinstance(source, Unsupported):
+        raise ProblemError(f"{problem.name}: {source.line}")
+    return source
+
+
+def empty_kernel(signature: Signature, dialect: Dialect, contract: Contract | None = None) -> str:
+    """A kernel to fill in by hand: it compiles, receives the right operands, and writes zeros."""
+    match contract_for(dialect, contract):
+        case Contract.PLAN:
+            return _empty_plan(signature)
+        case Contract.HOST:
+            return _empty_host(signature, dialect)
+        case Contract.MODULE:
+            return _empty_module(signature)
+
+
+def _check(problem: Problem, signature: Signature) -> None:
+    if not signature.scalar_only:
+        raise ProblemError(f"{problem.name}: its model has arguments or tensors that C cannot be given: use --dialect python")
+
+
+def _operand_comments(signature: Signature) -> list[str]:
+    """Comment lines that list the operands."""
+    shown = (
+        signature.operands if len(signature.operands) <= MAX_LISTED_OPERANDS else signature.operands[: MAX_LISTED_OPERANDS - 1]
+    )
+    width = max(len(o.name) for o in shown)
+    lines = [f"//   {o.name:<{width}}  {o.role:<9}  {o.dtype} {_shape(o)}" for o in shown]
+    if len(shown) < len(signature.operands):
+        lines.append(f"//   and {len(signature.operands) - len(shown)} more, see problem.h")
+    return lines
+
+
+def _shape(operand: Operand) -> str:
+    return "(" + ", ".join(str(extent) for extent in operand.shape) + ")"
+
+
+def _first_output(signature: Signature) -> tuple[Operand, str]:
+    """The first output and the name of its macros."""
+    output = signature.with_roles(Role.OUTPUT)[0]
+    return output, macro_name(output, header.plan_names(signature, 0))
+
+
+def _empty_plan(signature: Signature) -> str:
+    output, macro = _first_output(signature)
+    at = unused_name("i", [o.name for o in signature.operands].__contains__)
+    inputs = signature.with_roles(Role.INPUT)[:3]
+    kind = names.type_name(output.name)
+    declared = ", ".join([f"const {names.type_name(o.name)}* {o.name}" for o in inputs] + [f"{kind}* {output.name}"])
+    given = ", ".join(o.name for o in (*inputs, output))
+    return "\n".join(
+        [
+            "// A cuda kernel under the plan contract: device code only. The @launch lines say how it is",
+            "// launched, in order, with any operands, `workspace` or tensor maps as arguments.",
+            "// Operands (contiguous, row-major; outputs begin poisoned, all else must stay as it is):",
+            *_operand_comments(signature),
+            '#include "problem.h"  // for each operand x: x_t, X_NUMEL, X_RANK, X_DIM0 ...; the constants',
+            "",
+            "// @tune   BLOCK = 256, 128, 512",
+            f"// @launch first_kernel({given}) grid(ceil_div({macro}_NUMEL, BLOCK)) block(BLOCK)",
+            "",
+            f'extern "C" __global__ void first_kernel({declared})',
+            "{",
+            f"    const long {at} = (long)blockIdx.x * BLOCK + threadIdx.x;",
+            f"    if ({at} < {macro}_NUMEL) {output.name}[{at}] = {kind}(0.0f);",
+            "}",
+            "",
+        ]
+    )
+
+
+def _empty_host(signature: Signature, dialect: Dialect) -> str:
+    output, macro = _first_output(signature)
+    at = unused_name("i", [o.name for o in signature.operands].__contains__)
+    cuda = dialect is Dialect.CUDA
+    name, kind = output.name, names.type_name(output.name)
+    kernel = [
+        f"static __global__ void first_kernel({kind}* {name})",
+        "{",
+        f"    const long {at} = (long)blockIdx.x * blockDim.x + threadIdx.x;",
+        f"    if ({at} < {macro}_NUMEL) {name}[{at}] = {kind}(0.0f);",
+        "}",
+        "",
+    ]
+    body = (
+        [f"    first_kernel<<<({macro}_NUMEL + 255) / 256, 256, 0, stream>>>({name});"]
+        if cuda
+        else ["#pragma omp parallel for", f"    for (long {at} = 0; {at} < {macro}_NUMEL; ++{at}) {name}[{at}] = {kind}(0.0f);"]
+    )
+    return "\n".join(
+        [
+            f"// A {dialect} kernel under the host contract: launch() is called with every operand in this order" + ",",
+            "// outputs last, then `workspace` (aligned scratch)" + (", and must enqueue on `stream` alone." if cuda else "."),
+            "// Operands (contiguous, row-major; outputs begin poisoned, all else must stay as it is):",
+            *_operand_comments(signature),
+            '#include "problem.h"  // for each operand x: x_t, X_NUMEL, X_RANK, X_DIM0 ...; the constants',
+            "",
+            *(["#include <cuda_runtime.h>", ""] if cuda else []),
+            *(kernel if cuda else []),
+            'extern "C" size_t workspace_bytes(void) { return 0; }',
+            "",
+            f'extern "C" void launch({abi(signature, dialect, plain=True)})',
+            "{",
+            *body,
+            "}",
+            "",
+        ]
+    )
+
+
+def _empty_module(signature: Signature) -> str:
+    inputs = ", ".join(o.name for o in signature.with_roles(Role.INPUT))
+    outputs = signature.with_roles(Role.OUTPUT)
+    made = [f"torch.zeros({o.shape}, dtype=torch.{o.dtype}, device={_device(signature)})" for o in outputs]
+    result = made[0] if len(made) == 1 else "(" + ", ".join(made) + ")"
+    return "\n".join(
+        [
+            '"""A python kernel under the module contract: made like Model, called like it, with the same weights."""',
+            "",
+            "import torch",
+            "from torch import nn",
+            "",
+            "",
+            "class ModelNew(nn.Module):",
+            "    def __init__(self, *arguments, **named) -> None:",
+            '        """Made with what get_init_inputs() returns; gets Model\'s weights of the same names."""',
+            "        super().__init__()",
+            "",
+            f"    def forward(self, {inputs}):" if inputs else "    def forward(self):",
+            f"        return {result}",
+            "",
+        ]
+    )
+
+
+def _device(signature: Signature) -> str:
+    inputs = signature.with_roles(Role.INPUT)
+    return f"{inputs[0].name}.device" if inputs else '"cpu"'
+
+
+GRAMMAR = """\
+A plan is a .cu file of device code; comment lines say how it is launched.
+Kernels are extern "C" __global__; #include "problem.h" for names and types.
+
+// @tune NAME = v1, v2, ...        a compile-time int, first value the default
+// @require EXPR                   combinations for which EXPR is 0 are left out
+// @workspace BYTES [zero]         scratch; zero: cleared before every call
+// @tensormap NAME = SOURCE [as DTYPE(d0,...)] tile(t0,...) [swizzle(32|64|128)]
+//     SOURCE: an operand, or workspace[+EXPR]; sizes are outermost first
+// @launch KERNEL(arg, ...) grid(x[,y[,z]]) block(x[,y[,z]])
+//         [shared(BYTES)] [cluster(x[,y[,z]])] [cooperative]
+//     all on one line; several lines are launched in order on one stream
+
+arg    an operand, workspace, workspace+EXPR, or the name of a tensor map
+       (taken as const __grid_constant__ CUtensorMap)
+EXPR   integers, names, + - * / % ( ) < <= > >= == != (/ rounds down),
+       ceil_div(a,b) min(a,b) max(a,b) next_pow2(a)
+names  tunables, SMS (multiprocessors), and what problem.h defines:
+       X_NUMEL X_RANK X_DIM0 ... of each operand x, the reference's constants
+Operands: inputs as forward takes them, parameters, buffers, then out or
+out0, out1 ...; contiguous, row-major; x_t is the type of x's elements.
+"""

@@ -1,0 +1,170 @@
+"""What the instruction mix and the resources of a built kernel say about it, in one paragraph for prompts and for the screen.
+
+A mix maps a family of instructions to its count, as ``engine.toolchain.inspection`` lists the families. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from engine.domain.model import Resources, SpeedOfLight
+
+_REGISTER_FILE = 65536
+_MOST_WARPS = 64
+_WARPS = 48
+"""Warps that a multiprocessor of any architecture holds; fewer are worth mentioning."""
+_FAR = 0.6
+"""Below this share of its limit, a kernel is bound by something else."""
+_FUNCTIONS = 3
+_MOVES = 4
+_TENSOR = {
+    "UTCMMA": "block-wide tensor-core", "HGMMA": "warp-group tensor-core", "HMMA": "tensor-core",
+    "IMMA": "integer tensor-core", "DMMA": "double-precision tensor-core",
+}  # fmt: skip
+_VECTOR_REGISTERS = ("zmm", "ymm", "xmm")
+_TENSOR_UNITS = re.compile(r"tf32|fp16|bf16|fp8|int8")
+_THROUGH_REGISTERS = 4
+"""A kernel with so many shared stores fills tiles; one with fewer only exchanges partial results."""
+
+
+def summary(
+    resources: Sequence[Resources] = (),
+    mix: Mapping[str, int] | None = None,
+    sol: SpeedOfLight | None = None,
+    conditions: Sequence[str] = (),
+    before: Mapping[str, int] | None = None,
+) -> str:
+    """One paragraph on what holds a kernel back, for a prompt and for the screen; empty where nothing is known.
+
+    Args:
+        resources: of each function, as the compiler states them.
+        mix: family of instructions → how many the code holds.
+        sol: the kernel's share of the speed of light.
+        conditions: those of the measurement, in words.
+        before: the parent's mix.
+    """
+    facts = [*_limit(sol), *_resources(resources), *_instructions(mix or {}, sol), *_changes(mix or {}, before)]
+    if conditions:
+        facts.append(f"measured with {', '.join(conditions)}")
+    return f"{'; '.join(facts)}." if facts else ""
+
+
+def _limit(sol: SpeedOfLight | None) -> Iterator[str]:
+    if sol is None:
+        return
+    memory = sol.bound == "bytes"
+    unit = sol.bound.partition("(")[2].rstrip(")") or "its unit"
+    share = f"{sol.fraction * 100:.0f} % of {'copy bandwidth' if memory else f'the peak of {unit}'}"
+    why = ""
+    if sol.fraction < _FAR:
+        why = ", so it moves more than it must or waits" if memory else ", so the unit waits or does more than it must"
+    yield f"bound by {'memory' if memory else 'arithmetic'}: {share}{why}"
+
+
+def warps_by_registers(registers: int) -> int:
+    """Warps that fit a multiprocessor's 65,536 registers: allocated in steps of eight a thread, shared by four schedulers."""
+    return min(_MOST_WARPS, _REGISTER_FILE // (32 * -(-registers // 8) * 8) // 4 * 4) if registers else _MOST_WARPS
+
+
+def _resources(resources: Sequence[Resources]) -> Iterator[str]:
+    """Registers, spills, stack and shared memory, those that use most registers first."""
+    ranked = sorted(resources, key=lambda used: (-used.spill_bytes, -used.registers))
+    for used in ranked[:_FUNCTIONS]:
+        facts = [f"{used.registers} registers", f"{used.spill_bytes} bytes spilled" if used.spill_bytes else "no spills"]
+        if used.stack_bytes and not used.spill_bytes:
+            facts.append(f"{used.stack_bytes} bytes of local arrays")
+        if used.shared_bytes:
+            facts.append(f"{used.shared_bytes} bytes of static shared memory")
+        if (warps := warps_by_registers(used.registers)) < _WARPS:
+            facts.append(f"room for {warps} warps a multiprocessor")
+        yield (f"{used.function}: " if len(resources) > 1 else "") + ", ".join(facts)
+    if len(ranked) > _FUNCTIONS:
+        yield f"{len(ranked) - _FUNCTIONS} more functions that use fewer registers"
+
+
+def _instructions(mix: Mapping[str, int], sol: SpeedOfLight | None) -> Iterator[str]:
+    if any(family.isupper() for family in mix):
+        yield from _global_memory(mix)
+        yield from _staging(mix)
+        yield from _device_arithmetic(mix, sol)
+    elif mix.get("total"):
+        yield from _vectors(mix)
+        yield from _native_memory(mix)
+
+
+def _global_memory(mix: Mapping[str, int]) -> Iterator[str]:
+    loads, wide = mix.get("LDG", 0), mix.get("LDG.128", 0)
+    stores, wide_stores = mix.get("STG", 0), mix.get("STG.128", 0)
+    if loads:
+        yield ("" if wide else "no wide loads: ") + f"{wide} of {loads} global loads are 128 bit"
+    if stores:
+        yield ("" if wide_stores else "no wide stores: ") + f"{wide_stores} of {stores} global stores are 128 bit"
+    if local := mix.get("LDL", 0) + mix.get("STL", 0):
+        yield f"{local} instructions go to local memory"
+    if atomic := mix.get("ATOM", 0):
+        yield f"{atomic} atomic"
+
+
+def _staging(mix: Mapping[str, int]) -> Iterator[str]:
+    """How data gets into shared memory and out of it, and what waits for it."""
+    copies = [f"{mix[family]} by {how}" for family, how in (("TMA", "TMA"), ("LDGSTS", "cp.async")) if mix.get(family)]
+    if copies:
+        yield f"asynchronous copies: {', '.join(copies)}"
+    elif mix.get("STS", 0) >= _THROUGH_REGISTERS and mix.get("LDG"):
+        yield f"no asynchronous copies: {mix['STS']} stores fill shared memory through registers"
+    if loads := mix.get("LDS", 0) + mix.get("LDSM", 0):
+        wide = mix.get("LDS.128", 0) + mix.get("LDSM", 0)
+        yield f"{wide} of {loads} shared loads are 128 bit or by matrix"
+    waits = [f"{mix[family]} {what}" for family, what in (("BAR", "of a block"), ("SYNCS", "on mbarriers")) if mix.get(family)]
+    if waits:
+        yield f"barriers: {', '.join(waits)}"
+
+
+def _device_arithmetic(mix: Mapping[str, int], sol: SpeedOfLight | None) -> Iterator[str]:
+    tensor = [f"{mix[family]} {name} instructions ({family})" for family, name in _TENSOR.items() if mix.get(family)]
+    if tensor:
+        yield ", ".join(tensor)
+    elif sol is not None and sol.bound != "bytes" and (unit := _TENSOR_UNITS.search(sol.bound)):
+        yield f"no tensor-core instructions, though the limit counts on {unit[0]}"
+    plain = [f"{mix[family]} {family}" for family in ("FFMA", "HFMA2", "DFMA", "MUFU") if mix.get(family)]
+    if plain and mix.get("total"):
+        yield f"{', '.join(plain)} among {mix['total']} instructions"
+
+
+def _vectors(mix: Mapping[str, int]) -> Iterator[str]:
+    """What share of the code works on which registers."""
+    total = mix["total"]
+    used = [f"{mix[name]} on {name}" for name in _VECTOR_REGISTERS if mix.get(name)]
+    if used:
+        narrow = "" if mix.get("zmm") or mix.get("ymm") else "nothing wider than xmm: "
+        yield f"{narrow}{', '.join(used)} of {total} instructions"
+    fused, scalar = mix.get("fma", 0), mix.get("fma.scalar", 0)
+    if fused:
+        yield f"{fused} fused multiply-adds" + (f", {scalar} of them scalar" if scalar else "")
+    elif used:
+        yield "no fused multiply-adds"
+
+
+def _native_memory(mix: Mapping[str, int]) -> Iterator[str]:
+    words = {
+        "stack": "vector accesses to the stack", "gather": "gathers", "scatter": "scatters", "prefetch": "prefetches",
+        "stream": "non-temporal stores", "call": "calls",
+    }  # fmt: skip
+    found = [f"{name}: {mix[family]}" for family, name in words.items() if mix.get(family)]
+    if found:
+        yield ", ".join(found)
+
+
+def _changes(mix: Mapping[str, int], before: Mapping[str, int] | None) -> Iterator[str]:
+    """The families that changed most since the parent: by how many, weighted with the share of the larger count."""
+    if not mix or before is None:
+        return
+    moves: dict[str, float] = {}
+    for family in dict.fromkeys((*mix, *before)):
+        was, now = before.get(family, 0), mix.get(family, 0)
+        if was != now:
+            moves[family] = (now - was) ** 2 / max(was, now)
+    ranked = [family for family in sorted(moves, key=lambda family: (-moves[family], family)) if family != "total"][:_MOVES]
+    changes = [f"{family} {before.get(family, 0)} → {mix.get(family, 0)}" for family in ranked]
+    yield f"since its parent: {', '.join(changes)}" if changes else "the families of instructions as in its parent"

@@ -1,0 +1,128 @@
+"""``decide``: the events that a command causes, or why it is rejected. Ideas and kernels have modules of their own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from engine.domain import commands as c
+from engine.domain import events as e
+from engine.domain import queries
+from engine.domain.errors import CommandRejected
+from engine.domain.model import Blob
+from engine.domain.rules import on_ideas, on_kernels
+from engine.domain.rules.lookup import call_of
+from engine.domain.settings import Mode, Pauses
+from engine.domain.state import CallStatus, SessionState
+
+
+def decide(state: SessionState, command: c.Command) -> tuple[e.Event, ...]:
+    """Events that the command causes. Raises CommandRejected with one line for the person who asked."""
+    if state.opened is None:
+        raise CommandRejected("this session has not been opened yet")
+    if isinstance(command, c.IdeaCommand):
+        return on_ideas.decide(state, command)
+    if isinstance(command, c.KernelCommand):
+        return on_kernels.decide(state, command)
+    if isinstance(command, c.RaceCommand):
+        return on_kernels.decide_race(state, command)
+    return _decide_session(state, command)
+
+
+def _decide_session(state: SessionState, command: c.SessionCommand) -> tuple[e.Event, ...]:
+    match command:
+        case c.AddNote(target, text):
+            return (_note(state, target, text),)
+        case c.SetMode(mode):
+            if Mode.parse(mode) is None:
+                raise CommandRejected(f"unknown mode {mode!r}: use ask, ask:SECONDS or autopilot")
+            return (e.ModeChanged(mode),)
+        case c.SetLimits(limits):
+            return _limits(state, e.LimitsChanged(limits))
+        case c.SetPauses() | c.PauseSearch() | c.ResumeSearch():
+            return _pausing(state, command)
+        case c.AnswerCall(call, reply):
+            return (_answer(state, call, reply),)
+        case c.CancelCall(call, reason):
+            return (_cancel(state, call, reason),)
+        case c.Instruct(text):
+            return (e.InstructionsChanged(text),)
+        case c.EndSession(reason):
+            return _close(state, reason)
+
+
+def _note(state: SessionState, target: str, text: str) -> e.Event:
+    if not text.strip():
+        raise CommandRejected("a note needs words")
+    known = not target or target in state.kernels or target in state.ideas
+    if not known and not (target.startswith("r") and target[1:].isdecimal() and int(target[1:]) in state.rounds):
+        raise CommandRejected(f"there is no {target!r} to put a note on: name a kernel (k3), an idea (i2) or a round (r1)")
+    return e.NoteAdded(target, text)
+
+
+def _limits(state: SessionState, changed: e.LimitsChanged) -> tuple[e.Event, ...]:
+    _finite(changed.limits.seconds, changed.limits.usd, changed.limits.light)
+    if state.closed is None:
+        return (changed,)
+    still = queries.stop_reason(replace(state, limits=changed.limits))
+    return (changed,) if still is not None else (changed, e.SessionReopened())
+
+
+def _finite(*figures: float | None) -> None:
+    """What is not a number is passed by nothing, so it would be no limit where one was asked for."""
+    for figure in figures:
+        if figure is not None and not math.isfinite(figure):
+            raise CommandRejected(f"{figure} is no limit: give a number, or none")
+
+
+def _pausing(state: SessionState, command: c.SetPauses | c.PauseSearch | c.ResumeSearch) -> tuple[e.Event, ...]:
+    match command:
+        case c.SetPauses(pauses):
+            _finite(pauses.usd)
+            return (e.PausesChanged(pauses),)
+        case c.PauseSearch(reason):
+            if state.paused is not None or state.closed is not None:
+                raise CommandRejected(f"this session is {'paused' if state.paused is not None else 'closed'} already")
+            return (e.SessionPaused(reason or "paused by hand"),)
+        case c.ResumeSearch():
+            if state.paused is None:
+                raise CommandRejected("this session is not paused")
+            return (e.SessionContinued(_still_ahead(state)),)
+
+
+def _still_ahead(state: SessionState) -> Pauses:
+    """The conditions without those that hold already."""
+    pauses = state.pauses
+    spent, (dollars, _) = queries.total_usage(state).total, queries.total_usd(state)
+    coming = queries.last_round(state) + (queries.open_round(state) is None)
+    return Pauses(
+        pauses.tokens if pauses.tokens is not None and spent <= pauses.tokens else None,
+        pauses.usd if pauses.usd is not None and dollars <= pauses.usd else None,
+        pauses.round if pauses.round is not None and pauses.round > coming else None,
+    )
+
+
+def _cancel(state: SessionState, call: str, reason: str) -> e.Event:
+    """Only the call is ended here: what its work makes of that is for whoever asked, who may hold other replies."""
+    found = call_of(state, call)
+    if found.status is not CallStatus.OPEN:
+        how = "been answered" if found.status is CallStatus.ANSWERED else f"ended already ({found.reason})"
+        raise CommandRejected(f"{call} has {how}: only a call that is still open can be cancelled")
+    words = f"cancelled by hand: {reason}" if reason.strip() else "cancelled by hand"
+    return e.CallFailed(call, words, cancelled=True)
+
+
+def _answer(state: SessionState, call: str, reply: Blob) -> e.Event:
+    found = call_of(state, call)
+    if found.status is not CallStatus.OPEN:
+        raise CommandRejected(f"{call} has been answered already")
+    if not found.by_hand:
+        raise CommandRejected(f"{call} went to {found.model}: only prompts given out by hand are answered by hand")
+    return e.CallAnswered(call, reply, finish="pasted", seconds=max(0.0, state.at - found.asked_at))
+
+
+def _close(state: SessionState, reason: str) -> tuple[e.Event, ...]:
+    if state.closed is not None:
+        raise CommandRejected(f"this session is closed already ({state.closed})")
+    cancelled = [e.KernelCancelled(k.id, "session closed") for k in queries.unsettled(state)]
+    return (*cancelled, e.SessionClosed(reason or "closed by hand"))

@@ -1,0 +1,68 @@
+"""``next_work``: the work still owed, derived from the state alone, in order of preference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.domain import queries, races
+from engine.domain import work as w
+from engine.domain.rules import lifecycle
+from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage
+
+
+def next_work(state: SessionState) -> tuple[w.Work, ...]:
+    """Work that can start now, most useful first. Broken work is left out until the session is resumed.
+
+    Work under way is listed too; the scheduler skips it.
+    """
+    idle = state.paused is not None or state.capped is not None
+    return tuple(work for work in wanted_work(state) if not (idle and isinstance(work, w.Propose | w.Implement | w.Repair)))
+
+
+def wanted_work(state: SessionState) -> tuple[w.Work, ...]:
+    """Work whose result still matters. A pause or a spent budget keeps it from starting, not from finishing."""
+    if state.opened is None or state.closed is not None:
+        return ()
+    owed = (w.Prepare(),) if state.preparation is None else (*_device_work(state), *_model_work(state))
+    return tuple(work for work in owed if work.key not in state.broken)
+
+
+def _device_work(state: SessionState) -> Iterator[w.Work]:
+    """Builds, measurements and races, later stages first.
+
+    Races wait until every possible challenger is measured: once the best challenger has won, the others rarely need a race.
+    """
+    waiting = queries.unsettled(state)
+    for stage in (Stage.MEASURE, Stage.VERIFY):
+        yield from (_stage_work(k) for k in waiting if k.stage is stage)
+    yield from races.pending_races(state)
+    yield from (_stage_work(k) for k in waiting if k.stage is Stage.BUILD)
+    finalist = lifecycle.finalist(state)
+    if finalist is not None:
+        yield w.Sanitize(finalist.id, finalist.attempt)
+
+
+def _stage_work(kernel: Kernel) -> w.Work:
+    match kernel.stage:
+        case Stage.MEASURE:
+            return w.Measure(kernel.id, kernel.attempt)
+        case Stage.VERIFY:
+            return w.Verify(kernel.id, kernel.attempt)
+        case _:
+            return w.Build(kernel.id, kernel.attempt)
+
+
+def _model_work(state: SessionState) -> Iterator[w.Work]:
+    """What proposers and writers are asked for."""
+    yield from (w.Repair(k.id, k.attempt) for k in queries.unsettled(state) if k.stage is Stage.REPAIR)
+    selected = [i for i in state.ideas.values() if i.status is IdeaStatus.SELECTED and not i.implemented]
+    yield from (w.Implement(idea.id) for idea in sorted(selected, key=_place))
+    current = queries.open_round(state)
+    if current is not None and not current.answered:
+        assert state.opened is not None
+        count = 1 if state.opened.settings.strategy == "sequential" else state.opened.settings.ideas
+        yield w.Propose(current.number, current.parents, count)
+
+
+def _place(idea: Idea) -> int:
+    return idea.rank

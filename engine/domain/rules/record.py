@@ -1,0 +1,207 @@
+"""``record``: the events that the result of a piece of work causes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.domain import events as e
+from engine.domain import queries, races
+from engine.domain import work as w
+from engine.domain.model import Blob, FailureKind, Measurement
+from engine.domain.rules import lifecycle
+from engine.domain.similarity import near_duplicate
+from engine.domain.state import SessionState, Stage
+
+_CONTENDER_SHARE = 0.85
+"""A screened kernel is measured precisely when the upper end of its speedup interval reaches this share of the incumbent's."""
+
+
+def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event, ...]:
+    """Events that the result causes; none where it no longer matters, e.g. because the kernel was cancelled meanwhile."""
+    match work, result:
+        case w.Sanitize(), _:
+            return _sanitized(state, work, result)
+        case _, w.Impossible():
+            return (e.WorkFailed(str(work.key), result.reason, result.called_off),)
+        case ((w.Propose() | w.Implement() | w.Repair()), w.Unaffordable()):
+            return (e.BudgetReached(str(work.key), result.reason),)
+        case w.Prepare(), w.Prepared():
+            return _prepared(state, result)
+        case w.Propose(), w.Proposals():
+            return _proposed(state, work, result)
+        case w.Implement(), w.Drafts():
+            return _implemented(state, work, result)
+        case w.Repair(), w.Repaired():
+            return _if_current(state, work, (e.AttemptRevised(work.kernel, work.attempt + 1, result.source),))
+        case w.Repair(), w.Failed():
+            failure = state.kernels[work.kernel].failure or result.failure
+            return _if_current(state, work, (e.KernelFailed(work.kernel, failure, result.seconds),))
+        case w.Race(), _:
+            return _raced(state, work, result)
+        case ((w.Build() | w.Verify() | w.Measure()), _):
+            return _if_current(state, work, _kernel_result(state, work, result))
+    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+
+
+def _prepared(state: SessionState, result: w.Prepared) -> tuple[e.Event, ...]:
+    events: tuple[e.Event, ...] = (e.SessionPrepared(result.device, result.preparation),)
+    return (*events, *lifecycle.device_changed_events(state)) if state.epoch else events
+
+
+_STAGE: Mapping[type[w.Work], Stage] = {
+    w.Build: Stage.BUILD,
+    w.Verify: Stage.VERIFY,
+    w.Measure: Stage.MEASURE,
+    w.Repair: Stage.REPAIR,
+}
+"""The stage that a kernel must be in for a result to count: it may have been cancelled and reopened meanwhile."""
+
+
+def _if_current(
+    state: SessionState, work: w.Build | w.Verify | w.Measure | w.Repair, events: tuple[e.Event, ...]
+) -> tuple[e.Event, ...]:
+    kernel = state.kernels.get(work.kernel)
+    if kernel is None or kernel.stage is not _STAGE[type(work)] or kernel.attempt != work.attempt:
+        return ()
+    return events
+
+
+def _kernel_result(state: SessionState, work: w.Build | w.Verify | w.Measure, result: w.Result) -> tuple[e.Event, ...]:
+    match result:
+        case w.Built():
+            return (
+                e.KernelBuilt(
+                    work.kernel, result.artefact, result.seconds, result.resources, result.log, result.instructions
+                ),
+            )  # fmt: skip
+        case w.Verified():
+            return _verified(state, work.kernel, result)
+        case w.Measured():
+            return (e.KernelMeasured(work.kernel, result.measurement, result.seconds),)
+        case w.Suspected():
+            return (
+                e.KernelQuarantined(
+                    work.kernel, result.evidence, result.verification, result.measurement, result.seconds
+                ),
+            )  # fmt: skip
+        case w.Failed():
+            return (_failed(state, work.kernel, work.attempt, result),)
+    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+
+
+def _sanitized(state: SessionState, work: w.Sanitize, result: w.Result) -> tuple[e.Event, ...]:
+    """Findings put the finalist into quarantine; sanitizers that could not run are recorded and block nothing."""
+    kernel = state.kernels.get(work.kernel)
+    if kernel is None or kernel.stage is not Stage.MEASURED or kernel.attempt != work.attempt:
+        return ()
+    match result:
+        case w.Sanitized(tools, findings, note, log, seconds):
+            sanitized = e.KernelSanitized(kernel.id, work.attempt, tools, findings, note, log, seconds)
+            return (sanitized, e.KernelQuarantined(kernel.id, findings)) if findings else (sanitized,)
+        case w.Impossible(reason):
+            return (e.KernelSanitized(kernel.id, work.attempt, (), (), reason),)
+    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+
+
+def _raced(state: SessionState, work: w.Race, result: w.Result) -> tuple[e.Event, ...]:
+    """The race's outcome, or the failure of one of the two; nothing where the race is no longer pending.
+
+    ``lifecycle`` makes a winner the incumbent.
+    """
+    if work not in races.pending_races(state):
+        return ()
+    match result:
+        case w.Raced():
+            assert state.preparation is not None, "nothing is measured before"
+            ratio = races.with_noise_floor(result.ratio, state.preparation.same)
+            outcome = races.outcome(ratio, corroborated=result.corroborated)
+            raced = e.KernelRaced(
+                work.kernel, work.against, outcome, ratio, work.effort, result.pairs, result.samples, result.raw, result.note,
+                result.seconds,
+            )  # fmt: skip
+            return (raced,)
+        case w.Failed(failure, seconds, at_fault):
+            return (e.KernelFailed(at_fault or work.kernel, failure, seconds),)
+    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+
+
+def _failed(state: SessionState, kernel_id: str, attempt: int, result: w.Failed) -> e.Event:
+    """A model may repair its own kernel a bounded number of times; other authors are not asked."""
+    assert state.opened is not None
+    kernel = state.kernels[kernel_id]
+    repairable = result.failure.kind in (FailureKind.BUILD_FAILED, FailureKind.MISMATCH, FailureKind.CRASHED)
+    if kernel.author.is_model and repairable and attempt < state.opened.settings.repairs:
+        return e.AttemptFailed(kernel_id, attempt, result.failure, result.seconds)
+    return e.KernelFailed(kernel_id, result.failure, result.seconds)
+
+
+def _verified(state: SessionState, kernel_id: str, result: w.Verified) -> tuple[e.Event, ...]:
+    verified = e.KernelVerified(kernel_id, result.verification, result.screen, result.seconds)
+    if wants_precision(state, kernel_id, result.screen):
+        return (verified,)
+    return (verified, e.KernelMeasured(kernel_id, result.screen, 0.0))
+
+
+def wants_precision(state: SessionState, kernel_id: str, screen: Measurement) -> bool:
+    """Whether a screened kernel is measured precisely: it may lead, or it is a root, a seed, pinned or measured again."""
+    kernel = state.kernels[kernel_id]
+    to_beat = races.kernel_to_beat(state)
+    if kernel.seed or kernel.parent is None or kernel_id in state.pinned or kernel.again or to_beat is None:
+        return True
+    mine = screen.speedup.get(queries.ranking_baseline(state))
+    leading = queries.speedup(state, to_beat)
+    return mine is None or leading is None or mine.high >= _CONTENDER_SHARE * leading.value
+
+
+def _proposed(state: SessionState, work: w.Propose, result: w.Proposals) -> tuple[e.Event, ...]:
+    assert state.opened is not None
+    settings = state.opened.settings
+    branch = 1 if settings.strategy == "sequential" or work.round == 0 else settings.branch
+    kept: list[e.ProposedIdea] = []
+    dropped: list[str] = []
+    for proposal in result.ideas:
+        if _is_known(state, kept, proposal) or len(kept) >= max(work.count, 1):
+            dropped.append(proposal.text.title)
+            continue
+        identity = f"i{state.next_idea + len(kept)}"
+        parent = proposal.parent if proposal.parent in state.kernels else None
+        kept.append(e.ProposedIdea(identity, proposal.text, parent, proposal.author, branch))
+    return (e.IdeasProposed(work.round, tuple(kept), True, tuple(dropped)),)
+
+
+def _is_known(state: SessionState, kept: list[e.ProposedIdea], proposal: w.Proposal) -> bool:
+    earlier = [(i.text, i.parent) for i in state.ideas.values()] + [(i.text, i.parent) for i in kept]
+    return any(near_duplicate(text, proposal.text, same_parent=parent == proposal.parent) for text, parent in earlier)
+
+
+def _tried_variants(state: SessionState) -> set[tuple[Blob, tuple[tuple[str, int], ...]]]:
+    """Every code that was tried with its tunables, repaired attempts included."""
+    kernels = [k for k in state.kernels.values() if k.stage is not Stage.CANCELLED]
+    return {(source, tuple(sorted(k.tunables.items()))) for k in kernels for source in (*k.earlier, k.source)}
+
+
+def _implemented(state: SessionState, work: w.Implement, result: w.Drafts) -> tuple[e.Event, ...]:
+    idea = state.ideas[work.idea]
+    if idea.implemented:
+        return ()
+    known = _tried_variants(state)
+    room = state.limits.kernels - len(state.kernels) if state.limits.kernels is not None else len(result.drafts)
+    events: list[e.Event] = []
+    ids: list[str] = []
+    repeated = 0
+    for draft in result.drafts:
+        identity = (draft.source, tuple(sorted(draft.tunables.items())))
+        if identity in known or len(ids) >= room:
+            repeated += identity in known
+            continue
+        known.add(identity)
+        kernel = f"k{state.next_kernel + len(ids)}"
+        ids.append(kernel)
+        events.append(
+            e.KernelDrafted(
+                kernel, idea.id, idea.parent, idea.round, draft.author, draft.name, draft.dialect, draft.contract,
+                draft.source, draft.tunables,
+            )
+        )  # fmt: skip
+    note = "; ".join(filter(None, [result.note, f"{repeated} already in the tree" if repeated else ""]))
+    return (*events, e.IdeaImplemented(idea.id, tuple(ids), note))

@@ -1,0 +1,1 @@
+"""What leaves a session: modules, training data, bundles."""

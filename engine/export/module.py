@@ -1,0 +1,210 @@
+"""A measured kernel as a file that works without this tool: an importable module with an operator, a test and a benchmark.
+
+Joins the reference's model, the kernel's source and header as text, and two templates: ``kernel_module`` compiles and calls the
+kernel, ``module_check`` tests and times it. Values in, text out; compiles and runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import keyword
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import Contract, Device, Dialect, Number, Operand, Problem, Role, Signature, Workload
+from engine.domain.preparation import CorrectnessCheck
+from engine.export.plan_host import ENTRY, ERROR_REPORTER, TROUBLE, launcher
+from engine.export.template import fill, keep_apart, literal, template
+from engine.problem import header, names
+from engine.problem import reference_code as reference
+from engine.toolchain import plan as launch_plan
+from engine.toolchain import resolution
+from engine.toolchain.kernel_file import KernelCode
+
+_CPP = ["g++", "-std=c++20", "-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared"]
+_CUDA = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-cudart", "static"]
+_ALLCLOSE = re.compile(r"allclose ([0-9.e+-]+)")
+_USAGE = (
+    "python {file} --test      compares with the reference in float64 over several seeds: exit status 0 or 1",
+    "python {file} --bench     times it interleaved with eager PyTorch: a ratio with its 95 % interval",
+)
+_NO_OPERATOR = 'DEVICE = ""\n\nOPERATOR = None\n\nOPERATOR_NAME = ""\n\nPOISON = []\n\n'
+"""What a kernel in Python has in place of ``kernel_module``."""
+_NOTE = """\
+# The kernel is compiled when it is first called, and kept in ESPALIER_CACHE or the user's cache folder. It is made for the
+# shapes listed in OPERANDS and refuses others; numbers that forward takes are compiled in. It has no backward.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The inputs of a module."""
+
+    problem: Problem
+    workload: Workload
+    signature: Signature
+    device: Device
+    kernel: KernelCode
+    tunables: Mapping[str, int]
+    remarks: tuple[str, ...]
+    """Comments about the kernel and its measurements."""
+    check: CorrectnessCheck | None = None
+    """The tolerance of its own test; without one, ten times the error of eager."""
+    file: str = "FILE"
+    """The file name in its usage lines."""
+
+
+def module(given: Exported) -> str:
+    """The text of the module. Raises KernelCodeError or ProblemError for a kernel that only its session can run."""
+    head = "".join(f"# {' '.join(remark.split())}\n" for remark in given.remarks)
+    usage = "".join(f"#     {line.format(file=shlex.quote(given.file))}\n" for line in _USAGE)
+    if given.kernel.dialect is Dialect.PYTHON:
+        return head + _python(given, usage)
+    tree = _reference(given)
+    name, signature = _operator_name(given), schema(given.signature.operands)
+    values = _constants(given, tree) | _policy(given.check) | {"OPERATOR_NAME": repr(name), "SCHEMA": repr(signature)}
+    text = keep_apart(f"{template('kernel_module')}\n\n{template('module_check')}", set(reference.bound_names(tree)))
+    shown = f"#     torch.ops.{name.replace('::', '.')}{signature}\n"
+    return f"{head}{usage}{shown}{_NOTE}\n{ast.unparse(tree)}\n\n\n{fill(text, values)}"
+
+
+def _reference(given: Exported) -> ast.Module:
+    tree = reference.parse(given.problem.reference, given.problem.name)
+    return reference.with_settings(tree, given.workload.settings)
+
+
+def _python(given: Exported, usage: str) -> str:
+    """A python kernel as it is, with its test and benchmark behind it."""
+    code = _with_tunables(given.kernel.text, given.tunables).rstrip()
+    taken = set(reference.bound_names(reference.parse(code, given.kernel.name)))
+    values = {"REFERENCE": literal(ast.unparse(_reference(given)) + "\n"), "DEVICE": repr(given.device.kind)}
+    text = keep_apart(_NO_OPERATOR + template("module_check"), taken)
+    return f"{code}\n\n\n{usage}\n{fill(text, values | _policy(given.check))}"
+
+
+def _constants(given: Exported, tree: ast.Module) -> dict[str, str]:
+    """Constant of ``kernel_module`` → its value as Python."""
+    plan = given.kernel.contract is Contract.PLAN
+    cuda = given.kernel.dialect is Dialect.CUDA
+    forward = _forward(tree)
+    return {
+        "KERNEL": literal(_source_text(given)),
+        "PROBLEM_H": literal(_header(given)),
+        "FILE": repr("kernel.cu" if cuda else "kernel.cpp"),
+        "COMMAND": repr(_command(given)),
+        "OPERANDS": _operands(given.signature),
+        "NUMBERS": repr(_numbers(forward, given.signature)),
+        "FORWARD": repr(forward),
+        "DEVICE": repr(given.device.kind),
+        "PLAN": repr(plan),
+        "ENTRY": repr(ENTRY if plan else "launch"),
+        "TROUBLE": repr(TROUBLE if cuda and not plan else ""),
+        "WORKSPACE_BYTES": repr(_resolved(given).workspace_bytes if plan else None),
+    }
+
+
+def _operator_name(given: Exported) -> str:
+    return operator_name(given.problem.name, [_source_text(given), _header(given), *_command(given)])
+
+
+def operator_name(problem: str, parts: Sequence[str]) -> str:
+    """The problem's name, and eight digits of everything that the operator is compiled from."""
+    plain = re.sub(r"\W", "_", problem, flags=re.ASCII).lower().strip("_") or "kernel"
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+    return f"espalier::{f'n{plain}' if plain[0].isdigit() else plain}_{digest}"
+
+
+def schema(operands: Sequence[Operand]) -> str:
+    """What goes in and out, in torch's schema language."""
+    given = [f"Tensor {_argument(o.name)}" for o in operands if o.role is not Role.OUTPUT]
+    outputs = ["Tensor" for o in operands if o.role is Role.OUTPUT]
+    returned = ", ".join(outputs)
+    return f"({', '.join(given)}) -> {returned if len(outputs) == 1 else f'({returned})'}"
+
+
+def _argument(operand: str) -> str:
+    return f"{operand}_" if keyword.iskeyword(operand) or operand[0] == "_" else operand
+
+
+def _policy(check: CorrectnessCheck | None) -> dict[str, str]:
+    """The tolerance as the module's test applies it."""
+    if check is None:
+        return {"POLICY": repr(("ten times the error of eager", None)), "LIMITS": "None"}
+    if close := _ALLCLOSE.search(check.policy):
+        return {"POLICY": repr((f"{check.policy}; here against float64", float(close[1]))), "LIMITS": "(1.0, 1.0)"}
+    return {"POLICY": repr((check.policy, None)), "LIMITS": repr((check.rel_fro_limit, check.max_scaled_limit))}
+
+
+def _forward(tree: ast.Module) -> list[str]:
+    """Names of forward's arguments as its reference writes them."""
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef) and statement.name == "Model":
+            for method in statement.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "forward":
+                    return [a.arg for a in (*method.args.posonlyargs, *method.args.args)][1:]
+    return []
+
+
+def _numbers(forward: list[str], signature: Signature) -> dict[str, Number]:
+    """The compiled-in values of forward's number arguments; without those whose constant has no plain name."""
+    found = {}
+    tensors = {operand.name for operand in signature.with_roles(Role.INPUT)}
+    for name in forward:
+        constant = names.macro(name)
+        if name not in tensors and constant in signature.constants and f"{constant}_" not in signature.constants:
+            found[name] = signature.constants[constant]
+    return found
+
+
+def _command(given: Exported) -> list[str]:
+    defines = [f"-D{name}={value}" for name, value in given.tunables.items()]
+    if given.kernel.dialect is Dialect.CPP:
+        return [*_CPP, *defines]
+    number = given.device.arch.removeprefix("sm_")
+    return [*_CUDA, f"-gencode=arch=compute_{number},code=sm_{number}", *defines, "-ldl"]
+
+
+def _header(given: Exported) -> str:
+    return header.render(given.signature, given.kernel.dialect, given.workload.name)
+
+
+def _source_text(given: Exported) -> str:
+    if given.kernel.dialect is Dialect.CPP:
+        return given.kernel.text
+    if given.kernel.contract is not Contract.PLAN:
+        return given.kernel.text.rstrip() + "\n" + ERROR_REPORTER
+    names = [operand.name for operand in given.signature.operands]
+    return given.kernel.text.rstrip() + "\n" + launcher(_resolved(given), names)
+
+
+def _resolved(given: Exported) -> resolution.ResolvedPlan:
+    names: dict[str, Number] = {**header.plan_names(given.signature, given.device.units), **given.tunables}
+    return resolution.resolve(launch_plan.parse_plan(given.kernel.text), names, given.signature.operands)
+
+
+def _operands(signature: Signature) -> str:
+    rows = [f"    ({o.name!r}, {o.role.value!r}, {o.shape!r}, torch.{o.dtype})," for o in signature.operands]
+    if not signature.with_roles(Role.OUTPUT):
+        raise ProblemError("the problem has no output: there is nothing to export")
+    if len(signature.operands) == len(signature.with_roles(Role.OUTPUT)):
+        raise ProblemError("the problem has no input: its kernel cannot be an operator")
+    return "[\n" + "\n".join(rows) + "\n]"
+
+
+def _with_tunables(text: str, chosen: Mapping[str, int]) -> str:
+    """A python kernel with its tunables assigned before anything else is executed."""
+    if not chosen:
+        return text
+    lines = text.splitlines(keepends=True)
+    after = 0
+    for place, statement in enumerate(ast.parse(text).body):
+        docstring = place == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+        if docstring or future:
+            after = statement.end_lineno or after
+    values = "".join(f"{name} = {value}\n" for name, value in chosen.items())
+    return "".join([*lines[:after], values, *lines[after:]])

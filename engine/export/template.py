@@ -1,0 +1,84 @@
+"""The templates of an exported module, ready to be joined: constants filled in, names kept apart, all else as it is written.
+
+A template is a Python file that imports, lints and type-checks by itself. What only serves that is left out of the copy: its
+docstring, imports from this program, and the stand-in for the reference's ``Model``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from engine.problem.reference_code import bound_names
+
+_FOLDER = Path(__file__).with_name("templates")
+_STAND_IN = "Model"
+_SHARED = frozenset({"torch", "Model", "ModelNew"})
+"""Names that mean the same in the reference and in a template."""
+
+
+def template(name: str) -> str:
+    """The template's text without what only it needs."""
+    text = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)
+    for statement in reversed(ast.parse(text).body):
+        if _is_its_own(statement):
+            del lines[statement.lineno - 1 : statement.end_lineno]
+    return re.sub(r"\n{4,}", "\n\n\n", "".join(lines)).strip() + "\n"
+
+
+def _is_its_own(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Constant()):
+            return True
+        case ast.ImportFrom(module=str(module)):
+            return module.startswith("engine.")
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return name == _STAND_IN
+    return False
+
+
+def keep_apart(text: str, taken: Collection[str]) -> str:
+    """``text`` with a ``_`` behind each of its module-level names that ``taken`` holds too."""
+    clashes = (set(bound_names(ast.parse(text))) & set(taken)) - _SHARED
+    if not clashes:
+        return text
+    pattern = re.compile(rf"(?<![\w.])({'|'.join(sorted(clashes))})\b")
+    return "".join(_renamed(line, pattern) for line in text.splitlines(keepends=True))
+
+
+def _renamed(line: str, pattern: re.Pattern[str]) -> str:
+    found = re.match(r"(from \S+ )?import ", line)
+    if found is None:
+        return pattern.sub(r"\1_", line)
+    return found.group() + pattern.sub(r"\1 as \1_", line[found.end() :])
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """``text`` with these expressions as values of its module-level constants, renamed ones included."""
+    lines = text.splitlines(keepends=True)
+    missing = set(values)
+    for statement in reversed(ast.parse(text).body):
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as old):
+                pass
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as old):
+                pass
+            case _:
+                continue
+        name = name.removesuffix("_")
+        if name in missing:
+            missing.discard(name)
+            head = lines[old.lineno - 1][: old.col_offset]
+            lines[old.lineno - 1 : old.end_lineno] = [f"{head}{values[name]}\n"]
+    assert not missing, f"no template has {', '.join(sorted(missing))}"
+    return "".join(lines)
+
+
+def literal(text: str) -> str:
+    """A raw string that reads as it is written, where the text allows it."""
+    if "'''" not in text and not text.endswith(("\\", "'")) and "\r" not in text:
+        return f"r'''{text}'''"
+    return repr(text)

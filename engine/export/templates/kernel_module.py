@@ -1,0 +1,218 @@
+"""Template: an exported module's kernel, compiled once, registered as an operator of torch, called by ``ModelNew``.
+
+``engine.export.template`` copies this file into the module. It fills in the constants, puts the reference's code in place of
+``Model``, and appends ``_`` to names that the reference has as well. No decorators, and each import binds plain names.
+"""
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+Model = torch.nn.Module
+
+OPERATOR_NAME = "espalier::template"
+
+SCHEMA = "(Tensor x) -> Tensor"
+
+KERNEL = ""
+
+PROBLEM_H = ""
+
+FILE = "kernel.cpp"
+
+COMMAND = ["g++"]
+
+OPERANDS: list[tuple[str, str, tuple[int, ...], torch.dtype]] = [
+    ("x", "input", (1,), torch.float32),
+    ("out", "output", (1,), torch.float32),
+]
+
+NUMBERS: dict[str, float] = {}
+
+FORWARD = ["x"]
+
+PLAN = False
+
+ENTRY = "launch"
+
+TROUBLE = ""
+
+WORKSPACE_BYTES: int | None = None
+
+DEVICE = "cpu"
+
+POISON: list[bool] = []
+
+
+def _compiler() -> str:
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    found = shutil.which(COMMAND[0], path=os.pathsep.join([os.environ.get("PATH", os.defpath), os.path.join(home, "bin")]))
+    if found is None:
+        raise RuntimeError(f"{COMMAND[0]} is missing, and this kernel is compiled with it")
+    return found
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False).stdout
+
+
+def _cache() -> Path:
+    """The folder of compiled kernels; nobody but this user writes to it."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    usual = Path(os.environ.get("ESPALIER_CACHE") or os.path.join(cache, "espalier")) / "exported"
+    for place in (usual, Path(tempfile.gettempdir()) / f"espalier-{os.getuid()}"):
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if place.stat().st_uid == os.getuid() and os.access(place, os.W_OK | os.X_OK):
+                return place
+        except OSError:
+            continue
+    raise RuntimeError(f"{usual} cannot be written: set ESPALIER_CACHE to a folder of yours")
+
+
+def _build() -> ctypes.CDLL:
+    """Compiles and loads the kernel. Its name is the digest of its inputs; one rename puts it in place."""
+    compiler = _compiler()
+    parts = [KERNEL, PROBLEM_H, *COMMAND, compiler, _output(compiler, "--version")]
+    if "-march=native" in COMMAND:
+        parts.append(_output(compiler, "-march=native", "-Q", "--help=target"))
+    binary = _cache() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.so"
+    if not binary.exists():
+        with tempfile.TemporaryDirectory(dir=binary.parent) as folder:
+            Path(folder, FILE).write_text(KERNEL)
+            Path(folder, "problem.h").write_text(PROBLEM_H)
+            command = [compiler, FILE, *COMMAND[1:], "-o", "kernel.so"]
+            done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            if done.returncode:
+                lines = (done.stderr or done.stdout).splitlines() or [f"exit status {done.returncode}"]
+                raise RuntimeError(f"{COMMAND[0]} refused the kernel: " + next((x for x in lines if "error" in x), lines[0]))
+            os.replace(Path(folder, "kernel.so"), binary)
+    try:
+        return ctypes.CDLL(str(binary))
+    except OSError as error:
+        raise RuntimeError(f"{binary} cannot be loaded: {error}") from error
+
+
+_library = functools.cache(_build)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [tensor for inner in value for tensor in _tensors(inner)] if isinstance(value, (list, tuple)) else []
+
+
+def _checked(given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    expected = [operand for operand in OPERANDS if operand[1] != "output"]
+    if len(given) != len(expected):
+        raise ValueError(f"{len(given)} tensors were given, {len(expected)} are needed")
+    for tensor, (name, _, shape, dtype) in zip(given, expected, strict=True):
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, the kernel is made for {dtype} {shape}")
+    return given
+
+
+def _outputs(device: torch.device) -> list[torch.Tensor]:
+    return [torch.empty(shape, dtype=dtype, device=device) for _, role, shape, dtype in OPERANDS if role == "output"]
+
+
+def _workspace(library: ctypes.CDLL, device: torch.device) -> torch.Tensor:
+    size = WORKSPACE_BYTES
+    if size is None and hasattr(library, "workspace_bytes"):
+        library.workspace_bytes.restype = ctypes.c_size_t
+        size = library.workspace_bytes()
+    return torch.empty(max(size or 0, 1), dtype=torch.uint8, device=device)
+
+
+def _call(library: ctypes.CDLL, tensors: list[torch.Tensor], workspace: torch.Tensor) -> None:
+    """One launch. Raises RuntimeError with the runtime's words where it is refused."""
+    addresses, rest = [tensor.data_ptr() for tensor in tensors], [ctypes.c_void_p(workspace.data_ptr())]
+    if DEVICE == "cuda":
+        rest.append(ctypes.c_void_p(torch.cuda.current_stream(tensors[0].device).cuda_stream))
+    entry, trouble = library[ENTRY], None
+    if PLAN:
+        entry.restype = ctypes.c_char_p
+        trouble = entry((ctypes.c_void_p * len(addresses))(*addresses), *rest)
+    else:
+        entry.restype = None
+        entry(*(ctypes.c_void_p(address) for address in addresses), *rest)
+    if TROUBLE:
+        reporter = library[TROUBLE]
+        reporter.restype = ctypes.c_char_p
+        trouble = reporter()
+    if trouble:
+        raise RuntimeError(f"the kernel could not be launched: {trouble.decode()}")
+
+
+def _launch(given: tuple[torch.Tensor, ...]) -> Any:
+    library, device = _library(), given[0].device
+    outputs = _outputs(device)
+    for tensor in outputs if POISON else []:
+        if tensor.dtype != torch.bool:
+            tensor.fill_(float("nan") if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max)
+    _call(library, [*(tensor.contiguous() for tensor in given), *outputs], _workspace(library, device))
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _run(*given: torch.Tensor) -> Any:
+    """One call of the kernel. Raises ValueError for tensors that it is not made for."""
+    for tensor, (name, *_) in zip(_checked(given), OPERANDS, strict=False):
+        if tensor.device.type != DEVICE or tensor.device != given[0].device:
+            raise ValueError(f"{name} is on {tensor.device}, the kernel wants all its tensors on one device of kind {DEVICE}")
+    with torch.cuda.device(given[0].device) if DEVICE == "cuda" else contextlib.nullcontext():
+        return _launch(given)
+
+
+def _fake(*given: torch.Tensor) -> Any:
+    """What ``_run`` returns, without contents."""
+    outputs = _outputs(_checked(given)[0].device)
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+OPERATOR: Any = torch.library.custom_op(OPERATOR_NAME, _run, mutates_args=(), schema=SCHEMA)
+OPERATOR.register_fake(_fake)
+
+
+def _tensor_names(model: torch.nn.Module) -> list[str]:
+    """Names of the model's parameters, buffers and other tensors."""
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    for prefix, part in model.named_modules():
+        names += [f"{prefix}.{name}".strip(".") for name, value in vars(part).items() if isinstance(value, torch.Tensor)]
+    return names
+
+
+class ModelNew(Model):
+    """The reference's model, with the kernel in place of its forward. It has no backward, and does not train its weights."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.espalier_held = _tensor_names(self)
+
+    def operands(self, *arguments: Any, **named: Any) -> list[torch.Tensor]:
+        """The tensors that the operator is called with. Raises TypeError and ValueError for arguments that do not fit."""
+        values = [*arguments, *(named[name] for name in FORWARD[len(arguments) :] if name in named)]
+        if len(values) != len(arguments) + len(named):
+            raise TypeError(f"forward takes {', '.join(FORWARD)}")
+        for name, value in zip(FORWARD, values, strict=False):
+            if isinstance(value, (int, float)) and value != NUMBERS.get(name, value):
+                raise ValueError(f"{name} is {value}, the kernel is compiled for {NUMBERS[name]}")
+        given, model = _tensors(values), cast(Any, self)
+        for name in self.espalier_held:
+            tensor = functools.reduce(getattr, name.split("."), model).detach()
+            given.append(tensor.to(given[0].device) if given and tensor.device != given[0].device else tensor)
+        return given
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        return OPERATOR(*self.operands(*arguments, **named))

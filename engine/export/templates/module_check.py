@@ -1,0 +1,263 @@
+"""Template: an exported module's ``--test`` against the reference in float64 and ``--bench`` against eager.
+
+``engine.export.template`` copies this file into the module behind the kernel. Errors are computed as the tool's judge does it.
+"""
+
+import argparse
+import contextlib
+import copy
+import math
+import sys
+import time
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.export.templates.kernel_module import DEVICE, OPERATOR, OPERATOR_NAME, POISON, ModelNew
+
+REFERENCE: str | None = None
+
+POLICY: tuple[str, float | None] = ("", None)
+
+LIMITS: tuple[float, float] | None = None
+
+
+def _reference() -> dict[str, Any]:
+    """The names of the reference: in this file, or, for a kernel in Python, in its own text."""
+    if REFERENCE is None:
+        return globals()
+    module = types.ModuleType("reference")
+    exec(compile(REFERENCE, "reference", "exec"), module.__dict__)
+    return module.__dict__
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    """Every tensor and number of a result, in order."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [tensor for inner in value for tensor in _flat(inner)]
+    return [] if value is None else [torch.as_tensor(value, device=DEVICE)]
+
+
+def _map(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: _map(function, inner) for key, inner in value.items()}
+    return type(value)(_map(function, inner) for inner in value) if isinstance(value, (list, tuple)) else value
+
+
+def _map_attributes(function: Callable[[torch.Tensor], torch.Tensor], model: Any) -> Any:
+    """Changes the model's plain tensor attributes, which ``Module.to`` does not see."""
+    for part in model.modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, torch.Tensor):
+                setattr(part, name, function(value))
+    return model
+
+
+def _model(kind: Any, given: Any) -> Any:
+    """A model from what ``get_init_inputs`` returns, as KernelBench makes it."""
+    items = [given] if isinstance(given, Mapping) else list(given or ())
+    if items and isinstance(items[-1], Mapping):
+        both = len(items) == 2 and isinstance(items[0], (list, tuple))
+        try:
+            return kind(*(items[0] if both else items[:-1]), **items[-1])
+        except TypeError:
+            pass
+    return kind(*items)
+
+
+def _case(seed: int) -> tuple[Any, Any, list[Any]]:
+    """The reference's model, the kernel's with the same weights, and inputs."""
+    found = _reference()
+    models = []
+    for kind in (found["Model"], ModelNew):
+        torch.manual_seed(seed)
+        model = _model(kind, found["get_init_inputs"]()).to(DEVICE)
+        models.append(_map_attributes(lambda tensor: tensor.to(DEVICE), model))
+    theirs, mine = models
+    if theirs.state_dict().keys() == mine.state_dict().keys():
+        mine.load_state_dict(theirs.state_dict())
+    torch.manual_seed(seed + 1)
+    inputs = found["get_inputs"]()
+    inputs = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+    return theirs, mine, _map(lambda tensor: tensor.to(DEVICE), inputs)
+
+
+class _Float64Mode(TorchDispatchMode):
+    """Operators with a narrower ``dtype`` argument produce float64 instead."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(kwargs or {})
+        if given.get("dtype") in (torch.float32, torch.float16, torch.bfloat16):
+            given["dtype"] = torch.float64
+        return func(*args, **given)
+
+
+def _exact(model: Any, inputs: list[Any], dtype: torch.dtype) -> list[torch.Tensor]:
+    """The reference's outputs with all arithmetic in ``dtype``."""
+
+    def widened(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor.clone()
+
+    wide, before = _map_attributes(widened, copy.deepcopy(model).to(dtype)), torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with _Float64Mode() if dtype == torch.float64 else contextlib.nullcontext():
+            return _flat(wide(*_map(widened, inputs)))
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _expected(model: Any, inputs: list[Any]) -> tuple[list[torch.Tensor], str]:
+    """What is compared with, and what stood in the way of float64."""
+    try:
+        return _exact(model, inputs, torch.float64), ""
+    except (RuntimeError, TypeError) as error:
+        return _exact(model, inputs, torch.float32), f" (judged against float32, for in float64: {str(error).splitlines()[0]})"
+
+
+def _errors(output: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
+    """The centred relative Frobenius error, and the worst element's in units of its scale; infinite for what none excuses."""
+    if output.shape != exact.shape:
+        return math.inf, math.inf
+    if output.is_complex():
+        output, exact = torch.view_as_real(output), torch.view_as_real(exact.to(torch.complex128))
+    if not output.is_floating_point():
+        return (0.0, 0.0) if torch.equal(output, exact.to(output.dtype)) else (math.inf, math.inf)
+    finite, wide, exact = torch.isfinite(exact), output.double(), exact.double()
+    masks = [torch.where(torch.isfinite(x), 0.0, x).nan_to_num(nan=0.5, posinf=2.0, neginf=-2.0) for x in (wide, exact)]
+    if not torch.equal(*masks):
+        return math.inf, math.inf
+    if not bool(finite.any()):
+        return 0.0, 0.0
+    wide, exact = wide[finite], exact[finite]
+    difference, spread = (wide - exact).abs(), float((exact - exact.mean()).norm())
+    if POLICY[1] is not None:
+        return 0.0, float((difference / (POLICY[1] + POLICY[1] * exact.abs())).max())
+    scale = exact.abs() + spread / math.sqrt(exact.numel()) + 1e-300
+    return float(difference.norm()) / max(spread, 1e-300), float((difference / scale).max())
+
+
+def _worst(outputs: list[torch.Tensor], exact: list[torch.Tensor]) -> tuple[float, float]:
+    if len(outputs) != len(exact):
+        return math.inf, math.inf
+    found = [_errors(*pair) for pair in zip(outputs, exact, strict=True)]
+    return max(one for one, _ in found), max(other for _, other in found)
+
+
+def _changed(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
+    """Whether two lists of tensors hold other bytes."""
+    pairs = zip(before, after, strict=False)
+    return any(not torch.equal(*(x.contiguous().reshape(-1).view(torch.uint8) for x in pair)) for pair in pairs)
+
+
+def _compare(seed: int) -> tuple[bool, str]:
+    """One comparison: whether it passed, and its errors in words."""
+    theirs, mine, inputs = _case(seed)
+    exact, note = _expected(theirs, inputs)
+    torch.manual_seed(seed + 2)
+    eager = _worst(_flat(copy.deepcopy(theirs)(*_map(torch.clone, inputs))), exact)
+    before = _flat(_map(torch.clone, inputs))
+    torch.manual_seed(seed + 2)
+    errors = _worst(_flat(mine(*inputs)), exact)
+    limits = LIMITS or [10 * max(own, 4 * torch.finfo(torch.float32).eps) for own in eager]
+    passed = errors[0] <= limits[0] and errors[1] <= limits[1]
+    words = f"centred error {errors[0]:.2g} of {limits[0]:.2g} allowed, worst element {errors[1]:.2g} of {limits[1]:.2g}"
+    if _changed(before, _flat(inputs)):
+        return False, "the kernel changed its inputs"
+    return passed, f"{words}; eager's own {eager[0]:.2g}, {eager[1]:.2g}{note}"
+
+
+def _test(seeds: int) -> int:
+    print(f"policy   {POLICY[0]}")
+    failed = 0
+    for seed in range(seeds):
+        passed, words = _compare(seed)
+        failed += not passed
+        print(f"seed {seed:<4}{'ok   ' if passed else 'WRONG'}{words}", flush=True)
+    if failed:
+        print(f"FAILED: {failed} of {seeds} seeds")
+        return 1
+    if OPERATOR is not None:
+        _, mine, inputs = _case(0)
+        torch.library.opcheck(OPERATOR, tuple(tensor.detach() for tensor in mine.operands(*inputs)))
+        print(f"opcheck  ok   {OPERATOR_NAME}")
+    print(f"PASSED: {seeds} seeds, on {_device()}")
+    return 0
+
+
+def _device() -> str:
+    return torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu"
+
+
+def _timed(call: Callable[[], Any], cold: torch.Tensor) -> float:
+    """Microseconds of one call. On the CPU a pause lets the other contestant's spinning threads fall asleep first."""
+    if DEVICE == "cpu":
+        cold.add_(1)
+        time.sleep(0.01)
+        begun = time.perf_counter()
+        call()
+        return (time.perf_counter() - begun) * 1e6
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for _ in range(4):
+        cold.add_(1)
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3
+
+
+def _bench(seconds: float, hot: bool) -> int:
+    """Pairs of calls, the order turned each time; the ratio is the median of the pairs', its interval by their ranks."""
+    theirs, mine, inputs = _case(0)
+    contestants = [("eager", lambda: theirs(*inputs)), ("ModelNew", lambda: mine(*inputs))]
+    cold = torch.zeros(1 if hot else 1 << 27 if DEVICE == "cuda" else 1 << 26, dtype=torch.uint8, device=DEVICE)
+    times: dict[str, list[float]] = {name: [] for name, _ in contestants}
+    for _, call in contestants * 3:
+        _timed(call, cold)
+    end = time.perf_counter() + seconds
+    while len(times["eager"]) < 12 or (time.perf_counter() < end and len(times["eager"]) < 5000):
+        contestants.reverse()
+        for name, call in contestants:
+            times[name].append(_timed(call, cold))
+    ratios = sorted(one / other for one, other in zip(times["eager"], times["ModelNew"], strict=True))
+    pairs = len(ratios)
+    low = max(0, math.floor(pairs / 2 - 0.98 * math.sqrt(pairs)) - 1)
+    for name, found in times.items():
+        print(f"{name:<9}{sorted(found)[pairs // 2]:.4g} us")
+    interval = f"{ratios[low]:.3f} to {ratios[pairs - 1 - low]:.3f}, 95 % interval of {pairs} pairs in one process"
+    print(f"ratio    {ratios[pairs // 2]:.3f} x eager ({interval}, {'hot' if hot else 'cold'} caches, on {_device()})")
+    return 0
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(description="Test and benchmark of one kernel.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--test", action="store_true", help="compare with the reference in float64; exit status 0 or 1")
+    what.add_argument("--bench", action="store_true", help="time it interleaved with eager")
+    parser.add_argument("--seeds", type=int, default=5, help="of the test (5)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of the benchmark (5)")
+    parser.add_argument("--hot", action="store_true", help="leave the caches as they are between calls of the benchmark")
+    chosen = parser.parse_args()
+    try:
+        if DEVICE == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("PyTorch finds no CUDA device, and this kernel runs on one")
+        if chosen.test:
+            POISON.append(True)
+        with torch.no_grad():
+            return _test(max(1, chosen.seeds)) if chosen.test else _bench(chosen.seconds, chosen.hot)
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        print(f"{parser.prog}: {type(error).__name__}: {reason}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,108 @@
+"""Every earlier idea and its outcome as text for the next prompt: measured, failed, rejected, dead. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from engine.domain import predictions, queries
+from engine.domain.model import Author
+from engine.domain.predictions import PredictionRecord
+from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage
+from engine.ideas.prompts.context import NOTHING, factor, without_holdouts
+
+_MAX_REASON = 240
+_MAX_NOTES = 40
+
+
+def outcomes(state: SessionState) -> str:
+    """All ideas of the session, oldest first: one line each, and one for each kind of failure."""
+    lines = [line for idea in state.ideas.values() for line in _lines(state, idea)]
+    return "\n".join(lines) or NOTHING
+
+
+def _lines(state: SessionState, idea: Idea) -> list[str]:
+    over = f" on {idea.parent}" if idea.parent else ""
+    predicted = f"; predicted {idea.text.predicted:.3g}x" if idea.text.predicted is not None else ""
+    about = f"round {idea.round}{over}, {idea.author.name}{predicted}"
+    head = f'- {idea.id} [{idea.text.category}] "{_line(idea.text.title)}" ({about})'
+    return [f"{head}: {_outcome(state, idea)}", *(f"  - {line}" for line in _failures(state, idea))]
+
+
+def _outcome(state: SessionState, idea: Idea) -> str:
+    match idea.status:
+        case IdeaStatus.REJECTED:
+            return f"rejected by the engineer: {_line(idea.reason)}" if idea.reason else "rejected by the engineer"
+        case IdeaStatus.PARKED:
+            return "put aside, not tried"
+        case IdeaStatus.PROPOSED:
+            return "awaits a decision"
+    if not idea.kernels:
+        return f"no kernel came of it: {_line(idea.note) or 'none was written'}" if idea.implemented else "is being written"
+    dead = "DEAD: " if predictions.is_dead(state, idea) else ""
+    best = predictions.best_kernel(state, idea)
+    if best is not None:
+        return dead + _measured(state, best, len(idea.kernels))
+    settled = all(state.kernels[k].stage.settled for k in idea.kernels)
+    return f"{dead}none of its {len(idea.kernels)} kernels was right" if settled else "is being tried"
+
+
+def _measured(state: SessionState, best: Kernel, count: int) -> str:
+    gain = predictions.gain(state, best)
+    over_baseline = queries.speedup(state, best)
+    gains = []
+    if gain is not None:
+        gains.append(f"{factor(gain)} over its parent {best.parent}")
+    if over_baseline is not None:
+        gains.append(f"{over_baseline.value:.3g}x over {queries.ranking_baseline(state)}")
+    values = ", ".join(f"{name} = {value}" for name, value in best.tunables.items())
+    tuned = f" with {values}" if values else ""
+    return f"best of {count} kernels is {best.id}{tuned}: " + (", ".join(gains) or "measured")
+
+
+def _failures(state: SessionState, idea: Idea) -> list[str]:
+    """Why its kernels failed, each reason once."""
+    ended = [state.kernels[k] for k in idea.kernels if k in state.kernels]
+    reasons = Counter(
+        f"{k.failure.kind.value}: {_line(without_holdouts(k.failure.reason))}"
+        for k in ended
+        if k.failure is not None and k.stage in (Stage.FAILED, Stage.REPAIR)
+    )
+    doubted = Counter(_line(without_holdouts("; ".join(k.evidence))) for k in ended if k.stage is Stage.QUARANTINED)
+    count = len(idea.kernels)
+    return [
+        *(f"{times} of {count} failed, {reason}" for reason, times in reasons.items()),
+        *(f"{times} of {count} not believed: {reason}" for reason, times in doubted.items()),
+    ]
+
+
+def notes(state: SessionState) -> str:
+    """The engineer's notes, newest last."""
+    kept = state.notes[-_MAX_NOTES:]
+    return "\n".join(f"- {note.target + ': ' if note.target else ''}{_line(note.text)}" for note in kept) or NOTHING
+
+
+def record(state: SessionState, author: Author) -> str:
+    """The author's predictions compared with the measurements, in one sentence."""
+    recorded = predictions.record_of(state, author.name)
+    return _sentence(recorded) if recorded is not None else "None of your predictions has been put to the test yet."
+
+
+def _sentence(past: PredictionRecord) -> str:
+    """A prediction record in words, addressed to its author."""
+    fruitless = f"{past.fruitless} of your ideas gave no right kernel" if past.fruitless else ""
+    if not past.count:
+        return f"{fruitless}; none of your past could be scored."
+    lean = "neither too high nor too low on the whole"
+    if past.bias > 1.02:
+        lean = f"too high by {past.bias:.2f}x on the whole"
+    elif past.bias < 0.98:
+        lean = f"too low by {1 / past.bias:.2f}x on the whole"
+    return (
+        f"{past.count} scored: typically off by a factor of {past.error:.2f}, {lean}, with the right direction in "
+        f"{past.hits} of {past.count}{'; ' + fruitless if fruitless else ''}."
+    )
+
+
+def _line(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= _MAX_REASON else words[: _MAX_REASON - 1] + "…"

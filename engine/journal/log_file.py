@@ -1,0 +1,46 @@
+"""The log file: tracebacks of faults and the program's own warnings. Loads no room."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+_FORMATTER = logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s")
+
+
+def path() -> Path:
+    """The log file: under ESPALIER_HOME, else in the user's state folder."""
+    import platformdirs  # 20 ms, and most commands log nothing
+
+    home = os.environ.get("ESPALIER_HOME")
+    folder = Path(home).expanduser() / "state" if home else platformdirs.user_state_path("espalier")
+    return folder / "espalier.log"
+
+
+def append(record: logging.LogRecord) -> Path:
+    """Write a record, with its traceback if it has one, and return the file. Raises OSError."""
+    file = path()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as out:
+        out.write(_FORMATTER.format(record) + "\n")
+    return file
+
+
+class LogFileHandler(logging.Handler):
+    """Warnings into the log file; those that cannot be written are dropped."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            append(record)
+
+
+def log_to_file() -> None:
+    """Send the warnings of this process to the log file from now on."""
+    root = logging.getLogger()
+    if not any(isinstance(handler, LogFileHandler) for handler in root.handlers):
+        root.addHandler(LogFileHandler())

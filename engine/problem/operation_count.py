@@ -1,0 +1,118 @@
+"""Counts a forward pass: families of operators, and floating-point operations by arithmetic unit. Imports torch.
+
+Knows operators and their operation counts; nothing of references, device peaks or times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from engine.problem.values import tensors
+
+CONVOLUTION, MATMUL, ATTENTION, RECURRENT = "convolution", "matmul", "attention", "recurrent"
+
+_FAMILIES = {
+    ATTENTION: ("attention",),
+    CONVOLUTION: ("convolution", "conv1d", "conv2d", "conv3d", "conv_depthwise2d", "conv_depthwise3d"),
+    RECURRENT: ("rnn", "lstm", "gru"),
+    MATMUL: ("mm", "addmm", "bmm", "baddbmm", "addbmm", "linear", "dot", "vdot", "mv", "addmv", "addr", "cdist"),
+    "normalisation": ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"),
+    "softmax": ("softmax", "logsumexp"),
+    "pooling": ("max_pool", "avg_pool", "avg_pool2d", "avg_pool3d", "max_pool2d", "max_pool3d"),
+    "embedding": ("embedding",),
+    "loss": ("nll_loss", "nll_loss2d", "smooth_l1", "mse_loss", "huber_loss"),
+    "scan": ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"),
+    "sort": ("sort", "argsort", "topk", "kthvalue", "median"),
+    "reduction": ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "prod", "norm", "var", "std"),
+}
+_CUDNN_RNN, _MKLDNN_RNN = "_cudnn_rnn", "mkldnn_rnn_layer"
+_HALF = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+def family(operator: str) -> str:
+    """The family of an aten operator's name (``addmm`` → ``matmul``), or ``other``."""
+    padded = f"_{operator.strip('_')}_"
+    for name, marks in _FAMILIES.items():
+        if any(f"_{mark}_" in padded for mark in marks):
+            return name
+    return "other"
+
+
+class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operators that run within: ``families`` seen, and ``operations`` by (family, unit)."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device = device
+        self.families: set[str] = set()
+        self.operations: Counter[tuple[str, str]] = Counter()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        given = dict(kwargs or {})
+        out = func(*args, **given)
+        packet = func._overloadpacket
+        name = family(packet.__name__)
+        self.families.add(name)
+        count = _count(packet, args, given, out)
+        if count:
+            self.operations[name, self._unit(name, args)] += count
+        return out
+
+    @property
+    def total(self) -> float:
+        """All floating-point operations; a multiply-add is two."""
+        return float(sum(self.operations.values()))
+
+    @property
+    def unit(self) -> str:
+        """The unit with most of the operations: ``fp32``, ``tf32``, ``fp16`` or ``bf16``; ``fp32`` where none count."""
+        units: Counter[str] = Counter()
+        for (_, unit), count in self.operations.items():
+            units[unit] += count
+        return units.most_common(1)[0][0] if units else "fp32"
+
+    def _unit(self, name: str, args: Sequence[object]) -> str:
+        kinds = [t.dtype for t in tensors(list(args)) if t.is_floating_point()]
+        if kinds and kinds[0] in _HALF:
+            return _HALF[kinds[0]]
+        # PyTorch as shipped lets cuDNN use TF32, and cuBLAS not.
+        shipped_tf32 = self._device.type == "cuda" and name in (CONVOLUTION, RECURRENT)
+        return "tf32" if shipped_tf32 and torch.float32 in kinds else "fp32"
+
+
+def _count(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: object) -> int:
+    """Operations of one call, by torch's formulas and a few that its table lacks; 0 for all others."""
+    name = packet.__name__
+    formula: Callable[..., Any] | None = flop_registry.get(packet)
+    if formula is not None:
+        return int(formula(*args, **kwargs, out_val=out))
+    if name == "_scaled_dot_product_flash_attention_for_cpu":
+        query, key, value = args[:3]
+        return int(2 * math.prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1]))
+    if name in (_CUDNN_RNN, _MKLDNN_RNN):
+        return _count_recurrent(args[0], args[1] if name == _CUDNN_RNN else args[1:3])
+    if name in ("mv", "dot", "vdot"):
+        return 2 * int(args[0].numel())
+    if name == "addmv":
+        return 2 * int(args[1].numel())
+    return 0
+
+
+def _count_recurrent(sequence: Tensor, weights: Sequence[Tensor]) -> int:
+    """Each step multiplies its vectors once with every weight matrix: 2 x steps x the matrices' elements."""
+    steps = math.prod(sequence.shape[:-1])
+    return 2 * steps * sum(w.numel() for w in weights if w.dim() > 1)

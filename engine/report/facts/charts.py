@@ -1,0 +1,113 @@
+"""The figures of both charts: the incumbent's speedup as kernels were tried, and the roofline. Numbers only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.domain import queries
+from engine.domain.state import SessionState, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class ClimbDot:
+    """One kernel; ``speedup`` is ``None`` for one that failed."""
+
+    kernel: str
+    place: int
+    """Its number in the order in which kernels were drafted."""
+    round: int
+    speedup: float | None
+    precise: bool
+    """Measured precisely; a screened one is drawn hollow."""
+    incumbent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IncumbentStep:
+    """A kernel that took the lead. One drafted before its predecessor stands at the predecessor's place."""
+
+    kernel: str
+    place: int
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
+class Climb:
+    """Every kernel, and the incumbents as a line: a dot above it is a kernel that measured well and won no race."""
+
+    baseline: str
+    dots: tuple[ClimbDot, ...]
+    incumbents: tuple[IncumbentStep, ...]
+    by_round: tuple[tuple[int, float], ...]
+    """(round, speedup of the incumbent at its end)."""
+    rounds: tuple[tuple[int, int, int], ...]
+    """(round, place of its first kernel, of its last)."""
+
+
+def climb(state: SessionState) -> Climb:
+    """The line follows the incumbents as the journal has them and ends at the present one."""
+    incumbent = queries.incumbent(state)
+    dots: list[ClimbDot] = []
+    places: dict[str, int] = {}
+    rounds: dict[int, tuple[int, int]] = {}
+    for place, kernel in enumerate(state.kernels.values(), 1):
+        places[kernel.id] = place
+        rounds[kernel.round] = (rounds.get(kernel.round, (place, 0))[0], place)
+        ratio = queries.speedup(state, kernel)
+        if ratio is not None or kernel.stage is Stage.FAILED:
+            value = ratio.value if ratio is not None else None
+            dots.append(ClimbDot(kernel.id, place, kernel.round, value, queries.is_precise(kernel), kernel is incumbent))
+    steps: list[IncumbentStep] = []
+    for kernel in queries.incumbents(state):
+        if (ratio := queries.speedup(state, kernel)) is not None:
+            place = max(places[kernel.id], steps[-1].place if steps else 0)
+            steps.append(IncumbentStep(kernel.id, place, ratio.value))
+    spans = tuple((number, *span) for number, span in sorted(rounds.items()))
+    return Climb(queries.ranking_baseline(state), tuple(dots), tuple(steps), queries.incumbent_by_round(state), spans)
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineDot:
+    """One kernel under the roofline."""
+
+    kernel: str
+    rate: float
+    """Operations a second."""
+    precise: bool
+    incumbent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Where the kernels stand under the device's measured ceilings.
+
+    Every kernel of a problem does the reference's operations on at least its bytes, so all stand at one intensity.
+    """
+
+    intensity: float
+    """Operations a byte moved."""
+    counted: bool
+    """Whether the operations were counted; else one stands for each output element."""
+    copy: float
+    """Bytes a second."""
+    peaks: tuple[tuple[str, float], ...]
+    """(unit, operations a second), the slowest first."""
+    dots: tuple[RooflineDot, ...]
+    bound: str
+
+
+def roofline(state: SessionState) -> Roofline | None:
+    """``None`` before the session is prepared, or where nothing is moved or no peak was measured."""
+    found = state.preparation
+    operations = found.signature.shown_operations if found is not None else 0.0
+    if found is None or not found.bytes_moved or not operations or not found.peaks.operations_per_s:
+        return None
+    incumbent = queries.incumbent(state)
+    dots = tuple(
+        RooflineDot(k.id, operations / (k.measurement.time_us.value * 1e-6), queries.is_precise(k), k is incumbent)
+        for k in state.kernels.values()
+        if k.measurement is not None and queries.speedup(state, k) is not None
+    )
+    peaks = tuple(sorted(found.peaks.operations_per_s.items(), key=lambda item: item[1]))
+    counted = bool(found.signature.operations)
+    return Roofline(operations / found.bytes_moved, counted, found.peaks.copy_bytes_per_s, peaks, dots, found.bound)

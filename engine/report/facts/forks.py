@@ -1,0 +1,45 @@
+"""What a session holds after one of its entries: what a fork at that point leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.domain import queries
+from engine.domain.events import Entry
+from engine.domain.model import Interval
+from engine.domain.state import SessionState, advance
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """What a fork does not take along, and the incumbents with and without it."""
+
+    events: int
+    rounds: int
+    ideas: int
+    kernels: tuple[str, ...]
+    kept: tuple[str, Interval | None] | None
+    """The incumbent of what is kept, with its speedup."""
+    lost: tuple[str, Interval | None] | None
+    """The present incumbent, where it is among the kernels that stay behind."""
+
+
+def left_behind(entries: Sequence[Entry], position: int) -> LeftBehind:
+    """What lies after the first ``position`` entries."""
+    kept = advance(SessionState(), entries[:position])
+    whole = advance(kept, entries[position:])
+    before, after = _incumbent(kept), _incumbent(whole)
+    return LeftBehind(
+        len(entries) - position,
+        len(whole.rounds) - len(kept.rounds),
+        len(whole.ideas) - len(kept.ideas),
+        tuple(name for name in whole.kernels if name not in kept.kernels),
+        before,
+        after if after is not None and after[0] not in kept.kernels else None,
+    )
+
+
+def _incumbent(state: SessionState) -> tuple[str, Interval | None] | None:
+    best = queries.incumbent(state)
+    return (best.id, queries.speedup(state, best)) if best is not None else None

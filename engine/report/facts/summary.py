@@ -1,0 +1,62 @@
+"""A session in one object, from the state alone: what ``run --json`` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.domain import queries
+from engine.domain.state import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedupOver:
+    """A speedup with its 95 % interval and the name of what it is relative to."""
+
+    value: float
+    low: float
+    high: float
+    baseline: str
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The incumbent."""
+
+    kernel: str
+    idea: str
+    speedup: SpeedupOver
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The object of ``run --json`` and ``replay --headless --json``; a contract with scripts."""
+
+    session: str
+    """The session's folder."""
+    problem: str
+    device: str
+    rounds: int
+    """Rounds done after the first port."""
+    kernels: int
+    verified: int
+    best: Best | None
+
+
+def summarise(state: SessionState, folder: Path) -> Summary:
+    """The session in one object."""
+    problem, _ = queries.problem_and_workload(state)
+    rounds = sum(1 for r in state.rounds.values() if r.closed and r.number > 0)
+    return Summary(
+        str(folder.absolute()), problem, queries.device_label(state), rounds, len(state.kernels), len(queries.verified(state)),
+        _best(state),
+    )  # fmt: skip
+
+
+def _best(state: SessionState) -> Best | None:
+    kernel = queries.incumbent(state)
+    ratio = queries.speedup(state, kernel) if kernel else None
+    if kernel is None or ratio is None:
+        return None
+    over = SpeedupOver(ratio.value, ratio.low, ratio.high, queries.ranking_baseline(state))
+    return Best(kernel.id, queries.title(state, kernel), over)

@@ -1,0 +1,118 @@
+"""An ablation: what each idea of a lineage gains over its parent, in figures and in a table. Pure.
+
+A gain is significant when its interval excludes 1.0 and it exceeds what the baseline shows against itself here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.domain import predictions, queries, stats
+from engine.domain.model import Interval
+from engine.domain.state import SessionState
+from engine.report.text.lines import Line, Span, Tone, line, one_line, shortened, table, times, tunables
+
+_TITLE = 48
+NOT_SHOWN = "not shown"
+
+
+@dataclass(frozen=True, slots=True)
+class StepGain:
+    """One kernel of the lineage and the gain of its idea."""
+
+    kernel: str
+    idea: str
+    author: str
+    against: str
+    """The kernel it was raced against; empty for the first one."""
+    gain: Interval | None
+    cumulative: Interval | None
+    """Over the first kernel: the product of the gains so far, their intervals combined as those of independent errors."""
+    recorded: Interval | None
+    """The gain that the session recorded."""
+    verdict: str
+    """``faster``, ``slower``, ``not shown``, ``first``, or ``failed``."""
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AblationStep:
+    """What the bench measured for one kernel of the lineage."""
+
+    kernel: str
+    trouble: str
+    """How the kernel failed; empty where it has a gain, and for the first verified kernel."""
+    against: str
+    """The kernel it was raced against: its nearest verified ancestor."""
+    gain: Interval | None
+
+
+def step_gains(state: SessionState, steps: Sequence[AblationStep], same: Interval) -> tuple[StepGain, ...]:
+    """Each step with its gain. ``same``: the baseline against itself, measured in the same run."""
+    rows: list[StepGain] = []
+    so_far: Interval | None = None
+    for step in steps:
+        kernel = state.kernels[step.kernel]
+        if step.gain is not None:
+            so_far = step.gain if so_far is None else product(so_far, step.gain)
+        rows.append(
+            StepGain(
+                step.kernel, queries.title(state, kernel), queries.idea_author(state, kernel),
+                step.against, step.gain, so_far if step.gain is not None else None, predictions.gain(state, kernel),
+                verdict(step.gain, same) if step.gain is not None else "failed" if step.trouble else "first",
+                one_line(step.trouble) or None,
+            )
+        )  # fmt: skip
+    return tuple(rows)
+
+
+def verdict(gain: Interval, same: Interval) -> str:
+    """``faster``, ``slower`` or ``not shown``."""
+    word = stats.significant(gain)
+    floor = max(abs(math.log(same.low)), abs(math.log(same.high))) if same.low > 0 and same.high < math.inf else math.inf
+    return NOT_SHOWN if word == "undecided" or abs(math.log(gain.value)) <= floor else word
+
+
+def product(a: Interval, b: Interval) -> Interval:
+    """The product of two ratios whose errors are independent."""
+    value = a.value * b.value
+    if not all(0 < end < math.inf for one in (a, b) for end in (one.low, one.high)):
+        return Interval(value, 0.0, math.inf)
+    down = math.hypot(math.log(a.value / a.low), math.log(b.value / b.low))
+    up = math.hypot(math.log(a.high / a.value), math.log(b.high / b.value))
+    return Interval(value, value * math.exp(-down), value * math.exp(up))
+
+
+def lines(
+    state: SessionState, gains: Sequence[StepGain], first: Interval | None, total: Interval | None, base: str
+) -> list[Line]:
+    """A table for people."""
+    heads = ("kernel", "", "gain", "over", "recorded", "so far", "")
+    rows = [[Span(head, Tone.FAINT) for head in heads], *(_row(state, one, first, base) for one in gains)]
+    result = table(rows)
+    if total is not None:
+        ends = [one.kernel for one in gains if one.verdict != "failed"]
+        result.append(line(f"{ends[-1]} against {ends[0]} directly: {times(total)}"))
+    return result
+
+
+def _row(state: SessionState, one: StepGain, first: Interval | None, base: str) -> list[Span]:
+    chosen = tunables(state.kernels[one.kernel].tunables)
+    title = Span(f"{one.kernel} {shortened(one_line(one.idea), _TITLE)}", Tone.STRONG)
+    head = [title, Span(chosen, Tone.FAINT)]
+    if one.trouble is not None:
+        return [*head, Span(one.trouble, Tone.BAD)]
+    if one.gain is None:
+        return [
+            *head,
+            Span(times(first) if first else ""),
+            Span(base, Tone.FAINT),
+            Span(""),
+            Span(""),
+            Span("the first", Tone.FAINT),
+        ]
+    tone = {"faster": Tone.GOOD, "slower": Tone.WARN}.get(one.verdict, Tone.FAINT)
+    cells = [times(one.recorded) if one.recorded else "", times(one.cumulative) if one.cumulative else ""]
+    return [*head, Span(times(one.gain), tone), Span(one.against, Tone.FAINT), *map(Span, cells), Span(one.verdict, tone)]

@@ -1,0 +1,159 @@
+"""Lines of text with a tone for each part, and the format of every figure. The printer picks the colours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.domain.model import Interval
+from engine.domain.stats import significant
+
+
+class Tone(StrEnum):
+    """What a part of a line means; the printer picks its colour."""
+
+    PLAIN = "plain"
+    STRONG = "strong"
+    FAINT = "faint"
+    GOOD = "good"
+    BAD = "bad"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a line, without line breaks."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+Line = tuple[Span, ...]
+
+
+def line(*parts: Span | str) -> Line:
+    """Spans; bare texts are plain."""
+    return tuple(Span(part) if isinstance(part, str) else part for part in parts)
+
+
+def plain(spans: Line) -> str:
+    """The line's text alone."""
+    return "".join(span.text for span in spans).rstrip()
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space as one space."""
+    return " ".join(text.split())
+
+
+def shortened(text: str, width: int) -> str:
+    """The text, cut with an ellipsis where it is longer than ``width``."""
+    return text if len(text) <= width else f"{text[: max(0, width - 1)].rstrip()}…"
+
+
+_SCALES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
+
+
+def duration(us: float) -> str:
+    """Microseconds with three significant digits in the unit that suits: ``812 µs``, ``5.43 ms``, ``1.20 s``."""
+    scale, unit = _scale(us)
+    return f"{digits(us / scale)} {unit}"
+
+
+def duration_interval(interval: Interval) -> str:
+    """``5.43 ms [5.40, 5.47]``: the ends are in the unit of the value."""
+    scale, unit = _scale(interval.value)
+    low, high = digits(interval.low / scale), digits(interval.high / scale)
+    return f"{digits(interval.value / scale)} {unit} [{low}, {high}]"
+
+
+def _scale(us: float) -> tuple[float, str]:
+    return next(((scale, unit) for scale, unit in _SCALES if us >= scale), _SCALES[-1])
+
+
+def digits(value: float) -> str:
+    """Three significant digits without an exponent, more before the point where there are more."""
+    if not math.isfinite(value):
+        return "∞" if value > 0 else str(value)
+    if value == 0:
+        return "0"
+    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{min(places, 6)}f}"
+
+
+def scaled(value: float) -> str:
+    """A large figure by its prefix, ready for a unit: ``12.3 G``, ``4.56 T``."""
+    for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= scale:
+            figure = digits(value / scale)
+            return f"{figure.rstrip('0').rstrip('.') if '.' in figure else figure} {prefix}"
+    return f"{digits(value)} "
+
+
+_NARROW = 0.008
+
+
+def times(interval: Interval) -> str:
+    """A ratio with its interval: ``1.52× [1.49, 1.55]``."""
+    value, low, high = figures(interval)
+    return f"{value}× [{low}, {high}]"
+
+
+def figures(interval: Interval) -> tuple[str, str, str]:
+    """A ratio and the ends of its interval, with a third decimal for narrow intervals."""
+    value, low, high = interval.value, interval.low, interval.high
+    if 0.1 <= low <= value <= high < 10 and 0 < high - low < _NARROW * min(value, 1.0):
+        return f"{value:.3f}", f"{low:.3f}", f"{high:.3f}"
+    return ratio(value), ratio(low), ratio(high)
+
+
+def ratio(value: float) -> str:
+    """A speedup's figure: two decimals, more digits below a tenth, none from a hundred on."""
+    if not math.isfinite(value):
+        return "∞"
+    if value < 0.1:
+        return digits(value)
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def percent(fraction: float) -> str:
+    """``37%``, or ``0.4%`` below one percent."""
+    return f"{fraction:.0%}" if fraction >= 0.01 or fraction == 0 else f"{fraction:.1%}"
+
+
+def speedup_tone(interval: Interval) -> Tone:
+    """Good or a warning only where the interval excludes 1.0."""
+    return {"faster": Tone.GOOD, "slower": Tone.WARN}.get(significant(interval), Tone.PLAIN)
+
+
+def tunables(chosen: Mapping[str, int]) -> str:
+    """``BLOCK=128 UNROLL=4``."""
+    return " ".join(f"{name}={value}" for name, value in chosen.items())
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 kernel``, ``2 kernels``."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def table(rows: Sequence[Sequence[Span]], gap: int = 2) -> list[Line]:
+    """Rows with columns aligned on the left. A row's last cell widens no column."""
+    widths: dict[int, int] = {}
+    for row in rows:
+        for column, cell in enumerate(row[:-1]):
+            widths[column] = max(widths.get(column, 0), len(cell.text))
+    return [tuple(_padded(row, widths, gap)) for row in rows]
+
+
+def _padded(row: Sequence[Span], widths: Mapping[int, int], gap: int) -> Iterator[Span]:
+    for column, cell in enumerate(row[:-1]):
+        if widths[column]:
+            yield Span(cell.text.ljust(widths[column] + gap), cell.tone)
+    yield from row[-1:]
+
+
+def fields(rows: Iterable[tuple[str, Span | str]]) -> list[Line]:
+    """One line for each name and value, the values aligned."""
+    return table([[Span(name, Tone.FAINT), Span(words) if isinstance(words, str) else words] for name, words in rows])

@@ -1,0 +1,251 @@
+"""Progress lines: one for each journal entry that matters, none for the rest. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.domain import events as e
+from engine.domain import profile, queries
+from engine.domain.model import Failure, Measurement, RaceOutcome, Verification
+from engine.domain.state import SessionState, Stage, advance
+from engine.report.text import races
+from engine.report.text.lines import (
+    Line,
+    Span,
+    Tone,
+    counted,
+    duration_interval,
+    line,
+    one_line,
+    percent,
+    shortened,
+    times,
+    tunables,
+)
+from engine.report.text.tree import failure_words
+
+_REASON = 200
+
+
+def entry_lines(state: SessionState, entries: Iterable[e.Entry]) -> tuple[SessionState, list[tuple[e.Entry, Line]]]:
+    """The state after these entries, and the lines of each."""
+    found: list[tuple[e.Entry, Line]] = []
+    for entry in entries:
+        before, state = state, advance(state, (entry,))
+        found += [(entry, spans) for spans in lines(before, entry, state)]
+    return state, found
+
+
+def lines(before: SessionState, entry: e.Entry, after: SessionState) -> list[Line]:
+    """The lines of ``entry``; ``before`` and ``after`` are the states around it."""
+    spans = _event_line(entry.event, after)
+    result = [spans] if spans is not None else []
+    best = queries.incumbent(after)
+    earlier = queries.incumbent(before)
+    if best is not None and (earlier is None or earlier.id != best.id):
+        ratio = queries.speedup(after, best)
+        base = queries.ranking_baseline(after)
+        words = f" leads now: {times(ratio)} {base}" if ratio else " leads now"
+        result.append(_about(best.id, Span(words, Tone.GOOD)))
+    return result
+
+
+def _event_line(event: e.Event, state: SessionState) -> Line | None:
+    return (
+        _session_line(event) or _steering_line(event) or _call_line(event, state) or _idea_line(event, state)
+        or _kernel_line(event, state) or _verdict_line(event)
+    )  # fmt: skip
+
+
+def _about(name: str, *words: Span | str) -> Line:
+    return line(Span(name, Tone.STRONG), *words)
+
+
+def _shortened(text: str) -> str:
+    return shortened(one_line(text), _REASON)
+
+
+def _session_line(event: e.Event) -> Line | None:
+    match event:
+        case e.SessionOpened(problem, device, settings):
+            words = f"session opened: {problem.name}, {settings.workload}, {device}, {settings.strategy}, {settings.source}"
+            return line(words)
+        case e.SessionResumed(unfinished, repaired):
+            parts = [repaired, f"to be done again: {', '.join(unfinished)}" if unfinished else ""]
+            words = "; ".join(filter(None, parts))
+            return line(f"session resumed{': ' + words if words else ''}")
+        case e.SessionPrepared(device, found):
+            refused = sum(1 for null in found.gate.nulls if not null.passed)
+            base = "; ".join(f"{name} {duration_interval(m.time_us)}" for name, m in found.baselines.items())
+            check = f"gate {found.gate.policy} refuses {refused} of {len(found.gate.nulls)} null models"
+            return line(f"prepared on {device.name}: {check}; {base}; sandbox {found.sandbox}")
+        case e.SessionClosed(reason):
+            return line(f"session ends: {reason}")
+        case e.SessionReopened():
+            return line("session reopened")
+        case e.WorkFailed(work, reason) if reason != "interrupted":
+            return line(Span(f"{work} could not be done: {one_line(reason)}", Tone.BAD))
+        case e.NoteAdded(target, text):
+            return line(f"note on {target or 'the session'}: {one_line(text)}")
+    return None
+
+
+def _steering_line(event: e.Event) -> Line | None:
+    match event:
+        case e.ModeChanged(mode):
+            return line(f"mode {mode}")
+        case e.SessionPaused(reason):
+            return line(Span("paused", Tone.WARN), f": {one_line(reason)}; no idea and no code is asked for")
+        case e.SessionContinued():
+            return line("goes on")
+        case e.PausesChanged(pauses):
+            soft = [
+                f"above {pauses.tokens:,} tokens" if pauses.tokens is not None else "",
+                f"above ${pauses.usd:g}" if pauses.usd is not None else "",
+                f"before round {pauses.round}" if pauses.round is not None else "",
+            ]
+            return line(f"pauses {', '.join(filter(None, soft)) or 'nowhere by itself'}")
+        case e.LimitsChanged():
+            return line("limits changed")
+        case e.InstructionsChanged(text):
+            return line(f"standing instructions: {_shortened(text) or 'none'}")
+        case e.KernelPinned(kernel):
+            return line(f"{kernel} pinned")
+        case e.KernelUnpinned(kernel):
+            return line(f"{kernel} unpinned")
+        case e.BranchPruned(kernel, reason):
+            return line(f"{kernel} and all below it pruned{': ' + reason if reason else ''}")
+        case e.BranchReopened(kernel):
+            return line(f"{kernel} reopened")
+    return None
+
+
+def _call_line(event: e.Event, state: SessionState) -> Line | None:
+    match event:
+        case e.CallStarted(call, work, role, "paste"):
+            return _about(call, Span(f" is to be answered by hand: {role.value} for {work}", Tone.WARN))
+        case e.CallAnswered(call, recalled=True):
+            return _about(call, " answered from a recorded reply, at no cost")
+        case e.CallAnswered(call, usage=usage, usd=usd, seconds=seconds):
+            known = state.calls.get(call)
+            cost = f", ${usd:.3f}" if usd is not None else ", price unknown" if usage.total else ""
+            used = f": {usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out{cost}"
+            model = known.model if known else "a model"
+            return _about(call, f" answered by {model} in {seconds:.1f} s{used if usage.total else ''}")
+        case e.CallFailed(call, reason, cancelled=True):
+            return _about(call, f" {_shortened(reason)}")
+        case e.CallFailed(call, reason):
+            return _about(call, Span(f" brought nothing: {_shortened(reason)}", Tone.WARN))
+        case e.BudgetReached(work, reason):
+            return line(Span(f"not asked: {one_line(reason)}", Tone.WARN), Span(f" ({work})", Tone.FAINT))
+    return None
+
+
+def _idea_line(event: e.Event, state: SessionState) -> Line | None:
+    match event:
+        case e.RoundOpened(0):
+            return _about("round 0", " opened: the first port")
+        case e.RoundOpened(number, parents):
+            return _about(f"round {number}", f" opened, from {', '.join(parents) or 'nothing'}")
+        case e.RoundClosed(number):
+            kernels = queries.kernels_of(state, number)
+            good = sum(1 for k in kernels if k.stage is Stage.MEASURED)
+            return _about(f"round {number}", f" closed: {counted(len(kernels), 'kernel')}, {good} measured")
+        case e.IdeasProposed(number, (), True) if number > 0:
+            source = state.opened.settings.source if state.opened else "the source"
+            words = f"nothing more is proposed: {source} has no further idea, and no tunable is left to try"
+            return line(Span(words, Tone.WARN))
+        case e.IdeasReordered(ideas):
+            return line(f"ideas in this order: {', '.join(ideas)}")
+        case e.IdeaSelected(idea):
+            return line(f"idea {idea} selected: {_title(state, idea)}")
+        case e.IdeaRejected(idea, reason):
+            return line(f"idea {idea} rejected: {_title(state, idea)}{' (' + reason + ')' if reason else ''}")
+        case e.IdeaParked(idea):
+            return line(f"idea {idea} parked: {_title(state, idea)}")
+        case e.IdeaEdited(idea):
+            return line(f"idea {idea} edited: {_title(state, idea)}")
+        case e.IdeaImplemented(idea, made, note) if note or not made:
+            words = f"idea {idea}: {counted(len(made), 'kernel')}{'; ' + one_line(note) if note else ''}"
+            return line(words if made else Span(words, Tone.WARN))
+        case e.KernelAttached(idea, kernel):
+            return line(f"{kernel} lies beside idea {idea}")
+        case e.KernelDetached(idea, kernel):
+            return line(f"{kernel} taken away from idea {idea}")
+    return None
+
+
+def _title(state: SessionState, idea: str) -> str:
+    known = state.ideas.get(idea)
+    return one_line(known.text.title) if known else ""
+
+
+def _kernel_line(event: e.Event, state: SessionState) -> Line | None:
+    match event:
+        case e.KernelDrafted(kernel, name=name, seed=True):
+            return _about(kernel, f" seeded from {name}")
+        case e.KernelBuilt(kernel, _, seconds):
+            known = state.kernels.get(kernel)
+            what = " ".join(filter(None, (known.name, tunables(known.tunables)))) if known else ""
+            return _about(kernel, f" built in {seconds:.2f} s: {what}")
+        case e.KernelVerified(kernel, verification, screen):
+            return _about(kernel, f" verified: {verification_words(verification)}; {_speed_words(screen, state)}")
+        case e.KernelMeasured(kernel, measurement) if measurement.depth == "precise":
+            return _about(kernel, f" measured: {_speed_words(measurement, state)}")
+        case e.KernelFailed(kernel, failure):
+            return _about(kernel, Span(f" {_failure_reason(failure)}", Tone.BAD))
+        case e.AttemptFailed(kernel, attempt, failure):
+            return _about(kernel, Span(f" attempt {attempt + 1} {_failure_reason(failure)}; repairing", Tone.WARN))
+        case e.KernelProfiled(kernel, found):
+            known = state.kernels.get(kernel)
+            parent = state.kernels.get(known.parent or "") if known else None
+            return _about(kernel, f" profiled: {one_line(profile.line(found, parent.profile if parent else None))}")
+        case e.KernelCancelled(kernel, reason):
+            return _about(kernel, f" cancelled: {reason}")
+        case e.KernelReopened(kernel, reason):
+            return _about(kernel, f" goes back to the build: {reason}")
+    return None
+
+
+def _verdict_line(event: e.Event) -> Line | None:
+    match event:
+        case e.KernelQuarantined(kernel, evidence):
+            return _about(kernel, Span(f" in quarantine: {_shortened('; '.join(evidence))}", Tone.WARN))
+        case e.KernelAccepted(kernel, note):
+            return _about(kernel, f" believed by hand: {one_line(note)}")
+        case e.KernelSanitized(kernel, _, (), _, note):
+            return _about(kernel, f" not sanitized: {one_line(note)}")
+        case e.KernelSanitized(kernel, _, tools, ()):
+            return _about(kernel, f" sanitized: {', '.join(tools)} found nothing")
+        case e.KernelSanitized(kernel, _, tools, findings):
+            return _about(kernel, Span(f" {', '.join(tools)}: {_shortened('; '.join(findings))}", Tone.BAD))
+        case e.RaceAsked(kernel, against):
+            return _about(kernel, f" is to race {against}")
+        case e.KernelRaced(kernel, against, outcome, ratio, pairs=pairs, note=note):
+            words = f"{times(ratio)}, {counted(pairs, 'process pair')}, interleaved" if ratio is not None else one_line(note)
+            stays = f"; {against} stays" if outcome is RaceOutcome.UNDECIDED else ""
+            result = Span(f"{races.GLYPHS[outcome]} {outcome.value}", races.TONES[outcome])
+            return _about(kernel, f" raced {against}: ", result, f" ({words}){stays}")
+    return None
+
+
+def verification_words(found: Verification) -> str:
+    """A kernel's error beside its limit, its precision class, the hold-out shapes."""
+    return (
+        f"error {found.rel_fro:.1e} of {found.rel_fro_limit:.1e} allowed, {found.precision_class.value}, "
+        f"{counted(found.trials, 'trial')}, hold-outs {found.holdouts}"
+    )
+
+
+def _failure_reason(failure: Failure) -> str:
+    return f"{failure_words(failure.kind)}: {_shortened(failure.reason)}"
+
+
+def _speed_words(measured: Measurement, state: SessionState) -> str:
+    base = queries.ranking_baseline(state)
+    ratio = measured.speedup.get(base)
+    parts = [duration_interval(measured.time_us), f"{times(ratio)} {base}" if ratio else ""]
+    if measured.light is not None:
+        parts.append(f"{percent(measured.light.fraction)} of the speed of light")
+    depth = "screened in one process" if measured.depth == "screen" else counted(measured.processes, "process pair")
+    return ", ".join(filter(None, (*parts, depth)))

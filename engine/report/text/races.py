@@ -1,0 +1,67 @@
+"""Races in words: how two kernels compare, and how the incumbent took the lead. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.domain import queries, races
+from engine.domain.model import Interval, RaceOutcome
+from engine.domain.state import Kernel, RaceRecord, SessionState
+from engine.report.text.lines import Span, Tone, counted, times
+
+GLYPHS = {RaceOutcome.FASTER: "▲", RaceOutcome.SLOWER: "▼", RaceOutcome.UNDECIDED: "≈"}
+"""Outcome → its sign, readable without colour."""
+TONES = {RaceOutcome.FASTER: Tone.GOOD, RaceOutcome.SLOWER: Tone.WARN, RaceOutcome.UNDECIDED: Tone.WARN}
+
+_TURNED = {RaceOutcome.FASTER: RaceOutcome.SLOWER, RaceOutcome.SLOWER: RaceOutcome.FASTER}
+
+
+def seen_by(race: RaceRecord, kernel: str) -> tuple[str, RaceOutcome, Interval | None]:
+    """(the other kernel, outcome, speedup over the other) as one of the two sees the race."""
+    if race.kernel == kernel:
+        return race.against, race.outcome, race.ratio
+    turned = races.inverted(race.ratio) if race.ratio is not None else None
+    return race.kernel, _TURNED.get(race.outcome, race.outcome), turned
+
+
+def outcome_words(race: RaceRecord, kernel: str) -> str:
+    """``≈ undecided against k1``; ``▼ slower than k1``."""
+    other, outcome, _ = seen_by(race, kernel)
+    return f"{GLYPHS[outcome]} {outcome.value} {'against' if outcome is RaceOutcome.UNDECIDED else 'than'} {other}"
+
+
+def ratio_words(race: RaceRecord, kernel: str) -> str:
+    """``1.02× [0.99, 1.05], 3 process pairs``; the reason where the race was given up."""
+    ratio = seen_by(race, kernel)[2]
+    if ratio is None:
+        return race.note
+    return f"{times(ratio)}, {counted(race.pairs, 'process pair')}"
+
+
+def standing(state: SessionState, kernel: Kernel) -> str:
+    """The outcome of the kernel's last race against the incumbent; empty where they have not raced."""
+    race = races.race_against_incumbent(state, kernel.id) if state.races else None
+    return outcome_words(race, kernel.id) if race is not None else ""
+
+
+def remark(state: SessionState, kernel: Kernel) -> str:
+    """``standing`` with its figures."""
+    race = races.race_against_incumbent(state, kernel.id) if state.races else None
+    return f"{outcome_words(race, kernel.id)}: {ratio_words(race, kernel.id)}" if race is not None else ""
+
+
+def lead_evidence(state: SessionState) -> Iterator[tuple[str, Span]]:
+    """How the incumbent took the lead, and which races are undecided; nothing without races."""
+    if not state.races:
+        return
+    best = queries.incumbent(state)
+    won = races.winning_race(state)
+    if best is not None and best.id == state.incumbent:
+        way = "had nothing to race against"
+        if won is not None:
+            way = f"raced for it: {outcome_words(won, best.id)}, {ratio_words(won, best.id)}"
+        yield ("lead", Span(f"{best.id} {way}"))
+    for race in races.undecided_races(state):
+        kernel = race.kernel if best is None or race.kernel != best.id else race.against
+        words = f"{kernel} {outcome_words(race, kernel)}: {ratio_words(race, kernel)}; `espalier race` spends more"
+        yield ("undecided", Span(words, Tone.WARN))

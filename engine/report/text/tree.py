@@ -1,0 +1,191 @@
+"""A session's kernel tree as lines, and the evidence below it: device, baseline, SOL, sandbox. Pure: state → lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.domain import queries
+from engine.domain.model import FailureKind
+from engine.domain.preparation import Preparation
+from engine.domain.state import Kernel, SessionState, Stage
+from engine.report.text import races
+from engine.report.text.lines import (
+    Line,
+    Span,
+    Tone,
+    counted,
+    digits,
+    duration,
+    duration_interval,
+    line,
+    one_line,
+    percent,
+    scaled,
+    shortened,
+    speedup_tone,
+    table,
+    times,
+    tunables,
+)
+
+_TITLE = 52
+_REASON = 88
+_INCUMBENT = "★"
+
+
+def tree(state: SessionState) -> list[Line]:
+    """One line a kernel, parents above children, seeds and roots at the left; the incumbent is marked with a star."""
+    best = queries.incumbent(state)
+    rows = [_row(state, kernel, branch, best) for kernel, branch in walk(state)]
+    if not rows:
+        return [line(Span("no kernel yet", Tone.FAINT))]
+    heads = ("", "kernel", "", "outcome", "time", f"× {queries.ranking_baseline(state)}", "light", "class", "")
+    return table([[Span(head, Tone.FAINT) for head in heads], *rows])
+
+
+def walk(state: SessionState) -> Iterator[tuple[Kernel, str]]:
+    """Every kernel with the strokes that lead to it, depth first."""
+    roots = [k for k in state.kernels.values() if k.parent is None or k.parent not in state.kernels]
+    todo: list[tuple[Kernel, str, str]] = [(root, "", "") for root in reversed(roots)]
+    while todo:
+        kernel, branch, below = todo.pop()
+        yield kernel, branch
+        children = [state.kernels[c] for c in kernel.children if c in state.kernels]
+        for place, child in reversed(list(enumerate(children))):
+            last = place == len(children) - 1
+            todo.append((child, below + ("└─ " if last else "├─ "), below + ("   " if last else "│  ")))
+
+
+def _row(state: SessionState, kernel: Kernel, branch: str, best: Kernel | None) -> list[Span]:
+    leads = best is not None and kernel.id == best.id
+    title = shortened(one_line(queries.title(state, kernel)), _TITLE)
+    tone = Tone.STRONG if leads else Tone.FAINT if queries.is_pruned(state, kernel.id) else Tone.PLAIN
+    row = [
+        Span(_INCUMBENT if leads else "", Tone.GOOD),
+        Span(f"{branch}{kernel.id} {title}", tone),
+        Span(tunables(kernel.tunables), Tone.FAINT),
+    ]
+    if kernel.stage is Stage.FAILED and kernel.failure is not None:
+        why = shortened(one_line(kernel.failure.reason), _REASON)
+        return [*row, Span(f"{outcome(kernel)}: {why}", Tone.BAD)]
+    if kernel.stage is Stage.QUARANTINED:
+        why = shortened(one_line("; ".join(kernel.evidence)), _REASON)
+        return [*row, Span(f"{outcome(kernel)}: {why}", Tone.WARN)]
+    if kernel.measurement is None or kernel.stage is Stage.CANCELLED:
+        return [*row, Span(outcome(kernel), Tone.FAINT if kernel.stage.settled else Tone.WARN)]
+    return [*row, *_figures(state, kernel), Span(_remarks(state, kernel), Tone.FAINT)]
+
+
+def outcome(kernel: Kernel) -> str:
+    """A kernel's stage or how it ended: ``measured``, ``build failed``, ``verify`` …"""
+    if kernel.stage is Stage.FAILED and kernel.failure is not None:
+        return failure_words(kernel.failure.kind)
+    return kernel.stage.value
+
+
+def failure_words(kind: FailureKind) -> str:
+    """``build failed``, ``timed out``."""
+    return kind.value.replace("_", " ")
+
+
+def _figures(state: SessionState, kernel: Kernel) -> list[Span]:
+    measured = kernel.measurement
+    assert measured is not None
+    ratio = measured.speedup.get(queries.ranking_baseline(state))
+    sol = percent(measured.light.fraction) if measured.light else ""
+    precision = kernel.verification.precision_class.value if kernel.verification else ""
+    depth = "screened" if measured.depth == "screen" else outcome(kernel)
+    speedup = Span(times(ratio), speedup_tone(ratio)) if ratio else Span("")
+    return [Span(depth), Span(duration_interval(measured.time_us)), speedup, Span(sol), Span(precision)]
+
+
+def _remarks(state: SessionState, kernel: Kernel) -> str:
+    measured = kernel.measurement
+    assert measured is not None
+    remarks = [
+        counted(measured.processes, "process pair") if measured.depth == "precise" else "one process",
+        "seed" if kernel.seed else "",
+        "pinned" if kernel.id in state.pinned else "",
+        "pruned" if queries.is_pruned(state, kernel.id) else "",
+        "on another device" if kernel.epoch != state.epoch else "",
+        "believed by hand" if kernel.accepted else "",
+        "" if measured.corroborated else "not corroborated",
+        races.remark(state, kernel),
+        "module contract" if kernel.contract == "module" else "",
+    ]
+    return ", ".join(filter(None, remarks))
+
+
+def heading(state: SessionState) -> Line:
+    """What was searched, where, and how."""
+    if state.opened is None:
+        return line("an empty session")
+    settings = state.opened.settings
+    words = f" · {settings.workload} on {state.opened.device} · {settings.strategy}, source {settings.source}"
+    return line(Span(state.opened.problem.name, Tone.STRONG), words)
+
+
+def evidence(state: SessionState) -> list[tuple[str, Span]]:
+    """What the tree's figures rest on, by name: device, correctness check, baseline, SOL, sandbox, incumbent."""
+    found = state.preparation
+    rows: list[tuple[str, Span]] = []
+    if found is not None and state.device is not None:
+        rows += [
+            ("device", Span(f"{state.device.label}: {state.device.name}, {state.device.arch}, {state.device.software}")),
+            ("gate", correctness_words(found)),
+            ("baseline", Span(_baseline_words(state, found))),
+            ("light", Span(_sol_words(found))),
+            ("sandbox", sandbox_words(found.sandbox)),
+            *(("note", Span(note, Tone.WARN)) for note in (*found.gate.notes, *found.notes)),
+        ]
+    return [*rows, ("best", _incumbent_words(state)), *races.lead_evidence(state)]
+
+
+def correctness_words(found: Preparation) -> Span:
+    """The correctness check: its policy, its limits, and how many trivial models it refused."""
+    gate = found.gate
+    refused = sum(1 for null in gate.nulls if not null.passed)
+    limits = f"centred error ≤ {gate.rel_fro_limit:.1e}, every element ≤ {gate.max_scaled_limit:.1e} of its scale"
+    words = f"{gate.policy}, {gate.allowed.value} allowed: {limits}; {refused} of {len(gate.nulls)} null models refused"
+    return Span(words) if gate.verifiable else Span(f"NOT VERIFIABLE: {words}", Tone.BAD)
+
+
+def sandbox_words(sandbox: str) -> Span:
+    """How foreign code was isolated."""
+    if sandbox == "bubblewrap":
+        return Span("bubblewrap: no network, read-only files, a process space of its own")
+    return Span("resource limits only: bubblewrap cannot be used here, `espalier doctor` says why", Tone.WARN)
+
+
+def _baseline_words(state: SessionState, found: Preparation) -> str:
+    name = queries.ranking_baseline(state)
+    parts = []
+    for key, measured in found.baselines.items():
+        cached = next((f" ({words})" for words in measured.conditions if words.startswith("cached, ")), "")
+        parts.append(f"{key} {duration_interval(measured.time_us)}{cached}")
+    ranking = found.baselines.get(name)
+    conditions = f"; {', '.join(ranking.conditions)}" if ranking and ranking.conditions else ""
+    return f"{'; '.join(parts) or name}; {name} against itself {times(found.same)}{conditions}"
+
+
+def _sol_words(found: Preparation) -> str:
+    rates = [f"copy {digits(found.peaks.copy_bytes_per_s / 1e9)} GB/s"]
+    rates += [f"{unit} {scaled(rate)}FLOP/s" for unit, rate in found.peaks.operations_per_s.items()]
+    return f"no less than {duration(found.floor_us)}, bound by {found.bound} (measured here: {', '.join(rates)})"
+
+
+def _incumbent_words(state: SessionState) -> Span:
+    best = queries.incumbent(state)
+    ratio = queries.speedup(state, best) if best else None
+    if best is None or best.measurement is None or ratio is None:
+        return Span("no verified kernel", Tone.WARN)
+    base = queries.ranking_baseline(state)
+    title = one_line(queries.title(state, best))
+    if queries.is_precise(best):
+        basis = f"95% interval over {counted(best.measurement.processes, 'process pair')}"
+    else:
+        basis = "screened in one process only"
+    tone = Tone.GOOD if ratio.low > 1.0 else Tone.WARN
+    words = "" if ratio.low > 1.0 else f"; not shown to be faster than {base}"
+    contract = f"{best.contract.value} contract"
+    return Span(f"{best.id} {title}: {times(ratio)} {base}, {basis}, {contract}{words}", tone)

@@ -1,0 +1,1 @@
+"""Running untrusted programs: bubblewrap namespaces, system-call filters, resource limits, child processes."""

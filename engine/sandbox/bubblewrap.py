@@ -1,0 +1,116 @@
+"""Bubblewrap: whether it works here, and the arguments that every sandbox is composed of.
+
+A sandbox has no network, no capabilities, a PID namespace of its own and a read-only view of the system. When its first process
+dies, every process in it dies. ``confinement`` (compilers, tools) and ``python_process`` (hosts) add what their programs need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+
+from engine.sandbox import seccomp
+
+ISOLATION = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
+"""Namespaces and capabilities: the same in every sandbox."""
+PROC = (
+    "--proc", "/proc", "--ro-bind-try", "/proc/sys", "/proc/sys", "--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger",
+)  # fmt: skip
+"""A /proc of the sandbox's own. Root may write to some of its files without any capability, so those are read-only."""
+DEV = ("--dev", "/dev")
+SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
+"""What every program reads: the system's files, Debian's links to compilers, the loader's cache."""
+PRIVATE = ("/tmp", "/dev/shm")
+"""Folders that are private to a sandbox. The host empties them when the last runner of a kernel is gone."""
+_PRIVATE_BYTES = 1 << 30
+"""The most that one private folder may hold."""
+_PROBE_S = 20.0
+
+
+def readable(folders: Sequence[str]) -> list[str]:
+    """Arguments that mount these folders read-only in their own place, where they exist."""
+    return [word for folder in folders for word in ("--ro-bind-try", folder, folder)]
+
+
+def mounted(option: str, paths: Iterable[object]) -> list[str]:
+    """Arguments that mount these paths in their own place by ``option``, such as ``--bind``; a missing one is an error."""
+    return [word for path in paths for word in (option, str(path), str(path))]
+
+
+def empty(folders: Iterable[str]) -> list[str]:
+    """Arguments that show these folders as empty ones in memory."""
+    return [word for folder in folders for word in ("--tmpfs", folder)]
+
+
+def private_folders() -> list[str]:
+    """Arguments for the private folders, with a size limit where this bubblewrap can set one."""
+    return [word for folder in PRIVATE for word in (*_size_limit(), "--tmpfs", folder)]
+
+
+def bubblewrap_reason(executable: str = "bwrap", *, proc: bool = True) -> str | None:
+    """Why bubblewrap cannot be used here, or ``None`` when it works. Runs it once.
+
+    Some containers forbid mounting /proc. A compiler needs none, so that its sandbox is probed without (``proc`` is false).
+    """
+    path = shutil.which(executable)
+    if path is None:
+        return "bubblewrap (bwrap) is not installed"
+    try:
+        error = _probe_error([path, *(PROC if proc else ())])
+    except OSError as failed:
+        return f"bubblewrap does not start: {failed.strerror}"
+    return f"bubblewrap does not work here: {error}" if error else None
+
+
+@cache
+def filter_reason() -> str | None:
+    """Why bubblewrap cannot install a system-call filter here, or ``None`` when it can. Runs it once."""
+    fd = seccomp.descriptor()
+    if fd is None:
+        return "system calls are not filtered: this machine's are not known"
+    try:
+        error = _probe_error(["bwrap", *PROC], fd)
+    except OSError as failed:
+        error = str(failed)
+    finally:
+        os.close(fd)
+    return f"system calls are not filtered: {error}" if error else None
+
+
+def _probe_error(bwrap: Sequence[str], filter_fd: int | None = None) -> str:
+    """The first line of what goes wrong in a minimal sandbox; empty when nothing does. Raises OSError."""
+    filtered = () if filter_fd is None else ("--seccomp", str(filter_fd))
+    command = [*bwrap, *ISOLATION, *readable(SYSTEM), *DEV, *empty(["/tmp"]), *filtered, "--", "/bin/true"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROBE_S, check=False,
+            pass_fds=() if filter_fd is None else (filter_fd,),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"no answer in {_PROBE_S:g} s"
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"])[0]
+
+
+@cache
+def _size_limit() -> tuple[str, ...]:
+    """The limit of a private folder, which lies in memory; nothing where this bubblewrap cannot set one."""
+    usage = subprocess.run(["bwrap", "--help"], capture_output=True, timeout=_PROBE_S, check=False).stdout
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return ("--size", str(min(_PRIVATE_BYTES, memory // 16))) if b"--size" in usage else ()
+
+
+@contextlib.contextmanager
+def system_calls(*, filtered: bool) -> Iterator[int | None]:
+    """The filter's descriptor while a bubblewrap is started; ``None`` where there is no filter."""
+    fd = seccomp.descriptor() if filtered and filter_reason() is None else None
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)

@@ -1,0 +1,139 @@
+"""A Python process of this installation in a sandbox: the folders it reads, its environment, its command line.
+
+The sandbox shows Python, torch and the system's libraries, a private ``/tmp`` and no file of the user's. Without bubblewrap
+only resource limits are left, and every verdict says so.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import engine
+from engine.sandbox import bubblewrap
+
+_SYSTEM_EXTRAS = ("/sbin", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/passwd", "/etc/nsswitch.conf", "/opt/nvidia")
+_NEEDED = ("torch", "msgspec", "numpy")
+"""Packages that a runner imports, wherever they are installed."""
+_NVIDIA = ("/dev/nvidia*", "/dev/nvidia-caps/*")
+
+
+def python_folders() -> Iterator[str]:
+    """Every folder that a Python process of this installation reads."""
+    yield from {sys.prefix, sys.base_prefix, *(sysconfig.get_paths().values()), *site.getsitepackages()}
+    yield os.path.dirname(os.path.realpath(sys.executable))
+    for package in _NEEDED:
+        spec = importlib.util.find_spec(package)
+        if spec is not None:
+            yield from (os.path.dirname(place) for place in spec.submodule_search_locations or ())
+
+
+def _beneath(folder: str, roots: Sequence[str]) -> bool:
+    return any(folder == root or folder.startswith(root + "/") for root in roots)
+
+
+def _steps(folders: Iterable[str]) -> list[str]:
+    """For folders that lie in a private one (a Python installed in ``/tmp``), the first folder below it on their path.
+
+    Each gets a mount of its own, so that no kernel can write to it, move it or remove it.
+    """
+    steps = set()
+    for folder in folders:
+        for private in bubblewrap.PRIVATE:
+            if folder.startswith(private + "/"):
+                steps.add("/".join(folder.split("/")[: private.count("/") + 2]))
+    return sorted(steps)
+
+
+def in_bubblewrap(
+    command: Sequence[str], device: str, filter_fd: int | None = None, readable: Sequence[Path] = ()
+) -> list[str]:
+    """The command line that runs ``command`` as the first process of a sandbox for ``device``."""
+    package = Path(engine.__file__).parent
+    python = sorted(folder for folder in set(python_folders()) if not _beneath(folder, ("/usr", "/bin", "/lib")))
+    steps = [step for step in _steps([*python, str(package)]) if step not in python]
+    argv = ["bwrap", *bubblewrap.ISOLATION, "--unshare-user"]
+    # As its first process the host can be neither killed nor stopped from within.
+    argv += ["--as-pid-1", *bubblewrap.PROC, *bubblewrap.DEV]
+    if filter_fd is not None:
+        argv += ["--seccomp", str(filter_fd)]
+    argv += [*bubblewrap.private_folders(), *bubblewrap.empty(steps)]
+    argv += bubblewrap.readable([*bubblewrap.SYSTEM, *_SYSTEM_EXTRAS, *python])
+    argv += bubblewrap.mounted("--ro-bind", [package])
+    # The shipped references are hidden, wherever they are installed: no kernel may find the answer on disk.
+    for place in sorted({str(package.parent), sysconfig.get_paths()["purelib"], *site.getsitepackages()}):
+        shipped = Path(place) / "engine" / "_shipped"
+        if shipped.is_dir():
+            argv += [*bubblewrap.empty([str(shipped)]), "--remount-ro", str(shipped)]
+    argv += bubblewrap.mounted("--ro-bind", readable)
+    if device != "cpu":
+        argv += [*bubblewrap.mounted("--ro-bind", ["/sys"]), *bubblewrap.readable(["/usr/local/nvidia"])]
+        argv += bubblewrap.mounted("--dev-bind", [node for pattern in _NVIDIA for node in glob.glob(pattern)])
+    # Bubblewrap's own mount points lie in memory too: nobody may write to them.
+    for folder in (*steps, "/dev", "/"):
+        argv += ["--remount-ro", folder]
+    return [*argv, "--chdir", "/tmp", "--", *command]
+
+
+_STEADY = {
+    # Freed memory is kept (see ``modules.warm_heap``).
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+"""Makes CPU times repeatable, together with ``_pinned``. Not for GPU runners: pinned to one core, they would create their
+contexts one after the other."""
+
+
+def _pinned() -> dict[str, str]:
+    """One core for each OpenMP thread: two threads on a core spin against each other for whole time slices.
+
+    Cores are listed one by one. For ``threads`` OpenMP reads the machine's topology, which a sandbox does not show, and pins
+    nothing.
+    """
+    places = ",".join(f"{{{core}}}" for core in sorted(os.sched_getaffinity(0)))
+    return {"OMP_PROC_BIND": "close", "OMP_PLACES": places}
+
+
+def environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
+    """The environment of a host: nothing that could hold a key."""
+    kept = {
+        name: os.environ[name]
+        for name in ("LD_LIBRARY_PATH", "CUDA_HOME", "PATH", "CUDA_VISIBLE_DEVICES")
+        if name in os.environ
+    }
+    package_root = str(Path(engine.__file__).parent.parent)
+    others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys([package_root, *others])),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": str(threads),
+        "ESPALIER_DEVICE": device,
+        "CUDA_MODULE_LOADING": "LAZY",
+        "CUDA_CACHE_DISABLE": "1",
+        "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool of workers does not survive SIGSTOP
+        "TRITON_CACHE_DIR": "/tmp/triton",
+        "TORCH_EXTENSIONS_DIR": "/tmp/extensions",
+        **({"ESPALIER_ALONE": "1"} if alone else {}),
+        **({**_STEADY, **_pinned()} if device == "cpu" else {}),
+    }
+
+
+def python_once(
+    module: str, arguments: Sequence[Path | str], device: str, before: Sequence[str], readable: Sequence[Path], *,
+    confined: bool, threads: int = 1,
+) -> tuple[list[str], dict[str, str]]:  # fmt: skip
+    """Command line and environment that run one of our modules in a runner's sandbox; ``before`` is a tool's own part."""
+    command = [*before, sys.executable, "-s", "-P", "-m", module, *(str(a) for a in arguments)]
+    argv = in_bubblewrap(command, device, None, readable) if confined else command
+    return argv, environment(device, alone=confined, threads=threads)

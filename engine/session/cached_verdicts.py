@@ -1,0 +1,107 @@
+"""Verdicts that another session has recorded, reused for the same kernels: with recalled replies, the what-if of a fork.
+
+Reused only for the same problem, workload, policy and device. A reused verdict names its origin among its conditions, and
+``espalier again`` measures afresh. Kernels are built all the same. The recorded instruction mix is reused too: prompts contain
+it, and recorded replies are found by their prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from engine.domain import queries, races
+from engine.domain import work as w
+from engine.domain.events import SessionOpened
+from engine.domain.model import Device, Failure, FailureKind, Measurement
+from engine.domain.state import Kernel, SessionState, Stage
+from engine.session.ports import Bench, Say
+
+_REUSABLE_FAILURES = (FailureKind.MISMATCH, FailureKind.REJECTED)
+"""Failures that the same kernel shows whenever it is tried."""
+
+_Identity = tuple[str, tuple[tuple[str, int], ...]]
+
+
+@dataclass(slots=True)
+class CachedVerdictBench:
+    """A bench that answers from ``recorded`` where it can, else from ``bench``. ``name`` is the recorded session's."""
+
+    bench: Bench
+    recorded: SessionState
+    name: str
+    _known: Mapping[_Identity, Kernel] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._known = {_identity(k): k for k in self.recorded.kernels.values() if _is_reusable(self.recorded, k)}
+
+    async def prepare(self, say: Say) -> w.Prepared | w.Impossible:
+        return await self.bench.prepare(say)
+
+    async def build(self, kernel: Kernel, code: str, say: Say) -> w.Built | w.Failed | w.Impossible:
+        built = await self.bench.build(kernel, code, say)
+        known = self._recorded(kernel)
+        return replace(built, instructions=known.instructions) if known is not None and isinstance(built, w.Built) else built
+
+    async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible:
+        known = self._recorded(kernel)
+        if known is not None and known.failure is not None:
+            return w.Failed(Failure(known.failure.kind, known.failure.reason))
+        if known is not None and known.verification is not None and known.measurement is not None:
+            return w.Verified(known.verification, self._with_origin(known.measurement), 0.0)
+        return await self.bench.verify(kernel, code, say)
+
+    async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
+        known = self._recorded(kernel)
+        if known is not None and known.measurement is not None and known.measurement.depth == "precise":
+            return w.Measured(self._with_origin(known.measurement), 0.0)
+        return await self.bench.measure(kernel, code, say)
+
+    async def race(
+        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
+    ) -> w.Raced | w.Failed | w.Impossible:
+        """A recorded race of the same two kernels is reused, unless more effort is asked for."""
+        one, two = self._recorded(kernel), self._recorded(other)
+        known = races.latest_race(self.recorded, one.id, two.id) if one is not None and two is not None and not effort else None
+        if one is None or known is None or known.ratio is None:
+            return await self.bench.race(kernel, code, other, other_code, effort, say)
+        ratio = known.ratio if known.kernel == one.id else races.inverted(known.ratio)
+        note = "; ".join(filter(None, (known.note, f"recorded in {self.name}")))
+        sound = known.outcome is races.outcome(known.ratio)
+        return w.Raced(ratio, known.pairs, known.samples, sound, note=note)
+
+    async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
+        return await self.bench.sanitize(kernel, code, say)
+
+    async def close(self) -> None:
+        await self.bench.close()
+
+    def _recorded(self, kernel: Kernel) -> Kernel | None:
+        """The recorded kernel of the same code and tunables; ``None`` for a kernel that is measured again."""
+        return None if kernel.again else self._known.get(_identity(kernel))
+
+    def _with_origin(self, measurement: Measurement) -> Measurement:
+        """The measurement with its origin, without the samples, which stay with their session."""
+        return replace(measurement, conditions=(*measurement.conditions, f"recorded in {self.name}"), raw="")
+
+
+def _identity(kernel: Kernel) -> _Identity:
+    return (kernel.source, tuple(sorted(kernel.tunables.items())))
+
+
+def _is_reusable(state: SessionState, kernel: Kernel) -> bool:
+    """Whether the verdict is of the recorded session's last device, and the same whenever it is repeated."""
+    if kernel.epoch != state.epoch:
+        return False
+    lasting = kernel.failure is not None and kernel.failure.kind in _REUSABLE_FAILURES
+    return kernel.stage is Stage.MEASURED or (kernel.stage is Stage.FAILED and lasting)
+
+
+def comparable(recorded: SessionState, opened: SessionOpened, here: Device) -> bool:
+    """Whether verdicts of the recorded session are valid in the other on this device: problem, workload, tolerance, baseline
+    and cache state agree."""
+    if recorded.opened is None or recorded.device is None or not queries.same_device(recorded.device, here):
+        return False
+    one, other = recorded.opened.settings, opened.settings
+    same = all(getattr(one, name) == getattr(other, name) for name in ("workload", "tolerance", "baseline", "cold"))
+    return same and recorded.opened.problem.digest == opened.problem.digest

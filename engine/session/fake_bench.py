@@ -1,0 +1,190 @@
+"""A bench without compiler or device, for tests: times come from a hash, failures from marks in the code.
+
+Passes the contract suite of ``ports.Bench`` (``tests/contracts``). It answers at once and the same every time.
+
+    // FAKE: build_failed | mismatch | crashed | timed_out | rejected | unstable      the stage that finds it ends the kernel
+    // FAKE: time_us = 250                                                          instead of a time from the hash
+    // FAKE: suspicious                                                             measured, and not believed
+    // FAKE: unsafe                                                                 the sanitizers find something
+    // FAKE: exhausted                                                              measured, and it crashes in every race
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from engine.domain import work as w
+from engine.domain.model import (
+    Device,
+    Failure,
+    FailureKind,
+    Interval,
+    Measurement,
+    Operand,
+    PrecisionClass,
+    Resources,
+    Role,
+    Signature,
+    SpeedOfLight,
+    Verification,
+)
+from engine.domain.preparation import ClassErrors, CorrectnessCheck, Peaks, Preparation, TrivialModel
+from engine.domain.state import Kernel
+from engine.session.ports import Say, StoreBlob
+
+_MARK = re.compile(r"(?://|#)\s*FAKE:\s*(\w+)(?:\s*=\s*([0-9.]+))?")
+_BASELINE_US = 1000.0
+_FLOOR_US = 50.0
+_SLOWEST_US = 2000.0
+_FASTEST_US = 60.0
+_SHARE = 0.01
+_FOUND_BY_BUILD = frozenset({FailureKind.BUILD_FAILED})
+
+FAKE_CPU = Device("cpu", 0, "pretended processor", "x86_64", 2, 1 << 25, 1 << 33, "fake 1")
+FAKE_GPU = Device("cuda", 0, "pretended accelerator", "sm_90a", 132, 50 << 20, 80 << 30, "fake 1")
+
+_SIGNATURE = Signature(
+    operands=(Operand("x", Role.INPUT, (128, 1024), "float32"), Operand("out", Role.OUTPUT, (128, 1024), "float32")),
+    constants={"BATCH_SIZE": 128, "DIM": 1024},
+    operations=4.0 * 128 * 1024,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    failure: FailureKind | None
+    time_us: float | None
+    suspicious: bool = False
+    unsafe: bool = False
+    exhausted: bool = False
+
+
+def _marks(code: str) -> _Marks:
+    failure: FailureKind | None = None
+    time_us: float | None = None
+    words = {name for name, _ in _MARK.findall(code)}
+    for name, value in _MARK.findall(code):
+        if name == "time_us":
+            time_us = float(value)
+        elif name in FailureKind.__members__.values():
+            failure = FailureKind(name)
+    return _Marks(failure, time_us, "suspicious" in words, "unsafe" in words, "exhausted" in words)
+
+
+class FakeBench:
+    """``pause``: seconds that every stage takes, so that stages of several kernels overlap."""
+
+    def __init__(self, store: StoreBlob, device: Device = FAKE_CPU, *, pause: float = 0.0, verifiable: bool = True) -> None:
+        self._store = store
+        self._device = device
+        self._pause = pause
+        self._verifiable = verifiable
+
+    async def prepare(self, say: Say) -> w.Prepared | w.Impossible:
+        say("pretending to measure the baselines")
+        await asyncio.sleep(self._pause)
+        check = CorrectnessCheck(
+            "class:fp32 (10x)", PrecisionClass.FP32, 1e-5, 1e-4, 10.0, {"fp32": ClassErrors(1e-6, 1e-5)},
+            (TrivialModel("zeros", not self._verifiable, 1.0),), ("nothing is computed: the bench is a fake",),
+        )  # fmt: skip
+        preparation = Preparation(
+            signature=_SIGNATURE,
+            gate=check,
+            baselines={"eager": _measurement("precise", _BASELINE_US)},
+            same=Interval(1.0, 0.995, 1.005),
+            floor_us=_FLOOR_US,
+            bound="bytes",
+            peaks=Peaks(1e10, {"fp32": 1e11}),
+            bytes_moved=2 * 4 * 128 * 1024,
+            sandbox="limits",
+            header=self._store(b"#define DIM 1024\n"),
+        )
+        return w.Prepared(self._device, preparation)
+
+    async def build(self, kernel: Kernel, code: str, say: Say) -> w.Built | w.Failed | w.Impossible:
+        say(f"pretending to build {kernel.name}")
+        await asyncio.sleep(self._pause)
+        if failed := self._planted(code, at_build=True):
+            return failed
+        artefact = _digest(code, kernel.tunables).hex()
+        return w.Built(artefact, 0.1, (Resources("launch", 32, 0, 0),), self._store(b"no warnings\n"))
+
+    async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Failed | w.Impossible:
+        say("pretending to compare outputs")
+        await asyncio.sleep(self._pause)
+        if failed := self._planted(code, at_build=False):
+            return failed
+        verification = Verification("class:fp32 (10x)", 5, 1e-7, 1e-5, 1e-6, 1e-6, 1e-4, PrecisionClass.FP32, "3/3")
+        return w.Verified(verification, _measurement("screen", _time_us(kernel, code)), 0.2)
+
+    async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
+        say("pretending to measure")
+        await asyncio.sleep(self._pause)
+        if _marks(code).suspicious:
+            return w.Suspected(("planted: suspicious",), None, _measurement("precise", _time_us(kernel, code)), 0.5)
+        return w.Measured(_measurement("precise", _time_us(kernel, code)), 0.5)
+
+    async def race(
+        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
+    ) -> w.Raced | w.Failed | w.Impossible:
+        """The ratio of the two times, its interval half as wide for every step of effort."""
+        say(f"pretending to race {kernel.name} against {other.name}")
+        await asyncio.sleep(self._pause)
+        for one, text in ((kernel, code), (other, other_code)):
+            if failed := self._planted(text, at_build=False):
+                return replace(failed, kernel=one.id)
+            if _marks(text).exhausted:
+                words = "planted: exhausted"
+                failure = Failure(FailureKind.CRASHED, words, self._store(f"{words}\n".encode()))
+                return w.Failed(failure, 0.1, one.id)
+        ratio, share = _time_us(other, other_code) / _time_us(kernel, code), _SHARE / 2**effort
+        pairs = 3 << effort
+        return w.Raced(Interval(ratio, ratio * (1 - share), ratio * (1 + share)), pairs, 6 * pairs, seconds=0.3)
+
+    async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
+        say("pretending to look for unsafe memory accesses")
+        await asyncio.sleep(self._pause)
+        findings = ("planted: unsafe",) if _marks(code).unsafe else ()
+        return w.Sanitized(("pretended",), findings, seconds=0.1)
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    def _planted(self, code: str, *, at_build: bool) -> w.Failed | None:
+        kind = _marks(code).failure
+        if kind is None or at_build is not (kind in _FOUND_BY_BUILD):
+            return None
+        words = f"planted: {kind.value.replace('_', ' ')}"
+        return w.Failed(Failure(kind, words, self._store(f"{words}\n".encode())), 0.1)
+
+
+def _digest(code: str, tunables: Mapping[str, int]) -> bytes:
+    return hashlib.sha256(f"{code}\0{sorted(tunables.items())}".encode()).digest()
+
+
+def _time_us(kernel: Kernel, code: str) -> float:
+    """Log-uniform between the fastest and the slowest."""
+    stated = _marks(code).time_us
+    if stated is not None:
+        return stated
+    place = int.from_bytes(_digest(code, kernel.tunables)[:8], "big") / 2.0**64
+    return float(_FASTEST_US * (_SLOWEST_US / _FASTEST_US) ** place)
+
+
+def _measurement(depth: str, time_us: float) -> Measurement:
+    speedup = _BASELINE_US / time_us
+    precise = depth == "precise"
+    return Measurement(
+        depth,
+        Interval(time_us, time_us * (1 - _SHARE), time_us * (1 + _SHARE)),
+        samples=200 if precise else 20,
+        processes=5 if precise else 1,
+        speedup={"eager": Interval(speedup, speedup * (1 - _SHARE), speedup * (1 + _SHARE))},
+        light=SpeedOfLight("bytes", _FLOOR_US, min(1.0, _FLOOR_US / time_us)),
+        corroborated=True,
+        conditions=("pretended",),
+    )

@@ -1,0 +1,138 @@
+"""The one writer of a session: it holds the lock and the journal, and folds what it appends into the state.
+
+Events are recorded before they are folded: what could not be recorded has not happened. Starts no work; ``engine.session.live``
+runs the search on top of a writer, and a command line that only steers a session uses a writer alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from engine.domain import events as e
+from engine.domain import rules
+from engine.domain.commands import Command
+from engine.domain.model import ENGINE, ENGINEER, Author, Blob
+from engine.domain.state import SessionState, advance
+from engine.journal.blobs import Blobs
+from engine.journal.journal import Journal
+from engine.session.ports import Clock
+from engine.session.source import Batch, Notifier
+
+
+class SessionWriter:
+    """A session that can be written. Make one with ``create`` or ``open``; leave it with ``close`` or as a context."""
+
+    def __init__(self, journal: Journal, entries: Sequence[e.Entry], clock: Clock) -> None:
+        """Use ``create`` or ``open``: this is what they share."""
+        self._journal = journal
+        self._clock = clock
+        self._entries = list(entries)
+        self._state = advance(SessionState(), entries)
+        self._listeners: list[Callable[[Sequence[e.Entry]], None]] = []
+        self._appended = Notifier()
+        self._closed = False
+
+    @classmethod
+    def create(cls, folder: Path, opened: e.SessionOpened, clock: Clock = time.time) -> Self:
+        """Begin a session in ``folder``, which is made if it is not there.
+
+        Raises:
+            JournalError: the folder holds a session already, or cannot be written.
+        """
+        return cls(Journal.create(folder), (), clock)._begin((opened,), ENGINEER)
+
+    @classmethod
+    def open(cls, folder: Path, clock: Clock = time.time) -> Self:
+        """Take up the session in ``folder``; work that was under way when its last process died is owed again.
+
+        Raises:
+            JournalError: no session there, another process is writing it, or it cannot be read or written.
+        """
+        journal, entries, repaired = Journal.open_for_append(folder)
+        writer = cls(journal, entries, clock)
+        return writer._begin(rules.resume_events(writer.state, repaired), ENGINE)
+
+    def _begin(self, first: Sequence[e.Event], by: Author) -> Self:
+        """The writer with its first events recorded, or the journal closed."""
+        try:
+            self.append(first, by)
+        except BaseException:
+            self._journal.close()
+            raise
+        return self
+
+    @property
+    def folder(self) -> Path:
+        return self._journal.folder
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def blobs(self) -> Blobs:
+        return self._journal.blobs
+
+    def store_blob(self, data: bytes) -> Blob:
+        """Keep a payload beside the journal, e.g. the source of a kernel to be seeded. Raises JournalUnwritable."""
+        return self.blobs.put(data)
+
+    def submit(self, command: Command, by: Author) -> None:
+        """Record what the command causes.
+
+        Raises:
+            CommandRejected: the rules do not allow it in this state.
+            JournalError: it could not be recorded, and so has not happened.
+        """
+        self.append(rules.decide(self._state, command), by)
+
+    def append(self, events: Sequence[e.Event], by: Author) -> None:
+        """Record events as one batch and fold them. Raises JournalError."""
+        if not events:
+            return
+        entries = self._journal.append(tuple(events), by, self._clock)
+        self._entries.extend(entries)
+        self._state = advance(self._state, entries)
+        if any(isinstance(event, e.RoundClosed | e.SessionClosed) for event in events):
+            self._journal.sync()
+        for listener in self._listeners:
+            listener(entries)
+        self._appended.notify()
+
+    def subscribe(self, listener: Callable[[Sequence[e.Entry]], None]) -> None:
+        """Call ``listener`` with the entries of every append, once the state includes them."""
+        self._listeners.append(listener)
+
+    async def wait_until(self, condition: Callable[[SessionState], bool]) -> None:
+        """Wait for a state in which the condition holds."""
+        while not condition(self._state):
+            await self._appended.wait()
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """See ``SessionSource``."""
+        seen = 0
+        while True:
+            if seen < len(self._entries):
+                news = tuple(self._entries[seen:])
+                seen += len(news)
+                yield Batch(news, self._state)
+            elif self._closed:
+                return
+            else:
+                await self._appended.wait()
+
+    def close(self) -> None:
+        """Sync the journal and release the session."""
+        self._closed = True
+        self._appended.notify()
+        self._journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,153 @@
+"""The build cache: one folder per key, published atomically.
+
+Knows folders and checksums; a key is the caller's SHA-256 of everything the artefact depends on. Safe for concurrent
+processes: an entry appears by one rename. Every disk error becomes one ``EspalierError`` that names the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from engine.domain.errors import EspalierError
+from engine.domain.model import Resources
+
+ENTRY = "entry.json"
+LOG = "log.txt"
+_STALE = 24 * 3600.0
+"""Seconds after which a private folder counts as left behind by a killed process."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """Metadata of an artefact's folder; ``digest`` is the SHA-256 of the binary."""
+
+    key: str
+    binary: str
+    digest: str
+    seconds: float
+    identity: tuple[str, ...]
+    resources: tuple[Resources, ...] = ()
+
+
+def cache_folder() -> Path:
+    """``build`` in the folder that ESPALIER_CACHE names, else in the user's cache folder of this program."""
+    named = os.environ.get("ESPALIER_CACHE")
+    root = Path(named).absolute() if named else platformdirs.user_cache_path("espalier")
+    return root / "build"
+
+
+class Cache:
+    """The artefacts in one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def folder(self, key: str) -> Path:
+        """Where the entry of ``key`` is, or would be."""
+        return self.root / key[:2] / key
+
+    def find(self, key: str) -> CacheEntry | None:
+        """The entry of ``key`` when it exists and is intact; a damaged one counts as absent.
+
+        Raises:
+            EspalierError: the cache cannot be read.
+        """
+        folder = self.folder(key)
+        with self.disk_errors():
+            try:
+                entry = msgspec.json.decode((folder / ENTRY).read_bytes(), type=CacheEntry)
+                (folder / LOG).stat()
+                intact = entry.key == key and digest(folder / entry.binary) == entry.digest
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
+                return None
+        return entry if intact else None
+
+    def log(self, key: str) -> str:
+        """Compiler output of the build of ``key``."""
+        with self.disk_errors():
+            return (self.folder(key) / LOG).read_text(encoding="utf-8", errors="replace")
+
+    @contextlib.contextmanager
+    def build_folder(self) -> Iterator[Path]:
+        """A private folder to build in, on the cache's own disk; deleted afterwards.
+
+        Raises:
+            EspalierError: it cannot be made.
+        """
+        places = self.root / "work"
+        with self.disk_errors():
+            places.mkdir(parents=True, exist_ok=True)
+            self._sweep(places)
+            folder = Path(tempfile.mkdtemp(prefix="build-", dir=places))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def publish(self, folder: Path, entry: CacheEntry) -> None:
+        """Turn a finished private folder into the entry of ``entry.key``; an intact entry of another process stays.
+
+        Raises:
+            EspalierError: the folder cannot be written.
+        """
+        target = self.folder(entry.key)
+        with self.disk_errors():
+            (folder / ENTRY).write_bytes(msgspec.json.encode(entry))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists() and self.find(entry.key) is None:
+                aside = Path(tempfile.mkdtemp(prefix="damaged-", dir=self.root / "work"))
+                with contextlib.suppress(FileNotFoundError):
+                    target.rename(aside / "entry")
+                shutil.rmtree(aside, ignore_errors=True)
+            try:
+                folder.rename(target)
+            except OSError:
+                if self.find(entry.key) is None:
+                    raise
+
+    @contextlib.contextmanager
+    def disk_errors(self) -> Iterator[None]:
+        """Turn disk errors into one line that names the folder."""
+        try:
+            yield
+        except OSError as error:
+            raise EspalierError(
+                f"the build cache {self.root} cannot be used: {error.strerror or error}; "
+                "make room there, or set ESPALIER_CACHE to another folder"
+            ) from error
+
+    @staticmethod
+    def _sweep(places: Path) -> None:
+        for left in places.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > _STALE:
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+def write_atomically(path: Path, data: bytes) -> bool:
+    """Write a small cache file whole or not at all; returns whether it was written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(data)
+        os.replace(file.name, path)
+    except OSError:
+        return False
+    return True
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,97 @@
+"""Reads a kernel file and determines its dialect and contract, by suffix and content only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.domain.errors import KernelCodeError
+from engine.domain.model import Contract, Dialect
+from engine.toolchain.directives import directives, without_comments
+
+MAX_CODE_BYTES = 1 << 20
+"""Bytes in one kernel file."""
+
+SUFFIXES = {dialect.suffix: dialect for dialect in Dialect} | {".cc": Dialect.CPP}
+"""File suffixes that are read → dialects."""
+
+_LAUNCH = re.compile(r"\blaunch\s*\(")
+_MODEL = re.compile(r"^(?:class[ \t]+ModelNew\b|ModelNew[ \t]*=[^=])", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCode:
+    """One kernel's code: ``name`` is its file name, shown to people."""
+
+    text: str
+    dialect: Dialect
+    contract: Contract
+    name: str
+
+
+def read_kernel_file(path: Path) -> KernelCode:
+    """Read a kernel file and classify it.
+
+    Raises:
+        KernelCodeError: missing, not a file, empty, larger than 1 MiB, not text, or of no known dialect or contract.
+    """
+    try:
+        if path.is_dir():
+            raise KernelCodeError(f"{path} is a folder: name one kernel file (.cu, .cpp or .py)")
+        with path.open("rb") as file:
+            data = file.read(MAX_CODE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise KernelCodeError(f"there is no kernel file {path}: check the path") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise KernelCodeError(f"kernel file {path} cannot be read: {reason}") from error
+    text = _decode(data, str(path))
+    dialect, contract = classify(text, path.name)
+    return KernelCode(text, dialect, contract, path.name)
+
+
+def _decode(data: bytes, name: str) -> str:
+    if len(data) > MAX_CODE_BYTES:
+        raise KernelCodeError(f"kernel file {name} is larger than 1 MiB: a kernel is a source text")
+    if not data.strip():
+        raise KernelCodeError(f"kernel file {name} is empty: `espalier scaffold PROBLEM` writes one to start from")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise KernelCodeError(f"kernel file {name} is not text: byte {error.start} is not UTF-8") from error
+    if "\0" in text:
+        raise KernelCodeError(f"kernel file {name} is binary: name the source, not what was built from it")
+    return text
+
+
+def classify(text: str, name: str) -> tuple[Dialect, Contract]:
+    """The dialect and contract of a text under this file name.
+
+    Raises:
+        KernelCodeError: an unknown suffix, or code that fits no contract of its dialect.
+    """
+    suffix = Path(name).suffix.lower()
+    dialect = SUFFIXES.get(suffix)
+    match dialect:
+        case Dialect.CUDA:
+            return dialect, _cuda_contract(text, name)
+        case Dialect.CPP:
+            if not _LAUNCH.search(without_comments(text)):
+                raise KernelCodeError(f'{name} has no launch(): write `extern "C" void launch(...)`')
+            return dialect, Contract.HOST
+        case Dialect.PYTHON:
+            if not _MODEL.search(text):
+                raise KernelCodeError(f"{name} has no `class ModelNew`: a python kernel is a KernelBench module")
+            return dialect, Contract.MODULE
+        case None:
+            known = ", ".join(SUFFIXES)
+            raise KernelCodeError(f"{name} is in no known dialect: its suffix is '{suffix}', known are {known}")
+
+
+def _cuda_contract(text: str, name: str) -> Contract:
+    if directives(text, Dialect.CUDA, "launch"):
+        return Contract.PLAN
+    if _LAUNCH.search(without_comments(text)):
+        return Contract.HOST
+    raise KernelCodeError(f"{name} does not say how it is launched: add a `// @launch` line or a launch() function")

@@ -1,0 +1,80 @@
+"""Compiler command lines for each dialect and contract, and everything else that decides the binary.
+
+Knows flags. Runs only the version queries of ``compilers``; sandbox, time limit and cache are elsewhere.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import assert_never
+
+from engine.domain.errors import ToolchainError
+from engine.domain.model import Contract, Dialect
+from engine.toolchain.compilers import cpu_arch, find_gxx, find_nvcc
+
+HEADER = "problem.h"
+VECTOR_REPORT = "vectorised.txt"
+
+_CPP_FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
+_CPP_REPORT = ("-fmax-errors=20", "-fdiagnostics-color=never", f"-fopt-info-vec={VECTOR_REPORT}")
+_LINK = ("-Wl,--require-defined=launch", "-Wl,-z,defs")
+_CUDA_FLAGS = ("-O3", "-std=c++17", "-Xptxas", "-v")
+_HOST_FLAGS = ("-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-Xlinker", "--require-defined=launch")
+_GPU = re.compile(r"sm_(\d{2,3}[af]?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One compilation in a folder that holds ``code_file`` and ``problem.h`` and receives ``binary``."""
+
+    argv: tuple[str, ...]
+    """Empty for ``python``, which is not compiled."""
+    code_file: str
+    binary: str
+    identity: tuple[str, ...]
+    """Compiler versions and whatever else the binary depends on."""
+    readable: tuple[Path, ...] = ()
+    path: tuple[Path, ...] = ()
+    """Folders of executables that the compiler calls."""
+    extra_files: Mapping[str, str] = field(default_factory=dict)
+    """Further input files: name → text. They are not cached."""
+
+
+async def recipe_for(dialect: Dialect, contract: Contract, arch: str, tunables: Mapping[str, int]) -> Recipe:
+    """How to build code of this dialect under this contract for ``arch`` (``sm_90a``; for a CPU always this machine's).
+
+    Raises:
+        ToolchainError: the compiler is missing or broken, or does not build for ``arch``.
+    """
+    defines = tuple(f"-D{name}={value}" for name, value in tunables.items())
+    file = f"kernel{dialect.suffix}"
+    match dialect:
+        case Dialect.PYTHON:
+            return Recipe((), file, file, (f"python {platform.python_version()}",))
+        case Dialect.CPP:
+            return await _cpp(file, defines)
+        case Dialect.CUDA:
+            return await _cuda(file, contract, arch, defines)
+    assert_never(dialect)
+
+
+async def _cpp(file: str, defines: tuple[str, ...]) -> Recipe:
+    gxx = await find_gxx()
+    argv = ("g++", *_CPP_FLAGS, *_CPP_REPORT, *defines, "-o", "kernel.so", file, *_LINK)
+    return Recipe(argv, file, "kernel.so", (gxx.version, await cpu_arch()), gxx.readable, (gxx.folder,))
+
+
+async def _cuda(file: str, contract: Contract, arch: str, defines: tuple[str, ...]) -> Recipe:
+    match = _GPU.fullmatch(arch)
+    if match is None:
+        raise ToolchainError(f"nvcc builds for GPU architectures such as sm_90a, not for '{arch}'")
+    nvcc, gxx = await find_nvcc(), await find_gxx()
+    target = f"-gencode=arch=compute_{match[1]},code={arch}"
+    binary, shape = ("kernel.cubin", ("-cubin",)) if contract is Contract.PLAN else ("kernel.so", _HOST_FLAGS)
+    argv = (str(nvcc.path), *shape, *_CUDA_FLAGS, target, *defines, "-o", binary, file)
+    identity = (nvcc.version, gxx.version, platform.machine())
+    return Recipe(argv, file, binary, identity, (*nvcc.readable, *gxx.readable), (nvcc.folder, gxx.folder))

@@ -1,0 +1,196 @@
+"""A static scan of kernel code for system facilities that a kernel does not need. Pure, and no verdict: it can be evaded.
+
+It finds names: files, the network, processes, signals, clocks, code loaded at run time, system calls, the environment,
+internals of Python and torch. A finding sends a verified kernel to the engineer; it never fails one. Intrinsics, OpenMP,
+threads, std::, PTX, prefetches, a child process that is waited for and a clock that is read for tuning are allowed.
+
+In ``python`` kernels names are resolved through imports, and C++ or CUDA in strings is scanned as such.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from engine.domain.model import Dialect
+from engine.toolchain.static_scan_cpp import Finding, scan_cpp
+
+_MOST = 8
+
+_FILES = "a kernel reads and writes its operands, no files"
+_PROCESSES = "a kernel starts and signals no processes"
+_INSIDE = "it reaches for the interpreter's own parts"
+_PATCHED = "it replaces what others call"
+
+_REACHED: tuple[tuple[str, str], ...] = (
+    ("subprocess", _PROCESSES), ("multiprocessing", _PROCESSES), ("signal", _PROCESSES), ("pty", _PROCESSES),
+    ("socket", "a kernel has nobody to talk to"), ("urllib", "a kernel has nobody to talk to"),
+    ("http", "a kernel has nobody to talk to"), ("requests", "a kernel has nobody to talk to"),
+    ("ctypes", "it calls or writes memory past Python"), ("cffi", "it calls or writes memory past Python"),
+    ("mmap", "it changes what memory is mapped where"), ("resource", "it changes the limits it runs under"),
+    ("gc", _INSIDE), ("inspect", _INSIDE), ("builtins", _INSIDE), ("importlib", _INSIDE),
+    ("atexit", "it runs outside the call"),
+    ("sys._getframe", _INSIDE), ("sys._current_frames", _INSIDE), ("sys.settrace", _INSIDE), ("sys.setprofile", _INSIDE),
+    ("sys.modules", _INSIDE), ("sys.meta_path", _INSIDE), ("sys.argv", _INSIDE), ("sys.exit", "it ends its process"),
+    ("time.sleep", "a kernel has no reason to wait"), ("shutil", _FILES), ("pathlib", _FILES), ("tempfile", _FILES),
+    ("torch._C", "it reaches for torch's own parts"), ("torch.utils._python_dispatch", "it reaches for torch's own parts"),
+    ("torch.overrides", "it reaches for torch's own parts"), ("torch.load", _FILES), ("torch.save", _FILES),
+    ("torch.from_file", _FILES), ("torch.UntypedStorage", "it reaches for torch's own parts"),
+    ("engine", "it reaches for the program that judges it"),
+)  # fmt: skip
+_BUILTINS = {
+    "exec": _INSIDE, "eval": _INSIDE, "compile": _INSIDE, "__import__": _INSIDE, "open": _FILES, "exit": "it ends its process",
+    "quit": "it ends its process",
+}  # fmt: skip
+_INNER = frozenset(
+    "__globals__ __code__ __closure__ __subclasses__ __builtins__ f_locals f_globals f_back tb_frame gi_frame "
+    "__torch_function__ __torch_dispatch__ _version".split()
+)
+_OS_ALLOWED = ("os.path", "os.cpu_count", "os.sep", "os.linesep", "os.name", "os.environ", "os.getcwd")
+_BUILD_VARIABLES = (
+    "TORCH_CUDA_ARCH_LIST",
+    "TORCH_EXTENSIONS_DIR",
+    "MAX_JOBS",
+    "CC",
+    "CXX",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "TRITON_",
+)
+_SWITCHES = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.", "torch.cuda.matmul")
+"""Settings that a module may change: they only affect how its own process computes."""
+_EMBEDDED = ("#include", "__global__", 'extern "C"')
+
+
+def static_scan(code: str, dialect: Dialect) -> tuple[Finding, ...]:
+    """Suspicious lines of a kernel, in order; each name once, a few at most."""
+    scanned = _scan_python(code) if dialect is Dialect.PYTHON else scan_cpp(code)
+    once = {(f.what, f.why): f for f in sorted(scanned, key=lambda f: -f.line)}
+    return tuple(sorted(once.values(), key=lambda f: f.line))[:_MOST]
+
+
+def _scan_python(code: str) -> Iterator[Finding]:
+    """Everything suspicious; nothing for code that is not Python."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    names = _imported(tree)
+    for node in ast.walk(tree):
+        yield from _imports(node)
+        yield from _uses(node, names)
+        yield from _stores(node, names)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from _string(node)
+
+
+def _imported(tree: ast.AST) -> dict[str, str]:
+    """Local name → the qualified name that it is bound to."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {
+                (a.asname or a.name.partition(".")[0]): (a.name if a.asname else a.name.partition(".")[0]) for a in node.names
+            }
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {(a.asname or a.name): f"{node.module}.{a.name}" for a in node.names}
+    return names
+
+
+def _dotted(node: ast.AST, names: dict[str, str]) -> str:
+    """The qualified name of an expression such as ``torch.cuda.Event``; empty for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in names:
+        return ""
+    return ".".join([names[node.id], *reversed(parts)])
+
+
+def _within(name: str, roots: Iterable[str]) -> bool:
+    return any(name == root or name.startswith(root + ".") for root in roots)
+
+
+def _why(name: str) -> str:
+    if name.startswith("os.") and not _within(name, _OS_ALLOWED):
+        return "it asks the system for something"
+    return next((why for root, why in _REACHED if _within(name, (root,))), "")
+
+
+def _imports(node: ast.AST) -> Iterator[Finding]:
+    if isinstance(node, ast.ImportFrom) and node.module:
+        for alias in node.names:
+            name = f"{node.module}.{alias.name}"
+            if why := _why(name):
+                yield Finding(node.lineno, name, why)
+    elif isinstance(node, ast.Import):
+        for alias in node.names:
+            if _within(alias.name, ("engine",)):
+                yield Finding(node.lineno, alias.name, "it reaches for the program that judges it")
+
+
+def _uses(node: ast.AST, names: dict[str, str]) -> Iterator[Finding]:
+    if isinstance(node, ast.Attribute):
+        name = _dotted(node, names)
+        if name and (why := _why(name)):
+            yield Finding(node.lineno, name, why)
+        elif node.attr in _INNER:
+            yield Finding(node.lineno, node.attr, _INSIDE)
+    elif isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Name) and node.func.id in _BUILTINS and node.func.id not in names:
+            yield Finding(node.lineno, node.func.id, _BUILTINS[node.func.id])
+        if isinstance(node.func, ast.Name) and node.func.id == "setattr" and node.args and _dotted(node.args[0], names):
+            yield Finding(node.lineno, f"setattr({_dotted(node.args[0], names)}, …)", _PATCHED)
+        yield from _environment(node, names)
+    elif isinstance(node, ast.Subscript) and _dotted(node.value, names) == "os.environ":
+        if not (isinstance(node.ctx, ast.Store) and _build_variable(node.slice)):
+            yield Finding(node.lineno, "os.environ", "a kernel depends on its operands alone")
+    elif isinstance(node, ast.ClassDef):
+        for base in node.bases:
+            if _dotted(base, names) == "torch.Tensor":
+                yield Finding(
+                    node.lineno, f"class {node.name}(torch.Tensor)", "a tensor of its own kind computes when it is looked at"
+                )
+    elif isinstance(node, ast.FunctionDef) and node.name in _INNER:
+        yield Finding(node.lineno, node.name, "it takes over what torch does with a tensor")
+
+
+def _environment(node: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
+    name = _dotted(node.func, names)
+    if name == "os.environ.setdefault" and node.args and _build_variable(node.args[0]):
+        return
+    if name.startswith("os.environ.") or name == "os.getenv":
+        yield Finding(node.lineno, name, "a kernel depends on its operands alone")
+
+
+def _build_variable(key: ast.expr) -> bool:
+    return isinstance(key, ast.Constant) and isinstance(key.value, str) and key.value.startswith(_BUILD_VARIABLES)
+
+
+def _stores(node: ast.AST, names: dict[str, str]) -> Iterator[Finding]:
+    """Assignments to attributes of imported modules and classes, and to methods of single objects."""
+    if not isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+        return
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    for target in targets:
+        if not isinstance(target, ast.Attribute):
+            continue
+        name = _dotted(target, names)
+        if name and not name.startswith(_SWITCHES):
+            yield Finding(node.lineno, f"{name} = …", _PATCHED)
+        elif not name and isinstance(node.value, ast.Lambda) and not _own(target):
+            yield Finding(node.lineno, f"….{target.attr} = lambda", "it replaces a method of one object")
+
+
+def _own(target: ast.Attribute) -> bool:
+    return isinstance(target.value, ast.Name) and target.value.id == "self"
+
+
+def _string(node: ast.Constant) -> Iterator[Finding]:
+    text = str(node.value)
+    if any(mark in text for mark in _EMBEDDED):
+        for finding in scan_cpp(text):
+            yield Finding(node.lineno + finding.line - 1, finding.what, finding.why)
+    elif text.startswith(("/proc", "/sys/", "/dev/", "/etc/", "/tmp")):
+        yield Finding(node.lineno, text[:40], _FILES)

@@ -1,0 +1,206 @@
+"""Tunables of a kernel: their ``@tune`` and ``@require`` lines, allowed combinations, and which of them to try first.
+
+Pure: every choice is a function of its arguments, the seed included.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.domain.errors import KernelCodeError
+from engine.domain.model import Dialect, Number, Tunable
+from engine.toolchain.directives import Directive, directives
+from engine.toolchain.expressions import Cursor, Expression, Token, evaluate, parse, tokenize
+
+MAX_TUNABLES = 16
+MAX_VALUES = 64
+MAX_VALUE = 2**31 - 1
+"""Tunables become C literals, so they are C ints."""
+MAX_CANDIDATES = 2048
+"""Combinations considered in a choice; larger spaces are sampled."""
+
+Combination = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One ``@require`` line; it allows combinations for which its value is not zero."""
+
+    expression: Expression
+    text: str
+    line: int
+    column: int
+
+
+def parse_tunables(code: str, dialect: Dialect) -> tuple[Tunable, ...]:
+    """The ``@tune NAME = v1, v2, ...`` lines of the code, in order.
+
+    Raises:
+        KernelCodeError: a line that is malformed, or one name tuned twice.
+    """
+    tunables: dict[str, Tunable] = {}
+    for directive in directives(code, dialect, "tune"):
+        name, tunable = _tunable(directive)
+        if tunable.name in tunables:
+            raise name.error(f"'{tunable.name}' is tuned twice: give all its values in one line")
+        if len(tunables) == MAX_TUNABLES:
+            raise name.error(f"too many tunables: {MAX_TUNABLES} at most")
+        tunables[tunable.name] = tunable
+    return tuple(tunables.values())
+
+
+def _tunable(directive: Directive) -> tuple[Token, Tunable]:
+    cursor = Cursor(tokenize(directive.text, directive.line, directive.column))
+    name = cursor.name("a name after @tune")
+    cursor.expect("=", "after the name")
+    values = [_value(cursor)]
+    while comma := cursor.accept(","):
+        value = _value(cursor)
+        if value in values:
+            raise comma.error(f"'{name.text}' has the value {value} twice")
+        if len(values) == MAX_VALUES:
+            raise comma.error(f"'{name.text}' has too many values: {MAX_VALUES} at most")
+        values.append(value)
+    cursor.end("after the values: write `@tune NAME = v1, v2, ...`")
+    return name, Tunable(name.text, tuple(values))
+
+
+def _value(cursor: Cursor) -> int:
+    sign = -1 if cursor.accept("-") else 1
+    token = cursor.take()
+    if token.kind != "integer":
+        raise token.error(f"expected an integer, found {token}")
+    digits = token.text
+    magnitude = MAX_VALUE + 1 if len(digits) > 12 else int(digits, 16 if digits[:2].lower() == "0x" else 10)
+    if magnitude > MAX_VALUE:
+        raise token.error("this value is too large: tunables are C ints")
+    return sign * magnitude
+
+
+def parse_requires(code: str, dialect: Dialect) -> tuple[Requirement, ...]:
+    """The ``@require EXPR`` lines of the code, in order.
+
+    Raises:
+        KernelCodeError: a line that is not an expression.
+    """
+    return tuple(
+        Requirement(parse(d.text, d.line, d.column), d.text.strip(), d.line, d.column)
+        for d in directives(code, dialect, "require")
+    )
+
+
+def default_values(tunables: Sequence[Tunable]) -> dict[str, int]:
+    """The first value of each tunable."""
+    return {tunable.name: tunable.values[0] for tunable in tunables}
+
+
+def first_unmet(requires: Sequence[Requirement], names: Mapping[str, Number], chosen: Combination) -> Requirement | None:
+    """The first requirement that this combination does not meet, if any.
+
+    Raises:
+        KernelCodeError: a requirement that cannot be evaluated.
+    """
+    known = {**names, **chosen}
+    return next((r for r in requires if evaluate(r.expression, known) == 0), None)
+
+
+def variants(
+    tunables: Sequence[Tunable], requires: Sequence[Requirement], names: Mapping[str, Number], limit: int, seed: int
+) -> tuple[Combination, ...]:
+    """At most ``limit`` allowed combinations: the defaults first, then each as far as possible from all before it.
+
+    Where a requirement forbids the defaults, the allowed combination nearest to them comes first. Distance is the sum over
+    tunables of the distance between value indices, normalised per tunable; ties go to the combination whose values were used
+    least, then to chance by ``seed``.
+
+    Raises:
+        KernelCodeError: a requirement that cannot be evaluated, or that no considered combination meets.
+    """
+    places = _pool(tunables, seed)
+    allowed = [p for p in places if first_unmet(requires, names, _combination(tunables, p)) is None]
+    if not allowed:
+        worst = first_unmet(requires, names, default_values(tunables))
+        line, column = (worst.line, worst.column) if worst else (0, 0)
+        raise KernelCodeError(f"no combination of tunables meets `@require {worst.text if worst else ''}`", line, column)
+    chosen = _far_apart(tunables, allowed, limit)
+    return tuple(_combination(tunables, place) for place in chosen)
+
+
+def neighbours(
+    tunables: Sequence[Tunable],
+    requires: Sequence[Requirement],
+    names: Mapping[str, Number],
+    chosen: Combination,
+    tried: Iterable[Combination],
+) -> tuple[Combination, ...]:
+    """Allowed untried combinations that differ from ``chosen`` in one tunable, nearest values first.
+
+    Raises:
+        KernelCodeError: a requirement that cannot be evaluated.
+    """
+    seen = {tuple(sorted(t.items())) for t in tried} | {tuple(sorted(chosen.items()))}
+    steps: list[tuple[int, int, dict[str, int]]] = []
+    for order, tunable in enumerate(tunables):
+        at = tunable.values.index(chosen[tunable.name]) if chosen.get(tunable.name) in tunable.values else 0
+        for place, value in enumerate(tunable.values):
+            candidate = {**chosen, tunable.name: value}
+            if tuple(sorted(candidate.items())) not in seen and first_unmet(requires, names, candidate) is None:
+                steps.append((abs(place - at), order, candidate))
+    steps.sort(key=lambda step: step[:2])
+    return tuple(candidate for _, _, candidate in steps)
+
+
+_Point = tuple[int, ...]
+"""A combination as indices into each tunable's values."""
+
+
+def _combination(tunables: Sequence[Tunable], place: _Point) -> dict[str, int]:
+    return {tunable.name: tunable.values[index] for tunable, index in zip(tunables, place, strict=True)}
+
+
+def _pool(tunables: Sequence[Tunable], seed: int) -> list[_Point]:
+    """The defaults, then the other combinations in seeded order; a sample of them when there are too many."""
+    chance = random.Random(seed)
+    sizes = [len(tunable.values) for tunable in tunables]
+    start = (0,) * len(sizes)
+    if math.prod(sizes) <= MAX_CANDIDATES:
+        others = [p for p in itertools.product(*map(range, sizes)) if p != start]
+        chance.shuffle(others)
+    else:
+        drawn = (tuple(chance.randrange(size) for size in sizes) for _ in range(MAX_CANDIDATES))
+        others = [p for p in dict.fromkeys(drawn) if p != start]
+    return [start, *others]
+
+
+def _far_apart(tunables: Sequence[Tunable], allowed: Sequence[_Point], limit: int) -> list[_Point]:
+    spans = [max(len(tunable.values) - 1, 1) for tunable in tunables]
+    first = min(allowed, key=lambda place: _distance(place, (0,) * len(spans), spans))
+    chosen = [first]
+    nearest = {p: _distance(p, first, spans) for p in allowed if p != first}
+    while nearest and len(chosen) < limit:
+        used = [_uses(chosen, axis) for axis in range(len(spans))]
+        best = max(nearest, key=lambda p: (round(nearest[p], 9), -_reuse(p, used)))
+        chosen.append(best)
+        del nearest[best]
+        for place, distance in nearest.items():
+            nearest[place] = min(distance, _distance(place, best, spans))
+    return chosen
+
+
+def _uses(chosen: Collection[_Point], axis: int) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for place in chosen:
+        counts[place[axis]] = counts.get(place[axis], 0) + 1
+    return counts
+
+
+def _reuse(place: _Point, used: Sequence[Mapping[int, int]]) -> int:
+    return sum(counts.get(index, 0) for index, counts in zip(place, used, strict=True))
+
+
+def _distance(one: _Point, other: _Point, spans: Sequence[int]) -> float:
+    return sum(abs(a - b) / span for a, b, span in zip(one, other, spans, strict=True))

@@ -1,0 +1,75 @@
+"""The reference in the arithmetic of each precision class, for calibration. Imports torch.
+
+fp32 is the reference with TF32 off. TF32 rounds the operands of every product to ten explicit mantissa bits, as tensor cores
+do; on a GPU that has them their own result counts too. Half is the whole model in fp16 or bf16, whichever errs more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_PRODUCTS = (
+    "mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot_product", "scaled_dot_product", "linear", "mkldnn", "addmv",
+    "mv", "dot",
+)  # fmt: skip
+_TF32_DROPPED_BITS = 13
+
+
+def round_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
+    """float32 rounded to nearest (ties to even) at TF32's ten explicit mantissa bits, still stored as float32."""
+    bits = tensor.detach().contiguous().view(torch.int32)
+    last = (bits >> _TF32_DROPPED_BITS) & 1
+    rounded = (bits + ((1 << (_TF32_DROPPED_BITS - 1)) - 1) + last) & ~((1 << _TF32_DROPPED_BITS) - 1)
+    return torch.where(torch.isfinite(tensor), rounded.view(torch.float32), tensor)
+
+
+class _RoundedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Rounds the float32 operands of every matrix product, convolution and attention to TF32."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if any(product in name for product in _PRODUCTS):
+            args = tuple(_rounded(a) for a in args)
+        return func(*args, **(kwargs or {}))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+        return round_to_tf32(value)
+    return value
+
+
+@contextmanager
+def tf32_allowed(allowed: bool) -> Iterator[None]:
+    """The GPU's TF32 switches for products and convolutions, restored afterwards."""
+    before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def in_fp32(call: Callable[[], Sequence[torch.Tensor]]) -> Sequence[torch.Tensor]:
+    """``call`` with TF32 off."""
+    with tf32_allowed(False):
+        return call()
+
+
+def in_tf32(call: Callable[[], Sequence[torch.Tensor]], device: str) -> list[Sequence[torch.Tensor]]:
+    """``call`` with TF32 arithmetic: with rounded operands, and on a GPU also on the real unit.
+
+    A library need not use the unit for every shape; its error would then be that of fp32.
+    """
+    found: list[Sequence[torch.Tensor]] = []
+    if device != "cpu":
+        with tf32_allowed(True):
+            found.append(call())
+    with tf32_allowed(False), _RoundedProducts():  # type: ignore[no-untyped-call]
+        found.append(call())
+    return found

@@ -1,0 +1,197 @@
+"""The baselines of one judge: their measurements, and the speedups over all of them.
+
+The ranking baseline is called in every sample of every kernel. So is every other baseline that is cheap to prepare. An
+expensive one is measured once, interleaved with the ranking one, or taken from the cache; the speedup over it is chained via
+the ranking one. Imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from engine.domain import stats
+from engine.domain.errors import ProblemError
+from engine.domain.model import Device, Interval, Measurement
+from engine.trial.judge import baseline_cache, conditions
+from engine.trial.judge.interleaving import CheckTally, Contestants, PairSetup, run_pair
+from engine.trial.judge.measurement import MeasurementReport
+from engine.trial.judge.process_pool import ProcessPool
+from engine.trial.judge.runner_client import RunnerClient, TrustedProcessLost
+from engine.trial.judge.test_bed import TestBed
+from engine.trial.judge.timing import PairTimes, log_ratios, samples_for
+from engine.trial.protocol import OpenRequest
+
+SAME_PAIRS = 4
+"""Process pairs of the ranking baseline against itself."""
+_ITSELF = "itself"
+_COMPILED = "compile"
+"""Prefix of the baselines that are measured once: each of their processes compiles the reference again."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineResults:
+    """Samples of all pairs, measurements by name, and notes for the session."""
+
+    pairs: list[PairTimes]
+    measured: dict[str, Measurement]
+    notes: tuple[str, ...]
+
+
+def claimable(same: Interval | None) -> float:
+    """The largest effect, in logarithms, of a baseline against itself: nothing smaller is ever claimed."""
+    return max(abs(math.log(same.low)), abs(math.log(same.high))) if same is not None else 0.0
+
+
+class Baselines:
+    """The baselines of one judge."""
+
+    def __init__(self, opened: OpenRequest, device: Device, pool: ProcessPool, setup: PairSetup) -> None:
+        self._opened = opened
+        self._device = device
+        self._pool = pool
+        self._setup = setup
+        self.same = Interval(*opened.same) if opened.same is not None else None
+        """The ranking baseline against itself."""
+        self._kept: dict[str, baseline_cache.Kept] = {}
+        self._missing: dict[str, str] = {}
+        self._measured_once: dict[str, Measurement] = {}
+        self._initialised = False
+
+    @property
+    def claimable(self) -> float:
+        """As ``claimable``, of the ranking baseline."""
+        return claimable(self.same)
+
+    @property
+    def interleaved(self) -> tuple[str, ...]:
+        """The baselines that are called in every sample, the ranking one first."""
+        return tuple(name for name in self._unkept() if name not in self._measured_once)
+
+    def runners(self, bed: TestBed, pair: int) -> dict[str, RunnerClient]:
+        """The runners of the interleaved baselines for one process pair.
+
+        A resumed session measured them before: kept ones count, and those that do not run here are left out again.
+        """
+        if not self._initialised:
+            self._kept = self._valid(self._record().kept)
+            self._missing = dict(self._failing(bed))
+            self._initialised = True
+        return self._pool.baselines(bed, self.interleaved, pair)
+
+    def over_all(self, ratios: Mapping[str, Interval]) -> dict[str, Interval]:
+        """These speedups over the interleaved baselines and, via the ranking one, those over the others."""
+        ranking = self._opened.baseline
+        others = {**{name: kept.measurement for name, kept in self._kept.items()}, **self._measured_once}
+        return {**ratios, **{n: baseline_cache.chained_speedup(ratios[ranking], m.speedup[ranking]) for n, m in others.items()}}
+
+    def dated(self, names: Iterable[str]) -> list[str]:
+        """The dates of those among ``names`` that an earlier session measured."""
+        return [f"{name} {kept.condition}" for name, kept in self._kept.items() if name in names]
+
+    def measure(self, bed: TestBed, report: MeasurementReport, say: Say) -> BaselineResults:
+        """Measure the ranking baseline and those that are not in the cache; all of them where the ranking one drifted.
+
+        A baseline that cannot run here is left out, and a note says why.
+        """
+        opened = self._opened
+        record = self._record()
+        kept = dict(record.kept)
+        notes = [record.note] if record.note else []
+        self._measured_once = {}
+        self._kept = self._valid(kept)
+        known = f", {', '.join(self._kept)} known from before" if self._kept else ""
+        say(f"measuring {opened.baseline} against itself and the other baselines{known}")
+        pairs, found = self._measure_now(bed, report)
+        gone = [
+            name
+            for name, one in kept.items()
+            if baseline_cache.has_drifted(one, found[opened.baseline].time_us, self.claimable)
+        ]
+        kept = {name: one for name, one in kept.items() if name not in gone}
+        if any(name in self._kept for name in gone):
+            notes.append(self._drift_note(gone, found[opened.baseline]))
+            say(notes[-1])
+            self._kept = {name: one for name, one in self._kept.items() if name not in gone}
+            pairs, found = self._measure_now(bed, report)
+        self._keep(record, kept, found)
+        self._initialised = True
+        self._measured_once = {
+            name: one for name, one in found.items() if name.startswith(_COMPILED) and name != opened.baseline
+        }
+        measured = {**found, **{name: one.as_measurement() for name, one in self._kept.items()}}
+        return BaselineResults(pairs, measured, (*notes, *self._missing.values()))
+
+    def _record(self) -> baseline_cache.Record:
+        opened = self._opened
+        wanted = baseline_cache.fingerprint(
+            opened.problem, opened.workload, self._device, ranking=opened.baseline, tolerance=opened.tolerance, cold=opened.cold
+        )
+        return baseline_cache.load(Path(opened.cache), wanted)
+
+    def _valid(self, kept: Mapping[str, baseline_cache.Kept]) -> dict[str, baseline_cache.Kept]:
+        return {name: kept[name] for name in self._opened.others if name in kept and not self._opened.fresh}
+
+    def _unkept(self) -> tuple[str, ...]:
+        names = dict.fromkeys((self._opened.baseline, *self._opened.others))
+        return tuple(name for name in names if name not in self._kept and name not in self._missing)
+
+    def _keep(
+        self, record: baseline_cache.Record, kept: dict[str, baseline_cache.Kept], found: Mapping[str, Measurement]
+    ) -> None:
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        ranking = self._opened.baseline
+        for name, one in found.items():
+            if name != ranking and self.claimable <= baseline_cache.QUIET:
+                kept[name] = baseline_cache.Kept(one, found[ranking].time_us, self.claimable, date)
+        if kept or record.kept:
+            record.keep(kept)
+
+    def _drift_note(self, gone: Sequence[str], now: Measurement) -> str:
+        one = next(self._kept[name] for name in gone if name in self._kept)
+        took = f"{self._opened.baseline} takes {now.time_us.value:.4g} us and took {one.ranking_us.value:.4g} us beside them"
+        names = ", ".join(name for name in gone if name in self._kept)
+        return f"kept baselines measured again ({names}): {took} ({one.condition})"
+
+    def _measure_now(self, bed: TestBed, report: MeasurementReport) -> tuple[list[PairTimes], dict[str, Measurement]]:
+        ranking = self._opened.baseline
+        self._missing = dict(self._failing(bed))
+        pairs = self._pairs(bed)
+        self.same = stats.ratio_interval(log_ratios(pairs, ranking, _ITSELF))
+        condition_lines = conditions.describe([p.conditions for p in pairs])
+        found: dict[str, Measurement] = {}
+        for name in self._unkept():
+            ratio = Interval(1.0, 1.0, 1.0)
+            if name != ranking:
+                ratio = stats.ratio_interval(log_ratios(pairs, ranking, name), self.claimable)
+            times = [t for p in pairs for t in p.times[name]]
+            found[name] = report.of_times(times, "precise", len(pairs), {ranking: ratio}, sound=True, lines=condition_lines)
+        return pairs, found
+
+    def _failing(self, bed: TestBed) -> Iterable[tuple[str, str]]:
+        """The baselines that do not run here, each with the reason."""
+        self._missing = {}
+        for name in self._unkept()[1:]:
+            runner = self._pool.baselines(bed, (name,), 0)[name]
+            try:
+                runner.stand_by()
+            except (ProblemError, TrustedProcessLost) as error:
+                yield name, f"baseline {name} left out: {str(error).removeprefix('the baseline cannot be measured: ')}"
+
+    def _pairs(self, bed: TestBed) -> list[PairTimes]:
+        """Each baseline interleaved with the ranking one, and the ranking one with itself, in processes of their own."""
+        ranking = self._opened.baseline
+        pairs: list[PairTimes] = []
+        for index in range(SAME_PAIRS):
+            others = self._pool.baselines(bed, self._unkept(), index)
+            itself = self._pool.baselines(bed, (ranking,), index + SAME_PAIRS)[ranking]
+            contest = Contestants({}, {**others, _ITSELF: itself}, self._pool.null_runner(bed, "module"))
+            self._pool.stand_by()
+            pairs.append(run_pair(bed, contest, samples_for(pairs, ranking), self._setup, CheckTally()))
+            itself.close()
+        return pairs

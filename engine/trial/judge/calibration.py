@@ -1,0 +1,276 @@
+"""Calibration: the error of the reference's own arithmetic in each precision class, for every input distribution.
+
+Each class is measured against float64 on fresh seeds. Perturbed distributions count only where the reference itself stays
+finite and accurate. The result is a tolerance policy. Imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import PrecisionClass
+from engine.domain.preparation import ClassErrors
+from engine.problem.randomness import seeded
+from engine.problem.reference import Reference
+from engine.problem.values import map_arguments
+from engine.trial.judge import arithmetic
+from engine.trial.judge.perturbations import OWN, PERTURBATIONS, WIDE_ONLY, perturb
+from engine.trial.judge.tolerance import (
+    HOPELESS,
+    Errors,
+    Policy,
+    compare,
+    compared_exactly,
+    error_limit,
+    make_policy,
+)
+
+_SEEDS = 2
+_FEW_ELEMENTS = 16
+_FEW_ELEMENTS_ERROR = 1e-6
+"""The least error of a class where every output has fewer than 16 elements. So few numbers do not show how rounding scatters,
+and two of them can both be exact by luck. fp32 allows ten times this."""
+_PERTURBED_MAX_SCALED = 5e-3
+"""The least error of a single element on perturbed inputs. An unwritten element errs by more than 0.5."""
+_PERTURBED_REL_FRO = 1e-6
+"""The least error of all elements together in fp32 on perturbed inputs. Where an outlier meets many small numbers, sums in
+another order than the library's were seen to err 60 times as much as it. TF32 errs a few hundred times this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One set of inputs with the reference's float64 outputs."""
+
+    model: nn.Module
+    inputs: tuple[object, ...]
+    expected: Sequence[torch.Tensor]
+    note: str = ""
+
+
+def fresh_seed() -> int:
+    """A secret seed; never leaves the judge."""
+    return secrets.randbits(62)
+
+
+def make_case(reference: Reference, distribution: str) -> Case:
+    """Inputs and weights from fresh secret seeds, with the float64 outputs."""
+    model = reference.model(fresh_seed())
+    inputs = perturb(reference.inputs(fresh_seed()), distribution)
+    exact = reference.exact(model, inputs)
+    return Case(model, inputs, exact.outputs, exact.note)
+
+
+def output_names(reference: Reference) -> list[str]:
+    """Output names, in order."""
+    return [o.name for o in reference.signature().operands if o.role == "output"]
+
+
+def output_dtype(reference: Reference) -> torch.dtype:
+    """The floating type of the outputs (the narrowest, if several), or their integer type when none is floating."""
+    found: list[torch.dtype] = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
+    floating = [d for d in found if d.is_floating_point]
+    return min(floating, key=lambda d: torch.finfo(d).bits) if floating else found[0]
+
+
+def default_class(reference: Reference) -> PrecisionClass:
+    """The class that eager PyTorch uses by default for this problem on this device."""
+    floating = [o.dtype for o in reference.signature().operands if o.dtype in ("float16", "bfloat16")]
+    if floating:
+        return PrecisionClass.HALF
+    if reference.device.type == "cuda" and "convolution" in reference.ops_used():
+        return PrecisionClass.TF32
+    return PrecisionClass.FP32
+
+
+def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+    """Errors of the reference's own arithmetic in each wanted class on one case. A class that overflows is omitted."""
+    names = output_names(reference)
+    found: dict[str, ClassErrors] = {}
+    for precision in wanted:
+        worst: Errors | None = None
+        for outputs in _in_class(reference, case, precision):
+            errors = compare(*_inexact_outputs(outputs, case.expected, names))
+            if not errors.flaw:
+                worst = errors if worst is None else worst.worst(errors)
+        if worst is not None:
+            found[precision.value] = ClassErrors(worst.rel_fro, worst.max_scaled)
+    return found
+
+
+def _inexact_outputs(
+    outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str]
+) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[str]]:
+    """The outputs that are not compared bit for bit; all where all are."""
+    chosen = [i for i, output in enumerate(outputs) if not compared_exactly(output)] or range(len(outputs))
+    return [outputs[i] for i in chosen], [expected[i] for i in chosen], [names[i] for i in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceOnCase:
+    """The reference's answers on one case: a ``tolerance.CaseReference``."""
+
+    reference: Reference
+    case: Case
+
+    def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+        """``class_errors`` of the case."""
+        return class_errors(self.reference, self.case, wanted)
+
+    def undecided(self) -> list[torch.Tensor | None]:
+        """The integers that rounding decides: they change in float64 when the inputs move by a few units in the last place (up,
+        down or at random), or in the reference's own arithmetic. None where they are more than a hundredth of an output."""
+        model, given, expected = self.case.model, self.case.inputs, self.case.expected
+        others = [self.reference.call(model, given)]
+        with seeded(fresh_seed(), self.reference.device):
+            nudged = [_nudged(given, way) for way in (_UP, _DOWN, *[_BY_CHANCE] * _NUDGES)]
+        others += [self.reference.exact(model, inputs).outputs for inputs in nudged]
+        masks: list[torch.Tensor | None] = []
+        for i, right in enumerate(expected):
+            moved = None
+            if compared_exactly(right) and right.numel():
+                moved = torch.stack([other[i].to(right.dtype) != right for other in others]).any(0)
+                moved = moved if int(moved.sum()) <= max(1, right.numel() // _UNDECIDED) else None
+            masks.append(moved)
+        return masks
+
+
+_NUDGES = 4
+_UNDECIDED = 100
+_UP, _DOWN, _BY_CHANCE = 1.0, -1.0, 0.0
+
+
+def _nudged(inputs: tuple[object, ...], way: float) -> tuple[object, ...]:
+    """The inputs in float64, every number moved by four units in the last place of its own type, or at random by up to that."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        wide = tensor.double()
+        by = torch.full_like(wide, way) if way else torch.rand_like(wide).mul_(2).sub_(1)
+        return wide * (1 + by * 4 * float(torch.finfo(tensor.dtype).eps))
+
+    return map_arguments(moved, inputs)
+
+
+def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> list[Sequence[torch.Tensor]]:
+    call: Callable[[], Sequence[torch.Tensor]] = lambda: reference.call(case.model, case.inputs)  # noqa: E731
+    half_problem = default_class(reference) is PrecisionClass.HALF
+    match precision:
+        case PrecisionClass.FP32 if half_problem:
+            dtypes = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
+            return [[e.to(d) for e, d in zip(case.expected, dtypes, strict=True)]]
+        case PrecisionClass.FP32:
+            return [arithmetic.in_fp32(call)]
+        case PrecisionClass.TF32 if not half_problem:
+            return arithmetic.in_tf32(call, reference.device.type)
+        case PrecisionClass.HALF if half_problem:
+            return [call()]
+        case PrecisionClass.HALF:
+            return [r for d in (torch.float16, torch.bfloat16) if (r := _whole_model_in(reference, case, d)) is not None]
+    return []
+
+
+def _whole_model_in(reference: Reference, case: Case, dtype: torch.dtype) -> Sequence[torch.Tensor] | None:
+    try:
+        return reference.call(reference.cast(case.model, dtype), reference.cast_inputs(case.inputs, dtype))
+    except ProblemError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A policy, and the distributions it can judge on."""
+
+    policy: Policy
+    distributions: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def calibrate(reference: Reference, tolerance: str, main: Calibration | None = None) -> Calibration:
+    """Measure the reference's own errors and make the policy. Raises ProblemError when nothing can be judged against it.
+
+    ``main`` is the workload's calibration when ``reference`` is one of its hold-out shapes. A hold-out is judged on its own
+    inputs only, with limits no tighter than the workload's (a library can happen to be exact on a small shape).
+    """
+    default = default_class(reference)
+    every = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
+    notes: list[str] = []
+    own: dict[str, ClassErrors] = {}
+    dtype = output_dtype(reference)
+    least = _least_errors(reference, dtype)
+    for trial in range(_SEEDS):
+        case = make_case(reference, OWN)
+        if trial == 0 and reference.has_random_outputs(case.model, case.inputs):
+            raise ProblemError(
+                f"{reference.problem.name}: its reference draws random numbers in forward and its output depends on them, so "
+                "that no kernel can give the same: take the dropout out, or put it in eval mode"
+            )
+        notes += [case.note] if case.note else []
+        for name, errors in class_errors(reference, case, every).items():
+            known = own.get(name, least)
+            own[name] = _wider(known, errors)
+    if dtype.is_floating_point and default.value not in own:
+        raise ProblemError(
+            f"{reference.problem.name}: the reference's own {default.value} output is not finite where float64 is, or the "
+            "reverse; nothing can be judged against it: check the reference's inputs"
+        )
+    if main is not None:
+        own = {name: _wider(errors, main.policy.classes[OWN].get(name, errors)) for name, errors in own.items()}
+    classes = {OWN: own}
+    policy = make_policy(tolerance, default, classes, dtype)
+    allowed = policy.allowed if not policy.against_eager else default  # type: ignore[union-attr]
+    if main is None and not policy.against_eager:
+        classes |= _perturbed_errors(reference, allowed, dtype, own)
+    # The reference's notes are complete only after it was called.
+    distinct_notes = tuple(dict.fromkeys((*reference.notes, *notes)))
+    return Calibration(make_policy(tolerance, default, classes, dtype), tuple(classes), distinct_notes)
+
+
+def _least_errors(reference: Reference, dtype: torch.dtype) -> ClassErrors:
+    """The least error of a class: zero, except for fp32 outputs that all have few elements."""
+    sizes = [math.prod(o.shape) for o in reference.signature().operands if o.role == "output"]
+    least = _FEW_ELEMENTS_ERROR if dtype is torch.float32 and max(sizes) < _FEW_ELEMENTS else 0.0
+    return ClassErrors(least, least)
+
+
+def _wider(*errors: ClassErrors) -> ClassErrors:
+    return ClassErrors(max(e.rel_fro for e in errors), max(e.max_scaled for e in errors))
+
+
+def _perturbed_errors(
+    reference: Reference, allowed: PrecisionClass, dtype: torch.dtype, own: Mapping[str, ClassErrors]
+) -> dict[str, dict[str, ClassErrors]]:
+    """Errors on perturbed inputs, for the distributions that discriminate. They are never below those on the problem's own
+    inputs.
+
+    (On inputs scaled down until only a bias is left, a library that adds it last is nearly exact; another order of sums is
+    not.)
+    """
+    found: dict[str, dict[str, ClassErrors]] = {}
+    if not dtype.is_floating_point:
+        return found
+    wanted = tuple(dict.fromkeys((PrecisionClass.FP32, allowed)))
+    for name in PERTURBATIONS:
+        if name in WIDE_ONLY and default_class(reference) is PrecisionClass.HALF:
+            continue
+        try:
+            cases = [class_errors(reference, make_case(reference, name), wanted) for _ in range(_SEEDS)]
+        except ProblemError:
+            continue
+        errors = {known: _wider(*(case[known] for case in cases)) for known in cases[0] if all(known in c for c in cases)}
+        if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
+            found[name] = {known: _wider(_with_more_room(here, dtype), own.get(known, here)) for known, here in errors.items()}
+    return found
+
+
+def _with_more_room(errors: ClassErrors, dtype: torch.dtype) -> ClassErrors:
+    """The errors on perturbed inputs with more room: a single row can be ill-conditioned, for example by nearly tied scores."""
+    least = _PERTURBED_REL_FRO if dtype is torch.float32 else 0.0
+    return ClassErrors(max(errors.rel_fro, least), max(errors.max_scaled, _PERTURBED_MAX_SCALED))

@@ -1,0 +1,279 @@
+"""Conditions of a process pair: clocks, power, temperature, throttling and other processes of a GPU; pinning and steal time
+of a CPU.
+
+Readings are taken between timed calls, in the judge's process. All contestants of a sample share its conditions, so no sample
+is discarded for them: the verdict reports them, and they are kept with the samples. What cannot be read is reported as unknown.
+No torch.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from engine.domain.model import Device
+from engine.trial.judge.nvml import Gpu, GpuReading, NvmlMissing, open_gpu, physical_device
+
+_SLOW_QUERY_S = 1e-3
+"""A device whose query takes longer is read at both ends of a pair, not after every sample."""
+_STAT = Path("/proc/stat")
+_STEAL_FIELD = 8
+_REPORTED_SHARE = 1e-3
+"""Steal time below this share is not reported."""
+_NAMED = 3
+"""Other processes that are named; further ones are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairConditions:
+    """Readings of one pair."""
+
+    samples: int = 0
+    """Samples after which throttling was read; 0 where it was read at the ends of the pair only."""
+    slowed: tuple[int, ...] = ()
+    """Which of them were throttled, counted from 0 in the order they were taken, with warm-ups and audited samples."""
+    reasons: tuple[str, ...] = ()
+    """The reasons for throttling, over the whole pair."""
+    readings: tuple[GpuReading, ...] = ()
+    others: tuple[str, ...] = ()
+    """Processes on the device that are not part of this trial: id and name."""
+    unknown: tuple[str, ...] = ()
+    """What could not be read, one line each."""
+    stolen: float | None = None
+    """Steal time: the share of our cores' time that the hypervisor gave to others."""
+    pinned: int = 0
+    """OpenMP threads that are pinned to a core each; 0 on a GPU."""
+
+
+class ConditionsMonitor(Protocol):
+    """Reads conditions: ``begin``, then ``sample`` after each sample, then ``end``. All are cheap; none raises."""
+
+    def begin(self) -> None: ...
+
+    def sample(self) -> None: ...
+
+    def end(self) -> PairConditions: ...
+
+
+class NoMonitor:
+    """Reads nothing, and reports why."""
+
+    def __init__(self, reason: str = "") -> None:
+        self._conditions = PairConditions(unknown=(reason,) if reason else ())
+
+    def begin(self) -> None:
+        """Nothing to do."""
+
+    def sample(self) -> None:
+        """Nothing to do."""
+
+    def end(self) -> PairConditions:
+        return self._conditions
+
+
+def monitor_for(device: Device, bus_id: Callable[[int], str] | None = None) -> ConditionsMonitor:
+    """The monitor of a device; ``bus_id`` asks the driver for the PCI bus id of ``cuda:N``."""
+    if device.kind == "cpu":
+        return CpuMonitor(device.units)
+    try:
+        return GpuMonitor(open_gpu(_which(device.index, bus_id)))
+    except NvmlMissing as error:
+        return NoMonitor(f"clocks, throttling and other processes unknown: {error}")
+
+
+def _which(index: int, bus_id: Callable[[int], str] | None) -> int | str:
+    try:
+        if bus_id is not None:
+            return bus_id(index)
+    except Exception:  # whatever the driver raises, the machine's own order is the next best answer
+        pass
+    return physical_device(index, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+
+
+class GpuMonitor:
+    """Reads clocks and throttling after every sample where that is fast, everything else at both ends of a pair."""
+
+    def __init__(self, gpu: Gpu, *, is_ours: Callable[[int], bool] | None = None, own_pid: int | None = None) -> None:
+        """``is_ours`` decides whether a process belongs to this trial; ``own_pid`` is one that certainly holds a context."""
+        self._gpu = gpu
+        self._own_pid = os.getpid() if own_pid is None else own_pid
+        self._is_ours = is_ours if is_ours is not None else lambda pid: descends(pid, self._own_pid)
+        self._quick = self._seconds() < _SLOW_QUERY_S
+        self.begin()
+
+    def _seconds(self) -> float:
+        """How long one query after a sample takes, once the library is warm."""
+        took = []
+        for _ in range(3):
+            start = time.perf_counter()
+            self._gpu.slowed_by()
+            self._gpu.sm_mhz()
+            took.append(time.perf_counter() - start)
+        return min(took)
+
+    def begin(self) -> None:
+        """A pair begins."""
+        self._samples = 0
+        self._slowed: list[int] = []
+        self._reasons: dict[str, None] = {}
+        self._clocks: set[int] = set()
+        self._readings = [self._gpu.reading()]
+        self._record_reasons()
+
+    def _record_reasons(self) -> bool:
+        found = self._gpu.slowed_by() or ()
+        self._reasons.update(dict.fromkeys(found))
+        return bool(found)
+
+    def sample(self) -> None:
+        """A sample of everyone was taken."""
+        if not self._quick:
+            return
+        if self._record_reasons():
+            self._slowed.append(self._samples)
+        self._samples += 1
+        mhz = self._gpu.sm_mhz()
+        if mhz is not None:
+            self._clocks.add(mhz)
+
+    def end(self) -> PairConditions:
+        """The readings since ``begin``. The clock before the first sample is that of an idle device: it is dropped where others
+        were read."""
+        self._record_reasons()
+        last = self._gpu.reading()
+        readings = [*self._readings, last]
+        if self._clocks:
+            bare = [replace(one, sm_mhz=None) for one in readings]
+            readings = [*bare, *(GpuReading(sm_mhz=mhz) for mhz in sorted({min(self._clocks), max(self._clocks)}))]
+        others, unknown = self._others()
+        if self._gpu.slowed_by() is None:
+            unknown = (*unknown, "throttling unknown: the driver does not tell")
+        return PairConditions(
+            self._samples, tuple(self._slowed), tuple(self._reasons), tuple(readings), others, unknown,
+        )  # fmt: skip
+
+    def _others(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Processes on the device that are not ours, and what is unknown about them.
+
+        In a container the driver may report the machine's process ids, or hide processes. Then our own process, which has a
+        context on the device, is not among them, and nothing is known.
+        """
+        found = self._gpu.processes()
+        if found is None or self._own_pid not in found:
+            return (), ("other processes on the device not visible from here",)
+        other_pids = sorted(pid for pid in found if pid != self._own_pid and not self._is_ours(pid))
+        return tuple(f"{pid} {_name(pid)}".strip() for pid in other_pids), ()
+
+
+def descends(pid: int, ancestor: int) -> bool:
+    """Whether a process is ``ancestor`` or one of its descendants."""
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                pid = int(file.read().rsplit(")", 1)[1].split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+    return pid == ancestor
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return "".join(c for c in file.read().strip() if c.isprintable())
+    except OSError:
+        return ""
+
+
+class CpuMonitor:
+    """Reads steal time. Contention within this system is ``contention``'s subject."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._cores = os.sched_getaffinity(0)
+        self.begin()
+
+    def begin(self) -> None:
+        """A pair begins."""
+        self._before = stolen_ticks(self._cores)
+        self._start = time.monotonic()
+
+    def sample(self) -> None:
+        """Nothing to do: ``contention`` watches every call."""
+
+    def end(self) -> PairConditions:
+        """The readings since ``begin``."""
+        after = stolen_ticks(self._cores)
+        if after is None or self._before is None:
+            return PairConditions(unknown=("stolen time unknown: /proc/stat cannot be read",), pinned=self._threads)
+        room = (time.monotonic() - self._start) * os.sysconf("SC_CLK_TCK") * len(self._cores)
+        return PairConditions(stolen=(after - self._before) / room if room > 0 else 0.0, pinned=self._threads)
+
+
+def stolen_ticks(cores: set[int] | None = None, text: str | None = None) -> int | None:
+    """Steal time of ``cores`` (or all) since boot, in clock ticks; ``None`` if unknown."""
+    try:
+        rows = [line.split() for line in (_STAT.read_text() if text is None else text).splitlines()]
+        wanted = {"cpu"} if cores is None else {f"cpu{core}" for core in cores}
+        found = [int(row[_STEAL_FIELD]) for row in rows if row and row[0] in wanted]
+    except (OSError, ValueError, IndexError):
+        return None
+    return sum(found) if found else None
+
+
+def describe(pairs: Sequence[PairConditions]) -> tuple[str, ...]:
+    """The conditions of a verdict: one short line for each fact, over all pairs."""
+    lines = [
+        _throttling_line(pairs),
+        _other_processes_line(pairs),
+        _device_line([one for pair in pairs for one in pair.readings]),
+    ]
+    pinned = max((pair.pinned for pair in pairs), default=0)
+    if pinned:
+        lines.append(f"{pinned} pinned threads" if pinned > 1 else "one pinned thread")
+    stolen = [pair.stolen for pair in pairs if pair.stolen is not None]
+    if stolen and max(stolen) > _REPORTED_SHARE:
+        lines.append(f"the hypervisor took up to {max(stolen):.1%} of the processor time")
+    return (*filter(None, lines), *dict.fromkeys(one for pair in pairs for one in pair.unknown))
+
+
+def _throttling_line(pairs: Sequence[PairConditions]) -> str:
+    hit = [pair for pair in pairs if pair.reasons]
+    if not hit:
+        return ""
+    why = ", ".join(dict.fromkeys(reason for pair in hit for reason in pair.reasons))
+    slowed, samples = sum(len(pair.slowed) for pair in pairs), sum(pair.samples for pair in pairs)
+    if slowed:
+        return f"throttled: {why} in {slowed} of {samples} samples"
+    return f"throttled: {why} in {len(hit)} of {len(pairs)} pairs"
+
+
+def _other_processes_line(pairs: Sequence[PairConditions]) -> str:
+    others = list(dict.fromkeys(one for pair in pairs for one in pair.others))
+    if not others:
+        return ""
+    named = ", ".join(others[:_NAMED]) + (" …" if len(others) > _NAMED else "")
+    return f"{len(others)} other process{'es' if len(others) > 1 else ''} on the device ({named})"
+
+
+def _device_line(readings: Sequence[GpuReading]) -> str:
+    parts = [
+        _range("SM {} MHz", [one.sm_mhz for one in readings]),
+        _range("memory {} MHz", [one.memory_mhz for one in readings]),
+        _range("{} °C", [one.celsius for one in readings]),
+        _range("{} W", [None if one.watts is None else round(one.watts) for one in readings]),
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _range(words: str, values: Sequence[int | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    return words.format(low if low == high else f"{low}–{high}")

@@ -1,0 +1,127 @@
+"""CPU contention: whether other work had the processor while a call was timed.
+
+Linux accounts for it: the time that the runner's threads waited for a core (schedstat), and steal time. Where a process's own
+waits cannot be read, the pressure-stall time of all tasks is taken, which includes the judge's own. A disturbed sample is
+marked, and repeated within limits. Where one source cannot be read the other counts alone; where neither can, nothing is
+marked. Not for GPUs: ``interleaving`` keeps the device idle between calls, and ``conditions`` reports who else uses it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.trial.judge.conditions import stolen_ticks
+
+_PRESSURE = Path("/proc/pressure/cpu")
+_SHARE = 0.03
+"""Share of a call's wall time that may be lost to others before its sample counts as disturbed."""
+_WAKING_US = 40.0
+"""What sleeping threads need to get their cores when a call begins, before the kernel's own clock starts."""
+_WOKEN_US = 25.0
+"""What a thread runs that is woken with its process and sleeps again (9 to 14 us were seen). Nobody waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorReading:
+    """The counters at one moment, in microseconds."""
+
+    threads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """How long each thread of the process has run, and how long it waited for a core."""
+    elsewhere: float = 0.0
+    """Steal time; where the threads cannot be read, the waits of all tasks too."""
+
+
+def lost_us(before: ProcessorReading, after: ProcessorReading) -> float:
+    """What others took in between: steal time, and the waits of threads that did any work."""
+    lost = after.elsewhere - before.elsewhere
+    for thread, (ran, waited) in after.threads.items():
+        ran_before, waited_before = before.threads.get(thread, (0.0, 0.0))
+        if ran - ran_before > _WOKEN_US:
+            lost += waited - waited_before
+    return lost
+
+
+class ContentionMonitor:
+    """Readings right before and right after the kernel's own part of a call: a ``runner_client.CallHook``.
+
+    Stopping the runner afterwards does not count: OpenMP's threads still spin then, and wait for the cores that the judge uses.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._watching = device == "cpu" and _read(None) is not None
+        self._process: int | None = None
+        self._before: ProcessorReading | None = None
+        self._lost = 0.0
+
+    def for_process(self, process: int | None) -> ContentionMonitor:
+        """Itself, for the next call of ``process`` (its pid here, ``None`` where unknown)."""
+        self._process = process
+        self._lost = 0.0
+        return self
+
+    def before(self) -> None:
+        """Read the counters."""
+        if self._watching:
+            self._before = _read(self._process)
+
+    def after(self) -> None:
+        """Compute what was lost since."""
+        if self._watching:
+            after = _read(self._process)
+            self._lost = lost_us(self._before, after) if self._before is not None and after is not None else 0.0
+
+    def disturbed(self, wall_us: float) -> bool:
+        """Whether more than a small share of the last call was lost to others."""
+        return self._watching and self._lost > _WAKING_US + _SHARE * wall_us
+
+
+def find_local_pid(inner: int, beneath: int) -> int | None:
+    """The pid here of process ``inner`` of the PID namespace whose first process is a child of ``beneath``; ``None`` if
+    unknown."""
+    seen = list(_processes())
+    parents = {pid: parent for pid, parent, _ in seen}
+    same = (pid for pid, parent, within in seen if len(within) > 1 and within[-1] == inner and parents.get(parent) == beneath)
+    return next(same, None)
+
+
+def _processes() -> Iterator[tuple[int, int, list[int]]]:
+    """(pid here, parent's pid here, its pids from here inwards) of each process."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            lines = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
+            yield int(folder.name), int(lines["PPid"]), [int(number) for number in lines["NSpid"].split()]
+        except (OSError, ValueError, KeyError):
+            continue  # it has ended, or this system does not tell
+
+
+def _read(process: int | None) -> ProcessorReading | None:
+    """The counters now; ``None`` where there are none."""
+    stolen = stolen_ticks()
+    stolen_us = None if stolen is None else stolen * 1e6 / os.sysconf("SC_CLK_TCK")
+    threads = _threads(process) if process is not None else None
+    if threads is not None:
+        return ProcessorReading(threads, stolen_us or 0.0)
+    pressure = _pressure_us()
+    if pressure is None and stolen_us is None:
+        return None
+    return ProcessorReading(elsewhere=(pressure or 0.0) + (stolen_us or 0.0))
+
+
+def _pressure_us() -> float | None:
+    try:
+        return float(_PRESSURE.read_text().partition("\n")[0].rsplit("total=", 1)[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _threads(process: int) -> dict[str, tuple[float, float]] | None:
+    """How long each thread of a process has run, and how long it waited for a core."""
+    try:
+        folders = list(Path(f"/proc/{process}/task").iterdir())
+        found = {folder.name: (folder / "schedstat").read_text().split() for folder in folders}
+        return {name: (int(fields[0]) / 1e3, int(fields[1]) / 1e3) for name, fields in found.items()}
+    except (OSError, ValueError, IndexError):
+        return None

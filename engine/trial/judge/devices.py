@@ -1,0 +1,67 @@
+"""The device of a session, described. Imports torch (for its version) lazily, and the CUDA driver only for ``cuda``."""
+
+from __future__ import annotations
+
+import glob
+import os
+import platform
+from pathlib import Path
+
+from engine.domain.errors import DeviceError
+from engine.domain.model import Device
+
+_FALLBACK_CACHE = 32 << 20
+
+
+def describe(label: str) -> Device:
+    """``cpu`` or ``cuda:N`` as a Device. Raises DeviceError when it is not there, naming what is."""
+    if label == "cpu":
+        return _cpu()
+    kind, _, index = label.partition(":")
+    if kind != "cuda" or not (index or "0").isdigit():
+        raise DeviceError(f"unknown device {label!r}: use cpu or cuda:N")
+    from engine.trial.shared.cuda import driver
+
+    return driver.describe(int(index or 0))
+
+
+def bus_id(index: int) -> str:
+    """The PCI bus id of ``cuda:index``. Raises DeviceError."""
+    from engine.trial.shared.cuda import driver
+
+    return driver.bus_id(index)
+
+
+def _cpu() -> Device:
+    import torch
+
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    software = f"torch {torch.__version__}"
+    return Device("cpu", 0, f"{_cpu_name()} ({cores} cores)", platform.machine(), cores, _last_level_cache(), memory, software)
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _last_level_cache() -> int:
+    """Bytes of the first core's largest cache."""
+    sizes = [_size_in_bytes(Path(path)) for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size")]
+    return max(sizes, default=0) or _FALLBACK_CACHE
+
+
+def _size_in_bytes(path: Path) -> int:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return 0
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    digits = text.rstrip("KMG")
+    return int(digits) * units.get(text[-1:], 1) if digits.isdigit() else 0

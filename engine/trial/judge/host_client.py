@@ -1,0 +1,177 @@
+"""The judge's side of a host process: starts it in its sandbox, has it fork, freeze, resume and reap runners, ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.domain.errors import SandboxError
+from engine.sandbox import bubblewrap, python_process
+from engine.trial.judge.contention import find_local_pid
+from engine.trial.messages import (
+    NOBODY,
+    AllStopped,
+    Channel,
+    ChannelClosed,
+    ChannelGarbled,
+    ChannelTimeout,
+    CheckStopped,
+    Freeze,
+    HostReply,
+    Message,
+    Reap,
+    RunnerEnded,
+    Spawn,
+    Spawned,
+    StillRunning,
+    Thaw,
+    ThawChildren,
+)
+
+_START_S = 120.0
+_ANSWER_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerHandle:
+    """A runner: its channel, its pid in the sandbox, and its pid here where that is known."""
+
+    pid: int
+    channel: Channel
+    local_pid: int | None = None
+
+
+class Host:
+    """One host process; ``confined``: in a bubblewrap sandbox."""
+
+    def __init__(self, device: str, threads: int, *, confined: bool) -> None:
+        self._device = device
+        self._threads = threads
+        self.confined = confined
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._up = False
+
+    def launch(self) -> None:
+        """Start it without waiting for it; idempotent."""
+        if self._process is not None:
+            return
+        self._channel, theirs = Channel.pair()
+        command = [sys.executable, "-s", "-P", "-m", "engine.trial.runner.host", str(theirs.fileno())]
+        environment = python_process.environment(self._device, alone=self.confined, threads=self._threads)
+        with theirs, bubblewrap.system_calls(filtered=self.confined) as filter_fd:
+            argv = python_process.in_bubblewrap(command, self._device, filter_fd) if self.confined else command
+            passed = (theirs.fileno(), *([filter_fd] if filter_fd is not None else []))
+            self._process = subprocess.Popen(
+                argv, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, start_new_session=True, cwd="/",
+            )  # fmt: skip
+
+    def start(self) -> None:
+        """Start it and wait until it is up; idempotent. Raises SandboxError."""
+        if self._up and self._process is not None and self._process.poll() is not None:
+            self.close()
+        if self._up:
+            return
+        self.launch()
+        assert self._process is not None
+        assert self._channel is not None
+        try:
+            self._channel.receive(HostReply, _START_S)
+        except (ChannelClosed, ChannelTimeout, ChannelGarbled) as error:
+            message = self._last_words()
+            self.close()
+            raise SandboxError(f"the trial's host process did not start: {message or type(error).__name__}") from error
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        self._up = True
+
+    def _last_words(self) -> str:
+        process = self._process
+        if process is None or process.stderr is None:
+            return ""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        lines = process.stderr.read()[-4000:].decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def spawn(self) -> RunnerHandle:
+        """Fork a runner. Restarts the host where a kernel took it down. Raises SandboxError."""
+        for _ in range(2):
+            self.start()
+            channel, theirs = Channel.pair()
+            with theirs:
+                try:
+                    reply = self._ask(Spawn(), (theirs.fileno(),))
+                except SandboxError:
+                    self.close()
+                    continue
+            assert isinstance(reply, Spawned)
+            return RunnerHandle(reply.pid, channel, self._local_pid(reply.pid))
+        raise SandboxError("the trial's host process died twice while forking a runner; is the machine out of memory?")
+
+    def _local_pid(self, pid: int) -> int | None:
+        assert self._process is not None
+        return find_local_pid(pid, self._process.pid) if self.confined else pid
+
+    def freeze(self, runner: RunnerHandle) -> None:
+        """Stop every process but the host, so that nothing is written while outputs are judged."""
+        self._ask(Freeze(runner.pid))
+
+    def check_stopped(self, runner: RunnerHandle) -> AllStopped | StillRunning:
+        """Whether every process has stopped; processes that wake each other never do."""
+        reply = self._ask(CheckStopped(runner.pid))
+        assert isinstance(reply, AllStopped | StillRunning)
+        return reply
+
+    def thaw(self, runner: RunnerHandle) -> None:
+        """Resume a runner; the others of this host stay frozen."""
+        self._ask(Thaw(runner.pid))
+
+    def thaw_children(self, _: RunnerHandle) -> None:
+        """Resume every process that is not a runner."""
+        self._ask(ThawChildren())
+
+    def thaw_all(self, _: RunnerHandle) -> None:
+        """Resume every runner, so that they get ready in parallel."""
+        self._ask(Thaw(NOBODY))
+
+    def reap(self, runner: RunnerHandle) -> RunnerEnded:
+        """Kill a runner with all it left behind. A host that does not answer is killed too."""
+        runner.channel.close()
+        try:
+            reply = self._ask(Reap(runner.pid))
+        except SandboxError:
+            self.close()
+            return RunnerEnded(-1, 0)
+        assert isinstance(reply, RunnerEnded)
+        return reply
+
+    def _ask(self, request: Message, fds: Sequence[int] = ()) -> HostReply:
+        if self._channel is None:
+            raise SandboxError("the trial's host process has ended")
+        try:
+            self._channel.send(request, fds)
+            reply: HostReply
+            reply, _ = self._channel.receive(HostReply, _ANSWER_S)
+        except (ChannelClosed, ChannelTimeout, ChannelGarbled) as error:
+            raise SandboxError(f"the trial's host process does not answer ({type(error).__name__})") from error
+        return reply
+
+    def close(self) -> None:
+        """Kill the host and everything in its sandbox."""
+        if self._channel is not None:
+            self._channel.close()
+        process, self._process, self._channel, self._up = self._process, None, None, False
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()

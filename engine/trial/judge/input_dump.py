@@ -1,0 +1,49 @@
+"""What a kernel is called with, for other processes: fresh inputs as files, and a module's arguments as data. Imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.domain.errors import EspalierError, ProblemError
+from engine.problem.reference import Reference
+from engine.trial.judge.calibration import fresh_seed
+from engine.trial.shared.argument_codec import encode_call, encode_value
+
+
+def dump_inputs(reference: Reference, folder: Path, calls: int) -> tuple[str, ...]:
+    """Write ``calls`` files of inputs, parameters and buffers from fresh seeds. Raises EspalierError when they do not fit."""
+    model = reference.model(fresh_seed())
+    names = []
+    for call in range(calls):
+        path = folder / f"call{call}.bin"
+        try:
+            with path.open("wb") as file:
+                for tensor in reference.arguments(model, reference.inputs(fresh_seed())):
+                    file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        except OSError as error:
+            raise EspalierError(f"inputs cannot be written to {folder}: {error.strerror}") from error
+        names.append(str(path))
+    return tuple(names)
+
+
+def construction_arguments(reference: Reference, seed: int) -> tuple[Any, Any]:
+    """The arguments of ``Model`` by position and by name, encoded, as the model of that seed gets them.
+
+    Raises ProblemError for an argument that cannot be passed to another process.
+    """
+    construction = reference.construction(seed)
+    try:
+        return encode_value(list(construction.positional)), encode_value(dict(construction.named))
+    except TypeError as error:
+        raise ProblemError(f"{reference.problem.name}: an argument of Model cannot be passed on: {error}") from error
+
+
+def call_template(reference: Reference) -> list[Any]:
+    """The template of ``forward``'s arguments. Raises ProblemError for one that cannot be passed to another process."""
+    try:
+        return encode_call(reference.inputs(0))
+    except TypeError as error:
+        raise ProblemError(f"{reference.problem.name}: an argument of forward cannot be passed on: {error}") from error

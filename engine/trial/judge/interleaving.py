@@ -1,0 +1,312 @@
+"""Interleaved timing: baseline and kernel in different processes, on the same fresh inputs, in random order, then reversed.
+
+A *sample* releases one set of secret inputs and calls every process on it. Before each call the judge poisons the outputs and
+flushes the caches; after it the kernel is frozen and its outputs are copied at once. So every timed call is also a checked
+one, and no call can be told from another. A *pair* is one process of each contestant, called for many samples. Imports torch.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from engine.domain.model import FailureKind
+from engine.trial.judge.conditions import ConditionsMonitor, NoMonitor
+from engine.trial.judge.contention import ContentionMonitor
+from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.runner_client import CallHook, RunnerClient, Timing, TrialFailed, blaming
+from engine.trial.judge.test_bed import Findings, TestBed, Watch
+from engine.trial.judge.timing import KERNEL, NULL, WARM_UP, PairTimes, columns, pair_times, undisturbed_rows, with_charges
+from engine.trial.judge.tolerance import NO_ERROR, Errors
+
+
+class CacheFlush:
+    """Evicts the operands by walking over twice the last-level cache.
+
+    On a GPU the runner's stopwatch flushes again, for what a module's own copies brought back; a candidate can interfere with
+    that one. On a CPU one thread does it, so that no thread of the judge's is still active when the kernel starts.
+    """
+
+    def __init__(self, device: str, cache_bytes: int) -> None:
+        words = 2 * cache_bytes // 8 + 1
+        self._buffer = np.zeros(words) if device == "cpu" else None
+        on_gpu = device not in ("cpu", HOT)
+        self._on_device = torch.zeros(words, dtype=torch.float64, device=device) if on_gpu else None
+
+    def __call__(self) -> None:
+        if self._buffer is not None:
+            np.add(self._buffer, 1.0, out=self._buffer)
+        if self._on_device is not None:
+            self._on_device.add_(1.0)
+            torch.cuda.synchronize()
+
+
+HOT = "hot"
+"""In place of a device: caches are not flushed."""
+
+
+class Probe:
+    """How long a trivial piece of the judge's own work takes on the device once a runner was stopped, in microseconds.
+
+    It shows whether the device is free: signals do not stop a GPU, and what a kernel left running would slow the next call.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._word = torch.zeros(1, device=device) if device != "cpu" else None
+
+    def __call__(self) -> float:
+        if self._word is None:
+            return 0.0
+        start = time.perf_counter_ns()
+        self._word.fill_(1.0)
+        torch.cuda.synchronize()
+        return (time.perf_counter_ns() - start) / 1e3
+
+
+@dataclass(slots=True)
+class CheckTally:
+    """The checks of all calls of one trial: their number and the worst errors."""
+
+    trials: int = 0
+    errors: Errors = NO_ERROR
+
+    def add(self, errors: Errors) -> None:
+        self.trials += 1
+        self.errors = self.errors.worst(errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Contestants:
+    """Who is called in every sample: the judged kernels (``kernel``, perhaps ``other``), baselines, the null kernel."""
+
+    judged: Mapping[str, RunnerClient]
+    baselines: Mapping[str, RunnerClient]
+    null_runner: RunnerClient
+    contracts: Mapping[str, str] = field(default_factory=dict)
+    """The contracts of the judged kernels: under some of them foreign host code runs."""
+
+    def everyone(self) -> dict[str, RunnerClient]:
+        return {**self.judged, **self.baselines, NULL: self.null_runner}
+
+
+def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = "own") -> Timing:
+    """Poison, call, check. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
+    bed.poison(slot)
+    watch = bed.watch(slot)
+    bed.settle()
+    timing = _watched(watch, runner, slot)
+    judge_outputs(bed.check(slot, distribution), tally, distribution)
+    return timing
+
+
+def _watched(
+    watch: Watch, runner: RunnerClient, slot: int, hold_us: float = 0.0, *others: CallHook, at_once: bool = True
+) -> Timing:
+    timing = runner.call(slot, (*others, watch), hold_us, at_once=at_once)
+    if watch.outputs_changed():
+        raise TrialFailed(FailureKind.REJECTED, "its outputs were still being written after it had answered")
+    return timing
+
+
+def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> None:
+    """Add one check to the tally, or raise TrialFailed."""
+    if findings.violation:
+        raise TrialFailed(FailureKind.REJECTED, findings.violation)
+    errors = findings.ruling.errors
+    tally.add(errors)
+    if not findings.ruling.passed:
+        on = "" if distribution == "own" else f" on inputs bent by {distribution!r}"
+        what = errors.flaw or (
+            f"error {errors.rel_fro:.2e} (centred, Frobenius), worst element {errors.max_scaled:.2e} of its scale, "
+            f"{errors.max_abs:.2e} absolute"
+        )
+        raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class PairSetup:
+    """How samples are taken: the flush before each call, the contention and conditions monitors, the random order."""
+
+    flush: CacheFlush
+    contention: ContentionMonitor
+    order: random.Random
+    probe: Probe
+    holds: bool = False
+    """Whether the device is held before a call, so that event times contain no host time: on a GPU."""
+    monitor: ConditionsMonitor = field(default_factory=NoMonitor)
+
+
+def run_pair(bed: TestBed, contest: Contestants, samples: int, setup: PairSetup, tally: CheckTally) -> PairTimes:
+    """Interleave one process of every contestant. Raises TrialFailed for faults of the judged kernels.
+
+    Samples are taken in bursts over the slots. Inputs for all slots are drawn. Then, slot by slot, they are released, everyone
+    is called, and judged outputs are copied before anything else runs. At the end all copies are checked. So the device does no
+    float64 work right before a timed call, and no kernel sees the inputs of two calls at once. The order of calls is random,
+    and reversed for the next inputs (ABBA), so that neither drift nor after-effects favour anyone. Disturbed samples are
+    repeated, within limits.
+
+    A few randomly placed calls use perturbed inputs instead and are not counted as samples: being careful in a process's first
+    calls only does not help. In those calls a runner has its order before it is woken, as in every call on a GPU. On a CPU that
+    would blur every sample, since the threads of a team have just been woken.
+    """
+    rows: list[dict[str, Timing]] = []
+    audits: list[dict[str, Timing]] = []
+    at_once: list[dict[str, Timing]] = []
+    turns, audit_turns = CallOrder(setup.order), CallOrder(setup.order)
+    wanted = WARM_UP + samples
+    unannounced = UnannouncedCalls(setup.order, bed.calibration.distributions, wanted, tally.trials)
+    setup.monitor.begin()
+    while len(rows) < wanted or (len(undisturbed_rows(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples):
+        burst = setup.order.sample(range(bed.slots), min(bed.slots, max(wanted - len(rows), 2)))
+        kinds = {slot: unannounced.next() for slot in burst}
+        for slot, kind in kinds.items():
+            bed.draw(slot, kind or OWN)
+        taken: dict[int, list[tuple[str, Sequence[torch.Tensor]]]] = {}
+        for slot, kind in kinds.items():
+            bed.release(slot)
+            audit = setup.holds and _AUDITED * len(audits) < len(rows) - WARM_UP
+            hold_us = _hold_us(rows) if setup.holds and not audit else 0.0
+            if kind is not None:
+                few = replace(contest, baselines={})
+                row, taken[slot] = _sample(bed, few, slot, setup, unannounced.turns, hold_us, at_once=True)
+                at_once += [] if setup.holds else [row]
+                continue
+            row, taken[slot] = _sample(bed, contest, slot, setup, audit_turns if audit else turns, hold_us)
+            setup.monitor.sample()
+            (audits if audit else rows).append(row)
+        for slot, copies in taken.items():
+            for name, outputs in copies:
+                try:
+                    kind = kinds[slot] or OWN
+                    judge_outputs(bed.check(slot, kind, outputs), tally if kind == OWN else unannounced.tally, kind)
+                except TrialFailed as failed:
+                    wrong = name if failed.failure.kind is FailureKind.MISMATCH else KERNEL
+                    failed.at_fault = _find_culprit(bed, contest, slot) or wrong
+                    raise
+    found = replace(pair_times(rows, samples), audits=columns(audits), at_once=columns(at_once), conditions=setup.monitor.end())
+    return with_charges(found, contest.contracts, contest.baselines)
+
+
+def _find_culprit(bed: TestBed, contest: Contestants, slot: int) -> str:
+    """Which of several judged kernels fails when called alone; empty where none does.
+
+    Memory is checked after all were called, and an input changed by one makes the next one's outputs wrong.
+    """
+    for name, runner in contest.judged.items():
+        for _ in range(_ALONE if len(contest.judged) > 1 else 0):
+            bed.draw(slot)
+            bed.release(slot)
+            try:
+                judged_call(bed, runner, slot, CheckTally())
+            except TrialFailed:
+                return name
+    return ""
+
+
+_ALONE = 2
+"""Calls of each kernel alone, to find out which one failed."""
+_PATIENCE = 3
+"""How many times the wanted samples may be taken to get enough undisturbed ones."""
+_AUDITED = 2
+"""Samples with the device held, for each one without."""
+_HOLDS_US = (1000.0, 200.0, 20_000.0)
+"""How long the device is held: while nothing is known of a call, at least, at most."""
+
+
+def _hold_us(rows: Sequence[Mapping[str, Timing]]) -> float:
+    """The same for everyone: twice what the slowest took to enqueue its call in the last warm-up."""
+    first, least, most = _HOLDS_US
+    if len(rows) < WARM_UP:
+        return first
+    slowest = max(t.enqueue_us for t in rows[WARM_UP - 1].values())
+    return min(max(2 * slowest + 100.0, least), most)
+
+
+class UnannouncedCalls:
+    """Which calls of a pair use perturbed inputs.
+
+    One of the unannounced calls uses the problem's own inputs, since a call's time can depend on its values; all do where
+    there is no perturbed distribution to judge on.
+    """
+
+    def __init__(self, rng: random.Random, distributions: Sequence[str], calls: int, judged: int) -> None:
+        """At least ``calls`` are made; ``judged`` were made before, for the numbering in messages."""
+        perturbed = [name for name in distributions if name != OWN]
+        some = (
+            [OWN, *rng.sample(perturbed, min(_PERTURBED, len(perturbed), calls))]
+            if perturbed
+            else [OWN] * min(_PERTURBED, calls)
+        )
+        self._remaining: list[str | None] = [*some, *[None] * max(0, calls - len(some))]
+        rng.shuffle(self._remaining)
+        self.turns = CallOrder(rng)
+        self.tally = CheckTally(judged)
+
+    def next(self) -> str | None:
+        """The distribution of the next call's inputs; ``None`` for an ordinary sample."""
+        return self._remaining.pop() if self._remaining else None
+
+
+_PERTURBED = 3
+"""Calls on perturbed inputs in each pair, each with another perturbation."""
+
+
+class CallOrder:
+    """The order of calls: random, then reversed, then another random one: A-B-B-A, B-A-A-B, …"""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._backwards: list[str] = []
+
+    def next(self, names: Iterable[str]) -> list[str]:
+        """The order of the next sample, over the same names every time."""
+        if self._backwards:
+            order, self._backwards = self._backwards, []
+            return order
+        order = list(names)
+        self._rng.shuffle(order)
+        self._backwards = order[::-1]
+        return order
+
+
+def _sample(
+    bed: TestBed,
+    contest: Contestants,
+    slot: int,
+    setup: PairSetup,
+    turns: CallOrder,
+    hold_us: float,
+    *,
+    at_once: bool = False,
+) -> tuple[dict[str, Timing], list[tuple[str, Sequence[torch.Tensor]]]]:
+    """Call everyone once on one slot: timings, and copies of judged outputs taken before they can change."""
+    row: dict[str, Timing] = {}
+    copies: list[tuple[str, Sequence[torch.Tensor]]] = []
+    everyone = contest.everyone()
+    for name in turns.next(everyone):
+        runner = everyone[name]
+        judged = name in contest.judged
+        if judged:
+            bed.poison(slot)
+        watch = bed.watch(slot) if judged else None
+        bed.settle()
+        setup.flush()
+        contention = setup.contention.for_process(runner.process)
+        with blaming(name):
+            if watch is None:
+                timing = runner.call(slot, (contention,), hold_us, at_once=at_once or setup.holds)
+            else:
+                timing = _watched(watch, runner, slot, hold_us, contention, at_once=at_once or setup.holds)
+        disturbed = contention.disturbed(timing.wall_us)
+        row[name] = replace(timing, disturbed=disturbed, after_us=setup.probe())
+        if judged:
+            copies.append((name, bed.copy_outputs(slot)))
+            with blaming(name):
+                if len(contest.judged) > 1 and (flaw := bed.trespass(slot)):
+                    raise TrialFailed(FailureKind.REJECTED, flaw)
+    return row, copies

@@ -1,0 +1,71 @@
+"""Plausibility of times and outputs: reasons not to believe them, one line each. Imports torch.
+
+A doubt is not a failure: the kernel's outputs were right. The engineer decides on the evidence.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from engine.domain import stats
+from engine.domain.model import Device, Signature, Verification
+from engine.domain.preparation import Peaks
+from engine.trial.judge import roofline
+from engine.trial.judge.timing import NULL, PairTimes, ahead_us, hidden_us
+
+_PLAUSIBLE = {"cuda": 0.8, "cpu": 0.25}
+"""A time below this share of the floor, with its whole interval, is impossible. On a CPU a flush leaves part of a small
+workload in the caches, and ceilings that were measured beside other work can be half of the real ones."""
+_BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
+"""Hidden time from which a kernel is suspect. With less it is only not corroborated: it cannot lead."""
+_AWAKE_US, _AWAKE_SHARE = 3000.0, 0.1
+"""OpenMP threads spin for a while after they are resumed, and on few cores the judge waits for its turn."""
+_LONG_AWAKE_US = 15_000.0
+"""Beyond the whole claim, more than noise explains. A kernel with hundreds of processes to resume can do most of its work in
+less: it is then not corroborated."""
+_AFTER_TIMES, _AFTER_US = 3.0, 300.0
+_BUSY_SHARE = 0.2
+_BUSY_US = 50.0
+
+
+def timing_doubts(
+    pairs: Sequence[PairTimes], signature: Signature, ceilings: Peaks, device: Device, *, cold: bool, sure: bool = False
+) -> tuple[str, ...]:
+    """Doubts about the kernel's times in these process pairs; ``sure``: only those that noise cannot explain."""
+    times = [t for p in pairs for t in p.kernel]
+    claimed = stats.median_interval([t.claimed_us for t in times])
+    least = roofline.floor(signature, ceilings).plausible_us
+    doubts: list[str] = []
+    if cold and claimed.high < _PLAUSIBLE[device.kind] * least:
+        doubts.append(f"faster than the device allows: {claimed.value:.1f} us against a floor of {least:.1f} us")
+    if hidden_us(pairs) > (max(_BLATANT_US, _BLATANT_SHARE * claimed.value) if sure else 0.0):
+        doubts.append("not corroborated: the judge's clock saw more time than the runner claims")
+    ahead = ahead_us(pairs)
+    if ahead > (max(_BLATANT_US, _BLATANT_SHARE * claimed.value) if sure else 0.0):
+        doubts.append(
+            f"not corroborated: with no moment between waking and its order it took {ahead:.0f} us more than can be explained"
+        )
+    if statistics.median(t.idle_us for t in times) > _BUSY_SHARE * claimed.value + _BUSY_US:
+        doubts.append("the device was still busy after the kernel's last event")
+    after = statistics.median(t.after_us for t in times)
+    if after > _AFTER_TIMES * statistics.median(t.after_us for p in pairs for t in p.times[NULL]) + _AFTER_US:
+        doubts.append(f"the device was not free once it had answered: the judge's next work took {after:.0f} us")
+    awake = statistics.median(t.awake_us for t in times)
+    usual = statistics.median(t.awake_us for p in pairs for t in p.times[NULL])
+    allowed = claimed.value + _LONG_AWAKE_US if sure else _AWAKE_SHARE * claimed.value + _AWAKE_US
+    if awake > usual + allowed:
+        doubts.append(
+            f"it ran for {awake:.0f} us before the judge could give the order: work may have been done ahead of the call"
+        )
+    return tuple(doubts)
+
+
+def verification_doubts(doubts: Verification) -> tuple[str, ...]:
+    """Doubts about right outputs: two calls on the same bytes that differ by more than the tolerance allows."""
+    if doubts.jitter <= doubts.max_scaled_limit:
+        return ()
+    return (
+        f"two calls on the same bytes differ by {doubts.jitter:.1e} of scale, and a right answer may be off by "
+        f"{doubts.max_scaled_limit:.1e}: a race?",
+    )

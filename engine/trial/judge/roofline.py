@@ -1,0 +1,141 @@
+"""The device's measured ceilings, and the speed of light that they allow. Imports torch.
+
+Ceilings are measured once per device and software and kept in the user's cache: bandwidth by a large copy (bytes read and
+written), arithmetic rates by large matrix products on random data. On a GPU each is timed by events, alone and after a pause:
+products back to back reach the power limit and run at a lower clock than a single call. On a CPU the copy is also timed within
+the last-level cache and the better counts, since a flush does not evict all of a small workload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.domain.model import Device, Signature, SpeedOfLight
+from engine.domain.preparation import Peaks
+from engine.toolchain.cache import write_atomically
+from engine.trial.judge.arithmetic import tf32_allowed
+from engine.trial.judge.test_bed import operand_bytes
+
+_REPEATS = 9
+_REST_S = 0.02
+_HELD_CYCLES = 400_000
+"""Clock cycles that the device is held busy while the host enqueues a timed call."""
+_SCHEME = 3
+"""Incremented when ceilings are measured differently: kept ones are then measured again."""
+
+
+def peaks(device: Device, cache: Path) -> Peaks:
+    """The device's ceilings, from the cache or measured now (a second or two)."""
+    key = hashlib.sha256(f"{_SCHEME}|{device.name}|{device.arch}|{device.units}|{device.software}".encode()).hexdigest()[:24]
+    path = cache / "peaks" / f"{key}.json"
+    try:
+        known = json.loads(path.read_text())
+        return Peaks(float(known["copy"]), {str(k): float(v) for k, v in known["rates"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found = _measure(device)
+        write_atomically(path, json.dumps({"copy": found.copy_bytes_per_s, "rates": dict(found.operations_per_s)}).encode())
+        return found
+
+
+def _measure(device: Device) -> Peaks:
+    label = device.label
+    sizes = (1 << 30,) if device.kind == "cuda" else (1 << 27, device.cache_bytes // 8)
+    copy = max(_copy_rate(size, label) for size in sizes)
+    rates: dict[str, float] = {}
+    if device.kind == "cuda":
+        with tf32_allowed(False):
+            rates["fp32"] = _product_rate(4096, torch.float32, label)
+        with tf32_allowed(True):
+            rates["tf32"] = max(_product_rate(n, torch.float32, label) for n in _PRODUCTS)
+        rates["fp16"] = max(_product_rate(n, torch.float16, label) for n in _PRODUCTS)
+        rates["bf16"] = max(_product_rate(n, torch.bfloat16, label) for n in _PRODUCTS)
+    else:
+        rates["fp32"] = _product_rate(1536, torch.float32, label)
+    return Peaks(copy, rates)
+
+
+_PRODUCTS = (4096, 8192)
+"""Sizes of products on tensor cores; the faster counts."""
+
+
+def _copy_rate(size: int, label: str) -> float:
+    """Bytes read and written a second."""
+    source = torch.ones(size, dtype=torch.uint8, device=label)
+    target = torch.empty_like(source)
+    return 2 * size / _seconds(lambda: target.copy_(source), label)
+
+
+def _product_rate(n: int, dtype: torch.dtype, label: str) -> float:
+    a = torch.randn(n, n, device=label).to(dtype)
+    b = torch.randn(n, n, device=label).to(dtype)
+    return 2.0 * n**3 / _seconds(lambda: a @ b, label)
+
+
+def _seconds(work: Callable[[], object], label: str) -> float:
+    """The fastest of several runs: a ceiling is the device at its best."""
+    for _ in range(2):
+        work()
+    return min(_once(work) if label == "cpu" else _once_on_gpu(work) for _ in range(_REPEATS))
+
+
+def _once(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _once_on_gpu(work: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    time.sleep(_REST_S)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(_HELD_CYCLES)  # type: ignore[no-untyped-call]
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least time that the device's ceilings allow for one workload."""
+
+    bound: str
+    """``bytes`` or ``operations (…)``."""
+    floor_us: float
+    bytes_moved: int
+    plausible_us: float
+    """The same with all arithmetic done once in the fastest unit: nothing faster did the work."""
+
+
+_PASSES = 3
+"""Products of narrower numbers for fp32 accuracy: two terms for each operand, without the smallest product."""
+
+
+def floor(signature: Signature, ceilings: Peaks) -> Floor:
+    """The floor of a workload and what bounds it. fp32 may be reached by three passes of a narrower unit."""
+    moved = operand_bytes(signature.operands)
+    by_bytes = moved / ceilings.copy_bytes_per_s * 1e6
+    rates = ceilings.operations_per_s
+    unit = signature.unit if signature.unit in rates else "fp32"
+    best, how = rates[unit], unit
+    if unit == "fp32":
+        for other in ("tf32", "bf16"):
+            if rates.get(other, 0.0) / _PASSES > best:
+                best, how = rates[other] / _PASSES, f"fp32 by {_PASSES} passes of {other}"
+    by_operations = signature.operations / best * 1e6
+    fastest = signature.operations / max(rates.values()) * 1e6
+    bound = "bytes" if by_bytes >= by_operations else f"operations ({how})"
+    return Floor(bound, max(by_bytes, by_operations), moved, max(by_bytes, fastest))
+
+
+def speed_of_light(least: Floor, time_us: float) -> SpeedOfLight:
+    """The fraction of the speed of light that ``time_us`` reaches."""
+    return SpeedOfLight(least.bound, least.floor_us, least.floor_us / time_us if time_us > 0 else 0.0)

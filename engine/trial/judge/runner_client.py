@@ -1,0 +1,319 @@
+"""The judge's side of a runner: loads it, calls it, times it by the judge's clock and freezes it between calls."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from engine.domain.errors import DeviceError, EspalierError, ProblemError, SandboxError, printable
+from engine.domain.model import Failure, FailureKind
+from engine.trial.judge.host_client import Host, RunnerHandle
+from engine.trial.messages import (
+    ChannelClosed,
+    ChannelGarbled,
+    ChannelTimeout,
+    ClaimedTimes,
+    Fault,
+    LoadKernel,
+    RunKernel,
+    RunnerReady,
+    RunnerReply,
+    StillRunning,
+)
+
+_CONTEXT_S = 60.0
+_FIRST = 3.0
+"""Factor for the time limit of a module's first call, in which it may compile."""
+_LEAST_US = 1e-3
+"""A claim below a nanosecond is impossible."""
+_LONGEST_TEXT = 4000
+_LONGEST_REASON = 400
+_SIGNALS = {
+    4: "illegal instruction", 6: "aborted", 7: "bus error", 8: "arithmetic error", 9: "killed", 11: "segmentation fault",
+}  # fmt: skip
+
+Found = TypeVar("Found")
+
+
+class TrustedProcessLost(EspalierError):
+    """A baseline's or the null kernel's process died or hangs: the fault of the machine or of the reference."""
+
+
+class TrialFailed(Exception):
+    """The kernel failed its trial. Used inside the judge only: the engine gets a ``FailedVerdict``."""
+
+    def __init__(self, kind: FailureKind, reason: str, log: str = "") -> None:
+        super().__init__(reason)
+        self.failure = Failure(kind, reason)
+        self.log = log
+        self.at_fault = ""
+        """Which of several judged kernels it was, by its name among the contestants; see ``blaming``."""
+
+
+@contextmanager
+def blaming(name: str) -> Iterator[None]:
+    """Attribute a failure within to this contestant."""
+    try:
+        yield
+    except TrialFailed as failed:
+        failed.at_fault = failed.at_fault or name
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One call: the runner's claims, and the judge's clock, in microseconds."""
+
+    claimed_us: float
+    wall_us: float
+    """From the order to run until the reply."""
+    idle_us: float
+    disturbed: bool = False
+    """Whether other work had the processor meanwhile."""
+    awake_us: float = 0.0
+    """From its resumption until the order: time that it could use and that no clock of the call shows."""
+    enqueue_us: float = 0.0
+    """How long the host took to enqueue the call: a claim."""
+    held: bool = False
+    """Whether the device was held meanwhile: then the claimed time is device time only."""
+    after_us: float = 0.0
+    """How long the judge's next work on the device took, right after the runner was stopped."""
+    charged_us: float = 0.0
+    """Host time that was added to the claimed time."""
+
+
+class CallHook(Protocol):
+    """What the judge does at both ends of a call, while the runner is not frozen."""
+
+    def before(self) -> None:
+        """Right before the order to run."""
+
+    def after(self) -> None:
+        """Right after the reply, before anything is stopped."""
+
+
+class RunnerClient:
+    """A runner from its fork to its end. Use as a context manager: it is reaped whatever happens."""
+
+    def __init__(self, host: Host, *, seconds: float, trusted: bool = False) -> None:
+        """``trusted``: its faults are the machine's or the reference's. It is frozen between calls like any other, so that all
+        begin a call in the same state."""
+        self._host = host
+        self._seconds = seconds
+        self._trusted = trusted
+        self._runner: RunnerHandle | None = host.spawn()
+        self._has_context = False
+        self._warming = False
+        self._has_children = True
+        """Whether it may have child processes, which must be resumed too."""
+        self._first_s = seconds
+
+    def stand_by(self) -> None:
+        """Wait until its device context exists and ``warm`` is done. Raises TrialFailed."""
+        if self._has_context and not self._warming:
+            return
+        self._thaw_all()
+        if not self._has_context:
+            self._expect_ready(_CONTEXT_S, "while it made its device context")
+            self._has_context = True
+        if self._warming:
+            self._warming = False
+            self._expect_ready(self._seconds, "while it was loaded")
+            reply = self._receive(self._seconds, "while it ran")
+            if isinstance(reply, Fault):
+                self._fault(reply)
+        self.freeze()
+
+    def warm(self, load: LoadKernel, fds: list[int]) -> None:
+        """Load a trusted runner and call it once, without waiting: ``stand_by`` waits."""
+        self.load(load, fds)
+        assert self._runner is not None
+        try:
+            self._runner.channel.send(RunKernel(0))
+        except ChannelClosed:
+            self._dead("before it was called")
+        self._warming = True
+
+    def load(self, load: LoadKernel, fds: list[int]) -> None:
+        """Send it an artefact and its memory; closes the descriptors. ``wait_ready`` waits for the result."""
+        assert self._runner is not None
+        self._first_s = self._seconds * (_FIRST if load.contract == "module" else 1)
+        try:
+            self._thaw_all()
+            self._runner.channel.send(load, fds)
+        except ChannelClosed:
+            self._dead("while it was loaded")
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def __enter__(self) -> RunnerClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait_ready(self, seconds: float) -> None:
+        """Wait until the artefact is loaded. From then on it runs in its calls only. Raises TrialFailed."""
+        self.stand_by()
+        self._thaw_all()
+        self._expect_ready(seconds, "while it was loaded")
+        self.freeze()
+
+    def _expect_ready(self, seconds: float, when: str) -> None:
+        reply = self._receive(seconds, when)
+        if isinstance(reply, Fault):
+            self._fault(reply)
+        if not isinstance(reply, RunnerReady):
+            raise self._out_of_turn()
+
+    def call(self, slot: int, hooks: Sequence[CallHook] = (), hold_us: float = 0.0, *, at_once: bool = True) -> Timing:
+        """Thaw, run the kernel once, freeze; on a GPU the device is held for ``hold_us`` before. Raises TrialFailed.
+
+        ``at_once``: the order is sent before the runner is resumed, so that it has no moment to work ahead (where its pid
+        here is known). Otherwise it is resumed first, and its threads are at rest when the order arrives.
+        """
+        assert self._runner is not None
+        if self._runner.channel.waiting():
+            raise self._out_of_turn()
+        local_pid = self._runner.local_pid if at_once else None
+        awake = time.perf_counter_ns()
+        if local_pid is None:
+            self.thaw()
+        for hook in hooks:
+            hook.before()
+        start = time.perf_counter_ns()
+        try:
+            self._runner.channel.send(RunKernel(slot, hold_us))
+        except ChannelClosed:
+            self._dead("before it was called")
+        if local_pid is not None:
+            awake = start
+            self._wake(local_pid)
+        reply = self._receive(self._first_s, "while it ran")
+        self._first_s = self._seconds
+        wall = (time.perf_counter_ns() - start) / 1e3
+        for hook in reversed(hooks):
+            hook.after()
+        if isinstance(reply, Fault):
+            self._fault(reply)
+        if not isinstance(reply, ClaimedTimes):
+            raise self._out_of_turn()
+        self.freeze()
+        self._has_children = self._check_stopped()
+        return self._timing(reply, wall, (start - awake) / 1e3)
+
+    def _wake(self, local_pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(local_pid, signal.SIGCONT)
+        if self._has_children:
+            self._by_host(self._host.thaw_children)
+
+    def _check_stopped(self) -> bool:
+        """Wait until it has stopped; whether it has child processes. Raises TrialFailed where one did not stop."""
+        found = self._by_host(self._host.check_stopped)
+        if isinstance(found, StillRunning):
+            self.close()
+            raise self._failed(FailureKind.REJECTED, "something of it kept running while everything was stopped")
+        return found is not None and found.children
+
+    def _timing(self, reply: ClaimedTimes, wall: float, awake: float) -> Timing:
+        claims = (reply.device_us, reply.idle_us, reply.enqueue_us)
+        if not all(0 <= c < 1e12 for c in claims) or not (self._trusted or reply.device_us >= _LEAST_US):
+            raise self._failed(FailureKind.REJECTED, f"the runner claims an impossible time ({reply.device_us} us)")
+        if reply.device_us > wall * 1.02 + 50:
+            claimed = f"the runner claims {reply.device_us:.0f} us"
+            raise self._failed(FailureKind.REJECTED, f"{claimed} within {wall:.0f} us of the judge's clock")
+        return Timing(reply.device_us, wall, reply.idle_us, awake_us=awake, enqueue_us=reply.enqueue_us, held=reply.held)
+
+    @property
+    def process(self) -> int | None:
+        """The runner's pid here, where that is known."""
+        return self._runner.local_pid if self._runner is not None else None
+
+    @property
+    def alive(self) -> bool:
+        return self._runner is not None
+
+    def freeze(self) -> None:
+        """Stop every process of this runner's host until ``thaw``. Raises TrialFailed."""
+        self._by_host(self._host.freeze)
+
+    def thaw(self) -> None:
+        """Resume this runner alone. Raises TrialFailed."""
+        self._by_host(self._host.thaw)
+
+    def _thaw_all(self) -> None:
+        self._by_host(self._host.thaw_all)
+
+    def _by_host(self, act: Callable[[RunnerHandle], Found]) -> Found | None:
+        if self._runner is None:
+            return None
+        try:
+            return act(self._runner)
+        except SandboxError as error:
+            self.close()
+            raise self._lost(FailureKind.CRASHED, f"took its host process down: {error}") from error
+
+    def _out_of_turn(self) -> Exception:
+        self.close()
+        return self._failed(FailureKind.REJECTED, "the runner answered out of turn: something in it speaks for the kernel")
+
+    def _failed(self, kind: FailureKind, reason: str, log: str = "") -> Exception:
+        """The exception for a fault; a trusted runner's is the reference's or the machine's."""
+        if self._trusted:
+            return ProblemError(f"the baseline cannot be measured: {reason}")
+        return TrialFailed(kind, reason, log)
+
+    def _lost(self, kind: FailureKind, reason: str) -> Exception:
+        """The same for a runner that died or does not answer; a trusted one can be started again."""
+        return TrustedProcessLost(f"the baseline cannot be measured: {reason}") if self._trusted else TrialFailed(kind, reason)
+
+    def _receive(self, seconds: float, when: str) -> RunnerReply:
+        assert self._runner is not None
+        try:
+            reply: RunnerReply
+            reply, fds = self._runner.channel.receive(RunnerReply, seconds)
+        except ChannelTimeout:
+            self.close()
+            raise self._lost(FailureKind.TIMED_OUT, f"no answer within {seconds:g} s {when}; it was killed") from None
+        except ChannelGarbled:
+            self.close()
+            raise self._failed(FailureKind.REJECTED, "something in the runner wrote to its channel") from None
+        except ChannelClosed:
+            self._dead(when)
+        for fd in fds:
+            os.close(fd)
+        return reply
+
+    def _dead(self, when: str) -> None:
+        assert self._runner is not None
+        ended = self._host.reap(self._runner)
+        self._runner = None
+        if os.WIFSIGNALED(ended.status) and ended.status >= 0:
+            number = os.WTERMSIG(ended.status)
+            how = f"{_SIGNALS.get(number, 'signal')} ({number})"
+            hint = ": a write to an input or past a buffer?" if number in (7, 11) else ""
+            raise self._lost(FailureKind.CRASHED, f"died of {how} {when}{hint}")
+        raise self._lost(FailureKind.CRASHED, f"its process ended {when}")
+
+    def _fault(self, fault: Fault) -> None:
+        self.close()
+        text = printable(fault.text[-_LONGEST_TEXT:])
+        lines = [line for line in text.strip().splitlines() if line.strip()] or ["no message"]
+        if fault.kind == "impossible" and self._trusted:
+            raise DeviceError(lines[-1])
+        kind = FailureKind(fault.kind) if fault.kind in set(FailureKind) else FailureKind.CRASHED
+        raise self._failed(kind, lines[-1][:_LONGEST_REASON], text)
+
+    def close(self) -> None:
+        """Reap the runner; idempotent."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            self._host.reap(runner)

@@ -1,0 +1,3 @@
+"""The runner's side: a warm host that forks one process per trial. Everything here shares a process with the kernel under test.
+
+It imports nothing of the judge."""

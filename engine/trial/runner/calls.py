@@ -1,0 +1,89 @@
+"""What every launcher shares: the lent operands of each slot, the timer's type, and the checks of a module's outputs.
+
+Imports torch.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from engine.domain.model import Role
+from engine.trial.messages import ClaimedTimes, Fault, Slot
+from engine.trial.shared.arena import Borrowed, torch_dtype
+
+_ABI = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.OUTPUT)
+
+
+class Launcher(Protocol):
+    """One loaded kernel."""
+
+    def call(self, slot: int, hold_us: float) -> ClaimedTimes | Fault: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LentOperands:
+    """The operands of one runner, slot by slot, and their memory."""
+
+    slots: Sequence[Sequence[Slot]]
+    inputs: Borrowed
+    outputs: Borrowed
+
+    def memory(self, slot: Slot) -> Borrowed:
+        return self.outputs if slot.role == Role.OUTPUT.value else self.inputs
+
+    def operands(self, slot: int, *roles: Role) -> list[Slot]:
+        wanted = [role.value for role in roles]
+        return [operand for operand in self.slots[slot] if operand.role in wanted]
+
+    def tensors(self, slot: int, *roles: Role) -> list[torch.Tensor]:
+        return [self.memory(operand).tensor(operand) for operand in self.operands(slot, *roles)]
+
+    def pointers(self, slot: int) -> dict[str, int]:
+        return {operand.name: self.memory(operand).pointer(operand) for operand in self.operands(slot, *_ABI)}
+
+
+Timed = Callable[[Callable[[], Any], float], ClaimedTimes | Fault]
+"""Runs work once, after holding the device for that many microseconds, and times it."""
+
+
+def compare_inputs_now() -> bool:
+    """Whether to compare a module's inputs after this call: in one of four, at random.
+
+    The null kernel does the same, and what it takes is allowed to everyone: in every call that would leave room for hidden
+    work.
+    """
+    return secrets.randbelow(4) == 0
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and type hold the same bytes."""
+    return bool(torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)))
+
+
+class LauncherError(Exception):
+    """The artefact cannot be loaded or bound; the text is the kernel's failure."""
+
+
+class OutputError(Exception):
+    """A module returned something that is not a plain tensor of the agreed shape and type."""
+
+
+def checked_output(value: Any, operand: Slot, device: str) -> torch.Tensor:
+    """``value`` if it is a plain, dense tensor of the operand's shape, type and device. Raises OutputError."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise OutputError(f"output {operand.name} is a {type(value).__name__}, not a plain tensor")
+    if value.device.type != torch.device(device).type:
+        raise OutputError(f"output {operand.name} is on {value.device}, not on {device}")
+    if tuple(value.shape) != operand.shape:
+        raise OutputError(f"output {operand.name} has shape {tuple(value.shape)} instead of {operand.shape}")
+    if value.dtype != torch_dtype(operand):
+        raise OutputError(f"output {operand.name} is {value.dtype} instead of {torch_dtype(operand)}")
+    if value.layout != torch.strided:
+        raise OutputError(f"output {operand.name} is not dense")
+    plain: torch.Tensor = value.detach()
+    return plain

@@ -1,0 +1,296 @@
+"""The host: a warm process inside the sandbox that forks one runner per trial and kills what it leaves behind.
+
+It imports torch once and holds no device context, so a fork is ready in milliseconds (CPU) or a third of a second (GPU). It
+runs no candidate's code. ``python -m engine.trial.runner.host FD`` serves the judge on an inherited socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+from engine.sandbox.bubblewrap import PRIVATE
+from engine.trial.messages import (
+    NOBODY,
+    AllStopped,
+    Channel,
+    ChannelClosed,
+    CheckStopped,
+    Done,
+    Freeze,
+    HostRequest,
+    Reap,
+    RunnerEnded,
+    Spawn,
+    Spawned,
+    StillRunning,
+    Thaw,
+    ThawChildren,
+)
+from engine.trial.runner import runner
+
+_ALONE = "ESPALIER_ALONE"
+"""Set in the environment by the sandbox when the host has a process-id space of its own."""
+_PATIENCE_S = 2.0
+"""How long a sweep may chase processes that keep forking. After that the host ends itself, and the whole sandbox with it."""
+_STOPPING_S = 0.5
+"""How long processes may take to stop. One that still runs then is being woken by another."""
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main() -> None:
+    """Serve the judge until it closes the channel."""
+    _fortify()
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    _warm_up()
+    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # nobody reads stderr from now on: runners' output must not block
+    channel.send(Done())
+    runners: set[int] = set()
+    try:
+        while True:
+            request: HostRequest
+            request, fds = channel.receive(HostRequest)
+            _answer(channel, runners, request, fds)
+    except ChannelClosed:
+        _sweep(set())
+
+
+def _fortify() -> None:
+    """Runners have the same user id: none may trace this process or read its memory, and their orphans become its children."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_DUMPABLE, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _warm_up() -> None:
+    """Import what every runner needs, without a device context or threads."""
+    import torch  # noqa: F401
+
+    import engine.problem.reference
+    import engine.trial.runner.launchers
+    import engine.trial.runner.modules  # noqa: F401
+
+    if os.environ.get("ESPALIER_DEVICE", "cpu") != "cpu":
+        from engine.trial.shared.cuda import driver
+
+        driver.preload()
+
+
+def _answer(channel: Channel, runners: set[int], request: HostRequest, fds: list[int]) -> None:
+    match request:
+        case Spawn():
+            pid = os.fork()
+            if pid == 0:
+                _become_runner(channel, fds[0])
+            for fd in fds:
+                os.close(fd)
+            runners.add(pid)
+            channel.send(Spawned(pid))
+        case Freeze():
+            _signal_all(signal.SIGSTOP)
+            channel.send(Done())
+        case CheckStopped():
+            channel.send(AllStopped(not runners.issuperset(_other_pids())) if _come_to_rest(runners) else StillRunning())
+        case Thaw(pid):
+            _wake(set() if pid == NOBODY else runners - {pid})
+            channel.send(Done())
+        case ThawChildren():
+            _wake(runners)
+            channel.send(Done())
+        case Reap(pid):
+            runners.discard(pid)
+            channel.send(_reap(pid, runners))
+
+
+def _become_runner(channel: Channel, fd: int) -> None:
+    status = 1
+    try:
+        channel.close()
+        runner.confine_child()
+        runner.serve(socket.socket(fileno=fd))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _signal_all(number: int) -> None:
+    """Signal every other process: at once where the PID namespace is our own, else one after the other."""
+    if os.environ.get(_ALONE):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, number)
+        return
+    for pid in _other_pids():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _wake(asleep: set[int]) -> None:
+    """Resume every process but these."""
+    if not asleep:
+        _signal_all(signal.SIGCONT)
+        return
+    for pid in _other_pids():
+        if pid not in asleep:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _come_to_rest(runners: set[int]) -> bool:
+    """Whether every thread of every other process has stopped: seen twice, so that none has woken another in between."""
+    deadline = time.monotonic() + _STOPPING_S
+    seen = 0
+    while seen < 2:
+        if all((pid in runners and _stopped(pid)) or _threads_at_rest(pid) for pid in _other_pids()):
+            seen += 1
+        elif time.monotonic() > deadline:
+            return False
+        else:
+            seen = 0
+            if not os.environ.get(_ALONE):  # a process that was forking is stopped, and its child is not
+                _signal_all(signal.SIGSTOP)
+            time.sleep(0.0002)
+    return True
+
+
+def _stopped(runner: int) -> bool:
+    """Whether a child has stopped with all its threads. Linux reports that once the last thread has stopped, and withdraws it
+    when the child is resumed. Much faster than reading every thread's state."""
+    try:
+        return os.waitid(os.P_PID, runner, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
+def _threads_at_rest(pid: int) -> bool:
+    return all(_state(f"/proc/{pid}/task/{task}") in _AT_REST for task in _tasks(pid))
+
+
+def _reap(pid: int, runners: set[int]) -> RunnerEnded:
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return RunnerEnded(-1, 0)
+    killed = _sweep(runners)
+    if not runners and os.environ.get(_ALONE):
+        _empty_folders()
+    return RunnerEnded(status, killed)
+
+
+def _sweep(runners: set[int]) -> int:
+    """Kill and count what a runner left behind (it may have left its process group), but not ``runners`` and their descendants.
+
+    Ends the host when processes fork faster than they can be killed.
+    """
+    killed = 0
+    deadline = time.monotonic() + _PATIENCE_S
+    while orphans := [pid for pid in _orphans(runners) if not _has_ended(pid)]:
+        killed = max(killed, len(orphans))
+        if not runners:
+            _signal_all(signal.SIGKILL)
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            sys.exit("a kernel left processes that cannot be ended")
+        time.sleep(0.001)
+    for pid in _orphans(runners):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return killed
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether every thread of a process has ended: the first can look dead while others run."""
+    return all(_state(f"/proc/{pid}/task/{task}") in _GONE for task in _tasks(pid))
+
+
+def _orphans(runners: set[int]) -> list[int]:
+    """Processes that descend from no living runner: a dead runner's orphans have become children of the host."""
+    known = _with_descendants(runners)
+    return [pid for pid in _other_pids() if pid not in known]
+
+
+def _empty_folders() -> None:
+    """Remove what a kernel wrote before the next one runs; where that fails the host fails. Mounts there are read-only to
+    kernels."""
+    for folder in PRIVATE:
+        for entry in os.scandir(folder):
+            if os.path.ismount(entry.path):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, onerror=_open_and_retry)
+            else:
+                os.unlink(entry.path)
+
+
+def _open_and_retry(remove: Callable[[str], object], path: str, _: object) -> None:
+    for place in (os.path.dirname(path), path):
+        os.chmod(place, 0o700)
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        remove(path)
+
+
+def _other_pids() -> list[int]:
+    """Every other process of our PID namespace, or every descendant where that is shared."""
+    mine = os.getpid()
+    pids = _pids() if os.environ.get(_ALONE) else _with_descendants({mine})
+    return sorted(pid for pid in pids if pid not in (1, mine))
+
+
+def _with_descendants(roots: set[int]) -> set[int]:
+    """``roots`` with all their descendants."""
+    parents = {pid: _parent(pid) for pid in _pids()} if roots else {}
+    tree = set(roots)
+    while found := {pid for pid, parent in parents.items() if parent in tree} - tree:
+        tree |= found
+    return tree
+
+
+def _pids() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+_GONE = "ZX"
+_AT_REST = _GONE + "Tt"
+
+
+def _fields(place: str) -> list[str]:
+    """The fields of ``/proc/…/stat`` after the command's name; those of a dead process where there is none."""
+    try:
+        with open(f"{place}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return ["X", "0"]
+
+
+def _state(place: str) -> str:
+    return _fields(place)[0]
+
+
+def _parent(pid: int) -> int:
+    return int(_fields(f"/proc/{pid}")[1])
+
+
+def _tasks(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The runner: one forked child that holds the kernel under test and the inputs, and never the expected output.
+
+It sends ``RunnerReady`` once its device context exists, then serves ``LoadKernel`` and ``RunKernel`` on one channel. All its
+replies are claims. The host kills it with its whole process group. Nothing here enforces a limit that the judge relies on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import socket
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from engine.trial.messages import Channel, ChannelClosed, ClaimedTimes, Fault, LoadKernel, RunKernel, RunnerReady, RunnerRequest
+
+if TYPE_CHECKING:
+    from engine.trial.runner.calls import Launcher
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_MIB = 1 << 20
+
+
+def confine_child() -> None:
+    """Prepare a fresh child before it touches untrusted code: own session, death with the host, resource limits."""
+    os.setsid()
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(_PR_SET_DUMPABLE, 1)
+    limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 2048 * _MIB), (resource.RLIMIT_NOFILE, 1024)]
+    if os.environ.get("ESPALIER_ALONE"):
+        limits.append((resource.RLIMIT_NPROC, 4096))
+    if os.environ.get("ESPALIER_DEVICE", "cpu") == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        limits.append((resource.RLIMIT_DATA, memory // 4 * 3))
+    for what, limit in limits:
+        _, hard = resource.getrlimit(what)
+        ceiling = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(what, (ceiling, ceiling))
+    # If memory runs out all the same, the kernel kills this process first.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def serve(sock: socket.socket) -> None:
+    """Answer the judge until the channel closes. Errors do not show in the exit status: silence is a crash."""
+    channel = Channel(sock)
+    launcher: Launcher | None = None
+    start = time.perf_counter()
+    _open_device()
+    try:
+        channel.send(RunnerReady(time.perf_counter() - start))
+        while True:
+            request: RunnerRequest
+            request, fds = channel.receive(RunnerRequest)
+            match request:
+                case LoadKernel():
+                    launcher = None
+                    launcher, reply = _load(request, fds)
+                    channel.send(reply)
+                case RunKernel(slot, hold_us):
+                    assert launcher is not None
+                    channel.send(_call(launcher, slot, hold_us))
+    except ChannelClosed:
+        return
+
+
+def _open_device() -> None:
+    """Create the device context ahead of the first ``LoadKernel``, which reports what goes wrong here."""
+    device = os.environ.get("ESPALIER_DEVICE", "cpu")
+    if device == "cpu":
+        return
+    from engine.domain.errors import DeviceError
+    from engine.trial.shared.cuda import driver
+
+    with contextlib.suppress(DeviceError):
+        driver.Context.open(int(device.partition(":")[2] or 0))
+
+
+def _load(load: LoadKernel, fds: list[int]) -> tuple[Launcher | None, RunnerReady | Fault]:
+    from engine.domain.errors import EspalierError
+    from engine.trial.runner.calls import LauncherError, LentOperands, OutputError
+    from engine.trial.runner.launchers import make_launcher
+    from engine.trial.shared.arena import borrow
+
+    start = time.perf_counter()
+    try:
+        import torch
+
+        torch.set_num_threads(load.threads)
+        if load.device != "cpu":
+            from engine.trial.shared.cuda import driver
+
+            driver.Context.open(int(load.device.partition(":")[2] or 0))
+        inputs = borrow(load.inputs, fds)
+        outputs = borrow(load.outputs, fds)
+        lent = LentOperands(load.slots, inputs, outputs)
+        launcher = make_launcher(load, lent, fds.pop(0) if fds else None)
+    except (LauncherError, OutputError) as error:
+        return None, Fault("rejected" if isinstance(error, OutputError) else "crashed", str(error))
+    except EspalierError as error:
+        return None, Fault("impossible", str(error))
+    except BaseException as error:
+        return None, Fault("crashed", _error_text(error))
+    return launcher, RunnerReady(time.perf_counter() - start)
+
+
+def _call(launcher: Launcher, slot: int, hold_us: float) -> ClaimedTimes | Fault:
+    from engine.trial.runner.calls import OutputError
+
+    try:
+        return launcher.call(slot, hold_us)
+    except OutputError as error:
+        return Fault("mismatch", str(error))
+    except BaseException as error:
+        return Fault("crashed", _error_text(error))
+
+
+def _error_text(error: BaseException) -> str:
+    """The traceback with the line of the candidate's file; its last line says what happened.
+
+    Of a long message (a compiler's, say) the beginning says it, and the end is advice on options.
+    """
+    last = "".join(traceback.format_exception(error)[-6:])[-4000:]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return last if len(lines) < 2 else f"{last}\n{type(error).__name__}: {' '.join(lines[:2])}"

@@ -1,0 +1,192 @@
+"""The runner's stopwatch: how long work on a device takes, and how long the device is busy after it.
+
+Knows events, cache flushing and what to wait for, but neither statistics nor limits. Its times are claims of the runner's
+process: the judge compares them with a clock of its own. No torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engine.domain.errors import DeviceError
+from engine.trial.runner.gpu_launch import LaunchFault, Module, fault
+from engine.trial.shared.cuda import driver as cuda
+from engine.trial.shared.cuda import hold_kernel
+from engine.trial.shared.cuda.packing import TENSOR_MAP_BYTES, pack_config, pack_parameters
+
+_now = time.perf_counter_ns
+_PERSISTING_L2 = 6
+"""``CU_LIMIT_PERSISTING_L2_CACHE_SIZE``."""
+_HOLD_BLOCK = 512
+"""Threads of a block that holds the device: a multiple of it fills a multiprocessor of every architecture."""
+_HOLD_GRACE_S = 0.05
+_WORD = 8
+_MAPPED = 2
+"""``CU_MEMHOSTALLOC_DEVICEMAP``."""
+_NOT_READY = 600
+"""``CUDA_ERROR_NOT_READY``."""
+
+Work = Callable[[], object]
+"""Enqueues one call of what is measured on the stopwatch's stream; only a returned :class:`LaunchFault` matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timed call, in microseconds."""
+
+    event_us: float
+    """Between the two events on the stream: device time, as long as the host ran ahead of the device."""
+    enqueue_us: float
+    """How long the call took to return on the host."""
+    wall_us: float
+    """Host clock from before the call until the whole device was idle; after a flush or a hold it contains what was left of
+    that."""
+    idle_us: float
+    """How long the device still worked after the second event: near zero unless work went past the clock on another stream."""
+    held: bool
+    """Whether the device was held, all of it, until the call was enqueued: then ``event_us`` is device time alone, else it
+    contains most of what the host took (a flush of 30 us hides no more than that)."""
+
+
+class Stopwatch:
+    """Times calls on one stream of the current context, from cold caches unless asked otherwise.
+
+    Where a hold is asked for, the device is full with a kernel that waits before anything of the call can be enqueued; the
+    host enqueues first event, call and second event meanwhile, so that launch cost does not show in the event time.
+    """
+
+    def __init__(self, context: cuda.Context, stream: int = 0, tools: bytes = hold_kernel.PTX) -> None:
+        """Takes a buffer of twice the L2 cache on the device. ``tools`` is what ``link`` made, or the text it makes it from.
+        Raises :class:`DeviceError` when the buffer does not fit."""
+        driver = cuda.bindings()
+        native = cuda.native()
+        self._size = 2 * context.attribute("L2_CACHE_SIZE")
+        self._buffer = int(cuda.check(driver.cuMemAlloc(self._size), "allocating the flush buffer", asked=self._size))
+        self._events = tuple(cuda.check(driver.cuEventCreate(0), "making an event") for _ in range(2))
+        self._stream = stream
+        handle = ctypes.c_void_p(stream)
+        first, last = (ctypes.c_void_p(int(event)) for event in self._events)
+        self._start: tuple[Any, ...] = (native.cuEventRecord, first, handle)
+        self._stop: tuple[Any, ...] = (native.cuEventRecord, last, handle)
+        self._query: tuple[Any, ...] = (native.cuEventQuery, last)
+        self._flush: tuple[Any, ...] = (
+            native.cuMemsetD32Async, ctypes.c_uint64(self._buffer), ctypes.c_uint32(0),
+            ctypes.c_size_t(self._size // 4), handle,
+        )  # fmt: skip
+        self._synchronise: Callable[[], int] = native.cuCtxSynchronize
+        self._elapsed = ctypes.c_float()
+        self._read: tuple[Any, ...] = (native.cuEventElapsedTime, ctypes.byref(self._elapsed), first, last)
+        self._hold = _Hold(context, stream, tools)
+        self.resets_persisting = self._unpersist() == 0
+        """Whether the driver lets us empty the part of the L2 cache that a kernel can set aside for itself."""
+
+    def sample(self, work: Work, *, cold: bool = True, hold_us: float = 0.0) -> Sample | LaunchFault:
+        """Times one call.
+
+        ``cold`` flushes the L2 cache just before it. ``hold_us`` keeps the device busy that much longer before the first event:
+        more than the call takes the host to enqueue (``Sample.enqueue_us`` says). Only a :class:`LaunchFault` that ``work``
+        returns is looked at. Raises :class:`DeviceError` when the stopwatch itself cannot work; a fault of the call is a value.
+        """
+        if self.resets_persisting:
+            self._unpersist()  # waits for the device: nothing enqueued before it would keep the device busy
+        if cold:
+            _do(self._flush, "flushing the caches")
+        held = hold_us > 0 and self._hold.begin(hold_us)
+        _do(self._start, "recording an event")
+        before = _now()
+        returned = work()
+        enqueued = _now()
+        if isinstance(returned, LaunchFault):
+            return returned
+        code = self._stop[0](*self._stop[1:]) or self._reached()
+        ended = _now()
+        code = code or self._synchronise()
+        idle = _now()
+        if code:
+            return fault(code, "running the kernel")
+        _do(self._read, "reading the time between two events")
+        return Sample(
+            event_us=self._elapsed.value * 1e3,
+            enqueue_us=(enqueued - before) / 1e3,
+            wall_us=(idle - before) / 1e3,
+            idle_us=(idle - ended) / 1e3,
+            held=held,
+        )
+
+    def _reached(self) -> int:
+        """Waits for the second event by polling: a blocking wait could release memory pools of the call, on no clock."""
+        query, event = self._query
+        while (code := int(query(event))) == _NOT_READY:
+            pass
+        return code
+
+    def close(self) -> None:
+        """Frees the flush buffer and the events. Never raises."""
+        driver = cuda.bindings()
+        driver.cuMemFree(self._buffer)
+        for event in self._events:
+            driver.cuEventDestroy(event)
+        self._hold.close()
+
+    def _unpersist(self) -> int:
+        native = cuda.native()
+        code = int(native.cuCtxResetPersistingL2Cache())
+        return code or int(native.cuCtxSetLimit(_PERSISTING_L2, ctypes.c_size_t(0)))
+
+
+class _Hold:
+    """Keeps every multiprocessor busy, and detects when it does."""
+
+    def __init__(self, context: cuda.Context, stream: int, image: bytes) -> None:
+        driver = cuda.bindings()
+        self._module = Module.load(image)
+        if isinstance(self._module, LaunchFault):
+            raise DeviceError(f"the stopwatch's own kernel does not load: {self._module.text}")
+        function = self._module.function("espalier_hold")
+        if isinstance(function, LaunchFault):
+            raise DeviceError("the stopwatch's own kernel does not load: the driver does not find it")
+        per_unit = context.attribute("MAX_THREADS_PER_MULTIPROCESSOR") // _HOLD_BLOCK
+        blocks = context.attribute("MULTIPROCESSOR_COUNT") * per_unit
+        self._arrived = int(cuda.check(driver.cuMemAlloc(_WORD), "allocating a counter"))
+        cuda.check(driver.cuMemsetD8(self._arrived, 0, _WORD), "clearing a counter")
+        self._flag = int(cuda.check(driver.cuMemHostAlloc(_WORD, _MAPPED), "allocating a flag"))
+        seen = int(cuda.check(driver.cuMemHostGetDevicePointer(self._flag, 0), "mapping a flag"))
+        self._word = ctypes.c_uint64.from_address(self._flag)
+        self._word.value = 0
+        self._ticket = 0
+        self._packed = pack_config((blocks, 1, 1), (_HOLD_BLOCK, 1, 1), 0, stream)
+        self._parameters = pack_parameters((0, self._arrived, seen, blocks, 0))
+        first = self._parameters.storage.address
+        self._nanoseconds = ctypes.c_uint64.from_address(first)
+        self._stamp = ctypes.c_uint64.from_address(first + 4 * TENSOR_MAP_BYTES)
+        launch, config = cuda.native().cuLaunchKernelEx, ctypes.byref(self._packed.config)
+        self._launch = (launch, config, ctypes.c_void_p(function.handle), self._parameters.table, None)
+
+    def begin(self, microseconds: float) -> bool:
+        """Occupies the device for that long. Returns once it is fully occupied; false where other work on it prevented that."""
+        self._ticket += 1
+        self._nanoseconds.value = int(microseconds * 1e3)
+        self._stamp.value = self._ticket
+        _do(self._launch, "holding the device")
+        deadline = time.perf_counter() + microseconds / 1e6 + _HOLD_GRACE_S
+        while self._word.value != self._ticket:
+            if time.perf_counter() > deadline:
+                return False
+        return True
+
+    def close(self) -> None:
+        driver = cuda.bindings()
+        driver.cuMemFree(self._arrived)
+        driver.cuMemFreeHost(self._flag)
+        if isinstance(self._module, Module):
+            self._module.unload()
+
+
+def _do(call: tuple[Any, ...], action: str) -> None:
+    """One foreign call of the stopwatch's own. Raises :class:`DeviceError`."""
+    if code := call[0](*call[1:]):
+        raise DeviceError(f"{action} failed: {cuda.explain(code)}")

@@ -1,0 +1,1 @@
+"""What judge and runner share: lent memory, its layout, arguments as data, the CUDA driver."""

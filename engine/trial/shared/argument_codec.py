@@ -1,0 +1,89 @@
+"""Codec of Python arguments as plain data that a message can carry. Imports torch.
+
+Each value becomes a mark ``[kind, …]``. The marks of a call have placeholders for its tensors, which are lent. The marks of a
+model's constructor arguments contain their tensors.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+Mark = list[Any]
+_WIDEST = 2**63
+
+
+def encode_call(inputs: Sequence[Any]) -> list[Mark]:
+    """The template of a call's arguments, with a placeholder for each tensor.
+
+    Raises TypeError for an argument that is no tensor, number, string, type or device of torch's, None, or list, tuple or
+    dictionary of such.
+    """
+    return [_marked(value, lambda _: ["tensor"]) for value in inputs]
+
+
+def decode_call(template: Sequence[Mark], tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """The arguments of a template, with these tensors in place of its placeholders, in order."""
+    remaining = iter(tensors)
+    return [_put(mark, remaining) for mark in template]
+
+
+def encode_value(value: Any) -> Mark:
+    """A value with its tensors. Raises TypeError as ``encode_call`` does."""
+    return _marked(value, _constant)
+
+
+def decode_value(mark: Mark) -> Any:
+    """The value that ``packed`` took."""
+    return _put(mark, iter(()))
+
+
+def _marked(value: Any, tensor: Callable[[torch.Tensor], Mark]) -> Mark:
+    match value:
+        case torch.Tensor():
+            return tensor(value)
+        case list() | tuple():
+            return ["list" if isinstance(value, list) else "tuple", [_marked(item, tensor) for item in value]]
+        case Mapping():
+            return ["dict", [[_marked(key, tensor), _marked(item, tensor)] for key, item in value.items()]]
+        case torch.dtype():
+            return ["dtype", str(value).removeprefix("torch.")]
+        case torch.device():
+            return ["device", str(value)]
+        case int() if not -_WIDEST <= value < _WIDEST:
+            raise TypeError("an int of more than 64 bits")
+        case None | bool() | int() | float() | str():
+            return ["value", value]
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def _constant(tensor: torch.Tensor) -> Mark:
+    plain = tensor.detach().cpu().contiguous()
+    body = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    return ["constant", str(plain.dtype).removeprefix("torch."), list(plain.shape), base64.b64encode(body).decode()]
+
+
+def _put(mark: Sequence[Any], remaining: Iterator[torch.Tensor]) -> Any:
+    match mark:
+        case ["tensor"]:
+            return next(remaining)
+        case ["list", items]:
+            return [_put(item, remaining) for item in items]
+        case ["tuple", items]:
+            return tuple(_put(item, remaining) for item in items)
+        case ["dict", items]:
+            return {_put(key, remaining): _put(item, remaining) for key, item in items}
+        case ["dtype", name]:
+            return getattr(torch, name)
+        case ["device", name]:
+            return torch.device(name)
+        case ["constant", name, shape, body]:
+            kind = getattr(torch, name)
+            held = bytearray(base64.b64decode(body))
+            return torch.frombuffer(held, dtype=kind).reshape(shape) if held else torch.empty(shape, dtype=kind)
+        case ["value", value]:
+            return value
+    raise TypeError(f"no such mark: {mark!r}")

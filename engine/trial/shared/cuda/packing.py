@@ -1,0 +1,121 @@
+"""The bytes that a launch hands to the driver: configuration, attributes, parameters, and the geometry of a tensor map.
+
+Pure layout, the same on a machine without a GPU; calls nothing of CUDA. The structures are those of ``cuda.h`` (CUDA 12 and
+13).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+TENSOR_MAP_BYTES = 128
+_TENSOR_MAP_ALIGNMENT = 128
+_COOPERATIVE = 2
+_CLUSTER_DIMENSION = 4
+
+Dim3 = tuple[int, int, int]
+
+
+class LaunchAttribute(ctypes.Structure):
+    """``CUlaunchAttribute``: which one, padding, and a union of 64 bytes."""
+
+    _fields_ = (("id", ctypes.c_uint32), ("pad", ctypes.c_uint32), ("value", ctypes.c_uint64 * 8))
+
+
+class LaunchConfig(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared", ctypes.c_uint32),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint32),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedConfig:
+    """A configuration together with the attributes it points to."""
+
+    config: LaunchConfig
+    attributes: ctypes.Array[LaunchAttribute]
+
+
+def pack_config(
+    grid: Dim3, block: Dim3, shared: int, stream: int, *, cluster: Dim3 = (1, 1, 1), cooperative: bool = False
+) -> PackedConfig:
+    """Lays out one launch; ``shared`` is dynamic shared memory in bytes, ``stream`` the driver's handle (0: the default
+    one)."""
+    wanted: list[tuple[int, tuple[int, ...]]] = []
+    if cooperative:
+        wanted.append((_COOPERATIVE, (1,)))
+    if cluster != (1, 1, 1):
+        wanted.append((_CLUSTER_DIMENSION, (cluster[0] | cluster[1] << 32, cluster[2])))
+    attributes = (LaunchAttribute * len(wanted))()
+    for slot, (number, words) in zip(attributes, wanted, strict=True):
+        slot.id = number
+        for index, word in enumerate(words):
+            slot.value[index] = word
+    config = LaunchConfig(
+        (ctypes.c_uint32 * 3)(*grid), (ctypes.c_uint32 * 3)(*block), shared, stream,
+        ctypes.addressof(attributes) if wanted else None, len(wanted),
+    )  # fmt: skip
+    return PackedConfig(config, attributes)
+
+
+class AlignedBuffer:
+    """Host memory that begins where a tensor map may begin; the driver neither encodes nor reads one elsewhere."""
+
+    def __init__(self, size: int) -> None:
+        self._raw = ctypes.create_string_buffer(size + _TENSOR_MAP_ALIGNMENT)
+        self.address = -(-ctypes.addressof(self._raw) // _TENSOR_MAP_ALIGNMENT) * _TENSOR_MAP_ALIGNMENT
+
+    def write(self, data: bytes, offset: int = 0) -> int:
+        """Puts ``data`` at ``offset`` and returns its address."""
+        ctypes.memmove(self.address + offset, data, len(data))
+        return self.address + offset
+
+    def read(self, size: int) -> bytes:
+        """The first ``size`` bytes."""
+        return ctypes.string_at(self.address, size)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedParameters:
+    """The ``void**`` that a launch takes, with the memory its entries point into."""
+
+    table: ctypes.Array[ctypes.c_void_p]
+    storage: AlignedBuffer
+
+
+def pack_parameters(values: Sequence[int | bytes]) -> PackedParameters:
+    """Lays out kernel parameters in order: an address becomes a 64-bit word, a tensor map's bytes go in by value."""
+    storage = AlignedBuffer(TENSOR_MAP_BYTES * len(values))
+    table = (ctypes.c_void_p * max(1, len(values)))()
+    for index, value in enumerate(values):
+        data = value if isinstance(value, bytes) else value.to_bytes(8, "little")
+        table[index] = storage.write(data, TENSOR_MAP_BYTES * index)
+    return PackedParameters(table, storage)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGeometry:
+    """A tensor map as the driver wants it: innermost dimension first, strides in bytes of all but that one."""
+
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    tile: tuple[int, ...]
+
+
+def tensor_geometry(dims: Sequence[int], tile: Sequence[int], item: int) -> TensorGeometry:
+    """Turns row-major dimensions (outermost first) of elements of ``item`` bytes into the driver's order.
+
+    What the driver allows has been checked when the plan was resolved.
+    """
+    strides = tuple(item * math.prod(dims[index:]) for index in range(len(dims) - 1, 0, -1))
+    return TensorGeometry(tuple(reversed(dims)), strides, tuple(reversed(tile)))

@@ -1,0 +1,57 @@
+"""Where operands lie in lent memory: offsets, guard regions, slots. Pure arithmetic.
+
+Two arenas are lent: one with everything that the kernel reads (mapped read-only for the runner), one with everything that it
+writes. Guard regions surround each operand: NaN around inputs, so that a read past an end shows in the result, and a known
+pattern around outputs, so that a write past an end is detected.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from engine.domain.model import Operand, Role
+from engine.trial.messages import Slot
+
+ALIGNMENT = 512
+GUARD = 4096
+"""Guard bytes before and after each operand."""
+
+DTYPE_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
+    "bool": 1, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+
+
+def nbytes(operand: Operand) -> int:
+    """Bytes of a contiguous operand."""
+    return math.prod(operand.shape) * DTYPE_BYTES[operand.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Places of all operands for every slot, and the sizes of the two arenas in bytes."""
+
+    slots: tuple[tuple[Slot, ...], ...]
+    input_bytes: int
+    output_bytes: int
+
+
+def plan_layout(operands: tuple[Operand, ...], slots: int) -> Layout:
+    """Lay out ``slots`` copies of all operands; inputs, parameters and buffers in one arena, outputs in the other."""
+    ends = {True: 0, False: 0}
+    placed: list[tuple[Slot, ...]] = []
+    for _ in range(slots):
+        row: list[Slot] = []
+        for operand in operands:
+            writes = operand.role is Role.OUTPUT
+            start = _aligned(ends[writes] + GUARD)
+            size = nbytes(operand)
+            row.append(Slot(operand.name, operand.role.value, operand.shape, operand.dtype, start, size))
+            ends[writes] = start + size + GUARD
+        placed.append(tuple(row))
+    return Layout(tuple(placed), _aligned(ends[False] or ALIGNMENT), _aligned(ends[True] or ALIGNMENT))
+
+
+def _aligned(offset: int) -> int:
+    return (offset + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT

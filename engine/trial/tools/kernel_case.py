@@ -1,0 +1,57 @@
+"""One kernel on one workload, as every sanitizer and profiler takes it. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.domain.model import Contract, Device, Signature, Workload
+from engine.sandbox.confinement import Confinement
+from engine.toolchain.build import Artefact, BuildRequest
+from engine.trial.messages import ArenaHandle, LoadKernel
+from engine.trial.shared.layout import nbytes, plan_layout
+
+DumpInputs = Callable[[Workload, Path, int], Awaitable[list[Path]]]
+"""Writes fresh inputs of a workload to a folder, one file for each call: the operands that are read, one after another."""
+Store = Callable[[bytes], str]
+_NOT_LENT = ArenaHandle("none", 0, False)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCase:
+    """A workload, what a kernel is called with there, and how it is built."""
+
+    workload: Workload
+    signature: Signature
+    request: BuildRequest
+
+    @property
+    def size(self) -> int:
+        """Bytes of all operands."""
+        return sum(nbytes(o) for o in self.signature.operands)
+
+
+def sandboxed(confinement: Confinement) -> bool:
+    """Whether bubblewrap is the confinement."""
+    return confinement.name == "bubblewrap"
+
+
+def write_spec(
+    case: KernelCase, plan: bytes, device: Device, built: Artefact, folder: Path, scalars: Sequence[Any] = ()
+) -> Path:
+    """Write the file that tells ``engine.trial.runner.profile_target`` what to call; ``scalars`` are a module's arguments."""
+    layout = plan_layout(case.signature.operands, 1)
+    request = case.request
+    module = request.contract is Contract.MODULE
+    load = LoadKernel(
+        contract=request.contract.value, device=device.label, slots=layout.slots, inputs=_NOT_LENT, outputs=_NOT_LENT,
+        threads=device.units, scalars=tuple(scalars), source=request.code if module else str(built.binary),
+        filename=request.name, tunables=dict(request.tunables), plan=plan,
+    )  # fmt: skip
+    path = folder / "spec"
+    path.write_bytes(msgspec.msgpack.encode(load))
+    return path

@@ -1,0 +1,56 @@
+"""Imports point strictly down, nothing heavy is loaded by accident, and no modules import each other in a circle."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import grimp
+import networkx
+import pytest
+from architecture.source import PACKAGES, ROOT
+
+HEAVY = ("torch", "openai", "google.genai", "anthropic", "httpx", "triton", "jinja2")
+
+
+def test_every_contract_of_the_linter_is_kept() -> None:
+    """In a process of its own: the linter changes the logging of the one that it runs in."""
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout
+    assert "0 broken" in done.stdout
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports inside functions count as well: a circle there is a circle."""
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    arrows = networkx.DiGraph()
+    for module in graph.modules:
+        arrows.add_edges_from((module, imported) for imported in graph.find_modules_directly_imported_by(module))
+    circles = [sorted(circle) for circle in networkx.strongly_connected_components(arrows) if len(circle) > 1]
+    assert not circles
+
+
+@pytest.mark.parametrize("module", ["tui.app", "engine.cli.main", "engine.session.factory", "engine.trial.client", "espalier"])
+def test_importing_it_loads_nothing_heavy(module: str) -> None:
+    """The linter reads imports as text; this one runs them."""
+    assert not _loaded_by(module) & set(HEAVY)
+
+
+@pytest.mark.parametrize("module", ["engine.cli.main", "engine.session.factory", "engine.trial.client"])
+def test_importing_the_engine_loads_no_screen(module: str) -> None:
+    assert not _loaded_by(module) & {"textual", "rich", "tui"}
+
+
+def test_the_runner_loads_nothing_of_the_judge_and_the_judge_nothing_of_the_runner() -> None:
+    for mine, theirs in (("runner.host", "judge"), ("judge.server", "runner")):
+        loaded = _loaded_by(f"engine.trial.{mine}")
+        assert not {name for name in loaded if name.startswith(f"engine.trial.{theirs}")}
+
+
+def _loaded_by(module: str) -> set[str]:
+    """What a fresh interpreter has loaded after importing ``module``."""
+    program = f"import json, sys, {module}; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(json.loads(done.stdout))

@@ -1,0 +1,75 @@
+"""Names are the field's own: words that were retired stay out, and no name means two things."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+
+from architecture.source import ROOT, definitions, files
+
+RETIRED_WORDS = set(
+    """
+    seat seats seating rig rigs lending loan loans surroundings interference unborne desk sitting hands patience shelf
+    company attendant recalling reigns accession told said bend bent face faces
+    """.split()
+)
+"""Words that stand in no module's, class's or function's name, not as a part of it either."""
+
+RETIRED_MODULES = set(
+    """
+    passing wire serving doubts light times pairing drawing once repeated distributions asking questions describing outcomes
+    written fixed opening conduct assembly owing going ending running look looking look_python naming single census
+    """.split()
+)
+
+RETIRED_FUNCTIONS = set("found of named".split())
+"""Functions whose name does not say what they return."""
+
+RETIRED_CLASSES = set(
+    """
+    NullModel Gate IdeaSource WrittenSource ScriptedSource ModelSource Sources Table Conduct KernelSource Loan
+    Contest Tally Surroundings Seen Patience Hands
+    """.split()
+)
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+def words(name: str) -> list[str]:
+    """``TestBed``, ``_test_bed`` → ``test``, ``bed``."""
+    return [word.lower() for word in _WORDS.findall(name)]
+
+
+def retired(name: str, whole: set[str]) -> bool:
+    return bool(set(words(name)) & RETIRED_WORDS) or name.lstrip("_") in whole
+
+
+def test_words_are_told_apart() -> None:
+    assert words("RunnerClient") == ["runner", "client"]
+    assert words("_python_once") == ["python", "once"]
+    assert retired("SeatTaken", set())
+    assert retired("_found", {"found"})
+    assert not retired("python_once", {"once"})
+
+
+def test_no_module_has_a_retired_name() -> None:
+    assert not [str(path.relative_to(ROOT)) for path in files() if retired(path.stem, RETIRED_MODULES)]
+
+
+def test_no_class_or_function_has_a_retired_name() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
+        for path, node in definitions()
+        if retired(node.name, RETIRED_CLASSES if isinstance(node, ast.ClassDef) else RETIRED_FUNCTIONS)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_class_name_exists_twice() -> None:
+    places = defaultdict(list)
+    for path, node in definitions():
+        if isinstance(node, ast.ClassDef):
+            places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert not twice, twice

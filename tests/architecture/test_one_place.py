@@ -1,0 +1,26 @@
+"""Facts that more than one room needs are listed in one of them."""
+
+from __future__ import annotations
+
+import pytest
+from architecture.source import ROOT, files
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("--unshare-all", "engine/sandbox/bubblewrap.py"),
+        ("--cap-drop", "engine/sandbox/bubblewrap.py"),
+        ("/etc/ld.so.cache", "engine/sandbox/bubblewrap.py"),
+        ('".cu"', "engine/domain/model.py"),
+        ('".cpp"', "engine/domain/model.py"),
+    ],
+)
+def test_it_is_written_down_once(text: str, place: str) -> None:
+    assert [str(path.relative_to(ROOT)) for path in files() if text in path.read_text(encoding="utf-8")] == [place]
+
+
+def test_only_the_composition_root_names_the_terminal_ui() -> None:
+    """The engine opens it through what ``espalier.py`` registers, not through an import the linter cannot see."""
+    engine = [path for path in files() if path.is_relative_to(ROOT / "engine")]
+    assert not [path for path in engine if '"tui' in path.read_text(encoding="utf-8")]

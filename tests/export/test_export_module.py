@@ -1,0 +1,305 @@
+"""An exported module at work, each in a process of its own: test, benchmark, operator, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import builders, sessions
+from support.program import command, environment
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import Device, Dialect, PrecisionClass, Signature
+from engine.domain.preparation import CorrectnessCheck
+from engine.export import module, template
+from engine.problem import catalog
+from engine.problem.reference import Reference
+from engine.toolchain import tunables
+from engine.toolchain.compilers import DEFAULT_CUDA
+from engine.toolchain.kernel_file import read_kernel_file
+
+ROOT = Path(__file__).parents[2]
+CPU = Device("cpu", 0, "two cores", "x86_64", 2, 1 << 25, 1 << 33, "torch")
+GPU = replace(CPU, kind="cuda", arch="sm_90a", units=132)
+GATE = CorrectnessCheck("class:fp32 (10x)", PrecisionClass.FP32, 3e-6, 3e-5, 10.0, {}, ())
+
+SHRINK = '''
+import torch
+import torch.nn as nn
+
+KERNEL = 2
+time = 500
+rows = 32
+
+
+class Model(nn.Module):
+    """Weights, a threshold, a tensor that is neither parameter nor buffer, and names that the module would like to have."""
+
+    def __init__(self, width, power):
+        super(Model, self).__init__()
+        self.weight = nn.Parameter(torch.randn(width))
+        self.shift = torch.full((1,), 0.5)
+        self.power = power
+
+    def forward(self, x, floor):
+        return torch.relu(x * self.weight * KERNEL - floor) + self.shift, (x > floor).to(torch.int32)
+
+
+def get_inputs():
+    return [torch.randn(rows, time), 0.25]
+
+
+def get_init_inputs():
+    return [time, {"power": 2}]
+'''
+RIGHT = """#include "problem.h"
+// @tune TWO = 2, 3
+extern "C" void launch(const x_t* x, const weight_t* weight, const shift_t* shift, out0_t* out, out1_t* above, void*)
+{
+    for (long i = 0; i < X_NUMEL; ++i) {
+        const float v = TWO * x[i] * weight[i % X_DIM1] - 0.25f;
+        out[i] = (v > 0.0f ? v : 0.0f) + shift[0];
+        above[i] = x[i] > 0.25f;
+    }
+}
+"""
+BROKEN = {
+    "wrong": ("- 0.25f", "- 0.2501f"),
+    "unwritten": ("i < X_NUMEL", "i < X_NUMEL - 1"),
+    "integers": ("above[i] = x[i] > 0.25f", "above[i] = x[i] > 0.3f"),
+    "input": ("above[i]", "const_cast<x_t*>(x)[i] = 0; above[i]"),
+}
+PYTHON = """import time
+import torch
+EPSILON = 0.0
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, width, power):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(width))
+
+    def forward(self, x, floor):
+        return torch.relu(2 * x * self.weight - floor) + 0.5 + EPSILON, (x > floor).int()
+"""
+
+
+class Desk:
+    """A folder of exported modules with a cache of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cache = folder / "cache"
+        (folder / "shrink.py").write_text(SHRINK)
+        self.problem = catalog.find(str(folder / "shrink.py"))
+        self.workload = self.problem.workloads[0]
+        self.signature = Reference(self.problem, self.workload).signature()
+
+    def export(self, name: str, text: str, suffix: str = ".cpp", chosen: Mapping[str, int] | None = None) -> Path:
+        kernel = self.folder / f"{name}{suffix}"
+        kernel.write_text(text)
+        path = self.folder / f"module_{name}.py"
+        given = module.Exported(
+            self.problem, self.workload, self.signature, CPU, read_kernel_file(kernel), chosen or {}, ("A.",), GATE, path.name
+        )
+        path.write_text(module.module(given))
+        return path
+
+    def run(self, *words: object, **changes: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "ESPALIER_CACHE": str(self.cache), "OMP_NUM_THREADS": "2", **changes}
+        arguments = [sys.executable, *map(str, words)]
+        return subprocess.run(arguments, cwd=self.folder, env=env, capture_output=True, text=True, timeout=150, check=False)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("exported"))
+
+
+@pytest.fixture(scope="module")
+def right(desk: Desk) -> Path:
+    return desk.export("right", RIGHT, chosen={"TWO": 2})
+
+
+def test_its_own_test_passes_and_says_by_which_tolerance(desk: Desk, right: Path) -> None:
+    said = desk.run(right, "--test", "--seeds", 2)
+    assert said.returncode == 0, said.stdout + said.stderr
+    lines = said.stdout.splitlines()
+    assert lines[0] == "policy   class:fp32 (10x)"
+    assert all("of 3e-06 allowed" in line and "eager's own" in line for line in lines[1:3])
+    assert re.fullmatch(r"opcheck  ok   espalier::shrink_[0-9a-f]{8}", lines[3])
+    assert lines[4] == "PASSED: 2 seeds, on cpu"
+
+
+@pytest.mark.slow
+def test_its_own_benchmark_prints_a_ratio_with_an_interval(desk: Desk, right: Path) -> None:
+    said = desk.run(right, "--bench", "--seconds", 0.2, "--hot")
+    assert said.returncode == 0, said.stderr
+    found = re.search(r"ratio    ([\d.]+) x eager \(([\d.]+) to ([\d.]+), 95 % interval of (\d+) pairs", said.stdout)
+    assert found is not None, said.stdout
+    ratio, low, high = (float(found[i]) for i in (1, 2, 3))
+    assert 0 < low <= ratio <= high
+    assert int(found[4]) >= 12
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=() if how == "wrong" else pytest.mark.slow) for how in BROKEN])
+def test_a_broken_kernel_fails_its_own_test(desk: Desk, how: str) -> None:
+    said = desk.run(desk.export(how, RIGHT.replace(*BROKEN[how]), chosen={"TWO": 2}), "--test", "--seeds", 1)
+    assert said.returncode == 1, said.stdout
+    assert "WRONG" in said.stdout
+    assert said.stdout.endswith("FAILED: 1 of 1 seeds\n")
+
+
+USE = """
+import torch, module_right as m
+made = m.get_init_inputs()
+mine, theirs = m.ModelNew(made[0], **made[1]), m.Model(made[0], **made[1])
+mine.load_state_dict(theirs.state_dict())
+x, floor = m.get_inputs()
+compiled = torch.compile(lambda x: [part * 2 for part in mine(x, floor=0.25)], fullgraph=True, backend="aot_eager")
+for one, other in zip(compiled(x), theirs(x, floor)):
+    torch.testing.assert_close(one, other * 2)
+for one, other in zip(mine(x.t().contiguous().t(), floor), theirs(x, floor)):
+    torch.testing.assert_close(one, other)
+assert m.KERNEL == 2 and m.time == 500
+wrong = [(x, 0.5), (x[:2], floor), (x.double(), floor), (x,), (x, floor, 1), (x.to("meta"), floor)]
+for given in wrong:
+    try:
+        mine(*given)
+        print("accepted")
+    except (ValueError, TypeError) as error:
+        print(error)
+try:
+    mine(x.clone().requires_grad_(), floor)[0].sum().backward()
+except RuntimeError as error:
+    print("autograd formula" in str(error))
+"""
+
+
+@pytest.mark.slow
+def test_torch_compile_goes_through_the_operator_and_wrong_arguments_are_one_line(desk: Desk, right: Path) -> None:
+    said = desk.run("-c", USE)
+    assert said.returncode == 0, said.stderr
+    lines = said.stdout.splitlines()
+    assert lines[:3] == [
+        "floor is 0.5, the kernel is compiled for 0.25",
+        "x is torch.float32 (2, 500), the kernel is made for torch.float32 (32, 500)",
+        "x is torch.float64 (32, 500), the kernel is made for torch.float32 (32, 500)",
+    ]
+    assert lines[-1] == "True"
+
+
+@pytest.mark.slow
+def test_imports_at_once_compile_once_and_leave_nothing_behind(desk: Desk, right: Path, tmp_path: Path) -> None:
+    env = {**os.environ, "ESPALIER_CACHE": str(tmp_path), "PYTHONPATH": str(desk.folder)}
+    words = [sys.executable, "-c", "import module_right as m; m._library().launch"]
+    running = [subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [one.communicate(timeout=120)[1] for one in running] == ["", "", ""]
+    kept = list((tmp_path / "exported").iterdir())
+    assert [path.suffix for path in kept] == [".so"]
+    assert (tmp_path / "exported").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compiled_is_one_line(desk: Desk, right: Path, tmp_path: Path) -> None:
+    said = desk.run(desk.export("torn", RIGHT.replace("const float v", "const flot v"), chosen={"TWO": 2}), "--test")
+    assert (said.returncode, said.stderr.count("\n")) == (1, 1)
+    assert "RuntimeError: g++ refused the kernel: kernel.cpp:6:" in said.stderr
+    missing = desk.run(right, "--test", PATH=str(tmp_path), ESPALIER_CACHE=str(tmp_path))
+    assert missing.stderr == f"{right.name}: RuntimeError: g++ is missing, and this kernel is compiled with it\n"
+    assert missing.returncode == 1
+
+
+@pytest.mark.slow
+def test_a_python_kernel_brings_its_test_too(desk: Desk) -> None:
+    path = desk.export("whole", PYTHON, ".py", {"EPSILON": 0})
+    assert "import time as time_" in path.read_text()
+    said = desk.run(path, "--test", "--seeds", 1)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert desk.run(desk.export("off", PYTHON.replace("0.5", "0.51"), ".py"), "--test", "--seeds", 1).returncode == 1
+
+
+def test_a_session_s_kernel_leaves_with_its_figures(tmp_path: Path) -> None:
+    """The scripted session's kernel computes nothing, so that its file must say so when it is tested."""
+    sessions.whole(tmp_path / "scripted")
+    done = subprocess.run(
+        command("export", tmp_path / "scripted", "-o", "best.py"), cwd=tmp_path, env=environment(tmp_path), check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    head = (tmp_path / "best.py").read_text().split('"""')[0]
+    figures = ("of espalier session scripted", "precision class fp32", " eager (95% intervals; precise")
+    for words in (*figures, "python best.py --test", "torch.ops.espalier.softmax_"):
+        assert words in head, head
+    assert str(tmp_path) not in (tmp_path / "best.py").read_text()
+    env = {**os.environ, "ESPALIER_CACHE": str(tmp_path)}
+    words = [sys.executable, "best.py", "--test", "--seeds", "1"]
+    tried = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False)
+    assert tried.returncode == 1, tried.stdout + tried.stderr
+
+
+def _shipped(problem: str, kernel: str) -> str:
+    found = catalog.find(problem)
+    workload = next(w for w in found.workloads if w.name == "full")
+    source = read_kernel_file(ROOT / "problems" / problem / "playbook" / kernel)
+    chosen = tunables.default_values(tunables.parse_tunables(source.text, source.dialect))
+    return module.module(
+        module.Exported(found, workload, Reference(found, workload).signature(), GPU, source, chosen, (), GATE)
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "kernel", "entry"),
+    [("matmul_fp16", "multicast.cu", "espalier_launch"), ("softmax", "online_host.cu", "espalier_trouble")],
+)
+def test_a_cuda_kernel_s_module_is_python_and_its_source_builds(problem: str, kernel: str, entry: str, tmp_path: Path) -> None:
+    text = _shipped(problem, kernel)
+    compile(text, "module.py", "exec")
+    assigned = [s for s in ast.parse(text).body if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)]
+    values = {s.targets[0].id: s.value for s in assigned if isinstance(s.targets[0], ast.Name)}
+    source, problem_h, words = (ast.literal_eval(values[name]) for name in ("KERNEL", "PROBLEM_H", "COMMAND"))
+    nvcc = shutil.which("nvcc", path=os.pathsep.join([os.environ["PATH"], DEFAULT_CUDA]))
+    if nvcc is None:
+        pytest.skip("nvcc is not installed")
+    (tmp_path / "kernel.cu").write_text(source)
+    (tmp_path / "problem.h").write_text(problem_h)
+    done = subprocess.run(
+        [nvcc, "kernel.cu", *words[1:], "-o", "kernel.so"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert entry.encode() in (tmp_path / "kernel.so").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("problem", "found"),
+    [("softmax", "softmax"), ("3D conv-block", "n3d_conv_block"), ("*", "kernel"), ("Größe", "gr__e")],
+)
+def test_an_operator_s_name_is_an_identifier_and_changes_with_the_kernel(problem: str, found: str) -> None:
+    name = module.operator_name(problem, ["a", "b"])
+    assert re.fullmatch(rf"espalier::{found}_[0-9a-f]{{8}}", name)
+    assert name != module.operator_name(problem, ["a", "c"])
+
+
+def test_names_that_the_reference_has_are_left_to_it() -> None:
+    text = "import time\nfrom pathlib import Path\nimport torch\n\nLIMIT = 1\n\n\ndef f():\n    return time.f(LIMIT), Path\n"
+    assert template.keep_apart(text, {"time", "LIMIT", "Path", "torch", "other"}) == (
+        "import time as time_\nfrom pathlib import Path as Path_\nimport torch\n\nLIMIT_ = 1\n\n\ndef f():\n"
+        "    return time_.f(LIMIT_), Path_\n"
+    )
+
+
+def test_a_problem_without_inputs_cannot_be_an_operator(tmp_path: Path) -> None:
+    (tmp_path / "a.cpp").write_text(sessions.source("a"))
+    signature = Signature(tuple(o for o in builders.signature().operands if o.role.value == "output"), {})
+    problem = builders.problem()
+    given = module.Exported(problem, problem.workloads[0], signature, CPU, read_kernel_file(tmp_path / "a.cpp"), {}, ())
+    with pytest.raises(ProblemError, match="no input"):
+        module.module(given)
+    assert given.kernel.dialect is Dialect.CPP

@@ -1,0 +1,74 @@
+"""The templates of an exported module: Python that runs by itself, and what is changed when it is copied."""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.export import template
+from engine.export.templates import kernel_module, module_check
+
+NAMES = sorted(path.stem for path in Path(kernel_module.__file__).parent.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_stands_alone_and_has_no_decorator(name: str) -> None:
+    tree = ast.parse(template.template(name))
+    imported = [s.module for s in ast.walk(tree) if isinstance(s, ast.ImportFrom)]
+    assert not any(module and module.startswith(("engine", "tui")) for module in imported)
+    assert ast.get_docstring(tree) is None
+    definitions = [s for s in ast.walk(tree) if isinstance(s, ast.FunctionDef | ast.ClassDef)]
+    assert not any(one.decorator_list for one in definitions)
+    assert "Model = " not in template.template(name)
+
+
+def test_constants_are_filled_in_under_their_new_names_too() -> None:
+    text = template.keep_apart(
+        "import time\n\nDEVICE: str = 'cpu'\n\nLIST = [\n    1,\n]\n\nprint(DEVICE, time.time())\n", {"DEVICE"}
+    )
+    filled = template.fill(text, {"DEVICE": "'cuda'", "LIST": "[2]"})
+    assert filled == "import time\n\nDEVICE_: str = 'cuda'\n\nLIST = [2]\n\nprint(DEVICE_, time.time())\n"
+    with pytest.raises(AssertionError, match="no template has OTHER"):
+        template.fill(text, {"OTHER": "1"})
+
+
+@pytest.mark.parametrize("text", ["plain", "a'''b", "ends with '", "back\\", "carriage\r", 'quotes """ and \\n'])
+def test_a_literal_is_the_text(text: str) -> None:
+    assert ast.literal_eval(template.literal(text)) == text
+
+
+def test_the_template_s_operator_checks_what_it_is_given() -> None:
+    model = kernel_module.ModelNew()
+    x = torch.zeros(1)
+    assert model.operands(x) == [x]
+    assert kernel_module._fake(x).shape == (1,)
+    for given, words in (((torch.zeros(2),), "made for torch.float32"), ((x, x), "2 tensors were given")):
+        with pytest.raises(ValueError, match=words):
+            kernel_module._run(*given)
+    with pytest.raises(TypeError, match="forward takes x"):
+        model.operands(y=x)
+
+
+@pytest.mark.parametrize(
+    ("output", "exact", "wrong"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], False),
+        ([1.0, 2.5], [1.0, 2.0], True),
+        ([1.0], [1.0, 2.0], True),
+        ([math.nan, 2.0], [1.0, 2.0], True),
+        ([math.inf, 2.0], [math.inf, 2.0], False),
+        ([-math.inf, 2.0], [math.inf, 2.0], True),
+    ],
+)
+def test_the_template_s_errors(output: list[float], exact: list[float], wrong: bool) -> None:
+    errors = module_check._errors(torch.tensor(output), torch.tensor(exact, dtype=torch.float64))
+    assert (max(errors) > 1e-6) is wrong
+
+
+def test_the_template_makes_models_as_kernelbench_does() -> None:
+    for given in ([2, 3], [[2, 3], {}], [2, {"out_features": 3}], {"in_features": 2, "out_features": 3}):
+        assert module_check._model(torch.nn.Linear, given).weight.shape == (3, 2)

@@ -1,0 +1,175 @@
+"""System calls that nothing in a sandbox has use for fail there, and what torch and OpenMP need does not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterator
+
+import pytest
+from trial.ground import BareRunner, module
+
+from engine.domain.model import FailureKind
+from engine.sandbox import seccomp
+from engine.sandbox.bubblewrap import bubblewrap_reason, filter_reason
+from engine.trial.judge.host_client import Host
+from engine.trial.judge.runner_client import TrialFailed
+
+COLUMN = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_is_whole_instructions_and_ends_by_allowing(machine: str) -> None:
+    text = seccomp.program(machine)
+    assert text is not None
+    assert len(text) % 8 == 0
+    assert len(text) // 8 < 4096
+    assert struct.unpack("<HBBI", text[-8:]) == (6, 0, 0, 0x7FFF0000)
+
+
+def decided(machine: str, audit: int, number: int, argument: int = 0, second: int = 0) -> int:
+    """What the filter returns: the few instructions that it uses, obeyed."""
+    text = seccomp.program(machine)
+    assert text is not None
+    steps = [struct.unpack("<HBBI", text[i : i + 8]) for i in range(0, len(text), 8)]
+    data = {0: number, 4: audit, 16: argument, 24: second}
+    held, place = 0, 0
+    while True:
+        code, when, otherwise, value = steps[place]
+        place += 1
+        match code:
+            case 0x20:
+                held = data[value]
+            case 0x06:
+                return int(value)
+            case 0x15:
+                place += when if held == value else otherwise
+            case 0x35:
+                place += when if held >= value else otherwise
+            case 0x45:
+                place += when if held & value else otherwise
+
+
+ALLOW, DENY, ABSENT = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+
+
+@pytest.mark.parametrize(
+    ("machine", "audit", "column", "clone"), [("x86_64", 0xC000003E, 0, 56), ("aarch64", 0xC00000B7, 1, 220)]
+)
+def test_what_is_denied_and_nothing_else(machine: str, audit: int, column: int, clone: int) -> None:
+    denied = {numbers[column] for numbers in seccomp.DENIED.values()} - {-1}
+    socket = (41, 198)[column]
+    for number in set(range(470)) - {socket}:
+        wanted = DENY if number in denied else ABSENT if number == 435 else ALLOW
+        assert decided(machine, audit, number) == wanted, number
+    assert decided(machine, audit, clone, 0x11) == ALLOW
+    assert decided(machine, audit, clone, 0x10000000) == DENY
+    assert decided(machine, 0x40000003, 1) == ABSENT
+    for of_the_host in ((203, 122)[column], (302, 261)[column]):  # sched_setaffinity, prlimit64
+        assert decided(machine, audit, of_the_host, 0) == ALLOW
+        assert decided(machine, audit, of_the_host, 1) == DENY
+        assert decided(machine, audit, of_the_host, 2) == ALLOW
+    fcntl = (72, 25)[column]
+    assert {second for second in range(1100) if decided(machine, audit, fcntl, 0, second) == DENY} == {1024, 1026}
+    families = [family for family in range(64) if decided(machine, audit, socket, family) == ALLOW]
+    assert families == [1, 16]
+    assert decided(machine, audit, socket, 40) == DENY
+
+
+def test_a_machine_that_is_not_known_has_no_filter() -> None:
+    assert seccomp.program("riscv64") is None
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    if bubblewrap_reason() is not None or filter_reason() is not None or COLUMN is None:
+        pytest.skip(str(bubblewrap_reason() or filter_reason()))
+    found = Host("cpu", 2, confined=True)
+    yield found
+    found.close()
+
+
+def attempt(host: Host, number: int, *arguments: int) -> int:
+    """The error number of a system call in a runner; 0 for success."""
+    words = ", ".join(f"ctypes.c_long({a})" for a in (number, *arguments, *[0] * (6 - len(arguments))))
+    bare = BareRunner(host)
+    before = ("import ctypes", "libc = ctypes.CDLL(None, use_errno=True)")
+    source = module(f"raise ValueError(ctypes.get_errno() if libc.syscall({words}) == -1 else 0)", before=before)
+    with pytest.raises(TrialFailed) as caught:
+        bare.load(source).call()
+    bare.close()
+    assert caught.value.failure.kind is FailureKind.CRASHED
+    return int(caught.value.failure.reason.rpartition("ValueError: ")[2])
+
+
+@pytest.mark.parametrize(
+    "name", ["ptrace", "process_vm_readv", "bpf", "userfaultfd", "io_uring_setup", "mount", "unshare", "keyctl"]
+)
+def test_it_fails_in_a_runner(host: Host, name: str) -> None:
+    assert COLUMN is not None
+    assert attempt(host, seccomp.DENIED[name][COLUMN]) == errno.EPERM
+
+
+def test_no_lease_can_be_had(host: Host) -> None:
+    fcntl = (72, 25)[COLUMN or 0]
+    assert attempt(host, fcntl, 0, 1024, 1) == errno.EPERM, "F_SETLEASE, which for lack of a file would fail by another name"
+    assert attempt(host, fcntl, 0, 1) == 0
+
+
+def test_no_namespace_can_be_made_and_a_child_can(host: Host) -> None:
+    clone = (56, 220)[COLUMN or 0]
+    assert attempt(host, clone, 0x10000000 | 17) == errno.EPERM
+    bare = BareRunner(host)
+    bare.x.fill_(2.0)
+    lines = (
+        "pid = os.fork()",
+        "pid or os._exit(7)",
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7",
+        "return x",
+    )
+    assert bare.load(module(*lines)).call() == [2.0] * 8
+    bare.close()
+
+
+PLACE = "(len(os.sched_getaffinity(0)), os.nice(0), os.sched_getscheduler(0))"
+
+
+def test_a_runner_cannot_slow_its_host_and_with_it_the_next_one(host: Host) -> None:
+    def here(*lines: str) -> str:
+        bare = BareRunner(host)
+        with pytest.raises(TrialFailed) as caught:
+            bare.load(module(*lines, f"raise ValueError({PLACE})")).call()
+        bare.close()
+        return caught.value.failure.reason
+
+    before = here()
+    slow = (
+        "os.sched_setaffinity(1, {0})",
+        "os.setpriority(os.PRIO_PROCESS, 1, 19)",
+        "os.sched_setscheduler(1, 5, os.sched_param(0))",
+    )
+    for attempt in slow:
+        here("try:", f"    {attempt}", "except OSError: pass")
+    assert here() == before
+    assert "PermissionError" in here("os.sched_setaffinity(os.getppid(), {0})")
+
+
+def test_a_runner_may_place_its_own_threads(host: Host) -> None:
+    bare = BareRunner(host)
+    bare.x.fill_(1.0)
+    assert bare.load(module("os.sched_setaffinity(0, os.sched_getaffinity(0))", "return x")).call() == [1.0] * 8
+    bare.close()
+
+
+def test_threads_of_python_and_of_torch_start(host: Host) -> None:
+    bare = BareRunner(host)
+    bare.x.fill_(1.0)
+    lines = (
+        "t = threading.Thread(target=lambda: None); t.start(); t.join()",
+        "torch.set_num_threads(2)",
+        "big = torch.rand(512, 512); assert torch.isfinite(big @ big).all()",
+        "return x",
+    )
+    assert bare.load(module(*lines)).call() == [1.0] * 8
+    bare.close()

@@ -1,0 +1,71 @@
+"""Beginning a session: what fails on the way leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import sessions
+
+from engine.domain import rules
+from engine.domain.errors import CommandRejected, EspalierError, JournalUnwritable
+from engine.domain.model import Contract, Device, Dialect, Signature
+from engine.domain.settings import Settings
+from engine.journal.lock import WriterLock
+from engine.problem import catalog
+from engine.session import factory
+from engine.session.fake_bench import FAKE_CPU, FakeBench
+from engine.session.seeds import Seed
+from engine.toolchain.kernel_file import KernelCode
+
+SEED = Seed(KernelCode(sessions.source("mine"), Dialect.CPP, Contract.HOST, "mine.cpp"), {})
+benches: list[Bench] = []
+
+
+class Bench(FakeBench):
+    """Stands for the bench of a new session."""
+
+    def __init__(self, assignment: object, store: Any) -> None:
+        super().__init__(store)
+        self.closed = False
+        benches.append(self)
+
+    async def describe(self) -> tuple[Device, Signature]:
+        return FAKE_CPU, Signature((), {})
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def _fake_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    benches.clear()
+    monkeypatch.setattr(factory, "TrialBench", Bench)
+
+
+def begun(folder: Path) -> EspalierError:
+    """Why a session with a seed could not be begun in ``folder``."""
+    wanted = factory.NewSession(catalog.find("softmax"), "cpu", Settings(), folder=folder, seeds=(SEED,))
+    with pytest.raises(EspalierError) as raised:
+        sessions.run(lambda: factory.begin(wanted, lambda _: None))
+    return raised.value
+
+
+def test_a_rejected_seed_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reject(*_: object) -> object:
+        raise CommandRejected("this seed is not wanted")
+
+    monkeypatch.setattr(rules, "decide", reject)
+    error = begun(tmp_path / "new" / "session")
+    assert (type(error), str(error)) == (CommandRejected, "this seed is not wanted")
+    assert list(tmp_path.iterdir()) == []
+    assert [bench.closed for bench in benches] == [True]
+
+
+def test_a_seed_that_cannot_be_stored_leaves_what_was_there_before(tmp_path: Path) -> None:
+    (tmp_path / "blobs").write_text("a file where the payloads would go")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert isinstance(begun(tmp_path), JournalUnwritable)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["blobs", "notes.txt"]
+    WriterLock(tmp_path).release()

@@ -1,0 +1,31 @@
+"""What the build room's tests share: a cache of their own, and each confinement that works on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.sandbox.confinement import Bubblewrap, Confinement, LimitsOnly, probe
+
+
+@pytest.fixture
+def cache_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, used instead of the user's."""
+    monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "build"
+
+
+@pytest.fixture(scope="session")
+def bubblewrap() -> Confinement:
+    """Bubblewrap, or a skip that says why there is none."""
+    found = probe()
+    if not isinstance(found, Bubblewrap):
+        pytest.skip(found.reason)
+    return found
+
+
+@pytest.fixture(params=["bubblewrap", "limits"])
+def confinement(request: pytest.FixtureRequest) -> Confinement:
+    """Either confinement."""
+    return request.getfixturevalue("bubblewrap") if request.param == "bubblewrap" else LimitsOnly()

@@ -1,0 +1,51 @@
+"""The order in which contestants are called: of any two, each comes first as often as the other. What a race may cost."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.domain.model import FailureKind
+from engine.trial.judge import stopping
+from engine.trial.judge.interleaving import CallOrder
+from engine.trial.judge.runner_client import TrialFailed, blaming
+
+
+@given(st.integers(2, 6), st.integers(1, 20), st.integers())
+def test_of_any_two_each_comes_first_in_half_of_the_samples(contestants: int, twos: int, seed: int) -> None:
+    names = [f"n{number}" for number in range(contestants)]
+    turns = CallOrder(random.Random(seed))
+    orders = [turns.next(names) for _ in range(2 * twos)]
+    assert all(sorted(order) == names for order in orders)
+    for one, other in combinations(names, 2):
+        assert sum(order.index(one) < order.index(other) for order in orders) == twos
+    for there, back in zip(orders[::2], orders[1::2], strict=True):
+        assert there == back[::-1], "A-B, then B-A: neither drift nor what a call leaves behind favours either"
+
+
+def test_who_begins_is_left_to_chance() -> None:
+    turns = CallOrder(random.Random(1))
+    firsts = [turns.next(["a", "b"])[0] for _ in range(200)][::2]
+    assert {"a", "b"} == set(firsts)
+    assert 30 < firsts.count("a") < 70
+
+
+def test_a_race_is_bounded_and_costs_twice_as_much_for_every_step_of_effort() -> None:
+    assert stopping.race_bounds(None) is None
+    least, most = stopping.RACE_PAIRS
+    assert 3 <= least <= most <= stopping.PAIRS["cpu"][1]
+    assert [stopping.race_bounds(effort) for effort in (0, 1, 2)] == [
+        (least, most),
+        (2 * least, 2 * most),
+        (4 * least, 4 * most),
+    ]
+
+
+def test_the_first_to_be_blamed_stays_so() -> None:
+    with pytest.raises(TrialFailed) as caught, blaming("outer"), blaming("inner"):
+        raise TrialFailed(FailureKind.CRASHED, "it fell over")
+    assert caught.value.at_fault == "inner"

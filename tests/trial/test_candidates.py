@@ -1,0 +1,85 @@
+"""What the bench knows of a kernel besides its text: the name it was asked about by, and whether it starts threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+from trial.ground import tiny
+
+from engine.domain.model import Contract, Dialect
+from engine.domain.work import Failed
+from engine.problem import catalog
+from engine.toolchain.build import BuildFailure
+from engine.trial.bench import Assignment, KernelSpec, TrialBench
+from engine.trial.messages import ArenaHandle, LoadKernel
+from engine.trial.runner import launchers
+from engine.trial.runner.calls import LentOperands
+from engine.trial.shared.arena import SharedArena, SharedBorrowed
+
+Result = TypeVar("Result")
+
+
+def on_bench(story: Callable[[TrialBench, dict[str, bytes]], Awaitable[Result]]) -> Result:
+    blobs: dict[str, bytes] = {}
+
+    def store(content: bytes) -> str:
+        blobs[str(len(blobs))] = content
+        return str(len(blobs) - 1)
+
+    async def run() -> Result:
+        problem = tiny()
+        bench = TrialBench(Assignment(problem, catalog.workload_for(problem, "small"), "cpu"), store)
+        try:
+            return await story(bench, blobs)
+        finally:
+            await bench.close()
+
+    return asyncio.run(run())
+
+
+def test_a_kernel_is_named_as_itself_where_another_of_the_same_text_was_built_before() -> None:
+    async def story(bench: TrialBench, blobs: dict[str, bytes]) -> str:
+        for name in ("first.py", "second.py"):
+            source = KernelSpec(name, "raise ValueError", Dialect.PYTHON, Contract.MODULE)
+            built = await bench.build_candidate(source, lambda _: None)
+            assert not isinstance(built, BuildFailure)
+            assert built.candidate.name == name
+        failed = await bench.try_verify(source, lambda _: None)
+        assert isinstance(failed, Failed), failed
+        return blobs[failed.failure.log].decode()
+
+    log = on_bench(story)
+    assert 'File "second.py"' in log
+    assert "first.py" not in log
+
+
+@pytest.mark.parametrize(
+    ("text", "threads"),
+    [
+        ('extern "C" const char* launch() { return "pthread_create"; }', False),
+        ('#include <thread>\nextern "C" void launch() { std::thread([] {}).join(); }', True),
+    ],
+)
+def test_whether_a_kernel_starts_threads_is_a_fact_of_its_build(text: str, threads: bool) -> None:
+    async def story(bench: TrialBench, _: dict[str, bytes]) -> bool:
+        built = await bench.build_candidate(KernelSpec("k.cpp", text, Dialect.CPP, Contract.HOST), lambda _: None)
+        assert not isinstance(built, BuildFailure), built
+        return built.candidate.built.starts_threads
+
+    assert on_bench(story) is threads
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_only_a_kernel_that_starts_no_threads_is_pinned(monkeypatch: pytest.MonkeyPatch, threads: bool) -> None:
+    pinned: list[bool] = []
+    monkeypatch.setattr(launchers, "_pin", lambda: pinned.append(True))
+    arena = SharedArena(4096, writable=False)
+    handle, fds = arena.handle()
+    nothing = ArenaHandle("memfd", 0, False)
+    load = LoadKernel("null", "cpu", (), nothing, nothing, 1, starts_threads=threads)
+    lent = SharedBorrowed(handle, fds[0])
+    launchers.make_launcher(load, LentOperands((), lent, lent), None)
+    assert pinned == [True] * (not threads)

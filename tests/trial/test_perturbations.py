@@ -1,0 +1,116 @@
+"""Bent inputs: what they do to tensors, and that shortcuts fall on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from engine.domain.model import Workload
+from engine.problem import catalog
+from engine.problem.reference import Reference
+from engine.trial.judge.calibration import calibrate, make_case, output_names
+from engine.trial.judge.perturbations import OWN, PERTURBATIONS, perturb
+
+
+@pytest.mark.parametrize("name", [OWN, *PERTURBATIONS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_bending_keeps_shape_type_and_what_is_no_float(name: str, dtype: torch.dtype) -> None:
+    given = (torch.rand(3, 101).to(dtype), torch.arange(5), 0.5, [torch.rand((), dtype=torch.float64)], None)
+    bent = perturb(given, name)
+    assert isinstance(bent[0], torch.Tensor)
+    assert (bent[0].shape, bent[0].dtype) == (given[0].shape, given[0].dtype)
+    assert bent[1] is given[1]
+    assert bent[2:3] == given[2:3]
+    assert bent[4] is None
+    assert (name == OWN) == torch.equal(bent[0], given[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("x64", lambda t: t * 64),
+        ("x0.001", lambda t: t * 1e-3),
+        ("shifted", lambda t: t + 32),
+        ("raised", lambda t: t + 1000),
+        ("alternating", lambda t: torch.stack((t[..., ::2], -t[..., 1::2]), -1).reshape(t.shape)),
+    ],
+)
+def test_each_does_what_it_says(name: str, wanted: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.randn(4, 10)
+    (bent,) = perturb((x,), name)
+    torch.testing.assert_close(bent, wanted(x))
+
+
+def test_spikes_leave_the_original_alone() -> None:
+    x = torch.ones(2, 97)
+    (bent,) = perturb((x,), "spiked")
+    assert isinstance(bent, torch.Tensor)
+    assert int((bent == 40).sum()) == 2
+    assert bool((x == 1).all())
+
+
+def test_outliers_are_large_and_nobody_knows_where() -> None:
+    x = torch.ones(10, 997)
+    seen = set()
+    for _ in range(8):
+        (bent,) = perturb((x,), "outliers")
+        assert isinstance(bent, torch.Tensor)
+        assert bent.max(1).values.tolist() == [1000.0] * 10
+        seen.add(int(bent[0].argmax()))
+    assert len(seen) > 1
+    for name in ("outliers", "few"):
+        (lone,) = perturb((torch.ones(1),), name)
+        assert isinstance(lone, torch.Tensor)
+        assert lone.tolist() == [1000.0]
+
+
+def test_a_few_outliers_are_too_few_to_be_found_by_samples() -> None:
+    (bent,) = perturb((torch.ones(100, 1000),), "few")
+    assert isinstance(bent, torch.Tensor)
+    assert 1 <= int((bent == 1000).sum()) <= 3
+    assert int((bent != 1).sum()) <= 3
+
+
+def unless_large(x: torch.Tensor) -> torch.Tensor:
+    """Leaves the maximum out where the first few elements give no reason for it."""
+    return without_maximum(x) if float(x[:, :8].max()) < 2 else torch.softmax(x, 1)
+
+
+def without_maximum(x: torch.Tensor) -> torch.Tensor:
+    e = torch.exp(x)
+    return e / e.sum(1, keepdim=True)
+
+
+def of_squares(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    """A layer norm whose variance is the mean of squares less the square of the mean."""
+    flat = x.flatten(1)
+    mean = flat.mean(1, keepdim=True)
+    variance = (flat * flat).mean(1, keepdim=True) - mean * mean
+    return ((flat - mean) * torch.rsqrt(variance + 1e-5)).reshape(x.shape)
+
+
+@pytest.mark.parametrize(
+    ("problem", "settings", "shortcut"),
+    [
+        ("softmax", {"batch_size": 16, "dim": 1000}, without_maximum),
+        ("softmax", {"batch_size": 16, "dim": 1000}, lambda x: without_maximum(x.double()).float()),
+        ("softmax", {"batch_size": 16, "dim": 1000}, unless_large),
+        ("layernorm", {"batch_size": 2, "features": 8, "dim1": 16, "dim2": 16}, of_squares),
+    ],
+)
+def test_a_shortcut_falls_on_bent_inputs_and_the_reference_s_own_arithmetic_does_not(
+    problem: str, settings: dict[str, int], shortcut: Callable[..., torch.Tensor]
+) -> None:
+    reference = Reference(catalog.find(problem), Workload("tiny", settings))
+    calibration = calibrate(reference, "class")
+
+    def passes(distribution: str, call: Callable[..., Sequence[torch.Tensor]]) -> bool:
+        case = make_case(reference, distribution)
+        outputs = call(case)
+        return calibration.policy.rule(outputs, case.expected, output_names(reference), distribution).passed
+
+    bent = [name for name in calibration.distributions if name != OWN]
+    assert not all(passes(name, lambda case: [shortcut(*case.inputs)]) for name in bent)
+    assert all(passes(name, lambda case: reference.call(case.model, case.inputs)) for name in bent)

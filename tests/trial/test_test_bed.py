@@ -1,0 +1,287 @@
+"""The judge's own hands: secret inputs, poison, guards, the watch over both ends of a call. Kernels are played by the test."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from trial.ground import tiny
+
+from engine.domain.model import Problem, Workload
+from engine.problem.reference import Reference
+from engine.trial.judge import calibration, devices, test_bed
+from engine.trial.judge.calibration import calibrate, class_errors
+from engine.trial.judge.perturbations import OWN
+from engine.trial.shared.arena import SharedArena, SharedBorrowed
+
+SMALL = Workload("small", {"rows": 4, "width": 32})
+Bed = test_bed.TestBed  # a name that pytest does not take for a class of tests
+
+
+def make(problem: Problem, workload: Workload = SMALL) -> Bed:
+    reference = Reference(problem, workload)
+    return Bed(reference, calibrate(reference, "class"), devices.describe("cpu"))
+
+
+@pytest.fixture
+def bench() -> Iterator[Bed]:
+    found = make(tiny())
+    yield found
+    found.close()
+
+
+def inputs(at: Bed, slot: int) -> list[torch.Tensor]:
+    return [at._inputs.tensor(s) for s in at._read_slots(slot)]
+
+
+def answer(at: Bed, slot: int) -> None:
+    """An honest kernel: reads lent memory, writes lent memory."""
+    x, weight = inputs(at, slot)
+    at.outputs(slot)[0].copy_(torch.softmax(x * weight, 1))
+
+
+def test_an_honest_answer_passes_and_the_one_before_does_not(bench: Bed) -> None:
+    bench.refill(0)
+    answer(bench, 0)
+    found = bench.check(0)
+    assert found.ruling.passed
+    assert found.violation == ""
+    bench.refill(0)
+    assert not bench.check(0).ruling.passed
+
+
+def test_inputs_are_never_the_same_twice_and_weights_last_for_a_process(bench: Bed) -> None:
+    seen = []
+    for slot in (0, 0, 1):
+        bench.refill(slot)
+        seen.append([t.clone() for t in inputs(bench, slot)])
+    assert len({tuple(x.flatten().tolist()) for x, _ in seen}) == 3
+    assert len({tuple(w.tolist()) for _, w in seen}) == 1
+    bench.new_model()
+    assert not torch.equal(inputs(bench, 0)[1], seen[0][1])
+
+
+def test_inputs_that_were_drawn_cannot_be_seen_before_they_are_released(bench: Bed) -> None:
+    bench.refill(0)
+    before = inputs(bench, 0)[0].clone()
+    bench.draw(0)
+    assert torch.equal(inputs(bench, 0)[0], before)
+    bench.release(0)
+    assert not torch.equal(inputs(bench, 0)[0], before)
+
+
+@pytest.mark.parametrize("poison", test_bed._POISONS)
+def test_what_was_not_written_is_named_with_its_place(bench: Bed, monkeypatch: pytest.MonkeyPatch, poison: int) -> None:
+    monkeypatch.setattr(test_bed.secrets, "choice", lambda _: poison)
+    bench.refill(0)
+    bench.poison(0)
+    whole = bench.outputs(0)[0]
+    untouched = whole[2, 5:9].clone()
+    answer(bench, 0)
+    whole[2, 5:9] = untouched
+    found = bench.check(0)
+    assert not found.ruling.passed
+    assert found.ruling.errors.flaw == "out: 4 of 128 elements not written, the first at 69"
+
+
+ALL_NAN = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def forward(self, x):
+        return {}
+def get_inputs():
+    return [torch.randn(8)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "torch.where(x > x.median(), x, torch.full_like(x, float('nan')))",
+        "x > x - 1",
+        "torch.full_like(x, -1, dtype=torch.int32)",
+    ],
+)
+def test_an_output_that_looks_like_poison_must_be_written_all_the_same(expression: str) -> None:
+    problem = replace(tiny(), reference=ALL_NAN.format(expression), workloads=(), holdouts={})
+    at = make(problem, Workload("full", {}))
+    passed = 0
+    for _ in range(40):
+        at.refill(0)
+        at.poison(0)
+        expected = at.expected(0)[0]
+        kept = at.outputs(0)[0][expected.isfinite()].clone() if expected.is_floating_point() else None
+        if kept is not None:
+            at.outputs(0)[0][expected.isfinite()] = expected[expected.isfinite()].float()
+        passed += at.check(0).ruling.passed
+    at.close()
+    assert passed < 40, "unwritten elements passed under every poison"
+
+
+@pytest.mark.parametrize(
+    ("offset", "why"),
+    [
+        (lambda first, size: first - 1, "wrote before the start of its output out"),
+        (lambda first, size: first + size, "wrote past the end of its output out"),
+        (lambda first, size: first + size + 4095, "wrote past the end of its output out"),
+        (lambda first, size: first + 2 * size + 2 * 4096 + 600, "wrote far outside its outputs"),
+    ],
+)
+def test_a_byte_outside_the_outputs_is_a_violation_once(bench: Bed, offset: Callable[[int, int], int], why: str) -> None:
+    bench.refill(0)
+    answer(bench, 0)
+    slot = bench._written_slots(0)[0]
+    place = offset(slot.offset, slot.nbytes)
+    bench._outputs.raw(place, place + 1).fill_(0)
+    assert bench.check(0).violation == why
+    assert bench.check(0).violation == ""
+
+
+def test_what_one_kernel_broke_is_not_laid_at_the_next_one_s_door(bench: Bed) -> None:
+    bench._outputs.raw(0, 64).fill_(0)
+    bench.new_model()
+    bench.refill(0)
+    answer(bench, 0)
+    assert bench.check(0).violation == ""
+
+
+def test_a_changed_input_is_a_violation(bench: Bed) -> None:
+    bench.refill(0)
+    answer(bench, 0)
+    inputs(bench, 0)[1][3] += 1
+    assert bench.check(0).violation == "changed its parameter weight"
+
+
+def test_until_the_order_to_run_some_inputs_are_not_what_they_will_be(bench: Bed) -> None:
+    bench.refill(0)
+    right = inputs(bench, 0)[0].clone()
+    watch = bench.watch(0)
+    assert not torch.equal(inputs(bench, 0)[0], right)
+    answer(bench, 0)
+    ahead = bench.outputs(0)[0].clone()
+    watch.before()
+    assert torch.equal(inputs(bench, 0)[0], right)
+    assert not bench.check(0, outputs=[ahead]).ruling.passed
+
+
+def test_outputs_that_change_after_the_answer_are_noticed(bench: Bed) -> None:
+    bench.refill(0)
+    watch = bench.watch(0)
+    watch.before()
+    answer(bench, 0)
+    watch.after()
+    assert not watch.outputs_changed()
+    bench.outputs(0)[0][:2] = 0
+    assert watch.outputs_changed()
+
+
+def test_jitter_is_nought_for_the_same_bits_and_large_for_a_race(bench: Bed) -> None:
+    bench.refill(0)
+    answer(bench, 0)
+    earlier = bench.copy_outputs(0)
+    assert bench.jitter(0, earlier) == 0.0
+    bench.outputs(0)[0][1, 1] *= 1.5
+    assert bench.jitter(0, earlier) > 0.1
+
+
+def test_lent_inputs_cannot_be_written_by_the_borrower() -> None:
+    arena = SharedArena(8192, writable=False)
+    arena.raw(0, 8192).fill_(7)
+    handle, (fd,) = arena.handle()
+    with pytest.raises(PermissionError):
+        mmap.mmap(fd, 8192, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    with pytest.raises(PermissionError):
+        os.write(fd, b"x")
+    assert SharedBorrowed(handle, fd)._flat[0] == 7
+    arena.close()
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_lent_memory_keeps_its_size_and_its_seals(writable: bool) -> None:
+    arena = SharedArena(8192, writable=writable)
+    _, (fd,) = arena.handle()
+    for size in (0, 4096, 1 << 20):
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, size)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    os.close(fd)
+    arena.raw(0, 8192).fill_(1)
+    arena.close()
+
+
+def test_the_workload_s_own_distribution_is_always_judged(bench: Bed) -> None:
+    assert bench.calibration.distributions[0] == OWN
+
+
+def of(expression: str) -> Bed:
+    """A test bed for a reference of eight random numbers that returns this."""
+    return make(replace(tiny(), reference=ALL_NAN.format(expression), workloads=(), holdouts={}), Workload("full", {}))
+
+
+@pytest.mark.parametrize(("expression", "poison"), [("(x > 9).int() - 1", 0xFF), ("(x > 9).to(torch.int8) + 0x5B", 0x5B)])
+def test_a_right_answer_that_looks_like_poison_is_not_called_unwritten(
+    monkeypatch: pytest.MonkeyPatch, expression: str, poison: int
+) -> None:
+    monkeypatch.setattr(test_bed.secrets, "choice", lambda _: poison)
+    at = of(expression)
+    at.refill(0)
+    at.poison(0)
+    at.outputs(0)[0].copy_(at.expected(0)[0])
+    assert at.check(0).ruling.passed
+    at.outputs(0)[0][3] = 1
+    assert "1 of 8 elements differ" in at.check(0).ruling.errors.flaw
+    at.close()
+
+
+def test_the_reference_s_own_arithmetic_is_right_where_a_hard_input_makes_it_err(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    at = of("torch.floor(x * 10)")
+    monkeypatch.setattr(calibration, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
+    at.refill(0)
+    x = at._given[0][0]
+    assert isinstance(x, torch.Tensor)
+    x.copy_(torch.arange(8) * 100 + 0.05)
+    at.release(0)
+    at.outputs(0)[0].copy_(torch.floor(x * 10))
+    assert at.check(0).ruling.passed
+    assert not asked
+    x[0] = 0.7  # a little less than that in fp32, but not ten times it
+    at.release(0)
+    at.outputs(0)[0].copy_(torch.floor(x * 10))
+    assert at.check(0).ruling.passed
+    assert len(asked) == 1
+    at.outputs(0)[0][5] += 50
+    assert not at.check(0).ruling.passed
+    at.close()
+
+
+def test_an_integer_that_rounding_alone_decides_may_be_its_neighbour_and_no_other_may() -> None:
+    at = of("torch.round(x * 100).to(torch.int32)")
+    at.refill(0)
+    x = at._given[0][0]
+    assert isinstance(x, torch.Tensor)
+    x.copy_(torch.arange(8) / 10 + 0.033)
+    x[2] = 0.505
+    at.release(0)
+    right = torch.tensor([3, 13, 50, 33, 43, 53, 63, 73], dtype=torch.int32)
+    for number, passes in [(50, True), (51, True)]:
+        right[2] = number
+        at.outputs(0)[0].copy_(right)
+        assert at.check(0).ruling.passed is passes
+    at.outputs(0)[0][3] += 1
+    assert "1 of 8 elements differ" in at.check(0).ruling.errors.flaw
+    x.fill_(0.505)  # all of them: nothing would be told
+    at.release(0)
+    for number in (50, 51):
+        at.outputs(0)[0].fill_(number)
+        assert at.check(0).ruling.passed is (number == int(torch.round(x[0].double() * 100)))
+    at.close()

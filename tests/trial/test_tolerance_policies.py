@@ -1,0 +1,178 @@
+"""Which policy says what, and which problems a policy can judge at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import PrecisionClass, Workload
+from engine.domain.preparation import ClassErrors
+from engine.problem import catalog
+from engine.problem.reference import Reference
+from engine.trial.judge.calibration import Calibration, calibrate
+from engine.trial.judge.correctness_check import describe_check, try_trivial_models
+from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.tolerance import POLICIES, make_policy
+
+CLASSES = {OWN: {"fp32": ClassErrors(1e-7, 1e-7), "tf32": ClassErrors(3e-4, 3e-4), "half": ClassErrors(3e-3, 3e-3)}}
+
+
+def softmax(width: int, tolerance: str) -> tuple[Reference, Calibration]:
+    reference = Reference(catalog.find("softmax"), Workload("tiny", {"batch_size": 4, "dim": width}))
+    return reference, calibrate(reference, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "width", "verifiable"),
+    [
+        ("class", 512, True),
+        ("class", 16384, True),
+        ("class:half", 512, True),
+        ("crfm", 512, False),  # every output is below 1e-2, so zeros are near enough
+        ("crfm", 16384, False),
+        ("kernelbench", 512, True),
+        ("kernelbench", 16384, False),  # 6e-5 is near enough to zero at 1e-4
+    ],
+)
+def test_a_gate_that_a_model_of_nothing_passes_is_not_verifiable(tolerance: str, width: int, verifiable: bool) -> None:
+    reference, calibration = softmax(width, tolerance)
+    check = describe_check(reference, calibration)
+    assert check.verifiable is verifiable
+    assert {n.name for n in check.nulls} >= {"zeros", "constant", "other input's output", "one tile unwritten"}
+    if not verifiable:
+        assert "zeros" in {n.name for n in check.nulls if n.passed}
+
+
+@pytest.mark.parametrize("text", POLICIES)
+def test_every_policy_names_itself_and_takes_the_exact_answer(text: str) -> None:
+    policy = make_policy(text, PrecisionClass.TF32, CLASSES, torch.float32)
+    assert policy.name.startswith(text)
+    exact = torch.randn(50, dtype=torch.float64)
+    ruling = policy.rule([exact.float()], [exact], ["out"], OWN)
+    assert ruling.passed
+    assert policy.label(ruling.errors, OWN) is PrecisionClass.FP32
+
+
+@pytest.mark.parametrize("text", POLICIES)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+def test_no_policy_takes_one_element_that_is_far_off(text: str, bad: float) -> None:
+    policy = make_policy(text, PrecisionClass.HALF, CLASSES, torch.float32)
+    exact = torch.randn(50, dtype=torch.float64)
+    output = exact.float()
+    output[17] = bad
+    assert not policy.rule([output], [exact], ["out"], OWN).passed
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "just", "over"),
+    [
+        ("crfm", torch.float32, 0.99e-2, 1.02e-2),
+        ("kernelbench", torch.float32, 0.99e-4, 1.02e-4),
+        ("kernelbench", torch.float16, 0.99e-2, 1.3e-2),
+    ],
+)
+def test_allclose_means_allclose(text: str, dtype: torch.dtype, just: float, over: float) -> None:
+    policy = make_policy(text, PrecisionClass.FP32, CLASSES, dtype)
+    expected = torch.zeros(8, dtype=dtype)
+    for error, passed in ((just, True), (over, False)):
+        output = expected.clone()
+        output[3] = error
+        assert policy.rule([output], [expected], ["out"], OWN).passed is passed
+        assert torch.allclose(output, expected, rtol=policy.limit(OWN).rel_fro and 0, atol=policy.tolerance) is passed
+
+
+@pytest.mark.parametrize("text", ["", "classy", "class:bf16", "class:", "crfm:1", "1e-2"])
+def test_an_unknown_policy_is_refused_with_the_list(text: str) -> None:
+    with pytest.raises(ProblemError, match=r"use one of class, .*kernelbench"):
+        make_policy(text, PrecisionClass.FP32, CLASSES, torch.float32)
+
+
+def test_a_looser_class_is_asked_for_by_name() -> None:
+    _, strict = softmax(512, "class")
+    _, loose = softmax(512, "class:half")
+    assert strict.policy.limit(OWN).rel_fro < 1e-4 < loose.policy.limit(OWN).rel_fro
+
+
+def test_eager_passes_every_policy_that_is_against_eager() -> None:
+    for tolerance in ("crfm", "kernelbench"):
+        reference, calibration = softmax(64, tolerance)
+        assert calibration.policy.against_eager
+        assert calibration.distributions == (OWN,)
+        assert not next(n for n in try_trivial_models(reference, calibration) if n.name == "input echo").passed
+
+
+RECTIFIER = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.rand(32, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("tolerance", "passes"), [("class", False), ("kernelbench", True)])
+def test_an_answer_that_is_its_own_input_is_told_apart_by_bent_inputs_alone(
+    tmp_path: Path, tolerance: str, passes: bool
+) -> None:
+    file = tmp_path / "rectifier.py"
+    file.write_text(RECTIFIER)
+    problem = catalog.find(str(file))
+    reference = Reference(problem, next(iter(problem.workloads)), "cpu")
+    echo = next(n for n in try_trivial_models(reference, calibrate(reference, tolerance)) if n.name == "input echo")
+    assert echo.passed is passes
+
+
+class Unasked:
+    """A case of which nothing may be asked."""
+
+    def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+        raise AssertionError("asked")
+
+    def undecided(self) -> list[torch.Tensor | None]:
+        raise AssertionError("asked")
+
+
+@pytest.mark.parametrize("distribution", [OWN, "x64"])
+@pytest.mark.parametrize(
+    ("case_reference", "error", "passes"),
+    [(2e-2, 0.19, True), (2e-2, 0.21, False), (3e-2, 0.1, False), (0.0, 1e-3, False)],
+)
+def test_what_the_reference_errs_on_the_same_case_is_allowed_within_reason(
+    distribution: str, case_reference: float, error: float, passes: bool
+) -> None:
+    policy = make_policy("class", PrecisionClass.FP32, {OWN: CLASSES[OWN], "x64": CLASSES[OWN]}, torch.float32)
+    exact = torch.tensor([-1.0, 1.0] * 50, dtype=torch.float64)
+    asked = []
+
+    class Asked(Unasked):
+        def errors(self, wanted: Sequence[PrecisionClass]) -> dict[str, ClassErrors]:
+            asked.append(tuple(wanted))
+            return {"fp32": ClassErrors(case_reference, case_reference)}
+
+    ruling = policy.rule([(exact * (1 + error)).float()], [exact], ["out"], distribution, Asked())
+    assert ruling.passed is passes
+    assert asked == [(PrecisionClass.FP32,)]
+    assert not passes or policy.label(ruling.errors, OWN) is PrecisionClass.FP32
+
+
+@pytest.mark.parametrize("bad", [0.0, math.nan])
+def test_the_reference_is_not_asked_again_when_nothing_or_no_tolerance_can_help(bad: float) -> None:
+    policy = make_policy("class", PrecisionClass.FP32, CLASSES, torch.float32)
+    exact = torch.randn(50, dtype=torch.float64)
+
+    assert policy.rule([exact.float() + bad], [exact], ["out"], OWN, Unasked()).passed is (bad == 0)

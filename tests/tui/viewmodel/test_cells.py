@@ -1,0 +1,86 @@
+"""Text measured, cut, cleaned and broken by terminal cells."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tui.viewmodel.cells import (
+    Cell,
+    Ink,
+    Line,
+    clean,
+    cut,
+    cut_cells,
+    fold_line,
+    merge_cells,
+    one_line,
+    pad,
+    pad_cells,
+    width,
+    wrap,
+)
+
+TEXTS = st.text(max_size=60)
+LINES = st.lists(st.builds(Cell, TEXTS.map(clean), st.sampled_from([Ink.PLAIN, Ink.STRONG])), max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("text", "room", "expected"),
+    [("softmax", 7, "softmax"), ("softmax", 6, "softm…"), ("soft max", 6, "soft…"), ("核心核心", 5, "核心…"), ("x", 0, "")],
+)
+def test_what_does_not_fit_ends_in_an_ellipsis(text: str, room: int, expected: str) -> None:
+    assert cut(text, room) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b[31mred\x07", "␛[31mred␇"),
+        ("a\tb", "a   b"),
+        ("right\u202eleft", "right�left"),
+        ("zero\u200bwidth", "zero�width"),
+        ("no\u00a0break", "no break"),
+        ("del\x7f", "del␡"),
+    ],
+)
+def test_nothing_reaches_the_terminal_that_could_move_its_cursor(text: str, shown: str) -> None:
+    assert clean(text) == shown
+
+
+@given(TEXTS)
+def test_cleaned_text_is_printable_on_one_line(text: str) -> None:
+    assert clean(text).isprintable()
+    assert "\n" not in one_line(text)
+
+
+@given(TEXTS, st.integers(1, 40), st.booleans())
+def test_padded_text_takes_exactly_its_room(text: str, room: int, right: bool) -> None:
+    assert width(pad(clean(text), room, right=right)) == room
+
+
+@given(LINES, st.integers(1, 50))
+def test_padded_cells_take_exactly_their_room(cells: list[Cell], room: int) -> None:
+    assert Line(pad_cells(cells, room)).width == room
+    assert Line(cut_cells(cells, room)).width <= room
+
+
+@given(TEXTS, st.integers(4, 40))
+def test_wrapping_keeps_every_word_within_the_room(text: str, room: int) -> None:
+    lines = wrap(text, room)
+    assert all(width(line) <= room for line in lines)
+    assert "".join("".join(lines).split()) == "".join("".join(map(clean, text.strip().splitlines())).split())
+
+
+@given(LINES, st.integers(12, 40))
+def test_folding_loses_nothing_but_spaces(cells: list[Cell], room: int) -> None:
+    shown = Line(tuple(cells))
+    parts = fold_line(shown, room, 3)
+    assert "".join("".join(p.text for p in parts).split()) == "".join(shown.text.split())
+    assert all(width(part.text.rstrip()) <= room for part in parts)
+
+
+def test_neighbours_of_one_ink_become_one_cell() -> None:
+    assert merge_cells([Cell("a"), Cell("b"), Cell("c", Ink.STRONG)]) == (Cell("ab"), Cell("c", Ink.STRONG))

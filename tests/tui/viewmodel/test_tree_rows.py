@@ -1,0 +1,104 @@
+"""Rows of the tree: what stands below what, folded, filtered and ordered."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support import builders as b
+from support import showcase
+
+from engine.domain import events as e
+from engine.domain import queries
+from engine.domain.state import SessionState
+from tui.viewmodel import tree_rows
+from tui.viewmodel.tree_rows import GUIDE_LEVELS, Sort, TreeShape, rows
+
+STATE = showcase.session()[0]
+
+
+def grown(parents: list[int]) -> SessionState:
+    """A tree in which kernel n + 2 hangs from one of those before it."""
+    events: list[e.Event] = [b.opened(), b.prepared(), b.drafted("k1")]
+    events += [b.drafted(f"k{n + 2}", parent=f"k{parent % (n + 1) + 1}") for n, parent in enumerate(parents)]
+    return b.fold(*events)
+
+
+TREES = st.lists(st.integers(0, 10**6), max_size=40).map(grown)
+
+
+def test_the_tree_as_it_stands() -> None:
+    drawn = [f"{row.guides}{row.kernel}" for row in rows(STATE)]
+    assert drawn[:8] == ["k1", "├─k2", "├─k3", "│ ├─k7", "│ │ ├─k11", "│ │ ├─k12", "│ │ │ ╰─k14", "│ │ │   ├─k15"]
+    assert len(drawn) == len(STATE.kernels)
+
+
+def test_a_folded_kernel_hides_its_branch_and_says_how_many() -> None:
+    found = rows(STATE, TreeShape(folded=frozenset({"k7"})))
+    row = next(r for r in found if r.kernel == "k7")
+    assert row.folded
+    assert row.hidden == len(queries.descendants(STATE, "k7")) - 1
+    assert len(found) == len(STATE.kernels) - row.hidden
+
+
+def test_a_pruned_branch_is_pruned_all_the_way_down() -> None:
+    state = b.fold(*b.first_round(), b.drafted("k2", parent="k1"), b.drafted("k3", parent="k2"), e.BranchPruned("k2", ""))
+    assert {r.kernel: r.pruned for r in rows(state)} == {"k1": False, "k2": True, "k3": True}
+
+
+def test_a_filter_shows_matches_with_the_way_to_them_and_ignores_folds() -> None:
+    found = rows(STATE, TreeShape(folded=frozenset({"k1"}), pattern="CHAINS=8 block"))
+    assert [r.kernel for r in found] == ["k1", "k3", "k7", "k12", "k14"]
+    assert [r.context for r in found] == [True, True, True, True, False]
+
+
+def test_a_filter_finds_outcomes_authors_and_titles() -> None:
+    def matches(pattern: str) -> set[str]:
+        return {r.kernel for r in rows(STATE, TreeShape(pattern=pattern)) if not r.context}
+
+    assert matches("build failed") == {"k6"}
+    assert matches("engineer") == {"k12", "k13", "k14"}
+    assert matches("fuse PASSES") == {"k9", "k10"}
+    assert matches("no such thing") == set()
+
+
+def test_ranked_rows_are_flat_and_best_first_with_the_rest_after() -> None:
+    found = rows(STATE, TreeShape(sort=Sort.RANK))
+    assert {r.depth for r in found} == {0}
+    assert [r.kernel for r in found][:3] == [k.id for k in queries.ranked(STATE)][:3]
+    assert len(found) == len(STATE.kernels)
+
+
+def test_the_branch_with_the_best_kernel_comes_first() -> None:
+    found = [r.kernel for r in rows(STATE, TreeShape(sort=Sort.BRANCH)) if r.depth == 1]
+    assert found[0] == "k3"
+
+
+def test_a_very_deep_chain_neither_recurses_nor_grows_its_strokes() -> None:
+    state = grown(list(range(3000)))
+    found = rows(state)
+    assert found[-1].depth == 3000
+    assert all(len(row.guides) <= 2 * GUIDE_LEVELS for row in found)
+
+
+@given(TREES, st.sampled_from(Sort))
+def test_every_kernel_has_one_row(state: SessionState, sort: Sort) -> None:
+    assert sorted(r.kernel for r in rows(state, TreeShape(sort=sort))) == sorted(state.kernels)
+
+
+@given(TREES, st.data())
+def test_folding_hides_exactly_what_lies_below(state: SessionState, data: st.DataObject) -> None:
+    folded = data.draw(st.frozensets(st.sampled_from(sorted(state.kernels))))
+    found = rows(state, TreeShape(folded=folded))
+    shown = {r.kernel for r in found}
+    for kernel in state.kernels.values():
+        above = {k.id for k in queries.lineage(state, kernel.id)[:-1]}
+        assert (kernel.id in shown) == (not above & folded)
+    assert len(found) + sum(r.hidden for r in found) == len(state.kernels)
+
+
+@given(TREES)
+def test_a_row_hangs_from_its_parent(state: SessionState) -> None:
+    found = rows(state)
+    for place, row in enumerate(found):
+        above = tree_rows.parent_row(found, place)
+        assert (found[above].kernel if above is not None else None) == state.kernels[row.kernel].parent

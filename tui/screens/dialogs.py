@@ -1,0 +1,149 @@
+"""Dialogs: yes or no, one line, one of several; and how any screen is dismissed. Nothing here knows a session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen, Screen, ScreenResultType
+from textual.widgets import Button, Input, Label, OptionList, Static
+from textual.widgets.option_list import Option
+
+
+class DismissOnceScreen(Screen[ScreenResultType]):
+    """A screen that is dismissed once: the first ``dismiss`` counts, and waits until the screen is on top.
+
+    Textual's ``dismiss`` pops whatever is on top. Help or the palette may lie above a dialog whose worker ends, and a bouncing
+    key may reach a screen that was dismissed already.
+    """
+
+    _leaving = False
+    _result: ScreenResultType | None = None
+
+    def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
+        if self._leaving:
+            return AwaitComplete()
+        self._leaving, self._result = True, result
+        return super().dismiss(result) if self.is_mounted and self.is_active else AwaitComplete()
+
+    def on_screen_resume(self) -> None:
+        if self._leaving and self.is_active:
+            super().dismiss(self._result)
+
+
+class Dialog(ModalScreen[ScreenResultType], DismissOnceScreen[ScreenResultType]):
+    """A modal screen that answers with a result."""
+
+
+_ESCAPE: list[BindingType] = [Binding("escape", "cancel", "Cancel", show=True)]
+
+
+class Confirm(Dialog[bool]):
+    """A yes-or-no question; the harmless answer has the focus."""
+
+    AUTO_FOCUS = "#no"
+    CSS_PATH = "prompts.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [*_ESCAPE, Binding("y", "yes", "Yes"), Binding("n", "cancel", "No")]
+
+    def __init__(self, title: str, words: str, yes: str, no: str = "Cancel") -> None:
+        super().__init__()
+        self._title = title
+        self._words = words
+        self._yes = yes
+        self._no = no
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            box.border_title = Content(self._title)
+            yield Static(self._words, markup=False)
+            with Horizontal(classes="buttons"):
+                yield Button(Content(self._no), id="no")
+                yield Button(Content(f"{self._yes} (y)"), id="yes", variant="error")
+
+    @on(Button.Pressed, "#yes")
+    def action_yes(self) -> None:
+        self.dismiss(True)
+
+    @on(Button.Pressed, "#no")
+    def action_cancel(self) -> None:
+        self.dismiss(False)
+
+
+class AskLine(Dialog[str | None]):
+    """One line of text, or ``None``. An empty line is an answer only with ``empty``."""
+
+    CSS_PATH = "prompts.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = _ESCAPE
+
+    def __init__(self, title: str, words: str, *, initial: str = "", placeholder: str = "", empty: bool = False) -> None:
+        super().__init__()
+        self._title = title
+        self._words = words
+        self._initial = initial
+        self._placeholder = placeholder
+        self._empty = empty
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            box.border_title = Content(self._title)
+            yield Static(self._words, markup=False)
+            yield Input(self._initial, placeholder=self._placeholder)
+            yield Label("Enter: done · Esc: cancel", classes="hint")
+
+    @on(Input.Submitted)
+    def _done(self, event: Input.Submitted) -> None:
+        if event.value.strip() or self._empty:
+            self.dismiss(event.value.strip())
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One choice; ``id`` is the answer."""
+
+    id: str
+    label: str
+    words: str = ""
+
+
+class Choose(Dialog[str | None]):
+    """One of several, the present one highlighted; or ``None``."""
+
+    CSS_PATH = "prompts.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = _ESCAPE
+
+    def __init__(self, title: str, choices: Sequence[Choice], present: str = "") -> None:
+        super().__init__()
+        self._title = title
+        self._choices = tuple(choices)
+        self._present = present
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as box:
+            box.border_title = Content(self._title)
+            width = max(len(choice.label) for choice in self._choices) + 2
+            yield OptionList(*(Option(self._line(choice, width), id=f"c{n}") for n, choice in enumerate(self._choices)))
+            yield Label("Enter: choose · Esc: cancel", classes="hint")
+
+    def _line(self, choice: Choice, width: int) -> Content:
+        return Content.assemble((choice.label.ljust(width), "bold"), (choice.words, "$text-muted"))
+
+    def on_mount(self) -> None:
+        places = [n for n, choice in enumerate(self._choices) if choice.id == self._present]
+        self.query_one(OptionList).highlighted = places[0] if places else 0
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._choices[event.option_index].id)
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)

@@ -1,0 +1,152 @@
+"""Actions on the selected kernel: pin, prune, cancel, judge, remeasure, race, cross, attach, note. Knows no layout."""
+
+from __future__ import annotations
+
+from textual import work
+
+from engine.domain import commands as c
+from engine.domain import queries
+from engine.domain.model import CATEGORIES, IdeaText
+from engine.domain.state import IdeaStatus, Kernel, SessionState, Stage
+from tui.screens.dialogs import AskLine, Choice, Choose
+from tui.screens.idea_form import IdeaForm
+from tui.screens.transport import TransportScreen
+from tui.viewmodel import kernels
+
+
+class KernelActionScreen(TransportScreen):
+    """A screen on which a kernel is selected (``kernel``) and another may be marked (``marked``)."""
+
+    @property
+    def marked(self) -> str:
+        """The first kernel of actions on two; empty where none is marked."""
+        return ""
+
+    def _selected_kernel(self) -> Kernel | None:
+        kernel = self.bridge.state.kernels.get(self.kernel)
+        if kernel is None:
+            self.notify("There is no kernel yet.", markup=False)
+        return kernel
+
+    async def action_pin(self) -> None:
+        """Keep the kernel among the parents of the next rounds, or unpin it."""
+        if kernel := self._selected_kernel():
+            pinned = kernel.id in self.bridge.state_now.pinned
+            await self.submit(c.UnpinKernel(kernel.id) if pinned else c.PinKernel(kernel.id))
+
+    @work
+    async def action_prune(self) -> None:
+        """Prune the branch, or reopen a pruned one."""
+        kernel = self._selected_kernel()
+        if kernel is None:
+            return
+        if kernel.id in self.bridge.state_now.pruned:
+            await self.submit(c.ReopenBranch(kernel.id), f"{kernel.id} is open again.")
+            return
+        below = len(queries.descendants(self.bridge.state_now, kernel.id)) - 1
+        words = f"{below} kernels below it are closed with it. " if below else ""
+        reason = await self.app.push_screen_wait(
+            AskLine(f"Prune {kernel.id}", f"{words}Why? Empty is no reason. The same key takes it up again.", empty=True)
+        )
+        if reason is not None:
+            await self.submit(c.PruneBranch(kernel.id, reason))
+
+    async def action_cancel(self) -> None:
+        """Stop a kernel that has not settled."""
+        if kernel := self._selected_kernel():
+            await self.submit(c.CancelKernel(kernel.id), f"{kernel.id} is stopped.")
+
+    async def action_again(self) -> None:
+        """Verify and measure a settled kernel again."""
+        if kernel := self._selected_kernel():
+            await self.submit(c.Remeasure(kernel.id), f"{kernel.id} is verified and measured again.")
+
+    async def action_race(self) -> None:
+        """Race the kernel against the marked one or the incumbent. On the incumbent: repeat the undecided races."""
+        kernel, state = self._selected_kernel(), self.bridge.state_now
+        if kernel is None:
+            return
+        against = self.marked if self.marked in state.kernels and self.marked != kernel.id else None
+        best = queries.incumbent(state)
+        if against is None and best is not None and best.id == kernel.id:
+            await self.submit(c.RaceUndecided(), "What was undecided is raced again, with more spent on it.")
+            return
+        other = against or (best.id if best is not None else "")
+        await self.submit(c.RaceKernel(kernel.id, against), f"{kernel.id} races {other}.")
+
+    async def action_race_best(self) -> None:
+        """Race the leaders against the incumbent."""
+        await self.submit(c.RaceLeaders(), "The leaders race again.")
+
+    @work
+    async def action_accept(self) -> None:
+        """Accept a quarantined kernel."""
+        if kernel := self._quarantined_kernel():
+            words = f"{'; '.join(kernel.evidence)}.\n\nWhy do you believe it all the same? The journal keeps your words."
+            note = await self.app.push_screen_wait(AskLine(f"Believe {kernel.id}?", words))
+            if note:
+                await self.submit(c.AcceptKernel(kernel.id, note), f"{kernel.id} counts as measured from now on.")
+
+    @work
+    async def action_discard(self) -> None:
+        """Discard a quarantined kernel."""
+        if kernel := self._quarantined_kernel():
+            words = f"{'; '.join(kernel.evidence)}.\n\nIt fails with this reason; an empty line is the evidence itself."
+            reason = await self.app.push_screen_wait(AskLine(f"Discard {kernel.id}?", words, empty=True))
+            if reason is not None:
+                await self.submit(c.DiscardKernel(kernel.id, reason), f"{kernel.id} is discarded.")
+
+    def _quarantined_kernel(self) -> Kernel | None:
+        """The selected kernel if it is quarantined; otherwise names those that are."""
+        kernel = self._selected_kernel()
+        if kernel is None or kernel.stage is Stage.QUARANTINED:
+            return kernel
+        waiting = kernels.quarantined(self.bridge.state)
+        others = f": {', '.join(one.id for one in waiting)} {'is' if len(waiting) == 1 else 'are'}" if waiting else ""
+        self.notify(f"{kernel.id} is not in quarantine{others}.", markup=False)
+        return None
+
+    @work
+    async def action_note(self) -> None:
+        """Add a note to the kernel, or to the session while there is none."""
+        target = self.kernel
+        text = await self.app.push_screen_wait(AskLine(f"Note on {target or 'the session'}", "Kept in the journal."))
+        if text:
+            await self.submit(c.AddNote(target, text))
+
+    @work
+    async def action_cross(self) -> None:
+        """Write an idea that combines the marked kernel with this one; its writer gets the code of both."""
+        state, kernel = self.bridge.state_now, self._selected_kernel()
+        other = state.kernels.get(self.marked)
+        if kernel is None or other is None or other.id == kernel.id:
+            self.notify("Mark one of the two first: m on it, then X on the other.", markup=False)
+            return
+        title = f"Cross {other.id} with {kernel.id}"
+        why = f"Bring together {other.id} ({kernels.title(state, other)}) and {kernel.id} ({kernels.title(state, kernel)})."
+        form = IdeaForm.new(state, other.id, IdeaText(title, _category(state, other), why), materials=(kernel.id,))
+        idea = await self.app.push_screen_wait(form)
+        if idea is not None:
+            await self.write_idea(idea, "The crossing waits with the other ideas.", (kernel.id,))
+
+    @work
+    async def action_attach(self) -> None:
+        """Attach the kernel to an idea that has no code yet, or detach it."""
+        kernel, state = self._selected_kernel(), self.bridge.state_now
+        if kernel is None:
+            return
+        open_ideas = [i for i in state.ideas.values() if not i.implemented and i.status is not IdeaStatus.REJECTED]
+        if not open_ideas:
+            self.notify("Every idea is written or rejected: i writes a new one.", markup=False)
+            return
+        choices = [Choice(i.id, f"{'✓ ' if kernel.id in i.materials else '  '}{i.id}", i.text.title) for i in open_ideas]
+        title = f"Beside which idea does {kernel.id} lie?"
+        idea = await self.app.push_screen_wait(Choose(title, choices))
+        if idea is not None:
+            await self.toggle_material(idea, kernel.id)
+
+
+def _category(state: SessionState, kernel: Kernel) -> str:
+    """The category of the kernel's own idea."""
+    idea = state.ideas.get(kernel.idea)
+    return idea.text.category if idea is not None and idea.text.category in CATEGORIES else CATEGORIES[0]
