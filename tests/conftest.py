@@ -13,6 +13,7 @@ from engine.journal import store
 
 TESTS = Path(__file__).parent
 MEASURING = (
+    "cli/test_cli_model_session.py",
     "cli/test_cli_real.py",
     "contracts/test_trial_bench.py",
     "exploits/test_exploits.py",

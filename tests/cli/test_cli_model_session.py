@@ -27,6 +27,18 @@ def written(dice: random.Random) -> str:
     return f"// {dice.random()}\n{dice.choice(WRITTEN).read_text()}"
 
 
+def verdicts(folder: Path) -> int:
+    journal = folder / "journal.jsonl"
+    return journal.read_text("utf-8", "replace").count('"kernel.verified"') if journal.exists() else 0
+
+
+def wait_for_a_verdict(folder: Path, program: subprocess.Popen[bytes]) -> None:
+    """Until the program has verified another kernel: work that is killed twice in a row counts as crashed, rightly."""
+    before = verdicts(folder)
+    while program.poll() is None and verdicts(folder) == before:
+        time.sleep(0.2)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_five_rounds_of_softmax_survive_every_fault_and_kill(home: Path, tmp_path: Path) -> None:
