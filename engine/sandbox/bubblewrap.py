@@ -71,7 +71,7 @@ def filter_reason() -> str | None:
     """Why bubblewrap cannot install a system-call filter here, or ``None`` when it can. Runs it once."""
     fd = seccomp.descriptor()
     if fd is None:
-        return "system calls are not filtered: this machine's are not known"
+        return "system calls are not filtered: no filter for this CPU architecture"
     try:
         error = _probe_error(["bwrap", *PROC], fd)
     except OSError as failed:

@@ -186,7 +186,7 @@ async def _compile(
         raise ToolchainError(f"{recipe.argv[0]} cannot be started: {error.strerror}") from error
     if result.timed_out:
         limit = confinement.limits.seconds
-        reason = f"{request.name}: the compiler was stopped after {limit:g} s"
+        reason = f"{request.name}: the compiler exceeded its time limit of {limit:g} s"
         return BuildFailure(reason, result.output, result.seconds, timed_out=True)
     binary = folder / recipe.binary
     if result.status != 0 or not binary.is_file() or binary.is_symlink():
@@ -203,18 +203,18 @@ def _tunable_clash(request: BuildRequest) -> str:
     """The error where ``problem.h`` redefines a tunable, so that its value would not take effect."""
     for name in request.tunables:
         if re.search(rf"^[ \t]*#[ \t]*define[ \t]+{re.escape(name)}\b", request.header, re.MULTILINE):
-            return f"{request.name}: error: the tunable '{name}' is a constant of problem.h: choose another name"
+            return f"{request.name}: error: tunable '{name}' has the name of a constant in problem.h: rename it"
     return ""
 
 
 def _exit_reason(request: BuildRequest, result: ProcessResult) -> str:
-    end = f"was killed by signal {-result.status}" if result.status < 0 else f"ended with status {result.status}"
-    return f"{request.name}: the compiler {end} and said nothing"
+    end = f"was killed by signal {-result.status}" if result.status < 0 else f"exited with status {result.status}"
+    return f"{request.name}: the compiler {end} and printed nothing"
 
 
 def _check_disk(result: ProcessResult, folder: Path, cache: Cache) -> None:
     if "No space left on device" in result.output and shutil.disk_usage(folder).free < _FULL_DISK:
-        raise EspalierError(f"the build cache {cache.root} is full: make room there, or set ESPALIER_CACHE to another folder")
+        raise EspalierError(f"the build cache {cache.root} is full: free some space, or set ESPALIER_CACHE to another folder")
 
 
 def _missing_entries(request: BuildRequest, result: ProcessResult) -> str:
@@ -229,7 +229,7 @@ def _missing_entries(request: BuildRequest, result: ProcessResult) -> str:
     for launch in plan.launches:
         if launch.kernel.text not in entries:
             where = f"{request.name}:{launch.kernel.line}:{launch.kernel.column}"
-            return f"{where}: error: no entry '{launch.kernel.text}' was built: declare it extern \"C\" __global__"
+            return f"{where}: error: no entry '{launch.kernel.text}' in the compiled code: declare it extern \"C\" __global__"
     return ""
 
 

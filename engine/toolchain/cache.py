@@ -124,7 +124,7 @@ class Cache:
         except OSError as error:
             raise EspalierError(
                 f"the build cache {self.root} cannot be used: {error.strerror or error}; "
-                "make room there, or set ESPALIER_CACHE to another folder"
+                "free some space, or set ESPALIER_CACHE to another folder"
             ) from error
 
     @staticmethod

@@ -50,7 +50,7 @@ async def find_gxx() -> Compiler:
     """
     path = shutil.which("g++")
     if path is None:
-        raise ToolchainError("g++ is missing, and cpp kernels need it: install it (Debian: apt install g++)")
+        raise ToolchainError("g++ is missing: cpp kernels need it (Debian: apt install g++)")
     return await _identify("g++", Path(path), Path(path).resolve().parent.parent)
 
 
@@ -65,9 +65,7 @@ async def find_nvcc() -> Compiler:
     places += [os.environ.get("PATH", os.defpath), DEFAULT_CUDA]
     path = shutil.which("nvcc", path=os.pathsep.join(places))
     if path is None:
-        raise ToolchainError(
-            "nvcc is missing, and cuda kernels need it: install the CUDA toolkit, or set CUDA_HOME to where it is"
-        )
+        raise ToolchainError("nvcc is missing: cuda kernels need it; install the CUDA toolkit, or set CUDA_HOME to its folder")
     real = await _cuda_root(Path(path))
     return await _identify("nvcc", real / "bin" / "nvcc" if (real / "bin" / "nvcc").exists() else Path(path), real)
 
@@ -98,11 +96,11 @@ async def _query(compiler: Path, *arguments: str) -> str:
     try:
         result = await run([str(compiler), *arguments], seconds=_VERSION_SECONDS)
     except OSError as error:
-        raise ToolchainError(f"{compiler} does not start: {error.strerror}; install it anew") from error
+        raise ToolchainError(f"{compiler} does not start: {error.strerror}; reinstall it") from error
     lines = [line.strip() for line in result.output.splitlines() if line.strip()]
     if result.status != 0 or not lines:
         raise ToolchainError(
-            f"{compiler} does not work: exit status {result.status}, {lines[0] if lines else 'no answer'}; install it anew"
+            f"{compiler} does not work: exit status {result.status}, {lines[0] if lines else 'no answer'}; reinstall it"
         )
     return result.output
 

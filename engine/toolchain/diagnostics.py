@@ -59,7 +59,7 @@ def first_error(output: str, file: str, shown: str) -> str | None:
         if _NO_LAUNCH.search(line):
             return f'{shown}: error: no launch() with C linkage: write `extern "C" void launch(...)`'
         if match := _UNDEFINED.search(line):
-            return f"{shown}: error: nothing defines {match['name']}"
+            return f"{shown}: error: undefined reference to {match['name']}"
     return next((f"{shown}: {line.strip()}" for line in lines if _ANY.search(line)), None)
 
 

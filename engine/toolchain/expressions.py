@@ -96,15 +96,15 @@ def tokenize(text: str, line: int = 1, column: int = 1) -> tuple[Token, ...]:
         if match.lastgroup != "space":
             tokens.append(Token(match.lastgroup or "", match.group(), line, column + position))
         if len(tokens) > MAX_TOKENS:
-            raise where.error(f"this line is too long: more than {MAX_TOKENS} words and marks")
+            raise where.error(f"line too long: more than {MAX_TOKENS} tokens")
         position = match.end()
     return (*tokens, Token("end", "", line, column + len(text.rstrip())))
 
 
 def _unexpected(character: str) -> str:
     if character.isdigit():
-        return "this is no integer: write decimal or 0x digits, without fraction or suffix"
-    return f"unexpected {character!r}: only integers, names, + - * / % ( ) and comparisons"
+        return "not an integer: write decimal or 0x digits without fraction or suffix"
+    return f"unexpected {character!r}: allowed are integers, names, + - * / % ( ) and comparisons"
 
 
 class Cursor:
@@ -204,13 +204,13 @@ def _primary(cursor: Cursor) -> Expression:
 
 def _literal(token: Token, digits: str) -> int:
     if len(digits) > len(str(MAX_MAGNITUDE)):
-        raise token.error("this number is too large: 64 bits at most")
+        raise token.error("number too large: 64 bits at most")
     return _bounded(token, int(digits, 16 if digits[:2].lower() == "0x" else 10))
 
 
 def _arguments(cursor: Cursor, function: Token) -> tuple[Expression, ...]:
     if function.text not in _FUNCTIONS:
-        raise function.error(f"there is no function '{function.text}'{near(function.text, _FUNCTIONS)}")
+        raise function.error(f"unknown function '{function.text}'{near(function.text, _FUNCTIONS)}")
     arguments = [parse_expression(cursor)]
     while cursor.accept(","):
         arguments.append(parse_expression(cursor))
@@ -259,13 +259,13 @@ def _look_up(token: Token, names: Mapping[str, Number]) -> int:
     if value is None:
         raise token.error(f"unknown name '{token.text}'{near(token.text, names)}")
     if not isinstance(value, int):
-        raise token.error(f"'{token.text}' is {value}, and only integers can be used here")
+        raise token.error(f"'{token.text}' is {value}: only integers are allowed here")
     return _bounded(token, int(value))
 
 
 def _bounded(token: Token, value: int) -> int:
     if abs(value) > MAX_MAGNITUDE:
-        raise token.error("this value is too large: it does not fit 64 bits")
+        raise token.error("value too large: it does not fit in 64 bits")
     return value
 
 

@@ -38,11 +38,11 @@ def read_kernel_file(path: Path) -> KernelCode:
     """
     try:
         if path.is_dir():
-            raise KernelCodeError(f"{path} is a folder: name one kernel file (.cu, .cpp or .py)")
+            raise KernelCodeError(f"{path} is a folder: give a kernel file (.cu, .cpp or .py)")
         with path.open("rb") as file:
             data = file.read(MAX_CODE_BYTES + 1)
     except FileNotFoundError as error:
-        raise KernelCodeError(f"there is no kernel file {path}: check the path") from error
+        raise KernelCodeError(f"no kernel file {path}: check the path") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise KernelCodeError(f"kernel file {path} cannot be read: {reason}") from error
@@ -53,7 +53,7 @@ def read_kernel_file(path: Path) -> KernelCode:
 
 def _decode(data: bytes, name: str) -> str:
     if len(data) > MAX_CODE_BYTES:
-        raise KernelCodeError(f"kernel file {name} is larger than 1 MiB: a kernel is a source text")
+        raise KernelCodeError(f"kernel file {name} is larger than 1 MiB: is it source code?")
     if not data.strip():
         raise KernelCodeError(f"kernel file {name} is empty: `espalier scaffold PROBLEM` writes one to start from")
     try:
@@ -61,7 +61,7 @@ def _decode(data: bytes, name: str) -> str:
     except UnicodeDecodeError as error:
         raise KernelCodeError(f"kernel file {name} is not text: byte {error.start} is not UTF-8") from error
     if "\0" in text:
-        raise KernelCodeError(f"kernel file {name} is binary: name the source, not what was built from it")
+        raise KernelCodeError(f"kernel file {name} is binary: give the source code, not a build of it")
     return text
 
 
@@ -86,7 +86,7 @@ def classify(text: str, name: str) -> tuple[Dialect, Contract]:
             return dialect, Contract.MODULE
         case None:
             known = ", ".join(SUFFIXES)
-            raise KernelCodeError(f"{name} is in no known dialect: its suffix is '{suffix}', known are {known}")
+            raise KernelCodeError(f"{name} has the unknown suffix '{suffix}': use one of {known}")
 
 
 def _cuda_contract(text: str, name: str) -> Contract:

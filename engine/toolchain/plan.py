@@ -117,7 +117,7 @@ def parse_plan(code: str) -> Plan:
         cursor = Cursor(tokenize(directive.text, directive.line, directive.column))
         if directive.word == "workspace":
             if workspace is not None:
-                raise _here(directive).error("a second @workspace line: give all its bytes in one")
+                raise _here(directive).error("second @workspace line: request all bytes in one line")
             workspace = _workspace(cursor, directive)
         elif directive.word == "tensormap":
             _add_map(maps, _tensor_map(cursor))
@@ -126,7 +126,7 @@ def parse_plan(code: str) -> Plan:
             launches.append(_launch(cursor, kernels))
         cursor.end(f"in this @{directive.word} line")
     if not launches:
-        raise KernelCodeError("the source has no `// @launch KERNEL(args) grid(...) block(...)` line")
+        raise KernelCodeError("the code has no `// @launch KERNEL(args) grid(...) block(...)` line")
     if len(launches) > MAX_LAUNCHES:
         raise launches[MAX_LAUNCHES].kernel.error(f"too many launches: {MAX_LAUNCHES} at most")
     return Plan(tuple(launches), tuple(maps.values()), workspace)
@@ -157,7 +157,7 @@ def _workspace(cursor: Cursor, directive: Directive) -> Workspace:
 
 def _add_map(maps: dict[str, TensorMap], new: TensorMap) -> None:
     if new.name.text in maps or new.name.text == "workspace":
-        raise new.name.error(f"the name '{new.name.text}' is taken: choose another for this tensor map")
+        raise new.name.error(f"the name '{new.name.text}' is already used: choose another for this tensor map")
     if len(maps) == MAX_TENSOR_MAPS:
         raise new.name.error(f"too many tensor maps: {MAX_TENSOR_MAPS} at most")
     maps[new.name.text] = new
@@ -180,7 +180,7 @@ def _reshape(cursor: Cursor) -> Reshape:
     dtype = cursor.name("an element type after 'as'")
     if dtype.text not in TENSOR_TYPES:
         hint = near(dtype.text, TENSOR_TYPES) or f": one of {', '.join(TENSOR_TYPES)}"
-        raise dtype.error(f"'{dtype.text}' is no type that tensor maps know{hint}")
+        raise dtype.error(f"tensor maps do not support the type '{dtype.text}'{hint}")
     return Reshape(dtype, _values(cursor, dtype))
 
 
@@ -188,22 +188,22 @@ def _launch(cursor: Cursor, kernels: frozenset[str]) -> Launch:
     kernel = cursor.name("a kernel's name after @launch")
     if kernel.text not in kernels:
         hint = near(kernel.text, sorted(kernels)) or ': write it as extern "C" __global__ void'
-        raise kernel.error(f"there is no __global__ function '{kernel.text}' in the source{hint}")
+        raise kernel.error(f"no __global__ function '{kernel.text}' in the code{hint}")
     arguments = _launch_arguments(cursor, kernel)
     clauses: dict[str, Clause] = {}
     while cursor.peek.kind == "name":
         token = cursor.take()
         if token.text not in _CLAUSES:
-            raise token.error(f"unknown word '{token.text}'{near(token.text, _CLAUSES) or ' in this @launch line'}")
+            raise token.error(f"unknown clause '{token.text}'{near(token.text, _CLAUSES) or ' in this @launch line'}")
         if token.text in clauses:
-            raise token.error(f"'{token.text}' is given twice")
+            raise token.error(f"duplicate clause '{token.text}'")
         clauses[token.text] = Clause(token, () if token.text == "cooperative" else _values(cursor, token))
     for word in ("grid", "block"):
         if word not in clauses:
             raise kernel.error(f"the launch of '{kernel.text}' has no {word}(x[,y[,z]])")
     for word in ("grid", "block", "cluster"):
         if word in clauses and len(clauses[word].values) > 3:
-            raise clauses[word].token.error(f"{word} takes three numbers at most")
+            raise clauses[word].token.error(f"{word} takes at most three numbers")
     if shared := clauses.get("shared"):
         _single(shared)
     return Launch(

@@ -126,7 +126,7 @@ def decode(data: bytes) -> ResolvedPlan:
     try:
         return msgspec.json.decode(data, type=ResolvedPlan)
     except msgspec.MsgspecError as error:
-        raise KernelCodeError(f"this is no resolved launch plan: {error}") from error
+        raise KernelCodeError(f"not a resolved launch plan: {error}") from error
 
 
 class _Resolver:
@@ -174,7 +174,7 @@ class _Resolver:
             raise clause.token.error(f"a cluster of {math.prod(cluster)} blocks: {CLUSTER_BLOCKS} at most")
         for axis, blocks, size in zip("xyz", grid, cluster, strict=True):
             if blocks % size:
-                raise clause.token.error(f"grid {axis} is {blocks}, which clusters of {size} do not divide")
+                raise clause.token.error(f"grid {axis} is {blocks}: not a multiple of the cluster size {size}")
         return cluster
 
     def _argument(self, reference: Reference) -> Argument:
@@ -194,14 +194,14 @@ class _Resolver:
         if operand := self._operands.get(token.text):
             return operand
         known = (*self._operands, *self._maps, "workspace")
-        hint = near(token.text, known) or f": known are {', '.join(known)}"
-        raise token.error(f"'{token.text}' is no operand{hint}")
+        hint = near(token.text, known) or f": use one of {', '.join(known)}"
+        raise token.error(f"unknown operand '{token.text}'{hint}")
 
     def _offset(self, token: Token, offset: int) -> int:
         if self._plan.workspace is None:
             raise token.error("the plan has no `@workspace BYTES` line")
         if offset and not 0 <= offset < self._workspace:
-            raise token.error(f"workspace+{offset} lies outside the workspace of {self._workspace} bytes")
+            raise token.error(f"workspace+{offset} is outside the workspace of {self._workspace} bytes")
         return offset
 
     def _tensor_map(self, tensor_map: TensorMap) -> ResolvedTensorMap:
@@ -226,7 +226,7 @@ class _Resolver:
         operand = self._operand(token)
         dtype = _TENSOR_TYPE.get(operand.dtype, operand.dtype)
         if dtype not in _ITEM_BYTES:
-            raise token.error(f"'{token.text}' is {operand.dtype}, which tensor maps do not know")
+            raise token.error(f"'{token.text}' has type {operand.dtype}: tensor maps do not support it")
         return dtype, operand.shape
 
     def _check_source(self, tensor_map: TensorMap, source: OperandArg | WorkspaceArg, size: int) -> None:
@@ -237,7 +237,7 @@ class _Resolver:
             case WorkspaceArg(offset):
                 available = self._workspace - offset
                 if offset % TENSOR_ALIGNMENT:
-                    raise tensor_map.source.token.error(f"workspace+{offset}: a tensor map begins at a multiple of 16 bytes")
+                    raise tensor_map.source.token.error(f"workspace+{offset}: tensor maps must start at a multiple of 16 bytes")
         if size > available:
             raise tensor_map.name.error(f"'{tensor_map.name.text}' spans {size} bytes, its source has {available}")
 
@@ -252,9 +252,9 @@ def _check_dims(name: Token, dims: tuple[int, ...], item: int) -> None:
     for dim in reversed(dims[1:]):
         stride *= dim
         if stride % TENSOR_ALIGNMENT:
-            raise name.error(f"rows of '{name.text}' are {stride} bytes apart: a tensor map needs multiples of 16")
+            raise name.error(f"the row stride of '{name.text}' is {stride} bytes: tensor maps need a multiple of 16")
         if stride >= TENSOR_STRIDE:
-            raise name.error(f"rows of '{name.text}' are {stride} bytes apart: a tensor map allows less than 2**40")
+            raise name.error(f"the row stride of '{name.text}' is {stride} bytes: tensor maps need less than 2**40")
 
 
 def _check_tile(token: Token, dims: tuple[int, ...], tile: tuple[int, ...], item: int, swizzle: int) -> None:
@@ -265,10 +265,10 @@ def _check_tile(token: Token, dims: tuple[int, ...], tile: tuple[int, ...], item
             raise token.error(f"a tile extent of {extent}: 1 to {TILE_EXTENT} are allowed")
     inner = tile[-1] * item
     if inner % TENSOR_ALIGNMENT:
-        raise token.error(f"the tile's rows are {inner} bytes: a tensor map needs multiples of 16")
+        raise token.error(f"tile rows are {inner} bytes: tensor maps need a multiple of 16")
     if swizzle not in SWIZZLES:
-        raise token.error(f"swizzle({swizzle}): 32, 64 or 128 bytes, or 0 for none")
+        raise token.error(f"swizzle({swizzle}) is not supported: use 32, 64 or 128 bytes, or 0 for none")
     if swizzle and inner > swizzle:
-        raise token.error(f"the tile's rows are {inner} bytes: swizzle({swizzle}) allows {swizzle} at most")
+        raise token.error(f"tile rows are {inner} bytes: swizzle({swizzle}) allows {swizzle} at most")
     if math.prod(tile) * item > SHARED_BYTES:
         raise token.error(f"a tile of {math.prod(tile) * item} bytes does not fit shared memory")

@@ -17,30 +17,34 @@ from engine.toolchain.static_scan_cpp import Finding, scan_cpp
 
 _MOST = 8
 
-_FILES = "a kernel reads and writes its operands, no files"
-_PROCESSES = "a kernel starts and signals no processes"
-_INSIDE = "it reaches for the interpreter's own parts"
-_PATCHED = "it replaces what others call"
+_FILES = "file access"
+_PROCESSES = "starts or signals processes"
+_NETWORK = "network access"
+_INSIDE = "accesses interpreter internals"
+_TORCH = "accesses torch internals"
+_PATCHED = "replaces code that others call"
+_ENGINE = "accesses Espalier itself"
+_EXIT = "ends its process"
+_ENVIRONMENT = "reads or writes the environment"
 
 _REACHED: tuple[tuple[str, str], ...] = (
     ("subprocess", _PROCESSES), ("multiprocessing", _PROCESSES), ("signal", _PROCESSES), ("pty", _PROCESSES),
-    ("socket", "a kernel has nobody to talk to"), ("urllib", "a kernel has nobody to talk to"),
-    ("http", "a kernel has nobody to talk to"), ("requests", "a kernel has nobody to talk to"),
-    ("ctypes", "it calls or writes memory past Python"), ("cffi", "it calls or writes memory past Python"),
-    ("mmap", "it changes what memory is mapped where"), ("resource", "it changes the limits it runs under"),
+    ("socket", _NETWORK), ("urllib", _NETWORK), ("http", _NETWORK), ("requests", _NETWORK),
+    ("ctypes", "calls native code or writes raw memory"), ("cffi", "calls native code or writes raw memory"),
+    ("mmap", "changes memory mappings"), ("resource", "changes resource limits"),
     ("gc", _INSIDE), ("inspect", _INSIDE), ("builtins", _INSIDE), ("importlib", _INSIDE),
-    ("atexit", "it runs outside the call"),
+    ("atexit", "runs code outside the call"),
     ("sys._getframe", _INSIDE), ("sys._current_frames", _INSIDE), ("sys.settrace", _INSIDE), ("sys.setprofile", _INSIDE),
-    ("sys.modules", _INSIDE), ("sys.meta_path", _INSIDE), ("sys.argv", _INSIDE), ("sys.exit", "it ends its process"),
-    ("time.sleep", "a kernel has no reason to wait"), ("shutil", _FILES), ("pathlib", _FILES), ("tempfile", _FILES),
-    ("torch._C", "it reaches for torch's own parts"), ("torch.utils._python_dispatch", "it reaches for torch's own parts"),
-    ("torch.overrides", "it reaches for torch's own parts"), ("torch.load", _FILES), ("torch.save", _FILES),
-    ("torch.from_file", _FILES), ("torch.UntypedStorage", "it reaches for torch's own parts"),
-    ("engine", "it reaches for the program that judges it"),
+    ("sys.modules", _INSIDE), ("sys.meta_path", _INSIDE), ("sys.argv", _INSIDE), ("sys.exit", _EXIT),
+    ("time.sleep", "sleeps"), ("shutil", _FILES), ("pathlib", _FILES), ("tempfile", _FILES),
+    ("torch._C", _TORCH), ("torch.utils._python_dispatch", _TORCH),
+    ("torch.overrides", _TORCH), ("torch.load", _FILES), ("torch.save", _FILES),
+    ("torch.from_file", _FILES), ("torch.UntypedStorage", _TORCH),
+    ("engine", _ENGINE),
 )  # fmt: skip
 _BUILTINS = {
-    "exec": _INSIDE, "eval": _INSIDE, "compile": _INSIDE, "__import__": _INSIDE, "open": _FILES, "exit": "it ends its process",
-    "quit": "it ends its process",
+    "exec": _INSIDE, "eval": _INSIDE, "compile": _INSIDE, "__import__": _INSIDE, "open": _FILES, "exit": _EXIT,
+    "quit": _EXIT,
 }  # fmt: skip
 _INNER = frozenset(
     "__globals__ __code__ __closure__ __subclasses__ __builtins__ f_locals f_globals f_back tb_frame gi_frame "
@@ -114,7 +118,7 @@ def _within(name: str, roots: Iterable[str]) -> bool:
 
 def _why(name: str) -> str:
     if name.startswith("os.") and not _within(name, _OS_ALLOWED):
-        return "it asks the system for something"
+        return "calls the operating system"
     return next((why for root, why in _REACHED if _within(name, (root,))), "")
 
 
@@ -127,7 +131,7 @@ def _imports(node: ast.AST) -> Iterator[Finding]:
     elif isinstance(node, ast.Import):
         for alias in node.names:
             if _within(alias.name, ("engine",)):
-                yield Finding(node.lineno, alias.name, "it reaches for the program that judges it")
+                yield Finding(node.lineno, alias.name, _ENGINE)
 
 
 def _uses(node: ast.AST, names: dict[str, str]) -> Iterator[Finding]:
@@ -145,15 +149,13 @@ def _uses(node: ast.AST, names: dict[str, str]) -> Iterator[Finding]:
         yield from _environment(node, names)
     elif isinstance(node, ast.Subscript) and _dotted(node.value, names) == "os.environ":
         if not (isinstance(node.ctx, ast.Store) and _build_variable(node.slice)):
-            yield Finding(node.lineno, "os.environ", "a kernel depends on its operands alone")
+            yield Finding(node.lineno, "os.environ", _ENVIRONMENT)
     elif isinstance(node, ast.ClassDef):
         for base in node.bases:
             if _dotted(base, names) == "torch.Tensor":
-                yield Finding(
-                    node.lineno, f"class {node.name}(torch.Tensor)", "a tensor of its own kind computes when it is looked at"
-                )
+                yield Finding(node.lineno, f"class {node.name}(torch.Tensor)", "tensor subclass: can defer its work")
     elif isinstance(node, ast.FunctionDef) and node.name in _INNER:
-        yield Finding(node.lineno, node.name, "it takes over what torch does with a tensor")
+        yield Finding(node.lineno, node.name, "overrides torch's dispatch")
 
 
 def _environment(node: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
@@ -161,7 +163,7 @@ def _environment(node: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
     if name == "os.environ.setdefault" and node.args and _build_variable(node.args[0]):
         return
     if name.startswith("os.environ.") or name == "os.getenv":
-        yield Finding(node.lineno, name, "a kernel depends on its operands alone")
+        yield Finding(node.lineno, name, _ENVIRONMENT)
 
 
 def _build_variable(key: ast.expr) -> bool:
@@ -180,7 +182,7 @@ def _stores(node: ast.AST, names: dict[str, str]) -> Iterator[Finding]:
         if name and not name.startswith(_SWITCHES):
             yield Finding(node.lineno, f"{name} = …", _PATCHED)
         elif not name and isinstance(node.value, ast.Lambda) and not _own(target):
-            yield Finding(node.lineno, f"….{target.attr} = lambda", "it replaces a method of one object")
+            yield Finding(node.lineno, f"….{target.attr} = lambda", "replaces a method of one object")
 
 
 def _own(target: ast.Attribute) -> bool:

@@ -16,7 +16,7 @@ class Finding:
     why: str
 
     def describe(self, file: str) -> str:
-        """``k.cpp:3: dlopen: it looks for code that it was not linked with``."""
+        """``k.cpp:3: dlopen: loads or looks up code at run time``."""
         return f"{file}:{self.line}: {self.what}: {self.why}"
 
 
@@ -36,8 +36,8 @@ def _rule(why: str, names: str = "", calls: str = "") -> _Rule:
     return _Rule(why, either, called)
 
 
-_FILES = "a kernel reads and writes its operands, no files"
-_SYSTEM = "it asks the system for something past the library"
+_FILES = "file access"
+_SYSTEM = "low-level system call"
 
 _CODE_RULES = (
     _rule(
@@ -46,14 +46,14 @@ _CODE_RULES = (
         [io]?fstream basic_[io]?fstream filebuf filesystem""",
         "open sendfile splice dup2 dup3 pipe2?",
     ),
-    _rule("it makes memory that outlives the call or is shared", "memfd_create shm_open shmget shmat sem_open mq_open"),
+    _rule("creates memory that is shared or outlives the call", "memfd_create shm_open shmget shmat sem_open mq_open"),
     _rule(
-        "a kernel has nobody to talk to",
+        "network access",
         r"getaddrinfo gethostbyname socketpair sockaddr\w* recvfrom recvmsg sendmsg sendto",
         "socket",
     ),
     _rule(
-        "a kernel starts and signals no processes",
+        "starts or signals processes",
         "execl execlp execle execv execvp execvpe execve execveat fexecve posix_spawnp? popen vfork clone3 setsid",
         "system kill killpg tgkill daemon clone unshare setns",
     ),
@@ -64,35 +64,35 @@ _CODE_RULES = (
         "nice syscall bpf iopl ioperm",
     ),
     _rule(
-        "signals and timers run code outside the call",
+        "signals and timers can run code outside the call",
         r"sigaction sigaltstack sigprocmask pthread_sigmask setitimer timer_create timerfd_\w+ signalfd siglongjmp",
         "signal alarm",
     ),
     _rule(
-        "it deals with clocks by hand",
+        "reads or sets clocks",
         r"clock_settime settimeofday adjtime\w* clock_gettime gettimeofday __rdtscp? __builtin_ia32_rdtsc\w*",
     ),
-    _rule("a kernel has no reason to wait", "usleep nanosleep clock_nanosleep sleep_for sleep_until", "sleep pause"),
+    _rule("sleeps", "usleep nanosleep clock_nanosleep sleep_for sleep_until", "sleep pause"),
     _rule(
-        "it changes what memory is mapped where, or what may be done to it",
+        "changes memory mappings or their protection",
         r"mprotect pkey_\w+ mremap remap_file_pages mseal userfaultfd MAP_FIXED\w* MAP_SHARED PROT_EXEC",
     ),
     _rule(
-        "it looks for code that it was not linked with",
+        "loads or looks up code at run time",
         "dlopen dlmopen dlv?sym dladdr1? dl_iterate_phdr _r_debug _GLOBAL_OFFSET_TABLE_ link_map",
     ),
-    _rule("a kernel depends on its operands alone", "getenv secure_getenv setenv putenv environ program_invocation_name"),
-    _rule("it reaches for the interpreter that calls it", r"Py[A-Z][A-Za-z]*_\w+ _Py_\w+"),
+    _rule("reads or writes the environment", "getenv secure_getenv setenv putenv environ program_invocation_name"),
+    _rule("accesses the Python interpreter", r"Py[A-Z][A-Za-z]*_\w+ _Py_\w+"),
     _rule(
-        "it runs outside the call",
+        "runs code outside the call",
         r"__attribute__\s*\(\s*\(\s*(?:constructor|destructor) init_priority atexit on_exit at_quick_exit",
     ),
     _rule(
-        "it reaches past its own allocations on the device",
+        "accesses device memory or state that is not its own",
         r"cudaDeviceReset cudaIpc\w+ cuIpc\w+ cuMemGetAddressRange\w* cuCtxDestroy\w* cuDevicePrimaryCtx\w+",
     ),
     _rule(
-        "it keeps data in the cache from call to call",
+        "keeps data in the L2 cache across calls",
         r"cudaLimitPersistingL2CacheSize \w*AccessPolicyWindow\w* \w*ACCESS_POLICY_WINDOW\w*",
     ),
 )
@@ -121,10 +121,10 @@ def scan_cpp(text: str) -> Iterator[Finding]:
                 if pattern is not rule.calls or not _declares(code, match.start()):
                     yield Finding(_line(code, match.start()), " ".join(match.group(1).split()), rule.why)
     for match in _HEADERS.finditer(code):
-        yield Finding(_line(code, match.start()), f"<{match.group(1)}>", "no kernel needs it")
+        yield Finding(_line(code, match.start()), f"<{match.group(1)}>", "system header")
     forked = _FORK.search(code)
     if forked and not _WAITED.search(code):
-        yield Finding(_line(code, forked.start()), "fork", "a child process that nobody waits for works outside the call")
+        yield Finding(_line(code, forked.start()), "fork", "child process without wait: can run code outside the call")
     assembles = _ASM.search(code) is not None
     for line, string in strings:
         if place := _PLACES.search(string):

@@ -46,7 +46,7 @@ def parse_tunables(code: str, dialect: Dialect) -> tuple[Tunable, ...]:
     for directive in directives(code, dialect, "tune"):
         name, tunable = _tunable(directive)
         if tunable.name in tunables:
-            raise name.error(f"'{tunable.name}' is tuned twice: give all its values in one line")
+            raise name.error(f"duplicate tunable '{tunable.name}': give all its values in one line")
         if len(tunables) == MAX_TUNABLES:
             raise name.error(f"too many tunables: {MAX_TUNABLES} at most")
         tunables[tunable.name] = tunable
@@ -61,7 +61,7 @@ def _tunable(directive: Directive) -> tuple[Token, Tunable]:
     while comma := cursor.accept(","):
         value = _value(cursor)
         if value in values:
-            raise comma.error(f"'{name.text}' has the value {value} twice")
+            raise comma.error(f"duplicate value {value} for '{name.text}'")
         if len(values) == MAX_VALUES:
             raise comma.error(f"'{name.text}' has too many values: {MAX_VALUES} at most")
         values.append(value)
@@ -77,7 +77,7 @@ def _value(cursor: Cursor) -> int:
     digits = token.text
     magnitude = MAX_VALUE + 1 if len(digits) > 12 else int(digits, 16 if digits[:2].lower() == "0x" else 10)
     if magnitude > MAX_VALUE:
-        raise token.error("this value is too large: tunables are C ints")
+        raise token.error("value too large: tunables are C ints")
     return sign * magnitude
 
 

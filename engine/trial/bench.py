@@ -288,7 +288,7 @@ class TrialBench:
         opened = await self.open()
         main, *holdouts = [self._case(kernel, *shape, opened.device) for shape in self._shapes(opened)]
         cases = sanitizers.choose_cases(main, holdouts)
-        say(f"looking for unsafe memory accesses in {kernel.name}")
+        say(f"running sanitizers on {kernel.name}")
         try:
             plan = self._resolve_plan(kernel, cases[0].signature, opened.device)
         except KernelCodeError as error:
@@ -314,7 +314,7 @@ class TrialBench:
             return Profile(0, note=f"{kernel.name}: {error}")
         scalars = await self._scalars(workload) if kernel.contract is Contract.MODULE else ()
         subject = ncu.ProfiledKernel(case, opened.device, plan, scalars)
-        say(f"reading the device's counters in {'calls' if on_cpu else 'one call'} of {kernel.name}")
+        say(f"profiling {'calls' if on_cpu else 'one call'} of {kernel.name}")
         common = (self._dump_inputs, await detect(), self._store)
         if support is not None:
             return await perf.profile_cpu(subject, support, *common, cold=self._assignment.cold)
@@ -391,7 +391,7 @@ def _request(kernel: KernelSpec, workload: Workload, signature: Signature, devic
 
 
 def _rejected(outcome: w.Suspected) -> w.Failed:
-    return w.Failed(Failure(FailureKind.REJECTED, f"not believed: {'; '.join(outcome.evidence)}"), outcome.seconds)
+    return w.Failed(Failure(FailureKind.REJECTED, f"quarantined: {'; '.join(outcome.evidence)}"), outcome.seconds)
 
 
 def _kernel_spec(kernel: Kernel, text: str) -> KernelSpec:

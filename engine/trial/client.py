@@ -87,7 +87,7 @@ class JudgeClient:
         while True:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             if length > _MAX_REPLY:
-                raise ConnectionError("something that is no answer came from the judge")
+                raise ConnectionError("invalid reply from the judge")
             reply: p.Reply = msgspec.msgpack.decode(await self._reader.readexactly(length), type=p.Reply)
             match reply:
                 case p.JudgeProgress(text):

@@ -31,7 +31,7 @@ def test_a_device_is_described_as_torch_sees_it(context: driver.Context) -> None
 
 
 def test_a_device_that_is_not_there(context: driver.Context) -> None:
-    with pytest.raises(DeviceError, match=r"there is no device cuda:99 on this machine \(it has cuda:0"):
+    with pytest.raises(DeviceError, match=r"unknown device cuda:99: this machine has cuda:0"):
         driver.describe(99)
 
 

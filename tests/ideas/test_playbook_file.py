@@ -82,7 +82,7 @@ def _changed(old: str, new: str) -> str:
         (GOOD + "[extra]\n", "playbook.toml, unknown key 'extra': use idea, root"),
         (_changed("[root]\ncpp", "[root]\nc"), "root: unknown key 'c': use cpp, cuda, python"),
         (_changed('["naive.cpp"]', '"naive.cpp"'), "root.cpp: expected a list, got str"),
-        (_changed('["naive.cpp"]', '["none.cpp"]'), "root, cpp: none.cpp: there is no kernel file"),
+        (_changed('["naive.cpp"]', '["none.cpp"]'), "root, cpp: none.cpp: no kernel file"),
         (_changed('["naive.cpp"]', '["wide.cu"]'), "root, cpp: wide.cu is cuda, not cpp"),
         (_changed('["naive.cpp"]', '["../naive.cpp"]'), "lies outside the playbook's folder"),
         (_changed('["naive.cpp"]', '["/etc/naive.cpp"]'), "lies outside the playbook's folder"),

@@ -189,7 +189,7 @@ def _measurement(attempt: Try, depth: str) -> m.Measurement:
     return m.Measurement(
         depth, b.interval(time_us, spread), 160 if depth == "precise" else 20, 4 if depth == "precise" else 1,
         {"eager": b.interval(attempt.speedup, spread)}, m.SpeedOfLight("bytes", FLOOR_US, FLOOR_US / time_us), True,
-        ("cold caches", "2 of 162 samples disturbed by other work"), b.digest(_samples(attempt.kernel, attempt.speedup)),
+        ("cold caches", "2 of 162 samples disturbed by CPU contention"), b.digest(_samples(attempt.kernel, attempt.speedup)),
     )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def test_openmp_and_intrinsics_are_there(confinement: Confinement) -> None:
         ("void launch() {}\n", 'mine.cpp: error: no launch() with C linkage: write `extern "C" void launch(...)`'),
         (
             'extern "C" void elsewhere();\nextern "C" void launch() { elsewhere(); }\n',
-            "mine.cpp: error: nothing defines elsewhere",
+            "mine.cpp: error: undefined reference to elsewhere",
         ),
     ],
 )
@@ -103,7 +103,7 @@ def test_an_error_in_the_header_names_it() -> None:
 
 def test_a_tunable_cannot_be_a_constant_of_the_problem() -> None:
     reason = _reason(_request(GOOD, tunables={"FACTOR": 3, "N": 5}), LimitsOnly())
-    assert reason == "mine.cpp: error: the tunable 'N' is a constant of problem.h: choose another name"
+    assert reason == "mine.cpp: error: tunable 'N' has the name of a constant in problem.h: rename it"
 
 
 def test_files_of_the_machine_cannot_be_included(bubblewrap: Confinement, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_template_bomb_is_stopped(confinement: Confinement, cache_root: Path) 
     outcome = _build(_request(BOMB), hasty)
     assert isinstance(outcome, BuildFailure)
     assert outcome.timed_out
-    assert outcome.reason == "mine.cpp: the compiler was stopped after 1 s"
+    assert outcome.reason == "mine.cpp: the compiler exceeded its time limit of 1 s"
     assert list((cache_root / "work").iterdir()) == []
 
 
@@ -148,7 +148,7 @@ def test_gcc_sees_this_cpu() -> None:
 
 def test_no_compiler_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ToolchainError, match=r"g\+\+ is missing, and cpp kernels need it: install it"):
+    with pytest.raises(ToolchainError, match=r"g\+\+ is missing: cpp kernels need it"):
         _build(_request(GOOD), LimitsOnly())
     broken = tmp_path / "g++"
     broken.write_text("#!/bin/sh\nexit 3\n")

@@ -85,7 +85,7 @@ def test_a_host_kernel_becomes_a_shared_object(confinement: Confinement) -> None
         (
             PLAN.replace('extern "C" ', ""),
             Contract.PLAN,
-            "mine.cu:3:12: error: no entry 'rows' was built: declare it extern \"C\" __global__",
+            "mine.cu:3:12: error: no entry 'rows' in the compiled code: declare it extern \"C\" __global__",
         ),
         (
             PLAN.replace("kept[BLOCK]", "kept[BLOCK * 1000]"),
@@ -138,7 +138,7 @@ def test_no_nvcc_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.delenv("CUDA_PATH", raising=False)
-    with pytest.raises(ToolchainError, match="nvcc is missing, and cuda kernels need it: install the CUDA toolkit"):
+    with pytest.raises(ToolchainError, match="nvcc is missing: cuda kernels need it; install the CUDA toolkit"):
         _build(_request(PLAN), LimitsOnly())
 
 

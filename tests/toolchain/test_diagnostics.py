@@ -34,7 +34,7 @@ NVCC_TEMPLATE = """\
         ("ptxas /tmp/x.ptx, line 48; error   : Unknown modifier\n", "mine.cu: error: ptxas: Unknown modifier"),
         ("/tmp/cc1.s: Assembler messages:\n/tmp/cc1.s:6: Error: no such insn\n", "mine.cu: error: assembler: no such insn"),
         ("ld.lld: error: undefined symbol: launch\n", "mine.cu: error: no launch() with C linkage: "),
-        ("x.c:(.text+0x5): undefined reference to `gone(int)'\n", "mine.cu: error: nothing defines gone(int)"),
+        ("x.c:(.text+0x5): undefined reference to `gone(int)'\n", "mine.cu: error: undefined reference to gone(int)"),
         ("cc1plus: out of memory allocating 65536 bytes\n", "mine.cu: cc1plus: out of memory allocating 65536 bytes"),
     ],
 )  # fmt: skip

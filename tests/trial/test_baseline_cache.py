@@ -173,7 +173,7 @@ def test_a_session_shows_the_kept_baseline_and_speedups_over_it_until_the_rankin
             record.keep({"eager_tf32": moved_since})
             found = await prepared(bench)
             assert not cached(found.baselines["eager_tf32"])
-            assert any("kept baselines measured again (eager_tf32): eager takes" in note for note in found.notes)
+            assert any("cached baselines measured again (eager_tf32): eager takes" in note for note in found.notes)
             assert load(tmp_path, record.fingerprint).kept.get("eager_tf32") != moved_since
 
             record.keep({"eager_tf32": planted})

@@ -48,7 +48,7 @@ def test_one_that_does_not_run_is_left_out_and_a_dear_one_is_measured_once(
             found = await bench.prepare(lambda _: None)
             assert isinstance(found, Prepared), found
             assert list(found.preparation.baselines) == ["eager", "compile"]
-            assert found.preparation.notes[-1] == "baseline compile_max left out: RuntimeError: no such mode here neither now"
+            assert found.preparation.notes[-1] == "baseline compile_max skipped: RuntimeError: no such mode here neither now"
             over_compile = found.preparation.baselines["compile"].speedup["eager"]
 
             source = KernelSpec("right.cpp", KERNEL, Dialect.CPP, Contract.HOST)

@@ -208,5 +208,5 @@ def test_a_reference_whose_output_is_left_to_chance_is_refused_before_any_kernel
     if not refused:
         assert any("random numbers" in note for note in calibrate(reference, "class").notes)
         return
-    with pytest.raises(ProblemError, match=r"chance: its reference draws random numbers .* eval mode"):
+    with pytest.raises(ProblemError, match=r"chance: the reference's output depends on random numbers .* eval mode"):
         calibrate(reference, "class")

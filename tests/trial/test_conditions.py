@@ -80,13 +80,13 @@ def test_many_strangers_are_counted() -> None:
 @pytest.mark.parametrize("pids", [None, [], [7, 8]])
 def test_where_our_own_process_is_not_seen_nothing_is_guessed_of_others(pids: list[int] | None) -> None:
     found = describe([watched(FakeNvml(pids=pids))])
-    assert "other processes on the device not visible from here" in found
+    assert "other processes on the device unknown: not visible from here" in found
     assert not any("(7" in line for line in found)
 
 
 def test_throttling_that_cannot_be_read_is_said_to_be_unknown() -> None:
     found = describe([watched(FakeNvml(pids=[ME], reasons=None))])
-    assert "throttling unknown: the driver does not tell" in found
+    assert "throttling unknown: the driver does not report it" in found
 
 
 def test_a_driver_without_the_newer_name_is_asked_by_the_older_one() -> None:
@@ -167,7 +167,7 @@ def test_what_the_hypervisor_took_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     watcher.begin()
     found = describe([watcher.end(), PairConditions(stolen=0.0, pinned=2)])
     assert found[0] == "2 pinned threads"
-    assert found[1].startswith("the hypervisor took up to ")
+    assert found[1].startswith("steal time: up to ")
 
 
 def test_little_stolen_time_is_not_worth_a_word() -> None:
@@ -176,4 +176,4 @@ def test_little_stolen_time_is_not_worth_a_word() -> None:
 
 def test_stolen_time_that_cannot_be_read_is_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conditions, "stolen_ticks", lambda _: None)
-    assert describe([CpuMonitor(1).end()]) == ("one pinned thread", "stolen time unknown: /proc/stat cannot be read")
+    assert describe([CpuMonitor(1).end()]) == ("one pinned thread", "steal time unknown: /proc/stat cannot be read")

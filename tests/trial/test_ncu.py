@@ -52,7 +52,7 @@ def test_the_tools_answer_becomes_a_profile_with_its_words_kept() -> None:
     [
         (ProcessResult(1, "==ERROR== ERR_NVGPUCTRPERM - no permission", 1.0, timed_out=False), "only administrators"),
         (ProcessResult(-9, "==PROF== Profiling", 300.0, timed_out=True), "stopped after 300 s"),
-        (ProcessResult(0, "", 1.0, timed_out=False), "it said nothing"),
+        (ProcessResult(0, "", 1.0, timed_out=False), "no output"),
     ],
 )
 def test_no_counters_is_a_reason(result: ProcessResult, said: str) -> None:

@@ -119,7 +119,7 @@ REFUSED = """==PROF== Connected to process 7
         ("==ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other tool …", "another tool"),
         ("x\n==ERROR== The application returned an error code (1).\n", "The application returned an error code (1)."),
         ("bwrap: no such file\n", "bwrap: no such file"),
-        ("", "it said nothing"),
+        ("", "no output"),
     ],
 )
 def test_why_no_counters_were_read(output: str, said: str) -> None:

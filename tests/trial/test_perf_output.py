@@ -62,7 +62,7 @@ def test_a_time_has_a_unit(unit: str, us: float | None) -> None:
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        (REFUSAL, "kernel.perf_event_paranoid is 4): as root, sysctl kernel.perf_event_paranoid=2"),
+        (REFUSAL, "kernel.perf_event_paranoid is 4): as root, run sysctl kernel.perf_event_paranoid=2"),
         (REFUSAL.replace("setting is 4", "setting is 1"), "--cap-add PERFMON"),
         ("Error:\nYou may not have permission to collect stats.\n\nConsider tweaking /proc/sys/…", "only administrators"),
         ("The sys_perf_event_open() syscall returned with 13 (Permission denied) for event (cycles).", "only administrators"),
@@ -71,7 +71,7 @@ def test_a_time_has_a_unit(unit: str, us: float | None) -> None:
         ("  Error: unknown option `control'\n\n Usage: perf stat [<options>] [<command>]\n", "5.10 or newer"),
         ("event syntax error: 'nosuch'\n   \\___ parser error\n", "event syntax error: 'nosuch'"),
         ("bwrap: Creating new namespace failed: Operation not permitted\n", "bwrap: Creating new namespace failed"),
-        ("", "it said nothing"),
+        ("", "no output"),
     ],
 )  # fmt: skip
 def test_why_nothing_was_counted(output: str, said: str) -> None:

@@ -113,7 +113,7 @@ UNSAFE = {
     ),
     "runs past a vector": (
         "std::vector<int> v(4); volatile int n = 4; volatile int e = v[n]; (void)e;",
-        "broken condition of the library: __n < this->size()",
+        "failed library assertion: __n < this->size()",
     ),
 }  # fmt: skip
 

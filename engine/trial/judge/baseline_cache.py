@@ -103,7 +103,7 @@ def load(cache: Path, wanted: Mapping[str, str]) -> Record:
 
 
 def _damaged(path: Path) -> str:
-    return f"kept baselines not used: {path} is damaged; they are measured again"
+    return f"cached baselines ignored: {path} is damaged; measured again"
 
 
 def _is_valid(kept: Kept) -> bool:

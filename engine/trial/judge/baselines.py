@@ -105,7 +105,7 @@ class Baselines:
         notes = [record.note] if record.note else []
         self._measured_once = {}
         self._kept = self._valid(kept)
-        known = f", {', '.join(self._kept)} known from before" if self._kept else ""
+        known = f" ({', '.join(self._kept)} cached)" if self._kept else ""
         say(f"measuring {opened.baseline} against itself and the other baselines{known}")
         pairs, found = self._measure_now(bed, report)
         gone = [
@@ -154,9 +154,9 @@ class Baselines:
 
     def _drift_note(self, gone: Sequence[str], now: Measurement) -> str:
         one = next(self._kept[name] for name in gone if name in self._kept)
-        took = f"{self._opened.baseline} takes {now.time_us.value:.4g} us and took {one.ranking_us.value:.4g} us beside them"
+        drift = f"{self._opened.baseline} takes {now.time_us.value:.4g} µs, then {one.ranking_us.value:.4g} µs"
         names = ", ".join(name for name in gone if name in self._kept)
-        return f"kept baselines measured again ({names}): {took} ({one.condition})"
+        return f"cached baselines measured again ({names}): {drift} ({one.condition})"
 
     def _measure_now(self, bed: TestBed, report: MeasurementReport) -> tuple[list[PairTimes], dict[str, Measurement]]:
         ranking = self._opened.baseline
@@ -181,7 +181,7 @@ class Baselines:
             try:
                 runner.stand_by()
             except (ProblemError, TrustedProcessLost) as error:
-                yield name, f"baseline {name} left out: {str(error).removeprefix('the baseline cannot be measured: ')}"
+                yield name, f"baseline {name} skipped: {str(error).removeprefix('the baseline cannot be measured: ')}"
 
     def _pairs(self, bed: TestBed) -> list[PairTimes]:
         """Each baseline interleaved with the ranking one, and the ranking one with itself, in processes of their own."""

@@ -209,8 +209,8 @@ def calibrate(reference: Reference, tolerance: str, main: Calibration | None = N
         case = make_case(reference, OWN)
         if trial == 0 and reference.has_random_outputs(case.model, case.inputs):
             raise ProblemError(
-                f"{reference.problem.name}: its reference draws random numbers in forward and its output depends on them, so "
-                "that no kernel can give the same: take the dropout out, or put it in eval mode"
+                f"{reference.problem.name}: the reference's output depends on random numbers drawn in forward, no kernel can "
+                "match it: remove the dropout, or switch it to eval mode"
             )
         notes += [case.note] if case.note else []
         for name, errors in class_errors(reference, case, every).items():
@@ -218,8 +218,8 @@ def calibrate(reference: Reference, tolerance: str, main: Calibration | None = N
             own[name] = _wider(known, errors)
     if dtype.is_floating_point and default.value not in own:
         raise ProblemError(
-            f"{reference.problem.name}: the reference's own {default.value} output is not finite where float64 is, or the "
-            "reverse; nothing can be judged against it: check the reference's inputs"
+            f"{reference.problem.name}: the reference's {default.value} and float64 outputs are not finite at the same "
+            "elements, no kernel can be judged against it: check the reference's inputs"
         )
     if main is not None:
         own = {name: _wider(errors, main.policy.classes[OWN].get(name, errors)) for name, errors in own.items()}

@@ -151,7 +151,7 @@ class GpuMonitor:
             readings = [*bare, *(GpuReading(sm_mhz=mhz) for mhz in sorted({min(self._clocks), max(self._clocks)}))]
         others, unknown = self._others()
         if self._gpu.slowed_by() is None:
-            unknown = (*unknown, "throttling unknown: the driver does not tell")
+            unknown = (*unknown, "throttling unknown: the driver does not report it")
         return PairConditions(
             self._samples, tuple(self._slowed), tuple(self._reasons), tuple(readings), others, unknown,
         )  # fmt: skip
@@ -164,7 +164,7 @@ class GpuMonitor:
         """
         found = self._gpu.processes()
         if found is None or self._own_pid not in found:
-            return (), ("other processes on the device not visible from here",)
+            return (), ("other processes on the device unknown: not visible from here",)
         other_pids = sorted(pid for pid in found if pid != self._own_pid and not self._is_ours(pid))
         return tuple(f"{pid} {_name(pid)}".strip() for pid in other_pids), ()
 
@@ -210,7 +210,7 @@ class CpuMonitor:
         """The readings since ``begin``."""
         after = stolen_ticks(self._cores)
         if after is None or self._before is None:
-            return PairConditions(unknown=("stolen time unknown: /proc/stat cannot be read",), pinned=self._threads)
+            return PairConditions(unknown=("steal time unknown: /proc/stat cannot be read",), pinned=self._threads)
         room = (time.monotonic() - self._start) * os.sysconf("SC_CLK_TCK") * len(self._cores)
         return PairConditions(stolen=(after - self._before) / room if room > 0 else 0.0, pinned=self._threads)
 
@@ -238,7 +238,7 @@ def describe(pairs: Sequence[PairConditions]) -> tuple[str, ...]:
         lines.append(f"{pinned} pinned threads" if pinned > 1 else "one pinned thread")
     stolen = [pair.stolen for pair in pairs if pair.stolen is not None]
     if stolen and max(stolen) > _REPORTED_SHARE:
-        lines.append(f"the hypervisor took up to {max(stolen):.1%} of the processor time")
+        lines.append(f"steal time: up to {max(stolen):.1%} of the processor time")
     return (*filter(None, lines), *dict.fromkeys(one for pair in pairs for one in pair.unknown))
 
 

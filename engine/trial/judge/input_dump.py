@@ -38,7 +38,7 @@ def construction_arguments(reference: Reference, seed: int) -> tuple[Any, Any]:
     try:
         return encode_value(list(construction.positional)), encode_value(dict(construction.named))
     except TypeError as error:
-        raise ProblemError(f"{reference.problem.name}: an argument of Model cannot be passed on: {error}") from error
+        raise ProblemError(f"{reference.problem.name}: cannot pass an argument of Model to another process: {error}") from error
 
 
 def call_template(reference: Reference) -> list[Any]:
@@ -46,4 +46,6 @@ def call_template(reference: Reference) -> list[Any]:
     try:
         return encode_call(reference.inputs(0))
     except TypeError as error:
-        raise ProblemError(f"{reference.problem.name}: an argument of forward cannot be passed on: {error}") from error
+        raise ProblemError(
+            f"{reference.problem.name}: cannot pass an argument of forward to another process: {error}"
+        ) from error

@@ -109,7 +109,7 @@ def _watched(
 ) -> Timing:
     timing = runner.call(slot, (*others, watch), hold_us, at_once=at_once)
     if watch.outputs_changed():
-        raise TrialFailed(FailureKind.REJECTED, "its outputs were still being written after it had answered")
+        raise TrialFailed(FailureKind.REJECTED, "outputs were still being written after the call returned")
     return timing
 
 
@@ -120,10 +120,10 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
     errors = findings.ruling.errors
     tally.add(errors)
     if not findings.ruling.passed:
-        on = "" if distribution == "own" else f" on inputs bent by {distribution!r}"
+        on = "" if distribution == "own" else f" on perturbed inputs ({distribution})"
         what = errors.flaw or (
-            f"error {errors.rel_fro:.2e} (centred, Frobenius), worst element {errors.max_scaled:.2e} of its scale, "
-            f"{errors.max_abs:.2e} absolute"
+            f"error {errors.rel_fro:.2e} relative to the output's spread, worst element {errors.max_scaled:.2e} of its scale, "
+            f"largest absolute error {errors.max_abs:.2e}"
         )
         raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}")
 

@@ -104,7 +104,7 @@ class Judge:
             self._make_room()
             if not _is_out_of_memory(error) or not self._has_room():
                 raise
-        raise TrialFailed(FailureKind.REJECTED, "the device ran out of memory while it was tried, and has room without it")
+        raise TrialFailed(FailureKind.REJECTED, "the device ran out of memory during its trial and has enough without it")
 
     def _make_room(self) -> None:
         self._pool.restart()
@@ -121,15 +121,15 @@ class Judge:
     def prepare(self, say: Say, *, measure: bool = True) -> PrepareReply:
         """Calibrate the correctness check, try the trivial models on it, measure baselines and device ceilings."""
         self._pool.launch()
-        say("calibrating the gate against float64")
+        say("calibrating the correctness check against float64")
         bed = self.bed()
         check = describe_check(self.reference, bed.calibration)
         self._pool.await_hosts()
-        say("measuring the device's ceilings")
+        say("measuring the device's peak bandwidth and arithmetic rates")
         self._peaks = None
         ceilings = self.peaks()
         least = roofline.floor(self.signature, ceilings)
-        unsafe = filter_reason() if self.confined else f"no sandbox: {self.sandbox_reason}; only resource limits hold"
+        unsafe = filter_reason() if self.confined else f"no sandbox: {self.sandbox_reason}; only resource limits apply"
         notes = (unsafe,) if unsafe else ()
         measured: dict[str, Measurement] = {}
         same = Interval(1.0, 1.0, 1.0)
@@ -187,7 +187,7 @@ class Judge:
                 if distribution != OWN:
                     bed.refill(0, distribution)
                     judged_call(bed, runner, 0, tally, distribution)
-            say("screening its time")
+            say("quick timing")
             null_runner = self._pool.null_runner(bed, candidate.contract)
             contest = Contestants({KERNEL: runner}, self._baselines.runners(bed, 0), null_runner, {KERNEL: candidate.contract})
             self._pool.stand_by()
@@ -224,7 +224,7 @@ class Judge:
         judged_call(bed, runner, slot, tally)
         jitter = bed.jitter(slot, earlier)
         if jitter > max(_JITTER_LIMIT, 2 * bed.calibration.policy.limit(OWN).max_scaled):
-            raise TrialFailed(FailureKind.UNSTABLE, f"two calls on the same inputs differ by {jitter:.1e} of scale: a race?")
+            raise TrialFailed(FailureKind.UNSTABLE, f"two calls on the same inputs differ by {jitter:.1e} of scale: data race?")
         return jitter
 
     def _verify_holdouts(self, runner: RunnerClient, candidate: Candidate, say: Say) -> str:

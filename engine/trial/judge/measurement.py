@@ -39,7 +39,7 @@ class MeasurementReport:
         times = [t for p in pairs for t in p.kernel]
         doubts = self.doubts(pairs)
         disturbed = sum(p.disturbed for p in pairs)
-        lines = [f"{disturbed} of {disturbed + len(times)} samples disturbed by other work"] if disturbed else []
+        lines = [f"{disturbed} of {disturbed + len(times)} samples disturbed by CPU contention"] if disturbed else []
         lines += [*notes, *host_share(times), *conditions.describe([p.conditions for p in pairs])]
         return self.of_times(times, depth, len(pairs), ratios, sound=not doubts, lines=(*doubts, *lines))
 

@@ -38,26 +38,22 @@ def timing_doubts(
     least = roofline.floor(signature, ceilings).plausible_us
     doubts: list[str] = []
     if cold and claimed.high < _PLAUSIBLE[device.kind] * least:
-        doubts.append(f"faster than the device allows: {claimed.value:.1f} us against a floor of {least:.1f} us")
+        doubts.append(f"faster than the device allows: {claimed.value:.1f} µs, roofline floor {least:.1f} µs")
     if hidden_us(pairs) > (max(_BLATANT_US, _BLATANT_SHARE * claimed.value) if sure else 0.0):
-        doubts.append("not corroborated: the judge's clock saw more time than the runner claims")
+        doubts.append("not corroborated: the judge's clock measured more time than the runner claims")
     ahead = ahead_us(pairs)
     if ahead > (max(_BLATANT_US, _BLATANT_SHARE * claimed.value) if sure else 0.0):
-        doubts.append(
-            f"not corroborated: with no moment between waking and its order it took {ahead:.0f} us more than can be explained"
-        )
+        doubts.append(f"not corroborated: unannounced calls were {ahead:.0f} µs slower than the claim allows")
     if statistics.median(t.idle_us for t in times) > _BUSY_SHARE * claimed.value + _BUSY_US:
         doubts.append("the device was still busy after the kernel's last event")
     after = statistics.median(t.after_us for t in times)
     if after > _AFTER_TIMES * statistics.median(t.after_us for p in pairs for t in p.times[NULL]) + _AFTER_US:
-        doubts.append(f"the device was not free once it had answered: the judge's next work took {after:.0f} us")
+        doubts.append(f"the device was still busy after the reply: the judge's next operation took {after:.0f} µs")
     awake = statistics.median(t.awake_us for t in times)
     usual = statistics.median(t.awake_us for p in pairs for t in p.times[NULL])
     allowed = claimed.value + _LONG_AWAKE_US if sure else _AWAKE_SHARE * claimed.value + _AWAKE_US
     if awake > usual + allowed:
-        doubts.append(
-            f"it ran for {awake:.0f} us before the judge could give the order: work may have been done ahead of the call"
-        )
+        doubts.append(f"the process ran for {awake:.0f} µs before the call started: it may have worked ahead")
     return tuple(doubts)
 
 
@@ -66,6 +62,6 @@ def verification_doubts(doubts: Verification) -> tuple[str, ...]:
     if doubts.jitter <= doubts.max_scaled_limit:
         return ()
     return (
-        f"two calls on the same bytes differ by {doubts.jitter:.1e} of scale, and a right answer may be off by "
-        f"{doubts.max_scaled_limit:.1e}: a race?",
+        f"two calls on the same inputs differ by {doubts.jitter:.1e} of scale, the tolerance is "
+        f"{doubts.max_scaled_limit:.1e}: data race?",
     )

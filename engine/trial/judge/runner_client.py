@@ -120,12 +120,12 @@ class RunnerClient:
             return
         self._thaw_all()
         if not self._has_context:
-            self._expect_ready(_CONTEXT_S, "while it made its device context")
+            self._expect_ready(_CONTEXT_S, "while creating its device context")
             self._has_context = True
         if self._warming:
             self._warming = False
-            self._expect_ready(self._seconds, "while it was loaded")
-            reply = self._receive(self._seconds, "while it ran")
+            self._expect_ready(self._seconds, "while loading")
+            reply = self._receive(self._seconds, "during the call")
             if isinstance(reply, Fault):
                 self._fault(reply)
         self.freeze()
@@ -137,7 +137,7 @@ class RunnerClient:
         try:
             self._runner.channel.send(RunKernel(0))
         except ChannelClosed:
-            self._dead("before it was called")
+            self._dead("before the call")
         self._warming = True
 
     def load(self, load: LoadKernel, fds: list[int]) -> None:
@@ -148,7 +148,7 @@ class RunnerClient:
             self._thaw_all()
             self._runner.channel.send(load, fds)
         except ChannelClosed:
-            self._dead("while it was loaded")
+            self._dead("while loading")
         finally:
             for fd in fds:
                 os.close(fd)
@@ -163,7 +163,7 @@ class RunnerClient:
         """Wait until the artefact is loaded. From then on it runs in its calls only. Raises TrialFailed."""
         self.stand_by()
         self._thaw_all()
-        self._expect_ready(seconds, "while it was loaded")
+        self._expect_ready(seconds, "while loading")
         self.freeze()
 
     def _expect_ready(self, seconds: float, when: str) -> None:
@@ -192,11 +192,11 @@ class RunnerClient:
         try:
             self._runner.channel.send(RunKernel(slot, hold_us))
         except ChannelClosed:
-            self._dead("before it was called")
+            self._dead("before the call")
         if local_pid is not None:
             awake = start
             self._wake(local_pid)
-        reply = self._receive(self._first_s, "while it ran")
+        reply = self._receive(self._first_s, "during the call")
         self._first_s = self._seconds
         wall = (time.perf_counter_ns() - start) / 1e3
         for hook in reversed(hooks):
@@ -220,16 +220,16 @@ class RunnerClient:
         found = self._by_host(self._host.check_stopped)
         if isinstance(found, StillRunning):
             self.close()
-            raise self._failed(FailureKind.REJECTED, "something of it kept running while everything was stopped")
+            raise self._failed(FailureKind.REJECTED, "one of its processes kept running while the sandbox was frozen")
         return found is not None and found.children
 
     def _timing(self, reply: ClaimedTimes, wall: float, awake: float) -> Timing:
         claims = (reply.device_us, reply.idle_us, reply.enqueue_us)
         if not all(0 <= c < 1e12 for c in claims) or not (self._trusted or reply.device_us >= _LEAST_US):
-            raise self._failed(FailureKind.REJECTED, f"the runner claims an impossible time ({reply.device_us} us)")
+            raise self._failed(FailureKind.REJECTED, f"the runner claims an impossible time ({reply.device_us} µs)")
         if reply.device_us > wall * 1.02 + 50:
-            claimed = f"the runner claims {reply.device_us:.0f} us"
-            raise self._failed(FailureKind.REJECTED, f"{claimed} within {wall:.0f} us of the judge's clock")
+            claimed = f"the runner claims {reply.device_us:.0f} µs"
+            raise self._failed(FailureKind.REJECTED, f"{claimed}, more than the {wall:.0f} µs of the judge's clock")
         return Timing(reply.device_us, wall, reply.idle_us, awake_us=awake, enqueue_us=reply.enqueue_us, held=reply.held)
 
     @property
@@ -263,7 +263,7 @@ class RunnerClient:
 
     def _out_of_turn(self) -> Exception:
         self.close()
-        return self._failed(FailureKind.REJECTED, "the runner answered out of turn: something in it speaks for the kernel")
+        return self._failed(FailureKind.REJECTED, "unexpected reply from the runner: did the kernel forge it?")
 
     def _failed(self, kind: FailureKind, reason: str, log: str = "") -> Exception:
         """The exception for a fault; a trusted runner's is the reference's or the machine's."""
@@ -282,10 +282,10 @@ class RunnerClient:
             reply, fds = self._runner.channel.receive(RunnerReply, seconds)
         except ChannelTimeout:
             self.close()
-            raise self._lost(FailureKind.TIMED_OUT, f"no answer within {seconds:g} s {when}; it was killed") from None
+            raise self._lost(FailureKind.TIMED_OUT, f"no reply within {seconds:g} s {when}; killed") from None
         except ChannelGarbled:
             self.close()
-            raise self._failed(FailureKind.REJECTED, "something in the runner wrote to its channel") from None
+            raise self._failed(FailureKind.REJECTED, "invalid reply from the runner: the kernel wrote to its channel") from None
         except ChannelClosed:
             self._dead(when)
         for fd in fds:
@@ -298,10 +298,10 @@ class RunnerClient:
         self._runner = None
         if os.WIFSIGNALED(ended.status) and ended.status >= 0:
             number = os.WTERMSIG(ended.status)
-            how = f"{_SIGNALS.get(number, 'signal')} ({number})"
+            how = f"signal {number} ({_SIGNALS[number]})" if number in _SIGNALS else f"signal {number}"
             hint = ": a write to an input or past a buffer?" if number in (7, 11) else ""
-            raise self._lost(FailureKind.CRASHED, f"died of {how} {when}{hint}")
-        raise self._lost(FailureKind.CRASHED, f"its process ended {when}")
+            raise self._lost(FailureKind.CRASHED, f"terminated by {how} {when}{hint}")
+        raise self._lost(FailureKind.CRASHED, f"its process exited {when}")
 
     def _fault(self, fault: Fault) -> None:
         self.close()

@@ -105,7 +105,7 @@ def _unexpected(error: Exception) -> p.JudgeFailed:
         return p.JudgeFailed(DeviceError.__name__, f"out of memory while judging: {remedy} ({text})")
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(where.filename)}:{where.lineno}"
-    return p.JudgeFailed("Unexpected", f"the judge stumbled at {place}: {type(error).__name__}: {text}")
+    return p.JudgeFailed("Unexpected", f"internal error of the judge at {place}: {type(error).__name__}: {text}")
 
 
 if __name__ == "__main__":

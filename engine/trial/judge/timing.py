@@ -207,9 +207,9 @@ def host_share(times: Sequence[Timing]) -> list[str]:
     charged = statistics.median(t.charged_us for t in times)
     lines = []
     if enqueue > claimed:
-        lines.append(f"host-bound: {enqueue:.0f} us to enqueue what the device does in {claimed:.0f} us")
+        lines.append(f"host-bound: {enqueue:.0f} µs to enqueue {claimed:.0f} µs of device work")
     if charged > 0:
-        lines.append(f"{charged:.0f} us of it passed with the device idle, by what is said: counted")
+        lines.append(f"includes {charged:.0f} µs of host overhead and late device work")
     return lines
 
 
@@ -222,7 +222,7 @@ def raw(pairs: Sequence[PairTimes]) -> bytes:
     )
     conditions = [pair.conditions for pair in pairs]
     return msgspec.json.encode(
-        {"unit": "us", "columns": columns, "pairs": rows, "audits": audits, "at_once": at_once, "surroundings": conditions}
+        {"unit": "us", "columns": columns, "pairs": rows, "audits": audits, "at_once": at_once, "conditions": conditions}
     )
 
 

@@ -255,20 +255,20 @@ def mismatch(launch: ResolvedLaunch, function: Function, shared_limit: int) -> s
     """
     wanted = tuple(TENSOR_MAP_BYTES if isinstance(a, TensorMapArg) else _ADDRESS_BYTES for a in launch.arguments)
     if len(wanted) != len(function.parameters):
-        return f"the kernel has {len(function.parameters)} parameters and the launch line passes {len(wanted)}"
+        return f"the kernel has {len(function.parameters)} parameters, the @launch line passes {len(wanted)}"
     for number, (given, size) in enumerate(zip(wanted, function.parameters, strict=True), 1):
         if given != size:
             what = "an address" if given == _ADDRESS_BYTES else "a tensor map"
-            return f"parameter {number} takes {size} bytes and the launch line passes {what} of {given} bytes"
+            return f"parameter {number} takes {size} bytes, the @launch line passes {what} of {given} bytes"
     if math.prod(launch.block) > function.threads:
         return (
-            f"a block of {math.prod(launch.block)} threads, where its {function.registers} registers a thread "
+            f"a block of {math.prod(launch.block)} threads: its {function.registers} registers per thread "
             f"or its launch bounds allow {function.threads}"
         )
     if function.static_shared + launch.shared_bytes > shared_limit:
         return (
-            f"{function.static_shared} bytes of static and {launch.shared_bytes} of dynamic shared memory, "
-            f"where a block can have {shared_limit} in all"
+            f"{function.static_shared} bytes of static and {launch.shared_bytes} of dynamic shared memory: "
+            f"a block can have {shared_limit}"
         )
     return None
 

@@ -203,7 +203,7 @@ def _sweep(runners: set[int]) -> int:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            sys.exit("a kernel left processes that cannot be ended")
+            sys.exit("a kernel left processes that cannot be killed")
         time.sleep(0.001)
     for pid in _orphans(runners):
         with contextlib.suppress(ChildProcessError):

@@ -48,7 +48,7 @@ class PerfControl:
     def _tell(self, what: bytes) -> None:
         os.write(self._control, what)
         if not select.select([self._answer], [], [], _ANSWER_S)[0]:
-            sys.exit("perf does not answer when it is told that a call begins: version 5.10 or newer is needed")
+            sys.exit("perf does not reply on --control: version 5.10 or newer is needed")
         os.read(self._answer, 64)
 
 

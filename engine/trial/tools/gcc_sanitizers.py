@@ -193,10 +193,10 @@ def _read(case: KernelCase, output: str, status: int, *, timed_out: bool) -> _Sa
     if timed_out:
         note = f"{_name(case)}: stopped after {LIMITS.seconds:g} s under the sanitizers"
     elif sanitizer_output.out_of_memory(output):
-        note = f"{_name(case)}: stopped for taking more than {_MEMORY >> 30} GiB under the sanitizers"
+        note = f"{_name(case)}: exceeded {_MEMORY >> 30} GiB of memory under the sanitizers"
     elif not found and (status != 0 or FINISHED not in output):
         how = f"signal {-status}" if status < 0 else f"status {status}"
-        found = (f"{case.request.name}: ended with {how} under the sanitizers before its calls were done",)
+        found = (f"{case.request.name}: exited with {how} under the sanitizers before its calls finished",)
     return _SanitizerRun(tuple(f"{one} ({_name(case)})" for one in found), note, f"{_name(case)}\n{output}\n")
 
 

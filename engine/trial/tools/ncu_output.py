@@ -41,7 +41,7 @@ _PERMISSION = "ERR_NVGPUCTRPERM"
 _REASONS: Sequence[tuple[str, str]] = (
     (
         _PERMISSION,
-        f"the driver lets only administrators read its counters ({_PERMISSION}): its kernel module must be loaded with "
+        f"the driver lets only administrators read its counters ({_PERMISSION}): load its kernel module with "
         "NVreg_RestrictProfilingToAdminUsers=0",
     ),
     ("driver resource was unavailable", "another tool holds the device's counters (a monitoring service such as DCGM?)"),
@@ -89,7 +89,7 @@ def why_not(output: str) -> str:
             return words
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("==ERROR==").strip() for line in lines if line.startswith("==ERROR==")]
-    return (errors or lines[-1:] or ["it said nothing"])[0][:200]
+    return (errors or lines[-1:] or ["no output"])[0][:200]
 
 
 def _table(output: str) -> Iterable[dict[str, tuple[str, str]]]:

@@ -31,8 +31,8 @@ _SECONDS = 120.0
 _PROBE_S = 20.0
 _NO_TOOL = "perf is not installed (Debian: apt install linux-perf, Ubuntu: linux-tools-generic)"
 _NO_COUNTERS = (
-    "perf works, but this machine offers it no hardware counters, as most virtual machines do: "
-    "profile on the machine itself, or give the virtual one a PMU"
+    "perf works, but this machine has no hardware counters, as most virtual machines: "
+    "profile on bare metal, or enable a virtual PMU"
 )
 _ACKNOWLEDGED = re.compile(r"^Events (?:en|dis)abled\n", re.MULTILINE)
 """Printed by perf for each command."""
@@ -141,7 +141,7 @@ class _PerfCommand:
         elif not counts.strip():
             note = f"perf: {perf_output.why_not(output)}"
         elif result.status != 0 or not calls:
-            note = f"not called to the end under perf, status {result.status}: {_last(output)}"
+            note = f"the kernel did not finish under perf, status {result.status}: {_last(output)}"
         return _PerfRun(counted, max(1, calls), log, result.seconds, note)
 
 
@@ -159,7 +159,7 @@ def _plain_environment() -> dict[str, str]:
 
 def _last(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "it said nothing"
+    return lines[-1][:200] if lines else "no output"
 
 
 def _combine(runs: Sequence[_PerfRun], device: Device, store: Store) -> Profile:
@@ -173,7 +173,7 @@ def _combine(runs: Sequence[_PerfRun], device: Device, store: Store) -> Profile:
         if event in empty.counted.values
     }
     if failed or not set(metrics) - {perf_output.METRICS[perf_output.CLOCK]}:
-        return Profile(0, note=failed or "perf: it counted nothing during the calls", log=log, seconds=seconds)
+        return Profile(0, note=failed or "perf counted nothing during the calls", log=log, seconds=seconds)
     absent = [event for event, name in perf_output.METRICS.items() if name not in metrics]
     note = f"not counted on this machine: {', '.join(absent)}" if absent else ""
     calls = {CALLS: float(min(full.calls for full in runs[::2]))}

@@ -42,7 +42,7 @@ _STRICT = 2
 """The setting above which the kernel lets only administrators count."""
 _REASONS: Sequence[tuple[str, str]] = (
     ("perf not found for kernel", "perf is not installed for this kernel (on Ubuntu: apt install linux-tools-$(uname -r))"),
-    ("unknown option `control", "this perf cannot be told when a call begins: version 5.10 or newer is needed"),
+    ("unknown option `control", "this perf does not support --control: version 5.10 or newer is needed"),
     ("Function not implemented", "this system's kernel has no perf_event_open (gVisor?): profile outside this container"),
 )
 _REFUSED = re.compile(
@@ -90,19 +90,19 @@ def why_not(output: str) -> str:
         return _refused(_PARANOID.search(output))
     lines = [line.strip() for line in output.splitlines() if line.strip() and line.strip() != "Error:"]
     errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or ["it said nothing"])[0][:200]
+    return (errors or lines or ["no output"])[0][:200]
 
 
 def _refused(setting: re.Match[str] | None) -> str:
     if setting is not None and int(setting[1]) <= _STRICT:
         return (
-            f"perf_event_open is forbidden here though kernel.perf_event_paranoid is {setting[1]}: by a container's filter of "
-            "system calls? Run it with --cap-add PERFMON, or outside"
+            f"perf_event_open is forbidden although kernel.perf_event_paranoid is {setting[1]}: a container's seccomp filter? "
+            "Run the container with --cap-add PERFMON, or profile outside it"
         )
     now = f" is {setting[1]}" if setting is not None else ""
     return (
         f"only administrators may read this machine's counters (kernel.perf_event_paranoid{now}): "
-        f"as root, sysctl kernel.perf_event_paranoid={_STRICT} lets everyone count their own programs"
+        f"as root, run sysctl kernel.perf_event_paranoid={_STRICT}"
     )
 
 

@@ -19,11 +19,11 @@ _ASSERTION = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+): .*Assertion '(?P<what>
 _MEMORY = re.compile(r"hard rss limit exhausted", re.IGNORECASE)
 _KINDS = {
     "heap-buffer-overflow": "outside an allocation",
-    "heap-use-after-free": "of memory from an earlier call",
+    "heap-use-after-free": "of freed memory (from an earlier call?)",
     "stack-buffer-overflow": "outside an array on the stack",
     "global-buffer-overflow": "outside a global array",
-    "stack-use-after-return": "of a local of a function that has returned",
-    "stack-use-after-scope": "of a local out of its scope",
+    "stack-use-after-return": "of a local variable after its function returned",
+    "stack-use-after-scope": "of a local variable after its scope ended",
 }
 
 
@@ -68,7 +68,7 @@ def _undefined(lines: Sequence[str], source: str, label: str) -> Iterator[str]:
         if match := _UNDEFINED.match(line):
             yield f"{_file(match['file'], source, label)}:{match['line']}: undefined behaviour: {_plain(match['what'])}"
         elif match := _ASSERTION.match(line):
-            yield f"{_file(match['file'], source, label)}:{match['line']}: broken condition of the library: {match['what']}"
+            yield f"{_file(match['file'], source, label)}:{match['line']}: failed library assertion: {match['what']}"
 
 
 def _plain(what: str) -> str:

@@ -41,4 +41,4 @@ async def sanitize(
             tool = compute_sanitizer.find_tool()
             return await compute_sanitizer.sanitize_cuda(cases[0], plan, device, tool, dump, confinement, store)
         case _:
-            return w.Sanitized((), note="no sanitizer reads Python: what a module's own extensions do was not looked at")
+            return w.Sanitized((), note="no sanitizer for python kernels; a module's compiled extensions are not checked")

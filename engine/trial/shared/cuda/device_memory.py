@@ -57,7 +57,7 @@ class DeviceHandle:
     def parse(cls, header: bytes, descriptor: int = -1) -> DeviceHandle:
         """The reverse of :meth:`header`. Raises :class:`DeviceError` for invalid bytes."""
         if len(header) != _HEADER.size or header[0] not in _MEANS_NUMBERS:
-            raise DeviceError("a loan of device memory could not be read: the other side closed or sent something else")
+            raise DeviceError("invalid device memory handle: the other side closed the channel or sent something else")
         number, device, size, token = _HEADER.unpack(header)
         means = Means(_MEANS_NUMBERS[number])
         return cls(means, device, size, descriptor, token if means is Means.TOKEN else b"")
@@ -251,7 +251,7 @@ class ArrayInterface:
     def __init__(self, pointer: int, count: int, dtype: str, owner: object = None) -> None:
         code = _TYPE_CODES.get(_VIEWED_AS.get(dtype, dtype))
         if code is None:
-            raise DeviceError(f"no tensor of type {dtype} can be made over device memory: kernels receive none")
+            raise DeviceError(f"unsupported type {dtype} for a tensor in lent device memory")
         self.owner = owner
         self.__cuda_array_interface__ = {
             "shape": (count,), "typestr": code, "data": (pointer, False), "version": 3, "strides": None,

@@ -24,9 +24,9 @@ _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _NO_DRIVER = "no CUDA driver on this machine ({}): install NVIDIA's driver or use --device cpu"
 _HINTS = {
     "CUDA_ERROR_ILLEGAL_ADDRESS": "the kernel read or wrote outside its operands, or wrote to an input",
-    "CUDA_ERROR_MISALIGNED_ADDRESS": "an access was not aligned to its own width",
-    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "fewer threads a block, fewer registers or less shared memory would fit",
-    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE": "all its blocks must be resident at once: shrink the grid",
+    "CUDA_ERROR_MISALIGNED_ADDRESS": "the kernel made a misaligned access",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "use fewer threads per block, fewer registers or less shared memory",
+    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE": "all blocks must be resident at once: shrink the grid",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the artefact was built for another architecture",
     "CUDA_ERROR_OPERATING_SYSTEM": "inside a sandbox, /dev/nvidia*, /proc and /sys must be visible",
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "the driver's library and its kernel module differ: restart the machine",
@@ -117,7 +117,7 @@ def _out_of_memory(action: str, asked: int) -> str:
 def memory_message(label: str, action: str, asked: int, room: tuple[int, int] | None) -> str:
     """The text for a device without enough memory; ``room`` is (free, total) bytes where the driver could still say."""
     wanted = f" asked for {size_text(asked)};" if asked else ""
-    there = f" {size_text(room[0])} of {size_text(room[1])} free" if room else " how much is free could not be read"
+    there = f" {size_text(room[0])} of {size_text(room[1])} free" if room else " free memory unknown"
     return f"{label} is out of memory: {action}{wanted}{there}; use a smaller workload or free the device"
 
 
@@ -150,8 +150,8 @@ def device_count() -> int:
 def _device(index: int) -> Any:
     count = device_count()
     if not 0 <= index < count:
-        seen = ", ".join(f"cuda:{i}" for i in range(count)) or "none"
-        raise DeviceError(f"there is no device cuda:{index} on this machine (it has {seen}): choose another --device")
+        seen = ", ".join(f"cuda:{i}" for i in range(count)) or "no CUDA device"
+        raise DeviceError(f"unknown device cuda:{index}: this machine has {seen}")
     return check(bindings().cuDeviceGet(index), f"opening cuda:{index}")
 
 
@@ -184,7 +184,7 @@ def describe(index: int) -> Device:
 
 def bus_id(index: int) -> str:
     """Where ``cuda:index`` is plugged in: ``0000:1B:00.0``. Raises :class:`DeviceError` where there is no such device."""
-    found = check(bindings().cuDeviceGetPCIBusId(32, _device(index)), f"asking where cuda:{index} is")
+    found = check(bindings().cuDeviceGetPCIBusId(32, _device(index)), f"reading the PCI bus id of cuda:{index}")
     return str(found.split(b"\0", 1)[0].decode())
 
 
