@@ -55,15 +55,17 @@ def _next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> l
     name = shell_name(folder)
     if isinstance(outcome, AwaitingEngineer) and outcome.calls:
         call = outcome.calls[0]
-        return [f"espalier prompts {name} {call}, then espalier answer {name} {call} FILE, then espalier open {name}"]
+        return [
+            f"espalier model prompts {name} {call}, then espalier model answer {name} {call} FILE, then espalier open {name}"
+        ]
     if isinstance(outcome, AwaitingEngineer) and outcome.paused is not None and not outcome.ideas:
-        return [f"espalier continue {name}, then espalier open {name}"]
+        return [f"espalier session resume {name}, then espalier open {name}"]
     if isinstance(outcome, AwaitingEngineer):
-        return [f"espalier idea {name} approve [IDEA ...] or reject IDEA, then espalier open {name}"]
+        return [f"espalier idea approve {name} [IDEA ...] or espalier idea reject {name} IDEA, then espalier open {name}"]
     if state.closed is None:
         return [f"espalier open {name}"]
     done = max(0, queries.last_round(state))
-    lines = [f"espalier limits {name} --rounds {done + 3}, then espalier open {name}: three more rounds"]
+    lines = [f"espalier session limits {name} --rounds {done + 3}, then espalier open {name}: three more rounds"]
     if queries.incumbent(state) is not None:
         lines.insert(0, f"espalier export {name} --format module: the best kernel as a KernelBench module")
     return lines
@@ -82,7 +84,7 @@ def conclude(state: SessionState, folder: Path, outcome: Outcome, *, as_json: bo
         name = shell_name(folder)
         advice = f"nothing is lost, `espalier open {name}` goes on once that is put right"
         if work in state.called_off:
-            advice = f"`espalier idea {name} add` writes an idea of yours, `espalier open {name}` asks again"
+            advice = f"`espalier idea add {name}` writes an idea of yours, `espalier open {name}` asks again"
         raise CommandExit(BAD_INPUT, f"{work} could not be done{others}: {one_line(reason)}; {advice}")
     if as_json:
         show_json(summarise(state, folder))

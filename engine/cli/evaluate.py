@@ -50,7 +50,7 @@ class _Evaluation:
 
 
 @click.command("eval")
-@click.argument("problem")
+@click.argument("problem", type=o.PROBLEM)
 @click.argument("kernel", type=o.PATH)
 @click.option("--against", "other", type=o.PATH, metavar="KERNEL", help="Also the speedup of the first over this one.")
 @o.device_option

@@ -18,6 +18,9 @@ DONE = 0
 FAILED = 1
 """The kernel or the search failed."""
 BAD_INPUT = 2
+"""Bad usage or bad input."""
+AWAITING = 3
+"""Stopped, awaiting the engineer or a provider."""
 INTERRUPTED = 130
 _PIPE_CLOSED = 141
 """What a shell reports for a program that SIGPIPE ended."""
@@ -64,13 +67,13 @@ def exit_status_of(work: Callable[[], None]) -> int:
         if not _is_unwritable_output(error):
             return _print_error(_fault(error), FAILED)
         discard_output()
-        return _print_error(f"what there is to say cannot be written: {error.strerror}", BAD_INPUT)
+        return _print_error(f"standard output cannot be written: {error.strerror}", BAD_INPUT)
     except Exception as error:
         return _print_error(_fault(error), FAILED)
 
 
 def _is_unwritable_output(error: OSError) -> bool:
-    """Whether standard output takes nothing more. An error of a file names the file; a journal's is an EspalierError."""
+    """Whether standard output cannot be written. An error of a file names the file; a journal's is an EspalierError."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF)
 
 
@@ -82,12 +85,15 @@ def _print_error(message: str, status: int) -> int:
 
 def _usage_message(error: click.UsageError) -> str:
     message = error.format_message().rstrip(".").replace(". (", " (")
+    message = f"{message[:1].lower()}{message[1:]}"
+    if "did you mean" in message.lower():
+        return message
     path = error.ctx.command_path if error.ctx is not None else "espalier"
-    return f"{message[:1].lower()}{message[1:]}: `{path} --help` lists what there is"
+    return f"{message}: run `{path} --help` for usage"
 
 
 def _fault(error: Exception) -> str:
-    """The message for a fault of the program, whose traceback goes into the log file."""
+    """The message for an internal error, whose traceback goes into the log file."""
     words = f"{type(error).__name__}: {error}".strip()
     if isinstance(error, OSError) and error.filename:
         words = f"{error.filename}: {error.strerror}"
@@ -95,5 +101,5 @@ def _fault(error: Exception) -> str:
     try:
         file = log_file.append(record)
     except OSError as trouble:
-        return f"this is a fault of the program: {words} (the traceback cannot be kept: {trouble.strerror})"
-    return f"this is a fault of the program: {words}; the traceback is in {file}"
+        return f"internal error: {words} (the traceback cannot be written: {trouble.strerror})"
+    return f"internal error: {words}; the traceback is in {file}"

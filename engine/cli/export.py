@@ -51,7 +51,7 @@ _HELP = f"""Write what came of SESSION as a file that can be used or sent elsewh
 
 
 @click.command(help=_HELP)
-@click.argument("sessions", metavar="SESSION...", nargs=-1, required=True)
+@click.argument("sessions", type=o.SESSION, metavar="SESSION...", nargs=-1, required=True)
 @click.option("--format", "kind", type=click.Choice(list(_SUFFIX)), default="module", show_default=True, help="See above.")
 @click.option("--kernel", metavar="K", help="Another kernel than the best one, for a module.")
 @click.option("--licence", default="unspecified", show_default=True, metavar="TEXT",

@@ -9,6 +9,7 @@ import click
 from engine.cli.conclusion import print_session
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import show, timestamped
+from engine.cli.session_access import session_argument
 from engine.cli.ui import open_ui, registered_ui
 from engine.domain.state import SessionState
 from engine.journal import store
@@ -17,7 +18,7 @@ from engine.session.follow import FollowSource
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @click.option("--headless", is_flag=True, help="Print what happens, line by line, until the session ends.")
 @click.option("--browser", is_flag=True, help="Serve it to browsers on this machine (needs the extra `serve`).")
 def follow(session: str, headless: bool, browser: bool) -> None:

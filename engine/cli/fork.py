@@ -10,7 +10,7 @@ import click
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import show, show_json
-from engine.cli.session_access import read_entries, shell_name
+from engine.cli.session_access import read_entries, session_argument, shell_name
 from engine.domain.events import Entry
 from engine.journal import store
 from engine.report.facts.forks import left_behind
@@ -20,7 +20,7 @@ from engine.session.fork import fork as fork_session
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @click.option("--round", "number", type=click.IntRange(0), help="Up to the end of this round.")
 @click.option("--event", "position", type=click.IntRange(1), help="Up to this many events of its journal. Default: all.")
 @click.option("--into", "target", type=o.PATH, metavar="DIR", help="The new session's folder; default: a new one.")

@@ -1,4 +1,4 @@
-"""``espalier idea SESSION …``: commands on the ideas of a session."""
+"""``espalier idea``: commands on the ideas of a session."""
 
 from __future__ import annotations
 
@@ -7,40 +7,39 @@ from typing import Any
 import click
 
 from engine.cli import options as o
+from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import show, show_json
-from engine.cli.session_access import read_state, submit
+from engine.cli.session_access import Target, read_state, session_argument, shell_name, steers
 from engine.domain import commands as c
 from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.predictions import records as author_records
 from engine.domain.predictions import scored_predictions
-from engine.domain.state import Idea, IdeaStatus
+from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.journal import store
-from engine.report.text.lines import Line, Span, Tone, counted, line, one_line, table, times
+from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, table, times
+from engine.report.text.tree import outcome
 
 _BRANCH = click.IntRange(1, 64)
-_CATEGORY = click.Choice(CATEGORIES)
+_CATEGORY = o.Choice(CATEGORIES)
+_SPEEDUP = o.FiniteNumber(0, 1e6, min_open=True, max_open=True)
+_STATUS = {IdeaStatus.PROPOSED: "awaiting approval", IdeaStatus.SELECTED: "approved"}
+
+idea_argument = click.argument("idea", type=o.IDEA)
+ideas_argument = click.argument("ideas", type=o.IDEA, nargs=-1)
 
 
-@click.group()
-@click.argument("session")
-@click.pass_context
-def idea(ctx: click.Context, session: str) -> None:
-    """Add, list, order, approve, edit, reject or park ideas of SESSION. What is approved is implemented by `open` or `step`."""
-    ctx.obj = session
-
-
-@idea.command("list")
-@click.option("--waiting", is_flag=True, help="Only those that await a decision.")
+@click.command("list")
+@session_argument
+@click.option("--awaiting", is_flag=True, help="Only those awaiting approval.")
 @o.json_option
-@click.pass_obj
-def list_ideas(session: str, waiting: bool, as_json: bool) -> None:
-    """All ideas, round by round."""
+def list_ideas(session: str, awaiting: bool, as_json: bool) -> None:
+    """List the ideas of SESSION, round by round."""
     state = read_state(store.resolve(session))
-    ideas = [i for i in state.ideas.values() if not waiting or i.status is IdeaStatus.PROPOSED]
+    ideas = [i for i in state.ideas.values() if not awaiting or i.status is IdeaStatus.PROPOSED]
     if as_json:
         show_json({"ideas": ideas})
     else:
-        show(_idea_lines(ideas) or ["no idea awaits a decision" if waiting else "no idea yet"])
+        show(_idea_lines(ideas) or ["no idea awaits approval" if awaiting else "no idea yet"])
 
 
 def _idea_lines(ideas: list[Idea]) -> list[Line]:
@@ -53,6 +52,10 @@ def _idea_lines(ideas: list[Idea]) -> list[Line]:
     return lines
 
 
+def _status(one: Idea) -> str:
+    return _STATUS.get(one.status, one.status.value)
+
+
 def _idea_row(one: Idea) -> list[Span]:
     tone = Tone.WARN if one.status is IdeaStatus.PROPOSED else Tone.PLAIN
     predicted = f"predicted {one.text.predicted:g}×" if one.text.predicted is not None else ""
@@ -60,18 +63,52 @@ def _idea_row(one: Idea) -> list[Span]:
         Span(one.id, Tone.STRONG),
         Span(f"round {one.round}", Tone.FAINT),
         Span(f"on {one.parent}" if one.parent else "", Tone.FAINT),
-        Span("awaiting" if one.status is IdeaStatus.PROPOSED else one.status.value, tone),
+        Span(_status(one), tone),
         Span(one_line(one.text.title)),
         Span(predicted, Tone.FAINT),
         Span(", ".join(one.kernels) or one.note or one.reason, Tone.FAINT),
     ]
 
 
-@idea.command()
+@click.command("show")
+@session_argument
+@idea_argument
 @o.json_option
-@click.pass_obj
+def show_idea(session: str, idea: str, as_json: bool) -> None:
+    """Show one IDEA of SESSION: rationale, prediction, kernels and what they measured."""
+    folder = store.resolve(session)
+    state = read_state(folder)
+    known = state.ideas.get(idea)
+    if known is None:
+        hint = f"`espalier idea list {shell_name(folder)}` lists the ideas"
+        raise CommandExit(BAD_INPUT, f"unknown idea {idea[:100]!r} in {folder.name}: {hint}")
+    notes = [note for note in state.notes if note.target == known.id]
+    scored = [one for one in scored_predictions(state) if one.idea == known.id]
+    if as_json:
+        show_json({"idea": known, "measured": scored[0].measured if scored else None, "notes": notes})
+        return
+    text = known.text
+    rows: list[tuple[str, Span | str]] = [
+        ("status", f"{_status(known)}{': ' + one_line(known.reason) if known.reason else ''}"),
+        ("round", str(known.round)), ("parent", known.parent or ""), ("by", f"{known.author}"), ("category", text.category),
+        ("rationale", one_line(text.rationale)), ("expected", one_line(text.expected)), ("risks", one_line(text.risks)),
+        ("predicted", f"{text.predicted:g}× over {known.parent}" if text.predicted is not None else ""),
+        ("measured", f"{times(scored[0].measured)} over its parent" if scored else ""),
+        ("attached", ", ".join(known.materials)), ("writer", known.writer), ("note", known.note),
+        ("kernels", _kernel_words(state, known)), *(("note", one_line(note.text)) for note in notes),
+    ]  # fmt: skip
+    show([line(Span(f"{known.id} {one_line(text.title)}", Tone.STRONG)), *fields(row for row in rows if row[1])])
+
+
+def _kernel_words(state: SessionState, one: Idea) -> str:
+    return ", ".join(f"{k} {outcome(state.kernels[k])}" for k in one.kernels if k in state.kernels)
+
+
+@click.command()
+@session_argument
+@o.json_option
 def predictions(session: str, as_json: bool) -> None:
-    """Each idea's predicted speedup over its parent against the measured one, and every author's record."""
+    """Compare each idea's predicted speedup over its parent with the measured one; summarise by author."""
     state = read_state(store.resolve(session))
     predictions, authors = scored_predictions(state), author_records(state)
     if as_json:
@@ -82,88 +119,87 @@ def predictions(session: str, as_json: bool) -> None:
          Span(f"measured {times(one.measured)}", Tone.GOOD if one.hit else Tone.WARN)]
         for one in predictions
     ]  # fmt: skip
-    show(table(rows) or ["no prediction has been put to the test yet"])
+    show(table(rows) or ["no predicted idea has been measured yet"])
     for record in authors:
-        fruitless = f"; {counted(record.fruitless, 'idea')} gave no right kernel" if record.fruitless else ""
-        words = f"right direction in {record.hits} of {record.count}, typically off by {record.error:.2f}×"
-        lean = f", promises {record.bias:.2f}× what comes" if record.count else ""
+        fruitless = f"; {counted(record.fruitless, 'idea')} without a verified kernel" if record.fruitless else ""
+        words = f"right direction in {record.hits} of {record.count}, typical error {record.error:.2f}×"
+        lean = f", bias {record.bias:.2f}×" if record.count else ""
         show([line(Span(record.author, Tone.STRONG), f": {words}{lean}{fruitless}")])
 
 
-@idea.command()
+@click.command()
+@steers
 @click.argument("title")
 @click.option("--category", type=_CATEGORY, default=CATEGORIES[0], show_default=True, metavar="NAME",
               help=f"One of: {', '.join(CATEGORIES)}.")  # fmt: skip
-@click.option("--why", default="", help="What binds the parent, what changes, what should move and by how much.")
-@click.option("--predict", type=o.FiniteNumber(0, 1e6, min_open=True, max_open=True), help="Speedup over the parent.")
-@click.option("--parent", metavar="K", help="The kernel it builds on; default: the best one.")
-@click.option("--branch", type=_BRANCH, help="Implementations wanted.")
-@click.option("--beside", multiple=True, metavar="K", help="A kernel that may help, e.g. to cross two; repeatable.")
-@click.option("--approve", is_flag=True, help="Approve it in the same breath.")
-@click.pass_obj
-def add(session: str, /, title: str, category: str, why: str, predict: float | None, **aim: Any) -> None:
-    """Add an idea of your own; `espalier seed SESSION KERNEL --idea ID` brings its kernel."""
+@click.option("--why", default="", metavar="TEXT", help="What limits the parent, what changes, and the expected effect.")
+@click.option("--predict", type=_SPEEDUP, metavar="X", help="Predicted speedup over the parent.")
+@click.option("--parent", type=o.KERNEL, metavar="K", help="The kernel it builds on. Default: the incumbent.")
+@click.option("--branch", type=_BRANCH, metavar="N", help="Number of implementations.")
+@click.option("--attach", type=o.KERNEL, multiple=True, metavar="K", help="Attach a kernel for the writer; repeatable.")
+@click.option("--approve", is_flag=True, help="Approve it immediately.")
+def add(target: Target, title: str, category: str, why: str, predict: float | None, **aim: Any) -> None:
+    """Add an idea of your own to SESSION. `espalier kernel seed SESSION KERNEL --idea ID` adds its kernel."""
     text = IdeaText(title, category, why, predict)
-    after = submit(session, lambda _: [c.WriteIdea(text, aim["parent"], aim["branch"], aim["approve"], aim["beside"])])
+    after = target.submit(c.WriteIdea(text, aim["parent"], aim["branch"], aim["approve"], aim["attach"]))
     added = tuple(after.ideas.values())[-1]
-    state = "approved" if added.status is IdeaStatus.SELECTED else "awaiting a decision"
-    show([f"idea {added.id} added, {state}: {one_line(added.text.title)}"])
+    target.show([f"idea {added.id} added, {_status(added)}: {one_line(added.text.title)}"])
 
 
-@idea.command()
-@click.argument("ideas", nargs=-1)
-@click.pass_obj
-def approve(session: str, ideas: tuple[str, ...]) -> None:
-    """Approve IDEAS, or all that await a decision."""
-    submit(session, lambda _: [c.SelectIdeas(ideas)])
+@click.command()
+@steers
+@ideas_argument
+def approve(target: Target, ideas: tuple[str, ...]) -> None:
+    """Approve IDEAS of SESSION, or all that await approval."""
+    target.submit(c.SelectIdeas(ideas))
+    target.advise(f"espalier open {target.name}")
 
 
-@idea.command()
-@click.argument("idea")
-@click.option("--title")
-@click.option("--why", help="The rationale.")
+@click.command()
+@steers
+@idea_argument
+@click.option("--title", metavar="TEXT")
+@click.option("--why", metavar="TEXT", help="The rationale.")
 @click.option("--category", type=_CATEGORY, metavar="NAME", help=f"One of: {', '.join(CATEGORIES)}.")
-@click.option("--parent", metavar="K", help="The kernel it builds on.")
-@click.option("--branch", type=_BRANCH, help="Implementations wanted.")
-@click.option("--predict", type=o.FiniteNumber(0, 1e6, min_open=True, max_open=True), help="Speedup over the parent.")
-@click.option("--writer", metavar="SOURCE", help="Who is to write its code, e.g. openai:MODEL.")
-@click.pass_obj
-def edit(session: str, /, idea: str, title: str | None, why: str | None, category: str | None, **aim: Any) -> None:
-    """Change an undecided IDEA; what is not named stays."""
-    edited = c.EditIdea(idea, title, why, category, aim["parent"], aim["branch"], aim["predict"], aim["writer"])
-    submit(session, lambda _: [edited])
+@click.option("--parent", type=o.KERNEL, metavar="K", help="The kernel it builds on.")
+@click.option("--branch", type=_BRANCH, metavar="N", help="Number of implementations.")
+@click.option("--predict", type=_SPEEDUP, metavar="X", help="Predicted speedup over the parent.")
+@click.option("--writer", metavar="NAME", help="Who writes its code, e.g. openai:MODEL.")
+def edit(target: Target, idea: str, title: str | None, why: str | None, category: str | None, **aim: Any) -> None:
+    """Change an undecided IDEA of SESSION. Options that are not given keep their values."""
+    target.submit(c.EditIdea(idea, title, why, category, aim["parent"], aim["branch"], aim["predict"], aim["writer"]))
 
 
-@idea.command()
-@click.argument("ideas", nargs=-1, required=True)
-@click.pass_obj
-def order(session: str, ideas: tuple[str, ...]) -> None:
-    """Take undecided IDEAS up in this order; those not named follow as they stood."""
-    submit(session, lambda _: [c.ReorderIdeas(ideas)])
+@click.command()
+@steers
+@click.argument("ideas", type=o.IDEA, nargs=-1, required=True)
+def order(target: Target, ideas: tuple[str, ...]) -> None:
+    """Implement undecided IDEAS of SESSION in this order, before the others."""
+    target.submit(c.ReorderIdeas(ideas))
 
 
-@idea.command()
-@click.argument("idea")
-@click.argument("kernel")
-@click.option("--remove", is_flag=True, help="Take it away again.")
-@click.pass_obj
-def attach(session: str, idea: str, kernel: str, remove: bool) -> None:
-    """Put KERNEL beside IDEA for whoever writes its code: this may help."""
-    submit(session, lambda _: [c.DetachKernel(idea, kernel) if remove else c.AttachKernel(idea, kernel)])
+@click.command()
+@steers
+@idea_argument
+@click.argument("kernel", type=o.KERNEL)
+@click.option("--remove", is_flag=True, help="Detach it.")
+def attach(target: Target, idea: str, kernel: str, remove: bool) -> None:
+    """Attach KERNEL to IDEA of SESSION as material for its writer, e.g. to combine two kernels."""
+    target.submit(c.DetachKernel(idea, kernel) if remove else c.AttachKernel(idea, kernel))
 
 
-@idea.command()
-@click.argument("idea")
+@click.command()
+@steers
+@idea_argument
 @click.argument("reason", default="")
-@click.pass_obj
-def reject(session: str, idea: str, reason: str) -> None:
-    """Reject IDEA; the source of ideas is told the REASON."""
-    submit(session, lambda _: [c.RejectIdea(idea, reason)])
+def reject(target: Target, idea: str, reason: str) -> None:
+    """Reject IDEA of SESSION. The proposer reads REASON in its next prompt."""
+    target.submit(c.RejectIdea(idea, reason))
 
 
-@idea.command()
-@click.argument("idea")
-@click.pass_obj
-def park(session: str, idea: str) -> None:
-    """Not now: IDEA leaves its round undecided and can be approved later."""
-    submit(session, lambda _: [c.ParkIdea(idea)])
+@click.command()
+@steers
+@idea_argument
+def park(target: Target, idea: str) -> None:
+    """Park IDEA of SESSION: it leaves its round undecided and can be approved later."""
+    target.submit(c.ParkIdea(idea))

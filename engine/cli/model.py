@@ -1,4 +1,4 @@
-"""Commands on a session's calls to models: prompts, replies by hand, and what they cost."""
+"""``espalier model``: a session's prompts, replies by hand, usage, and open calls."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ import click
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import show, show_json
-from engine.cli.session_access import read_state, shell_name, submit
+from engine.cli.session_access import Target, read_state, reason_option, session_argument, shell_name, steers
 from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.state import CallStatus, ModelCall, SessionState
 from engine.journal import store
 from engine.journal.blobs import Blobs
-from engine.report.facts import usage
+from engine.report.facts import usage as facts
 from engine.report.facts.usage import CallTotals
 from engine.report.text.lines import Line, Span, Tone, one_line, table
 
 _LARGEST_REPLY = 16 << 20
 
 
+call_argument = click.argument("call", type=o.CALL)
+
+
 @click.command()
-@click.argument("session")
-@click.argument("call", required=False)
+@session_argument
+@click.argument("call", type=o.CALL, required=False)
 @click.option("--reply", is_flag=True, help="Print the reply of CALL instead of its prompt.")
 @o.json_option
 def prompts(session: str, call: str | None, reply: bool, as_json: bool) -> None:
-    """What models were asked in SESSION, one line a call; with CALL, the whole prompt.
+    """List the calls to models of SESSION, one line each. With CALL, print its prompt.
 
-    Prompts of the source `paste` wait for your reply: copy one into any chat window, then `espalier answer SESSION CALL FILE`.
+    Prompts of the proposer `paste` await your reply: copy one into any chat window, then `espalier model answer SESSION CALL
+    FILE`.
     """
     folder = store.resolve(session)
     state = read_state(folder)
@@ -40,13 +44,12 @@ def prompts(session: str, call: str | None, reply: bool, as_json: bool) -> None:
         if as_json:
             show_json({"calls": calls})
         else:
-            show(table([_call_row(state, one) for one in calls]) or ["no model has been asked yet"])
+            show(table([_call_row(state, one) for one in calls]) or ["no model has been called yet"])
         return
     known = state.calls.get(call)
     if known is None:
-        raise CommandExit(
-            BAD_INPUT, f"there is no call {call!r} in {folder.name}: `espalier prompts {shell_name(folder)}` lists them"
-        )
+        hint = f"`espalier model prompts {shell_name(folder)}` lists the calls"
+        raise CommandExit(BAD_INPUT, f"unknown call {call[:100]!r} in {folder.name}: {hint}")
     if reply and not known.reply:
         raise CommandExit(BAD_INPUT, f"{call} has no reply: it is {known.status.value}")
     text = Blobs(folder).text(known.reply if reply else known.prompt)
@@ -72,19 +75,30 @@ def _call_row(state: SessionState, call: ModelCall) -> list[Span]:
 
 
 @click.command()
-@click.argument("session")
-@click.argument("call")
+@steers
+@call_argument
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), default="-")
-def answer(session: str, call: str, file: Path) -> None:
-    """Give the reply to a prompt of the source `paste`: from FILE, or from standard input.
-
-    `open` or `step` then goes on with it.
-    """
+def answer(target: Target, call: str, file: Path) -> None:
+    """Give the reply to a prompt of the proposer `paste`, from FILE or from standard input. `open` or `step` then uses it."""
     text = _read_reply(file)
     if not text.strip():
         raise CommandExit(BAD_INPUT, f"the reply in {'standard input' if str(file) == '-' else file} is empty")
-    submit(session, lambda writer: [c.AnswerCall(call, writer.store_blob(text.encode("utf-8", "replace")))])
-    show([f"next: espalier open {shell_name(store.resolve(session))}"])
+    target.submit_all(lambda writer: [c.AnswerCall(call, writer.store_blob(text.encode("utf-8", "replace")))])
+    target.advise(f"espalier open {target.name}")
+
+
+@click.command()
+@steers
+@call_argument
+@reason_option
+def cancel(target: Target, call: str, reason: str) -> None:
+    """Cancel one open CALL of SESSION (`espalier model prompts` lists them).
+
+    An idea then gets only the code written so far, a kernel under repair fails, and a round waits for an idea of yours. The
+    call is not repeated by itself.
+    """
+    target.submit(c.CancelCall(call, reason))
+    target.advise(f"espalier open {target.name}")
 
 
 def _read_reply(file: Path) -> str:
@@ -94,24 +108,24 @@ def _read_reply(file: Path) -> str:
     except OSError as error:
         raise CommandExit(BAD_INPUT, f"{file} cannot be read: {error.strerror}") from error
     if len(data) > _LARGEST_REPLY:
-        raise CommandExit(BAD_INPUT, f"{file} is larger than {_LARGEST_REPLY >> 20} MiB: that is no reply")
+        raise CommandExit(BAD_INPUT, f"{file} is larger than {_LARGEST_REPLY >> 20} MiB: too large for a reply")
     reply: str = data.decode("utf-8", "replace")
     return reply
 
 
-@click.command()
-@click.argument("session")
+@click.command("usage")
+@session_argument
 @o.json_option
-def spend(session: str, as_json: bool) -> None:
-    """Tokens and dollars that SESSION has spent: in all, by round, by role and by model, as the providers counted them."""
+def usage(session: str, as_json: bool) -> None:
+    """Print the tokens and dollars of SESSION: in total, by round, by role and by model, as the providers counted them."""
     state = read_state(store.resolve(session))
     rows = list(_usage_rows(state))
     if as_json:
         keys = ("calls", "usage", "usd", "unpriced")
         fields = [{"by": by, "name": name, **{key: getattr(row, key) for key in keys}} for by, name, row in rows]
-        show_json({"spending": fields})
+        show_json({"usage": fields})
     elif not state.calls:
-        show(["no model has been asked yet"])
+        show(["no model has been called yet"])
     else:
         show(_usage_table(rows))
 
@@ -119,10 +133,10 @@ def spend(session: str, as_json: bool) -> None:
 def _usage_rows(state: SessionState) -> Iterator[tuple[str, str, CallTotals]]:
     """The whole session, then by round, by role and by model: (what, name, totals)."""
     calls = state.calls.values()
-    yield ("in all", "", usage.totals(calls))
-    yield from (("round", name.removeprefix("round "), row) for name, row in usage.by_round(state).items())
-    yield from (("role", *item) for item in sorted(usage.grouped(calls, lambda call: call.role.value).items()))
-    yield from (("model", *item) for item in sorted(usage.grouped(calls, lambda call: call.model).items()))
+    yield ("total", "", facts.totals(calls))
+    yield from (("round", name.removeprefix("round "), row) for name, row in facts.by_round(state).items())
+    yield from (("role", *item) for item in sorted(facts.grouped(calls, lambda call: call.role.value).items()))
+    yield from (("model", *item) for item in sorted(facts.grouped(calls, lambda call: call.model).items()))
 
 
 def _usage_table(rows: Iterable[tuple[str, str, CallTotals]]) -> list[Line]:

@@ -1,13 +1,17 @@
-"""Options that several commands share, and parameter types that check their values before a command begins."""
+"""Options that several commands share, and parameter types that check and complete their values."""
 
 from __future__ import annotations
 
+import copy
+import difflib
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from engine.domain import settings
 
@@ -17,15 +21,71 @@ _TUNE = re.compile(r"([A-Za-z_]\w*)=(-?\d{1,10})")
 
 
 class _FilePath(click.Path):
-    """A path that is not empty: an unset shell variable expands to nothing, and pathlib takes that for the working folder."""
+    """A path that is not empty: an unset shell variable expands to nothing, which pathlib takes for the working folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value) == "":
-            self.fail("an empty word is no path.", param, ctx)
+            self.fail("the path is empty.", param, ctx)
         return super().convert(value, param, ctx)
 
 
 PATH = _FilePath(path_type=Path)
+
+
+def unknown_value(value: str, known: Sequence[str]) -> str:
+    """``unknown value 'eagr': did you mean eager? Known: ...``, without the guess where none is near."""
+    near = difflib.get_close_matches(value, known, 1, 0.6) or [name for name in known if value and name.startswith(value)][:1]
+    guess = f"did you mean {near[0]!r}? It is one of" if near else "use one of"
+    return f"unknown value {value[:100]!r}: {guess} {', '.join(known)}."
+
+
+class Choice(click.Choice[str]):
+    """One of a few words; suggests the nearest for another."""
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        return unknown_value(str(value), self.choices)
+
+
+class Aliased(click.Option):
+    """An option whose further names are accepted but not shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return click.Option.get_help_record(self._shown(), ctx)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        return click.Option.get_error_hint(self._shown(), ctx)
+
+    def _shown(self) -> click.Option:
+        shown = copy.copy(self)
+        shown.opts = self.opts[:1]
+        return shown
+
+
+class _Completed(click.ParamType[str]):
+    """A text that shells complete; ``kind`` is a function of ``engine.cli.completers``."""
+
+    def __init__(self, kind: str) -> None:
+        self.name = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[Any]]:
+        from engine.cli import completers
+
+        return completers.complete(self.name, ctx, incomplete)
+
+
+SESSION = _Completed("session")
+PROBLEM = _Completed("problem")
+KERNEL = _Completed("kernel")
+IDEA = _Completed("idea")
+CALL = _Completed("call")
+SUBJECT = _Completed("subject")
+"""A kernel, an idea or a round."""
+SEED = _Completed("seed")
+"""A file, or SESSION:K."""
+DEVICE = _Completed("device")
 
 
 class FiniteNumber(click.FloatRange):
@@ -34,7 +94,7 @@ class FiniteNumber(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
-            self.fail(f"{value!r} is no finite number.", param, ctx)
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
 
 
@@ -46,7 +106,7 @@ class Duration(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", str(value))
         if match is None or not 0 < float(match.group(1)) < math.inf:
-            self.fail(f"{value!r} is no duration: use seconds (90), minutes (15m) or hours (2h).", param, ctx)
+            self.fail(f"{value!r} is not a duration: use seconds (90), minutes (15m) or hours (2h).", param, ctx)
         return float(match.group(1)) * {"s": 1, "m": 60, "h": 3600}[match.group(2) or "s"]
 
 
@@ -57,7 +117,7 @@ class ApprovalMode(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if settings.Mode.parse(str(value)) is None:
-            self.fail(f"{value!r} is no mode: use ask, ask:SECONDS or autopilot.", param, ctx)
+            self.fail(f"unknown mode {value!r}: use ask, ask:SECONDS or autopilot.", param, ctx)
         return str(value)
 
 
@@ -75,10 +135,14 @@ class NameList(click.ParamType[tuple[str, ...]]):
         names = tuple(dict.fromkeys(name.strip() for name in str(value).split(",") if name.strip()))
         for name in names:
             if name not in self._known:
-                self.fail(f"{name!r} is unknown: use {', '.join(self._known)}.", param, ctx)
+                self.fail(unknown_value(name, self._known), param, ctx)
         if not names:
-            self.fail(f"name at least one of {', '.join(self._known)}.", param, ctx)
+            self.fail(f"give at least one of {', '.join(self._known)}.", param, ctx)
         return names
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[Any]]:
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(f"{before}{comma}{name}") for name in self._known if name.startswith(last)]
 
 
 class TunableValue(click.ParamType[tuple[str, int]]):
@@ -95,17 +159,23 @@ class TunableValue(click.ParamType[tuple[str, int]]):
         return match.group(1), int(match.group(2))
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else there.")
-device_option = click.option("--device", metavar="cpu|cuda:N", help="Where to run. Default: the first GPU, else the CPU.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else.")
+device_option = click.option(
+    "--device", type=DEVICE, metavar="cpu|cuda:N", help="Where to run. Default: the first GPU, else the CPU."
+)
+recorded_device_option = click.option(
+    "--device", type=DEVICE, metavar="cpu|cuda:N", help="Where to run. Default: the kind of device of the recording."
+)
 workload_option = click.option("--workload", metavar="small|full", help="Which shapes. Default: full on a GPU, small on a CPU.")
 tolerance_option = click.option(
-    "--tolerance", type=click.Choice(TOLERANCES), default="class", show_default=True, metavar="POLICY",
-    help=f"What counts as right: {', '.join(TOLERANCES)}.",
+    "--tolerance", type=Choice(TOLERANCES), default="class", show_default=True, metavar="POLICY",
+    help=f"Tolerance of the correctness check: {', '.join(TOLERANCES)}.",
 )  # fmt: skip
-hot_option = click.option("--hot", is_flag=True, help="Time with caches as the last call left them; default: cold.")
+hot_option = click.option("--hot", is_flag=True, help="Time with hot caches. Default: cold.")
 fresh_option = click.option(
-    "--fresh-baselines", is_flag=True, help="Measure further baselines anew too; default: those kept from earlier runs count."
+    "--fresh-baselines", is_flag=True, help="Measure every baseline. Default: reuse recorded times of the further ones."
 )
 accept_option = click.option(
-    "--accept-unverifiable", is_flag=True, help="Go on although a model that computes nothing passes the gate."
+    "--accept-unverifiable", is_flag=True, help="Search even if a trivial model passes the correctness check."
 )
+headless_option = click.option("--headless", is_flag=True, help="No terminal UI: print progress lines, then the kernel tree.")

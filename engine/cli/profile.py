@@ -1,4 +1,4 @@
-"""``espalier profile``: what the device's counters say of one kernel of a session, kept in its journal."""
+"""``espalier kernel profile``: hardware counters of one kernel of a session, kept in its journal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import show, show_json
-from engine.cli.session_access import read_state
+from engine.cli.session_access import read_state, session_argument
 from engine.domain import bottleneck, queries
 from engine.domain import commands as c
 from engine.domain import profile as profiles
@@ -30,8 +30,8 @@ from engine.trial.bench import TrialBench
 
 
 @click.command()
-@click.argument("session")
-@click.argument("kernel")
+@session_argument
+@click.argument("kernel", type=o.KERNEL)
 @click.option("--device", metavar="cpu|cuda:N", help="Where; default: the kind of device the session was recorded on.")
 @o.json_option
 def profile(session: str, kernel: str, device: str | None, as_json: bool) -> None:

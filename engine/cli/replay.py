@@ -7,7 +7,7 @@ import click
 from engine.cli import options as o
 from engine.cli.conclusion import print_session
 from engine.cli.output import show, show_json, timestamped
-from engine.cli.session_access import read_entries
+from engine.cli.session_access import read_entries, session_argument
 from engine.cli.ui import open_ui
 from engine.domain.state import SessionState, advance
 from engine.journal import store
@@ -16,7 +16,7 @@ from engine.report.text import progress
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @click.option("--headless", is_flag=True, help="Print it.")
 @click.option("--story", is_flag=True, help="Print what happened line by line before the tree.")
 @o.json_option

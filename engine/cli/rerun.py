@@ -13,7 +13,7 @@ from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import show, show_json
-from engine.cli.session_access import read_state, shell_name
+from engine.cli.session_access import read_state, session_argument, shell_name
 from engine.domain import queries
 from engine.domain.errors import KernelCodeError
 from engine.domain.state import Kernel, SessionState
@@ -32,7 +32,7 @@ _DEFAULT_COUNT = 3
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @click.option("--kernels", metavar="K,...", help="These kernels.")
 @click.option("--all", "everything", is_flag=True, help="Every kernel that was measured.")
 @click.option("--device", metavar="cpu|cuda:N", help="Where; default: the kind of device it was recorded on.")
@@ -77,7 +77,7 @@ def rerun(
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @click.option("--kernel", metavar="K", help="The lineage of this kernel; default: of the best one.")
 @click.option("--device", metavar="cpu|cuda:N", help="Where; default: the kind of device it was recorded on.")
 @o.accept_option

@@ -1,4 +1,4 @@
-"""``espalier run``: a new session on a problem."""
+"""``espalier run``: start a session on a problem."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from engine.cli import options as o
 from engine.cli.conclusion import conclude, interrupted
 from engine.cli.drive import ProgressPrinter, drive, run_session, run_to_end
 from engine.cli.ui import open_ui
+from engine.cli.verbosity import verbosity
 from engine.domain.settings import Limits, Pauses, Settings
 from engine.domain.state import SessionState
 from engine.problem import catalog
@@ -21,53 +22,63 @@ from engine.session.outcome import Outcome
 from engine.session.seeds import read_seed
 
 _COUNT = click.IntRange(1, 10_000)
+_FEW = click.IntRange(1, 64)
 
 EPILOG = """\b
-Sources of ideas: playbook (needs no key), openai:MODEL and gemini:MODEL (keys from
-OPENAI_API_KEY, GEMINI_API_KEY or the keyring), command:CMD (prompt on its standard
-input, reply on its standard output), paste (you carry prompts to any chat window).
-Several share the rounds: --source openai:MODEL=2,playbook=1.
-Exit status: 0 done, 1 no verified kernel, 2 bad input, 130 interrupted (resume with open)."""
+Proposers: playbook (needs no key), openai:MODEL and gemini:MODEL (keys from OPENAI_API_KEY,
+GEMINI_API_KEY or the keyring), command:CMD (prompt on its standard input, reply on its
+standard output), paste (you carry prompts to any chat window).
+Several share the rounds: --proposer openai:MODEL=2,playbook=1.
+Exit status: 0 done, 1 no verified kernel, 2 bad usage or input, 3 stopped, awaiting you
+or a provider (resume with `espalier open`), 130 interrupted (the same)."""
 
 
 @click.command(epilog=EPILOG)
-@click.argument("problem")
-@click.option("--rounds", type=_COUNT, default=3, show_default=True, help="Rounds after the first port.")
-@click.option("--ideas", type=click.IntRange(1, 64), default=3, show_default=True, help="Ideas a round.")
-@click.option("--branch", type=click.IntRange(1, 64), default=3, show_default=True, help="Implementations of each idea.")
-@click.option("--beam", type=click.IntRange(1, 64), default=2, show_default=True, help="Best kernels that seed the next round.")
-@click.option("--repairs", type=click.IntRange(0, 64), default=2, show_default=True, help="Repairs of a kernel that fails.")
-@click.option("--strategy", type=click.Choice(["branching", "sequential"]), default="branching", show_default=True)
-@click.option("--source", default="playbook", show_default=True, metavar="playbook|openai:MODEL|gemini:MODEL|paste|command:CMD",
-              help="Who has the ideas and writes the code.")  # fmt: skip
-@click.option("--writer", default="", metavar="SOURCE", help="Who writes the code, where that is not who had the idea.")
+@click.argument("problem", type=o.PROBLEM)
+@click.option("--rounds", type=_COUNT, default=3, show_default=True, metavar="N", help="Rounds after the naive port.")
+@click.option("--ideas", type=_FEW, default=3, show_default=True, metavar="K", help="Ideas per round.")
+@click.option("--branch", type=_FEW, default=3, show_default=True, metavar="B", help="Implementations per idea.")
+@click.option("--beam", type=_FEW, default=2, show_default=True, metavar="N", help="Best kernels, parents of the next round.")
+@click.option("--repairs", type=click.IntRange(0, 64), default=2, show_default=True, metavar="N",
+              help="Repairs of a kernel that fails.")  # fmt: skip
+@click.option("--strategy", type=o.Choice(("branching", "sequential")), default="branching", show_default=True,
+              help="Several ideas per round from the best kernels, or one after the other.")  # fmt: skip
+@click.option("--proposer", "--source", "source", cls=o.Aliased, default="playbook", show_default=True,
+              metavar="playbook|openai:MODEL|gemini:MODEL|paste|command:CMD", help="Who has the ideas.")  # fmt: skip
+@click.option("--writer", default="", metavar="NAME", help="Who writes the code. Default: the proposer of the idea.")
 @click.option("--base-url", default="", metavar="URL", help="Server for openai: models: vLLM, Ollama, llama.cpp, a gateway.")
 @o.device_option
 @o.workload_option
 @o.tolerance_option
-@click.option("--baseline", type=click.Choice(o.BASELINES), default="eager", show_default=True, help="What speedup is over.")
+@click.option("--baseline", type=o.Choice(o.BASELINES), default="eager", show_default=True, metavar="NAME",
+              help=f"What speedup is relative to: {', '.join(o.BASELINES)}.")  # fmt: skip
 @click.option("--baselines", type=o.NameList(o.BASELINES), default=(), metavar="NAME,...", help="Further baselines to measure.")
 @click.option("--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot",
-              help="Who approves ideas. Default: autopilot when headless, ask on the screen.")  # fmt: skip
-@click.option("--time", "seconds", type=o.Duration(), help="Stop after this long.")
-@click.option("--kernels", type=_COUNT, help="Stop at this many kernels.")
-@click.option("--plateau", type=_COUNT, default=3, show_default=True, help="Stop after this many rounds without a new best.")
-@click.option("--budget-tokens", type=click.IntRange(1), help="Stop at this many model tokens.")
-@click.option("--budget-usd", type=o.FiniteNumber(0, min_open=True), help="Stop at this many dollars of model use.")
-@click.option("--pause-above-usd", type=o.FiniteNumber(0), metavar="X", help="Pause when more than this has been spent.")
+              help="Who approves ideas. Default: ask in the terminal UI, autopilot without.")  # fmt: skip
+@click.option("--time", "seconds", type=o.Duration(), metavar="TIME", help="Stop after this long: 90, 15m or 2h.")
+@click.option("--kernels", type=_COUNT, metavar="N", help="Stop at this many kernels.")
+@click.option("--plateau", type=_COUNT, default=3, show_default=True, metavar="N",
+              help="Stop after this many rounds without a new incumbent.")  # fmt: skip
+@click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="Stop at this many model tokens.")
+@click.option("--budget-usd", type=o.FiniteNumber(0, min_open=True), metavar="X", help="Stop at this many dollars.")
+@click.option("--pause-above-usd", type=o.FiniteNumber(0), metavar="X", help="Pause once more dollars have been spent.")
 @click.option("--pause-before-round", type=_COUNT, metavar="N", help="Pause before this round opens.")
-@click.option("--session", "folder", type=o.PATH, metavar="DIR", help="The session's folder, made if it is not there.")
-@click.option("--seed-kernel", "seeds", multiple=True, metavar="FILE|SESSION:K", help="A kernel to begin with; repeatable.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the search's own choices.")
+@click.option("--session", "folder", type=o.PATH, metavar="DIR", help="Folder of the new session. Default: a new name.")
+@click.option("--seed-kernel", "seeds", type=o.SEED, multiple=True, metavar="FILE|SESSION:K",
+              help="A kernel to start with; repeatable.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N",
+              help="Random seed of the search; inputs are not affected.")  # fmt: skip
 @o.hot_option
 @o.fresh_option
 @o.accept_option
-@click.option("--headless", is_flag=True, help="No screen: progress lines, and the tree at the end.")
+@o.headless_option
 @o.json_option
+@verbosity
 def run(problem: str, **given: Any) -> None:
-    """Steer a new session on PROBLEM: a shipped name, a folder, or any KernelBench-format .py file.
+    """Start a session on PROBLEM: a shipped name, a folder, or any KernelBench-format .py file.
 
-    Without a terminal or with --headless it runs on autopilot with progress lines, and prints the tree of kernels.
+    In a terminal it opens the terminal UI. Without one, or with --headless, it runs on autopilot and prints progress
+    lines, then the kernel tree.
     """
     new = _new_session(problem, given)
     on_screen = replace(new, mode=given["mode"] or "ask")

@@ -22,7 +22,7 @@ EPILOG = "\b\n" + writing.GRAMMAR.replace("\n\n", "\n\n\b\n")
 
 
 @click.command(epilog=EPILOG)
-@click.argument("problem")
+@click.argument("problem", type=o.PROBLEM)
 @click.option("--dialect", type=click.Choice([d.value for d in Dialect]), help="Default: cuda with a GPU here, else cpp.")
 @click.option("--contract", type=click.Choice([c.value for c in Contract]), help="Default: plan for cuda, host for cpp.")
 @click.option("--empty", is_flag=True, help="Only the frame, with every operand explained: it writes zeros.")

@@ -1,72 +1,32 @@
-"""Commands on a session as a whole: the list of sessions, and how one is steered."""
+"""``espalier session``: steering a session as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from engine.cli import options as o
 from engine.cli.output import show, show_json
-from engine.cli.session_access import read_state, reason_option, session_argument, submit
+from engine.cli.session_access import Target, read_state, reason_option, steers
 from engine.domain import commands as c
 from engine.domain.settings import Limits, Pauses
-from engine.journal import store
-from engine.report.text.lines import Line, Span, Tone, counted, fields, table, times
+from engine.report.text.lines import Line, Span, fields
 from engine.session.writer import SessionWriter
 
 
 @click.command()
-@o.json_option
-def sessions(as_json: bool) -> None:
-    """All sessions, the latest activity first."""
-    summaries = store.summaries()
-    if as_json:
-        show_json({"sessions": [_session_fields(one) for one in summaries]})
-        return
-    none = f"no session yet in {store.sessions_root()}: `espalier run softmax` begins one"
-    show(table([_session_row(one) for one in summaries]) or [none])
-
-
-def _session_fields(one: store.SessionSummary) -> Mapping[str, object]:
-    return {
-        "session": str(one.folder), "name": one.name, "status": one.status, "reason": one.reason, "problem": one.problem,
-        "workload": one.workload, "device": one.device, "rounds": one.rounds, "kernels": one.kernels,
-        "verified": one.verified, "awaiting": one.awaiting, "last_activity": one.last_activity,
-        "best": None if one.best is None else {
-            "kernel": one.incumbent,
-            "speedup": {"value": one.best.value, "low": one.best.low, "high": one.best.high, "baseline": one.baseline},
-        },
-    }  # fmt: skip
-
-
-def _session_row(one: store.SessionSummary) -> list[Span]:
-    when = f"{datetime.fromtimestamp(one.last_activity, UTC).astimezone():%Y-%m-%d %H:%M}"
-    name = Span(store.short_name(one.folder), Tone.STRONG)
-    if one.status == "unreadable":
-        return [name, Span(when, Tone.FAINT), Span("unreadable", Tone.BAD), Span(one.reason, Tone.BAD)]
-    status = f"{one.awaiting} awaiting" if one.awaiting and one.status == "open" else one.status
-    best = f"{one.incumbent} {times(one.best)} {one.baseline}" if one.best else "nothing verified"
-    size = f"{counted(one.rounds, 'round')}, {one.verified} of {counted(one.kernels, 'kernel')} verified"
-    where = f"{one.problem} {one.workload} on {one.device}"
-    tone = Tone.GOOD if one.best and one.best.low > 1.0 else Tone.PLAIN
-    return [name, Span(when, Tone.FAINT), Span(status), Span(where), Span(size, Tone.FAINT), Span(best, tone)]
-
-
-@click.command()
-@session_argument
-@click.option("--above-usd", "usd", type=o.FiniteNumber(0), metavar="X", help="When more than this has been spent.")
-@click.option("--above-tokens", "tokens", type=click.IntRange(0), metavar="N", help="When more tokens have been spent.")
+@steers
+@click.option("--above-usd", "usd", type=o.FiniteNumber(0), metavar="X", help="Once more dollars have been spent.")
+@click.option("--above-tokens", "tokens", type=click.IntRange(0), metavar="N", help="Once more tokens have been spent.")
 @click.option("--before-round", "number", type=click.IntRange(1), metavar="N", help="Before this round opens.")
-@click.option("--never", is_flag=True, help="Take all conditions back.")
+@click.option("--never", is_flag=True, help="Remove all conditions.")
 @reason_option
-def pause(session: str, usd: float | None, tokens: int | None, number: int | None, never: bool, reason: str) -> None:
-    """Ask for no further ideas and code of SESSION until `continue`: from now on, or once a condition holds.
+def pause(target: Target, usd: float | None, tokens: int | None, number: int | None, never: bool, reason: str) -> None:
+    """Pause SESSION now, or once a condition holds: no further ideas or code are requested until `session resume`.
 
-    What has been drafted is still built, verified and measured.
+    Kernels that are already written are still built, verified and measured.
     """
 
     def commands(writer: SessionWriter) -> list[c.Command]:
@@ -76,38 +36,50 @@ def pause(session: str, usd: float | None, tokens: int | None, number: int | Non
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return [c.SetPauses(replace(writer.state.pauses, **changes)) if changes else c.PauseSearch(reason)]
 
-    submit(session, commands)
-
-
-@click.command("continue")
-@session_argument
-def continue_(session: str) -> None:
-    """Go on after a pause; conditions that held are taken back. `open` or `step` then asks again."""
-    submit(session, lambda _: [c.ResumeSearch()])
+    target.submit_all(commands)
 
 
 @click.command()
-@session_argument
+@steers
+def resume(target: Target) -> None:
+    """Resume SESSION after a pause and remove the conditions that held. `espalier open` then runs it."""
+    target.submit(c.ResumeSearch())
+    target.advise(f"espalier open {target.name}")
+
+
+@click.command()
+@steers
 @click.argument("text")
-def instruct(session: str, text: str) -> None:
-    """Set the standing instructions that SESSION's source of ideas is given with every question."""
-    submit(session, lambda _: [c.Instruct(text)])
+def instruct(target: Target, text: str) -> None:
+    """Set the standing instructions that every prompt of SESSION's proposer contains. An empty TEXT removes them."""
+    target.submit(c.Instruct(text))
 
 
 @click.command()
-@session_argument
+@steers
 @click.argument("mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot")
-def mode(session: str, mode: str) -> None:
-    """Who approves the ideas of SESSION: you, you with patience, or the policy."""
-    submit(session, lambda _: [c.SetMode(mode)])
+def mode(target: Target, mode: str) -> None:
+    """Set who approves the ideas of SESSION: you (ask), the policy after SECONDS without you, or the policy at once."""
+    target.submit(c.SetMode(mode))
 
 
 @click.command()
-@session_argument
-@click.option("--reason", default="closed by hand", help="Why, in words; kept in the journal.")
-def close(session: str, reason: str) -> None:
-    """End SESSION; what has not settled is cancelled. More rounds, a seed or an idea take it up again."""
-    submit(session, lambda _: [c.EndSession(reason)])
+@steers
+@click.argument("text")
+@click.option(
+    "--on", "subject", type=o.SUBJECT, default="", metavar="K|I|R", help="A kernel (k3), an idea (i2) or a round (r1)."
+)
+def note(target: Target, text: str, subject: str) -> None:
+    """Add a note to SESSION, or to a kernel, an idea or a round of it."""
+    target.submit(c.AddNote(subject, text))
+
+
+@click.command("end")
+@steers
+@click.option("--reason", default="ended by hand", metavar="TEXT", help="Kept in the journal.")
+def end_session(target: Target, reason: str) -> None:
+    """End SESSION and cancel what has not settled. More rounds, a seed or an idea of yours reopen it."""
+    target.submit(c.EndSession(reason))
 
 
 class _OrNone(click.ParamType[Any]):
@@ -122,29 +94,39 @@ class _OrNone(click.ParamType[Any]):
 
 
 _COUNT = _OrNone(click.IntRange(1))
-_LIMITS = ("rounds", "seconds", "kernels", "plateau", "light", "tokens", "usd")
+_LIMITS = {
+    "rounds": "rounds", "seconds": "seconds", "kernels": "kernels", "plateau": "plateau", "light": "sol", "tokens": "tokens",
+    "usd": "usd",
+}  # fmt: skip
+"""Field of ``Limits`` → how it is called here."""
 
 
 @click.command()
-@session_argument
-@click.option("--rounds", type=_COUNT, metavar="N|none", help="Rounds after the first port.")
-@click.option("--time", "seconds", type=_OrNone(o.Duration()), metavar="TIME|none", help="Time at work, over all runs.")
+@steers
+@click.option("--rounds", type=_COUNT, metavar="N|none", help="Rounds after the naive port.")
+@click.option("--time", "seconds", type=_OrNone(o.Duration()), metavar="TIME|none", help="Active time, over all runs.")
 @click.option("--kernels", type=_COUNT, metavar="N|none", help="Kernels in the tree.")
-@click.option("--plateau", type=_COUNT, metavar="N|none", help="Rounds without a new best.")
-@click.option("--light", type=_OrNone(o.FiniteNumber(0, 10, min_open=True)), metavar="F|none",
-              help="Fraction of the speed of light that is enough.")  # fmt: skip
+@click.option("--plateau", type=_COUNT, metavar="N|none", help="Rounds without a new incumbent.")
+@click.option("--sol", "light", type=_OrNone(o.FiniteNumber(0, 10, min_open=True)), metavar="F|none",
+              help="Fraction of the speed of light (SOL) to reach, e.g. 0.95.")  # fmt: skip
 @click.option("--budget-tokens", "tokens", type=_COUNT, metavar="N|none", help="Model tokens.")
 @click.option("--budget-usd", "usd", type=_OrNone(o.FiniteNumber(0, min_open=True)), metavar="X|none", help="Dollars.")
-def limits(session: str, **given: Any) -> None:
-    """Change when SESSION stops by itself, or print its limits. A session that had ended for them goes on with `open`."""
+def limits(target: Target, **given: Any) -> None:
+    """Change when SESSION stops by itself; without options, print its limits. `open` resumes a session that had reached one."""
     changes = {name: None if value == "none" else value for name, value in given.items() if value is not None}
-    if not changes:
-        show(_limit_lines(read_state(store.resolve(session)).limits))
+    if changes:
+        after = target.submit_all(lambda writer: [c.SetLimits(replace(writer.state.limits, **changes))])
+        target.show(_limit_lines(after.limits))
         return
-    after = submit(session, lambda writer: [c.SetLimits(replace(writer.state.limits, **changes))])
-    show(_limit_lines(after.limits))
+    found = read_state(target.folder).limits
+    if target.as_json:
+        show_json(
+            {"session": str(target.folder.absolute()), "limits": {_LIMITS[name]: getattr(found, name) for name in _LIMITS}}
+        )
+    else:
+        show(_limit_lines(found))
 
 
 def _limit_lines(limits: Limits) -> list[Line]:
-    values = [(name, getattr(limits, name)) for name in _LIMITS]
-    return fields((name, Span("none" if value is None else f"{value:g}")) for name, value in values)
+    values = [(label, getattr(limits, name)) for name, label in _LIMITS.items()]
+    return fields((label, Span("none" if value is None else f"{value:g}")) for label, value in values)

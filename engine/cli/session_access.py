@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
-from engine.cli.output import show
+from engine.cli import options as o
+from engine.cli.output import show, show_json
+from engine.cli.verbosity import quiet
 from engine.domain.commands import Command
 from engine.domain.events import Entry, SessionResumed
 from engine.domain.state import SessionState, advance
-from engine.journal import journal, store
+from engine.journal import codec, journal, store
 from engine.report.text import progress
+from engine.report.text.lines import Line
 from engine.session import factory
 from engine.session.writer import SessionWriter
 
-session_argument = click.argument("session")
-reason_option = click.option("--reason", default="", help="Why, in words; kept in the journal.")
+session_argument = click.argument("session", type=o.SESSION)
+reason_option = click.option("--reason", default="", metavar="TEXT", help="Kept in the journal.")
 
 
 def shell_name(folder: Path) -> str:
@@ -39,19 +46,66 @@ def read_state(folder: Path) -> SessionState:
     return advance(SessionState(), read_entries(folder))
 
 
-def submit(session: str, commands: Callable[[SessionWriter], Sequence[Command]]) -> SessionState:
-    """Submit commands to a session, print what they changed, and return the state after them.
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The session that a command steers, and how its result is printed."""
 
-    Raises JournalError and its kinds, CommandRejected with the reason.
-    """
-    folder = store.resolve(session)
-    before, after = factory.steer(folder, commands)
-    entries = journal.read(folder).entries
-    if repaired := _last_repair(entries):
-        show([f"the journal was mended: {repaired}"], err=True)
-    _, lines = progress.entry_lines(before, [entry for entry in entries if entry.seq > before.seq])
-    show([spans for _, spans in lines] or ["nothing changed: it is so already"])
-    return after
+    folder: Path
+    as_json: bool
+
+    @property
+    def name(self) -> str:
+        """The session's short name, quoted for a shell."""
+        return shell_name(self.folder)
+
+    def submit(self, command: Command) -> SessionState:
+        """Submit one command; see ``submit_all``."""
+        return self.submit_all(lambda _: [command])
+
+    def submit_all(self, commands: Callable[[SessionWriter], Sequence[Command]]) -> SessionState:
+        """Submit commands, print the events that they caused, and return the state after them.
+
+        Raises JournalError and its kinds, CommandRejected with the reason.
+        """
+        before, after = factory.steer(self.folder, commands)
+        entries = journal.read(self.folder).entries
+        if repaired := _last_repair(entries):
+            show([f"the journal was repaired: {repaired}"], err=True)
+        news = [entry for entry in entries if entry.seq > before.seq]
+        if self.as_json:
+            show_json({"session": str(self.folder.absolute()), "events": [json.loads(codec.encode(one)) for one in news]})
+            return after
+        _, lines = progress.entry_lines(before, news)
+        show([spans for _, spans in lines] or ["nothing changed"])
+        return after
+
+    def show(self, lines: Iterable[Line | str]) -> None:
+        """Print further lines; with --json nothing."""
+        if not self.as_json:
+            show(lines)
+
+    def advise(self, text: str) -> None:
+        """Print what to do next; with --json or --quiet nothing."""
+        if not quiet():
+            self.show([f"next: {text}"])
+
+
+def steers(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command its SESSION and ``--json``; ``function`` is called with a ``Target`` first."""
+
+    @functools.wraps(function)
+    def command(session: str, as_json: bool, **given: Any) -> None:
+        function(Target(store.resolve(session), as_json), **given)
+
+    own = list(getattr(function, "__click_params__", ()))
+    command.__click_params__ = []  # type: ignore[attr-defined]
+    events_option(command)
+    command.__click_params__ += own  # type: ignore[attr-defined]
+    session_argument(command)
+    return command
+
+
+events_option = click.option("--json", "as_json", is_flag=True, help="Print the recorded events as one JSON object.")
 
 
 def _last_repair(entries: tuple[Entry, ...]) -> str:

@@ -12,7 +12,7 @@ from engine.cli.conclusion import awaiting_lines, conclude, end_by_incumbent, in
 from engine.cli.drive import ProgressPrinter, RunSession, drive, run_round, run_round_approving, run_session, run_to_end
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import as_data, show, show_json
-from engine.cli.session_access import read_state, shell_name
+from engine.cli.session_access import read_state, session_argument, shell_name
 from engine.cli.ui import open_ui
 from engine.domain import commands as c
 from engine.domain import queries
@@ -26,7 +26,7 @@ from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome
 
 
 @click.command("open")
-@click.argument("session")
+@session_argument
 @click.option("--device", metavar="cpu|cuda:N", help="Go on there; default: where it ran before.")
 @click.option(
     "--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot", help="Change who approves ideas, then go on."
@@ -57,7 +57,7 @@ def open_session(session: str, device: str | None, mode: str | None, headless: b
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @click.option("--ask", is_flag=True, help="Stop where ideas await a decision, and print them.")
 @click.option("--device", metavar="cpu|cuda:N", help="Go on there; default: where it ran before.")
 @o.json_option
@@ -92,7 +92,7 @@ async def _allow_one_more_round(live: LiveSession, folder: Path) -> None:
     if state.closed is not None and rounds is not None and done >= rounds:
         await live.submit(c.SetLimits(replace(state.limits, rounds=done + 1)))
     if live.state.closed is not None:
-        advice = f"`espalier limits {shell_name(folder)}` changes what ends it, a seed or an idea of yours takes it up again"
+        advice = f"`espalier session limits {shell_name(folder)}` raises the limit; a seed or an idea reopens it too"
         raise CommandExit(BAD_INPUT, f"session {folder.name} has ended ({live.state.closed}): {advice}")
 
 

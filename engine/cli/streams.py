@@ -33,6 +33,11 @@ def is_terminal(stream: IO[str] | None) -> bool:
     return stream is not None and stream.isatty()
 
 
+def stdin_is_terminal() -> bool:
+    """Whether somebody can answer a question."""
+    return is_terminal(sys.stdin)
+
+
 def shows_colour(stream: IO[str] | None) -> bool:
     """Whether the stream is a terminal whose user did not ask for plain text (NO_COLOR, TERM=dumb)."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

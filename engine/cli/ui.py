@@ -15,7 +15,7 @@ from engine.cli.streams import is_terminal, is_utf8
 from engine.journal.log_file import log_to_file
 
 _INSTEAD = (
-    "use `espalier sessions`, `espalier run PROBLEM --headless`, `espalier open SESSION --headless` or "
+    "use `espalier session list`, `espalier run PROBLEM --headless`, `espalier open SESSION --headless` or "
     "`espalier replay SESSION --headless`"
 )
 

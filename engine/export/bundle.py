@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -96,6 +97,13 @@ def unpack(archive: Path, folder: Path) -> Path:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return folder
+
+
+def session_name(archive: Path) -> str:
+    """The name of a session that is unpacked from this file: the file's name without its suffix."""
+    name = archive.name
+    stem = next((name[: -len(suffix)] for suffix in (SUFFIX, ".tgz", ".tar") if name.endswith(suffix)), name)
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.") or "session"
 
 
 def _blobs_in(value: object) -> Iterator[Blob]:

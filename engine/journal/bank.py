@@ -64,7 +64,7 @@ def _contributions() -> Iterator[tuple[float, tuple[BankEntry, ...]]]:
             state = store.state_of(folder)
             yield state.at, kernels_to_bank(folder, state)
         except EspalierError:
-            continue  # `espalier sessions` says what is wrong with it
+            continue  # `espalier session list` shows what is wrong with it
 
 
 def _is_sound(kernel: Kernel) -> bool:

@@ -262,7 +262,7 @@ def _load(folder: Path) -> bytes:
 def _unreadable_error(folder: Path, error: OSError) -> JournalError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         what = f"is no session: it has no {NAME}" if folder.is_dir() else "is not there"
-        return JournalError(f"session {folder} {what}; `espalier sessions` lists those there are")
+        return JournalError(f"session {folder} {what}; `espalier session list` lists the sessions")
     return JournalError(f"the journal of {folder} cannot be read ({error.strerror})")
 
 

@@ -25,6 +25,7 @@ from engine.journal import journal
 from engine.journal.blobs import FOLDER as BLOBS
 from engine.journal.lock import NAME as LOCK
 from engine.journal.lock import WriterLock, unwritable_error
+from engine.journal.shipped import shipped_folder
 
 HOME = "ESPALIER_HOME"
 """Environment variable: the folder that holds ``sessions/`` in place of the user's data folder."""
@@ -66,10 +67,9 @@ def sessions_root() -> Path:
 
 
 def shipped_root() -> Path | None:
-    """The folder of recorded sessions in a checkout; ``None`` elsewhere."""
-    checkout = Path(__file__).resolve().parents[2]
-    folder = checkout / "sessions"
-    return folder if (checkout / "pyproject.toml").is_file() and folder.is_dir() else None
+    """The folder of the recorded sessions that ship; ``None`` where there is none."""
+    folder = shipped_folder("sessions")
+    return folder if folder.is_dir() else None
 
 
 def new_folder(problem: str) -> Path:
@@ -132,7 +132,7 @@ def resolve(text: str) -> Path:
             return folder
     names = list(dict.fromkeys(folder.name for folder in known))
     near = [name for name in names if text and name.startswith(text)] or difflib.get_close_matches(text, names, 3, 0.8)
-    hint = f"did you mean {' or '.join(near[-3:])}?" if near else "`espalier sessions` lists those there are"
+    hint = f"did you mean {' or '.join(near[-3:])}?" if near else "`espalier session list` lists the sessions"
     if here is not None and _holds(Path.is_dir, here):
         raise JournalError(f"{text} is a folder without a session (no {journal.NAME} in it): {hint}")
     if here is not None and _holds(Path.is_file, here):

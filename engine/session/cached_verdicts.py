@@ -1,7 +1,7 @@
 """Verdicts that another session has recorded, reused for the same kernels: with recalled replies, the what-if of a fork.
 
 Reused only for the same problem, workload, policy and device. A reused verdict names its origin among its conditions, and
-``espalier again`` measures afresh. Kernels are built all the same. The recorded instruction mix is reused too: prompts contain
+``espalier kernel remeasure`` measures afresh. Kernels are built all the same. The recorded instruction mix is reused too: prompts contain
 it, and recorded replies are found by their prompts.
 """
 

@@ -65,7 +65,7 @@ def kernel_of(state: SessionState, name: str, folder: Path) -> Kernel:
     """A session's kernel by its id. Raises KernelCodeError when there is none."""
     kernel = state.kernels.get(name)
     if kernel is None:
-        raise KernelCodeError(f"there is no kernel {name!r} in {folder.name}: `espalier replay {folder} --headless` lists them")
+        raise KernelCodeError(f"unknown kernel {name!r} in {folder.name}: `espalier kernel list {store.short_name(folder)}` lists them")
     return kernel
 
 

@@ -13,8 +13,8 @@ import click
 import pytest
 from support.program import ROOT, Call, command, environment
 
-from engine.cli.main import SECTIONS, Commands
 from engine.cli.main import espalier as program
+from engine.cli.tree import GROUPS, SECTIONS, CommandGroup, command_paths
 from engine.problem import catalog
 
 
@@ -33,12 +33,12 @@ def test_sessions_are_listed_and_an_unreadable_one_says_why(espalier: Call, reco
     broken = recorded.parent / "broken"
     broken.mkdir()
     (broken / "journal.jsonl").write_text("not a journal\n{}\n")
-    rows = {row["name"]: row for row in espalier("sessions", "--json").json()["sessions"]}
+    rows = {row["name"]: row for row in espalier("session", "list", "--json").json()["sessions"]}
     assert rows["scripted"]["status"] == "closed"
     assert rows["scripted"]["best"]["speedup"]["baseline"] == "eager"
     assert rows["broken"]["status"] == "unreadable"
     assert rows["broken"]["reason"]
-    assert "unreadable" in espalier("sessions").out
+    assert "unreadable" in espalier("session", "list").out
 
 
 def test_doctor_says_of_each_thing_what_to_do(espalier: Call) -> None:
@@ -64,7 +64,7 @@ def test_a_session_is_exported_as_a_bundle_and_as_data(espalier: Call, recorded:
     assert espalier("export", "scripted", "--format", "bundle", "-o", tmp_path / "s.tar.gz").status == 0
     with tarfile.open(tmp_path / "s.tar.gz") as archive:
         assert "journal.jsonl" in archive.getnames()
-    assert espalier("note", "scripted", "keep it").status == 0
+    assert espalier("session", "note", "scripted", "keep it").status == 0
     assert espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json").status == 0
     exported = json.loads((tmp_path / "s.json").read_text())
     assert exported["kernels"] == 10
@@ -89,7 +89,7 @@ def test_every_command_in_the_table_is_there_and_has_help(espalier: Call, name: 
 
 
 def test_the_table_of_commands_and_the_commands_agree() -> None:
-    assert isinstance(program, Commands)
+    assert isinstance(program, CommandGroup)
     context = click.Context(program)
     for name in program.list_commands(context):
         found = program.get_command(context, name)

@@ -46,41 +46,41 @@ def asked(recorded: Path) -> Path:
 
 
 def test_calls_are_listed_and_their_words_printed(espalier: Call, asked: Path) -> None:
-    listed = espalier("prompts", "scripted").out.splitlines()
+    listed = espalier("model", "prompts", "scripted").out.splitlines()
     assert [row.split()[0] for row in listed] == ["c1", "c2", "c3"]
     assert "5,000 in, 200 out" in listed[0]
     assert "awaits your reply" in listed[2]
-    assert espalier("prompts", "scripted", "c1").out == "What next?\n"
-    assert espalier("prompts", "scripted", "c1", "--reply").out == "Wider loads.\n"
-    assert espalier("prompts", "scripted", "c3", "--reply").error_line() == "espalier: c3 has no reply: it is open\n"
-    assert "no call 'c9'" in espalier("prompts", "scripted", "c9").error_line()
-    calls = espalier("prompts", "scripted", "--json").json()["calls"]
+    assert espalier("model", "prompts", "scripted", "c1").out == "What next?\n"
+    assert espalier("model", "prompts", "scripted", "c1", "--reply").out == "Wider loads.\n"
+    assert espalier("model", "prompts", "scripted", "c3", "--reply").error_line() == "espalier: c3 has no reply: it is open\n"
+    assert "no call 'c9'" in espalier("model", "prompts", "scripted", "c9").error_line()
+    calls = espalier("model", "prompts", "scripted", "--json").json()["calls"]
     assert [(c["id"], c["work"]) for c in calls] == [("c1", "propose:1"), ("c2", "implement:i2"), ("c3", "propose:1")]
 
 
 def test_what_was_spent_is_told_by_round_role_and_model(espalier: Call, asked: Path) -> None:
-    rows = espalier("spend", "scripted", "--json").json()["spending"]
+    rows = espalier("model", "usage", "scripted", "--json").json()["usage"]
     whole = rows[0]
     assert (whole["calls"], whole["usage"], whole["usd"], whole["unpriced"]) == (
         3, {"input": 5700, "cached": 1000, "output": 500}, 0.0125, 1,
     )  # fmt: skip
     by_model = {row["name"]: row["usd"] for row in rows if row["by"] == "model"}
     assert by_model == {"openai:gpt-test": 0.0125, "openai:unheard-of": 0, "paste": 0}
-    assert "0.0125 and 1 of unknown price" in espalier("spend", "scripted").out
+    assert "0.0125 and 1 of unknown price" in espalier("model", "usage", "scripted").out
 
 
 def test_without_a_model_nothing_was_spent(espalier: Call, recorded: Path) -> None:
-    assert espalier("spend", "scripted").out == "no model has been asked yet\n"
-    assert espalier("prompts", "scripted").out == "no model has been asked yet\n"
+    assert espalier("model", "usage", "scripted").out == "no model has been called yet\n"
+    assert espalier("model", "prompts", "scripted").out == "no model has been called yet\n"
 
 
 def test_a_reply_is_given_by_hand_once(espalier: Call, asked: Path, tmp_path: Path) -> None:
     reply = tmp_path / "reply.md"
     reply.write_text("Use them.")
-    assert espalier("answer", "scripted", "c3", reply).status == 0
+    assert espalier("model", "answer", "scripted", "c3", reply).status == 0
     found = state(asked).calls["c3"]
     assert (found.status, Blobs(asked).text(found.reply)) == (CallStatus.ANSWERED, "Use them.")
-    assert "answered already" in espalier("answer", "scripted", "c3", reply).error_line()
+    assert "answered already" in espalier("model", "answer", "scripted", "c3", reply).error_line()
 
 
 @pytest.mark.parametrize(
@@ -98,23 +98,23 @@ def test_a_reply_that_fits_nowhere_is_one_line(
     reply = tmp_path / "reply.md"
     if text is not None:
         reply.write_text(text)
-    assert words in espalier("answer", "scripted", call, reply).error_line()
+    assert words in espalier("model", "answer", "scripted", call, reply).error_line()
     assert state(asked).calls["c3"].status is CallStatus.OPEN
 
 
 def test_a_session_pauses_now_or_on_conditions_and_goes_on(espalier: Call, recorded: Path) -> None:
-    espalier("limits", "scripted", "--rounds", "9", "--plateau", "none")
-    result = espalier("pause", "scripted", "--above-usd", "5", "--before-round", "6")
+    espalier("session", "limits", "scripted", "--rounds", "9", "--plateau", "none")
+    result = espalier("session", "pause", "scripted", "--above-usd", "5", "--before-round", "6")
     assert "before round 6" in result.out
-    espalier("pause", "scripted", "--above-tokens", "1000")
+    espalier("session", "pause", "scripted", "--above-tokens", "1000")
     assert state(recorded).pauses == Pauses(1000, 5.0, 6)
-    assert "paused: lunch" in espalier("pause", "scripted", "--reason", "lunch").out
+    assert "paused: lunch" in espalier("session", "pause", "scripted", "--reason", "lunch").out
     assert state(recorded).paused == "lunch"
-    assert "paused already" in espalier("pause", "scripted").error_line()
-    assert espalier("continue", "scripted").status == 0
+    assert "paused already" in espalier("session", "pause", "scripted").error_line()
+    assert espalier("session", "resume", "scripted").status == 0
     assert state(recorded).paused is None
-    assert "not paused" in espalier("continue", "scripted").error_line()
-    espalier("pause", "scripted", "--never")
+    assert "not paused" in espalier("session", "resume", "scripted").error_line()
+    espalier("session", "pause", "scripted", "--never")
     assert state(recorded).pauses == Pauses()
 
 
@@ -122,28 +122,28 @@ def test_quarantine_is_the_engineer_s_to_judge(espalier: Call, recorded: Path) -
     evidence = ("faster than the speed of light",)
     doubted = [e.KernelQuarantined(k, evidence, b.verification(), b.measurement(9.0)) for k in ("k2", "k3")]
     written(recorded, *doubted)
-    assert "missing argument 'NOTE'" in espalier("accept", "scripted", "k2").error_line()
-    assert espalier("accept", "scripted", "k2", "counted the bytes again").status == 0
+    assert "missing argument 'NOTE'" in espalier("kernel", "accept", "scripted", "k2").error_line()
+    assert espalier("kernel", "accept", "scripted", "k2", "counted the bytes again").status == 0
     assert state(recorded).kernels["k2"].accepted == "counted the bytes again"
-    assert espalier("discard", "scripted", "k3").status == 0
+    assert espalier("kernel", "discard", "scripted", "k3").status == 0
     failure = state(recorded).kernels["k3"].failure
     assert failure is not None
     assert failure.reason == "faster than the speed of light"
-    assert "not in quarantine" in espalier("accept", "scripted", "k3", "why not").error_line()
+    assert "not in quarantine" in espalier("kernel", "accept", "scripted", "k3", "why not").error_line()
 
 
 def test_ideas_are_ordered_and_get_kernels_and_a_writer(espalier: Call, recorded: Path) -> None:
-    espalier("idea", "scripted", "add", "First thought of mine", "--beside", "k2", "--beside", "k3")
-    espalier("idea", "scripted", "add", "Second and better one")
+    espalier("idea", "add", "scripted", "First thought of mine", "--attach", "k2", "--attach", "k3")
+    espalier("idea", "add", "scripted", "Second and better one")
     first, second = list(state(recorded).ideas)[-2:]
     assert state(recorded).ideas[first].materials == ("k2", "k3")
-    assert f"{second}, {first}" in espalier("idea", "scripted", "order", second).out
-    espalier("idea", "scripted", "attach", second, "k4")
+    assert f"{second}, {first}" in espalier("idea", "order", "scripted", second).out
+    espalier("idea", "attach", "scripted", second, "k4")
     assert state(recorded).ideas[second].materials == ("k4",)
-    espalier("idea", "scripted", "attach", second, "k4", "--remove")
+    espalier("idea", "attach", "scripted", second, "k4", "--remove")
     assert state(recorded).ideas[second].materials == ()
-    assert "does not lie beside" in espalier("idea", "scripted", "attach", second, "k4", "--remove").error_line()
-    espalier("idea", "scripted", "edit", second, "--writer", "playbook", "--predict", "2")
+    assert "does not lie beside" in espalier("idea", "attach", "scripted", second, "k4", "--remove").error_line()
+    espalier("idea", "edit", "scripted", second, "--writer", "playbook", "--predict", "2")
     found = state(recorded).ideas[second]
     assert (found.writer, found.text.predicted) == ("playbook", 2.0)
 
@@ -195,35 +195,35 @@ class TestFork:
 
     def test_a_forked_session_goes_on(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
         espalier("fork", "scripted", "--round", "1", "--into", tmp_path / "other")
-        espalier("note", tmp_path / "other", "another way from here")
+        espalier("session", "note", tmp_path / "other", "another way from here")
         assert state(tmp_path / "other").notes[-1].text == "another way from here"
         assert state(tmp_path / "other").kernels["k2"].stage is Stage.MEASURED
 
 
 def test_predictions_stand_beside_what_came(espalier: Call, recorded: Path) -> None:
-    found = espalier("idea", "scripted", "predictions", "--json").json()
+    found = espalier("idea", "predictions", "scripted", "--json").json()
     assert found["predictions"], "the scripted ideas predict 1.5 each"
     (author,) = found["authors"]
     assert (author["author"], author["count"]) == ("script", len(found["predictions"]))
-    result = espalier("idea", "scripted", "predictions").out
+    result = espalier("idea", "predictions", "scripted").out
     assert "predicted 1.5×" in result
     assert "script: right direction in" in result
 
 
 def test_an_open_call_is_cancelled_and_stays_so(espalier: Call, asked: Path) -> None:
-    result = espalier("cancel", "scripted", "c3", "--reason", "no time")
+    result = espalier("model", "cancel", "scripted", "c3", "--reason", "no time")
     assert result.status == 0
     assert "c3 cancelled by hand: no time" in result.out
     assert "next: espalier open scripted" in result.out
     found = state(asked).calls["c3"]
     assert (found.status, found.reason, found.cancelled) == (CallStatus.FAILED, "cancelled by hand: no time", True)
-    assert "c3 has ended already (cancelled by hand: no time)" in espalier("cancel", "scripted", "c3").error_line()
-    assert "failed" in espalier("prompts", "scripted").out.splitlines()[2]
+    assert "c3 has ended already (cancelled by hand: no time)" in espalier("model", "cancel", "scripted", "c3").error_line()
+    assert "failed" in espalier("model", "prompts", "scripted").out.splitlines()[2]
 
 
 @pytest.mark.parametrize(("call", "words"), [("c9", "no call 'c9'"), ("c1", "c1 has been answered"), ("x3", "no kernel 'x3'")])
 def test_what_is_not_open_cannot_be_cancelled(espalier: Call, asked: Path, call: str, words: str) -> None:
-    assert words in espalier("cancel", "scripted", call).error_line()
+    assert words in espalier("model", "cancel", "scripted", call).error_line()
     assert state(asked).calls["c3"].status is CallStatus.OPEN
 
 
@@ -235,7 +235,7 @@ def test_a_round_whose_prompt_was_cancelled_goes_on_with_an_idea_or_asks_again(
     assert [(call.id, str(call.work), call.status) for call in state(folder).calls.values()] == [
         ("c1", "propose:1", CallStatus.OPEN)
     ]
-    assert espalier("cancel", "mine", "c1").status == 0
+    assert espalier("model", "cancel", "mine", "c1").status == 0
     result = espalier("open", "mine", "--headless")
     assert result.status == 2
     words = "c1 was cancelled by hand; `espalier idea mine add` writes an idea of yours, `espalier open mine` asks again"

@@ -50,7 +50,7 @@ def child_of(folder: Path) -> tuple[str, str]:
 
 
 def test_a_profile_is_shown_and_kept_with_the_tools_own_words(espalier: Call, recorded: Path) -> None:
-    result = espalier("profile", "scripted", "k2")
+    result = espalier("kernel", "profile", "scripted", "k2")
     assert result.status == 0
     assert "one call of 2 launches, by ncu" in result.out
     assert "memory throughput" in result.out
@@ -69,12 +69,12 @@ def test_each_figure_has_what_it_was_in_the_parent(
 ) -> None:
     child, parent = child_of(recorded)
     monkeypatch.setattr(counting, "found", b.profile(1000.0))
-    espalier("profile", "scripted", parent)
+    espalier("kernel", "profile", "scripted", parent)
     monkeypatch.setattr(counting, "found", FOUND)
-    result = espalier("profile", "scripted", child)
+    result = espalier("kernel", "profile", "scripted", child)
     assert f"beside {parent}" in result.out
     assert "from 1000 us" in result.out
-    plain = espalier("profile", "scripted", child, "--json").json()
+    plain = espalier("kernel", "profile", "scripted", child, "--json").json()
     assert (plain["metrics"]["duration_us"], plain["parent_metrics"]["duration_us"]) == (812.25, 1000.0)
 
 
@@ -82,10 +82,10 @@ def test_why_counters_cannot_be_read_is_said_and_kept(
     espalier: Call, recorded: Path, counting: type[Counting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "found", Profile(0, note="only administrators may"))
-    result = espalier("profile", "scripted", "k1")
+    result = espalier("kernel", "profile", "scripted", "k1")
     assert result.status == 1
     assert "counters not read: only administrators may" in result.out
-    assert espalier("profile", "scripted", "k1", "--json").json()["reason"] == "only administrators may"
+    assert espalier("kernel", "profile", "scripted", "k1", "--json").json()["reason"] == "only administrators may"
     kept = store.state_of(recorded).kernels["k1"].profile
     assert kept is not None
     assert kept.note == "only administrators may"
@@ -94,9 +94,9 @@ def test_why_counters_cannot_be_read_is_said_and_kept(
 def test_a_session_at_work_and_a_kernel_that_is_not_there_are_refused_before_anything_runs(
     espalier: Call, recorded: Path
 ) -> None:
-    assert espalier("profile", "scripted", "k99").status == 2
+    assert espalier("kernel", "profile", "scripted", "k99").status == 2
     lock = WriterLock(recorded)
     try:
-        assert espalier("profile", "scripted", "k1").status == 2
+        assert espalier("kernel", "profile", "scripted", "k1").status == 2
     finally:
         lock.release()

@@ -94,7 +94,7 @@ class Place:
         return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def profiled(self, kernel: str) -> CommandResult:
-        return self.call("profile", "./session", kernel, "--json")
+        return self.call("kernel", "profile", "./session", kernel, "--json")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     started = found.call("run", "shrink.py", *small, "--session", "session", "--json")
     assert started.status == 0, started.err
     for kernel in ("vectors.cpp", "module.py"):
-        seeded = found.call("seed", "./session", kernel, "--parent", "k1")
+        seeded = found.call("kernel", "seed", "./session", kernel, "--parent", "k1")
         assert seeded.status == 0, seeded.err
     return found
 
@@ -123,7 +123,7 @@ def test_each_counter_is_of_one_call_beside_the_parents(place: Place) -> None:
     place.perf.answer({**COUNTS, "instructions": (30_000, 10_000_000), "cache-misses": (100, 4_000)})
     assert place.profiled("k1").status == 0
     place.perf.answer()
-    result = place.call("profile", "./session", "k2")
+    result = place.call("kernel", "profile", "./session", "k2")
     assert result.status == 0, result.out + result.err
     assert "mean of" in result.out
     assert "by perf" in result.out
@@ -150,7 +150,7 @@ def test_a_module_is_profiled_too_and_what_opening_the_counters_costs_is_taken_o
 
 def test_a_setting_that_forbids_it_is_named_and_nothing_is_started(place: Place) -> None:
     place.perf.answer(refusal=REFUSAL)
-    result = place.call("profile", "./session", "k1")
+    result = place.call("kernel", "profile", "./session", "k1")
     assert result.status == 1
     assert "kernel.perf_event_paranoid is 4" in result.out
     assert "sysctl kernel.perf_event_paranoid=2" in result.out
@@ -165,6 +165,6 @@ def test_a_machine_without_counters_says_so(place: Place) -> None:
 
 
 def test_where_perf_is_missing_it_is_said_how_to_get_it(place: Place, tmp_path: Path) -> None:
-    result = place.call("profile", "./session", "k1", env={"PATH": str(tmp_path)})
+    result = place.call("kernel", "profile", "./session", "k1", env={"PATH": str(tmp_path)})
     assert result.status == 1
     assert "perf is not installed" in result.out

@@ -164,7 +164,7 @@ def test_a_problem_without_a_playbook_gets_a_first_port_and_a_tree(place: Place)
         1,
     )
     assert found["best"]["kernel"] == "k1"
-    assert found["best"]["idea"] == "First port"
+    assert found["best"]["idea"] == "Naive port"
     assert "nothing more is proposed" in place.searched.err
     again = place.call("replay", "session", "--headless", "--json")
     assert again.json() == found

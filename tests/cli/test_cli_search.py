@@ -158,8 +158,15 @@ def test_a_recording_with_a_torn_end_is_shown_without_it(espalier: Call, recorde
 
 def test_a_locale_without_utf8_is_no_fault(process: Call, recorded: Path) -> None:
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    process("note", recorded, "4× – ★ naïve", "--on", "k2")
-    for arguments in (("replay", recorded, "--headless"), ("sessions",), ("idea", recorded, "list")):
+    process("session", "note", recorded, "4× – ★ naïve", "--on", "k2")
+    for arguments in (
+        ("replay", recorded, "--headless"),
+        (
+            "session",
+            "list",
+        ),
+        ("idea", "list", recorded),
+    ):
         result = process(*arguments, env=env)
         assert (result.status, result.err) == (0, "")
         assert "?" not in result.out, "each sign of ours has a stand-in"
@@ -179,7 +186,15 @@ def test_a_stand_in_leaves_columns_where_they_are() -> None:
 @pytest.mark.slow
 def test_a_folder_whose_name_is_no_text_is_no_fault(process: Call, recorded: Path) -> None:
     odd = recorded.rename(recorded.parent / os.fsdecode(b"odd\xff"))
-    for arguments in (("sessions",), ("replay", odd, "--headless"), ("replay", odd, "--json"), ("sessions", "--json")):
+    for arguments in (
+        (
+            "session",
+            "list",
+        ),
+        ("replay", odd, "--headless"),
+        ("replay", odd, "--json"),
+        ("session", "list", "--json"),
+    ):
         result = process(*arguments)
         assert (result.status, result.err) == (0, "")
 
@@ -191,12 +206,12 @@ TORN = b'{"v":1,"se'
     "arguments",
     [
         ("open", "scripted", "--headless"),
-        ("limits", "scripted"),
+        ("session", "limits", "scripted"),
         ("export", "scripted", "--format", "report", "-o", "FILE"),
         ("export", "scripted", "--format", "jsonl", "-o", "FILE"),
         ("fork", "scripted", "--preview"),
-        ("idea", "scripted", "list"),
-        ("spend", "scripted"),
+        ("idea", "list", "scripted"),
+        ("model", "usage", "scripted"),
         ("rerun", "scripted", "--kernels", "k999"),
     ],
 )
@@ -211,14 +226,16 @@ def test_a_torn_end_is_left_out_and_said_once(
     assert journal.read_bytes() == torn
 
 
-@pytest.mark.parametrize("arguments", [("note", "scripted", "hello"), ("limits", "scripted", "--rounds", "9")])
+@pytest.mark.parametrize(
+    "arguments", [("session", "note", "scripted", "hello"), ("session", "limits", "scripted", "--rounds", "9")]
+)
 def test_a_torn_end_is_set_aside_by_what_writes_and_said(espalier: Call, recorded: Path, arguments: tuple[str, ...]) -> None:
     journal = recorded / "journal.jsonl"
     before = journal.read_bytes()
     journal.write_bytes(before + TORN)
     result = espalier(*arguments)
     assert result.status == 0
-    assert result.err == f"the journal was mended: set a torn last line of {len(TORN)} bytes aside as journal.torn-1\n"
+    assert result.err == f"the journal was repaired: set a torn last line of {len(TORN)} bytes aside as journal.torn-1\n"
     assert (recorded / "journal.torn-1").read_bytes() == TORN
     assert journal.read_bytes().startswith(before)
     assert espalier(*arguments).err == "", "it is mended"

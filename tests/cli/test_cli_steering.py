@@ -21,80 +21,85 @@ def state(folder: Path) -> SessionState:
 def test_ideas_are_added_listed_edited_approved_rejected_and_parked(espalier: Call, recorded: Path) -> None:
     first = f"i{state(recorded).next_idea}"
     added = espalier(
-        "idea", "scripted", "add", "Use wider loads", "--why", "memory binds", "--predict", "1.5", "--parent", "k2"
+        "idea", "add", "scripted", "Use wider loads", "--why", "memory binds", "--predict", "1.5", "--parent", "k2"
     )
     assert added.status == 0
     assert first in added.out
-    assert f"{first}  round 4  on k2  awaiting  Use wider loads" in espalier("idea", "scripted", "list", "--waiting").out
-    assert espalier("idea", "scripted", "edit", first, "--title", "Use the widest loads", "--branch", "2").status == 0
+    assert f"{first}  round 4  on k2  awaiting  Use wider loads" in espalier("idea", "list", "scripted", "--awaiting").out
+    assert espalier("idea", "edit", "scripted", first, "--title", "Use the widest loads", "--branch", "2").status == 0
     found = state(recorded).ideas[first]
     assert (found.text.title, found.text.rationale, found.branch) == ("Use the widest loads", "memory binds", 2)
-    assert espalier("idea", "scripted", "approve").status == 0
+    assert espalier("idea", "approve", "scripted").status == 0
     assert state(recorded).ideas[first].status is IdeaStatus.SELECTED
     second, third = f"i{state(recorded).next_idea}", f"i{state(recorded).next_idea + 1}"
-    espalier("idea", "scripted", "add", "Quite another thought")
-    espalier("idea", "scripted", "add", "Something unlike the rest")
-    assert espalier("idea", "scripted", "reject", second, "too slow").status == 0
-    assert espalier("idea", "scripted", "park", third).status == 0
+    espalier("idea", "add", "scripted", "Quite another thought")
+    espalier("idea", "add", "scripted", "Something unlike the rest")
+    assert espalier("idea", "reject", "scripted", second, "too slow").status == 0
+    assert espalier("idea", "park", "scripted", third).status == 0
     assert (state(recorded).ideas[second].status, state(recorded).ideas[second].reason) == (IdeaStatus.REJECTED, "too slow")
     assert state(recorded).ideas[third].status is IdeaStatus.PARKED
-    listed = espalier("idea", "scripted", "list", "--json").json()["ideas"]
+    listed = espalier("idea", "list", "scripted", "--json").json()["ideas"]
     assert [i["status"] for i in listed[-3:]] == ["selected", "rejected", "parked"]
 
 
 def test_kernels_are_pinned_pruned_and_reopened(espalier: Call, recorded: Path) -> None:
-    assert "k3 pinned" in espalier("pin", "scripted", "k3").out
-    assert "nothing changed" in espalier("pin", "scripted", "k3").out
+    assert "k3 pinned" in espalier("kernel", "pin", "scripted", "k3").out
+    assert "nothing changed" in espalier("kernel", "pin", "scripted", "k3").out
     assert state(recorded).pinned == ("k3",)
-    assert espalier("unpin", "scripted", "k3").status == 0
+    assert espalier("kernel", "unpin", "scripted", "k3").status == 0
     assert state(recorded).pinned == ()
-    assert "k2 and all below it pruned: leads nowhere" in espalier("prune", "scripted", "k2", "--reason", "leads nowhere").out
+    assert (
+        "k2 and all below it pruned: leads nowhere"
+        in espalier("kernel", "prune", "scripted", "k2", "--reason", "leads nowhere").out
+    )
     assert "pruned" in espalier("replay", "scripted", "--headless").out
-    assert espalier("reopen", "scripted", "k2").status == 0
+    assert espalier("kernel", "reopen", "scripted", "k2").status == 0
     assert state(recorded).pruned == ()
 
 
 def test_a_session_is_noted_instructed_limited_moded_and_closed(espalier: Call, recorded: Path) -> None:
-    assert espalier("note", "scripted", "remember this", "--on", "k2").status == 0
+    assert espalier("session", "note", "scripted", "remember this", "--on", "k2").status == 0
     assert state(recorded).notes[-1].text == "remember this"
-    assert espalier("instruct", "scripted", "no shared memory").status == 0
+    assert espalier("session", "instruct", "scripted", "no shared memory").status == 0
     assert state(recorded).instructions == "no shared memory"
-    assert espalier("mode", "scripted", "ask:30").status == 0
+    assert espalier("session", "mode", "scripted", "ask:30").status == 0
     assert str(state(recorded).mode) == "ask:30"
-    result = espalier("limits", "scripted", "--rounds", "9", "--plateau", "none", "--time", "15m", "--light", "0.99")
+    result = espalier("session", "limits", "scripted", "--rounds", "9", "--plateau", "none", "--time", "15m", "--sol", "0.99")
     assert "session reopened" in result.out
     found = state(recorded).limits
     assert (found.rounds, found.plateau, found.seconds, found.light) == (9, None, 900.0, 0.99)
-    assert "rounds   9" in espalier("limits", "scripted").out
-    assert espalier("close", "scripted", "--reason", "enough").status == 0
+    assert "rounds   9" in espalier("session", "limits", "scripted").out
+    assert espalier("session", "end", "scripted", "--reason", "enough").status == 0
     assert state(recorded).closed == "enough"
 
 
 def test_a_seed_brings_its_own_idea_or_implements_one(espalier: Call, recorded: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.cpp"
     file.write_text(f"// @tune WIDTH = 4, 8\n{KERNEL}")
-    assert espalier("seed", "scripted", file, "--idea", "My own way", "--parent", "k2", "--tune", "WIDTH=8").status == 0
+    assert (
+        espalier("kernel", "seed", "scripted", file, "--idea", "My own way", "--parent", "k2", "--tune", "WIDTH=8").status == 0
+    )
     found = list(state(recorded).kernels.values())[-1]
     assert (found.seed, found.parent, dict(found.tunables), found.stage) == (True, "k2", {"WIDTH": 8}, Stage.BUILD)
     assert state(recorded).ideas[found.idea].text.title == "My own way"
-    espalier("idea", "scripted", "add", "Written by me")
+    espalier("idea", "add", "scripted", "Written by me")
     idea = list(state(recorded).ideas)[-1]
-    assert espalier("seed", "scripted", file, "--idea", idea).status == 0
+    assert espalier("kernel", "seed", "scripted", file, "--idea", idea).status == 0
     assert list(state(recorded).kernels.values())[-1].idea == idea
     waiting = list(state(recorded).kernels)[-1]
-    assert espalier("cancel", "scripted", waiting, "--reason", "no more").status == 0
+    assert espalier("kernel", "cancel", "scripted", waiting, "--reason", "no more").status == 0
     assert state(recorded).kernels[waiting].stage is Stage.CANCELLED
 
 
 def test_a_kernel_of_the_bank_seeds_another_session(espalier: Call, recorded: Path, home: Path) -> None:
     best = espalier("bank", "--json").json()["kernels"][0]
     assert best["seed"].startswith("scripted:k")
-    assert espalier("seed", "scripted", best["seed"]).status == 0
+    assert espalier("kernel", "seed", "scripted", best["seed"]).status == 0
     assert list(state(recorded).kernels.values())[-1].source == best["source"]
 
 
 def test_a_settled_kernel_is_measured_again_on_request(espalier: Call, recorded: Path) -> None:
-    assert espalier("again", "scripted", "k2").status == 0
+    assert espalier("kernel", "remeasure", "scripted", "k2").status == 0
     assert state(recorded).kernels["k2"].stage is Stage.BUILD
     assert state(recorded).closed is None
 
@@ -102,19 +107,19 @@ def test_a_settled_kernel_is_measured_again_on_request(espalier: Call, recorded:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("pin", "scripted", "k99"), "no kernel 'k99'"),
-        (("idea", "scripted", "approve", "i99"), "no idea 'i99'"),
-        (("idea", "scripted", "approve"), "no idea awaits"),
-        (("idea", "scripted", "add", " "), "needs a title"),
-        (("idea", "scripted", "add", "x", "--category", "magic"), "'magic' is not one of"),
-        (("close", "scripted"), "closed already"),
-        (("cancel", "scripted", "k1"), "already ended"),
-        (("note", "scripted", "x", "--on", "z9"), "no 'z9'"),
-        (("mode", "scripted", "sometimes"), "no mode"),
-        (("limits", "scripted", "--time", "soon"), "no duration"),
-        (("seed", "scripted", "nowhere.cpp"), "no kernel file"),
-        (("seed", "scripted", "scripted:k99"), "no kernel 'k99'"),
-        (("pin", "scriptet", "k1"), "did you mean scripted"),
+        (("kernel", "pin", "scripted", "k99"), "no kernel 'k99'"),
+        (("idea", "approve", "scripted", "i99"), "no idea 'i99'"),
+        (("idea", "approve", "scripted"), "no idea awaits"),
+        (("idea", "add", "scripted", " "), "needs a title"),
+        (("idea", "add", "scripted", "x", "--category", "magic"), "'magic' is not one of"),
+        (("session", "end", "scripted"), "closed already"),
+        (("kernel", "cancel", "scripted", "k1"), "already ended"),
+        (("session", "note", "scripted", "x", "--on", "z9"), "no 'z9'"),
+        (("session", "mode", "scripted", "sometimes"), "unknown mode"),
+        (("session", "limits", "scripted", "--time", "soon"), "not a duration"),
+        (("kernel", "seed", "scripted", "nowhere.cpp"), "no kernel file"),
+        (("kernel", "seed", "scripted", "scripted:k99"), "no kernel 'k99'"),
+        (("kernel", "pin", "scriptet", "k1"), "did you mean scripted"),
     ],
 )
 def test_what_the_rules_do_not_allow_is_one_line(
@@ -129,18 +134,18 @@ def test_what_the_rules_do_not_allow_is_one_line(
 def test_a_gpu_kernel_cannot_seed_a_session_of_the_cpu(espalier: Call, recorded: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.cu"
     file.write_text(KERNEL)
-    assert "runs on no CPU" in espalier("seed", "scripted", file).error_line()
+    assert "runs on no CPU" in espalier("kernel", "seed", "scripted", file).error_line()
 
 
 def test_kernels_are_raced_against_the_best_each_other_and_all_the_leaders(espalier: Call, recorded: Path) -> None:
     leader = queries.incumbent(state(recorded))
     assert leader is not None
-    assert "k1 is to race" in espalier("race", "scripted", "k1").out
+    assert "k1 is to race" in espalier("kernel", "race", "scripted", "k1").out
     assert state(recorded).asked == (("k1", leader.id),)
-    assert "nothing changed" in espalier("race", "scripted", leader.id, "--against", "k1").out
-    assert espalier("race", "scripted", "k2", "--against", "k1").status == 0
+    assert "nothing changed" in espalier("kernel", "race", "scripted", leader.id, "--against", "k1").out
+    assert espalier("kernel", "race", "scripted", "k2", "--against", "k1").status == 0
     assert state(recorded).asked[-1] == ("k2", "k1")
-    assert espalier("race", "scripted", "--leaders", "2").status == 0
+    assert espalier("kernel", "race", "scripted", "--leaders", "2").status == 0
     assert {leader.id} == {against for _, against in state(recorded).asked} - {"k1"}
 
 
@@ -155,6 +160,6 @@ def test_kernels_are_raced_against_the_best_each_other_and_all_the_leaders(espal
     ],
 )
 def test_races_that_cannot_be_are_bad_usage(espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str) -> None:
-    refused = espalier("race", "scripted", *arguments)
+    refused = espalier("kernel", "race", "scripted", *arguments)
     assert refused.status == 2
     assert words in refused.err

@@ -93,7 +93,7 @@ def test_what_is_no_session_is_answered_with_the_nearest_names(root: Path, tmp_p
     with pytest.raises(JournalError, match=r"did you mean layernorm-2026-11-20-1\?"):
         store.resolve("layernrom-2026-11-20-1")
     for text in ("zzz", "", "a\0b", "~nobody-here/x", "x" * 5000):
-        with pytest.raises(JournalError, match="`espalier sessions` lists"):
+        with pytest.raises(JournalError, match="`espalier session list` lists"):
             store.resolve(text)
     with pytest.raises(JournalError, match="is a folder without a session"):
         store.resolve(str(tmp_path))

@@ -191,7 +191,7 @@ def test_the_command_prints_one_object(pretended: Path, capsys: pytest.CaptureFi
 
 def test_a_session_without_a_kernel_has_nothing_to_take_apart(pretended: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ablate", "scripted", "--kernel", "k99"]) == 2
-    assert "there is no kernel 'k99'" in capsys.readouterr().err
+    assert "unknown kernel 'k99'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

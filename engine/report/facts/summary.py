@@ -1,4 +1,4 @@
-"""A session in one object, from the state alone: what ``run --json`` prints."""
+"""A session in one object, computed from the state: what ``run --json`` prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.domain.state import SessionState
 
 @dataclass(frozen=True, slots=True)
 class SpeedupOver:
-    """A speedup with its 95 % interval and the name of what it is relative to."""
+    """A speedup with its 95 % interval and its baseline."""
 
     value: float
     low: float
@@ -29,28 +29,44 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
+class SummaryDevice:
+    """The session's device; name and architecture are ``None`` until it is prepared."""
+
+    name: str | None
+    arch: str | None
+    label: str
+    """``cpu`` or ``cuda:N``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
-    """The object of ``run --json`` and ``replay --headless --json``; a contract with scripts."""
+    """The object that ``run --json`` and ``replay --headless --json`` print. Scripts rely on it."""
 
     session: str
     """The session's folder."""
     problem: str
-    device: str
+    device: SummaryDevice
     rounds: int
-    """Rounds done after the first port."""
+    """Rounds done after the naive port."""
     kernels: int
     verified: int
     best: Best | None
 
 
 def summarise(state: SessionState, folder: Path) -> Summary:
-    """The session in one object."""
+    """The session as one object."""
     problem, _ = queries.problem_and_workload(state)
     rounds = sum(1 for r in state.rounds.values() if r.closed and r.number > 0)
     return Summary(
-        str(folder.absolute()), problem, queries.device_label(state), rounds, len(state.kernels), len(queries.verified(state)),
+        str(folder.absolute()), problem, device_fields(state), rounds, len(state.kernels), len(queries.verified(state)),
         _best(state),
     )  # fmt: skip
+
+
+def device_fields(state: SessionState) -> SummaryDevice:
+    """The session's device, by its name."""
+    found = state.device
+    return SummaryDevice(found.name if found else None, found.arch if found else None, queries.device_label(state))
 
 
 def _best(state: SessionState) -> Best | None:

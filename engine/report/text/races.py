@@ -1,4 +1,4 @@
-"""Races in words: how two kernels compare, and how the incumbent took the lead. Pure."""
+"""Races as text: how two kernels compare, and how the incumbent took the lead. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TURNED = {RaceOutcome.FASTER: RaceOutcome.SLOWER, RaceOutcome.SLOWER: RaceOutco
 
 
 def seen_by(race: RaceRecord, kernel: str) -> tuple[str, RaceOutcome, Interval | None]:
-    """(the other kernel, outcome, speedup over the other) as one of the two sees the race."""
+    """(other kernel, outcome, speedup over the other), from the point of view of ``kernel``."""
     if race.kernel == kernel:
         return race.against, race.outcome, race.ratio
     turned = races.inverted(race.ratio) if race.ratio is not None else None
@@ -31,7 +31,7 @@ def outcome_words(race: RaceRecord, kernel: str) -> str:
 
 
 def ratio_words(race: RaceRecord, kernel: str) -> str:
-    """``1.02× [0.99, 1.05], 3 process pairs``; the reason where the race was given up."""
+    """``1.02× [0.99, 1.05], 3 process pairs``, or the reason why the race was abandoned."""
     ratio = seen_by(race, kernel)[2]
     if ratio is None:
         return race.note
@@ -39,7 +39,7 @@ def ratio_words(race: RaceRecord, kernel: str) -> str:
 
 
 def standing(state: SessionState, kernel: Kernel) -> str:
-    """The outcome of the kernel's last race against the incumbent; empty where they have not raced."""
+    """The outcome of the kernel's last race against the incumbent; empty if there was none."""
     race = races.race_against_incumbent(state, kernel.id) if state.races else None
     return outcome_words(race, kernel.id) if race is not None else ""
 
@@ -51,17 +51,19 @@ def remark(state: SessionState, kernel: Kernel) -> str:
 
 
 def lead_evidence(state: SessionState) -> Iterator[tuple[str, Span]]:
-    """How the incumbent took the lead, and which races are undecided; nothing without races."""
+    """How the incumbent took the lead, and which races are undecided. Empty without races."""
     if not state.races:
         return
     best = queries.incumbent(state)
     won = races.winning_race(state)
     if best is not None and best.id == state.incumbent:
-        way = "had nothing to race against"
+        way = "leads without a race"
         if won is not None:
-            way = f"raced for it: {outcome_words(won, best.id)}, {ratio_words(won, best.id)}"
-        yield ("lead", Span(f"{best.id} {way}"))
+            way = f"{outcome_words(won, best.id)}: {ratio_words(won, best.id)}"
+        yield ("race", Span(f"{best.id} {way}"))
     for race in races.undecided_races(state):
         kernel = race.kernel if best is None or race.kernel != best.id else race.against
-        words = f"{kernel} {outcome_words(race, kernel)}: {ratio_words(race, kernel)}; `espalier race` spends more"
+        words = (
+            f"{kernel} {outcome_words(race, kernel)}: {ratio_words(race, kernel)}; `espalier kernel race` doubles the samples"
+        )
         yield ("undecided", Span(words, Tone.WARN))

@@ -1,8 +1,8 @@
-"""A session's kernel tree as lines, and the evidence below it: device, baseline, SOL, sandbox. Pure: state → lines."""
+"""A session's kernel tree as lines, and the evidence below it: device, check, baseline, SOL, sandbox, incumbent. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from engine.domain import queries
 from engine.domain.model import FailureKind
@@ -33,18 +33,22 @@ _REASON = 88
 _INCUMBENT = "★"
 
 
-def tree(state: SessionState) -> list[Line]:
-    """One line a kernel, parents above children, seeds and roots at the left; the incumbent is marked with a star."""
+def tree(state: SessionState, kernels: Sequence[Kernel] | None = None) -> list[Line]:
+    """One line per kernel, parents above children. Roots and seeds are on the left; a star marks the incumbent.
+
+    With ``kernels`` only those, in that order.
+    """
     best = queries.incumbent(state)
-    rows = [_row(state, kernel, branch, best) for kernel, branch in walk(state)]
+    chosen = walk(state) if kernels is None else ((kernel, "") for kernel in kernels)
+    rows = [_row(state, kernel, branch, best) for kernel, branch in chosen]
     if not rows:
         return [line(Span("no kernel yet", Tone.FAINT))]
-    heads = ("", "kernel", "", "outcome", "time", f"× {queries.ranking_baseline(state)}", "light", "class", "")
+    heads = ("", "kernel", "", "outcome", "time", f"× {queries.ranking_baseline(state)}", "SOL", "class", "")
     return table([[Span(head, Tone.FAINT) for head in heads], *rows])
 
 
 def walk(state: SessionState) -> Iterator[tuple[Kernel, str]]:
-    """Every kernel with the strokes that lead to it, depth first."""
+    """Every kernel with the branch drawn before it, depth first."""
     roots = [k for k in state.kernels.values() if k.parent is None or k.parent not in state.kernels]
     todo: list[tuple[Kernel, str, str]] = [(root, "", "") for root in reversed(roots)]
     while todo:
@@ -108,7 +112,7 @@ def _remarks(state: SessionState, kernel: Kernel) -> str:
         "pinned" if kernel.id in state.pinned else "",
         "pruned" if queries.is_pruned(state, kernel.id) else "",
         "on another device" if kernel.epoch != state.epoch else "",
-        "believed by hand" if kernel.accepted else "",
+        "accepted by the engineer" if kernel.accepted else "",
         "" if measured.corroborated else "not corroborated",
         races.remark(state, kernel),
         "module contract" if kernel.contract == "module" else "",
@@ -117,44 +121,47 @@ def _remarks(state: SessionState, kernel: Kernel) -> str:
 
 
 def heading(state: SessionState) -> Line:
-    """What was searched, where, and how."""
+    """Problem, workload, device, strategy and proposer."""
     if state.opened is None:
-        return line("an empty session")
+        return line("empty session")
     settings = state.opened.settings
-    words = f" · {settings.workload} on {state.opened.device} · {settings.strategy}, source {settings.source}"
+    words = f" · {settings.workload} on {state.opened.device} · {settings.strategy}, proposer {settings.source}"
     return line(Span(state.opened.problem.name, Tone.STRONG), words)
 
 
 def evidence(state: SessionState) -> list[tuple[str, Span]]:
-    """What the tree's figures rest on, by name: device, correctness check, baseline, SOL, sandbox, incumbent."""
+    """The evidence for the tree's figures, by name: device, correctness check, baseline, SOL, sandbox, incumbent, race."""
     found = state.preparation
     rows: list[tuple[str, Span]] = []
     if found is not None and state.device is not None:
         rows += [
             ("device", Span(f"{state.device.label}: {state.device.name}, {state.device.arch}, {state.device.software}")),
-            ("gate", correctness_words(found)),
+            ("check", correctness_words(found)),
             ("baseline", Span(_baseline_words(state, found))),
-            ("light", Span(_sol_words(found))),
+            ("SOL", Span(_sol_words(found))),
             ("sandbox", sandbox_words(found.sandbox)),
             *(("note", Span(note, Tone.WARN)) for note in (*found.gate.notes, *found.notes)),
         ]
-    return [*rows, ("best", _incumbent_words(state)), *races.lead_evidence(state)]
+    return [*rows, ("incumbent", _incumbent_words(state)), *races.lead_evidence(state)]
 
 
 def correctness_words(found: Preparation) -> Span:
-    """The correctness check: its policy, its limits, and how many trivial models it refused."""
-    gate = found.gate
-    refused = sum(1 for null in gate.nulls if not null.passed)
-    limits = f"centred error ≤ {gate.rel_fro_limit:.1e}, every element ≤ {gate.max_scaled_limit:.1e} of its scale"
-    words = f"{gate.policy}, {gate.allowed.value} allowed: {limits}; {refused} of {len(gate.nulls)} null models refused"
-    return Span(words) if gate.verifiable else Span(f"NOT VERIFIABLE: {words}", Tone.BAD)
+    """The correctness check: its policy, its limits, and how many trivial models it rejects."""
+    check = found.gate
+    rejected = sum(1 for trivial in check.nulls if not trivial.passed)
+    limits = (
+        f"error ≤ {check.rel_fro_limit:.1e} of the output's spread, each element ≤ {check.max_scaled_limit:.1e} of its scale"
+    )
+    trivial_models = f"{rejected} of {len(check.nulls)} trivial models rejected"
+    words = f"{check.policy}, {check.allowed.value} class allowed: {limits}; {trivial_models}"
+    return Span(words) if check.verifiable else Span(f"NOT VERIFIABLE: {words}", Tone.BAD)
 
 
 def sandbox_words(sandbox: str) -> Span:
     """How foreign code was isolated."""
     if sandbox == "bubblewrap":
-        return Span("bubblewrap: no network, read-only files, a process space of its own")
-    return Span("resource limits only: bubblewrap cannot be used here, `espalier doctor` says why", Tone.WARN)
+        return Span("bubblewrap: no network, read-only file system, private process space")
+    return Span("resource limits only: bubblewrap does not work here; run `espalier doctor` for the reason", Tone.WARN)
 
 
 def _baseline_words(state: SessionState, found: Preparation) -> str:
@@ -171,7 +178,7 @@ def _baseline_words(state: SessionState, found: Preparation) -> str:
 def _sol_words(found: Preparation) -> str:
     rates = [f"copy {digits(found.peaks.copy_bytes_per_s / 1e9)} GB/s"]
     rates += [f"{unit} {scaled(rate)}FLOP/s" for unit, rate in found.peaks.operations_per_s.items()]
-    return f"no less than {duration(found.floor_us)}, bound by {found.bound} (measured here: {', '.join(rates)})"
+    return f"{duration(found.floor_us)}, bound by {found.bound} (measured here: {', '.join(rates)})"
 
 
 def _incumbent_words(state: SessionState) -> Span:
@@ -188,4 +195,4 @@ def _incumbent_words(state: SessionState) -> Span:
     tone = Tone.GOOD if ratio.low > 1.0 else Tone.WARN
     words = "" if ratio.low > 1.0 else f"; not shown to be faster than {base}"
     contract = f"{best.contract.value} contract"
-    return Span(f"{best.id} {title}: {times(ratio)} {base}, {basis}, {contract}{words}", tone)
+    return Span(f"{best.id} {title}: {times(ratio)} over {base}, {basis}, {contract}{words}", tone)

@@ -1,4 +1,4 @@
-"""The verdict on one kernel: the object of ``eval --json`` and its lines for people. Pure."""
+"""The verdict on one kernel: the object that ``eval --json`` prints, and its text. Pure."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from engine.report.text.tree import correctness_words, sandbox_words
 
 MEASURED = "measured"
 BASELINES = ("eager", "eager_tf32", "compile")
-"""Always among the keys of ``speedup``, ``null`` where not measured."""
+"""Always keys of ``speedup``; ``null`` if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictDevice:
-    """The device it was judged on."""
+    """The device that the kernel ran on."""
 
     name: str
     arch: str
@@ -41,7 +41,7 @@ class VerdictDevice:
 
 @dataclass(frozen=True, slots=True)
 class VerificationFigures:
-    """Its errors and its precision class."""
+    """The kernel's errors and its precision class."""
 
     policy: str
     trials: int
@@ -62,7 +62,7 @@ class TimeFigures:
 
 @dataclass(frozen=True, slots=True)
 class StageSeconds:
-    """Seconds of each stage; ``None`` for one that was not reached."""
+    """Seconds per stage; ``None`` for a stage that was not reached."""
 
     build: float | None = None
     verify: float | None = None
@@ -71,7 +71,7 @@ class StageSeconds:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The object of ``eval --json``; a contract with scripts."""
+    """The object that ``eval --json`` prints. Scripts rely on it."""
 
     problem: str
     kernel: str
@@ -96,7 +96,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class VerdictSubject:
-    """What is judged, and where."""
+    """The kernel under test, and where it runs."""
 
     problem: str
     kernel: str
@@ -113,7 +113,7 @@ def verdict(
     final: w.Verified | w.Measured | w.Failed,
     seconds: StageSeconds,
 ) -> Verdict:
-    """The verdict on a kernel whose last stage ended as ``final``."""
+    """The verdict on a kernel whose last stage ended with ``final``."""
     failure = final.failure if isinstance(final, w.Failed) else None
     measured = final.measurement if isinstance(final, w.Measured) else None
     return Verdict(
@@ -150,7 +150,7 @@ def _speedups(measured: Measurement | None) -> dict[str, Interval | None]:
 def lines(
     found: Verdict, verification: Verification | None, measured: Measurement | None, preparation: Preparation
 ) -> list[Line]:
-    """The verdict for people, with its evidence."""
+    """The verdict as text, with its evidence."""
     tone = Tone.GOOD if found.measured else Tone.BAD
     head = line(
         Span(found.kernel, Tone.STRONG), f" on {found.problem}, {found.workload}, {found.device.name} ({found.device.arch}): ",
@@ -160,12 +160,12 @@ def lines(
     if found.reason is not None:
         rows.append(("reason", Span(found.reason, Tone.BAD)))
     if verification is not None:
-        rows.append(("right", verification_words(verification)))
+        rows.append(("verified", verification_words(verification)))
     if measured is not None:
-        rows += _figures(measured)
+        rows += measurement_rows(measured)
     rows += [
-        ("gate", correctness_words(preparation)),
-        ("contract", _contract_words(found.contract)),
+        ("check", correctness_words(preparation)),
+        ("contract", contract_words(found.contract)),
         ("sandbox", sandbox_words(found.sandbox)),
         *(("note", Span(note, Tone.WARN)) for note in (*preparation.gate.notes, *preparation.notes)),
         ("took", _stage_words(found.seconds)),
@@ -173,13 +173,14 @@ def lines(
     return [head, *(line("  ", *spans) for spans in fields(rows))]
 
 
-def _figures(measured: Measurement) -> list[tuple[str, Span | str]]:
+def measurement_rows(measured: Measurement) -> list[tuple[str, Span | str]]:
+    """Time, speedups, speed of light and conditions of a measurement, by name."""
     rows: list[tuple[str, Span | str]] = [("time", f"{duration_interval(measured.time_us)}, {sampling_words(measured)}")]
     for name, ratio in measured.speedup.items():
-        rows.append(("speedup", Span(f"{times(ratio)} {name}: {difference(ratio)}", speedup_tone(ratio))))
+        rows.append(("speedup", Span(f"{times(ratio)} over {name}: {difference(ratio)}", speedup_tone(ratio))))
     if measured.light is not None:
-        floor = f"no less than {duration(measured.light.floor_us)}, bound by {measured.light.bound}"
-        rows.append(("light", f"{percent(measured.light.fraction)} of the speed of light ({floor})"))
+        floor = f"SOL {duration(measured.light.floor_us)}, bound by {measured.light.bound}"
+        rows.append(("SOL", f"{percent(measured.light.fraction)} of the speed of light ({floor})"))
     tone = Tone.PLAIN if measured.corroborated else Tone.BAD
     rows.append(("timing", Span(", ".join((*measured.conditions, corroboration_words(measured))), tone)))
     return rows
@@ -192,7 +193,7 @@ def sampling_words(measured: Measurement) -> str:
 
 def corroboration_words(measured: Measurement) -> str:
     """Whether the judge's own clock confirms the time."""
-    return "borne out by the judge's own clock" if measured.corroborated else "NOT borne out by the judge's own clock"
+    return "corroborated by the judge's clock" if measured.corroborated else "NOT corroborated by the judge's clock"
 
 
 def difference(ratio: Interval) -> str:
@@ -201,11 +202,12 @@ def difference(ratio: Interval) -> str:
     return "no measurable difference" if word == "undecided" else word
 
 
-def _contract_words(contract: str) -> str:
+def contract_words(contract: str) -> str:
+    """The contract and what it guarantees."""
     return {
         "plan": "plan: device code only, launched by trusted code",
-        "host": "host: native code run in the sandboxed runner",
-        "module": "module: Python code run in the sandboxed runner, the weakest guarantee",
+        "host": "host: native code that runs in the sandboxed runner",
+        "module": "module: Python code that runs in the sandboxed runner; the weakest guarantee",
     }[contract]
 
 
@@ -216,7 +218,7 @@ def _stage_words(seconds: StageSeconds) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HeadToHead:
-    """Two kernels in one interleaved run: the speedup of the first over the second."""
+    """A race of two kernels: the speedup of the first over the second."""
 
     kernel: str
     speedup: Interval
@@ -231,16 +233,16 @@ def head_to_head(other: str, measured: Measurement) -> HeadToHead:
 
 
 def head_to_head_lines(found: Verdict, compared: HeadToHead) -> list[Line]:
-    """The comparison for people."""
+    """The comparison as text."""
     words = f"{times(compared.speedup)} over {compared.kernel}, {counted(compared.processes, 'process pair')}: "
     return [line(Span(found.kernel, Tone.STRONG), f" {words}", Span(compared.difference, speedup_tone(compared.speedup)))]
 
 
 def variant_rows(found: Sequence[tuple[str, Verdict]]) -> list[list[Span]]:
-    """One row a variant: its tunables, status, time and speedups."""
+    """One row per variant: tunables, status, time and speedups."""
     rows: list[list[Span]] = []
     for name, one in found:
-        ratios = [f"{times(ratio)} {key}" for key, ratio in one.speedup.items() if ratio is not None]
+        ratios = [f"{times(ratio)} over {key}" for key, ratio in one.speedup.items() if ratio is not None]
         span = Interval(one.time_us.median, one.time_us.low, one.time_us.high) if one.time_us else None
         tone = Tone.PLAIN if one.measured else Tone.BAD
         rows.append(

@@ -1,0 +1,41 @@
+"""The environment variables and configuration files that users may set, with what is in effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.cli import config
+from engine.journal import store
+from engine.toolchain.cache import cache_folder
+
+
+def _shown(path: Path) -> str:
+    """The path with ``~`` for the home folder."""
+    try:
+        return f"~/{path.relative_to(Path.home())}"
+    except (ValueError, RuntimeError):
+        return str(path)
+
+
+def variables() -> list[tuple[str, str]]:
+    """(variables, what they set) for the help."""
+    return [
+        ("ESPALIER_HOME", f"Sessions, log and configuration. Sessions now: {_shown(store.sessions_root())}"),
+        ("ESPALIER_CACHE", f"Compiled kernels and baselines. Now: {_shown(cache_folder().parent)}"),
+        ("OPENAI_API_KEY, OPENAI_BASE_URL", "Key and server for openai:MODEL."),
+        ("GEMINI_API_KEY, GOOGLE_API_KEY", "Key for gemini:MODEL."),
+        ("CUDA_HOME, CUDA_PATH", "The CUDA toolkit. Default: PATH, then /usr/local/cuda."),
+        ("CUDA_VISIBLE_DEVICES", "The GPUs to use."),
+        ("NO_COLOR", "Print without colour."),
+        ("VISUAL, EDITOR", "Editor of the terminal UI."),
+    ]
+
+
+def configuration() -> list[tuple[str, str]]:
+    """(file, whether it is in effect) for the help and ``doctor``."""
+    found = [(config.user_file(), "the user's"), (config.project_file(), "the project's, the nearest upwards")]
+    return [
+        (_shown(path), f"{whose}: {'in effect' if path.is_file() else 'not present'}") if path is not None
+        else (config.PROJECT, f"{whose}: none above the working folder")
+        for path, whose in found
+    ]  # fmt: skip

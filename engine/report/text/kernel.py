@@ -1,0 +1,82 @@
+"""One kernel of a session as lines: its facts, its verdict, its races and notes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.domain import profile, queries
+from engine.domain.state import Kernel, SessionState, Stage
+from engine.report.text import races
+from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, tunables
+from engine.report.text.progress import verification_words
+from engine.report.text.tree import outcome, sandbox_words
+from engine.report.text.verdict import contract_words, measurement_rows
+
+Row = tuple[str, Span | str]
+_TONES = {Stage.FAILED: Tone.BAD, Stage.QUARANTINED: Tone.WARN, Stage.MEASURED: Tone.GOOD}
+
+
+def kernel_lines(state: SessionState, kernel: Kernel) -> list[Line]:
+    """The kernel for people."""
+    best = queries.incumbent(state)
+    leads = " ★ incumbent" if best is not None and best.id == kernel.id else ""
+    head = line(
+        Span(f"{kernel.id} {one_line(queries.title(state, kernel))}", Tone.STRONG), Span(leads, Tone.GOOD), ": ",
+        Span(outcome(kernel), _TONES.get(kernel.stage, Tone.PLAIN)),
+    )  # fmt: skip
+    rows = [*_origin(state, kernel), *_verdict(state, kernel), *_history(state, kernel)]
+    return [head, *(line("  ", *spans) for spans in fields(row for row in rows if row[1]))]
+
+
+def _origin(state: SessionState, kernel: Kernel) -> Iterator[Row]:
+    marks = [
+        "seed" if kernel.seed else "", "pinned" if kernel.id in state.pinned else "",
+        "pruned" if queries.is_pruned(state, kernel.id) else "",
+    ]  # fmt: skip
+    yield "round", f"{kernel.round}{', ' if any(marks) else ''}{', '.join(filter(None, marks))}"
+    yield "idea", kernel.idea
+    yield "parent", kernel.parent or ""
+    yield "children", ", ".join(kernel.children)
+    yield "by", f"{kernel.author}"
+    attempts = f", attempt {kernel.attempt + 1}" if kernel.attempt else ""
+    yield "code", f"{kernel.name}, {kernel.dialect.value}{attempts}"
+    yield "tunables", tunables(kernel.tunables)
+
+
+def _verdict(state: SessionState, kernel: Kernel) -> Iterator[Row]:
+    if kernel.failure is not None:
+        yield "reason", Span(one_line(kernel.failure.reason), Tone.BAD)
+    elif kernel.reason:
+        yield "reason", one_line(kernel.reason)
+    for evidence in kernel.evidence:
+        yield "evidence", Span(one_line(evidence), Tone.WARN)
+    yield "accepted", one_line(kernel.accepted)
+    if kernel.verification is not None:
+        yield "correct", verification_words(kernel.verification)
+    if kernel.measurement is not None:
+        yield from measurement_rows(kernel.measurement)
+        if kernel.epoch != state.epoch:
+            yield "note", Span("measured on another device than the session's present one", Tone.WARN)
+    yield "contract", contract_words(kernel.contract.value)
+    if state.preparation is not None and state.device is not None:
+        yield "device", f"{state.device.label}: {state.device.name}, {state.device.arch}"
+        yield "sandbox", sandbox_words(state.preparation.sandbox)
+
+
+def _history(state: SessionState, kernel: Kernel) -> Iterator[Row]:
+    for used in kernel.resources:
+        words = f"{counted(used.registers, 'register')}, {used.shared_bytes} B shared, {used.spill_bytes} B spilled"
+        yield "function", f"{used.function}: {words}"
+    for race in state.races:
+        if kernel.id in (race.kernel, race.against):
+            yield "race", f"{races.outcome_words(race, kernel.id)}: {races.ratio_words(race, kernel.id)}"
+    if kernel.sanitizing is not None:
+        found = kernel.sanitizing
+        clean = f"{', '.join(found.tools)} clean" if found.tools else one_line(found.note)
+        yield "sanitizers", Span("; ".join(found.findings), Tone.BAD) if found.findings else clean
+    if kernel.profile is not None:
+        parent = state.kernels.get(kernel.parent or "")
+        yield "counters", one_line(profile.line(kernel.profile, parent.profile if parent else None))
+    for note in state.notes:
+        if note.target == kernel.id:
+            yield "note", f"{one_line(note.text)} ({note.by})"
