@@ -1,7 +1,7 @@
-"""A model, or a person in its place, as a proposer: ideas in words first, then code for one idea, then repairs of it.
+"""A proposer and writer backed by a model or by a person: asks for ideas, then for the code of one idea, then for repairs.
 
-Decides what is done with replies: which ideas are kept, how many implementations are written and how many are variants of their
-tunables. ``prompts`` composes the prompts, ``replies`` parses replies, ``model_calls`` makes the calls and keeps the budget.
+Decides which ideas of a reply are kept, how many implementations are written and how many are variants of their tunables.
+``prompts`` composes the prompts, ``replies`` parses replies, ``model_calls`` makes the calls and enforces the budget.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from engine.toolchain.kernel_file import KernelCode
 from engine.toolchain.tunables import parse_requires, parse_tunables, variants
 
 SPARE = 2
-"""Ideas requested beyond what a round takes, so that it stays full when some repeat earlier ones or share one category."""
+"""Ideas requested beyond those of a round, to fill it even if some repeat earlier ideas or share a category."""
 
 _IDEAS_REASKS = 2
-"""Ideas that cannot be read stop the session, so a model is asked once more than for code."""
+"""How often a model is asked again for ideas: once more than for code, because without ideas the session stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelProposer:
-    """A ``Proposer`` over one model. It does not write the naive port: see ``mix``."""
+    """A ``Proposer`` backed by one model or person. It does not write the naive port: see ``mix``."""
 
     respondent: Respondent
     model_calls: ModelCalls
@@ -43,8 +43,8 @@ class ModelProposer:
         return Author(self.respondent.name)
 
     async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[Proposal, ...]:
-        """New ideas spread over the categories; after them the ones that repeat earlier ideas, so that the session records them
-        as dropped.
+        """New ideas spread over the categories, followed by those that repeat earlier ideas, which the session records as
+        dropped.
 
         Raises ReplyError, ModelError, CallCancelled, BudgetExhausted.
         """
@@ -60,15 +60,15 @@ class ModelProposer:
         fresh, repeated = _split_repeated(request.state, proposals)
         if not fresh:
             titles = "; ".join(proposal.text.title for proposal in repeated)
-            raise ReplyError(f"every idea repeats one that was tried or proposed before: {titles}")
+            raise ReplyError(f"every idea repeats an earlier one: {titles}")
         return (*pick_diverse(fresh, request.count), *repeated)
 
     async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
-        """Half of the implementations, rounded up, are written, each different from those before; the rest are variants of
-        their tunables, or written too where there are too few variants. By hand one is written.
+        """Half of the implementations, rounded up, are written, each different from the others. The rest are variants of
+        their tunables; where there are too few variants, more are written. A person writes one.
 
-        The note names what could not be written. A cancelled call ends the writing; what is written stays.
-        Raises ModelError; BudgetExhausted while nothing is written.
+        The note lists the implementations that failed. After a cancelled call no more are written; those written are kept.
+        Raises ModelError; BudgetExhausted if nothing was written.
         """
         conversation = self.model_calls.conversation(self.respondent, calls)
         by_hand = isinstance(self.respondent, ByHand)
@@ -101,17 +101,17 @@ class ModelProposer:
         def read(reply: str) -> ReadCode:
             code = read_code(reply, request.dialect)
             if code.text in turn.written:
-                raise ReplyError("the code is that of an earlier implementation: write a different one")
+                raise ReplyError("the code is identical to an earlier implementation: write a different one")
             if code.text.strip() == (request.parent_code or "").strip():
-                raise ReplyError("the code is that of the kernel to improve: write the idea into it")
+                raise ReplyError("the code is identical to the parent kernel: implement the idea")
             _check_tunables(request.state, code.text, request.dialect)
             return code
 
         return await conversation.ask(Question(CallRole.CODE, compose.code(request, turn), read))
 
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
-        """Revised code under the same contract with the same tunables; ``None`` where no usable reply came, or the call was
-        cancelled by hand."""
+        """Revised code under the same contract with the same tunables; ``None`` if there was no usable reply or the call was
+        cancelled."""
         question = Question(CallRole.REPAIR, compose.repair(request), partial(_read_repair, request))
         try:
             return await self.model_calls.conversation(self.respondent, calls).ask(question)
@@ -124,7 +124,7 @@ class ModelProposer:
 
 
 def _remarks(request: IdeaRequest, calls: Calls) -> dict[str, str]:
-    """Compiler output of the round's parents, by kernel id; a lost log is left out."""
+    """Compiler output of the round's parents, by kernel id; missing logs are skipped."""
     remarks: dict[str, str] = {}
     for name in request.parents:
         kernel = request.state.kernels.get(name)
@@ -138,7 +138,7 @@ def _remarks(request: IdeaRequest, calls: Calls) -> dict[str, str]:
 
 
 def _split_repeated(state: SessionState, proposals: Sequence[Proposal]) -> tuple[list[Proposal], list[Proposal]]:
-    """(new ones, near-duplicates of an earlier idea of the session or of the same reply)."""
+    """(new ideas, near-duplicates of an earlier idea of the session or of the same reply)."""
     earlier = [(idea.text, idea.parent) for idea in state.ideas.values()]
     fresh: list[Proposal] = []
     repeated: list[Proposal] = []
@@ -150,20 +150,20 @@ def _split_repeated(state: SessionState, proposals: Sequence[Proposal]) -> tuple
 
 
 def _check_tunables(state: SessionState, code: str, dialect: Dialect) -> None:
-    """Raises ReplyError where a tunable has the name of a constant, or no combination of values is allowed."""
+    """Raises ReplyError if a tunable has the name of a constant, or if no combination of values meets the requirements."""
     names = constants(state)
     tunables = parse_tunables(code, dialect)
     for tunable in tunables:
         if tunable.name in names:
-            raise ReplyError(f"the tunable {tunable.name} has the name of a constant of problem.h: choose another")
+            raise ReplyError(f"the tunable {tunable.name} has the name of a problem.h constant: choose another name")
     try:
         variants(tunables, parse_requires(code, dialect), names, 1, 0)
     except KernelCodeError as error:
-        raise ReplyError(f"the code cannot be used: {error}") from error
+        raise ReplyError(f"the code is not valid: {error}") from error
 
 
 def drafts_of(request: CodeRequest, written: Sequence[ReadCode]) -> tuple[Draft, ...]:
-    """Variants of all implementations that were written."""
+    """Variants of all written implementations."""
     return take_in_turn(request, [_variants(request, code, number) for number, code in enumerate(written, 1)])
 
 
@@ -179,13 +179,11 @@ def _read_repair(request: RepairRequest, reply: str) -> str:
     kernel = request.kernel
     code = read_code(reply, kernel.dialect)
     if code.text.strip() == request.code.strip():
-        raise ReplyError("the code is the one that failed, unchanged")
+        raise ReplyError("the code is identical to the failed kernel")
     if code.contract is not kernel.contract:
-        raise ReplyError(
-            f"the code is under the {code.contract.value} contract: the kernel stays under {kernel.contract.value}"
-        )
+        raise ReplyError(f"the code uses the {code.contract.value} contract: keep the {kernel.contract.value} contract")
     declared = {tunable.name for tunable in parse_tunables(code.text, kernel.dialect)}
     if declared != set(kernel.tunables):
         kept = ", ".join(kernel.tunables) or "none"
-        raise ReplyError(f"the code declares other tunables than the kernel it mends: keep {kept}")
+        raise ReplyError(f"the code changes the tunables of the kernel: keep {kept}")
     return code.text

@@ -1,7 +1,7 @@
-"""The most that a call can cost, and whether the hard caps allow it. Pure; prices are given.
+"""The highest possible cost of a call, and the check against the hard caps. Pure; the caller passes the prices.
 
-A cap is enforced before a call: spending so far, plus the ceilings of calls under way and of the new one, must fit. So the
-recorded total never exceeds a cap as long as every call stays under its ceiling.
+Caps are enforced before a call: the amount spent plus the ceilings of open calls and of the new call must fit. The recorded
+total never exceeds a cap as long as every call stays below its ceiling.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ Tariff = Callable[[Usage], float]
 """Dollars for a usage."""
 
 TariffOf = Callable[[str], Tariff | None]
-"""The tariff of a model by its name; ``None`` where its price is not known."""
+"""The tariff of a model by its name; ``None`` if its price is unknown."""
 
 FRAMING = 1_000
-"""Tokens that a protocol may put around a prompt: roles, separators, a schema's own wrapping."""
+"""Tokens that a protocol may add to a prompt: roles, separators, the wrapping of a schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The most that one call can cost."""
+    """The highest possible cost of one call."""
 
     tokens: int
     usd: float | None
-    """``None`` where the price is not known."""
+    """``None`` if the price is unknown."""
 
 
 FREE = Ceiling(0, 0.0)
-"""For calls whose tokens are not counted: replies by hand, commands, recorded replies."""
+"""The ceiling of calls whose tokens are not counted: pasted replies, commands, recorded replies."""
 
 
 def ceiling(texts: tuple[str, ...], max_output: int, tariff: Tariff | None) -> Ceiling:
-    """The most that a call with these texts can cost.
+    """The highest possible cost of a call with these texts.
 
-    Every token has at least one byte in tokenisers that work on bytes or fall back to them, so bytes bound the tokens of a
-    prompt. Usual text has three to four bytes a token, but dense code comes near one: no smaller bound is safe.
+    Byte-level tokenisers, and those that fall back to bytes, use at least one byte a token, so bytes bound the tokens of a
+    prompt. Prose has three to four bytes a token, but dense code comes close to one: no smaller bound is safe.
     """
     size = sum(len(text.encode("utf-8", "replace")) for text in texts) + FRAMING
     return Ceiling(size + max_output, tariff(Usage(size, 0, max_output)) if tariff is not None else None)
 
 
 class BudgetHeld(BudgetExhausted):
-    """Only calls under way leave no room; when one of them ends, there may be room."""
+    """The budget is held by open calls; it may suffice once one of them ends."""
 
 
 def check(state: SessionState, model: str, wanted: Ceiling, tariff_of: TariffOf, reserved: Mapping[str, float]) -> None:
-    """Whether the session's caps allow a call that costs ``wanted`` at most.
+    """Check that the session's caps allow a call that costs at most ``wanted``.
 
-    ``reserved`` are the ceilings in dollars of the calls under way in this process; other open calls count as if all their
+    ``reserved`` maps the open calls of this process to their ceilings in dollars. Other open calls count as if all their
     tokens were of the more expensive kind.
 
     Raises:
-        BudgetHeld: not before the calls under way here end.
-        BudgetExhausted: not at all; also under a cap in dollars for a model whose price is unknown.
+        BudgetHeld: the caps may allow it once the open calls of this process end.
+        BudgetExhausted: the caps do not allow it; also under a cap in dollars for a model whose price is unknown.
     """
     limits = state.limits
     open_calls = [call for call in state.calls.values() if call.status is CallStatus.OPEN]
@@ -86,7 +86,7 @@ def _check_usd(
         raise BudgetExhausted(_unpriced(model, cap))
     spent, unpriced = queries.total_usd(state)
     if unpriced:
-        raise BudgetExhausted(f"the price of {unpriced} earlier calls is not known, so ${cap:g} cannot be kept to")
+        raise BudgetExhausted(f"the price of {unpriced} earlier calls is unknown: the cap of ${cap:g} cannot be enforced")
     elsewhere = sum(_highest_cost(call, tariff_of, cap) for call in open_calls if call.id not in reserved)
     here = sum(reserved.get(call.id, 0.0) for call in open_calls)
     if spent + elsewhere + here + wanted > cap:
@@ -95,7 +95,7 @@ def _check_usd(
 
 
 def _highest_cost(call: ModelCall, tariff_of: TariffOf, cap: float) -> float:
-    """The most that an open call of another process can cost."""
+    """The highest possible cost of another process's open call."""
     if not call.ceiling:
         return 0.0
     tariff = tariff_of(call.model)
@@ -105,14 +105,14 @@ def _highest_cost(call: ModelCall, tariff_of: TariffOf, cap: float) -> float:
 
 
 def _unpriced(model: str, cap: float) -> str:
-    return f"the price of {model} is not known, so ${cap:g} cannot be kept to: limit tokens instead, or use another model"
+    return f"the price of {model} is unknown, so the cap of ${cap:g} cannot be enforced: limit tokens, or use another model"
 
 
 def _tokens(model: str, spent: int, held: int, wanted: int, cap: int) -> str:
-    under_way = f", calls under way up to {held:,}" if held else ""
-    return f"{spent:,} of {cap:,} tokens spent{under_way}: the next call to {model} could cost {wanted:,}"
+    open_calls = f", up to {held:,} held by open calls" if held else ""
+    return f"{spent:,} of {cap:,} tokens spent{open_calls}: the next call to {model} could cost {wanted:,}"
 
 
 def _usd(model: str, spent: float, held: float, wanted: float, cap: float) -> str:
-    under_way = f", calls under way up to ${held:.4g}" if held else ""
-    return f"${spent:.4g} of ${cap:g} spent{under_way}: the next call to {model} could cost ${wanted:.4g}"
+    open_calls = f", up to ${held:.4g} held by open calls" if held else ""
+    return f"${spent:.4g} of ${cap:g} spent{open_calls}: the next call to {model} could cost ${wanted:.4g}"

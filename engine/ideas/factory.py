@@ -1,6 +1,6 @@
-"""A session's settings → its proposers: playbook, models, replies pasted by hand, alone or sharing the rounds.
+"""Creates the proposers that a session's settings name: playbook, models, pasted replies, alone or sharing the rounds.
 
-A model is opened and its key is looked up when it is first needed: a session on the playbook alone never imports an SDK.
+A model is opened and its key is looked up on first use: a session that uses only the playbook never imports an SDK.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from engine.ideas.proposer import Proposer
 from engine.ideas.recall import Recall
 
 OpenModel = Callable[[str], Model]
-"""A model by its name. Raises ProposerError: no key, no such provider."""
+"""Opens a model by its name. Raises ProposerError: no key, unknown provider."""
 
 
 def listed_tariff(model: str) -> Tariff | None:
-    """What a model's tokens cost by the price list. Raises ProposerError for a list that cannot be read."""
+    """The tariff of a model in the price list. Raises ProposerError if the list cannot be read."""
     price = prices.price(model)
     return partial(prices.cost, price) if price is not None else None
 
@@ -36,18 +36,18 @@ def open_ideas(
     tariff_of: TariffOf = listed_tariff,
     recall: Recall | None = None,
 ) -> Mix:
-    """The proposers that ``settings`` name; to be closed at the session's end.
+    """The proposers that ``settings`` name. The caller closes them.
 
     Args:
         settings: ``source`` (one, or several with shares) and ``writer``.
-        playbook: the problem's, which also provides the naive port of every session.
-        open_model: opens ``openai:NAME``, ``gemini:NAME`` and ``command:CMD``; called when one is first needed.
-        tariff_of: what a model's tokens cost, if known; called once when a model is opened, so that a price list that cannot
-            be read is reported before anything is spent.
-        recall: replies of the session that this one begins from; the engineer confirms before anything new is spent.
+        playbook: the problem's playbook, which also provides the naive port of every session.
+        open_model: opens ``openai:NAME``, ``gemini:NAME`` and ``command:CMD``; called on first use.
+        tariff_of: the tariff of a model, if known. Called once when a model is opened: an unreadable price list is reported
+            before anything is spent.
+        recall: replies of the session that this one starts from; the engineer confirms before anything new is spent.
 
     Raises:
-        ProposerError: ``source`` or ``writer`` names no proposer.
+        ProposerError: ``source`` or ``writer`` names an unknown proposer.
     """
     model_calls = ModelCalls(tariff_of, recall)
 

@@ -1,6 +1,6 @@
-"""Several proposers in one session: how many ideas each is asked for, who writes an idea's code, who repairs it.
+"""Splits the ideas of a round among several proposers by share, and chooses who writes and repairs each kernel.
 
-No model is asked for the naive port: every session starts from the playbook's, or from one generated from the reference.
+Models do not write the naive port: it comes from the playbook, or is generated from the reference.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ _SHARE = re.compile(r"(.+?)\s*=\s*([0-9]+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One proposer of a mix, and its share of every round."""
+    """One proposer of a mix, with its share of every round."""
 
     proposer: str
     weight: int = 1
 
 
 def parse_mix(spec: str) -> tuple[Share, ...]:
-    """``openai:A=2,gemini:B=1,playbook=1``: proposers with their shares; without a number the share is 1.
+    """Parse ``openai:A=2,gemini:B=1,playbook=1``: proposers with their shares; the default share is 1.
 
     A single ``command:`` takes no share: text after an equals sign belongs to the command.
 
     Raises:
-        ProposerError: no proposer, an unknown one, one named twice, or a share that is no whole number from 1 to 1000.
+        ProposerError: no proposer, an unknown one, a duplicate, or a share that is not an integer from 1 to 1000.
     """
     parts = [part.strip() for part in _BETWEEN.split(spec)]
     if len(parts) > _MAX_PROPOSERS:
-        raise ProposerError(f"{len(parts)} sources are too many to share a round: {_MAX_PROPOSERS} at most")
+        raise ProposerError(f"too many proposers: {len(parts)}, at most {_MAX_PROPOSERS}")
     alone = len(parts) == 1 and parts[0].startswith("command:")
     shares = tuple(Share(check_proposer(parts[0])) if alone else _share(part) for part in parts)
     names = [share.proposer for share in shares]
     for name in names:
         if names.count(name) > 1:
-            raise ProposerError(f"the source {name} is named twice: name it once, with its whole share")
+            raise ProposerError(f"duplicate proposer {name}: name it once, with its total share")
     return shares
 
 
@@ -60,27 +60,27 @@ def _share(part: str) -> Share:
         return Share(check_proposer(part))
     weight = int(match.group(2)) if len(match.group(2)) < 6 else 0
     if not 1 <= weight <= _MAX_SHARE:
-        raise ProposerError(f"the share of {match.group(1)} is {match.group(2)[:20]}: use 1 to {_MAX_SHARE}")
+        raise ProposerError(f"invalid share {match.group(2)[:20]} for {match.group(1)}: use 1 to {_MAX_SHARE}")
     return Share(check_proposer(match.group(1).strip()), weight)
 
 
 def check_proposer(name: str) -> str:
-    """The name of one proposer, as authors are named. Raises ProposerError for an unknown one."""
+    """The normalised name of one proposer. Raises ProposerError for an unknown one."""
     if name in (PLAYBOOK, PASTE):
         return name
     if "," in name and not name.startswith("command:"):
-        raise ProposerError(f"what stands behind a comma in {name[:80]!r} is no source: write openai:A=2,gemini:B=1,playbook=1")
+        raise ProposerError(f"unknown proposer after a comma in {name[:80]!r}: write openai:A=2,gemini:B=1,playbook=1")
     if ":" not in name:
         known = f"{PLAYBOOK}, {PASTE}, openai:MODEL, gemini:MODEL or command:CMD"
-        raise ProposerError(f"there is no source of ideas {name[:80]!r}: use {known}")
+        raise ProposerError(f"unknown proposer {name[:80]!r}: use {known}")
     return str(parse_spec(name))
 
 
 def apportion(shares: Sequence[Share], count: int, round_number: int) -> tuple[int, ...]:
     """How many of a round's ``count`` ideas each proposer is asked for.
 
-    Places form one endless sequence (highest averages, Webster's divisors); each round takes its next ``count``. So rounds of
-    one idea still keep to the shares in the long run; rounding each round by itself would not.
+    Places form one endless sequence (highest averages with Webster's divisors), and each round takes the next ``count`` of
+    them. This keeps the shares over many rounds, even with one idea a round; rounding each round separately would not.
     """
     places = [0] * len(shares)
     before = [0] * len(shares)
@@ -94,12 +94,12 @@ def apportion(shares: Sequence[Share], count: int, round_number: int) -> tuple[i
 
 
 class Mix:
-    """A ``Proposer`` that asks each of several for its share."""
+    """A ``Proposer`` that asks several proposers, each for its share."""
 
     def __init__(self, shares: Sequence[Share], writer: str, open_proposer: Callable[[str], Proposer]) -> None:
-        """``writer``: who writes code where an idea names nobody; empty for the idea's author.
+        """``writer`` writes the code of ideas that name no writer; if empty, the idea's author does.
 
-        ``open_proposer`` makes a proposer by its name when it is first needed; it raises ProposerError.
+        ``open_proposer`` opens a proposer by its name on first use; it raises ProposerError.
         """
         self._shares = tuple(shares)
         self._writer = writer
@@ -111,7 +111,7 @@ class Mix:
         return Author(self._shares[0].proposer)
 
     def open_all(self) -> None:
-        """Open every proposer that is named, so that a missing key is found early. Raises ProposerError."""
+        """Open all named proposers, to report a missing key early. Raises ProposerError."""
         for name in (*(share.proposer for share in self._shares), *filter(None, [self._writer])):
             self._proposer(name)
 
@@ -121,9 +121,9 @@ class Mix:
         return self._opened[name]
 
     async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[Proposal, ...]:
-        """The shares of all proposers, asked concurrently; one that fails leaves its places empty.
+        """The ideas of all proposers, asked concurrently. The places of a proposer that fails stay empty.
 
-        Raises what the first proposer raised, where none had an answer.
+        If all fail, raises the error of the first one.
         """
         if request.round == 0:
             return await self._proposer(PLAYBOOK).propose(request, calls)
@@ -144,7 +144,8 @@ class Mix:
         return await self._proposer(name).propose(request, calls)
 
     async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
-        """By the idea's writer, else the session's, else its author; the naive port and tunings are the playbook's own."""
+        """Asks the idea's writer, else the session's writer, else the idea's author. The playbook writes the naive port and
+        tuning ideas."""
         writer = self._proposer(self._writer_of(request))
         answer = await writer.implement(request, calls)
         return Implementation(answer.drafts, answer.note, answer.author or writer.author)
@@ -158,16 +159,16 @@ class Mix:
         return self._writer or self._author_as_writer(idea.author)
 
     def _author_as_writer(self, author: Author) -> str:
-        """The proposer that an idea's author is; for an idea of the engineer's own the first that can write, if any."""
+        """The idea's author; for an idea of the engineer, the first proposer that can write code."""
         if not author.is_engineer:
             return check_proposer(author.name)
         return next((share.proposer for share in self._shares if share.proposer != PLAYBOOK), PLAYBOOK)
 
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
-        """By the kernel's author."""
+        """Asks the kernel's author."""
         return await self._proposer(check_proposer(request.kernel.author.name)).repair(request, calls)
 
     async def close(self) -> None:
-        """Close what was opened."""
+        """Close all opened proposers."""
         while self._opened:
             await self._opened.popitem()[1].close()

@@ -1,8 +1,8 @@
-"""Calls of models: every call is made here, so that nothing is paid for twice and no hard cap is exceeded.
+"""Makes all model calls: never pays for a reply twice and never exceeds a hard cap.
 
-A work holds one conversation with one model and asks its questions in an order that depends on the work alone. Questions that
-the work asked in an earlier process are answered from the journal, usable or not; then from the recorded replies of another
-session; then, where the engineer allows new spending and the caps have room, by the model.
+Each work item has one conversation with one model and asks its questions in a fixed order. A question that an earlier process
+asked for the same work is answered from the journal, whether its reply was usable or not; otherwise from the recorded replies
+of another session; otherwise by the model, if the engineer allows new spending and the caps leave room.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from engine.ideas.replies import ReplyError
 T = TypeVar("T")
 
 DIED = "the process ended before the reply came"
-DROPPED = "it was dropped before the reply came"
+DROPPED = "the call was abandoned before the reply came"
 
 
 class CallRefused(ReplyError):
-    """The model declined to answer; it would decline again."""
+    """The model refused to answer; asking again is pointless."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByHand:
-    """A person in a model's place: shown the prompt, pastes the reply."""
+    """A person in a model's place: sees the prompt and pastes the reply."""
 
     name: str = "paste"
 
@@ -48,22 +48,22 @@ Respondent = Model | ByHand
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[T]):
-    """A prompt, and how its reply is parsed."""
+    """A prompt with the parser of its reply."""
 
     role: CallRole
     prompt: Prompt
     read: Callable[[str], T]
     """Raises ReplyError; its message is part of the next prompt."""
     reasks: int = 1
-    """How often a model is asked again after a reply that cannot be used; by hand there is no limit."""
+    """How often a model is asked again after an unusable reply; a person is asked without limit."""
     retry_failed: bool = False
-    """Whether a question that failed for good is asked again when its work runs again: where that failure stops the session,
-    the work only runs again because someone wants another try."""
+    """Whether a failed question is asked again when its work runs again. Set where the failure stops the session: there the
+    work runs again only because someone retries it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Received:
-    """A new or recorded reply; ``unusable`` is the recorded reason why it could not be used."""
+    """A new or recorded reply; ``unusable`` is the recorded reason for its rejection."""
 
     call: str
     text: str
@@ -72,35 +72,35 @@ class _Received:
 
 
 class ModelCalls:
-    """What all conversations of a session share: prices, recorded replies, permission to spend, and budget held back."""
+    """The shared state of a session's conversations: prices, recorded replies, permission to spend, reserved budget."""
 
     def __init__(self, tariff_of: TariffOf, recall: Recall | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """``recall``: replies of another session; with them, the engineer confirms before the first question that they do not
-        answer is asked."""
+        """``recall``: replies of another session. The engineer confirms the first question that they do not answer before it
+        is sent."""
         self.tariff_of = tariff_of
         self.recall = recall or Recall()
         self.clock = clock
         self.reserved: dict[str, float] = {}
-        """Call → dollars that it may cost, for the calls under way here."""
+        """Open call of this process → its ceiling in dollars."""
         self._call_ended = asyncio.Event()
         self._may_spend = recall is None
 
     def conversation(self, respondent: Respondent, calls: Calls) -> Conversation:
-        """One run of a work, continuing from the calls that earlier runs of it made to the same model."""
+        """A conversation that continues from the calls that earlier runs of the same work made to the same model."""
         return Conversation(self, respondent, calls)
 
     async def confirm_spending(self, model: str, calls: Calls) -> None:
-        """Return once new spending is allowed; the engineer confirms the first of it."""
+        """Return once new spending is allowed; the engineer confirms it once."""
         if not self._may_spend and not _has_spent(calls.state):
-            words = f"no recorded reply answers the next prompt: going on asks {model} anew and spends"
-            calls.say(words)
-            await calls.confirm(words)
+            reason = f"no recorded reply to the next prompt: resuming sends it to {model}, which costs tokens"
+            calls.say(reason)
+            await calls.confirm(reason)
         self._may_spend = True
 
     async def affordable_ceiling(self, model: Model, prompt: Prompt, calls: Calls) -> Ceiling:
-        """The most that the call can cost, once the caps allow it; waits where only calls under way use up the budget.
+        """The call's ceiling, once the caps allow it; waits while open calls hold the remaining budget.
 
-        Raises BudgetExhausted. The caller must start the call without yielding to the event loop in between.
+        Raises BudgetExhausted. The caller must start the call before it yields to the event loop.
         """
         ceiling = self._ceiling(model, prompt)
         while True:
@@ -114,7 +114,7 @@ class ModelCalls:
 
     @contextmanager
     def reserve(self, call: ModelCall, ceiling: Ceiling) -> Iterator[None]:
-        """Hold the call's ceiling back from the budget while the call lasts."""
+        """Reserve the call's ceiling while the call is open."""
         self.reserved[call.id] = ceiling.usd or 0.0
         try:
             yield
@@ -130,12 +130,12 @@ class ModelCalls:
 
 
 def _has_spent(state: SessionState) -> bool:
-    """Whether the session has paid for a call before: then spending was confirmed."""
+    """Whether the session has paid for a call, which means that spending was confirmed."""
     return any(not c.recalled and (c.ceiling or c.usage.total) for c in state.calls.values())
 
 
 class Conversation:
-    """Questions of one work to one model, one after another."""
+    """The questions of one work item to one model, one after another."""
 
     def __init__(self, shared: ModelCalls, respondent: Respondent, calls: Calls) -> None:
         self._shared = shared
@@ -147,10 +147,10 @@ class Conversation:
         """The reply as ``question.read`` parses it.
 
         Raises:
-            ReplyError: every reply was unusable; ``CallRefused`` where the model declined.
+            ReplyError: no reply was usable; ``CallRefused`` if the model refused to answer.
             ModelError: no reply came.
             CallCancelled: someone cancelled the call, now or in an earlier run of this work.
-            BudgetExhausted: the next call could exceed a hard cap; it was not made.
+            BudgetExhausted: the next call could exceed a hard cap and was not made.
         """
         if question.retry_failed:
             self._drop_failed_questions(question.reasks + 1)
@@ -170,16 +170,16 @@ class Conversation:
 
     def _parse(self, question: Question[T], received: _Received) -> T:
         if received.finish == Finish.REFUSED:
-            raise CallRefused(received.unusable or f"{self._respondent.name} declined to answer")
+            raise CallRefused(received.unusable or f"{self._respondent.name} refused to answer")
         if received.unusable:
             raise ReplyError(received.unusable)
         if received.finish == Finish.LENGTH:
             limit = question.prompt.max_output
-            raise ReplyError(f"the reply was cut short at its limit of {limit:,} tokens: think and write more briefly")
+            raise ReplyError(f"the reply was cut off at the limit of {limit:,} tokens: reason and write more briefly")
         return question.read(received.text)
 
     def _drop_failed_questions(self, tries: int) -> None:
-        """Skip the recorded questions that ended in ``ReplyError``, after as many unusable replies as are allowed."""
+        """Skip recorded questions that failed with ``ReplyError`` after ``tries`` unusable replies."""
         unusable: list[ModelCall] = []
         for call in tuple(self._past):
             if call.status is not CallStatus.FAILED or call.cancelled:
@@ -191,7 +191,7 @@ class Conversation:
                 unusable = []
 
     async def _next_reply(self, role: CallRole, prompt: Prompt) -> _Received:
-        """This work's next recorded reply, else another session's, else a new one."""
+        """The next recorded reply of this work, else a recorded reply of another session, else a new one."""
         while self._past:
             call = self._calls.state.calls[self._past.popleft().id]
             match call.status:
@@ -210,7 +210,7 @@ class Conversation:
         return _Received(call.id, self._calls.text(call.reply), call.finish, call.reason)
 
     async def _resume_open_call(self, call: ModelCall) -> _Received | None:
-        """An open call of a process that has ended: a person or a recorded reply may still answer it, a model cannot."""
+        """An open call of a process that has ended: a person or a recorded reply can still answer it, a model cannot."""
         if recorded := self._shared.recall.find(call.model, self._calls.text(call.prompt), self._calls.state):
             return self._answer_recorded(call, recorded)
         if isinstance(self._respondent, ByHand):
@@ -231,7 +231,7 @@ class Conversation:
         return _Received(call.id, recorded.reply, recorded.finish)
 
     async def _wait_by_hand(self, call: ModelCall) -> _Received:
-        self._calls.say(f"{call.id} awaits a reply by hand: its prompt is the session's blob {call.prompt}")
+        self._calls.say(f"{call.id} awaits a pasted reply; its prompt is blob {call.prompt}")
         answered = await self._calls.wait_by_hand(call.id)
         if answered.cancelled:
             raise _cancelled(answered)
@@ -257,14 +257,14 @@ class Conversation:
                     calls.fail(call.id, DROPPED)
                 raise
             usd = _usd(tariff, reply.usage)
-            if (now := calls.state.calls[call.id]).cancelled:  # cancelled as the reply came: it stays cancelled, with its cost
+            if (now := calls.state.calls[call.id]).cancelled:  # cancelled just before the reply: record its cost, not the reply
                 calls.fail(call.id, now.reason, reply.usage, usd)
                 raise _cancelled(now)
             calls.answer(call.id, reply.text, reply.usage, usd, reply.finish.value, shared.clock() - began)
         return _Received(call.id, reply.text, reply.finish.value)
 
     async def _unless_cancelled(self, call: ModelCall, request: Awaitable[Reply]) -> Reply:
-        """The reply. Raises CallCancelled once someone cancels the call; the request is cancelled with it."""
+        """The reply. Raises CallCancelled if someone cancels the call, and cancels the request."""
         try:
             async with asyncio.timeout(None) as timeout:
                 watcher = asyncio.create_task(self._expire_when_cancelled(call.id, timeout))
@@ -287,11 +287,11 @@ def _cancelled(call: ModelCall) -> CallCancelled:
 
 
 def _within_caps(prompt: Prompt, state: SessionState) -> Prompt:
-    """Under a hard cap there is no retry after an attempt that has cost something: two could exceed the call's ceiling."""
+    """Under a hard cap an attempt that has cost tokens is not retried: two attempts could exceed the call's ceiling."""
     capped = state.limits.tokens is not None or state.limits.usd is not None
     return replace(prompt, spare=0) if capped else prompt
 
 
 def _usd(tariff: Tariff | None, usage: Usage) -> float | None:
-    """What a usage cost; ``None`` where the price is unknown or nothing was counted."""
+    """The cost of a usage; ``None`` if the price is unknown or nothing was counted."""
     return tariff(usage) if tariff is not None and usage.total else None

@@ -1,7 +1,7 @@
-"""The proposer that needs no key: a problem's playbook first, then tuning of the best kernels.
+"""The playbook proposer, which needs no model: ideas with tested implementations from a file, then tuning of the best kernels.
 
-Knows which ideas may come next and which of their implementations to offer; ``playbook_file`` reads the file and ``tuning``
-proposes tunings. It writes no code: its implementations were written and tested beforehand.
+Chooses the next ideas and which of their implementations to offer. ``playbook_file`` reads the file, ``tuning`` proposes tuning
+ideas.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from engine.ideas.tuning import is_tuning, tuned_drafts, tuning_ideas
 PLAYBOOK = Author("playbook")
 
 _ROOT_TEXT = IdeaText(
-    title="First port",
+    title="Naive port",
     category=CATEGORIES[3],
-    rationale="The reference, written plainly: correct first, and the measure of everything that follows.",
+    rationale="A direct translation of the reference: correct, unoptimised, and the starting point of the search.",
     key=ROOT,
 )
 
 RootFallback = Callable[[Dialect], Draft | None]
-"""Writes a naive port where the playbook has none; ``None`` when it cannot in this dialect."""
+"""Generates a naive port if the playbook has none; ``None`` if there is no generator for the dialect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """What a problem's playbook holds for one dialect."""
+    """What a problem's playbook offers in one dialect."""
 
     root: bool
     ideas: int
 
 
 def available(problem: Path, dialect: Dialect) -> Available:
-    """Counted without a session. Raises ProposerError for a malformed playbook."""
+    """What the playbook in a problem's folder offers. Raises ProposerError for a malformed playbook."""
     playbook = read_playbook(problem)
     return Available(dialect in playbook.root, sum(dialect in idea.implementations for idea in playbook.ideas))
 
 
 class Playbook:
-    """A ``Proposer`` over the playbook of the problem in a folder."""
+    """A ``Proposer`` over the playbook in a problem's folder."""
 
     def __init__(self, problem: Path | None, root_fallback: RootFallback | None = None) -> None:
-        """``problem`` is ``None`` for a problem that is a single file: it has no playbook.
+        """``problem`` is ``None`` for a problem in a single file, which has no playbook.
 
         Raises ProposerError for a malformed playbook.
         """
@@ -64,7 +64,8 @@ class Playbook:
         return PLAYBOOK
 
     async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[Proposal, ...]:
-        """The root in round 0; later ideas of the file whose parents exist, spread over categories, then tuning."""
+        """Round 0: the naive port. Later rounds: ideas of the file whose parents exist, spread over the categories, then
+        tuning ideas."""
         if request.round == 0:
             return (Proposal(_ROOT_TEXT, None, PLAYBOOK),) if self._has_root(request.dialect) else ()
         pool = _pool(request)
@@ -73,14 +74,14 @@ class Playbook:
         return tuple(islice(chain(from_file, tunings), request.count))
 
     async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
-        """Implementations of the file and their variants; fewer than requested, with a note, where there are no more."""
+        """Implementations from the file and their variants; a note says why there are fewer than requested."""
         idea, dialect = request.idea, request.dialect
         if is_tuning(idea.text.key) and idea.parent in request.state.kernels and request.parent_code is not None:
             drafts = tuned_drafts(request.state, idea, request.parent_code)
             return Implementation(drafts, "" if drafts else "every neighbouring combination has been tried")
         if idea.text.key == ROOT and dialect not in self._file.root:
             draft = self._root_fallback(dialect) if self._root_fallback else None
-            return Implementation((draft,) if draft else (), "" if draft else f"no first port can be written in {dialect}")
+            return Implementation((draft,) if draft else (), "" if draft else f"no naive port can be generated in {dialect}")
         implementations = self._implementations(idea.text.key, dialect)
         if not implementations:
             return Implementation((), _no_code_note(idea.id))
@@ -113,12 +114,12 @@ class Playbook:
 def _no_code_note(idea: str) -> str:
     return (
         "the playbook cannot write code for an idea in words: write the kernel yourself "
-        f"(`espalier seed SESSION KERNEL --idea {idea}`) or use a model as the source"
+        f"(`espalier kernel seed SESSION KERNEL --idea {idea}`) or name a model as its writer"
     )
 
 
 def _pool(request: IdeaRequest) -> tuple[Kernel, ...]:
-    """Kernels that may be built on, best first; in ``sequential`` the round's one parent."""
+    """Kernels that can be parents, best first; with the ``sequential`` strategy only the round's parent."""
     frontier = queries.frontier(request.state)
     opened = request.state.opened
     if opened is not None and opened.settings.strategy == "sequential":
@@ -127,7 +128,7 @@ def _pool(request: IdeaRequest) -> tuple[Kernel, ...]:
 
 
 def _best_parent(state: SessionState, pool: Sequence[Kernel], after: Sequence[str]) -> Kernel | None:
-    """The best kernel that implements one of the ideas ``after``; without any, a naive port or a seed without a parent."""
+    """The best kernel that implements one of the ideas ``after``; if ``after`` is empty, a naive port or a parentless seed."""
     if after:
         return next((k for k in pool if _key(state, k) in after), None)
     root = next((k for k in pool if _key(state, k) == ROOT), None)
@@ -135,7 +136,7 @@ def _best_parent(state: SessionState, pool: Sequence[Kernel], after: Sequence[st
 
 
 def _key(state: SessionState, kernel: Kernel) -> str:
-    """The key of the idea behind a kernel; a tuned kernel counts as what its parent implements."""
+    """The key of a kernel's idea; for a tuned kernel, the key of the idea that was tuned."""
     for ancestor in reversed(queries.lineage(state, kernel.id)):
         idea = state.ideas.get(ancestor.idea)
         if idea is None or not is_tuning(idea.text.key):
@@ -144,7 +145,7 @@ def _key(state: SessionState, kernel: Kernel) -> str:
 
 
 def _with_variants(request: CodeRequest, implementations: Sequence[PlaybookImplementation]) -> Implementation:
-    """Variants of all implementations, and a note on those that have none."""
+    """Variants of all implementations, and a note on those without variants."""
     offered: list[list[Draft]] = []
     notes: list[str] = []
     for one in implementations:

@@ -1,6 +1,6 @@
-"""A problem's ``playbook/playbook.toml`` as data, decoded strictly: ideas with implementations that were written and tested.
+"""Reads a problem's ``playbook/playbook.toml``: ideas with implementations that were written and tested in advance.
 
-Knows the file's shape and reads the kernel files it names; knows nothing of sessions.
+Decodes strictly and reads the kernel files that the playbook names; independent of sessions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Speedup = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
 
 @dataclass(frozen=True, slots=True)
 class PlaybookImplementation:
-    """One implementation, with the tunables and requirements that its text declares."""
+    """One implementation, with the tunables and requirements that its code declares."""
 
     kernel: KernelCode
     tunables: tuple[Tunable, ...]
@@ -50,7 +50,7 @@ class PlaybookIdea:
     rationale: str
     predicted: Mapping[Dialect, float]
     after: tuple[str, ...]
-    """Keys of the ideas it builds on; empty means the root."""
+    """Keys of the ideas it builds on; empty for the naive port."""
     implementations: Implementations
 
     def text(self, dialect: Dialect) -> IdeaText:
@@ -59,14 +59,14 @@ class PlaybookIdea:
 
 @dataclass(frozen=True, slots=True)
 class PlaybookFile:
-    """A whole playbook; a missing one is empty."""
+    """A playbook; empty if the file does not exist."""
 
     root: Implementations = field(default_factory=dict)
     ideas: tuple[PlaybookIdea, ...] = ()
 
 
 class _Files(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Kernel files by dialect; the fields are the values of ``Dialect``."""
+    """Kernel files by dialect; the fields are named after the values of ``Dialect``."""
 
     cpp: list[_Text] = []
     cuda: list[_Text] = []
@@ -93,7 +93,7 @@ class _IdeaEntry(_Files, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file; its ideas are decoded one by one, so that errors name them by key."""
+    """The file. Its ideas are decoded one by one, because errors name them by key."""
 
     root: _Files = _Files()
     idea: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ def read_playbook(problem: Path) -> PlaybookFile:
     """The playbook of the problem in this folder.
 
     Raises:
-        ProposerError: it is malformed, or names a kernel file that cannot be read; with the file and the key.
+        ProposerError: it is malformed, or names an unreadable kernel file; the message has the file and the key.
     """
     file = problem / FOLDER / FILE
     if not file.exists():
@@ -134,7 +134,7 @@ class _KernelFiles:
 
     def _implementation(self, name: str, dialect: Dialect, where: str) -> PlaybookImplementation:
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise TomlError(f"{where}: {name!r} lies outside the playbook's folder")
+            raise TomlError(f"{where}: {name!r} is outside the playbook's folder")
         if name not in self._read:
             try:
                 kernel = read_kernel_file(self._folder / name)
@@ -153,10 +153,10 @@ def _idea(table: dict[str, Any], number: int, read: _KernelFiles) -> PlaybookIde
     where = f"idea {table['key']!r}" if isinstance(table.get("key"), str) else f"idea {number}"
     entry = strict_toml.convert(table, _IdeaEntry, where)
     if entry.category not in CATEGORIES:
-        raise TomlError(f"{where}, category: {entry.category!r} is none of: {', '.join(CATEGORIES)}")
+        raise TomlError(f"{where}, category: unknown category {entry.category!r}: use one of {', '.join(CATEGORIES)}")
     implementations = read.implementations(entry, where)
     if not implementations:
-        raise TomlError(f"{where}: it has no implementation: give a list of files under {', '.join(sorted(Dialect))}")
+        raise TomlError(f"{where}: no implementation: list its files under {', '.join(sorted(Dialect))}")
     speedups = {dialect: getattr(entry.predicted, dialect.value) for dialect in Dialect}
     return PlaybookIdea(
         entry.key,
@@ -173,8 +173,10 @@ def _check_keys(ideas: Sequence[PlaybookIdea]) -> None:
     keys = [idea.key for idea in ideas]
     for key in keys:
         if keys.count(key) > 1 or key == ROOT or ":" in key:
-            raise TomlError(f"idea {key!r}: its key must be unique, without a colon, and not {ROOT!r}")
+            raise TomlError(f"idea {key!r}: the key must be unique, without a colon, and not {ROOT!r}")
     for idea in ideas:
         for key in idea.after:
-            if key not in (ROOT, *keys) or key == idea.key:
-                raise TomlError(f"idea {idea.key!r}, after: there is no other idea {key!r}")
+            if key == idea.key:
+                raise TomlError(f"idea {idea.key!r}, after: an idea cannot build on itself")
+            if key not in (ROOT, *keys):
+                raise TomlError(f"idea {idea.key!r}, after: unknown idea {key!r}")

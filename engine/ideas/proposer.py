@@ -1,4 +1,4 @@
-"""The interface of everything that proposes ideas and writes their code: playbook, model, pasted reply, command."""
+"""The interface of proposers and writers: playbook, models, pasted replies, commands."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from engine.domain.work import Proposal
 
 @dataclass(frozen=True, slots=True)
 class IdeaRequest:
-    """What to try next in a round, from these parents."""
+    """Asks for the ideas of a round, from these parents."""
 
     state: SessionState
     round: int
     parents: tuple[str, ...]
     count: int
     dialect: Dialect
-    """The dialect that the session's device builds: ``cpp`` on a CPU, ``cuda`` on a GPU."""
+    """The dialect of the session's device: ``cpp`` on a CPU, ``cuda`` on a GPU."""
     code: Mapping[str, str] = field(default_factory=dict)
-    """Code of the kernels that can be built on (the parents and the frontier), by kernel id."""
+    """Code of the possible parents (the round's and the whole frontier), by kernel id."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeRequest:
-    """Implementations of one selected idea, at most ``idea.branch`` of them, variants by tunables included."""
+    """Asks for implementations of one approved idea: at most ``idea.branch``, including variants of their tunables."""
 
     state: SessionState
     idea: Idea
@@ -39,7 +39,7 @@ class CodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class RepairRequest:
-    """A failed kernel, with the message of the compiler or the correctness check."""
+    """Asks for the repair of a failed kernel, with the output of the compiler or of the correctness check."""
 
     state: SessionState
     kernel: Kernel
@@ -55,27 +55,27 @@ class Implementation:
     drafts: tuple[Draft, ...]
     note: str = ""
     author: Author | None = None
-    """Who wrote them, where that is not the proposer that was asked."""
+    """Who wrote them; ``None`` for the proposer that was asked."""
 
 
 class Calls(Protocol):
-    """The recorded model calls of one work, and a stream to whoever watches.
+    """The recorded model calls of one work item, and its progress stream.
 
-    A call is in the journal before its first token is spent; its reply is recorded before it is read. So a work that runs
-    again after a kill finds its replies and pays for none of them twice.
+    A call is in the journal before its first token is spent, and its reply before it is parsed. Work that runs again after a
+    crash finds its replies and pays for none of them twice.
     """
 
     @property
     def state(self) -> SessionState:
-        """The session as it is now: spending so far is derived from it."""
+        """The present state of the session, which includes the spending so far."""
         ...
 
     def earlier(self) -> tuple[ModelCall, ...]:
-        """All calls of this work in any process, oldest first, failed ones included."""
+        """All calls of this work in any process, oldest first, including failed ones."""
         ...
 
     def start(self, role: CallRole, model: str, prompt: str, ceiling: int) -> ModelCall:
-        """Record that ``model`` is about to be asked; ``ceiling`` is the most tokens the call can cost."""
+        """Record that ``model`` is about to be asked; ``ceiling`` is the highest possible number of tokens."""
         ...
 
     def answer(
@@ -83,19 +83,19 @@ class Calls(Protocol):
     ) -> None: ...
 
     def fail(self, call: str, reason: str, usage: Usage = Usage(), usd: float | None = None) -> None:  # noqa: B008
-        """Record that no reply came, or that it cannot be used; ``usage`` is what ``answer`` has not recorded yet."""
+        """Record that no reply came, or that it is unusable; ``usage`` is what ``answer`` has not recorded."""
         ...
 
     async def wait_by_hand(self, call: str) -> ModelCall:
-        """Wait until someone answers this call by hand (``AnswerCall``) or cancels it (``CancelCall``)."""
+        """Wait until someone answers the call (``AnswerCall``) or cancels it (``CancelCall``)."""
         ...
 
     async def wait_cancelled(self, call: str) -> None:
-        """Wait until this call has ended without a reply of the model: someone cancelled it."""
+        """Wait until someone cancels the call."""
         ...
 
     async def confirm(self, reason: str) -> None:
-        """Pause the session for this reason, and wait until the engineer resumes it."""
+        """Pause the session for this reason and wait until the engineer resumes it."""
         ...
 
     def text(self, blob: Blob) -> str:
@@ -103,15 +103,15 @@ class Calls(Protocol):
         ...
 
     def say(self, text: str) -> None:
-        """Stream words to the screen; they are not recorded."""
+        """Report progress, which is not recorded."""
         ...
 
 
 class Proposer(Protocol):
     """Proposes ideas, writes their code and repairs it.
 
-    Raises ProposerError when it cannot be reached or does not answer as agreed, never for lack of ideas; CallCancelled when
-    someone stopped the call; BudgetExhausted before a call that could exceed a hard cap.
+    Raises ProposerError if it is unreachable or violates its protocol, never for lack of ideas; CallCancelled if someone
+    cancelled the call; BudgetExhausted before a call that could exceed a hard cap.
     """
 
     @property
@@ -122,9 +122,9 @@ class Proposer(Protocol):
     async def implement(self, request: CodeRequest, calls: Calls) -> Implementation: ...
 
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
-        """Revised code, or ``None`` when this proposer does not repair."""
+        """Revised code, or ``None`` if there is no repair."""
         ...
 
     async def close(self) -> None:
-        """Release connections; called once, at the session's end."""
+        """Release connections; called once, when the session closes."""
         ...

@@ -1,7 +1,7 @@
-"""Parses replies of models into ideas and code: strict on content, lenient on wrapping. Pure.
+"""Parses model replies into ideas and code: strict about content, lenient about what surrounds it. Pure.
 
-Replies are untrusted text. Parsing either returns what was asked for, cleaned and bounded, or raises ``ReplyError`` with one
-line that its author can act on.
+Replies are untrusted text. The parsers return cleaned and bounded values, or raise ``ReplyError`` with one line that the model
+can act on.
 """
 
 from __future__ import annotations
@@ -20,6 +20,43 @@ from engine.domain.model import CATEGORIES, Contract, Dialect, IdeaText
 from engine.toolchain.kernel_file import MAX_CODE_BYTES, classify
 from engine.toolchain.tunables import parse_requires, parse_tunables
 
+
+@dataclass(frozen=True, slots=True)
+class _IdeaField:
+    """One field of an idea, for the JSON schema and for the form in the prompt."""
+
+    name: str
+    description: str
+    choices: tuple[str, ...] = ()
+    example: float | None = None
+    """For a number; other fields are strings."""
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        kind = "string" if self.example is None else "number"
+        choices = {"enum": list(self.choices)} if self.choices else {}
+        return {"type": kind, "description": self.description, **choices}
+
+    @property
+    def placeholder(self) -> str | float:
+        if self.example is not None:
+            return self.example
+        return f"one of: {', '.join(self.choices)}" if self.choices else self.description
+
+
+_IDEA_FIELDS = (
+    _IdeaField("title", "one line: what is changed, and where"),
+    _IdeaField("category", "what the change acts on", CATEGORIES),
+    _IdeaField("parent", "the kernel that it builds on, e.g. k3"),
+    _IdeaField("rationale", "what limits the parent now, and why this change relieves it"),
+    _IdeaField("expected_effect", "what should change in the measurements if the idea works"),
+    _IdeaField("predicted_speedup", "time of the parent divided by the expected time", example=1.3),
+    _IdeaField("risks", "what may go wrong"),
+)
+
+IDEAS_FORM: Mapping[str, Any] = {"ideas": [{field.name: field.placeholder for field in _IDEA_FIELDS}]}
+"""The expected reply with a placeholder for each value, as the prompt shows it."""
+
 IDEAS_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -27,25 +64,16 @@ IDEAS_SCHEMA: Mapping[str, Any] = {
             "type": "array",
             "items": {
                 "type": "object",
-                "properties": {
-                    "title": {"type": "string", "description": "one line that says what is done to what"},
-                    "category": {"type": "string", "enum": list(CATEGORIES)},
-                    "parent": {"type": "string", "description": "the kernel it builds on, e.g. k3"},
-                    "rationale": {"type": "string", "description": "what binds the parent now and why this relieves it"},
-                    "expected_effect": {"type": "string", "description": "what should change in the measurements"},
-                    "predicted_speedup": {"type": "number", "description": "time of the parent / time expected"},
-                    "risks": {"type": "string", "description": "what may go wrong"},
-                },
-                "required": [
-                    "title", "category", "parent", "rationale", "expected_effect", "predicted_speedup", "risks",
-                ],
+                "properties": {field.name: field.schema for field in _IDEA_FIELDS},
+                "required": [field.name for field in _IDEA_FIELDS],
                 "additionalProperties": False,
             },
         }
     },
     "required": ["ideas"],
     "additionalProperties": False,
-}  # fmt: skip
+}
+"""The JSON schema of the expected reply."""
 
 MAX_TITLE = 120
 MAX_WORDS = 2_000
@@ -74,16 +102,16 @@ _OPENINGS = {
     Dialect.CPP: _C_OPENING,
     Dialect.PYTHON: re.compile(r"#|(?:import|from|class)\b|@|\"\"\"|'''"),
 }
-"""First line of a reply that is nothing but code."""
+"""First line of a reply that is only code."""
 
 
 class ReplyError(ProposerError):
-    """An unusable reply; the message says what is wrong with it, to people and to its author alike."""
+    """An unusable reply. The message says what is wrong; people see it, and the next prompt contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadIdea:
-    """One idea of a reply, aimed at one of the kernels offered as parents."""
+    """One idea of a reply, with one of the offered kernels as its parent."""
 
     text: IdeaText
     parent: str | None
@@ -98,38 +126,38 @@ class ReadCode:
 
 
 def read_ideas(reply: str, offered: Sequence[str]) -> tuple[ReadIdea, ...]:
-    """The ideas in a reply, in its order; those without a title or a recognisable category are left out.
+    """The ideas in a reply, in its order, without those that lack a title or a recognisable category.
 
-    Raises ReplyError when none is left.
+    Raises ReplyError when none remains.
     """
     items = _ideas_in(_bounded(reply))
     ideas: list[ReadIdea] = []
-    wrong = "its list of ideas is empty"
+    wrong = "the list of ideas is empty"
     for item in items[:_MAX_IDEAS]:
         try:
             ideas.append(_idea(item, offered))
         except ReplyError as error:
             wrong = str(error)
     if not ideas:
-        raise ReplyError(f"the reply holds no usable idea: {wrong}")
+        raise ReplyError(f"the reply has no usable idea: {wrong}")
     return tuple(ideas)
 
 
 def read_code(reply: str, dialect: Dialect) -> ReadCode:
-    """The code in a reply: its largest code fence of the dialect, or the reply itself where it is nothing but code.
+    """The code in a reply: its largest code fence of the dialect, or the whole reply where it is only code.
 
     Raises ReplyError for no code, truncated code, code that fits no contract of the dialect, or tunables that cannot be
     parsed; the last two with line and column.
     """
     text = _code_in(_bounded(reply), dialect)
     if len(text.encode("utf-8", "replace")) > MAX_CODE_BYTES:
-        raise ReplyError("the code is larger than 1 MiB: a kernel is a source text")
+        raise ReplyError("the code is larger than 1 MiB")
     try:
         contract = classify(text, f"the code{dialect.suffix}")[1]
         parse_tunables(text, dialect)
         parse_requires(text, dialect)
     except KernelCodeError as error:
-        raise ReplyError(f"the code cannot be used: {_clean(str(error), MAX_REMARK)}") from error
+        raise ReplyError(f"the code is not valid: {_clean(str(error), MAX_REMARK)}") from error
     return ReadCode(text, contract)
 
 
@@ -140,7 +168,7 @@ def _bounded(reply: str) -> str:
 
 
 def _ideas_in(reply: str) -> Sequence[object]:
-    """The list of ideas in the first JSON value that holds one; trailing commas are allowed."""
+    """The list of ideas in the first JSON value that has one; trailing commas are allowed."""
     for text in dict.fromkeys((reply, _TRAILING_COMMA.sub("", reply))):
         for value in _json_values(text):
             if isinstance(value, dict) and isinstance(value.get("ideas"), list):
@@ -149,11 +177,11 @@ def _ideas_in(reply: str) -> Sequence[object]:
                 return [value]
             if isinstance(value, list) and any(isinstance(item, dict) and "title" in item for item in value):
                 return value
-    raise ReplyError('the reply holds no JSON object of the form {"ideas": [...]}')
+    raise ReplyError('the reply has no JSON object of the form {"ideas": [...]}')
 
 
 def _json_values(text: str) -> Iterator[object]:
-    """The JSON objects and lists anywhere in a text."""
+    """The JSON objects and lists in a text, wherever they are."""
     decoder = json.JSONDecoder(strict=False)
     place = 0
     for _ in range(_MAX_JSON_VALUES):
@@ -170,7 +198,7 @@ def _json_values(text: str) -> Iterator[object]:
 
 def _idea(item: object, offered: Sequence[str]) -> ReadIdea:
     if not isinstance(item, dict):
-        raise ReplyError("an idea is no JSON object")
+        raise ReplyError("an idea is not a JSON object")
     title = _clean(item.get("title"), MAX_TITLE)
     if not title:
         raise ReplyError("an idea has no title")
@@ -186,7 +214,7 @@ def _idea(item: object, offered: Sequence[str]) -> ReadIdea:
 
 
 def _clean(value: object, longest: int) -> str:
-    """One line of printable words; lists of words are joined; anything else is empty."""
+    """One line of printable text. Lists of strings are joined; any other value becomes empty."""
     if isinstance(value, list):
         value = "; ".join(item for item in value if isinstance(item, str))
     if not isinstance(value, str):
@@ -197,7 +225,7 @@ def _clean(value: object, longest: int) -> str:
 
 
 def _category(value: object) -> str:
-    """The category by its exact or nearly exact name, or the one that shares most words with the text."""
+    """The category with this exact or nearly exact name, else the one that shares the most words with the text."""
     given = _clean(value, MAX_REMARK).lower()
     if close := get_close_matches(given, CATEGORIES, n=1, cutoff=0.75):
         return close[0]
@@ -205,7 +233,7 @@ def _category(value: object) -> str:
     shared = {c: len(words & {word.rstrip("s") for word in _WORD.findall(c)}) for c in CATEGORIES}
     best = max(CATEGORIES, key=lambda c: shared[c])
     if not shared[best]:
-        raise ReplyError(f"{given[:60]!r} is no category: use one of {', '.join(CATEGORIES)}")
+        raise ReplyError(f"unknown category {given[:60]!r}: use one of {', '.join(CATEGORIES)}")
     return best
 
 
@@ -242,13 +270,13 @@ def _code_in(reply: str, dialect: Dialect) -> str:
     if fitting:
         best = max(fitting, key=lambda fence: len(fence.text))
         if not best.closed:
-            raise ReplyError("the code was cut short: its code fence was never closed")
+            raise ReplyError("the code is truncated: its code fence is not closed")
         return _printable(best.text)
     if fences:
         raise ReplyError(f"the reply has no code fence in {dialect.value}, only in {_clean(fences[0].language, 40)}")
     first = next((line.strip() for line in lines if line.strip()), "")
     if not _OPENINGS[dialect].match(first):
-        raise ReplyError(f"the reply holds no code: give the complete file in one ```{dialect.value} fence")
+        raise ReplyError(f"the reply has no code: give the complete file in one ```{dialect.value} fence")
     return _printable("\n".join(lines))
 
 

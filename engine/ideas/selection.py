@@ -1,4 +1,4 @@
-"""Which ideas of many a round takes, and which variants become an idea's implementations. Pure, and deterministic."""
+"""Selects the ideas of a round and the tunable variants that implement an idea. Pure and deterministic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from engine.toolchain.tunables import Requirement, variants
 
 
 def pick_diverse(proposals: Sequence[Proposal], count: int) -> tuple[Proposal, ...]:
-    """At most ``count`` proposals: each time the highest predicted one of the category taken least; ties keep their order."""
+    """At most ``count`` proposals. Each step takes, from the least used category, the one with the highest predicted speedup;
+    ties keep their order."""
     remaining = list(proposals)
     taken: list[Proposal] = []
     by_category: Counter[str] = Counter()
@@ -31,9 +32,10 @@ def pick_diverse(proposals: Sequence[Proposal], count: int) -> tuple[Proposal, .
 def variant_drafts(
     request: CodeRequest, kernel: KernelCode, tunables: Sequence[Tunable], requires: Sequence[Requirement], salt: str
 ) -> list[Draft]:
-    """At most ``idea.branch`` variants of one kernel, far apart; the choice depends on the session's seed and ``salt`` alone.
+    """At most ``idea.branch`` variants of one kernel, spread over its tunables; the choice depends only on the session's seed
+    and on ``salt``.
 
-    Raises KernelCodeError when no combination of its tunables meets its requirements.
+    Raises KernelCodeError if no combination of its tunables meets its requirements.
     """
     opened = request.state.opened
     text = f"{opened.settings.seed if opened is not None else 0}:{salt}"
@@ -43,6 +45,6 @@ def variant_drafts(
 
 
 def take_in_turn(request: CodeRequest, offered: Sequence[Sequence[Draft]]) -> tuple[Draft, ...]:
-    """Every kernel's first variant, then every kernel's second, and so on up to ``idea.branch``."""
+    """The first variant of every kernel, then the second of every kernel, and so on, at most ``idea.branch`` in all."""
     turns = (draft for turn in zip_longest(*offered) for draft in turn if draft is not None)
     return tuple(islice(turns, request.idea.branch))

@@ -1,6 +1,6 @@
-"""Tuning ideas: untried values of the tunables that a good kernel declares.
+"""Proposes tuning ideas: untried tunable values next to those of the best kernels.
 
-Works on any kernel with tunables, whoever wrote it. Pure: kernels and their code in, proposals and drafts out.
+Works for every kernel with tunables, whoever wrote it. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CATEGORY = "occupancy"
 
 @dataclass(frozen=True, slots=True)
 class _Neighbourhood:
-    """The untried combinations next to one kernel's values."""
+    """The untried combinations of tunables that neighbour one kernel's values."""
 
     tunables: tuple[Tunable, ...]
     values: Combination
@@ -29,13 +29,13 @@ class _Neighbourhood:
 
     @property
     def names(self) -> str:
-        """The tunables that the untried combinations change."""
+        """The tunables that differ in the untried combinations."""
         changed = (t.name for t in self.tunables if any(c[t.name] != self.values[t.name] for c in self.untried))
         return ", ".join(changed)
 
 
 def constants(state: SessionState) -> dict[str, Number]:
-    """The names that ``@require`` lines of this session's kernels may use."""
+    """Names and values that ``@require`` lines of this session's kernels can use."""
     if state.preparation is None or state.device is None:
         return {}
     return plan_names(state.preparation.signature, state.device.units)
@@ -46,9 +46,9 @@ def is_tuning(key: str) -> bool:
 
 
 def tuning_ideas(state: SessionState, kernels: Sequence[Kernel], code: Mapping[str, str], author: Author) -> Iterator[Proposal]:
-    """Proposals for these kernels, best first; one for each text of code, at the best kernel that has it.
+    """Proposals for these kernels, best first: one for each distinct code, with the best kernel of that code as parent.
 
-    Nothing is proposed for code whose last tuning awaits a decision, was rejected, or is not implemented yet.
+    Code is skipped if one of its tuning ideas awaits approval, was rejected, or is not implemented yet.
     """
     seen: set[str] = set()
     for kernel in kernels:
@@ -74,7 +74,7 @@ def tuned_drafts(state: SessionState, idea: Idea, code: str) -> tuple[Draft, ...
 
 
 def _earlier(state: SessionState, kernel: Kernel) -> list[Idea]:
-    """Tuning ideas aimed at any kernel with the same code."""
+    """Tuning ideas whose parent has the same code."""
     return [
         idea
         for idea in state.ideas.values()
@@ -83,7 +83,7 @@ def _earlier(state: SessionState, kernel: Kernel) -> list[Idea]:
 
 
 def _neighbourhood(state: SessionState, kernel: Kernel, code: str) -> _Neighbourhood:
-    """Empty for code whose ``@tune`` lines cannot be parsed: it was built without them, so they are not ours."""
+    """Empty if the ``@tune`` lines cannot be parsed: such code was built without them."""
     try:
         tunables = parse_tunables(code, kernel.dialect)
         requires = parse_requires(code, kernel.dialect)
@@ -101,9 +101,9 @@ def _text(kernel: Kernel, around: _Neighbourhood, generation: int) -> IdeaText:
         title=f"Tune {around.names} of {kernel.id} around its best values{step}",
         category=_CATEGORY,
         rationale=(
-            f"{kernel.id} is among the best kernels with {values}, and {len(around.untried)} neighbouring "
-            f"combination{'s' * (len(around.untried) != 1)} of its tunables have not been tried. Changing one value at a time "
-            "shows which of them still matters; no code changes."
+            f"{kernel.id} is among the best kernels with {values}; {len(around.untried)} neighbouring "
+            f"combination{'s' * (len(around.untried) != 1)} of its tunables {'is' if len(around.untried) == 1 else 'are'} "
+            "untried. Changing one value at a time shows which tunables still matter. The code stays the same."
         ),
         key=f"{PREFIX}:{kernel.id}:{generation}",
     )

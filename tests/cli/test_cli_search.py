@@ -30,7 +30,7 @@ def check_object(found: dict[str, object]) -> None:
 def test_a_run_ends_with_its_tree_and_says_what_a_sceptic_asks(espalier: Call, home: Path) -> None:
     result = espalier("run", "softmax", *TINY)
     assert result.status == 0
-    for words in ("k1 First port", "★", "gate", "null models refused", "baseline", "eager against itself", "sandbox",
+    for words in ("k1 Naive port", "★", "gate", "null models refused", "baseline", "eager against itself", "sandbox",
                   "light", "95% interval", "host contract", "next"):  # fmt: skip
         assert words in result.out, words
     assert str(home / "sessions" / "softmax-") in result.out

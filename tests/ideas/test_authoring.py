@@ -95,7 +95,7 @@ def test_ideas_that_all_repeat_earlier_ones_are_asked_for_again_and_then_given_u
     known = ideas_reply(session.ideas["i2"].text.title)
     tape, model = Tape(), FakeModel([known, ideas_reply("Tile rows")])
     assert titles(propose(model, tape, 1, session)) == ["Tile rows"]
-    assert "every idea repeats one that was tried or proposed before" in model.asked[1].user
+    assert "every idea repeats an earlier one" in model.asked[1].user
     with pytest.raises(ReplyError, match="every idea repeats"):
         propose(FakeModel([known]), Tape(), 1, session)
 
@@ -157,7 +157,7 @@ def test_every_implementation_is_told_to_differ_from_those_before() -> None:
     assert [d.source.splitlines()[0] for d in answer.drafts] == ["// first", "// second", "// third"]
     assert "This is implementation" not in model.asked[0].user
     assert "implementation 2 of 3" in model.asked[1].user
-    assert "the code is that of an earlier implementation" in model.asked[2].user
+    assert "the code is identical to an earlier implementation" in model.asked[2].user
     assert "// second" in model.asked[3].user
 
 
@@ -166,8 +166,8 @@ def test_what_could_not_be_written_is_said_and_the_rest_goes_on() -> None:
     answer = implement(model, Tape(), 3)
     assert [d.name for d in answer.drafts] == ["i2-1.cpp"]
     assert answer.note == (
-        "implementation 1: the reply holds no code: give the complete file in one ```cpp fence; "
-        "implementation 2: openai:fake declined to answer"
+        "implementation 1: the reply has no code: give the complete file in one ```cpp fence; "
+        "implementation 2: openai:fake refused to answer"
     )
     assert implement(FakeModel(["no"]), Tape(), 1).drafts == ()
 
@@ -175,7 +175,7 @@ def test_what_could_not_be_written_is_said_and_the_rest_goes_on() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("// @tune DIM = 1, 2\n" + LAUNCH, "the tunable DIM has the name of a constant"),
+        ("// @tune DIM = 1, 2\n" + LAUNCH, "the tunable DIM has the name of a problem.h constant"),
         ("// @tune B = 1, 2\n// @require B > 2\n" + LAUNCH, "no combination of tunables meets"),
         ("// @require UNKNOWN > 2\n" + LAUNCH, "UNKNOWN"),
         ("int root;\n" + LAUNCH, ""),
@@ -269,10 +269,10 @@ def test_a_repair_is_a_new_source() -> None:
 @pytest.mark.parametrize(
     ("reply", "tunables", "said"),
     [
-        (code_reply("// broken\n" + LAUNCH), {}, "the one that failed, unchanged"),
-        (kernel("other", True), {}, "declares other tunables than the kernel it mends: keep none"),
+        (code_reply("// broken\n" + LAUNCH), {}, "identical to the failed kernel"),
+        (kernel("other", True), {}, "changes the tunables of the kernel: keep none"),
         (kernel("other"), {"BLOCK": 4, "UNROLL": 1}, "keep BLOCK, UNROLL"),
-        ("sorry", {}, "holds no code"),
+        ("sorry", {}, "has no code"),
     ],
 )
 def test_a_repair_changes_only_what_it_may(reply: str, tunables: dict[str, int], said: str) -> None:
@@ -293,7 +293,7 @@ def test_a_repair_stays_under_its_contract() -> None:
     request = RepairRequest(session, kernel, "x", "no", "")
     model = FakeModel([code_reply(plan, "cuda"), code_reply(LAUNCH, "cuda")])
     assert asyncio.run(source(model).repair(request, Tape().calls("repair:k2:0"))) == LAUNCH
-    assert "under the plan contract: the kernel stays under host" in model.asked[1].user
+    assert "the code uses the plan contract: keep the host contract" in model.asked[1].user
 
 
 # calls stopped by hand

@@ -259,7 +259,7 @@ def test_a_prompt_by_hand_is_what_a_step_ends_with(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [Settings(source="gpt"), Settings(source="playbook", writer="gpt")])
 def test_what_is_no_source_is_found_at_once(settings: Settings) -> None:
-    with pytest.raises(ProposerError, match="no source of ideas 'gpt'"):
+    with pytest.raises(ProposerError, match="unknown proposer 'gpt'"):
         open_ideas(settings, playbook=PLAYBOOK)
 
 

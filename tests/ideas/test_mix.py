@@ -100,17 +100,17 @@ def test_a_mix_is_read(spec: str, shares: tuple[Share, ...]) -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("", "no source of ideas ''"),
+        ("", "unknown proposer ''"),
         ("gpt-5", "use playbook, paste, openai:MODEL"),
-        ("openai:", "which model"),
+        ("openai:", "no model name"),
         ("claude:x", "unknown model"),
-        ("openai:a,openai:a=2", "named twice"),
-        ("openai:a=0,playbook", "the share of openai:a is 0"),
+        ("openai:a,openai:a=2", "duplicate proposer openai:a"),
+        ("openai:a=0,playbook", "invalid share 0 for openai:a"),
         ("openai:a=1001,playbook", "use 1 to 1000"),
         ("openai:a=99999999999999999999999999,playbook", "use 1 to 1000"),
         (",".join(f"openai:m{n}" for n in range(17)), "too many"),
-        ("openai:a,", "behind a comma in 'openai:a,' is no source"),
-        ("openai:a,gpt-5=2", "behind a comma"),
+        ("openai:a,", "unknown proposer after a comma in 'openai:a,'"),
+        ("openai:a,gpt-5=2", "after a comma"),
     ],
 )
 def test_a_mix_that_cannot_be_read(spec: str, said: str) -> None:
@@ -218,7 +218,7 @@ def test_who_writes_an_idea_s_code(spec: str, writer: str, subject: Idea, wrote:
 def test_a_writer_that_is_none_is_said() -> None:
     proposer, _ = mix(A)
     asked = CodeRequest(b.fold(*b.first_round()), idea(A, writer="nobody"), Dialect.CPP, None)
-    with pytest.raises(ProposerError, match="no source of ideas 'nobody'"):
+    with pytest.raises(ProposerError, match="unknown proposer 'nobody'"):
         asyncio.run(proposer.implement(asked, Tape().calls()))
 
 

@@ -88,9 +88,9 @@ def test_asking_once_more_is_bounded() -> None:
 def test_a_truncated_reply_is_not_read_and_a_refusal_is_not_asked_again() -> None:
     tape, model = Tape(), FakeModel([truncated("7"), "8"])
     assert ask(model, tape) == [8]
-    assert "cut short at its limit of 50 tokens" in model.asked[1].user
+    assert "cut off at the limit of 50 tokens" in model.asked[1].user
     tape, model = Tape(), FakeModel([refused(), "8"])
-    with pytest.raises(CallRefused, match="openai:fake declined to answer"):
+    with pytest.raises(CallRefused, match="openai:fake refused to answer"):
         ask(model, tape)
     assert len(model.asked) == 1
     assert tape.state.calls["c1"].status is CallStatus.FAILED
@@ -259,7 +259,7 @@ def test_whoever_answers_by_hand_is_shown_the_prompt_and_asked_until_the_reply_c
     prompts = [tape.blobs.text(c.prompt) for c in tape.state.calls.values()]
     assert "'nine' is no number" in prompts[3]
     assert "'eight' is no number" not in prompts[3]
-    assert said[0].startswith("c1 awaits a reply by hand")
+    assert said[0].startswith("c1 awaits a pasted reply")
     assert tape.state.calls["c1"].prompt in said[0]
     assert tape.waited == ["propose:1"] * 4
     assert all(c.ceiling == 0 for c in tape.state.calls.values())

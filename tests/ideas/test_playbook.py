@@ -117,7 +117,7 @@ def test_the_first_port_is_written_by_the_fallback_where_the_playbook_has_none(f
     assert [d.name for d in asyncio.run(playbook.implement(replace(request, dialect=Dialect.CPP), calls())).drafts] == [
         "naive.cpp"
     ]
-    assert "no first port" in asyncio.run(Playbook(folder).implement(request, calls())).note
+    assert "no naive port" in asyncio.run(Playbook(folder).implement(request, calls())).note
 
 
 def test_ideas_come_worthiest_first_with_their_categories_spread(folder: Path) -> None:

@@ -27,9 +27,13 @@ def test_values_stand_where_their_slots_are() -> None:
     assert Template("t", "You: {{who}}", "{{a}} and {{b}}, {{a}}").fill(who="x", a="1", b="2\n") == ("You: x", "1 and 2, 1")
 
 
-@pytest.mark.parametrize(("given_values", "said"), [({}, "lacks a, b"), ({"a": "", "b": "", "c": ""}, "has no slot c")])
-def test_slots_and_values_must_agree(given_values: dict[str, str], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize(
+    ("given_values", "message"), [({}, "lacks values for a, b"), ({"a": "", "b": "", "c": ""}, "has no slots c")]
+)
+    ("given_values", "said"), [({}, "lacks values for a, b"), ({"a": "", "b": "", "c": ""}, "has no slots c")]
+)
+def test_slots_and_values_must_agree(given_values: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Template("t", "", "{{a}} {{b}}").fill(**given_values)
 
 

@@ -80,7 +80,7 @@ class Try:
 
 
 IDEAS: tuple[tuple[str, int, str | None, str, str, str, float | None, m.Author], ...] = (
-    ("i1", 0, None, "First port", "control flow", "The reference, row by row, as plainly as can be.", None, b.PLAYBOOK),
+    ("i1", 0, None, "Naive port", "control flow", "A direct translation of the reference, row by row.", None, b.PLAYBOOK),
     ("i2", 1, "k1", "Keep a running maximum and sum in one pass", "memory access",
      "The parent reads each row three times. An online maximum with a rescaled sum needs two, so a third of the traffic goes. "
      "The exponential is evaluated once more an element, which the vector units have room for.", 1.4, b.PLAYBOOK),

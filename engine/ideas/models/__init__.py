@@ -1,1 +1,1 @@
-"""Models that answer prompts: one adapter for each protocol, all of one kind (``model.Model``)."""
+"""Models that answer prompts: one adapter for each protocol, all with the interface ``model.Model``."""

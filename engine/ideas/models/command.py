@@ -1,11 +1,11 @@
-"""``command:CMD``: any program that reads a prompt on standard input and writes the reply on standard output.
+"""``command:CMD``: any program that reads a prompt from standard input and writes the reply to standard output.
 
-The command is the user's own program. It needs the network, its files and its own key, so it does not run in the sandbox of
-compilers and kernels. It runs in a session of its own, under a time limit and generous limits on address space, file size and
-processes. Its whole process group is killed when it ends, is cancelled or runs out of time.
+The command is the user's own program. It needs the network, its files and its own key, so it does not run in the sandbox that
+confines compilers and kernels. It runs in a separate process session, under a time limit and generous limits on address space,
+file size and processes. Its process group is killed when it exits, is cancelled or times out.
 
-It inherits the user's environment without the keys that this program holds for its own providers. A key is handed over by
-name, in front of the command: ``command:OPENAI_API_KEY=$OPENAI_API_KEY agent --print``.
+It inherits the user's environment without the keys of the built-in providers. To pass a key, name it before the command:
+``command:OPENAI_API_KEY=$OPENAI_API_KEY agent --print``.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ MEMORY_BYTES = 128 << 30
 """Address space, not memory: JavaScript runtimes reserve tens of GB of it and use little."""
 FILE_BYTES = 8 << 30
 PROCESSES = 16_384
-"""Counted over all of the user's processes by the kernel; it stops a fork bomb, not a build."""
+"""The operating system counts all of the user's processes; the limit stops a fork bomb, not a build."""
 GRACE = 1.0
-"""Seconds between SIGTERM and SIGKILL, and for the last output of a process that has ended."""
+"""Seconds between SIGTERM and SIGKILL, and to read the last output after the process has exited."""
 _STDERR_KEPT = 4096
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What to run, and the key variables that it is handed."""
+    """The command to run, and the key variables that it receives."""
 
     argv: tuple[str, ...]
     granted: frozenset[str] = frozenset()
 
 
 def parse_command(text: str) -> CommandLine:
-    """Split a command as a shell would; no shell runs it.
+    """Split a command as a shell would, without running a shell.
 
     Raises:
-        ProposerError: no command, quotes that do not end, or a key or another value in it that would be recorded.
+        ProposerError: no command, an unclosed quote, or a key or another value that would be recorded.
     """
     if scrub(text) != text:
-        raise ProposerError("command: holds a key, which would be recorded with the session; write NAME=$NAME CMD instead")
+        raise ProposerError("command: contains a key, which would be recorded with the session: write NAME=$NAME CMD instead")
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -64,20 +64,20 @@ def parse_command(text: str) -> CommandLine:
         name, value = assignment.groups()
         if value not in (f"${name}", f"${{{name}}}"):
             raise ProposerError(
-                f"command: write {name}=${name} to hand {name} over; a value would be recorded with the session"
+                f"command: contains a value of {name}, which would be recorded with the session: write {name}=${name}"
             )
         granted.add(name)
         words.pop(0)
     if not words or not words[0]:
-        raise ProposerError("command: has no command: write command:CMD, for example 'command:llm -m NAME'")
+        raise ProposerError("command: names no command: write command:CMD, for example 'command:llm -m NAME'")
     return CommandLine(tuple(words), frozenset(granted))
 
 
 class CommandModel:
-    """A command line as a model. Its usage is not counted."""
+    """A command as a model. Its tokens are not counted."""
 
     def __init__(self, command: str, *, policy: RetryPolicy = DEFAULT_POLICY, output_bytes: int = OUTPUT_BYTES) -> None:
-        """Raises ProposerError for a command that cannot be read; whether it exists is known when it first runs."""
+        """Raises ProposerError for a malformed command. Whether the program exists is checked on its first run."""
         self._command = command
         self._line = parse_command(command)
         self._policy = policy
@@ -99,7 +99,7 @@ class CommandModel:
         try:
             transport, _ = await loop.subprocess_exec(lambda: reply, *self._argv(), env=environment, start_new_session=True)
         except OSError as error:
-            raise self._failed(Trouble.MODEL, f"does not start: {error.strerror}") from None
+            raise self._failed(Trouble.MODEL, f"failed to start: {error.strerror}") from None
         try:
             async with asyncio.timeout(self._policy.seconds):
                 reply.send(transport, _text(prompt))
@@ -113,15 +113,15 @@ class CommandModel:
         return self._reply(transport.get_returncode(), reply)
 
     async def close(self) -> None:
-        """Nothing is open between two prompts."""
+        """Does nothing: no process outlives its prompt."""
 
     def _reply(self, status: int | None, reply: _CommandProcess) -> Reply:
         if reply.overflowed:
             raise self._failed(Trouble.REPLY, f"wrote more than {self._output_bytes} bytes", reply.last_error_line)
         if status in (126, 127):
-            raise self._failed(Trouble.MODEL, "cannot be run", reply.last_error_line)
+            raise self._failed(Trouble.MODEL, "failed to run", reply.last_error_line)
         if status != 0:
-            ended = f"was killed by signal {-status}" if status is not None and status < 0 else f"ended with status {status}"
+            ended = f"was killed by signal {-status}" if status is not None and status < 0 else f"exited with status {status}"
             raise self._failed(Trouble.UNREACHABLE, ended, reply.last_error_line)
         if not reply.text.strip():
             raise self._failed(Trouble.REPLY, "wrote nothing on standard output", reply.last_error_line)
@@ -136,15 +136,15 @@ class CommandModel:
         return {name: value for name, value in os.environ.items() if name not in withheld}
 
     def _argv(self) -> list[str]:
-        """The command under its limits. CPU time is bounded by what all cores can spend within the time limit; it only matters
-        where this process was killed."""
+        """The command with its limits. The limit on CPU time is that of all cores over the time limit; it only matters if this
+        process is killed."""
         limits = CommandLimits(self._policy.seconds * (os.cpu_count() or 1), MEMORY_BYTES, FILE_BYTES)
         script = f'{{ ulimit -u {PROCESSES} || ulimit -p {PROCESSES}; }} 2>/dev/null; exec "$@"'
         return ["/bin/sh", "-c", script, "sh", *LimitsOnly(limits=limits).command(self._line.argv, (), ())]
 
 
 class _CommandProcess(asyncio.SubprocessProtocol):
-    """One process: the prompt is written, the reply is read as it arrives."""
+    """One process of the command: writes the prompt, reads the reply as it arrives."""
 
     def __init__(self, on_text: OnText, most: int) -> None:
         self._on_text = on_text
@@ -157,9 +157,9 @@ class _CommandProcess(asyncio.SubprocessProtocol):
         self.overflowed = False
         self.exited = asyncio.Event()
         self.done = asyncio.Event()
-        """It has exited, or written too much."""
+        """The process has exited, or has written too much."""
         self.pipes_closed = asyncio.Event()
-        """Standard output and standard error are closed."""
+        """Standard output and standard error have closed."""
 
     @property
     def text(self) -> str:
@@ -172,7 +172,7 @@ class _CommandProcess(asyncio.SubprocessProtocol):
         return lines[-1].strip() if lines else ""
 
     def send(self, transport: asyncio.SubprocessTransport, text: str) -> None:
-        """Write the prompt and close standard input; the command need not read it."""
+        """Write the prompt and close standard input, whether the command reads it or not."""
         pipe = transport.get_pipe_transport(0)
         if isinstance(pipe, asyncio.WriteTransport):
             pipe.write(text.encode("utf-8", "replace"))
@@ -208,7 +208,7 @@ class _CommandProcess(asyncio.SubprocessProtocol):
 
 
 async def _terminate(transport: asyncio.SubprocessTransport, process: _CommandProcess) -> None:
-    """End the whole group, read its last output, and close the pipes."""
+    """Kill the process group, read its last output, and close the pipes."""
     group = transport.get_pid()
     if not process.exited.is_set():
         _signal(group, signal.SIGTERM)

@@ -64,7 +64,7 @@ class GeminiModel:
         from google import genai
         from google.genai import types
 
-        # The SDK warns on standard error, which may be the screen, of reasons to stop that are newer than itself.
+        # On standard error, which may be the terminal UI, the SDK warns of finish reasons that are newer than itself.
         warnings.filterwarnings("ignore", ".* is not a valid ", UserWarning, r"google\.genai")
         self._key = key or require_key("gemini")
         self._model = model
@@ -115,7 +115,7 @@ class GeminiModel:
                 message = one_line(str(error), (self._key,), type(error).__name__)
                 return FailedAttempt(Trouble.UNREACHABLE, f"the connection failed: {message}", Retry())
             except MalformedError:
-                return FailedAttempt(Trouble.REPLY, "the stream holds something that is not a Gemini reply", Retry())
+                return FailedAttempt(Trouble.REPLY, "the stream is not a valid Gemini reply", Retry())
 
     async def _stream(self, prompt: Prompt, on_text: OnText, meter: Meter) -> CompleteAnswer | FailedAttempt:
         pieces: list[str] = []
@@ -165,24 +165,26 @@ class GeminiModel:
         )
 
     def _read_error(self, error: errors.APIError) -> FailedAttempt:
-        """A status and Google's error details as a failed attempt."""
+        """The failed attempt that a status and Google's error details describe."""
         status = error.code or 0
         message = one_line(str(error.message or ""), (self._key,), f"status {status}")
         details = tuple(_details(error.details))
         if status in (401, 403) or any(detail.get("reason") == "API_KEY_INVALID" for detail in details):
-            return FailedAttempt(Trouble.KEY, f"the key is not accepted: {message}")
+            return FailedAttempt(Trouble.KEY, f"the provider rejected the key: {message}")
         if status == 404:
             return FailedAttempt(Trouble.MODEL, f"not found: {message}")
         if status == 429:
             daily = any("PerDay" in str(violation) for detail in details for violation in detail.get("violations", ()))
-            return FailedAttempt(Trouble.QUOTA, f"quota: {message}", None if daily else Retry(_requested_wait(error, details)))
+            return FailedAttempt(
+                Trouble.QUOTA, f"quota exceeded: {message}", None if daily else Retry(_requested_wait(error, details))
+            )
         if status in (408, 409) or status >= 500:
             return FailedAttempt(Trouble.UNREACHABLE, f"the server failed: {message}", Retry(_requested_wait(error, details)))
-        return FailedAttempt(Trouble.REQUEST, f"the request was refused: {message}")
+        return FailedAttempt(Trouble.REQUEST, f"the provider rejected the request: {message}")
 
 
 async def _limit(silence: float, request: httpx2.Request) -> None:
-    """The SDK has one time limit, which it also sends to the server; silence on the line ends sooner than that."""
+    """Shortens the read time-out of a request: the SDK has one time limit, which it also sends to the server."""
     limits = request.extensions["timeout"]
     request.extensions["timeout"] = {**limits, "connect": min(CONNECT_SECONDS, silence), "read": silence}
 
@@ -190,7 +192,7 @@ async def _limit(silence: float, request: httpx2.Request) -> None:
 async def _checked(
     stream: AsyncIterator[types.GenerateContentResponse],
 ) -> AsyncGenerator[types.GenerateContentResponse, None]:
-    """The stream, with whatever the SDK raises on unexpected content as MalformedError."""
+    """The stream; whatever the SDK raises on unexpected content becomes MalformedError."""
     try:
         async for chunk in stream:
             yield chunk
@@ -207,12 +209,12 @@ def _pieces(candidate: types.Candidate) -> Iterator[str]:
 
 def _outcome(text: str, finish: str | None) -> CompleteAnswer | FailedAttempt:
     if finish is None and text:
-        return FailedAttempt(Trouble.UNREACHABLE, "the reply broke off before its end", Retry())
+        return FailedAttempt(Trouble.UNREACHABLE, "the reply was cut off", Retry())
     if finish is None:
-        return FailedAttempt(Trouble.REPLY, "an answer came that is not a Gemini reply; check the base URL", Retry())
+        return FailedAttempt(Trouble.REPLY, "the response is not a Gemini reply: check the base URL", Retry())
     outcome = _FINISHES.get(finish)
     if outcome is None:
-        return FailedAttempt(Trouble.REPLY, f"the model stopped for the reason {finish}", Retry())
+        return FailedAttempt(Trouble.REPLY, f"the model stopped with finish reason {finish}", Retry())
     if outcome is Finish.REFUSED and not text:
         return CompleteAnswer(f"the reply was blocked: {finish}", outcome)
     return CompleteAnswer(text, outcome)
@@ -227,7 +229,7 @@ def _usage(counts: types.GenerateContentResponseUsageMetadata) -> Usage:
 
 
 def _details(answer: Any) -> Iterator[Mapping[str, Any]]:
-    """The typed details of a Google error: ``ErrorInfo``, ``QuotaFailure``, ``RetryInfo``."""
+    """The details of a Google error: ``ErrorInfo``, ``QuotaFailure``, ``RetryInfo``."""
     error = answer.get("error", answer) if isinstance(answer, dict) else {}
     details = error.get("details") if isinstance(error, dict) else None
     for detail in details if isinstance(details, list) else ():

@@ -1,8 +1,8 @@
-"""Keys of providers: where they come from, and how they are kept out of everything that is shown or written.
+"""Finds the keys of providers, and removes keys from every text that is shown or written.
 
-A key comes from the environment or, where the optional ``keyring`` package is installed, from the platform's keyring
-(service ``espalier``, user ``openai`` or ``gemini``). It is passed on as a ``Secret``. Every foreign text passes ``scrub``
-before it leaves an adapter, since providers repeat rejected keys in their errors.
+A key comes from the environment or, if the optional ``keyring`` package is installed, from the platform's keyring (service
+``espalier``, user ``openai`` or ``gemini``). It is passed as a ``Secret``. Adapters pass all provider messages through
+``scrub``, because providers repeat rejected keys in their errors.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "openai": ("OPENAI_API_KEY",),
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
 }
-"""Provider → variables that may hold its key; the first one set is used."""
+"""Provider → environment variables that may hold its key; the first one set is used."""
 OTHER_VARIABLES = ("OPENAI_ADMIN_KEY",)
 """Secrets that an SDK reads on its own."""
 
 HIDDEN = "[key]"
 _SHORTEST = 8
-"""Servers without authentication get a short placeholder for a key ("EMPTY", "none"), which is no secret."""
+"""Servers without authentication receive a short placeholder as the key ("EMPTY", "none"), which is not a secret."""
 _KEY_SHAPES = re.compile(r"\b(?:sk-|AIza)(?:[\w.-]*\*[\w*.-]*|[\w.-]{16,})")
 """A whole key of either provider, or one that the provider has masked with asterisks."""
 
 
 class Secret:
-    """A key that no ``repr``, ``str``, format or pickle shows."""
+    """A key that ``repr``, ``str``, formatting and pickling never show."""
 
     __slots__ = ("_value",)
 
@@ -39,18 +39,18 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The key itself, for the one call that needs it."""
+        """The key itself."""
         return self._value
 
     def __repr__(self) -> str:
         return f"Secret({HIDDEN})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not written anywhere")
+        raise TypeError("a secret cannot be pickled")
 
 
 def find_key(provider: str) -> Secret | None:
-    """The provider's key: from the environment, else from the platform's keyring, else ``None``."""
+    """The provider's key from the environment, else from the platform's keyring, else ``None``."""
     for variable in VARIABLES[provider]:
         if value := os.environ.get(variable, "").strip():
             return Secret(value)
@@ -61,7 +61,7 @@ def require_key(provider: str) -> Secret:
     """The provider's key.
 
     Raises:
-        ModelError: there is none; the message says which variable to set.
+        ModelError: there is no key; the message names the variable to set.
     """
     key = find_key(provider)
     if key is None:
@@ -86,18 +86,18 @@ def _from_keyring(provider: str) -> Secret | None:
 
 
 def held_variables() -> frozenset[str]:
-    """Every variable that may hold a key of a provider that this program speaks to."""
+    """All environment variables that may hold a key of a built-in provider."""
     return frozenset(OTHER_VARIABLES).union(*VARIABLES.values())
 
 
 def held_secrets() -> tuple[Secret, ...]:
-    """Every key in this process's environment."""
+    """All keys in this process's environment."""
     values = (os.environ.get(variable, "").strip() for variable in sorted(held_variables()))
     return tuple(Secret(value) for value in values if value)
 
 
 def scrub(text: str, secrets: Iterable[Secret] = ()) -> str:
-    """``text`` without keys: the given ones, all of the environment's, and whatever else has the shape of one."""
+    """``text`` without keys: those given, those in the environment, and everything with the shape of a key."""
     values = {secret.reveal() for secret in (*secrets, *held_secrets())}
     for value in sorted(values, key=len, reverse=True):
         if len(value) >= _SHORTEST:

@@ -1,7 +1,7 @@
-"""The interface of every model: a prompt in, a reply with its usage out, or one error with the reason.
+"""The interface of models: takes a prompt, returns a reply with its usage, or raises one error with the reason.
 
-Adapters (``openai_api``, ``gemini_api``, ``command``) know their protocol and nothing of sessions, budgets or prompts' content.
-They do all retries; their callers retry nothing.
+Adapters (``openai_api``, ``gemini_api``, ``command``) implement the protocols; they are independent of sessions, budgets and
+the content of prompts. They do all retries; callers never retry.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.domain.errors import ProposerError
 from engine.domain.model import Usage
 
 OnText = Callable[[str], None]
-"""Takes streamed pieces of a reply as they arrive."""
+"""Receives the pieces of a streamed reply as they arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Prompt:
     user: str
     schema: Mapping[str, Any] | None = None
     max_output: int = 16_000
-    """Tokens that the reply may have, reasoning included."""
+    """Limit on the tokens of the reply, reasoning included."""
     spare: int | None = None
-    """Tokens that failed attempts may cost before there is no further one; ``None`` for no bound. With 0 a request never costs
-    more than one attempt can, as far as the provider reports it."""
+    """Tokens that failed attempts may cost: beyond them there are no retries; ``None`` for no bound. With 0, a request never
+    costs more than one attempt, as far as the provider reports usage."""
 
 
 class Finish(StrEnum):
@@ -37,7 +37,7 @@ class Finish(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
-    """The reply is cut short."""
+    """The reply was cut off at the token limit."""
     REFUSED = "refused"
 
 
@@ -56,19 +56,19 @@ class Trouble(StrEnum):
     KEY = "key"
     """No key, or one that the provider rejects."""
     MODEL = "model"
-    """No such model."""
+    """Unknown model, or a command that does not start."""
     QUOTA = "quota"
-    """Out of credit, or still limited after every retry."""
+    """Out of credit, or rate-limited after all retries."""
     REQUEST = "request"
-    """The provider says that the request itself is wrong (too long, an option it does not know)."""
+    """The provider rejects the request itself: too long, or with an unknown option."""
     UNREACHABLE = "unreachable"
     """No connection, or a server that keeps failing."""
     REPLY = "reply"
-    """The reply violates the protocol."""
+    """The response violates the protocol."""
 
 
 class ModelError(ProposerError):
-    """No reply: what failed, which model, what to do. ``usage`` is what it cost as far as the provider reported it."""
+    """There was no reply. ``usage`` is the cost of all attempts as far as the provider reported it."""
 
     def __init__(self, trouble: Trouble, message: str, usage: Usage = Usage()) -> None:  # noqa: B008
         super().__init__(message)
@@ -81,7 +81,7 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """As authors are named: ``openai:NAME``, ``gemini:NAME``, ``command:CMD``."""
+        """The model's name as an author: ``openai:NAME``, ``gemini:NAME``, ``command:CMD``."""
         ...
 
     @property

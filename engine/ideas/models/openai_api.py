@@ -1,7 +1,7 @@
 """``openai:NAME``: the OpenAI chat completions protocol through the official SDK.
 
-vLLM, Ollama, llama.cpp and gateways speak the same protocol, but each lacks some options. An option that a server refuses is
-left out from then on, with the nearest substitute in its place (``Option``).
+vLLM, Ollama, llama.cpp and gateways speak the same protocol, but each lacks some options. Once a server has rejected an option,
+later requests omit it and use the nearest substitute (``Option``).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Option(StrEnum):
     """An option that a compatible server may lack."""
 
     SCHEMA = "response_format"
-    """Without it the schema is spelled out in the prompt."""
+    """Without it the prompt contains the schema."""
     OUTPUT = "max_completion_tokens"
-    """Without it the older ``max_tokens`` is sent."""
+    """Without it the request has the older ``max_tokens``."""
     USAGE = "stream_options"
     """Without it the server may report no usage."""
 
@@ -76,7 +76,7 @@ class OpenAIModel:
             policy: limits of each request.
 
         Raises:
-            ModelError: OpenAI's own server is asked and there is no key.
+            ModelError: there is no key for OpenAI's own server.
         """
         import httpx2
         from openai import AsyncOpenAI
@@ -128,7 +128,7 @@ class OpenAIModel:
             except openai.APIError as error:
                 return self._read_event(error)
             except (MalformedError, json.JSONDecodeError, UnicodeDecodeError):
-                return FailedAttempt(Trouble.REPLY, "the stream holds something that is not a chat completion", Retry())
+                return FailedAttempt(Trouble.REPLY, "the stream is not a valid chat completion", Retry())
 
     async def _stream(self, prompt: Prompt, on_text: OnText, meter: Meter) -> CompleteAnswer | FailedAttempt:
         pieces: list[str] = []
@@ -147,7 +147,7 @@ class OpenAIModel:
                 refusal.append(piece.refusal)
                 finish = piece.finish or finish
         if not finish:
-            return _broken_off(bool(pieces))
+            return _cut_off(bool(pieces))
         self._counted = counted
         if any(refusal):
             return CompleteAnswer("".join(refusal), Finish.REFUSED)
@@ -174,7 +174,7 @@ class OpenAIModel:
         return request
 
     def _refused_option(self, error: openai.APIStatusError, prompt: Prompt) -> Option | None:
-        """The option that an error message names and that can be left out."""
+        """The option that an error message names and that can be omitted."""
         if error.status_code not in (400, 422, 501) or error.code in _FILTERED | _NO_MODEL:
             return None
         words = f"{error.param} {error.message}".lower()
@@ -185,7 +185,7 @@ class OpenAIModel:
         return None
 
     def _read_status(self, error: openai.APIStatusError) -> CompleteAnswer | FailedAttempt:
-        """An HTTP status and the provider's error code as a result."""
+        """The result that an HTTP status and the provider's error code stand for."""
         status, codes = error.status_code, {error.code, error.type}
         retry = None if error.response.headers.get("x-should-retry") == "false" else Retry(retry_after(error.response.headers))
         message = self._message(error, f"status {status}")
@@ -194,14 +194,14 @@ class OpenAIModel:
         if codes & _EXHAUSTED or status == 402:
             return FailedAttempt(Trouble.QUOTA, f"out of credit: {message}")
         if status in (401, 403):
-            return FailedAttempt(Trouble.KEY, f"the key is not accepted: {message}")
+            return FailedAttempt(Trouble.KEY, f"the provider rejected the key: {message}")
         if status == 404 or codes & _NO_MODEL:
             return FailedAttempt(Trouble.MODEL, f"not found: {message}")
         if status == 429:
             return FailedAttempt(Trouble.QUOTA, f"rate limit: {message}", retry)
         if status in (408, 409) or status >= 500:
             return FailedAttempt(Trouble.UNREACHABLE, f"the server failed: {message}", retry)
-        return FailedAttempt(Trouble.REQUEST, f"the request was refused: {message}")
+        return FailedAttempt(Trouble.REQUEST, f"the provider rejected the request: {message}")
 
     def _read_event(self, error: openai.APIError) -> CompleteAnswer | FailedAttempt:
         """An error that arrived inside a stream."""
@@ -225,20 +225,20 @@ _FINISHES: Mapping[str, Finish] = {"length": Finish.LENGTH, "content_filter": Fi
 
 
 def _reason(error: openai.APIConnectionError) -> str:
-    """The SDK's message is the same for every lost connection; its cause says more."""
+    """The cause of a connection error: the SDK's own message is the same for all."""
     cause = error.__cause__
     return one_line(str(cause), (), type(cause).__name__)
 
 
-def _broken_off(begun: bool) -> FailedAttempt:
+def _cut_off(begun: bool) -> FailedAttempt:
     if begun:
-        return FailedAttempt(Trouble.UNREACHABLE, "the reply broke off before its end", Retry())
-    return FailedAttempt(Trouble.REPLY, "an answer came that is not a chat completion; check the base URL", Retry())
+        return FailedAttempt(Trouble.UNREACHABLE, "the reply was cut off", Retry())
+    return FailedAttempt(Trouble.REPLY, "the response is not a chat completion: check the base URL", Retry())
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What one chunk of a stream adds."""
+    """The content of one chunk of a stream."""
 
     text: str = ""
     refusal: str = ""
@@ -247,7 +247,7 @@ class _Piece:
 
 
 def _read(chunk: ChatCompletionChunk) -> _Piece:
-    """The SDK does not validate what servers send: any field may be missing or of another type."""
+    """The content of a chunk. The SDK does not validate chunks: any field may be missing or of another type."""
     try:
         usage = None if chunk.usage is None else _usage(chunk.usage)
         if not chunk.choices:
@@ -266,7 +266,7 @@ def _usage(usage: CompletionUsage) -> Usage:
 
 
 def is_closed(schema: Any) -> bool:
-    """Whether a schema can be enforced strictly: every object lists all its properties as required and allows no others."""
+    """Whether strict enforcement of a schema is possible: every object requires all its properties and allows no others."""
     if isinstance(schema, list):
         return all(is_closed(item) for item in schema)
     if not isinstance(schema, Mapping):

@@ -1,6 +1,7 @@
-"""What a call costs, by the shipped price list (``prices.toml``) and the user's own, which takes precedence.
+"""Computes the cost of a call from the shipped price list (``prices.toml``) and the user's own list, which takes precedence.
 
-No price is guessed for an unlisted model. The user's list has the same format; a model in it replaces the whole shipped entry.
+The price of an unlisted model is unknown; nothing is guessed. The user's list has the same format; an entry there replaces the
+shipped entry as a whole.
 """
 
 from __future__ import annotations
@@ -34,25 +35,25 @@ class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     input: Dollars
     output: Dollars
     cached: Dollars | None = None
-    """For prompt tokens read from the provider's cache; ``None`` where they cost what others do."""
+    """For prompt tokens read from the provider's cache; ``None`` if they cost the same as others."""
     written: Dollars | None = None
-    """For prompt tokens put into the provider's cache, where that is billed."""
+    """For prompt tokens written to the provider's cache, if the provider bills them."""
 
 
 class LongRates(Rates, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The rates of calls with a prompt of more than ``over`` tokens."""
+    """The rates of calls with prompts of more than ``over`` tokens."""
 
     over: Annotated[int, msgspec.Meta(gt=0)]
 
 
 class Price(Rates, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a model costs on one day."""
+    """The price of a model on one day."""
 
     long: LongRates | None = None
 
 
 class _PriceEntry(Price, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A model's entry in the list."""
+    """A model's entry in a price list."""
 
     until: date | None = None
     then: Price | None = None
@@ -76,12 +77,12 @@ def own_list() -> Path:
 
 
 def price(model: str, day: date | None = None) -> Price | None:
-    """The price of a model named as its adapter names it (``openai:gpt-5``), on ``day`` or today; ``None`` where unknown.
+    """The price of a model (``openai:gpt-5``) on ``day`` or today; ``None`` if unknown.
 
-    A dated snapshot (``gpt-5-2025-08-07``) costs what its model costs, unless it has an entry of its own.
+    A dated snapshot (``gpt-5-2025-08-07``) has the price of its model, unless it has a separate entry.
 
     Raises:
-        ProposerError: the user's own list cannot be read.
+        ProposerError: the user's price list cannot be read.
     """
     author = Author(model)
     entries = _entries(own_list()).get(author.provider, {})
@@ -91,7 +92,7 @@ def price(model: str, day: date | None = None) -> Price | None:
 
 
 def cost(price: Price, usage: Usage) -> float:
-    """US dollars for one call, never less than is billed: see ``written`` in the list."""
+    """US dollars for one call, an upper bound of the bill: see ``written`` in the list."""
     rates: Rates = price.long if price.long is not None and usage.input > price.long.over else price
     fresh = rates.input if rates.written is None else rates.written
     cached = rates.input if rates.cached is None else rates.cached

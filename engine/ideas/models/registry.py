@@ -1,7 +1,7 @@
-"""From ``openai:NAME``, ``gemini:NAME`` or ``command:CMD`` to a model that can be asked.
+"""Opens models by name: ``openai:NAME``, ``gemini:NAME`` or ``command:CMD``.
 
-An SDK is imported only when a model of its kind is opened. Each provider has a limit on concurrent requests; further requests
-wait in a queue.
+An SDK is imported only when one of its models is opened. Each provider has a limit on concurrent requests; further requests
+wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.ideas.models.model import Model, OnText, Prompt, Reply
 from engine.ideas.models.retry_policy import DEFAULT_POLICY, RetryPolicy
 
 CONCURRENCY = 4
-"""Concurrent requests to one provider, unless set otherwise."""
+"""The default limit on concurrent requests to one provider."""
 
 
 class Provider(StrEnum):
@@ -34,7 +34,7 @@ class Provider(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model as it is named on the command line and in the journal."""
+    """A model's name on the command line and in the journal."""
 
     provider: Provider
     name: str
@@ -44,7 +44,7 @@ class ModelSpec:
 
 
 class ProviderLimits:
-    """Concurrent requests to each provider, over all its models in one event loop."""
+    """Limits on the concurrent requests to each provider, over all its models in one event loop."""
 
     def __init__(self, limits: Mapping[str, int] | None = None, default: int = CONCURRENCY) -> None:
         self._limits = dict(limits or {})
@@ -64,10 +64,10 @@ _SHARED = ProviderLimits()
 
 
 def parse_spec(spec: str) -> ModelSpec:
-    """Read a model's name; imports no SDK and starts nothing.
+    """Parse a model's name, without importing an SDK.
 
     Raises:
-        ProposerError: an unknown provider, no name, or a command that cannot be read.
+        ProposerError: an unknown provider, no name, or a malformed command.
     """
     word, separator, name = spec.partition(":")
     if not separator or word not in set(Provider):
@@ -76,11 +76,11 @@ def parse_spec(spec: str) -> ModelSpec:
     if provider is Provider.COMMAND:
         parse_command(name)
     elif not name:
-        raise ProposerError(f"{provider}: which model? Write {provider}:NAME")
+        raise ProposerError(f"{provider}: no model name: write {provider}:NAME")
     elif re.search(r"\s", name) or not name.isprintable():
-        raise ProposerError(f"{provider}: a model's name has no spaces: {name!r}")
+        raise ProposerError(f"{provider}: invalid model name {name!r}: it must not contain spaces")
     elif scrub(name) != name:
-        raise ProposerError(f"{provider}: that is a key, not a model's name; set it as an environment variable")
+        raise ProposerError(f"{provider}: this is a key, not a model name: set the key as an environment variable")
     return ModelSpec(provider, name)
 
 
@@ -91,17 +91,17 @@ def open_model(
     policy: RetryPolicy = DEFAULT_POLICY,
     limits: ProviderLimits = _SHARED,
 ) -> Model:
-    """A model that can be asked; close it after use.
+    """Open a model; the caller closes it.
 
     Args:
         spec: ``openai:NAME``, ``gemini:NAME`` or ``command:CMD``.
-        base_url: another server that speaks the provider's protocol.
+        base_url: another server with the provider's protocol.
         policy: limits of each request.
-        limits: concurrent requests by provider; models opened with the same limits share them.
+        limits: limits on concurrent requests, shared by all models opened with them.
 
     Raises:
-        ProposerError: the spec or the base URL is wrong.
-        ModelError: no key is to be found.
+        ProposerError: the spec or the base URL is invalid.
+        ModelError: there is no key.
     """
     known = parse_spec(spec)
     if base_url is not None:
@@ -125,18 +125,18 @@ def _open(spec: ModelSpec, base_url: str | None, policy: RetryPolicy) -> Model:
 
 def _check_url(spec: ModelSpec, base_url: str) -> None:
     if spec.provider is Provider.COMMAND:
-        raise ProposerError("command: takes no base URL")
+        raise ProposerError("command: does not take a base URL")
     try:
         parts = urlsplit(base_url)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         sound = False
     if not sound:
-        raise ProposerError(f"{spec.provider}: not a base URL: {base_url!r}; write one like http://localhost:8000/v1")
+        raise ProposerError(f"{spec.provider}: invalid base URL {base_url!r}: write one like http://localhost:8000/v1")
 
 
 class _Queued:
-    """A model whose requests wait for the provider's limit."""
+    """A model whose requests observe the provider's limit."""
 
     def __init__(self, model: Model, provider: str, limits: ProviderLimits) -> None:
         self._model = model

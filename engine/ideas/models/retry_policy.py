@@ -1,7 +1,7 @@
-"""Requests to any provider: which failures are retried, after how long, within which limits, and what the attempts cost.
+"""Retries requests to any provider: which failures, after how long, within which limits; counts the tokens of all attempts.
 
-The SDKs' own retries are switched off in favour of this one loop: they retry when the credit is used up, do not handle streams
-that break off half way, and the one for Gemini ignores ``Retry-After``.
+The SDKs' own retries are disabled: they retry when the credit is exhausted, do not handle interrupted streams, and the Gemini
+SDK ignores ``Retry-After``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class RetryPolicy:
 
     attempts: int = 5
     first_wait: float = 1.0
-    """Seconds before the second attempt; doubled for each further one, less a random part of up to a quarter."""
+    """Seconds before the second attempt; doubles for each further one, less a random part of up to a quarter."""
     longest_wait: float = 60.0
-    """Seconds: the longest wait, also the longest ``Retry-After`` that is obeyed."""
+    """Seconds of the longest wait, and of the longest ``Retry-After`` that is honoured."""
     silence: float = 300.0
-    """Seconds without a byte before a connection counts as dead. Reasoning models may be silent for minutes."""
+    """Seconds without data before a connection counts as dead. Reasoning models may be silent for minutes."""
     seconds: float = 1200.0
-    """For the whole request, waits and retries included."""
+    """Time limit of the whole request, waits and retries included."""
 
 
 DEFAULT_POLICY = RetryPolicy()
@@ -44,7 +44,7 @@ DEFAULT_POLICY = RetryPolicy()
 
 @dataclass(frozen=True, slots=True)
 class CompleteAnswer:
-    """A reply that arrived whole."""
+    """A complete reply."""
 
     text: str
     finish: Finish
@@ -52,14 +52,14 @@ class CompleteAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Another attempt may succeed; ``after`` is how many seconds the provider asks to wait."""
+    """Another attempt may succeed; ``after`` is the wait in seconds that the provider requests."""
 
     after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """An attempt that failed. A value, not an exception: no SDK error, whose text may hold a key, is chained to ours."""
+    """A failed attempt. A value and not an exception: SDK errors, whose text may contain a key, are never chained."""
 
     trouble: Trouble
     message: str
@@ -67,18 +67,18 @@ class FailedAttempt:
 
 
 class MalformedError(Exception):
-    """A stream violates the protocol. Never leaves an adapter."""
+    """A stream violates the protocol. Adapters catch it."""
 
 
 class Meter:
-    """Tokens of one request: of failed attempts and of the current one."""
+    """Counts the tokens of one request: those of failed attempts and of the current one."""
 
     def __init__(self) -> None:
         self._failed = Usage()
         self._latest = Usage()
 
     def update(self, usage: Usage) -> None:
-        """Set the provider's running total for the current attempt."""
+        """Set the provider's running total of the current attempt."""
         self._latest = usage
 
     def restart(self) -> None:
@@ -97,9 +97,9 @@ async def ask_with_retries(
     on_text: OnText,
     spare: int | None,
 ) -> Reply:
-    """Attempt until there is an answer, a final failure, or no attempt left that may be paid for.
+    """Repeat the attempt until it succeeds, fails for good, or the limits on attempts or tokens are reached.
 
-    A wait is announced through ``on_text``, since the next attempt streams the reply from its beginning.
+    Waits are reported through ``on_text``, because the next attempt streams the reply from its beginning.
 
     Raises:
         ModelError: the last failure, with the usage of every attempt.
@@ -114,17 +114,17 @@ async def ask_with_retries(
                 wait = _wait(outcome, number, policy)
                 if wait is None or (spare is not None and meter.total.total > spare):
                     raise _final_error(name, outcome, number, meter.total)
-                on_text(f"\n[{outcome.message}; asked again in {wait:.0f} s]\n")
+                on_text(f"\n[{outcome.message}; retrying in {wait:.0f} s]\n")
                 await asyncio.sleep(wait)
                 meter.restart()
     except TimeoutError:
         pass
-    message = f"{name}: no complete reply in {policy.seconds:g} s; ask again, or use another model"
+    message = f"{name}: no complete reply in {policy.seconds:g} s: try again, or use another model"
     raise ModelError(Trouble.UNREACHABLE, message, meter.total)
 
 
 def _wait(failed: FailedAttempt, number: int, policy: RetryPolicy) -> float | None:
-    """Seconds before attempt ``number + 1``, or ``None`` where there is none."""
+    """Seconds before attempt ``number + 1``; ``None`` if there is no further attempt."""
     if failed.retry is None or number >= policy.attempts:
         return None
     if failed.retry.after is not None:
@@ -135,12 +135,12 @@ def _wait(failed: FailedAttempt, number: int, policy: RetryPolicy) -> float | No
 def _final_error(name: str, failed: FailedAttempt, attempts: int, usage: Usage) -> ModelError:
     tried = f" ({attempts} attempts)" if attempts > 1 else ""
     seconds = failed.retry.after if failed.retry else None
-    later = f"; the provider asks to wait {seconds:.0f} s" if seconds else ""
+    later = f"; retry after {seconds:.0f} s" if seconds else ""
     return ModelError(failed.trouble, f"{name}: {failed.message}{tried}{later}", usage)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that response headers ask to wait: ``retry-after-ms``, or ``Retry-After`` as seconds or as a date."""
+    """The wait in seconds that response headers request: ``retry-after-ms``, or ``Retry-After`` as seconds or as a date."""
     for header, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(header, "")) / unit
@@ -153,7 +153,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def one_line(text: str, secrets: Iterable[Secret] = (), otherwise: str = "") -> str:
-    """Foreign text as one short line without keys; ``otherwise`` where it is empty or a web page."""
+    """Foreign text as one short line without keys; ``otherwise`` if it is empty or a web page."""
     line = " ".join(scrub(text, secrets).split())
     if not line or line.startswith("<"):
         return otherwise
@@ -161,6 +161,6 @@ def one_line(text: str, secrets: Iterable[Secret] = (), otherwise: str = "") -> 
 
 
 def with_schema(user: str, schema: Mapping[str, Any]) -> str:
-    """A prompt with its schema spelled out, for models without structured output."""
-    spelled = json.dumps(schema, ensure_ascii=False)
-    return f"{user}\n\nReply with JSON only, without prose or code fences. It must follow this JSON schema:\n{spelled}"
+    """A prompt followed by its schema, for models without structured output."""
+    text = json.dumps(schema, ensure_ascii=False)
+    return f"{user}\n\nReply with JSON only, without prose or code fences. The JSON must follow this schema:\n{text}"

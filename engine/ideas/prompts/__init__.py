@@ -1,1 +1,1 @@
-"""Prompts: the session's facts in words, filled into the templates (``*.md``) beside these modules."""
+"""Prompts: a session's facts as text, filled into the templates (``*.md``) beside these modules."""

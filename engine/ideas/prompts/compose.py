@@ -1,4 +1,4 @@
-"""Composes a request of the session into a prompt: which facts fill which slot. Pure but for reading the templates."""
+"""Composes prompts: fills the templates with the facts of a session. Pure except for reading the templates."""
 
 from __future__ import annotations
 
@@ -16,32 +16,19 @@ from engine.ideas.prompts import context, history
 from engine.ideas.prompts.context import NOTHING
 from engine.ideas.prompts.templates import fenced, part, template
 from engine.ideas.proposer import CodeRequest, IdeaRequest, RepairRequest
-from engine.ideas.replies import IDEAS_SCHEMA
+from engine.ideas.replies import IDEAS_FORM, IDEAS_SCHEMA
 from engine.problem import header
 
 MAX_IDEAS_TOKENS = 16_000
 MAX_CODE_TOKENS = 32_000
-"""Longest reply, reasoning included."""
+"""Longest reply in tokens, reasoning included."""
 
 _MAX_HEADER = 24_000
-_FORM = {
-    "ideas": [
-        {
-            "title": "one line that says what is done to what",
-            "category": f"one of: {', '.join(CATEGORIES)}",
-            "parent": "the kernel that it builds on, e.g. k3",
-            "rationale": "what binds the parent now, and why this relieves it",
-            "expected_effect": "what should change in the measurements if the idea holds",
-            "predicted_speedup": 1.3,
-            "risks": "what may go wrong",
-        }
-    ]
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Which of several implementations of one idea is requested, and those written before it."""
+    """Which of several implementations of one idea is requested, and the code of the earlier ones."""
 
     number: int
     of: int
@@ -49,7 +36,7 @@ class Turn:
 
 
 def ideas(request: IdeaRequest, author: Author, count: int, remarks: Mapping[str, str]) -> Prompt:
-    """What to try next, from the round's parents; ``remarks`` are their compilers' remarks, by kernel."""
+    """The prompt for a round's ideas. ``remarks`` maps kernel ids to compiler output."""
     state = request.state
     parents = [k for k in request.parents if k in state.kernels and k in request.code]
     described = [context.kernel_facts(state, state.kernels[k], request.code[k], remarks.get(k, "")) for k in parents]
@@ -62,10 +49,10 @@ def ideas(request: IdeaRequest, author: Author, count: int, remarks: Mapping[str
         record=history.record(state, author),
         count=str(count),
         round=str(request.round),
-        offered=", ".join(parents) or "the first port",
+        offered=", ".join(parents) or "the naive port",
         language=_LANGUAGE[request.dialect],
         categories=", ".join(CATEGORIES),
-        form=fenced(json.dumps(_FORM, indent=2), "json"),
+        form=fenced(json.dumps(IDEAS_FORM, indent=2), "json"),
     )
     return Prompt(system, user, IDEAS_SCHEMA, MAX_IDEAS_TOKENS)
 
@@ -78,7 +65,7 @@ _LANGUAGE = {
 
 
 def code(request: CodeRequest, turn: Turn) -> Prompt:
-    """One implementation of one idea."""
+    """The prompt for one implementation of one idea."""
     state, idea = request.state, request.idea
     parent = state.kernels.get(idea.parent or "")
     shown = NOTHING
@@ -92,69 +79,69 @@ def code(request: CodeRequest, turn: Turn) -> Prompt:
         setting=context.setting(state),
         parent=shown,
         materials="\n\n".join(beside) or NOTHING,
-        idea=idea_words(idea.text),
+        idea=idea_text(idea.text),
         instructions=instructions(state),
-        turn=_task(turn, request.dialect),
+        task=_task(turn, request.dialect),
         fence=request.dialect.value,
     )
     return Prompt(system, user, None, MAX_CODE_TOKENS)
 
 
 def _task(turn: Turn, dialect: Dialect) -> str:
-    task = "Write the idea as one complete kernel."
+    task = "Implement the idea as one complete kernel."
     if not turn.written:
         return task
     earlier = "\n\n".join(fenced(text, dialect.value) for text in turn.written)
     return (
-        f"{task} This is implementation {turn.number} of {turn.of}. Those before it are below: realise the same idea in "
-        f"another way, with a real difference in how work, data or instructions are laid out, not in names or values of "
-        f"tunables.\n\n{earlier}"
+        f"{task} This is implementation {turn.number} of {turn.of}; the earlier ones are below. Implement the same idea in a "
+        f"different way: change the layout of work, data or instructions, not just names or tunable values.\n\n{earlier}"
     )
 
 
 def repair(request: RepairRequest) -> Prompt:
-    """A repair of a failed kernel, by the message of its compiler or the correctness check."""
+    """The prompt to repair a failed kernel, with the output of its compiler or of the correctness check."""
     state, kernel = request.state, request.kernel
     idea = state.ideas.get(kernel.idea)
     kind = kernel.failure.kind if kernel.failure is not None else FailureKind.BUILD_FAILED
     system, user = template("repair").fill(
         abi=abi_guide(state, kernel.dialect),
         setting=context.setting(state),
-        idea=idea_words(idea.text) if idea else NOTHING,
-        source=fenced(request.code, kernel.dialect.value),
+        idea=idea_text(idea.text) if idea else NOTHING,
+        code=fenced(request.code, kernel.dialect.value),
         failure=context.failure(kind, request.reason, request.log),
         instructions=instructions(state),
-        keep=_constraints(kernel.contract, kernel.tunables),
+        constraints=_constraints(kernel.contract, kernel.tunables),
         fence=kernel.dialect.value,
     )
     return Prompt(system, user, None, MAX_CODE_TOKENS)
 
 
 def _constraints(contract: Contract, tunables: Mapping[str, int]) -> str:
-    kept = f"It stays under the {contract.value} contract."
+    kept = f"Keep the {contract.value} contract."
     if not tunables:
-        return f"{kept} It has no tunables and gets none."
+        return f"{kept} The kernel has no tunables; add none."
     values = ", ".join(f"{name} = {value}" for name, value in tunables.items())
-    return f"{kept} It keeps a `@tune` line for each of its tunables and no other; it failed with {values}."
+    return f"{kept} Keep one `@tune` line for each of its tunables and add no others. It failed with {values}."
 
 
 def again(prompt: Prompt, reason: str) -> Prompt:
-    """The same prompt once more, with what was wrong with the reply."""
+    """The same prompt, followed by why the last reply was rejected."""
     user = part("again", user=prompt.user, reason=reason)
     return Prompt(prompt.system, user, prompt.schema, prompt.max_output)
 
 
 def prompt_text(prompt: Prompt) -> str:
-    """A prompt as one text: recorded, shown, and given to commands."""
+    """A prompt as one text, as it is recorded and displayed."""
     return f"{prompt.system}\n\n{prompt.user}\n"
 
 
 def instructions(state: SessionState) -> str:
+    """The engineer's standing instructions."""
     return state.instructions.strip() or NOTHING
 
 
-def idea_words(text: IdeaText) -> str:
-    """An idea in full."""
+def idea_text(text: IdeaText) -> str:
+    """An idea with its rationale, expected effect and risks."""
     lines = [f"**{text.title}** ({text.category})"]
     lines += [text.rationale] if text.rationale else []
     lines += [f"Expected effect: {text.expected}"] if text.expected else []
@@ -163,7 +150,7 @@ def idea_words(text: IdeaText) -> str:
 
 
 def abi_guide(state: SessionState, dialect: Dialect) -> str:
-    """How kernels of a dialect are written and launched: the contracts, an empty kernel and ``problem.h``."""
+    """How to write kernels of a dialect: the contracts, a skeleton and ``problem.h``."""
     if state.preparation is None or state.device is None or state.opened is None:
         return NOTHING
     signature = state.preparation.signature
@@ -182,4 +169,4 @@ def _header(signature: Signature, dialect: Dialect, workload: str) -> str:
         text = header.render(signature, dialect, workload)
     except EspalierError as error:
         return f"/* {error} */"
-    return text if len(text) <= _MAX_HEADER else f"{text[:_MAX_HEADER]}\n/* ... and so on for every operand */"
+    return text if len(text) <= _MAX_HEADER else f"{text[:_MAX_HEADER]}\n/* ... truncated: the same for every other operand */"

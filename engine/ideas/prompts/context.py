@@ -1,6 +1,6 @@
-"""A session's facts as text for a prompt: problem, workload, tolerance, device, limits, kernels with their evidence. Pure.
+"""A session's facts as text for a prompt: problem, workload, tolerance, device, roofline, measured kernels. Pure.
 
-Leaves out what no author may know: hold-out shapes, which verdicts name, and seeds, which no state holds.
+Hides the sizes of hold-out shapes, which verdicts name. Seeds are not part of a state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SM_LIMITS = {
 
 
 def setting(state: SessionState) -> str:
-    """The part of a prompt that is the same throughout a session: problem, workload, tolerance, device, roofline."""
+    """The part of a prompt that stays the same during a session: problem, workload, tolerance, device, roofline."""
     assert state.opened is not None
     return part(
         "setting",
@@ -44,7 +44,7 @@ def setting(state: SessionState) -> str:
 
 
 def workload_facts(state: SessionState) -> str:
-    """Shapes, element types and constants of the measured workload only."""
+    """Shapes, element types and constants of the measured workload."""
     assert state.opened is not None
     measured = state.opened.problem.workload(state.opened.settings.workload)
     settings = ", ".join(f"{k} = {v:g}" for k, v in measured.settings.items()) if measured else ""
@@ -58,35 +58,36 @@ def workload_facts(state: SessionState) -> str:
 
 
 def _shape(shape: tuple[int, ...]) -> str:
-    return " x ".join(str(extent) for extent in shape) or "one value"
+    return " x ".join(str(extent) for extent in shape) or "scalar"
 
 
 def tolerance(state: SessionState) -> str:
-    """The allowed error, and the allowed precision class."""
+    """The tolerance and the allowed precision class."""
     if state.preparation is None:
         return NOTHING
     gate = state.preparation.gate
     if not gate.policy.startswith("class"):
-        return "\n".join([f"Policy {gate.policy}: outputs are compared with eager PyTorch's, element by element.", *gate.notes])
+        return "\n".join([f"Policy {gate.policy}: every output element is compared with eager PyTorch's.", *gate.notes])
     lines = [
-        f"Policy {gate.policy}: outputs are compared with the reference in float64. The centred relative Frobenius error may "
-        f"be {gate.rel_fro_limit:.2g} at most, that of one element {gate.max_scaled_limit:.2g} in units of its scale."
+        f"Policy {gate.policy}: outputs o are compared with the float64 reference r. Limits: {gate.rel_fro_limit:.2g} for the "
+        f"centred relative Frobenius error ‖o - r‖ / ‖r - mean(r)‖, {gate.max_scaled_limit:.2g} for the error of one element "
+        "divided by |r| + rms(r - mean(r))."
     ]
     own = ", ".join(f"{name} {errors.rel_fro:.1g}" for name, errors in gate.classes.items())
     if own:
-        lines.append(f"What the reference's own arithmetic errs in each class of precision: {own}.")
+        lines.append(f"Reference error by precision class: {own}.")
     if gate.allowed is PrecisionClass.EXACT:
         lines.append("Outputs must agree bit for bit.")
     else:
-        lines.append(f"Arithmetic of class {gate.allowed.value} or better is allowed.")
+        lines.append(f"Allowed: arithmetic of precision class {gate.allowed.value} or better.")
     return "\n".join([*lines, *gate.notes])
 
 
 def device_facts(device: Device) -> str:
-    """The device, and the limits of its architecture where they are known."""
+    """The device, with the limits of its architecture if they are known."""
     if device.kind != "cuda":
         return (
-            f"{device.name} ({device.arch}), {device.units} cores lent to a kernel, "
+            f"{device.name} ({device.arch}), {device.units} cores available to the kernel, "
             f"{_bytes(device.cache_bytes)} last-level cache, {_bytes(device.memory_bytes)} memory; {device.software}"
         )
     facts = (
@@ -98,8 +99,8 @@ def device_facts(device: Device) -> str:
         return facts
     shared, block, threads = limits
     return (
-        f"{facts}\nEach multiprocessor: {shared} KiB shared memory ({block} KiB a block at most), 65536 registers, "
-        f"{threads} threads; a block has 1024 threads and a thread 255 registers at most."
+        f"{facts}\nEach multiprocessor: {shared} KiB shared memory (at most {block} KiB a block), 65536 registers, "
+        f"{threads} threads. At most 1024 threads a block and 255 registers a thread."
     )
 
 
@@ -111,16 +112,17 @@ def _bytes(size: int) -> str:
 
 
 def roofline(state: SessionState) -> str:
-    """The speed of light for this workload, and the baselines."""
+    """The speed of light (SOL) of this workload, and the baselines."""
     preparation = state.preparation
     if preparation is None:
         return NOTHING
-    rates = ", ".join(f"{rate / 1e12:.3g} T/s {unit}" for unit, rate in preparation.peaks.operations_per_s.items())
+    peaks = [f"{preparation.peaks.copy_bytes_per_s / 1e9:.4g} GB/s copy bandwidth"]
+    peaks += [f"{rate / 1e12:.3g} T/s {unit}" for unit, rate in preparation.peaks.operations_per_s.items()]
     lines = [
-        f"- moved at least: {preparation.bytes_moved / 1e6:.4g} MB; operations: {preparation.signature.operations / 1e9:.4g} G "
+        f"- least traffic: {preparation.bytes_moved / 1e6:.4g} MB; operations: {preparation.signature.operations / 1e9:.4g} G "
         f"({preparation.signature.unit})",
-        f"- measured peaks: {preparation.peaks.copy_bytes_per_s / 1e9:.4g} GB/s copied" + (f"; {rates}" if rates else ""),
-        f"- speed of light: {preparation.floor_us:.4g} us, bound by {preparation.bound}",
+        f"- measured peaks: {', '.join(peaks)}",
+        f"- speed of light (SOL): {preparation.floor_us:.4g} us, bound by {preparation.bound}",
     ]
     return "\n".join([*lines, *_baselines(state, preparation), *(f"- {note}" for note in preparation.notes)])
 
@@ -128,23 +130,23 @@ def roofline(state: SessionState) -> str:
 def _baselines(state: SessionState, preparation: Preparation) -> Iterator[str]:
     ranking = queries.ranking_baseline(state)
     for name, measured in preparation.baselines.items():
-        mark = " (speedups are over this one)" if name == ranking else ""
+        mark = " (speedups are relative to it)" if name == ranking else ""
         yield f"- baseline {name}: {measured.time_us.value:.4g} us{mark}"
 
 
 def kernel_facts(state: SessionState, kernel: Kernel, code: str, remarks: str = "") -> str:
-    """One kernel with its code, measurements and the resources of its machine code; ``remarks`` are its compiler's."""
+    """One kernel with its measurements, resources and code; ``remarks`` is compiler output."""
     idea = state.ideas.get(kernel.idea)
     lines = [f"## {kernel.id}: {idea.text.title if idea else kernel.name}", ""]
     lines += [f"- {line}" for line in evidence(state, kernel)]
     if remarks.strip():
-        lines += ["", "What the compiler remarks:", "", fenced(head(remarks, _REMARK_LINES, _MAX_LOG))]
+        lines += ["", "Compiler output:", "", fenced(head(remarks, _REMARK_LINES, _MAX_LOG))]
     return "\n".join([*lines, "", fenced(_bounded(code), kernel.dialect.value)])
 
 
 def evidence(state: SessionState, kernel: Kernel) -> Iterator[str]:
     """Everything measured about a kernel, one line each."""
-    yield f"{kernel.dialect.value}, contract {kernel.contract.value}, child of {kernel.parent or 'none'}"
+    yield f"{kernel.dialect.value}, {kernel.contract.value} contract, parent {kernel.parent or 'none'}"
     if kernel.tunables:
         yield "tunables: " + ", ".join(f"{name} = {value}" for name, value in kernel.tunables.items())
     if kernel.measurement is not None and kernel.stage is Stage.MEASURED:
@@ -153,27 +155,27 @@ def evidence(state: SessionState, kernel: Kernel) -> Iterator[str]:
         yield f"failed ({kernel.failure.kind.value}): {without_holdouts(kernel.failure.reason)}"
     for use in kernel.resources:
         yield _resources(use)
-    light = kernel.measurement.light if kernel.measurement is not None and kernel.stage is Stage.MEASURED else None
+    sol = kernel.measurement.light if kernel.measurement is not None and kernel.stage is Stage.MEASURED else None
     if kernel.instructions:
         yield _mix(kernel.instructions)
     if kernel.profile is not None and kernel.profile.tool:
         parent = state.kernels.get(kernel.parent or "")
-        moved = profile.line(kernel.profile, parent.profile if parent else None)
-        yield f"the device's counters, in brackets those of its parent: {moved}"
-        if words := bottleneck.summary(kernel.profile, state.preparation.bytes_moved if state.preparation else 0):
-            yield f"the counters in short: {words}"
-    if words := instruction_mix.summary(kernel.resources, kernel.instructions, light, before=_parent_mix(state, kernel)):
-        yield f"in short: {words}"
+        yield f"hardware counters, parent in brackets: {profile.line(kernel.profile, parent.profile if parent else None)}"
+        if text := bottleneck.summary(kernel.profile, state.preparation.bytes_moved if state.preparation else 0):
+            yield f"bottleneck by counters: {text}"
+    if text := instruction_mix.summary(kernel.resources, kernel.instructions, sol, before=_parent_mix(state, kernel)):
+        yield f"summary: {text}"
     if kernel.verification is not None:
-        proof = kernel.verification
+        checked = kernel.verification
         yield (
-            f"error {proof.rel_fro:.2g} of {proof.rel_fro_limit:.2g} allowed (class {proof.precision_class.value}); "
-            f"other shapes: {proof.holdouts}"
+            f"relative error {checked.rel_fro:.2g}, limit {checked.rel_fro_limit:.2g} "
+            f"(precision class {checked.precision_class.value}); hold-out shapes: {checked.holdouts}"
         )
 
 
 def _measured(state: SessionState, kernel: Kernel, measured: Measurement) -> Iterator[str]:
-    yield f"time {measured.time_us.value:.4g} us ({measured.time_us.low:.4g} to {measured.time_us.high:.4g}), {measured.depth}"
+    time = measured.time_us
+    yield f"time {time.value:.4g} us ({time.low:.4g} to {time.high:.4g}), {measured.depth} measurement"
     speedups = [f"{factor(value)} over {name}" for name, value in measured.speedup.items()]
     over_parent = predictions.gain(state, kernel)
     if over_parent is not None:
@@ -181,7 +183,7 @@ def _measured(state: SessionState, kernel: Kernel, measured: Measurement) -> Ite
     if speedups:
         yield "speedup " + ", ".join(speedups)
     if measured.light is not None:
-        yield f"{measured.light.fraction:.0%} of the speed of light, bound by {measured.light.bound}"
+        yield f"{measured.light.fraction * 100:.0f} % of SOL, bound by {measured.light.bound}"
     if measured.conditions:
         yield "conditions: " + ", ".join(measured.conditions)
 
@@ -192,14 +194,14 @@ def _resources(use: Resources) -> str:
 
 
 def _mix(counts: Mapping[str, int]) -> str:
-    """The most frequent instruction families of the machine code, as recorded."""
+    """The most frequent instruction families of the machine code."""
     families = sorted((name for name in counts if name != "total"), key=lambda name: (-counts[name], name))
-    told = ", ".join(f"{counts[name]} {name}" for name in families[:_FAMILIES]) or "none of a known family"
-    return f"instructions as they stand in the code: {counts.get('total', 0)}, of them {told}"
+    listed = ", ".join(f"{counts[name]} {name}" for name in families[:_FAMILIES]) or "none of a known family"
+    return f"static instruction count: {counts.get('total', 0)}, of which {listed}"
 
 
 def _parent_mix(state: SessionState, kernel: Kernel) -> Mapping[str, int] | None:
-    """The parent's instruction counts, where both are known, of one dialect and for the same device."""
+    """The parent's instruction counts, if they are known and parent and kernel share dialect and device."""
     parent = state.kernels.get(kernel.parent or "")
     if parent is None or not parent.instructions or (parent.dialect, parent.epoch) != (kernel.dialect, kernel.epoch):
         return None
@@ -212,11 +214,11 @@ def factor(value: Interval) -> str:
 
 
 def failure(kind: FailureKind, reason: str, log: str) -> str:
-    """Why a kernel failed, with the log from its first error on: later ones mostly follow from it."""
-    words = f"{kind.value}: {without_holdouts(reason)}"
+    """Why a kernel failed, with the log from its first error on: later errors mostly follow from it."""
+    text = f"{kind.value}: {without_holdouts(reason)}"
     if _HOLDOUT.search(reason) or not log.strip():
-        return words
-    return f"{words}\n\n{fenced(_from_first_error(log))}"
+        return text
+    return f"{text}\n\n{fenced(_from_first_error(log))}"
 
 
 def _from_first_error(log: str) -> str:
@@ -226,18 +228,18 @@ def _from_first_error(log: str) -> str:
 
 
 def without_holdouts(text: str) -> str:
-    """The text without the sizes of hold-out shapes, which no author may know."""
-    return _HOLDOUT.sub("on a shape that is not shown", text)
+    """The text without the sizes of hold-out shapes, which stay hidden from proposers and writers."""
+    return _HOLDOUT.sub("on a hold-out shape", text)
 
 
 def head(text: str, lines: int, characters: int) -> str:
-    """The beginning of a text, with a note on how much is left out."""
+    """The beginning of a text, with the number of lines left out."""
     kept = "\n".join(text.splitlines()[:lines])[:characters]
     left = len(text.splitlines()) - len(kept.splitlines())
-    return f"{kept}\n... and {left} lines more" if left > 0 else kept
+    return f"{kept}\n... {left} more lines" if left > 0 else kept
 
 
 def _bounded(code: str) -> str:
     if len(code) <= _MAX_CODE:
         return code
-    return f"{code[:_MAX_CODE]}\n... cut here: {len(code) - _MAX_CODE} characters more"
+    return f"{code[:_MAX_CODE]}\n... truncated: {len(code) - _MAX_CODE} more characters"

@@ -1,4 +1,4 @@
-"""Every earlier idea and its outcome as text for the next prompt: measured, failed, rejected, dead. Pure."""
+"""Earlier ideas with their outcomes, notes and prediction records as text for the next prompt. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _MAX_NOTES = 40
 
 
 def outcomes(state: SessionState) -> str:
-    """All ideas of the session, oldest first: one line each, and one for each kind of failure."""
+    """All ideas of the session, oldest first: one line each, plus one for each reason why kernels failed."""
     lines = [line for idea in state.ideas.values() for line in _lines(state, idea)]
     return "\n".join(lines) or NOTHING
 
 
 def _lines(state: SessionState, idea: Idea) -> list[str]:
-    over = f" on {idea.parent}" if idea.parent else ""
+    parent = f" on {idea.parent}" if idea.parent else ""
     predicted = f"; predicted {idea.text.predicted:.3g}x" if idea.text.predicted is not None else ""
-    about = f"round {idea.round}{over}, {idea.author.name}{predicted}"
+    about = f"round {idea.round}{parent}, {idea.author.name}{predicted}"
     head = f'- {idea.id} [{idea.text.category}] "{_line(idea.text.title)}" ({about})'
     return [f"{head}: {_outcome(state, idea)}", *(f"  - {line}" for line in _failures(state, idea))]
 
@@ -33,17 +33,17 @@ def _outcome(state: SessionState, idea: Idea) -> str:
         case IdeaStatus.REJECTED:
             return f"rejected by the engineer: {_line(idea.reason)}" if idea.reason else "rejected by the engineer"
         case IdeaStatus.PARKED:
-            return "put aside, not tried"
+            return "parked, not tried"
         case IdeaStatus.PROPOSED:
-            return "awaits a decision"
+            return "awaiting approval"
     if not idea.kernels:
-        return f"no kernel came of it: {_line(idea.note) or 'none was written'}" if idea.implemented else "is being written"
+        return f"no kernel: {_line(idea.note) or 'none was written'}" if idea.implemented else "being implemented"
     dead = "DEAD: " if predictions.is_dead(state, idea) else ""
     best = predictions.best_kernel(state, idea)
     if best is not None:
         return dead + _measured(state, best, len(idea.kernels))
     settled = all(state.kernels[k].stage.settled for k in idea.kernels)
-    return f"{dead}none of its {len(idea.kernels)} kernels was right" if settled else "is being tried"
+    return f"{dead}none of its {len(idea.kernels)} kernels was verified" if settled else "in progress"
 
 
 def _measured(state: SessionState, best: Kernel, count: int) -> str:
@@ -60,18 +60,18 @@ def _measured(state: SessionState, best: Kernel, count: int) -> str:
 
 
 def _failures(state: SessionState, idea: Idea) -> list[str]:
-    """Why its kernels failed, each reason once."""
+    """Why its kernels failed or were quarantined, each reason once."""
     ended = [state.kernels[k] for k in idea.kernels if k in state.kernels]
     reasons = Counter(
         f"{k.failure.kind.value}: {_line(without_holdouts(k.failure.reason))}"
         for k in ended
         if k.failure is not None and k.stage in (Stage.FAILED, Stage.REPAIR)
     )
-    doubted = Counter(_line(without_holdouts("; ".join(k.evidence))) for k in ended if k.stage is Stage.QUARANTINED)
+    quarantined = Counter(_line(without_holdouts("; ".join(k.evidence))) for k in ended if k.stage is Stage.QUARANTINED)
     count = len(idea.kernels)
     return [
         *(f"{times} of {count} failed, {reason}" for reason, times in reasons.items()),
-        *(f"{times} of {count} not believed: {reason}" for reason, times in doubted.items()),
+        *(f"{times} of {count} quarantined: {reason}" for reason, times in quarantined.items()),
     ]
 
 
@@ -84,25 +84,25 @@ def notes(state: SessionState) -> str:
 def record(state: SessionState, author: Author) -> str:
     """The author's predictions compared with the measurements, in one sentence."""
     recorded = predictions.record_of(state, author.name)
-    return _sentence(recorded) if recorded is not None else "None of your predictions has been put to the test yet."
+    return _sentence(recorded) if recorded is not None else "None of your predictions has been measured yet."
 
 
 def _sentence(past: PredictionRecord) -> str:
-    """A prediction record in words, addressed to its author."""
-    fruitless = f"{past.fruitless} of your ideas gave no right kernel" if past.fruitless else ""
+    """A prediction record as one sentence to its author."""
+    fruitless = f"{past.fruitless} of your ideas gave no verified kernel" if past.fruitless else ""
     if not past.count:
-        return f"{fruitless}; none of your past could be scored."
-    lean = "neither too high nor too low on the whole"
+        return f"{fruitless}; no prediction could be scored."
+    bias = "no bias"
     if past.bias > 1.02:
-        lean = f"too high by {past.bias:.2f}x on the whole"
+        bias = f"{past.bias:.2f}x too high in the median"
     elif past.bias < 0.98:
-        lean = f"too low by {1 / past.bias:.2f}x on the whole"
+        bias = f"{1 / past.bias:.2f}x too low in the median"
     return (
-        f"{past.count} scored: typically off by a factor of {past.error:.2f}, {lean}, with the right direction in "
+        f"{past.count} scored: median error a factor of {past.error:.2f}, {bias}, right direction in "
         f"{past.hits} of {past.count}{'; ' + fruitless if fruitless else ''}."
     )
 
 
 def _line(text: str) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= _MAX_REASON else words[: _MAX_REASON - 1] + "…"
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_REASON else line[: _MAX_REASON - 1] + "…"

@@ -1,6 +1,6 @@
-"""Prompt templates with named slots, and code fences that the fenced text cannot close.
+"""Prompt templates with named slots, and code fences that their content cannot close.
 
-A template is one Markdown file; a line ``<!-- user -->`` divides the system text from the user text.
+A template is one Markdown file. A line ``<!-- user -->`` separates the system text from the user text.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Template:
         return frozenset(_SLOT.findall(self.system + self.user))
 
     def fill(self, **values: str) -> tuple[str, str]:
-        """(system, user) with every slot filled. Slots within values are left alone: kernel code and notes stay as they are.
+        """(system, user) with every slot filled. Slots inside values are not filled: kernel code and notes stay unchanged.
 
         Raises ValueError for a slot without a value and for a value without a slot.
         """
         if missing := self.slots - values.keys():
-            raise ValueError(f"the prompt {self.name} lacks {', '.join(sorted(missing))}")
+            raise ValueError(f"the prompt {self.name} lacks values for {', '.join(sorted(missing))}")
         if unknown := values.keys() - self.slots:
-            raise ValueError(f"the prompt {self.name} has no slot {', '.join(sorted(unknown))}")
+            raise ValueError(f"the prompt {self.name} has no slots {', '.join(sorted(unknown))}")
         return _filled(self.system, values), _filled(self.user, values)
 
 
@@ -46,19 +46,19 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 @cache
 def template(name: str) -> Template:
-    """The template ``NAME.md``; without a dividing line all of it is the user text."""
+    """The template ``NAME.md``; without a separator all of it is the user text."""
     text = resources.files("engine.ideas.prompts").joinpath(f"{name}.md").read_text(encoding="utf-8")
     system, divided, user = text.partition(_USER)
     return Template(name, system.strip(), user.strip()) if divided else Template(name, "", text.strip())
 
 
 def part(name: str, **values: str) -> str:
-    """A template without a system text, filled: a piece of a larger prompt."""
+    """A filled template without a system text: a part of a larger prompt."""
     return template(name).fill(**values)[1]
 
 
 def fenced(text: str, language: str = "") -> str:
-    """The text in a code fence that is longer than any within it."""
+    """The text in a code fence longer than any fence inside it."""
     longest = max((len(ticks) for ticks in _TICKS.findall(text)), default=2)
     fence = "`" * (longest + 1)
     body = text.rstrip("\n")

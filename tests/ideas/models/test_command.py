@@ -57,12 +57,12 @@ def test_words_are_split_as_a_shell_would_and_no_shell_runs_them() -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("", "has no command"),
-        ("  ", "has no command"),
+        ("", "names no command"),
+        ("  ", "names no command"),
         ("agent 'unended", "no closing quotation"),
-        ("OPENAI_API_KEY=$OPENAI_API_KEY", "has no command"),
+        ("OPENAI_API_KEY=$OPENAI_API_KEY", "names no command"),
         ("TOKEN=abc agent", "write TOKEN=$TOKEN"),
-        (f"agent --key {OPENAI_KEY}", "holds a key"),
+        (f"agent --key {OPENAI_KEY}", "contains a key"),
     ],
 )
 def test_commands_that_cannot_be_read(command: str, words: str) -> None:
@@ -75,8 +75,12 @@ def test_commands_that_cannot_be_read(command: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("command", "trouble", "words"),
     [
-        ("/nowhere/agent", Trouble.MODEL, "cannot be run"),
-        ("sh -c 'echo first >&2; echo no credit left >&2; exit 3'", Trouble.UNREACHABLE, "ended with status 3: no credit left"),
+        ("/nowhere/agent", Trouble.MODEL, "failed to run"),
+        (
+            "sh -c 'echo first >&2; echo no credit left >&2; exit 3'",
+            Trouble.UNREACHABLE,
+            "exited with status 3: no credit left",
+        ),
         ("sh -c 'kill -9 $$'", Trouble.UNREACHABLE, "was killed by signal 9"),
         ("true", Trouble.REPLY, "wrote nothing"),
         ("sh -c 'echo   '", Trouble.REPLY, "wrote nothing"),

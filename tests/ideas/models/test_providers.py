@@ -93,7 +93,7 @@ def test_what_may_go_better_is_asked_again(kind: str, fault: Turn) -> None:
     assert isinstance(outcome, Reply), outcome
     assert (outcome.text, outcome.finish) == ("a good reply", Finish.STOP)
     assert len(server.requests) == 2
-    assert "asked again in" in "".join(on_text)
+    assert "retrying in" in "".join(on_text)
     assert "".join(on_text).endswith("a good reply")
 
 
@@ -121,7 +121,7 @@ def test_attempts_are_bounded(kind: str, fault: Turn, trouble: Trouble, words: s
     ("fault", "trouble", "words"),
     [
         (OutOfCredit(), Trouble.QUOTA, "exceeded your current quota"),
-        (Limited(after=300), Trouble.QUOTA, "asks to wait 300 s"),
+        (Limited(after=300), Trouble.QUOTA, "retry after 300 s"),
         (Fails(400, "This model's maximum context length is 8192 tokens."), Trouble.REQUEST, "maximum context length"),
         (Fails(403, "Your region is not supported."), Trouble.KEY, "region is not supported"),
         (Fails(413, "Too large."), Trouble.REQUEST, "Too large."),

@@ -37,11 +37,11 @@ def test_names_that_are_known(spec: str, provider: Provider, name: str) -> None:
         ("gpt-5", "write openai:NAME"),
         ("claude:opus", "unknown model 'claude:opus'"),
         ("OPENAI:gpt-5", "unknown model"),
-        ("openai:", "which model? Write openai:NAME"),
-        ("gemini:two words", "no spaces"),
-        ("openai:gpt\n5", "no spaces"),
-        ("openai:gpt\x1b5", "no spaces"),
-        ("command:", "has no command"),
+        ("openai:", "no model name: write openai:NAME"),
+        ("gemini:two words", "must not contain spaces"),
+        ("openai:gpt\n5", "must not contain spaces"),
+        ("openai:gpt\x1b5", "must not contain spaces"),
+        ("command:", "names no command"),
         ("command:agent 'x", "no closing quotation"),
     ],
 )
@@ -54,12 +54,12 @@ def test_names_that_are_not(spec: str, words: str) -> None:
 
 @pytest.mark.parametrize("url", ["localhost:8000/v1", "", "ftp://host/v1", "http://", "http://host:port/v1", "http://[::1/v1"])
 def test_base_urls_that_are_none(url: str) -> None:
-    with pytest.raises(ProposerError, match="not a base URL"):
+    with pytest.raises(ProposerError, match="invalid base URL"):
         open_model("openai:m", base_url=url)
 
 
 def test_a_command_takes_no_base_url() -> None:
-    with pytest.raises(ProposerError, match="takes no base URL"):
+    with pytest.raises(ProposerError, match="does not take a base URL"):
         open_model("command:cat", base_url="http://localhost/v1")
 
 

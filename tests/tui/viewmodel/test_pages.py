@@ -50,7 +50,7 @@ def test_the_idea_is_held_against_what_came_of_it() -> None:
     assert "predicted  1.35× over its parent" in said
     assert "came out   1.33× over k7" in said
     assert [line.split()[-5:][0] for line in said.splitlines() if "╰─" in line]
-    assert said.index("k1 First port") < said.index("k3 Split rows") < said.index("k7 Stream")
+    assert said.index("k1 Naive port") < said.index("k3 Split rows") < said.index("k7 Stream")
 
 
 def test_words_of_others_are_shown_as_they_are() -> None:
