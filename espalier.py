@@ -1,18 +1,68 @@
-"""The program: the command line with the terminal UI. ``python -m espalier`` is ``espalier``."""
+"""Espalier's public names. ``python -m espalier`` is ``espalier``.
+
+Importing this module loads no other module of Espalier.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from engine.cli import main as command_line
-from engine.cli.ui import TerminalUI
+if TYPE_CHECKING:
+    __version__: str
+
+__all__ = ["__version__", "main"]
+
+_BAD_INPUT = 2
+_PACKAGES = ("engine", "tui")
+_MARK = "Espalier"
+"""Stands in the docstring of both packages."""
+_OWN_ENVIRONMENT = "install Espalier in a virtual environment of its own"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``espalier`` and return its exit status: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    """Run ``espalier`` and return its exit status.
+
+    0 done, 1 the kernel or search failed, 2 bad usage or input, 3 stopped, awaiting you or a provider, 130 interrupted.
+    """
+    if conflict := _package_conflict():
+        print(f"espalier: {conflict}", file=sys.stderr)  # noqa: T201
+        return _BAD_INPUT
+    from engine.cli import main as command_line
+    from engine.cli.ui import TerminalUI
+
     return command_line.main(arguments, TerminalUI(_open, _serve))
+
+
+def _package_conflict() -> str:
+    """Which package of another program hides or overwrote one of Espalier's, and what to do; empty where none does."""
+    for name in _PACKAGES:
+        own = Path(__file__).resolve().with_name(name) / "__init__.py"
+        found = _module_file(name)
+        if found == own:
+            if _MARK in own.read_text(encoding="utf-8", errors="replace"):
+                continue
+            return f"another program overwrote Espalier's package {name!r} in {own.parent.parent}: {_OWN_ENVIRONMENT}"
+        if not own.is_file():
+            return f"Espalier's package {name!r} is missing from {own.parent.parent}: reinstall Espalier"
+        where = f" ({found.parent if found.name == own.name else found})" if found else ""
+        return f"another package named {name!r}{where} hides Espalier's: run from another folder, or {_OWN_ENVIRONMENT}"
+    return ""
+
+
+def _module_file(name: str) -> Path | None:
+    """The file or folder that ``import name`` would load."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # already imported, without a spec
+        return None
+    if spec is None:
+        return None
+    places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
+    return Path(places[0]).resolve() if places else None
 
 
 def _open(action: str, subject: object) -> None:
@@ -25,6 +75,17 @@ def _serve(folder: Path) -> None:
     from tui.watch import serve
 
     serve(folder)
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib import metadata
+
+        try:
+            return metadata.version("espalier")
+        except metadata.PackageNotFoundError:
+            return "unknown"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 if __name__ == "__main__":

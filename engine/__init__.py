@@ -1,5 +1,4 @@
-"""Espalier's engine: everything from a reference to a measured kernel tree, with no screen attached.
+"""Espalier's engine: everything from a reference to a measured tree of kernels, without a user interface.
 
-Rooms, top to bottom (imports point strictly down):
-``cli · session · report · trial · build · ideas · problem · journal · domain``.
+ARCHITECTURE.md names the rooms and the direction of their imports.
 """

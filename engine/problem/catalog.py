@@ -14,6 +14,7 @@ import msgspec
 
 from engine.domain.errors import ProblemError
 from engine.domain.model import Number, Problem, Workload
+from engine.journal.shipped import shipped_folder
 from engine.problem import reference_code, strict_toml
 from engine.problem.strict_toml import TomlError
 
@@ -24,11 +25,8 @@ _LONGEST_QUOTE = 80
 
 
 def problems_root() -> Path:
-    """The folder of the shipped problems: the checkout's when running from one, else the copy inside the wheel."""
-    checkout = Path(__file__).resolve().parents[2]
-    if (checkout / "pyproject.toml").is_file() and (checkout / "problems").is_dir():
-        return checkout / "problems"
-    return Path(__file__).resolve().parents[1] / "_shipped" / "problems"
+    """The folder of the shipped problems."""
+    return shipped_folder("problems")
 
 
 def shipped_names() -> tuple[str, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from datetime import date
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
+import tomli
 
 from engine.domain.errors import EspalierError
 
@@ -23,8 +23,8 @@ class TomlError(EspalierError):
 def decode(text: str, shape: type[T]) -> T:
     """The text as a value of ``shape``. Raises TomlError."""
     try:
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        table = tomli.loads(text)
+    except (tomli.TOMLDecodeError, RecursionError, ValueError) as error:
         raise TomlError(f"not valid TOML ({' '.join(str(error).split())}): correct it") from None
     return convert(table, shape)
 
