@@ -1,1 +1,1 @@
-"""What a session amounts to: ``facts`` as plain values, ``text`` as lines, ``page`` as HTML and Markdown. Pure."""
+"""Reports of a session: ``facts`` as plain values, ``text`` as lines, ``page`` as HTML and Markdown. Pure."""

@@ -1,4 +1,4 @@
-"""A lineage taken apart: what is raced against what, what counts as shown; the command over a pretended and the true bench."""
+"""Ablation: which kernels race, which gains are significant; the command with a fake bench and with the real one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def measured(name: str, ratio: float, spread: float = 0.05) -> w.Measured:
 
 
 class Races:
-    """A bench on which kernels differ by tables: ``speed`` by name; those in ``broken`` are wrong."""
+    """A bench that takes kernels' speeds from a table. Kernels named in ``broken`` fail verification."""
 
     def __init__(self, speed: dict[str, float], broken: tuple[str, ...] = (), answer: w.Result | None = None) -> None:
         self.speed = speed
@@ -65,17 +65,17 @@ class Races:
         return measured("other", self.speed[source.name] / self.speed[other.name])
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to release."""
 
 
-def taken_apart(bench: Races, *names: str) -> Ablation:
+def ablated(bench: Races, *names: str) -> Ablation:
     lineage = [LineageKernel(name, source(name)) for name in names]
     return asyncio.run(ablate(bench, lineage, "eager", lambda _: None))
 
 
 def test_each_kernel_is_raced_against_its_parent_and_the_last_against_the_first() -> None:
     bench = Races({"k1": 0.5, "k2": 1.0, "k3": 1.5})
-    found = taken_apart(bench, "k1", "k2", "k3")
+    found = ablated(bench, "k1", "k2", "k3")
     assert bench.raced == [("k2", "k1"), ("k3", "k2"), ("k3", "k1")]
     assert [step.gain.value if step.gain else None for step in found.steps] == [None, 2.0, 1.5]
     assert found.first is not None
@@ -84,26 +84,26 @@ def test_each_kernel_is_raced_against_its_parent_and_the_last_against_the_first(
     assert found.total.value == 3.0
 
 
-def test_a_kernel_that_fails_here_is_left_out_and_said() -> None:
+def test_a_kernel_that_fails_here_is_skipped_and_reported() -> None:
     bench = Races({"k1": 1.0, "k2": 2.0, "k3": 3.0}, broken=("k2",))
-    found = taken_apart(bench, "k1", "k2", "k3")
+    found = ablated(bench, "k1", "k2", "k3")
     assert bench.raced == [("k3", "k1")]
     assert found.steps[1] == AblationStep("k2", "mismatch: wrong", "k1", None)
     assert found.steps[2].against == "k1"
-    assert found.total is None, "the one race there was is a step already"
+    assert found.total is None, "the only race is a step already"
 
 
-def test_a_first_port_that_fails_leaves_its_child_to_be_the_first() -> None:
-    found = taken_apart(Races({"k2": 2.0}, broken=("k1",)), "k1", "k2")
+def test_if_the_naive_port_fails_its_child_is_the_first() -> None:
+    found = ablated(Races({"k2": 2.0}, broken=("k1",)), "k1", "k2")
     assert [(step.trouble, step.gain) for step in found.steps] == [("mismatch: wrong", None), ("", None)]
     assert found.first is not None
 
 
-def test_doubt_is_a_failure_and_a_bench_that_cannot_ends_it() -> None:
+def test_a_suspected_kernel_fails_and_a_lost_device_ends_the_ablation() -> None:
     doubted = Races({}, broken=("k1",), answer=w.Suspected(("too fast",), None, None))
-    assert taken_apart(doubted, "k1").steps[0].trouble == "not believed: too fast"
+    assert ablated(doubted, "k1").steps[0].trouble == "not believed: too fast"
     with pytest.raises(EspalierError, match="device lost"):
-        taken_apart(Races({}, broken=("k1",), answer=w.Impossible("device lost")), "k1")
+        ablated(Races({}, broken=("k1",), answer=w.Impossible("device lost")), "k1")
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_doubt_is_a_failure_and_a_bench_that_cannot_ends_it() -> None:
         (Interval(1.03, 1.0, 1.06), "not shown"),
     ],
 )
-def test_a_gain_is_shown_when_it_leaves_out_one_and_the_noise(gain: Interval, verdict: str) -> None:
+def test_a_gain_is_significant_outside_one_and_the_noise(gain: Interval, verdict: str) -> None:
     assert words.verdict(gain, SAME) == verdict
 
 
-def test_gains_multiply_and_their_widths_add_like_independent_errors() -> None:
+def test_gains_multiply_and_their_intervals_combine_as_independent_errors() -> None:
     found = words.product(Interval(2.0, 2.0 / 1.1, 2.0 * 1.1), Interval(1.5, 1.5 / 1.1, 1.5 * 1.1))
     assert found.value == 3.0
     assert 3.3 < found.high < 3.3 * 1.1
@@ -132,7 +132,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> SessionState:
     return sessions.whole(tmp_path_factory.mktemp("ablation") / "s")
 
 
-def test_the_table_names_each_idea_and_what_it_is_worth(state: SessionState) -> None:
+def test_the_table_has_each_idea_and_its_gain(state: SessionState) -> None:
     steps = [
         AblationStep("k1", "", "", None),
         AblationStep("k2", "", "k1", Interval(1.8, 1.7, 1.9)),
@@ -146,7 +146,9 @@ def test_the_table_names_each_idea_and_what_it_is_worth(state: SessionState) -> 
     assert rows[1].recorded is not None
     assert rows[1].recorded.value == pytest.approx(1.8)
     text = [plain(line) for line in words.lines(state, rows, b.interval(1.1), b.interval(1.8), "eager")]
-    assert re_ordered(text, ["k1 Idea root", "k2 Idea wide", "k6 Idea wider", "k10 Idea last", "k6 against k1 directly: 1.80×"])
+    assert re_ordered(
+        text, ["k1 Idea root", "k2 Idea wide", "k6 Idea wider", "k10 Idea last", "k6 raced directly against k1: 1.80×"]
+    )
     assert "1.80× [1.70, 1.90]" in text[2]
     assert text[3].endswith("not shown")
     assert text[4].endswith("crashed: signal 11")
@@ -158,7 +160,7 @@ def re_ordered(text: list[str], wanted: list[str]) -> bool:
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The scripted session, and a table whose kernels are as fast as their names say: k10 crashes here."""
+    """The scripted session on a fake bench with a speed per kernel; k10 fails here."""
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
     folder = tmp_path / "sessions" / "scripted"
     sessions.whole(folder)
@@ -189,15 +191,15 @@ def test_the_command_prints_one_object(pretended: Path, capsys: pytest.CaptureFi
     assert "nothing smaller is claimed" in said
 
 
-def test_a_session_without_a_kernel_has_nothing_to_take_apart(pretended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_kernel_cannot_be_ablated(pretended: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ablate", "scripted", "--kernel", "k99"]) == 2
     assert "unknown kernel 'k99'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_real_lineage_is_taken_apart(tmp_path: Path) -> None:
-    """softmax, small, on the CPU: compiler, judge and sandbox in earnest. Verdicts are looked at, not times."""
+def test_a_real_lineage_is_ablated(tmp_path: Path) -> None:
+    """softmax, small, on the CPU with the real compiler, judge and sandbox. Checks verdicts, not times."""
 
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

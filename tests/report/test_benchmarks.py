@@ -1,4 +1,4 @@
-"""The committed simulations: deterministic, at equal budget, on the true rules; the interval's coverage under quiet noise."""
+"""The committed simulations: deterministic, at equal budget, with the real rules; interval coverage under quiet noise."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def compare(family: str, seeds: int = 2) -> list[quality.Comparison]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_comparison_comes_out_the_same_every_time_at_equal_budget(family: str) -> None:
+def test_a_comparison_is_deterministic_and_at_equal_budget(family: str) -> None:
     rows = compare(family)
     assert rows == compare(family)
     by_kernels, by_calls = rows
     assert by_kernels.kernels == (KERNELS, KERNELS)
-    assert by_kernels.calls[1] > by_kernels.calls[0], "a sequential search asks for ideas once a kernel"
+    assert by_kernels.calls[1] > by_kernels.calls[0], "a sequential search asks for ideas once per kernel"
     assert 0 <= by_calls.calls[0] - by_calls.calls[1] <= 1
     for row in rows:
         assert all(one.low <= one.value <= one.high for one in (row.branching, row.sequential, row.ratio))
         assert sum(row.better) <= 2
 
 
-def test_unequal_budgets_are_no_comparison() -> None:
+def test_unequal_budgets_are_rejected() -> None:
     world, _ = FAMILIES["traps"]
     spent = (quality.SearchEnd(0.1, 14, 20, 3), quality.SearchEnd(0.2, 13, 20, 12))
     with pytest.raises(RuntimeError, match="no equal budgets"):
@@ -73,7 +73,7 @@ def test_a_live_session_grows_the_same_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_landscapes_offer_what_they_open(family: str) -> None:
+def test_each_move_opens_new_moves(family: str) -> None:
     _, make = FAMILIES[family]
     landscape = make(random.Random(3))
     moves: frozenset[int] = frozenset()
@@ -88,7 +88,7 @@ def test_landscapes_offer_what_they_open(family: str) -> None:
     assert landscape.structure(moves) == make(random.Random(3)).structure(moves)
 
 
-def test_a_trap_helps_at_once_and_blocks_later() -> None:
+def test_a_trap_helps_first_and_blocks_later() -> None:
     _, make = FAMILIES["traps"]
     landscape = make(random.Random(0))
     late = frozenset(range(4, 16))
@@ -98,20 +98,20 @@ def test_a_trap_helps_at_once_and_blocks_later() -> None:
         assert landscape.structure(late | {trap}) < landscape.structure(late) + alone
 
 
-def test_a_source_says_what_its_kernel_is() -> None:
+def test_the_code_encodes_the_moves() -> None:
     world, make = FAMILIES["rugged"]
     draft = Walker(make(random.Random(0)), world, "0")._draft(code_of('// {"moves": [3, 1], "polish": -0.25}'), "x", "")
     assert code_of(draft.source).moves == {1, 3}
     assert code_of(draft.source).polish == -0.25
 
 
-def test_a_bootstrap_holds_its_mean() -> None:
+def test_a_bootstrap_interval_contains_the_mean() -> None:
     found = quality.bootstrap([0.1, 0.2, 0.3, 0.15])
     assert found == quality.bootstrap([0.1, 0.2, 0.3, 0.15])
     assert found.low < found.value < found.high
 
 
-def test_the_interval_of_a_quiet_machine_covers() -> None:
+def test_intervals_cover_on_a_quiet_machine() -> None:
     quiet = coverage.MODELS[0]
     found = coverage.coverage(quiet, 1.25, 60, 0)
     assert found == coverage.coverage(quiet, 1.25, 60, 0)
@@ -119,7 +119,7 @@ def test_the_interval_of_a_quiet_machine_covers() -> None:
     assert found.long_run == pytest.approx(1.25, rel=0.002)
 
 
-def test_a_share_has_an_interval() -> None:
+def test_a_proportion_has_an_interval() -> None:
     low, high = coverage.wilson(90, 100)
     assert 0.82 < low < 0.9 < high < 0.95
     assert coverage.claimable(Interval(1.0, 0.99, 1.02)) == pytest.approx(0.0198, rel=0.01)

@@ -1,4 +1,4 @@
-"""Facts are counted once: screen, page and text show the same line, the same roofline and the same totals."""
+"""Facts are computed once: screen, page and text show the same incumbents, roofline and totals."""
 
 from __future__ import annotations
 
@@ -39,16 +39,14 @@ def section(markdown: str, title: str) -> str:
     return markdown.split(f"## {title}\n")[1].split("\n## ")[0]
 
 
-def test_screen_page_and_text_draw_the_incumbents_and_end_at_the_present_one(
-    recorded: SessionState, page: content.Page
-) -> None:
+def test_screen_page_and_text_show_the_same_incumbents(recorded: SessionState, page: content.Page) -> None:
     line = charts.climb(recorded)
     led = [queries.speedup(recorded, recorded.kernels[name]) for name in recorded.reigns]
     assert [(step.kernel, step.speedup) for step in line.incumbents] == [
         (name, ratio.value) for name, ratio in zip(recorded.reigns, led, strict=True) if ratio is not None
     ]
     assert page.climb == line
-    text = section(render.markdown(page), "Best so far")
+    text = section(render.markdown(page), "Progress")
     assert re.findall(r"^ *(k\d+)  █+ (.+)×$", text, re.MULTILINE) == [
         (step.kernel, digits(step.speedup)) for step in line.incumbents
     ]
@@ -63,12 +61,12 @@ def test_screen_page_and_text_draw_the_incumbents_and_end_at_the_present_one(
 
 def test_a_dot_may_lie_above_the_line(recorded: SessionState) -> None:
     line = charts.climb(recorded)
-    luckiest = max(line.dots, key=lambda dot: dot.speedup or 0.0)
-    assert luckiest.kernel == "k35"
-    assert (luckiest.speedup or 0.0) > line.incumbents[-1].speedup
+    best_measured = max(line.dots, key=lambda dot: dot.speedup or 0.0)
+    assert best_measured.kernel == "k35"
+    assert (best_measured.speedup or 0.0) > line.incumbents[-1].speedup
 
 
-def test_the_line_goes_down_where_a_slower_looking_kernel_wins_the_race() -> None:
+def test_the_line_falls_if_a_kernel_with_a_lower_speedup_wins_the_race() -> None:
     won = (
         *b.first_round(2.0), e.IncumbentChanged("k1", "", m.Succession.FIRST), e.RoundOpened(1, ("k1",)),
         b.proposed("i2", round_number=1, parent="k1"), e.IdeaSelected("i2"),
@@ -78,7 +76,7 @@ def test_the_line_goes_down_where_a_slower_looking_kernel_wins_the_race() -> Non
     assert [step.speedup for step in charts.climb(b.fold(*won)).incumbents] == [2.0, 1.9]
 
 
-def test_a_journal_without_incumbents_has_the_line_of_those_that_ranked_first() -> None:
+def test_without_recorded_incumbents_the_line_follows_the_ranking() -> None:
     events = [entry for entry in LOG if not isinstance(entry.event, e.IncumbentChanged)]
     state = advance(SessionState(), events)
     led = [step.kernel for step in charts.climb(state).incumbents]
@@ -89,7 +87,7 @@ def test_a_journal_without_incumbents_has_the_line_of_those_that_ranked_first() 
 
 
 @pytest.mark.parametrize("name", ["layernorm", "softmax"])
-def test_a_roofline_is_shown_where_no_operation_is_counted(name: str) -> None:
+def test_a_roofline_is_shown_without_counted_operations(name: str) -> None:
     state = store.state_of(SESSIONS / name)
     found = charts.roofline(state)
     assert found is not None
@@ -97,7 +95,7 @@ def test_a_roofline_is_shown_where_no_operation_is_counted(name: str) -> None:
     made = content.page(name, journal.read(SESSIONS / name).entries, Blobs(SESSIONS / name).text)
     assert made.roofline == found
     assert '<section id="roofline">' in render.html(made)
-    assert "one operation an output" in section(render.markdown(made), "Roofline")
+    assert "one operation per output" in section(render.markdown(made), "Roofline")
     shown = screen.roofline(state)
     assert shown is not None
     assert [(dot.kernel, dot.y) for dot in shown.dots] == [(dot.kernel, dot.rate) for dot in found.dots]

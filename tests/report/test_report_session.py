@@ -54,13 +54,13 @@ def test_the_incumbent_alone_has_a_star(state: SessionState) -> None:
     assert f" {best.id} " in starred[0]
 
 
-def test_a_failure_is_named_with_its_reason(state: SessionState) -> None:
+def test_a_failure_has_its_kind_and_reason(state: SessionState) -> None:
     (line,) = [text for text in shown(state) if " k4 " in text]
     assert "mismatch: planted: mismatch" in line
     assert "×" not in line
 
 
-def test_figures_carry_their_intervals_and_their_depth(state: SessionState) -> None:
+def test_figures_have_intervals_and_a_depth(state: SessionState) -> None:
     (line,) = [text for text in shown(state) if " k2 " in text]
     for words in ("measured", "500 µs [495, 505]", "2.00× [1.98, 2.02]", "10%", "fp32", "5 process pairs"):
         assert words in line
@@ -71,31 +71,32 @@ def test_figures_carry_their_intervals_and_their_depth(state: SessionState) -> N
             assert "one process" in line
 
 
-def test_pins_and_prunings_are_remarked(state: SessionState) -> None:
+def test_pinned_and_pruned_kernels_are_marked(state: SessionState) -> None:
     marked = replace(state, pinned=("k3",), pruned=("k2",))
     lines = {m.group(): text for text in shown(marked) if (m := re.search(r"\bk\d+\b", text))}
     assert "pinned" in lines["k3"]
     assert "pruned" in lines["k2"]
-    assert "pruned" in lines["k6"], "what is below is pruned, too"
+    assert "pruned" in lines["k6"], "descendants are pruned, too"
     assert "pruned" not in lines["k3"]
 
 
-def test_the_evidence_names_what_the_figures_rest_on(state: SessionState) -> None:
+def test_the_evidence_names_device_check_baseline_and_sandbox(state: SessionState) -> None:
     found = {name: words.text for name, words in evidence(state)}
     assert found["device"].startswith("cpu: pretended processor")
-    assert "1 of 1 null models refused" in found["gate"]
+    assert "1 of 1 trivial models rejected" in found["check"]
     assert "eager 1.00 ms" in found["baseline"]
     assert "eager against itself 1.00×" in found["baseline"]
     assert found["sandbox"].startswith("resource limits only")
-    assert "95% interval over 5 process pairs" in found["best"]
+    assert "95% interval over 5 process pairs" in found["incumbent"]
     assert plain(heading(state)).startswith("softmax · small on cpu")
 
 
-def test_an_unverifiable_gate_is_loud(state: SessionState) -> None:
+def test_an_unverifiable_problem_is_marked(state: SessionState) -> None:
     assert state.preparation is not None
-    gate = replace(state.preparation.gate, nulls=tuple(replace(n, passed=True) for n in state.preparation.gate.nulls))
-    fooled = replace(state, preparation=replace(state.preparation, gate=gate))
-    assert dict(evidence(fooled))["gate"].text.startswith("NOT VERIFIABLE")
+    check = state.preparation.gate
+    weak = replace(check, nulls=tuple(replace(one, passed=True) for one in check.nulls))
+    unverifiable = replace(state, preparation=replace(state.preparation, gate=weak))
+    assert dict(evidence(unverifiable))["check"].text.startswith("NOT VERIFIABLE")
 
 
 def test_an_empty_session_has_a_tree_and_a_summary() -> None:
@@ -104,9 +105,9 @@ def test_an_empty_session_has_a_tree_and_a_summary() -> None:
     assert (found.kernels, found.best, found.rounds) == (0, None, 0)
 
 
-def test_the_summary_counts_what_the_state_holds(state: SessionState) -> None:
+def test_the_summary_matches_the_state(state: SessionState) -> None:
     found = summarise(state, Path("/somewhere"))
-    assert (found.session, found.problem, found.device) == ("/somewhere", "softmax", "cpu")
+    assert (found.session, found.problem, found.device.label) == ("/somewhere", "softmax", "cpu")
     assert found.kernels == len(state.kernels)
     assert found.verified == len(queries.verified(state))
     assert found.rounds == 3
@@ -118,7 +119,7 @@ def test_the_summary_counts_what_the_state_holds(state: SessionState) -> None:
     assert found.best.speedup.low <= found.best.speedup.value <= found.best.speedup.high
 
 
-def test_progress_says_what_matters_once(folder: Path) -> None:
+def test_progress_reports_each_event_once(folder: Path) -> None:
     before = SessionState()
     lines: list[str] = []
     for entry in journal.read(folder).entries:
@@ -131,5 +132,5 @@ def test_progress_says_what_matters_once(folder: Path) -> None:
         assert text.count(f"round {round_number} closed") == 1
     for kernel in before.kernels.values():
         assert text.count(f"{kernel.id} built") == (0 if kernel.failure and kernel.failure.kind == "build_failed" else 1)
-    assert text.count("leads now") == 4
+    assert text.count("is the incumbent") == 4
     assert all("\n" not in one and one == one.rstrip() for one in lines)

@@ -1,4 +1,4 @@
-"""How figures and tables are written."""
+"""The format of figures and tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from engine.report.text.lines import Span, scaled
         (0, "0 µs"),
     ],
 )
-def test_durations_have_three_digits_in_the_unit_that_suits(us: float, written: str) -> None:
+def test_durations_have_three_digits_and_a_suitable_unit(us: float, written: str) -> None:
     assert lines.duration(us) == written
 
 
@@ -49,25 +49,25 @@ def test_ratios(interval: Interval, written: str) -> None:
 
 
 @given(st.floats(min_value=1e-3, max_value=1e9))
-def test_what_is_written_is_what_it_was_to_three_digits(us: float) -> None:
+def test_durations_read_back_to_three_digits(us: float) -> None:
     number, unit = lines.duration(us).split()
     scale = {"µs": 1.0, "ms": 1e3, "s": 1e6}[unit]
     assert float(number) * scale == pytest.approx(us, rel=0.006)
 
 
 @given(st.text(max_size=80), st.integers(min_value=1, max_value=60))
-def test_shortened_fits_and_keeps_what_already_fits(words: str, width: int) -> None:
+def test_shortened_cuts_only_what_is_too_long(words: str, width: int) -> None:
     short = lines.shortened(words, width)
     assert len(short) <= width
     assert short == words or len(words) > width
 
 
-def test_columns_align_and_a_last_cell_widens_none() -> None:
+def test_columns_align_and_a_last_cell_does_not_widen_its_column() -> None:
     rows = [[Span("a"), Span("bb"), Span("c")], [Span("aaa"), Span("a long last cell")], [Span("a"), Span(""), Span("d")]]
     assert [lines.plain(row) for row in lines.table(rows)] == ["a    bb  c", "aaa  a long last cell", "a        d"]
 
 
-def test_a_column_that_is_empty_everywhere_takes_no_room() -> None:
+def test_an_empty_column_has_no_width() -> None:
     assert lines.plain(lines.table([[Span("a"), Span(""), Span("c")]])[0]) == "a  c"
 
 
@@ -75,5 +75,5 @@ def test_a_column_that_is_empty_everywhere_takes_no_room() -> None:
     ("value", "written"),
     [(49.887e12, "49.9 T"), (7.8e14, "780 T"), (1e14, "100 T"), (1e12, "1 T"), (9.996e11, "1000 G"), (950.0, "950 ")],
 )
-def test_large_figures_have_the_prefix_that_suits(value: float, written: str) -> None:
+def test_large_figures_have_an_si_prefix(value: float, written: str) -> None:
     assert scaled(value) == written

@@ -1,4 +1,4 @@
-"""One verdict, a comparison of two machines, and exported sources: tables of what must be said."""
+"""A verdict, a rerun on another machine, and exported modules: their texts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_measured_kernel_has_all_its_figures() -> None:
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
-def test_a_failure_is_its_status_and_has_no_figures(kind: FailureKind) -> None:
+def test_a_failure_has_a_status_and_no_figures(kind: FailureKind) -> None:
     found = v.verdict(SUBJECT, None, w.Failed(Failure(kind, "one\nreason")), v.StageSeconds(0.1))
     assert (found.status, found.reason, found.measured) == (kind.value, "one reason", False)
     assert (found.verification, found.time_us, found.speed_of_light) == (None, None, None)
@@ -85,14 +85,14 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> SessionState:
 @pytest.mark.parametrize(
     ("kernel", "final", "carries", "words"),
     [
-        ("k2", w.Measured(measured(Interval(2.0, 1.9, 2.1)), 1.0), True, "the win carries over"),
-        ("k2", w.Measured(measured(Interval(1.0, 0.9, 1.1)), 1.0), False, "no win shown here"),
+        ("k2", w.Measured(measured(Interval(2.0, 1.9, 2.1)), 1.0), True, "speedup reproduced"),
+        ("k2", w.Measured(measured(Interval(1.0, 0.9, 1.1)), 1.0), False, "no significant speedup here"),
         ("k2", w.Measured(measured(Interval(0.5, 0.4, 0.6)), 1.0), False, "slower here"),
         ("k2", w.Failed(Failure(FailureKind.MISMATCH, "wrong")), False, "mismatch: wrong"),
-        ("k4", w.Measured(measured(Interval(2.0, 1.9, 2.1)), 1.0), None, "no win was recorded"),
+        ("k4", w.Measured(measured(Interval(2.0, 1.9, 2.1)), 1.0), None, "no significant speedup recorded"),
     ],
 )
-def test_recorded_beside_here(
+def test_a_rerun_compares_recorded_and_measured_speedups(
     state: SessionState, kernel: str, final: w.Measured | w.Failed, carries: bool | None, words: str
 ) -> None:
     found = comparison.compare(state, state.kernels[kernel], final)
@@ -114,7 +114,7 @@ extern "C" __global__ void second(const float* x, float* out) {}
 """
 
 
-def test_a_plan_becomes_the_host_code_that_launches_it() -> None:
+def test_a_plan_is_exported_as_host_code_that_launches_it() -> None:
     plan = resolve(launch_plan.parse_plan(PLAN), {"DIM": 256, "BLOCK": 64, "SMS": 132}, SIGNATURE.operands)
     text = plan_host.launcher(plan, ["x", "out"])
     for words in (
@@ -143,7 +143,7 @@ def test_a_plan_becomes_the_host_code_that_launches_it() -> None:
         ("a.cu", PLAN, Dialect.CUDA, Contract.PLAN),
     ],
 )
-def test_a_module_is_python_and_holds_the_source_as_it_is(name: str, text: str, dialect: Dialect, contract: Contract) -> None:
+def test_a_module_is_python_and_contains_the_code_unchanged(name: str, text: str, dialect: Dialect, contract: Contract) -> None:
     problem = catalog.find("softmax")
     device = replace(DEVICE, kind="cuda", arch="sm_90a", units=132) if dialect is Dialect.CUDA else DEVICE
     given = module.Exported(
@@ -162,7 +162,7 @@ def test_a_module_is_python_and_holds_the_source_as_it_is(name: str, text: str, 
     assert "@" not in made.replace("@tune", "").replace("@workspace", "").replace("@tensormap", "").replace("@launch", "")
 
 
-def test_a_python_kernel_leaves_as_it_is_with_its_values() -> None:
+def test_a_python_kernel_is_exported_unchanged_with_its_tunables() -> None:
     text = '"""Docs."""\nfrom __future__ import annotations\nimport torch\nclass ModelNew(torch.nn.Module): ...\n'
     problem = catalog.find("softmax")
     kernel = KernelCode(text, Dialect.PYTHON, Contract.MODULE, "a.py")

@@ -1,1 +1,1 @@
-"""What is counted over a session, as plain values: once here, for the screen, the page and the text. Imports domain alone."""
+"""Figures of a session as plain values, computed once for the screen, the page and the text. Imports only ``domain``."""

@@ -1,4 +1,4 @@
-"""The figures of both charts: the incumbent's speedup as kernels were tried, and the roofline. Numbers only."""
+"""The figures of both charts: the incumbent's speedup kernel by kernel, and the roofline. Numbers only."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class ClimbDot:
 
     kernel: str
     place: int
-    """Its number in the order in which kernels were drafted."""
+    """Its number in drafting order."""
     round: int
     speedup: float | None
     precise: bool
-    """Measured precisely; a screened one is drawn hollow."""
+    """Measured precisely. A screened kernel is drawn as a hollow dot."""
     incumbent: bool
 
 
 @dataclass(frozen=True, slots=True)
 class IncumbentStep:
-    """A kernel that took the lead. One drafted before its predecessor stands at the predecessor's place."""
+    """A kernel that took the lead. A kernel drafted before its predecessor is drawn at the predecessor's place."""
 
     kernel: str
     place: int
@@ -33,19 +33,19 @@ class IncumbentStep:
 
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """Every kernel, and the incumbents as a line: a dot above it is a kernel that measured well and won no race."""
+    """Every kernel as a dot and the incumbents as a line. A dot above the line measured faster but won no race."""
 
     baseline: str
     dots: tuple[ClimbDot, ...]
     incumbents: tuple[IncumbentStep, ...]
     by_round: tuple[tuple[int, float], ...]
-    """(round, speedup of the incumbent at its end)."""
+    """(round, speedup of the incumbent at its end)"""
     rounds: tuple[tuple[int, int, int], ...]
-    """(round, place of its first kernel, of its last)."""
+    """(round, place of its first kernel, place of its last)"""
 
 
 def climb(state: SessionState) -> Climb:
-    """The line follows the incumbents as the journal has them and ends at the present one."""
+    """The line follows the incumbents in the journal and ends at the current one."""
     incumbent = queries.incumbent(state)
     dots: list[ClimbDot] = []
     places: dict[str, int] = {}
@@ -72,32 +72,32 @@ class RooflineDot:
 
     kernel: str
     rate: float
-    """Operations a second."""
+    """Operations per second."""
     precise: bool
     incumbent: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Where the kernels stand under the device's measured ceilings.
+    """The kernels under the device's measured ceilings.
 
-    Every kernel of a problem does the reference's operations on at least its bytes, so all stand at one intensity.
+    All kernels share one arithmetic intensity: the reference's operations over its compulsory bytes.
     """
 
     intensity: float
-    """Operations a byte moved."""
+    """Operations per byte moved."""
     counted: bool
-    """Whether the operations were counted; else one stands for each output element."""
+    """Whether the operations were counted. If not, one operation per output element is assumed."""
     copy: float
-    """Bytes a second."""
+    """Bytes per second."""
     peaks: tuple[tuple[str, float], ...]
-    """(unit, operations a second), the slowest first."""
+    """(unit, operations per second), slowest first."""
     dots: tuple[RooflineDot, ...]
     bound: str
 
 
 def roofline(state: SessionState) -> Roofline | None:
-    """``None`` before the session is prepared, or where nothing is moved or no peak was measured."""
+    """``None`` before the session is prepared, or if no bytes are moved or no peak was measured."""
     found = state.preparation
     operations = found.signature.shown_operations if found is not None else 0.0
     if found is None or not found.bytes_moved or not operations or not found.peaks.operations_per_s:

@@ -1,4 +1,4 @@
-"""What a session holds after one of its entries: what a fork at that point leaves behind."""
+"""What a fork at a given journal entry leaves behind."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from engine.domain.state import SessionState, advance
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """What a fork does not take along, and the incumbents with and without it."""
+    """What a fork does not include, and the incumbents with and without it."""
 
     events: int
     rounds: int
     ideas: int
     kernels: tuple[str, ...]
     kept: tuple[str, Interval | None] | None
-    """The incumbent of what is kept, with its speedup."""
+    """The fork's incumbent, with its speedup."""
     lost: tuple[str, Interval | None] | None
-    """The present incumbent, where it is among the kernels that stay behind."""
+    """The session's incumbent, if the fork does not include it."""
 
 
 def left_behind(entries: Sequence[Entry], position: int) -> LeftBehind:
-    """What lies after the first ``position`` entries."""
+    """What a fork after the first ``position`` entries leaves behind."""
     kept = advance(SessionState(), entries[:position])
     whole = advance(kept, entries[position:])
     before, after = _incumbent(kept), _incumbent(whole)

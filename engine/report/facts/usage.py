@@ -1,4 +1,4 @@
-"""What models cost a session, as the providers counted it."""
+"""Model usage of a session: calls, tokens and cost, as reported by the providers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from engine.domain.state import ModelCall, SessionState
 
 @dataclass(frozen=True, slots=True)
 class CallTotals:
-    """What some calls cost together. Recalled replies count as calls and cost nothing."""
+    """The sum over some calls. Recalled replies count as calls and cost nothing."""
 
     calls: int
     recalled: int
     usage: Usage
     usd: float
     unpriced: int
-    """Calls with tokens whose price is not known: ``usd`` is without them."""
+    """Calls whose price is unknown; ``usd`` excludes them."""
 
 
 def totals(calls: Iterable[ModelCall]) -> CallTotals:
-    """The calls together."""
+    """The sum of the calls."""
     every = tuple(calls)
     paid = [call for call in every if not call.recalled]
     priced = sum(call.usd for call in paid if call.usd is not None)
@@ -36,7 +36,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def grouped(calls: Iterable[ModelCall], key: Callable[[ModelCall], _Key]) -> dict[_Key, CallTotals]:
-    """The calls by their key, in the order in which the keys first occur."""
+    """The sums by key, in order of first occurrence."""
     groups: dict[_Key, list[ModelCall]] = {}
     for call in calls:
         groups.setdefault(key(call), []).append(call)
@@ -44,7 +44,7 @@ def grouped(calls: Iterable[ModelCall], key: Callable[[ModelCall], _Key]) -> dic
 
 
 def by_round(state: SessionState) -> dict[str, CallTotals]:
-    """By the round that a call served: ``round 2``, or ``elsewhere``."""
+    """The sums by the round a call served: ``round 2``, or ``other``."""
     found = grouped(state.calls.values(), lambda call: queries.round_of_call(state, call))
     order = sorted(found, key=lambda number: (number is None, number or 0))
-    return {f"round {number}" if number is not None else "elsewhere": found[number] for number in order}
+    return {f"round {number}" if number is not None else "other": found[number] for number in order}

@@ -1,4 +1,4 @@
-"""The axes of the report's charts: from figures to pixels, and where the ticks are. The template draws what lies on them."""
+"""The axes of the report's charts: they map values to pixels and place the ticks. The template draws the rest."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ class Axis:
 
     @staticmethod
     def share(value: float, low: float, high: float) -> float:
-        """Where a value lies between ``low`` (0) and ``high`` (1), in logarithms."""
+        """The position of a value between ``low`` (0) and ``high`` (1) on a logarithmic scale."""
         return math.log(max(value, 1e-300) / low) / math.log(high / low)
 
     def ticks(self) -> list[float]:
-        """1, 2, 5, 10 … between the ends; finer steps for a narrow range."""
+        """1, 2, 5, 10 … within the range; finer steps for a narrow range."""
         steps = (1, 2, 5) if self.high / self.low > 3 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
         values = [step * 10.0**power for power in range(-4, 6) for step in steps]
         return [float(f"{value:.6g}") for value in values if self.low <= value <= self.high]
 
     def decades(self) -> list[float]:
-        """Powers of ten between the ends; ``ticks`` where there are fewer than two."""
+        """Powers of ten within the range; ``ticks`` if there are fewer than two."""
         first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
         return [10.0**power for power in range(first, last + 1)] if last > first else self.ticks()
 
 
 def climb_axes(found: Climb) -> tuple[Axis, Axis] | None:
-    """Kernels in the order they were drafted, and their speedups; ``None`` without a measured kernel."""
+    """Kernels in drafting order, and their speedups. ``None`` without a measured kernel."""
     values = [dot.speedup for dot in found.dots if dot.speedup is not None and dot.speedup > 0]
     if not values:
         return None
@@ -64,7 +64,7 @@ def climb_axes(found: Climb) -> tuple[Axis, Axis] | None:
 
 
 def roofline_axes(found: Roofline) -> tuple[Axis, Axis]:
-    """Operations a byte, and operations a second."""
+    """Operations per byte, and operations per second."""
     ridges = [rate / found.copy for _, rate in found.peaks]
     x = Axis(min(found.intensity, *ridges) / 6, max(found.intensity, *ridges) * 8, FRAME.left, FRAME.right)
     lowest = min([found.copy * x.low * 2, *(dot.rate for dot in found.dots)])

@@ -1,6 +1,6 @@
-"""The content of a session's report as plain values, which ``render`` writes as HTML and as Markdown.
+"""The content of a session's report as plain values. ``render`` writes it as HTML and as Markdown.
 
-Texts are as recorded and may be hostile: the renderer escapes them. No path of this machine occurs, and the same session always
+Recorded texts may be hostile: the renderer escapes them. A page contains no path of this machine, and a session always
 gives the same page.
 """
 
@@ -42,7 +42,7 @@ class TreeRow:
     speedup: Interval | None
     precision: str
     remark: str
-    """Why it failed, or what qualifies its figures."""
+    """Why it failed, or a qualification of its figures."""
     incumbent: bool
 
 
@@ -58,7 +58,7 @@ class IdeaRow:
     fate: str
     predicted: float | None
     gain: Interval | None
-    """Its best kernel over that kernel's parent."""
+    """The gain of its fastest kernel over that kernel's parent."""
     kernel: str
     speedup: Interval | None
     tried: str
@@ -87,7 +87,7 @@ class LineageStep:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The best verified kernel, its code and how to use it."""
+    """The incumbent, its code and how to use it."""
 
     kernel: str
     title: str
@@ -104,19 +104,19 @@ class Winner:
     code: str
     lineage: tuple[LineageStep, ...]
     commands: tuple[tuple[str, str], ...]
-    """What to type, and what it does."""
+    """(command, what it does)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Calls, tokens and money; empty tables where no model was asked."""
+    """Calls, tokens and cost. The tables are empty if no model was called."""
 
     total: CallTotals
     by_model: Mapping[str, CallTotals]
     """By model and role."""
     by_round: Mapping[str, CallTotals]
     active_seconds: float
-    """Time at work, without the wait for the engineer."""
+    """Time spent working, excluding waits for the engineer."""
     source: str
 
 
@@ -142,7 +142,7 @@ class Page:
 
 
 def page(session: str, entries: tuple[Entry, ...], read: Read) -> Page:
-    """The report of the session of that name. ``read`` gives the winner's source, or raises JournalCorrupt."""
+    """The report of the session. ``read`` returns the winner's code, or raises JournalCorrupt."""
     state = advance(SessionState(), entries)
     best = queries.incumbent(state)
     opened = state.opened
@@ -161,7 +161,7 @@ def page(session: str, entries: tuple[Entry, ...], read: Read) -> Page:
         spending=_spending(state),
         conditions=tuple(_conditions(state, best)),
         winner=_winner(state, session, best, read) if best is not None else None,
-        ended=f"ended: {state.closed}" if state.closed is not None else "not ended yet",
+        ended=f"ended: {state.closed}" if state.closed is not None else "still open",
     )
 
 
@@ -174,17 +174,17 @@ def _facts(state: SessionState) -> Iterator[tuple[str, str]]:
     if state.device is not None:
         yield ("device", f"{state.device.name} ({state.device.arch})")
     if state.preparation is not None:
-        gate = state.preparation.gate
-        yield ("precision", f"{gate.allowed.value} class allowed, judged by {gate.policy}")
+        check = state.preparation.gate
+        yield ("precision", f"{check.allowed.value} class allowed, tolerance {check.policy}")
         for name, measured in state.preparation.baselines.items():
             yield (f"baseline {name}", duration_interval(measured.time_us))
-        yield ("speed of light", f"{duration(state.preparation.floor_us)}, bound by {state.preparation.bound}")
+        yield ("speed of light (SOL)", f"{duration(state.preparation.floor_us)}, bound by {state.preparation.bound}")
     failed = sum(1 for k in state.kernels.values() if k.stage is Stage.FAILED)
     rounds = sum(1 for r in state.rounds.values() if r.number > 0)
     good = len(queries.verified(state))
     yield ("search", f"{counted(rounds, 'round')}, {counted(len(state.kernels), 'kernel')}: {good} verified, {failed} failed")
     if state.opened is not None:
-        yield ("strategy", f"{state.opened.settings.strategy}, ideas from {state.opened.settings.source}")
+        yield ("strategy", f"{state.opened.settings.strategy}, proposer {state.opened.settings.source}")
         yield ("opened", f"{datetime.fromtimestamp(state.opened_at, UTC):%d %B %Y, %H:%M} UTC")
 
 
@@ -239,9 +239,9 @@ def _idea(state: SessionState, idea: Idea) -> IdeaRow:
 
 
 def _fate(idea: Idea) -> str:
-    words = {IdeaStatus.SELECTED: "", IdeaStatus.PROPOSED: "undecided"}.get(idea.status, idea.status.value)
+    words = {IdeaStatus.SELECTED: "", IdeaStatus.PROPOSED: "awaiting approval"}.get(idea.status, idea.status.value)
     if idea.status is IdeaStatus.SELECTED and idea.implemented and not idea.kernels:
-        words = one_line(idea.note) or "no kernel came of it"
+        words = one_line(idea.note) or "gave no kernel"
     return f"{words}: {one_line(idea.reason)}" if idea.reason else words
 
 
@@ -254,7 +254,7 @@ def _spending(state: SessionState) -> Spending:
 
 def _conditions(state: SessionState, best: Kernel | None) -> Iterator[tuple[str, str]]:
     for name, words in tree.evidence(state):
-        if name != "best":
+        if name != "incumbent":
             yield (name, words.text)
     if best is not None and best.measurement is not None:
         measured = best.measurement
@@ -275,8 +275,8 @@ def _winner(state: SessionState, session: str, best: Kernel, read: Read) -> Winn
     commands = (
         (f"espalier export {session} --kernel {best.id} -o {module}.py", "the kernel as an importable KernelBench module"),
         (f'python -c "import {module}"', "compile it; then use ModelNew in place of Model"),
-        (f"espalier rerun {session} --kernels {best.id}", "verify and measure it again on your machine"),
-        (f"espalier ablate {session}", "take its lineage apart, idea by idea"),
+        (f"espalier rerun {session} --kernels {best.id}", "verify and measure it on your machine"),
+        (f"espalier ablate {session}", "measure each idea of its lineage against its parent"),
     )
     return Winner(
         best.id, one_line(queries.title(state, best)), ratio, ratio.low > 1.0, queries.is_precise(best),
@@ -295,7 +295,7 @@ def _steps(state: SessionState, best: Kernel) -> Iterator[LineageStep]:
 
 
 def headline(winner: Winner, baseline: str) -> str:
-    """The winner's speedup in one sentence that claims no more than its interval."""
+    """The winner's speedup in one sentence, which claims no more than the interval supports."""
     width = f"{winner.precision}-class, " if winner.precision else ""
     basis = "95% interval over process pairs" if winner.precise else "screened in one process only"
     words = f"{times(winner.speedup)} over {baseline} ({width}{basis})"

@@ -1,4 +1,4 @@
-"""The decisions in a journal, in order: who decided what, when and why. Pure."""
+"""The decisions in a journal, in order: who decided what, when, and why. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RULES = "rules"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision; consecutive ones of the same kind are joined."""
+    """One decision. Consecutive decisions of the same kind are joined."""
 
     seconds: float
     """Since the session opened."""
     who: str
-    """``engineer``; ``policy`` where autopilot chose in their place; ``rules`` where the rules left no choice."""
+    """``engineer``; ``policy`` if autopilot chose; ``rules`` if the rules left no choice."""
     what: str
     about: tuple[str, ...]
     """Ideas or kernels."""
@@ -28,7 +28,7 @@ class Decision:
 
 
 def decisions(entries: Iterable[e.Entry]) -> tuple[Decision, ...]:
-    """Everything that someone decided; work and its results are not decisions."""
+    """Every decision in the journal. Work and its results are not decisions."""
     began: float | None = None
     found: list[Decision] = []
     for entry in entries:
@@ -48,7 +48,7 @@ def decisions(entries: Iterable[e.Entry]) -> tuple[Decision, ...]:
 
 
 _Parts = tuple[str, tuple[str, ...], str]
-"""(what, about which ideas or kernels, reason)."""
+"""(what, about which ideas or kernels, reason)"""
 
 
 def _decision(event: e.Event, by_engineer: bool) -> _Parts | None:
@@ -66,22 +66,22 @@ def _on_ideas(event: e.Event) -> _Parts | None:
         case e.IdeaEdited(idea, text):
             return ("edited", (idea,), f"now: {text.title}")
         case e.IdeasReordered(ideas):
-            return ("put in order", ideas, "")
+            return ("reordered", ideas, "")
         case e.KernelAttached(idea, kernel):
-            return (f"put {kernel} beside", (idea,), "")
+            return (f"attached {kernel} to", (idea,), "")
         case e.KernelDetached(idea, kernel):
-            return (f"took {kernel} away from", (idea,), "")
+            return (f"detached {kernel} from", (idea,), "")
         case e.IdeasProposed(_, ideas, False):
             return ("wrote", tuple(idea.id for idea in ideas), "; ".join(idea.text.title for idea in ideas))
         case e.IdeasProposed(number, _, True, dropped) if dropped:
-            return (f"dropped as repetitions or one too many, round {number}", (), "; ".join(dropped))
+            return (f"dropped as duplicate or surplus, round {number}", (), "; ".join(dropped))
     return None
 
 
 def _on_kernels(event: e.Event, by_engineer: bool) -> _Parts | None:
     match event:
         case e.KernelDrafted(kernel, name=name, seed=True):
-            return ("planted", (kernel,), f"from {name}")
+            return ("seeded", (kernel,), f"from {name}")
         case e.KernelPinned(kernel):
             return ("pinned", (kernel,), "")
         case e.KernelUnpinned(kernel):
@@ -89,15 +89,15 @@ def _on_kernels(event: e.Event, by_engineer: bool) -> _Parts | None:
         case e.BranchPruned(kernel, reason):
             return ("pruned", (kernel,), reason)
         case e.BranchReopened(kernel):
-            return ("took up again", (kernel,), "")
+            return ("reopened", (kernel,), "")
         case e.KernelCancelled(kernel, reason):
             return ("cancelled", (kernel,), reason)
         case e.KernelReopened(kernel, reason):
-            return ("sent back to the build", (kernel,), reason)
+            return ("rebuilt", (kernel,), reason)
         case e.KernelQuarantined(kernel, evidence):
-            return ("put into quarantine", (kernel,), "; ".join(evidence))
+            return ("quarantined", (kernel,), "; ".join(evidence))
         case e.RaceAsked(kernel, against):
-            return (f"asked to race against {against}", (kernel,), "")
+            return (f"requested a race against {against} for", (kernel,), "")
         case e.KernelAccepted(kernel, note):
             return ("accepted", (kernel,), note)
         case e.KernelFailed(kernel, failure) if by_engineer:
@@ -114,15 +114,15 @@ def _on_session(event: e.Event) -> _Parts | None:
         case e.LimitsChanged():
             return ("changed the limits", (), "")
         case e.PausesChanged():
-            return ("changed where to pause", (), "")
+            return ("changed the automatic pauses", (), "")
         case e.InstructionsChanged(text):
             return ("changed the standing instructions", (), text)
         case e.SessionPaused(reason):
             return ("paused", (), reason)
         case e.SessionContinued():
-            return ("went on", (), "")
+            return ("resumed", (), "")
         case e.BudgetReached(_, reason):
-            return ("stopped asking models", (), reason)
+            return ("stopped calling models", (), reason)
         case e.SessionReopened():
             return ("reopened the session", (), "")
         case e.SessionClosed(reason):

@@ -1,7 +1,7 @@
 """The report as one self-contained HTML page, or as Markdown for a pull request or a wiki: Jinja templates over the content.
 
-Both templates escape every expression by themselves, HTML by Jinja's autoescape, Markdown by ``escape_markdown``. A content
-security policy in the page forbids scripts and requests besides. Jinja and Pygments are loaded when a page is rendered.
+Every expression is escaped: in HTML by Jinja's autoescape, in Markdown by ``escape_markdown``. A content security policy in the
+page also forbids scripts and requests. Jinja and Pygments are imported only when a page is rendered.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from engine.report.text.lines import digits, one_line, ratio, scaled, shortened,
 
 TEXTS = {
     "POLICY": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'",
-    "GAINS": "A gain over the parent is a quotient of two measurements against the same baseline; `espalier ablate` measures "
-    "each step of the winning lineage directly.",
-    "CLIMB": "Each dot is a kernel, filled where it was measured precisely, hollow where it was only screened; a cross is one "
-    "that failed. The line follows the incumbent: a kernel takes the lead by winning a race, so dots may lie above it.",
-    "ROOFLINE": "Ceilings as measured on this device. Every kernel does the reference's operations on at least its bytes, so "
-    "all stand at one intensity.",
+    "GAINS": "The gain over the parent is the ratio of two speedups over the same baseline. `espalier ablate` races each "
+    "kernel of the lineage directly against its parent.",
+    "CLIMB": "Each dot is a kernel: filled if measured precisely, hollow if only screened. A cross is a failed kernel. The "
+    "line follows the incumbent. A kernel takes the lead by winning a race, so dots may lie above the line.",
+    "ROOFLINE": "Ceilings are measured on this device. All kernels share one arithmetic intensity: the reference's operations "
+    "over its compulsory bytes.",
 }  # fmt: skip
 _LEXERS = {Dialect.CUDA: "cuda", Dialect.CPP: "cpp", Dialect.PYTHON: "python"}
 _LONGEST_BAR = 4.5
-"""In rem."""
+"""rem"""
 _CLIMB_BAR = 24
-"""In characters."""
+"""Characters"""
 _TITLE = 44
 
 
@@ -81,7 +81,7 @@ def _rendered(template: str, page: Page, finalize: Callable[[object], object] | 
 
 
 def escape_markdown(text: str) -> str:
-    """One line that reads as it was written and is nothing but text: no link, no tag, no cell, no mention, no formula."""
+    """One line that renders as plain text: no link, tag, table cell, mention or formula."""
     escaped = _MARKUP.sub(lambda found: f"\\{found.group()}", one_line(text))
     escaped = re.sub("[&<>@$]", lambda found: _ENTITIES[found.group()], escaped)
     return re.sub(r"(?i)\b(www)\.", r"\1\\.", escaped)
@@ -95,7 +95,7 @@ def clock(seconds: float) -> str:
 
 
 def money(total: CallTotals) -> str:
-    """Dollars; an unknown price is named as such."""
+    """Dollars; says so if the price is unknown."""
     if not total.usage.total:
         return "–"
     if total.unpriced and not total.usd:
@@ -108,7 +108,7 @@ def _tone(found: Interval) -> str:
 
 
 def _bars(rows: Sequence[TreeRow]) -> dict[str, float]:
-    """Kernel → length of its bar, logarithmic in its speedup."""
+    """Kernel → length of its bar, logarithmic in the speedup."""
     speedups = {row.kernel: row.speedup.value for row in rows if row.speedup and row.tone != "warn"}
     lengths = {kernel: math.log1p(max(value, 0.0)) for kernel, value in speedups.items() if math.isfinite(value)}
     most = max(lengths.values(), default=0.0)
@@ -116,7 +116,7 @@ def _bars(rows: Sequence[TreeRow]) -> dict[str, float]:
 
 
 def _tree_line(row: TreeRow) -> str:
-    """A line of a code block, which needs no escaping but its fence."""
+    """One line of the tree. It stands in a code block and needs no escaping."""
     speedup = f"  {times(row.speedup)}" if row.speedup else ""
     title = shortened(one_line(row.title), _TITLE)
     words = " ".join(filter(None, (f"{row.strokes}{row.kernel}", title, one_line(row.tunables))))
@@ -125,7 +125,7 @@ def _tree_line(row: TreeRow) -> str:
 
 
 def _climb_lines(page: Page) -> Iterator[str]:
-    """A bar for each kernel that took the lead."""
+    """One bar per kernel that took the lead."""
     most = max((step.speedup for step in page.climb.incumbents), default=1.0)
     for step in page.climb.incumbents:
         bar = "█" * max(1, round(_CLIMB_BAR * step.speedup / most))

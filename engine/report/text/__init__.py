@@ -1,1 +1,1 @@
-"""What a session says as lines of text with a tone for each part. The terminal, the page and the terminal UI share it."""
+"""A session as lines of text with a tone per part, shared by the command line, the report and the terminal UI."""

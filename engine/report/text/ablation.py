@@ -1,6 +1,6 @@
-"""An ablation: what each idea of a lineage gains over its parent, in figures and in a table. Pure.
+"""An ablation: the gain of each idea of a lineage over its parent, as figures and as a table. Pure.
 
-A gain is significant when its interval excludes 1.0 and it exceeds what the baseline shows against itself here.
+A gain is significant if its interval excludes 1.0 and it is larger than the baseline-against-itself (A/A) difference.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class StepGain:
     """The kernel it was raced against; empty for the first one."""
     gain: Interval | None
     cumulative: Interval | None
-    """Over the first kernel: the product of the gains so far, their intervals combined as those of independent errors."""
+    """Over the first kernel: the product of the gains so far. Intervals are combined as independent errors."""
     recorded: Interval | None
-    """The gain that the session recorded."""
+    """The gain recorded in the session."""
     verdict: str
     """``faster``, ``slower``, ``not shown``, ``first``, or ``failed``."""
     trouble: str | None
@@ -39,18 +39,18 @@ class StepGain:
 
 @dataclass(frozen=True, slots=True)
 class AblationStep:
-    """What the bench measured for one kernel of the lineage."""
+    """The measurement of one kernel of the lineage."""
 
     kernel: str
     trouble: str
-    """How the kernel failed; empty where it has a gain, and for the first verified kernel."""
+    """How the kernel failed. Empty if it has a gain, and for the first verified kernel."""
     against: str
     """The kernel it was raced against: its nearest verified ancestor."""
     gain: Interval | None
 
 
 def step_gains(state: SessionState, steps: Sequence[AblationStep], same: Interval) -> tuple[StepGain, ...]:
-    """Each step with its gain. ``same``: the baseline against itself, measured in the same run."""
+    """Each step with its gain. ``same`` is the baseline against itself, measured in the same run."""
     rows: list[StepGain] = []
     so_far: Interval | None = None
     for step in steps:
@@ -76,7 +76,7 @@ def verdict(gain: Interval, same: Interval) -> str:
 
 
 def product(a: Interval, b: Interval) -> Interval:
-    """The product of two ratios whose errors are independent."""
+    """The product of two ratios with independent errors."""
     value = a.value * b.value
     if not all(0 < end < math.inf for one in (a, b) for end in (one.low, one.high)):
         return Interval(value, 0.0, math.inf)
@@ -88,13 +88,13 @@ def product(a: Interval, b: Interval) -> Interval:
 def lines(
     state: SessionState, gains: Sequence[StepGain], first: Interval | None, total: Interval | None, base: str
 ) -> list[Line]:
-    """A table for people."""
-    heads = ("kernel", "", "gain", "over", "recorded", "so far", "")
+    """The table that ``ablate`` prints."""
+    heads = ("kernel", "", "gain", "over", "recorded", "cumulative", "")
     rows = [[Span(head, Tone.FAINT) for head in heads], *(_row(state, one, first, base) for one in gains)]
     result = table(rows)
     if total is not None:
         ends = [one.kernel for one in gains if one.verdict != "failed"]
-        result.append(line(f"{ends[-1]} against {ends[0]} directly: {times(total)}"))
+        result.append(line(f"{ends[-1]} raced directly against {ends[0]}: {times(total)}"))
     return result
 
 
@@ -111,7 +111,7 @@ def _row(state: SessionState, one: StepGain, first: Interval | None, base: str) 
             Span(base, Tone.FAINT),
             Span(""),
             Span(""),
-            Span("the first", Tone.FAINT),
+            Span("first kernel", Tone.FAINT),
         ]
     tone = {"faster": Tone.GOOD, "slower": Tone.WARN}.get(one.verdict, Tone.FAINT)
     cells = [times(one.recorded) if one.recorded else "", times(one.cumulative) if one.cumulative else ""]

@@ -1,4 +1,4 @@
-"""A rerun: a session's recorded figures beside those measured on this machine. Pure."""
+"""A rerun: the figures a session recorded beside those measured on this machine. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TITLE = 40
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One measurement in short; intervals are 95 %."""
+    """A measurement in brief, with 95 % intervals."""
 
     time_us: Interval
     speedup: Interval | None
@@ -24,7 +24,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """One kernel, recorded and here."""
+    """One kernel as recorded and as measured here."""
 
     kernel: str
     idea: str
@@ -34,11 +34,11 @@ class Rerun:
     recorded: Figures | None
     here: Figures | None
     carries_over: bool | None
-    """Whether a recorded speedup is significant here as well; ``None`` where none was recorded."""
+    """Whether a recorded significant speedup is significant here too. ``None`` if none was recorded."""
 
 
 def compare(state: SessionState, kernel: Kernel, final: w.Verified | w.Measured | w.Failed) -> Rerun:
-    """One kernel's recorded figures beside its figures here."""
+    """Compare a kernel's recorded figures with its figures here."""
     base = queries.ranking_baseline(state)
     recorded = _figures(kernel.measurement, base)
     failure = final.failure if isinstance(final, w.Failed) else None
@@ -56,7 +56,7 @@ def _figures(measured: Measurement | None, base: str) -> Figures | None:
 
 
 def lines(state: SessionState, reruns: Sequence[Rerun]) -> list[Line]:
-    """A table: kernel, recorded, here, and whether the win carries over."""
+    """A table: kernel, recorded, here, and whether the speedup is reproduced."""
     heads = ("kernel", "", "recorded", "", "here", "", "")
     return table([[Span(head, Tone.FAINT) for head in heads], *(_row(state, one) for one in reruns)])
 
@@ -69,7 +69,7 @@ def _row(state: SessionState, one: Rerun) -> list[Span]:
     ]  # fmt: skip
     if one.here is None:
         return [*row, Span(f"{one.status.replace('_', ' ')}: {one.reason or ''}", Tone.BAD)]
-    return [*row, *_figure_cells(one.here), _carry_over_words(one)]
+    return [*row, *_figure_cells(one.here), _reproduction_words(one)]
 
 
 def _figure_cells(figures: Figures | None) -> list[Span]:
@@ -78,13 +78,13 @@ def _figure_cells(figures: Figures | None) -> list[Span]:
     return [Span(duration_interval(figures.time_us)), Span(times(figures.speedup) if figures.speedup else "")]
 
 
-def _carry_over_words(one: Rerun) -> Span:
+def _reproduction_words(one: Rerun) -> Span:
     match one.carries_over:
         case True:
-            return Span("the win carries over", Tone.GOOD)
+            return Span("speedup reproduced", Tone.GOOD)
         case False:
             here = one.here.speedup if one.here else None
             slower = here is not None and stats.significant(here) == "slower"
-            return Span("slower here" if slower else "no win shown here", Tone.WARN)
+            return Span("slower here" if slower else "no significant speedup here", Tone.WARN)
         case None:
-            return Span("no win was recorded", Tone.FAINT)
+            return Span("no significant speedup recorded", Tone.FAINT)

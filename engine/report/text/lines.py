@@ -1,4 +1,4 @@
-"""Lines of text with a tone for each part, and the format of every figure. The printer picks the colours."""
+"""Lines of text with a tone per part, and the format of every figure. The printer maps tones to colours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.domain.stats import significant
 
 
 class Tone(StrEnum):
-    """What a part of a line means; the printer picks its colour."""
+    """What a part of a line means."""
 
     PLAIN = "plain"
     STRONG = "strong"
@@ -34,22 +34,22 @@ Line = tuple[Span, ...]
 
 
 def line(*parts: Span | str) -> Line:
-    """Spans; bare texts are plain."""
+    """A line of spans. Plain strings have the tone ``PLAIN``."""
     return tuple(Span(part) if isinstance(part, str) else part for part in parts)
 
 
 def plain(spans: Line) -> str:
-    """The line's text alone."""
+    """The line's text without tones."""
     return "".join(span.text for span in spans).rstrip()
 
 
 def one_line(text: str) -> str:
-    """The text with every run of white space as one space."""
+    """The text with each run of whitespace replaced by one space."""
     return " ".join(text.split())
 
 
 def shortened(text: str, width: int) -> str:
-    """The text, cut with an ellipsis where it is longer than ``width``."""
+    """The text, cut with an ellipsis if it is longer than ``width``."""
     return text if len(text) <= width else f"{text[: max(0, width - 1)].rstrip()}…"
 
 
@@ -57,13 +57,13 @@ _SCALES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 
 
 def duration(us: float) -> str:
-    """Microseconds with three significant digits in the unit that suits: ``812 µs``, ``5.43 ms``, ``1.20 s``."""
+    """A time in microseconds as µs, ms or s with three significant digits: ``812 µs``, ``5.43 ms``, ``1.20 s``."""
     scale, unit = _scale(us)
     return f"{digits(us / scale)} {unit}"
 
 
 def duration_interval(interval: Interval) -> str:
-    """``5.43 ms [5.40, 5.47]``: the ends are in the unit of the value."""
+    """``5.43 ms [5.40, 5.47]``; the ends use the unit of the value."""
     scale, unit = _scale(interval.value)
     low, high = digits(interval.low / scale), digits(interval.high / scale)
     return f"{digits(interval.value / scale)} {unit} [{low}, {high}]"
@@ -74,7 +74,7 @@ def _scale(us: float) -> tuple[float, str]:
 
 
 def digits(value: float) -> str:
-    """Three significant digits without an exponent, more before the point where there are more."""
+    """Three significant digits without an exponent; integer digits are never dropped."""
     if not math.isfinite(value):
         return "∞" if value > 0 else str(value)
     if value == 0:
@@ -84,7 +84,7 @@ def digits(value: float) -> str:
 
 
 def scaled(value: float) -> str:
-    """A large figure by its prefix, ready for a unit: ``12.3 G``, ``4.56 T``."""
+    """A large figure with its SI prefix, ready for a unit: ``12.3 G``, ``4.56 T``."""
     for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value >= scale:
             figure = digits(value / scale)
@@ -102,7 +102,7 @@ def times(interval: Interval) -> str:
 
 
 def figures(interval: Interval) -> tuple[str, str, str]:
-    """A ratio and the ends of its interval, with a third decimal for narrow intervals."""
+    """A ratio and the ends of its interval; narrow intervals get a third decimal."""
     value, low, high = interval.value, interval.low, interval.high
     if 0.1 <= low <= value <= high < 10 and 0 < high - low < _NARROW * min(value, 1.0):
         return f"{value:.3f}", f"{low:.3f}", f"{high:.3f}"
@@ -110,7 +110,7 @@ def figures(interval: Interval) -> tuple[str, str, str]:
 
 
 def ratio(value: float) -> str:
-    """A speedup's figure: two decimals, more digits below a tenth, none from a hundred on."""
+    """A speedup: two decimals, more below 0.1, none from 100 up."""
     if not math.isfinite(value):
         return "∞"
     if value < 0.1:
@@ -124,7 +124,7 @@ def percent(fraction: float) -> str:
 
 
 def speedup_tone(interval: Interval) -> Tone:
-    """Good or a warning only where the interval excludes 1.0."""
+    """``GOOD`` or ``WARN`` if the interval excludes 1.0, else ``PLAIN``."""
     return {"faster": Tone.GOOD, "slower": Tone.WARN}.get(significant(interval), Tone.PLAIN)
 
 
@@ -139,7 +139,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def table(rows: Sequence[Sequence[Span]], gap: int = 2) -> list[Line]:
-    """Rows with columns aligned on the left. A row's last cell widens no column."""
+    """Rows with left-aligned columns. A row's last cell does not widen its column."""
     widths: dict[int, int] = {}
     for row in rows:
         for column, cell in enumerate(row[:-1]):
@@ -155,5 +155,5 @@ def _padded(row: Sequence[Span], widths: Mapping[int, int], gap: int) -> Iterato
 
 
 def fields(rows: Iterable[tuple[str, Span | str]]) -> list[Line]:
-    """One line for each name and value, the values aligned."""
+    """One line per name and value, with the values aligned."""
     return table([[Span(name, Tone.FAINT), Span(words) if isinstance(words, str) else words] for name, words in rows])

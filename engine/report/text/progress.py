@@ -1,4 +1,4 @@
-"""Progress lines: one for each journal entry that matters, none for the rest. Pure."""
+"""Progress lines: one per journal entry worth reporting. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REASON = 200
 
 
 def entry_lines(state: SessionState, entries: Iterable[e.Entry]) -> tuple[SessionState, list[tuple[e.Entry, Line]]]:
-    """The state after these entries, and the lines of each."""
+    """The state after these entries, and the lines of each entry."""
     found: list[tuple[e.Entry, Line]] = []
     for entry in entries:
         before, state = state, advance(state, (entry,))
@@ -37,7 +37,7 @@ def entry_lines(state: SessionState, entries: Iterable[e.Entry]) -> tuple[Sessio
 
 
 def lines(before: SessionState, entry: e.Entry, after: SessionState) -> list[Line]:
-    """The lines of ``entry``; ``before`` and ``after`` are the states around it."""
+    """The lines of ``entry``, given the states before and after it."""
     spans = _event_line(entry.event, after)
     result = [spans] if spans is not None else []
     best = queries.incumbent(after)
@@ -45,7 +45,7 @@ def lines(before: SessionState, entry: e.Entry, after: SessionState) -> list[Lin
     if best is not None and (earlier is None or earlier.id != best.id):
         ratio = queries.speedup(after, best)
         base = queries.ranking_baseline(after)
-        words = f" leads now: {times(ratio)} {base}" if ratio else " leads now"
+        words = f" is the incumbent: {times(ratio)} over {base}" if ratio else " is the incumbent"
         result.append(_about(best.id, Span(words, Tone.GOOD)))
     return result
 
@@ -71,20 +71,20 @@ def _session_line(event: e.Event) -> Line | None:
             words = f"session opened: {problem.name}, {settings.workload}, {device}, {settings.strategy}, {settings.source}"
             return line(words)
         case e.SessionResumed(unfinished, repaired):
-            parts = [repaired, f"to be done again: {', '.join(unfinished)}" if unfinished else ""]
+            parts = [repaired, f"repeating {', '.join(unfinished)}" if unfinished else ""]
             words = "; ".join(filter(None, parts))
             return line(f"session resumed{': ' + words if words else ''}")
         case e.SessionPrepared(device, found):
-            refused = sum(1 for null in found.gate.nulls if not null.passed)
+            rejected = sum(1 for trivial in found.gate.nulls if not trivial.passed)
             base = "; ".join(f"{name} {duration_interval(m.time_us)}" for name, m in found.baselines.items())
-            check = f"gate {found.gate.policy} refuses {refused} of {len(found.gate.nulls)} null models"
+            check = f"correctness check {found.gate.policy} rejects {rejected} of {len(found.gate.nulls)} trivial models"
             return line(f"prepared on {device.name}: {check}; {base}; sandbox {found.sandbox}")
         case e.SessionClosed(reason):
-            return line(f"session ends: {reason}")
+            return line(f"session ended: {reason}")
         case e.SessionReopened():
             return line("session reopened")
         case e.WorkFailed(work, reason) if reason != "interrupted":
-            return line(Span(f"{work} could not be done: {one_line(reason)}", Tone.BAD))
+            return line(Span(f"{work} failed: {one_line(reason)}", Tone.BAD))
         case e.NoteAdded(target, text):
             return line(f"note on {target or 'the session'}: {one_line(text)}")
     return None
@@ -95,16 +95,16 @@ def _steering_line(event: e.Event) -> Line | None:
         case e.ModeChanged(mode):
             return line(f"mode {mode}")
         case e.SessionPaused(reason):
-            return line(Span("paused", Tone.WARN), f": {one_line(reason)}; no idea and no code is asked for")
+            return line(Span("paused", Tone.WARN), f": {one_line(reason)}; no new ideas or code until resumed")
         case e.SessionContinued():
-            return line("goes on")
+            return line("resumed")
         case e.PausesChanged(pauses):
             soft = [
                 f"above {pauses.tokens:,} tokens" if pauses.tokens is not None else "",
                 f"above ${pauses.usd:g}" if pauses.usd is not None else "",
                 f"before round {pauses.round}" if pauses.round is not None else "",
             ]
-            return line(f"pauses {', '.join(filter(None, soft)) or 'nowhere by itself'}")
+            return line(f"pauses {', '.join(filter(None, soft))}" if any(soft) else "no automatic pause")
         case e.LimitsChanged():
             return line("limits changed")
         case e.InstructionsChanged(text):
@@ -114,7 +114,7 @@ def _steering_line(event: e.Event) -> Line | None:
         case e.KernelUnpinned(kernel):
             return line(f"{kernel} unpinned")
         case e.BranchPruned(kernel, reason):
-            return line(f"{kernel} and all below it pruned{': ' + reason if reason else ''}")
+            return line(f"{kernel} and its descendants pruned{': ' + reason if reason else ''}")
         case e.BranchReopened(kernel):
             return line(f"{kernel} reopened")
     return None
@@ -123,13 +123,13 @@ def _steering_line(event: e.Event) -> Line | None:
 def _call_line(event: e.Event, state: SessionState) -> Line | None:
     match event:
         case e.CallStarted(call, work, role, "paste"):
-            return _about(call, Span(f" is to be answered by hand: {role.value} for {work}", Tone.WARN))
+            return _about(call, Span(f" awaits your answer: {role.value} for {work}", Tone.WARN))
         case e.CallAnswered(call, recalled=True):
-            return _about(call, " answered from a recorded reply, at no cost")
+            return _about(call, " answered from a recorded reply at no cost")
         case e.CallAnswered(call, usage=usage, usd=usd, seconds=seconds):
             known = state.calls.get(call)
             cost = f", ${usd:.3f}" if usd is not None else ", price unknown" if usage.total else ""
-            used = f": {usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out{cost}"
+            used = f": {usage.input:,} tokens in ({usage.cached:,} cached), {usage.output:,} out{cost}"
             model = known.model if known else "a model"
             return _about(call, f" answered by {model} in {seconds:.1f} s{used if usage.total else ''}")
         case e.CallFailed(call, reason, cancelled=True):
@@ -144,19 +144,19 @@ def _call_line(event: e.Event, state: SessionState) -> Line | None:
 def _idea_line(event: e.Event, state: SessionState) -> Line | None:
     match event:
         case e.RoundOpened(0):
-            return _about("round 0", " opened: the first port")
+            return _about("round 0", " opened: the naive port")
         case e.RoundOpened(number, parents):
-            return _about(f"round {number}", f" opened, from {', '.join(parents) or 'nothing'}")
+            return _about(f"round {number}", f" opened, parents {', '.join(parents) or 'none'}")
         case e.RoundClosed(number):
             kernels = queries.kernels_of(state, number)
             good = sum(1 for k in kernels if k.stage is Stage.MEASURED)
             return _about(f"round {number}", f" closed: {counted(len(kernels), 'kernel')}, {good} measured")
         case e.IdeasProposed(number, (), True) if number > 0:
-            source = state.opened.settings.source if state.opened else "the source"
-            words = f"nothing more is proposed: {source} has no further idea, and no tunable is left to try"
+            proposer = state.opened.settings.source if state.opened else "the proposer"
+            words = f"no more ideas: {proposer} has none left, and every tunable value was tried"
             return line(Span(words, Tone.WARN))
         case e.IdeasReordered(ideas):
-            return line(f"ideas in this order: {', '.join(ideas)}")
+            return line(f"ideas reordered: {', '.join(ideas)}")
         case e.IdeaSelected(idea):
             return line(f"idea {idea} selected: {_title(state, idea)}")
         case e.IdeaRejected(idea, reason):
@@ -169,9 +169,9 @@ def _idea_line(event: e.Event, state: SessionState) -> Line | None:
             words = f"idea {idea}: {counted(len(made), 'kernel')}{'; ' + one_line(note) if note else ''}"
             return line(words if made else Span(words, Tone.WARN))
         case e.KernelAttached(idea, kernel):
-            return line(f"{kernel} lies beside idea {idea}")
+            return line(f"{kernel} attached to idea {idea}")
         case e.KernelDetached(idea, kernel):
-            return line(f"{kernel} taken away from idea {idea}")
+            return line(f"{kernel} detached from idea {idea}")
     return None
 
 
@@ -203,37 +203,46 @@ def _kernel_line(event: e.Event, state: SessionState) -> Line | None:
         case e.KernelCancelled(kernel, reason):
             return _about(kernel, f" cancelled: {reason}")
         case e.KernelReopened(kernel, reason):
-            return _about(kernel, f" goes back to the build: {reason}")
+            return _about(kernel, f" is built again: {reason}")
     return None
 
 
 def _verdict_line(event: e.Event) -> Line | None:
     match event:
         case e.KernelQuarantined(kernel, evidence):
-            return _about(kernel, Span(f" in quarantine: {_shortened('; '.join(evidence))}", Tone.WARN))
+            return _about(kernel, Span(f" quarantined: {_shortened('; '.join(evidence))}", Tone.WARN))
         case e.KernelAccepted(kernel, note):
-            return _about(kernel, f" believed by hand: {one_line(note)}")
+            return _about(kernel, f" accepted by the engineer: {one_line(note)}")
         case e.KernelSanitized(kernel, _, (), _, note):
             return _about(kernel, f" not sanitized: {one_line(note)}")
         case e.KernelSanitized(kernel, _, tools, ()):
-            return _about(kernel, f" sanitized: {', '.join(tools)} found nothing")
+            return _about(kernel, f" {sanitizer_names(tools)} clean")
         case e.KernelSanitized(kernel, _, tools, findings):
-            return _about(kernel, Span(f" {', '.join(tools)}: {_shortened('; '.join(findings))}", Tone.BAD))
+            return _about(kernel, Span(f" {sanitizer_names(tools)}: {_shortened('; '.join(findings))}", Tone.BAD))
         case e.RaceAsked(kernel, against):
-            return _about(kernel, f" is to race {against}")
+            return _about(kernel, f" will race {against}")
         case e.KernelRaced(kernel, against, outcome, ratio, pairs=pairs, note=note):
             words = f"{times(ratio)}, {counted(pairs, 'process pair')}, interleaved" if ratio is not None else one_line(note)
-            stays = f"; {against} stays" if outcome is RaceOutcome.UNDECIDED else ""
+            unchanged = "; the incumbent stays" if outcome is RaceOutcome.UNDECIDED else ""
             result = Span(f"{races.GLYPHS[outcome]} {outcome.value}", races.TONES[outcome])
-            return _about(kernel, f" raced {against}: ", result, f" ({words}){stays}")
+            return _about(kernel, f" raced {against}: ", result, f" ({words}){unchanged}")
     return None
 
 
+_SANITIZERS = {"address": "AddressSanitizer", "undefined": "UBSan"}
+
+
+def sanitizer_names(tools: Iterable[str]) -> str:
+    """``AddressSanitizer and UBSan``, ``memcheck, racecheck and initcheck``."""
+    *first, last = [_SANITIZERS.get(tool, tool) for tool in tools]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def verification_words(found: Verification) -> str:
-    """A kernel's error beside its limit, its precision class, the hold-out shapes."""
+    """A kernel's error and its limit, its precision class, and the hold-out shapes passed."""
     return (
-        f"error {found.rel_fro:.1e} of {found.rel_fro_limit:.1e} allowed, {found.precision_class.value}, "
-        f"{counted(found.trials, 'trial')}, hold-outs {found.holdouts}"
+        f"error {found.rel_fro:.1e} (limit {found.rel_fro_limit:.1e}), {found.precision_class.value} class, "
+        f"{counted(found.trials, 'trial')}, hold-out shapes {found.holdouts}"
     )
 
 
@@ -244,8 +253,8 @@ def _failure_reason(failure: Failure) -> str:
 def _speed_words(measured: Measurement, state: SessionState) -> str:
     base = queries.ranking_baseline(state)
     ratio = measured.speedup.get(base)
-    parts = [duration_interval(measured.time_us), f"{times(ratio)} {base}" if ratio else ""]
+    parts = [duration_interval(measured.time_us), f"{times(ratio)} over {base}" if ratio else ""]
     if measured.light is not None:
-        parts.append(f"{percent(measured.light.fraction)} of the speed of light")
+        parts.append(f"{percent(measured.light.fraction)} of SOL")
     depth = "screened in one process" if measured.depth == "screen" else counted(measured.processes, "process pair")
     return ", ".join(filter(None, (*parts, depth)))
