@@ -1,7 +1,6 @@
 """Code → artefact: look it up in the cache, else compile it in the sandbox and cache the result.
 
-Joins recipe, confinement, diagnostics and cache. Code that does not compile is a value; an exception means that this machine
-cannot build.
+Code that does not compile is a value (``BuildFailure``); an exception means that this machine cannot build.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from engine.toolchain.recipes import HEADER, VECTOR_REPORT, Recipe, recipe_for
 _SCHEME = 1
 """Incremented when the meaning of a cache entry changes."""
 _FULL_DISK = 16 << 20
-"""Free bytes below which \"no space left\" is the disk's fault, not the kernel's."""
+"""Free bytes below which \"no space left\" is blamed on the disk, not on the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +44,9 @@ class BuildRequest:
     """Text of ``problem.h``; ``python`` does not see it."""
     tunables: Mapping[str, int]
     arch: str
-    """``sm_90a`` for ``cuda``. ``cpp`` is always built for the CPU at hand."""
+    """``sm_90a`` for ``cuda``. ``cpp`` is always built for this machine's CPU."""
     name: str
-    """The file's name as its author knows it, used in messages."""
+    """The file name shown in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Artefact:
     """A built kernel, in its cache folder."""
 
     key: str
-    """SHA-256 of everything that decides the binary: code, header, tunables, flags, compilers, CPU."""
+    """SHA-256 of everything the binary depends on: code, header, tunables, flags, compilers, CPU."""
     folder: Path
     """Holds the code, ``problem.h``, the binary and ``log.txt``. Read-only."""
     binary: Path
@@ -70,7 +69,7 @@ class Artefact:
 
 @dataclass(frozen=True, slots=True)
 class BuildFailure:
-    """Code that did not build: ``reason`` is the first error in its author's file, one line."""
+    """Code that did not build: ``reason`` is the first error in the kernel's own file, one line."""
 
     reason: str
     log: str
@@ -109,7 +108,7 @@ async def build_with(request: BuildRequest, recipe: Recipe, confinement: Confine
     key = _key(request, recipe)
     cache = Cache(cache_folder())
     builds = _shared_builds.setdefault(asyncio.get_running_loop(), {})
-    cache_key = (cache.root, key, request.name)  # a failure names the kernel that was asked for
+    cache_key = (cache.root, key, request.name)  # failures contain the kernel's name
     shared = builds.get(cache_key)
     if shared is None:
         shared = builds[cache_key] = _SharedBuild(asyncio.create_task(_find_or_build(request, recipe, key, cache, confinement)))
@@ -149,6 +148,8 @@ async def _find_or_build(
 ) -> BuildOutcome:
     if entry := cache.find(key):
         return _artefact(entry, cache, cached=True)
+    if cache.needs_trim():
+        await asyncio.to_thread(cache.trim)
     with cache.build_folder() as folder:
         with cache.disk_errors():
             (folder / recipe.code_file).write_text(request.code, encoding="utf-8", errors="surrogatepass")
@@ -200,7 +201,7 @@ async def _compile(
 
 
 def _tunable_clash(request: BuildRequest) -> str:
-    """The error where ``problem.h`` redefines a tunable, so that its value would not take effect."""
+    """The error where ``problem.h`` redefines a tunable, which would override its value."""
     for name in request.tunables:
         if re.search(rf"^[ \t]*#[ \t]*define[ \t]+{re.escape(name)}\b", request.header, re.MULTILINE):
             return f"{request.name}: error: tunable '{name}' has the name of a constant in problem.h: rename it"
@@ -249,7 +250,7 @@ def _check_python(request: BuildRequest) -> ProcessResult | BuildFailure:
 
 
 def _keep_outputs(folder: Path, recipe: Recipe, output: str) -> None:
-    """Delete everything that does not belong into a cache entry, and write its log."""
+    """Delete everything that is not part of a cache entry, and write its log."""
     report = folder / VECTOR_REPORT
     lines = vectorised_loops(report.read_text(errors="replace"), recipe.code_file) if report.is_file() else ""
     kept = {recipe.code_file, recipe.binary, HEADER}

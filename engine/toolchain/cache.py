@@ -1,7 +1,8 @@
-"""The build cache: one folder per key, published atomically.
+"""The build cache: one folder per key, published atomically, bounded in size and age.
 
-Knows folders and checksums; a key is the caller's SHA-256 of everything the artefact depends on. Safe for concurrent
-processes: an entry appears by one rename. Every disk error becomes one ``EspalierError`` that names the folder.
+A key is the caller's SHA-256 of everything the artefact depends on. Concurrent processes may share the cache: one rename
+publishes an entry and one removes it, and no entry is removed while a process uses it (``cache_bound``). Every disk error
+becomes one ``EspalierError`` that names the folder.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import platformdirs
 
 from engine.domain.errors import EspalierError
 from engine.domain.model import Resources
+from engine.toolchain import cache_bound
+from engine.toolchain.cache_bound import WORK, Usage
 
 ENTRY = "entry.json"
 LOG = "log.txt"
 _STALE = 24 * 3600.0
-"""Seconds after which a private folder counts as left behind by a killed process."""
+"""Seconds after which a private folder is considered left behind by a killed process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class CacheEntry:
 
 
 def cache_folder() -> Path:
-    """``build`` in the folder that ESPALIER_CACHE names, else in the user's cache folder of this program."""
+    """``build`` in the folder named by ESPALIER_CACHE, else in the user's cache folder."""
     named = os.environ.get("ESPALIER_CACHE")
     root = Path(named).absolute() if named else platformdirs.user_cache_path("espalier")
     return root / "build"
@@ -60,10 +63,13 @@ class Cache:
     def find(self, key: str) -> CacheEntry | None:
         """The entry of ``key`` when it exists and is intact; a damaged one counts as absent.
 
+        It is not evicted before this process ends.
+
         Raises:
             EspalierError: the cache cannot be read.
         """
         folder = self.folder(key)
+        cache_bound.mark_used(self.root, key)
         with self.disk_errors():
             try:
                 entry = msgspec.json.decode((folder / ENTRY).read_bytes(), type=CacheEntry)
@@ -80,12 +86,12 @@ class Cache:
 
     @contextlib.contextmanager
     def build_folder(self) -> Iterator[Path]:
-        """A private folder to build in, on the cache's own disk; deleted afterwards.
+        """A private folder to build in, on the cache's disk; deleted afterwards.
 
         Raises:
-            EspalierError: it cannot be made.
+            EspalierError: it cannot be created.
         """
-        places = self.root / "work"
+        places = self.root / WORK
         with self.disk_errors():
             places.mkdir(parents=True, exist_ok=True)
             self._sweep(places)
@@ -96,17 +102,20 @@ class Cache:
             shutil.rmtree(folder, ignore_errors=True)
 
     def publish(self, folder: Path, entry: CacheEntry) -> None:
-        """Turn a finished private folder into the entry of ``entry.key``; an intact entry of another process stays.
+        """Turn a finished private folder into the entry of ``entry.key``; an intact entry of another process is kept.
+
+        It is not evicted before this process ends.
 
         Raises:
             EspalierError: the folder cannot be written.
         """
         target = self.folder(entry.key)
+        cache_bound.mark_used(self.root, entry.key)
         with self.disk_errors():
             (folder / ENTRY).write_bytes(msgspec.json.encode(entry))
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.exists() and self.find(entry.key) is None:
-                aside = Path(tempfile.mkdtemp(prefix="damaged-", dir=self.root / "work"))
+                aside = Path(tempfile.mkdtemp(prefix="damaged-", dir=self.root / WORK))
                 with contextlib.suppress(FileNotFoundError):
                     target.rename(aside / "entry")
                 shutil.rmtree(aside, ignore_errors=True)
@@ -115,6 +124,29 @@ class Cache:
             except OSError:
                 if self.find(entry.key) is None:
                     raise
+
+    def usage(self) -> Usage:
+        """How many entries there are, and their bytes. Raises EspalierError."""
+        with self.disk_errors():
+            return cache_bound.usage(self.root)
+
+    def needs_trim(self) -> bool:
+        """Whether no process has applied the bound in the last minutes."""
+        return cache_bound.is_due(self.root)
+
+    def trim(self) -> Usage:
+        """Apply the bound; returns what was deleted.
+
+        Raises:
+            EspalierError: the cache cannot be written, or an environment variable is not a number.
+        """
+        with self.disk_errors():
+            return cache_bound.trim(self.root, cache_bound.bound())
+
+    def clear(self) -> Usage:
+        """Delete every entry that no process uses; returns what was deleted. Raises EspalierError."""
+        with self.disk_errors():
+            return cache_bound.trim(self.root, cache_bound.Bound(size=0, age=0))
 
     @contextlib.contextmanager
     def disk_errors(self) -> Iterator[None]:

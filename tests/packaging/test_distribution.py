@@ -68,8 +68,8 @@ def _run(environment: Path, home: Path, *words: str) -> subprocess.CompletedProc
 def test_the_sdist_holds_what_the_wheel_and_the_tests_need(distribution: Distribution) -> None:
     with tarfile.open(distribution.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split("\0")
-    assert {name for name in tracked if name and (ROOT / name).is_file()} - names == set()
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert {name for name in listed.split("\0") if name and (ROOT / name).is_file()} - names == set()
     assert {"tui/app.py", "espalier.py", "problems/softmax/reference.py", "sessions/layernorm/journal.jsonl"} <= names
     assert {"tests/conftest.py", "README.md", "LICENSE", "pyproject.toml"} <= names
     assert [name for name in names if "__pycache__" in name or name.endswith("/lock")] == []
