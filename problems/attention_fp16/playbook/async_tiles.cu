@@ -1,5 +1,5 @@
-// The tensor-core kernel with its copies ahead: while a tile of keys is multiplied the next tile of values is on its way, and the
-// other way round.
+// The tensor-core kernel with asynchronous copies: while a tile of keys is multiplied, the next tile of values is in flight, and
+// vice versa.
 #include <cstdint>
 #include "problem.h"
 // @tune QUERIES = 64, 128
@@ -9,12 +9,12 @@
 
 #define EXP2(v) exp2f(v)
 #define DIMS ((HEAD_DIM + 15) / 16 * 16)             // of a head, padded with zeros
-#define PITCH (DIMS + 8)                             // 16 bytes of padding a row: a warp's reads fall into different banks
+#define PITCH (DIMS + 8)                             // 16 bytes of padding per row: a warp's reads hit different banks
 #define WARPS (QUERIES / 16)
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT> __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-// Eight neighbours of row `r` of a rows x WIDTH matrix from column c on; zeros outside. In the background where rows start on 16 bytes.
+// Eight adjacent elements of row `r` of a rows x WIDTH matrix from column c; zeros outside. Asynchronous if rows are 16-byte aligned.
 template <int WIDTH> __device__ __forceinline__ void copy8(__half* to, const __half* from, int r, int rows, int c) {
     if (WIDTH % 8 == 0) {
         const bool valid = r < rows && c < WIDTH;
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attend(const __half* __
                 if (first + i / 4 * 8 + lane % 4 * 2 + i % 2 >= SEQUENCE) score[i] = -INFINITY;
         weigh(score, rows, keep, factor);
         wait_copies<0>();
-        __syncthreads();                // the values are there, and nobody reads these keys any more
+        __syncthreads();                // the values have arrived, and these keys are no longer read
         if (first + KEYS < SEQUENCE) load_rows(keys, k + head, first + KEYS, KEYS);
         commit_copies();
 #pragma unroll

@@ -1,4 +1,4 @@
-// The first port with queries of all heads dealt out to the cores, CHUNK at a time.
+// The naive port with queries of all heads distributed over the cores, CHUNK at a time.
 // @tune CHUNK = 16, 1
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
 // A block shares tiles of keys and values in shared memory among its queries. Two threads hold a query, half of the dimensions each,
-// so that no sum crosses the warp; weights are rescaled once a tile of KEYS keys.
+// so that no sum crosses the warp; weights are rescaled once per tile of KEYS keys.
 #include "problem.h"
 // @tune KEYS = 16, 8, 32
 // @tune QUERIES = 64, 128

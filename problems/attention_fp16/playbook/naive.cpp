@@ -1,4 +1,4 @@
-// Attention as the formula reads, one query after the other, sums in single precision. One core.
+// Attention as the formula is written, one query after the other, sums in single precision. One core.
 #include <cmath>
 #include <limits>
 #include "problem.h"

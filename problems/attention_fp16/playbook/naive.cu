@@ -1,4 +1,4 @@
-// One warp a query: it walks the keys one by one with a running maximum, each lane holding a share of the head's dimensions.
+// One warp per query: it walks the keys one by one with a running maximum, each lane holding a share of the head's dimensions.
 #include "problem.h"
 // @tune WARPS = 8, 4, 16
 // @launch attend(q, k, v, out) grid(ceil_div(BATCH_SIZE * HEADS * SEQUENCE, WARPS)) block(32, WARPS)

@@ -1,5 +1,5 @@
 // Each key is visited once: score, running maximum, and its value added with the weight it has so far. GROUP keys share one
-// look at the maximum.
+// check of the maximum.
 // @tune GROUP = 8, 1, 32
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-// While the exponentials of a row are computed, its share of the values is asked for; NEAR: 3 into the first cache, 2 into
+// While the exponentials of a row are computed, its share of the values is prefetched; NEAR: 3 into the first cache, 2 into
 // the second.
 // @tune ROWS = 6, 8
 // @tune COLUMNS = 4, 2, 3
@@ -70,7 +70,7 @@ static void tile(const float* a, const float* b, long steps, float* to) {
         for (long c = 0; c < COLUMNS; ++c) store(to + r * APART + c * LANES, sums[r][c]);
 }
 
-// Keys of a head turned to DEPTH rows of SPAN, then values as KEYS rows of DEEP, filled up with zeros. Rows `begin` to `end` of it.
+// Keys of a head transposed to DEPTH rows of SPAN, then values as KEYS rows of DEEP, padded with zeros. Rows `begin` to `end` of it.
 static void make_panels(const half* keys, const half* values, long begin, long end, float* panels) {
     for (long row = begin; row < end; ++row)
         if (row < DEPTH) {
@@ -116,7 +116,7 @@ static inline vec exp2_negative(vec t) {
 }
 
 // Turns KEYS scores, in units of ln 2, into weights and returns their sum.
-// Meanwhile asks for one of ROWS parts of the values.
+// Meanwhile prefetches one of ROWS parts of the values.
 static float weigh(float* scores, const char* values, long part) {
     const float none = -__builtin_inff();
     for (long key = KEYS; key < SPAN; ++key) scores[key] = none;

@@ -1,4 +1,4 @@
-// Warpgroup matrix instructions with the products one tile apart: while a group takes the exponentials of this tile, the tensor cores
+// WGMMA with the products one tile apart: while a group computes exp of this tile, the tensor cores
 // multiply its last tile's weights with the values. Two sets of weights in registers, so two groups of 64 queries.
 #include <cstdint>
 #include <cuda.h>
@@ -16,7 +16,7 @@
 #define PANELS (HEAD_DIM > 64 ? 2 : 1)               // of 64 dimensions: one swizzled box is 64 halves wide
 #define PANEL (KEYS * 64)
 #if HEAD_DIM % 8 || HEAD_DIM > 128
-// Rows that do not start on 16 bytes, which the copy engine needs, or sums too wide for the registers: a warp a query.
+// Rows that do not start on 16 bytes, which TMA needs, or sums too wide for the registers: one warp per query.
 __device__ void plain_queries(const __half* q, const __half* k, const __half* v, __half* out, long long head, int first) {
     constexpr int SHARE = (HEAD_DIM + 31) / 32;
     const int lane = threadIdx.x % 32;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void tensor_load(void* to, const CUtensorMap* map, in
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(head), "r"(shared_address(b)) : "memory");
 }
-// A shared-memory tile as the tensor cores read it: rows of 128 bytes, 128-byte swizzle; distances in bytes.
+// A shared-memory tile in the tensor cores' layout: rows of 128 bytes, 128-byte swizzle; distances in bytes.
 __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leading, int stride) {
     return (uint64_t)1 << 62 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 | (shared_address(tile) & 0x3FFFF) >> 4;
 }
@@ -158,8 +158,8 @@ __device__ __forceinline__ void wgmma_m64n64k16_r(float (&d)[32], const uint32_t
 #define accumulate_values wgmma_m64n64k16_r
 #endif
 
-// Nothing before this line that `v` depends on is left for after it: the assembler may otherwise move a wait for the tensor cores ahead
-// of arithmetic that should run beside them. (A sum of exponentials is never negative.)
+// Everything that `v` depends on is computed before this line: otherwise the assembler may move a wait for the tensor cores ahead
+// of arithmetic that should overlap them. (A sum of exponentials is never negative.)
 __device__ __forceinline__ void settle(float v) { if (v < 0) asm volatile("nanosleep.u32 1;" ::: "memory"); }
 
 constexpr int TILES = (SEQUENCE + KEYS - 1) / KEYS;
@@ -277,7 +277,7 @@ attend(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CU
             barrier_wait(&values_full[last], (t - 1) / STAGES & 1);
             multiply_values(sum, weight, keys_of(t - 1) + PANELS * PANEL);
             wgmma_commit();
-            wgmma_wait<1>();                                            // the scores are there; the values still multiply
+            wgmma_wait<1>();                                            // the scores have arrived; the product with the values still runs
             pin(score);
             if (threadIdx.x % 128 == 0) barrier_arrive(&keys_empty[s]);
             mask(score, t);

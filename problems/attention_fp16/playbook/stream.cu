@@ -1,12 +1,13 @@
-// Two groups of 64 queries in turns: while one takes the exponentials of a tile, the tensor cores work on the other's products; within
-// a group the next scores and the last sums are asked for together, also from one block of queries to the next: a block stays, and its
-// walk over queries and keys is one stream without a start in between. CLUSTER blocks fetch keys and values once for all. Sums are rescaled only where a maximum has grown by more than 2^8.
+// Two groups of 64 queries alternate: while one computes exp of a tile, the tensor cores work on the other's products. Within a group
+// the next scores and the last sums are issued together, also across blocks of queries: blocks are persistent, and the loop over queries
+// and keys is one stream without a restart. CLUSTER blocks load keys and values once for all. Sums are rescaled only if a maximum has
+// grown by more than 2^8.
 //
 // Predicted (4 x 16 x 4096 x 128, 550 GFLOP): 0.696 ms at 790 TFLOP/s; 2048 tiles of 128 queries are 16 rounds where 15.5 would do: 0.718 ms.
-// A tile of 128 keys: 2048 tensor clocks for both groups; 1024 clocks of exponentials (16 a clock); about 290 other instructions a thread
-// and group, 580 issue clocks of a scheduler: all fit beside the products if the turns hold. L2 sends 32 bytes a clock and block
-// without a cluster (5 TB/s in all: near its limit), 16 with a cluster of two. Expect 0.80 to 0.84 ms; the writing of
-// results (once in 32 tiles) and the power limit are what is left.
+// A tile of 128 keys: 2048 tensor clocks for both groups; 1024 clocks of exponentials (16 per clock); about 290 other instructions per
+// thread and group, 580 issue clocks of a scheduler: all fit under the products if the groups alternate. L2 delivers 32 bytes per clock
+// and block without a cluster (5 TB/s in total: near its limit), 16 with a cluster of two. Expect 0.80 to 0.84 ms; storing
+// results (once in 32 tiles) and the power limit remain.
 #include <cstdint>
 #include <cuda.h>
 #include "problem.h"
@@ -26,7 +27,7 @@
 #define PANELS (HEAD_DIM > 64 ? 2 : 1)               // of 64 dimensions: one swizzled box is 64 halves wide
 #define PANEL (KEYS * 64)
 #if HEAD_DIM % 8 || HEAD_DIM > 128
-// Rows that do not start on 16 bytes, which the copy engine needs, or sums too wide for the registers: a warp a query.
+// Rows that do not start on 16 bytes, which TMA needs, or sums too wide for the registers: one warp per query.
 __device__ void plain_queries(const __half* q, const __half* k, const __half* v, __half* out, long long head, int first) {
     constexpr int SHARE = (HEAD_DIM + 31) / 32;
     const int lane = threadIdx.x % 32;
@@ -75,7 +76,7 @@ __device__ __forceinline__ unsigned cluster_rank() { unsigned r; asm("mov.u32 %0
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Arrives at the barrier that block `rank` of the cluster keeps at the same place as ours.
+// Arrives at the barrier at the same address in block `rank` of the cluster.
 __device__ __forceinline__ void barrier_arrive_at(uint64_t* ours, unsigned rank) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}\n"
                  ::"r"(shared_address(ours)), "r"(rank) : "memory");
@@ -84,17 +85,17 @@ __device__ __forceinline__ void tensor_load(void* to, const CUtensorMap* map, in
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(head), "r"(shared_address(b)) : "memory");
 }
-// The same box into every block of the cluster, at the same place, counted by the same barrier of each.
+// Multicasts the box to every block of the cluster, at the same address, counted by the same barrier of each.
 __device__ __forceinline__ void tensor_multicast(void* to, const CUtensorMap* map, int head, int row, int column, uint64_t* b) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(head), "r"(shared_address(b)), "h"((unsigned short)((1 << CLUSTER) - 1)) : "memory");
 }
-// 16 x 64 results from shared memory to the matrix; what lies outside is left out.
+// 16 x 64 results from shared memory to the matrix; elements outside are skipped.
 __device__ __forceinline__ void tensor_store(const CUtensorMap* map, const void* from, int head, int row, int column) {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];\ncp.async.bulk.commit_group;"
                  ::"l"(map), "r"(column), "r"(row), "r"(head), "r"(shared_address(from)) : "memory");
 }
-// A shared-memory tile as the tensor cores read it: rows of 128 bytes, 128-byte swizzle; distances in bytes.
+// A shared-memory tile in the tensor cores' layout: rows of 128 bytes, 128-byte swizzle; distances in bytes.
 __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leading, int stride) {
     return (uint64_t)1 << 62 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 | (shared_address(tile) & 0x3FFFF) >> 4;
 }
@@ -211,8 +212,8 @@ __device__ __forceinline__ void accumulate_values(float (&d)[32], const uint32_t
 }
 #endif
 
-// Nothing before this line that `v` depends on is left for after it: the assembler may otherwise move a wait for the tensor cores ahead
-// of arithmetic that should run beside them. (A sum of exponentials is never negative.)
+// Everything that `v` depends on is computed before this line: otherwise the assembler may move a wait for the tensor cores ahead
+// of arithmetic that should overlap them. (A sum of exponentials is never negative.)
 __device__ __forceinline__ void settle(float v) { if (v < 0) asm volatile("nanosleep.u32 1;" ::: "memory"); }
 
 constexpr int TILES = (SEQUENCE + KEYS - 1) / KEYS;
@@ -319,7 +320,7 @@ __device__ __forceinline__ void write_queries(const CUtensorMap* map, const floa
         if (lane == 0) tensor_store(map, box, head, query, 64 * p);
     }
 }
-// The two groups take turns at asking for products: a group waits for its own turn and then gives the other one its.
+// The two groups alternate in issuing products: a group waits for its turn and then passes it to the other.
 __device__ __forceinline__ void wait_turn(int group) { if (TURNS) asm volatile("bar.sync %0, 256;" ::"r"(group + 1) : "memory"); }
 __device__ __forceinline__ void give_turn(int group) { if (TURNS) asm volatile("bar.arrive %0, 256;" ::"r"(2 - group) : "memory"); }
 
@@ -332,7 +333,7 @@ attend(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CU
     for (int work = first; work < WORK; work += step) plain_queries(q, k, v, out, work / ACROSS, (work % ACROSS * CLUSTER + rank) * QUERIES);
 #else
     extern __shared__ char raw[];
-    __half* boxes = (__half*)(((uintptr_t)raw + 1023) / 1024 * 1024);   // results on their way out: 2 KB a warp
+    __half* boxes = (__half*)(((uintptr_t)raw + 1023) / 1024 * 1024);   // staging of results: 2 KB a warp
     __half* queries = boxes + 8 * 1024;
     __half* stages = queries + QUERY_BUFFERS * 2 * PANELS * 64 * 64;                    // of keys, then values
     __shared__ uint64_t queries_full[QUERY_BUFFERS], queries_empty[QUERY_BUFFERS], keys_full[STAGES], values_full[STAGES], keys_empty[STAGES], values_empty[STAGES];
@@ -398,7 +399,7 @@ attend(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CU
         float sum[PANELS * 32], score[SCORES], keep[2];
         uint32_t weight[KEYS / 16][4];
         Rows rows;
-        auto start = [&]() {                            // the first scores of other queries are there
+        auto start = [&]() {                            // the first scores of other queries have arrived
 #pragma unroll
             for (int i = 0; i < PANELS * 32; ++i) sum[i] = 0;
 #pragma unroll
@@ -413,7 +414,7 @@ attend(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CU
             const int head = work / ACROSS, query0 = (work % ACROSS * CLUSTER + rank) * QUERIES;
             write_queries(&result, sum, rows, box, head, query0 + 16 * (threadIdx.x / 32));
         };
-        auto multiplied = [&](int t) {                  // the scores of tile t are there
+        auto multiplied = [&](int t) {                  // the scores of tile t have arrived
             pin(score);
             release(&keys_empty[s]);
             if (t == TILES - 1) {
@@ -446,7 +447,7 @@ attend(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CU
             multiply_values(sum, weight, keys_of(last) + PANELS * PANEL);
             give_turn(group);
             uint64_t* used = &values_empty[last];
-            wgmma_wait<1>();                            // the scores are there; the values still multiply
+            wgmma_wait<1>();                            // the scores have arrived; the product with the values still runs
             multiplied(t);
             if (t == 0) {
                 wgmma_wait<0>();
@@ -475,6 +476,6 @@ attend(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CU
         if (threadIdx.x % 32 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
         __syncwarp();
     }
-    if (CLUSTER > 1) cluster_sync();    // no block leaves while its peer may still write to it or arrive at its barriers
+    if (CLUSTER > 1) cluster_sync();    // no block exits while its peer may still write to it or arrive at its barriers
 #endif
 }

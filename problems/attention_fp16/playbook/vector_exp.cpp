@@ -54,7 +54,7 @@ static void tile(const float* a, const float* b, long steps, float* to) {
         for (long c = 0; c < COLUMNS; ++c) store(to + r * APART + c * LANES, sums[r][c]);
 }
 
-// Keys of a head turned to DEPTH rows of SPAN, then values as KEYS rows of DEEP, filled up with zeros. Rows `begin` to `end` of it.
+// Keys of a head transposed to DEPTH rows of SPAN, then values as KEYS rows of DEEP, padded with zeros. Rows `begin` to `end` of it.
 static void make_panels(const half* keys, const half* values, long begin, long end, float* panels) {
     for (long row = begin; row < end; ++row)
         if (row < DEPTH) {

@@ -1,4 +1,4 @@
-// The register tile with the next input channel's rows and weights on their way while this one is summed.
+// The register tile with the next input channel's rows and weights in flight while this one is summed.
 #include "problem.h"
 // @tune ROWS = 5, 4, 6
 // @launch convolve(x, conv1_weight, conv1_bias, out) grid(ceil_div(OUT_DIM3, 56) * ceil_div(OUT_CHANNELS, 96), ceil_div(OUT_DIM2, ROWS), BATCH_SIZE) block(96 * ROWS) shared(8 * (KERNEL_SIZE * KERNEL_SIZE * 100 + ceil_div(((ROWS - 1) * STRIDE + KERNEL_SIZE) * (55 * STRIDE + KERNEL_SIZE), 4) * 4))

@@ -1,4 +1,4 @@
-// The taps that lie inside the image are worked out once for each output; the inner loops do not test.
+// The taps that lie inside the image are computed once per output; the inner loops do not test.
 #include "problem.h"
 
 constexpr long HIGH = X_DIM2, WIDE = X_DIM3;

@@ -1,4 +1,4 @@
-// Weights turned so that filters are contiguous; all filters of one place advance together, GROUP taps at a time.
+// Weights transposed so that filters are contiguous; all filters of one place advance together, GROUP taps at a time.
 // @tune GROUP = 4, 1, 2
 #include "problem.h"
 

@@ -1,4 +1,4 @@
-// One thread an output.
+// One thread per output.
 #include "problem.h"
 // @tune BLOCK = 128, 256
 // @launch convolve(x, conv1_weight, conv1_bias, out) grid(ceil_div(OUT_NUMEL, BLOCK)) block(BLOCK)

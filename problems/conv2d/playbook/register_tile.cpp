@@ -34,7 +34,7 @@ constexpr long REACH = (LENGTH - 1) * STRIDE + TAPS_X;
 constexpr long BROAD = REACH > WIDE + 2 * PADDING ? REACH : WIDE + 2 * PADDING;
 constexpr long IMAGE = CHANNELS * TALL * BROAD;
 
-// Weights with filters contiguous, block after block of BLOCK filters, each filled up with zeros; then the biases.
+// Weights with filters contiguous, block after block of BLOCK filters, each padded with zeros; then the biases.
 static void turn_weights(const float* weight, const float* bias, long begin, long end, float* turned) {
     for (long filter = begin; filter < end; ++filter) {
         float* to = turned + filter / BLOCK * BLOCK * STEPS + filter % BLOCK;

@@ -1,4 +1,4 @@
-// A thread keeps 7 outputs by 8 channels in registers: fifteen values from shared memory feed fifty-six multiply-adds.
+// A thread keeps 7 outputs by 8 channels in registers: 15 values from shared memory feed 56 FMAs.
 #include "problem.h"
 // @tune ROWS = 5, 4, 2
 // @launch convolve(x, conv1_weight, conv1_bias, out) grid(ceil_div(OUT_DIM3, 56) * ceil_div(OUT_CHANNELS, 96), ceil_div(OUT_DIM2, ROWS), BATCH_SIZE) block(96 * ROWS) shared(4 * (KERNEL_SIZE * KERNEL_SIZE * 100 + ((ROWS - 1) * STRIDE + KERNEL_SIZE) * (55 * STRIDE + KERNEL_SIZE)))

@@ -1,5 +1,5 @@
 // Convolution as a TF32 matrix product whose left operand is never formed: windows are read in place from input rows in shared
-// memory. Blocks stay, with all weights of 96 channels in the order the tensor cores want them, and walk over tiles of ROWS rows.
+// memory. Persistent blocks keep all weights of 96 channels in tensor-core order and loop over tiles of ROWS rows.
 #include <cstdint>
 #include "problem.h"
 // @tune ROWS = 4, 2
@@ -11,8 +11,8 @@
 #define IN_ROWS ((ROWS - 1) * STRIDE + KERNEL_SIZE)
 #define SLICES ((OUT_CHANNELS + 95) / 96)            // of 96 output channels
 // The inner dimension of the product runs over input channels, kernel rows and groups of four taps of a kernel row (the last group
-// filled up with zero weights), two groups a step. A warp's lanes read 4 taps of 8 outputs STRIDE apart: for stride 4 these are 32
-// neighbouring words of an input row, so the windows need no copy and meet no bank conflict.
+// padded with zero weights), two groups a step. A warp's lanes read 4 taps of 8 outputs STRIDE apart: for stride 4 these are 32
+// neighbouring words of an input row, so the windows need no copy and cause no bank conflict.
 #define PARTS ((KERNEL_SIZE + 3) / 4)                // groups of a kernel row
 #define GROUPS (KERNEL_SIZE * PARTS)                 // of a channel
 #define CHANNEL_STEPS ((GROUPS + 1) / 2)
@@ -31,7 +31,7 @@ __device__ __forceinline__ uint32_t packed_weight(const float* weight, int chann
     return tf32(weight[((channel * IN_CHANNELS + c) * KERNEL_SIZE + local / PARTS) * KERNEL_SIZE + tap]);
 }
 // Starts copying input rows [first, first + count) of one channel, zeros outside the image; the columns of the padding are never
-// written and stay zero. `threads` threads take part, this one as `index`.
+// written and stay zero. `threads` threads take part; this one is `index`.
 __device__ __forceinline__ void copy_rows(float* to, const float* channel, int first, int count, int index, int threads) {
 #if WIDTH % 4 == 0
     for (int i = index; i < count * (WIDTH / 4); i += threads) {

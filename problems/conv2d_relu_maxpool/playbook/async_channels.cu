@@ -1,4 +1,4 @@
-// The fused kernel with the next input channel's rows and weights on their way while this one is summed.
+// The fused kernel with the next input channel's rows and weights in flight while this one is summed.
 #include "problem.h"
 // @tune POOLED = 3, 2, 1
 // @launch convolve(x, conv1_weight, conv1_bias, out) grid(ceil_div(OUT_DIM3, (56 - POOL_KERNEL) / POOL_STRIDE + 1) * ceil_div(OUT_CHANNELS, 96), ceil_div(OUT_DIM2, POOLED), BATCH_SIZE) block(96 * ((POOLED - 1) * POOL_STRIDE + POOL_KERNEL)) shared(4 * max(2 * (KERNEL_SIZE * KERNEL_SIZE * 100 + ceil_div((((POOLED - 1) * POOL_STRIDE + POOL_KERNEL - 1) * STRIDE + KERNEL_SIZE) * (55 * STRIDE + KERNEL_SIZE), 4) * 4), 96 * 57 * ((POOLED - 1) * POOL_STRIDE + POOL_KERNEL)))
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) convolve(const float* __re
         for (int y = 0; y < POOL_KERNEL; ++y)
 #pragma unroll
             for (int z = 0; z < POOL_KERNEL; ++z) largest = fmaxf(largest, from[y * (ACROSS + 1) + z]);
-        // The largest of the sums, then bias and rectifier: neither changes which one that is.
+        // The largest of the sums, then bias and ReLU: neither changes which one that is.
         out[(((long long)blockIdx.z * OUT_CHANNELS + channel0 + o) * OUT_DIM2 + row0 + h) * OUT_DIM3 + column0 + w] = fmaxf(largest + bias[channel0 + o], 0);
     }
 }

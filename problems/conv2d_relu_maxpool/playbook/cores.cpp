@@ -1,4 +1,4 @@
-// The first port with output planes dealt out to the cores, CHUNK at a time.
+// The naive port with output planes distributed over the cores, CHUNK at a time.
 // @tune CHUNK = 1, 8
 #include "problem.h"
 

@@ -1,4 +1,4 @@
-// Each core convolves the rows under a row of windows, rectifies and pools them while they are in its cache, and keeps only the
+// Each core convolves the rows under a row of windows, applies ReLU and pools them while they are in its cache, and keeps only the
 // pooled row. A band of BAND rows of windows is one portion of work; rows shared by two bands are computed twice.
 // @tune POSITIONS = 8, 4, 14
 // @tune VECTORS = 3, 6, 2
@@ -37,7 +37,7 @@ constexpr long REACH = (LENGTH - 1) * STRIDE + TAPS_X;
 constexpr long BROAD = REACH > WIDE + 2 * PADDING ? REACH : WIDE + 2 * PADDING;
 constexpr long IMAGE = CHANNELS * TALL * BROAD;
 
-// Weights with filters contiguous, block after block of BLOCK filters, each filled up with zeros; then the biases.
+// Weights with filters contiguous, block after block of BLOCK filters, each padded with zeros; then the biases.
 static void turn_weights(const float* weight, const float* bias, long begin, long end, float* turned) {
     for (long filter = begin; filter < end; ++filter) {
         float* to = turned + filter / BLOCK * BLOCK * STEPS + filter % BLOCK;
@@ -92,7 +92,7 @@ static void convolve_row(const float* padded, const float* turned, long image, l
 
 static inline vec larger(vec a, vec b) { return ((b > a) | (b != b)) ? b : a; }
 
-// One row of windows: `rows` are its rows of the convolution; rectified maxima with filters contiguous go to `to`.
+// One row of windows: `rows` are its rows of the convolution; maxima after ReLU with filters contiguous go to `to`.
 static void pool_row(const float* const (&rows)[POOL_KERNEL], float* to) {
     for (long place = 0; place < OUT_DIM3; ++place)
         for (long filter = 0; filter < DEEP; filter += LANES) {

@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) convolve(const float* __re
         for (int y = 0; y < POOL_KERNEL; ++y)
 #pragma unroll
             for (int z = 0; z < POOL_KERNEL; ++z) largest = fmaxf(largest, from[y * (ACROSS + 1) + z]);
-        // The largest of the sums, then bias and rectifier: neither changes which one that is.
+        // The largest of the sums, then bias and ReLU: neither changes which one that is.
         out[(((long long)blockIdx.z * OUT_CHANNELS + channel0 + o) * OUT_DIM2 + row0 + h) * OUT_DIM3 + column0 + w] = fmaxf(largest + bias[channel0 + o], 0);
     }
 }

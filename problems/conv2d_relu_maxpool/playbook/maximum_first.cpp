@@ -1,4 +1,4 @@
-// Convolution and pooling together; maxima of the bare sums, down then along, and bias and rectifier once per pooled value.
+// Convolution and pooling together; maxima of the bare sums, down then along, and bias and ReLU once per pooled value.
 // @tune POSITIONS = 8, 4, 14
 // @tune VECTORS = 3, 6, 2
 // @require POSITIONS * VECTORS >= 12
@@ -36,7 +36,7 @@ constexpr long REACH = (LENGTH - 1) * STRIDE + TAPS_X;
 constexpr long BROAD = REACH > WIDE + 2 * PADDING ? REACH : WIDE + 2 * PADDING;
 constexpr long IMAGE = CHANNELS * TALL * BROAD;
 
-// Weights with filters contiguous, block after block of BLOCK filters, each filled up with zeros; then the biases.
+// Weights with filters contiguous, block after block of BLOCK filters, each padded with zeros; then the biases.
 static void turn_weights(const float* weight, const float* bias, long begin, long end, float* turned) {
     for (long filter = begin; filter < end; ++filter) {
         float* to = turned + filter / BLOCK * BLOCK * STEPS + filter % BLOCK;
@@ -88,7 +88,7 @@ static void convolve_row(const float* padded, const float* turned, long image, l
 static inline vec larger(vec a, vec b) { return ((b > a) | (b != b)) ? b : a; }
 
 // One row of windows: maxima down the columns of its rows first, into rows[POOL_KERNEL], then along the row; bias and
-// rectifier last. Filters stay contiguous.
+// ReLU last. Filters stay contiguous.
 static void pool_row(float* const (&rows)[POOL_KERNEL + 1], const float* bias, float* to) {
     float* down = rows[POOL_KERNEL];
     for (long i = 0; i < ((OUT_DIM3 - 1) * POOL_STRIDE + POOL_KERNEL) * DEEP; i += LANES) {

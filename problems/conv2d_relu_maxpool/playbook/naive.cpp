@@ -1,4 +1,4 @@
-// Convolution, then rectifier, then pooling, one output after the other, every tap tested against the borders. One core.
+// Convolution, then ReLU, then pooling, one output after the other, every tap tested against the borders. One core.
 #include "problem.h"
 
 constexpr long HIGH = X_DIM2, WIDE = X_DIM3;

@@ -1,4 +1,4 @@
-// Three launches, one thread an element: the convolution into scratch, the rectifier in place, the pooling.
+// Three launches, one thread per element: the convolution into scratch, ReLU in place, the pooling.
 #include "problem.h"
 // @tune BLOCK = 128, 256
 // @workspace 4 * BATCH_SIZE * OUT_CHANNELS * ((HEIGHT + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1) * ((WIDTH + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1)

@@ -1,6 +1,6 @@
-// The whole layer in one pass over the tensor cores: a warp's sixteen outputs of the convolution overlap its neighbour's by two, so its
-// seven pooled ones need nobody else. Rows are pooled as they are made (the last row of a window is kept for the next), neighbours by
-// one shuffle. Each warpgroup takes a run of output rows.
+// The whole layer in one pass on tensor cores: a warp's 16 convolution outputs overlap its neighbour's by two, so its
+// seven pooled outputs need no other warp. Rows are pooled as they are computed (the last row of a window is kept for the next),
+// neighbours by one shuffle. Each warpgroup takes a run of output rows.
 #include <cstdint>
 #include "problem.h"
 // @tune BATCH = 6, 4, 9, 17
@@ -16,8 +16,8 @@
 #define CONV_COLUMNS ((WIDTH + 2 * PADDING - KERNEL_SIZE) / STRIDE + 1)
 #define SLICES ((OUT_CHANNELS + 95) / 96)            // of 96 output channels
 // The inner dimension of the product runs over input channels, kernel rows and groups of four taps of a kernel row (the last group
-// filled up with zero weights), two groups a step. A warp's lanes read 4 taps of 8 outputs STRIDE apart: for stride 4 these are 32
-// neighbouring words of an input row, so the windows need no copy and meet no bank conflict.
+// padded with zero weights), two groups a step. A warp's lanes read 4 taps of 8 outputs STRIDE apart: for stride 4 these are 32
+// neighbouring words of an input row, so the windows need no copy and cause no bank conflict.
 #define PARTS ((KERNEL_SIZE + 3) / 4)                // groups of a kernel row
 #define GROUPS (KERNEL_SIZE * PARTS)                 // of a channel
 #define CHANNEL_STEPS ((GROUPS + 1) / 2)
@@ -36,7 +36,7 @@ __device__ __forceinline__ uint32_t packed_weight(const float* weight, int chann
     return tf32(weight[((channel * IN_CHANNELS + c) * KERNEL_SIZE + local / PARTS) * KERNEL_SIZE + tap]);
 }
 // Starts copying input rows [first, first + count) of one channel, zeros outside the image; the columns of the padding are never
-// written and stay zero. `threads` threads take part, this one as `index`.
+// written and stay zero. `threads` threads take part; this one is `index`.
 __device__ __forceinline__ void copy_rows(float* to, const float* channel, int first, int count, int index, int threads) {
 #if WIDTH % 4 == 0
     for (int i = index; i < count * (WIDTH / 4); i += threads) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void copy_weights(uint4* to, const uint4* from) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to + i)), "l"(from + i) : "memory");
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// For every slice of 96 channels and every step: two groups of taps, as the tensor cores read an operand. SWIZZLE 32: a row of 32
+// For every slice of 96 channels and every step: two groups of taps, in the tensor cores' operand layout. SWIZZLE 32: a row of 32
 // bytes a channel, its halves exchanged in every other four rows. SWIZZLE 0: cores of 8 channels by 4 taps, 12 cores a group.
 extern "C" __global__ void __launch_bounds__(192) pack(const float* weight, uint4* packed) {
     const int slice = blockIdx.x / STEPS, step = blockIdx.x % STEPS, g = 2 * step + threadIdx.x / 96, channel = slice * 96 + threadIdx.x % 96;
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(192) pack(const float* weight, uint
                                                         packed_weight(weight, channel, g, 2), packed_weight(weight, channel, g, 3));
 }
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-// A step of weights as the tensor cores read it: the distance from 8 channels to the next and, without swizzle, along the taps.
+// A step of weights in the tensor cores' layout: the distance from 8 channels to the next and, without swizzle, along the taps.
 __device__ __forceinline__ uint64_t weight_descriptor(const void* step) {
     const uint64_t layout = SWIZZLE ? (uint64_t)3 << 62 | (uint64_t)(256 >> 4) << 32 | (uint64_t)1 << 16
                                     : (uint64_t)(128 >> 4) << 32 | (uint64_t)(12 * 128 >> 4) << 16;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void multiply_channel(float (&sum)[48], uint32_t (&wi
 #define PIECES ((OUT_DIM3 + 27) / 28)                // of an output row: a warpgroup makes 28 of its elements at a time
 constexpr int LINES = BATCH_SIZE * PIECES * OUT_DIM2;
 
-// A row of the convolution on the way through lines [line, end): window row `step` of the line. Where the line follows its
+// A row of the convolution on the way through lines [line, end): window row `step` of the line. If the line follows its
 // neighbour in the same image, window row 0 is the neighbour's last and is not made again.
 struct Walk {
     int line, step;
@@ -174,10 +174,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) convolve(const float* __res
 #pragma unroll
         for (int c = 0; c < IN_CHANNELS; ++c) {
             asm volatile("cp.async.wait_group %0;" ::"n"(IN_CHANNELS - 1) : "memory");
-            warpgroup_sync();           // everybody's copies of this channel are there
+            warpgroup_sync();           // all copies of this channel have arrived
             const float* channel = rows + c * CHANNEL + lane % 4;
             multiply_channel(sum, windows, channel + min(even + swapped, CONV_COLUMNS - 1) * STRIDE, channel + min(even + !swapped, CONV_COLUMNS - 1) * STRIDE, weights, c);
-            warpgroup_sync();           // everybody has read them
+            warpgroup_sync();           // all threads have read them
             fetch(next, c);
         }
         wgmma_wait<0>();

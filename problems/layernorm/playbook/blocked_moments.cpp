@@ -89,7 +89,7 @@ static void normalise(const float* in, const float* weight, const float* bias, l
 
 extern "C" size_t workspace_bytes(void) { return X_DIM0 * omp_get_max_threads() * sizeof(Moments); }
 
-// With SHARE all cores work on one sample, each on its piece, and exchange moments; without, each takes whole samples.
+// SHARE: all cores work on one sample, each on its piece, and exchange moments. Without it, each core takes whole samples.
 extern "C" void launch(const float* x, const float* ln_weight, const float* ln_bias, float* out, void* workspace) {
     Moments* pieces = static_cast<Moments*>(workspace);
 #pragma omp parallel

@@ -1,5 +1,5 @@
 // One cooperative launch; a block holds its chunks of a sample in registers while the sample's moments are gathered from all blocks,
-// so x is read once. Meanwhile the copy engine fills a ring in shared memory with the next sample's: reads never stop.
+// so x is read once. Meanwhile TMA fills a ring in shared memory with the next sample's chunks: reads never stop.
 #include <cstdint>
 #include "problem.h"
 // @tune BLOCK = 512, 1024
@@ -53,7 +53,7 @@ __device__ __forceinline__ float4 normalised(float4 v, float mean, float scale, 
     return make_float4(normalised(v.x, mean, scale, w.x, b.x), normalised(v.y, mean, scale, w.y, b.y),
                        normalised(v.z, mean, scale, w.z, b.z), normalised(v.w, mean, scale, w.w, b.w));
 }
-// The grid meets once a sample. `arrive` publishes this block's moments; `collect` waits for everybody's and merges them. Between
+// The grid synchronises once per sample. `arrive` publishes this block's moments; `collect` waits for all blocks' moments and merges them. Between
 // the two there is other work to do, which hides the wait.
 __device__ __forceinline__ void arrive(unsigned* arrived, Moments* places, Moments mine) {
     if (threadIdx.x == 0) {
@@ -88,14 +88,14 @@ __device__ __forceinline__ void barrier_wait(uint64_t* b, unsigned parity) {
                      : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
     } while (!done);
 }
-// One contiguous copy by the copy engine: 16-byte aligned on both sides, `bytes` a multiple of 16, completion counted by `b`.
+// One contiguous TMA copy: 16-byte aligned on both sides, `bytes` a multiple of 16, completion counted by `b`.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes, uint64_t* b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(b)) : "memory");
 }
 
 #if ELEMENTS % 4
-// Samples do not start on 16 bytes, which the copy engine needs: the block reads its part of each sample twice, directly.
+// Samples do not start on 16 bytes, which TMA needs: the block reads its part of each sample twice, directly.
 #define UNROLL 4
 // The moments of row[begin, end), WIDTH-aligned, UNROLL accesses of every thread in flight.
 __device__ __forceinline__ Moments read_moments(const float* row, int begin, int end) {

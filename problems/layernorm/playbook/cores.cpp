@@ -1,4 +1,4 @@
-// The first port with samples dealt out to the cores, CHUNK at a time.
+// The naive port with samples distributed over the cores, CHUNK at a time.
 // @tune CHUNK = 1, 2
 #include <cmath>
 #include "problem.h"

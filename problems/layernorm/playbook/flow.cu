@@ -1,15 +1,15 @@
-// A block keeps the same columns of every sample: weights in its registers, biases in registers and in L2. x comes once, into a ring in
-// shared memory that holds one sample's columns and a part of the next. Memory must not stand still from a sample's last chunk to the
-// moment that all blocks know its moments, so
-// - AHEAD chunks more than have a slot are asked into L2;
-// - warps of their own (TAKERS) take the moments, as chunks come, never after the normalising; all blocks take them relative to one value
-//   (the middle one of three values of the sample), so that sums add up without further steps;
-// - MEET: 0 a word a block that all blocks watch; 2 a word for each pair of blocks, so that each watches a place of its own;
-// - weights and biases are asked for when LATE quarters of the first sample are there, and come under the first meeting.
+// A block keeps the same columns of every sample: weights in its registers, biases in registers and in L2. x is read once, into a ring
+// in shared memory that holds one sample's columns and part of the next. To keep memory busy from a sample's last chunk until all blocks
+// know its moments:
+// - AHEAD chunks that have no slot yet are prefetched to L2;
+// - dedicated warps (TAKERS) compute the moments as chunks arrive, before normalising; all blocks compute them relative to one value
+//   (the median of three values of the sample), so that sums add up without further steps;
+// - MEET: 0 one word per block that all blocks poll; 2 one word per pair of blocks, so that each polls its own address;
+// - weights and biases are loaded when LATE quarters of the first sample have arrived, and arrive during the first exchange.
 //
 // Predicted (16 x 64 x 256 x 256): 268 MB of x, 268 MB of results, 34 MB of weights and biases: 570 MB, 137 us at 4.17 TB/s; about 6
-// instructions an element, 0.9 us of a sample's 8. Holding one sample and a third (the ring alone) a sample takes 6.6 us of memory and
-// 4.8 us from last load to known, 11.4 us in all; with the next sample on its way meanwhile 8 to 9 us: 145 to 160 us.
+// instructions per element, 0.9 us of a sample's 8. With one sample and a third (the ring alone), a sample takes 6.6 us of memory and
+// 4.8 us from last load to known moments, 11.4 us in total; with the next sample in flight meanwhile 8 to 9 us: 145 to 160 us.
 #include <cstdint>
 #include "problem.h"
 // @tune BLOCK = 256
@@ -43,7 +43,7 @@ constexpr int BIAS_SLOTS = least(STREAMED * BATCH_SIZE, BIAS_RING * 1024 / SLOT_
 constexpr int SLOTS = 229376 / SLOT_BYTES - IN_SHARED - BIAS_SLOTS;
 constexpr bool FITS = ELEMENTS % CHUNK == 0 && HELD > 0 && SLOTS > HELD && HELD * UNROLL * BLOCK <= 8192 && BATCH_SIZE <= 24;
 
-// Where the biases of chunk c are: the streamed ones lie evenly between the others, so that they have time to come.
+// Where the biases of chunk c are: the streamed ones lie evenly between the others, so that they have time to arrive.
 __device__ __forceinline__ constexpr int streamed_before(int c) { return c * STREAMED / (HELD > 0 ? HELD : 1); }
 __device__ __forceinline__ constexpr bool streams(int c) { return streamed_before(c + 1) > streamed_before(c); }
 __device__ __forceinline__ constexpr int resident(int c) { return c - streamed_before(c); }     // its number among the others
@@ -67,7 +67,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t* b, unsigned parity) {
                      : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
     } while (!done);
 }
-// One contiguous copy by the copy engine: 16-byte aligned on both sides, `bytes` a multiple of 16, completion counted by `b`.
+// One contiguous TMA copy: 16-byte aligned on both sides, `bytes` a multiple of 16, completion counted by `b`.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes, uint64_t* b, uint64_t policy) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
                  ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(b)), "l"(policy) : "memory");
@@ -82,7 +82,7 @@ __device__ __forceinline__ uint64_t read_again() {
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
     return p;
 }
-// A read the compiler may not repeat: what it returns stays in registers, L2 need not keep it.
+// A read that the compiler may not repeat: what it returns stays in registers, L2 need not keep it.
 __device__ __forceinline__ float4 load_to_keep(const float* p, uint64_t policy) {
     float4 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
@@ -98,7 +98,7 @@ __device__ __forceinline__ float warp_sum(float v) {
     return v;
 }
 // A block's mean and sum of squared deviations as one word that is never zero (the sign bit of the second part is set): a single write
-// tells the others both the values and that they are there.
+// publishes both the values and their arrival.
 __device__ __forceinline__ void publish(uint64_t* place, float mean, float m2) {
     const uint64_t word = (uint64_t)(__float_as_uint(m2) | 0x80000000u) << 32 | __float_as_uint(mean);
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(place), "l"(word) : "memory");
@@ -137,7 +137,7 @@ template <class Count> __device__ __forceinline__ float2 collect(const uint64_t*
     return make_float2(origin + offset, rsqrtf(warp_sum(m2) * (1.0f / ELEMENTS) + EPSILON));
 }
 
-// The meetings of the ring's path. `Sums` are those of value - origin and its square.
+// The moment exchange of the ring's path. `Sums` are those of value - origin and its square.
 struct Sums { float sum, squares; };
 __device__ __forceinline__ Sums warp_sum(Sums v) {
 #pragma unroll
@@ -200,7 +200,7 @@ __device__ __forceinline__ float4 normalised(float4 v, float mean, float scale, 
                        normalised(v.z, mean, scale, w.z, b.z), normalised(v.w, mean, scale, w.w, b.w));
 }
 
-// Sizes the ring does not take: every block reads its part of all samples twice, directly, with one meeting in between.
+// Sizes the ring does not support: every block reads its part of all samples twice, directly, with one grid synchronisation in between.
 __device__ __noinline__ void directly(const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
                                       uint64_t* places, float* __restrict__ out, float* scratch) {
     const int blocks = gridDim.x, threads = blockDim.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -333,7 +333,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
                     if (++slot == SLOTS) slot = 0, phase ^= 1;
                 }
             }
-        } else if (role == 1) {                         // the biases that come again for every sample
+        } else if (role == 1) {                         // the biases that are loaded again for every sample
             if (lane == 0 && STREAMED > 0) {
                 const uint64_t policy = read_again();
                 int slot = 0, turn = 0;
@@ -347,7 +347,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
                         if (++slot == BIAS_SLOTS) slot = 0, ++turn;
                     }
             }
-        } else if (role == 2) {                         // the meetings
+        } else if (role == 2) {                         // moment exchange
             Three three = read_three(x);
             for (int s = 0; s < BATCH_SIZE; ++s) {
                 const float origin = middle(three);

@@ -1,10 +1,10 @@
 // A block keeps the same columns of every sample for the whole launch, with their weights and biases in registers and shared memory.
-// x passes twice through a ring in shared memory that the copy engine fills: a chunk for its moments, and LAG chunks later, when it
-// still lies in L2, to be normalised. The moments of a sample are exchanged long before they are needed: nothing waits.
+// x passes twice through a ring in shared memory that TMA fills: first for a chunk's moments, and LAG chunks later, while it is
+// still in L2, to be normalised. A sample's moments are exchanged long before they are needed, so nothing waits.
 //
 // Predicted (16 x 64 x 256 x 256, 132 blocks): device memory 570 MB (x 268, results 268, weights and biases 34), 0.137 ms at 4.17 TB/s,
 // if L2 keeps 1 + EXTRA / 8 samples (17 to 29 MB) against the passing results (written evict-first); 268 MB more from L2. Each byte
-// that L2 loses comes again from memory: with nothing kept it is two passes, 0.2 ms. Expect 0.150 to 0.175 ms.
+// that L2 evicts is read again from memory: with nothing kept it is two passes, 0.2 ms. Expect 0.150 to 0.175 ms.
 #include <cstdint>
 #include "problem.h"
 // @tune BLOCK = 256, 512
@@ -14,7 +14,7 @@
 // @tune KEEP = 1, 0
 // @require BIAS_HELD * BLOCK <= 3584
 // @require BLOCK * UNROLL <= 1024
-// BIAS_HELD: 16-byte accesses a thread; EXTRA: eighths of a sample; KEEP: ask L2 to keep x for its second reading.
+// BIAS_HELD: 16-byte accesses a thread; EXTRA: eighths of a sample; KEEP: ask L2 to keep x for its second read.
 // @workspace BATCH_SIZE * 8 * 132 zero
 // @launch layer_norm(x, ln_weight, ln_bias, workspace, out) grid(max(1, min(SMS, 132, FEATURES * DIM1 * DIM2 / (4 * BLOCK * UNROLL)))) block(BLOCK + 128) shared(229376) cooperative
 
@@ -55,7 +55,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t* b, unsigned parity) {
                      : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
     } while (!done);
 }
-// One contiguous copy by the copy engine: 16-byte aligned on both sides, `bytes` a multiple of 16, completion counted by `b`.
+// One contiguous TMA copy: 16-byte aligned on both sides, `bytes` a multiple of 16, completion counted by `b`.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes, uint64_t* b, uint64_t policy) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
                  ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(b)), "l"(policy) : "memory");
@@ -74,7 +74,7 @@ __device__ __forceinline__ uint64_t read_again() {
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
     return p;
 }
-// A read the compiler may not repeat: what it returns stays in registers.
+// A read that the compiler may not repeat: what it returns stays in registers.
 __device__ __forceinline__ float4 load_to_keep(const float* p) {
     float4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
@@ -86,7 +86,7 @@ __device__ __forceinline__ float warp_sum(float v) {
     return v;
 }
 // A block's mean and sum of squared deviations as one word that is never zero (the sign bit of the second part is set): a single write
-// tells the others both the values and that they are there.
+// publishes both the values and their arrival.
 __device__ __forceinline__ void publish(uint64_t* place, float mean, float m2) {
     const uint64_t word = (uint64_t)(__float_as_uint(m2) | 0x80000000u) << 32 | __float_as_uint(mean);
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(place), "l"(word) : "memory");
@@ -130,7 +130,7 @@ __device__ __forceinline__ float4 normalised(float4 v, float mean, float scale, 
                        normalised(v.z, mean, scale, w.z, b.z), normalised(v.w, mean, scale, w.w, b.w));
 }
 
-// Sizes the ring does not take: every block reads its part of all samples twice, directly, with one meeting in between.
+// Sizes the ring does not support: every block reads its part of all samples twice, directly, with one grid synchronisation in between.
 __device__ __noinline__ void directly(const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
                                       uint64_t* places, float* __restrict__ out, float* scratch) {
     const int blocks = gridDim.x, threads = blockDim.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -218,7 +218,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
                     }
                 }
             }
-        } else if (role == 1) {                         // the meetings
+        } else if (role == 1) {                         // moment exchange
             const float threads_elements = float(mine * UNROLL * 4), warps_elements = 32 * threads_elements;
             for (int s = 0; s < BATCH_SIZE; ++s) {
                 barrier_wait(&gathered, s & 1);
@@ -276,7 +276,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
                 for (int i = 0; i < 4; ++i) sum[i] += d[i], squares[i] += d[i] * d[i];
             }
             if (++chunk < mine) return;
-            // The warp's moments to the meeting.
+            // Publish the warp's moments.
             const float n = float(mine * UNROLL * 4), all = (sum[0] + sum[1]) + (sum[2] + sum[3]), mean = origin + all / n;
             const float m2 = fmaxf(0, (squares[0] + squares[1]) + (squares[2] + squares[3]) - all * (all / n));
             const float base = __shfl_sync(~0u, mean, 0), offset = warp_sum(mean - base) * (1.0f / 32), d = mean - base - offset;

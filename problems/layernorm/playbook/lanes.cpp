@@ -14,7 +14,7 @@ using wide = double __attribute__((vector_size(4 * LANES)));
 using half_loose = float __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
 
 constexpr long SIZE = LN_WEIGHT_NUMEL;
-// Squares are added in single precision for so many values at most: a large one must not swallow all that come after it.
+// At most this many squares are added in single precision: one large value must not absorb all later ones.
 constexpr long RUN = 4096;
 
 struct Moments {

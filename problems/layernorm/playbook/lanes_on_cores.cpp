@@ -1,4 +1,4 @@
-// Vector sums on every core. SHARE: 1 when all cores work on each sample together, 0 when each takes whole samples.
+// Vector sums on all cores. SHARE: 1 when all cores work on each sample together, 0 when each takes whole samples.
 // @tune LANES = 16
 // @tune UNROLL = 4, 2
 // @tune SHARE = 1, 0
@@ -16,7 +16,7 @@ using wide = double __attribute__((vector_size(4 * LANES)));
 using half_loose = float __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
 
 constexpr long SIZE = LN_WEIGHT_NUMEL;
-// Squares are added in single precision for so many values at most: a large one must not swallow all that come after it.
+// At most this many squares are added in single precision: one large value must not absorb all later ones.
 constexpr long RUN = 4096;
 
 struct Moments {
@@ -85,7 +85,7 @@ static void normalise(const float* in, const float* weight, const float* bias, l
 
 extern "C" size_t workspace_bytes(void) { return X_DIM0 * omp_get_max_threads() * sizeof(Moments); }
 
-// With SHARE all cores work on one sample, each on its piece, and exchange moments; without, each takes whole samples.
+// SHARE: all cores work on one sample, each on its piece, and exchange moments. Without it, each core takes whole samples.
 extern "C" void launch(const float* x, const float* ln_weight, const float* ln_bias, float* out, void* workspace) {
     Moments* pieces = static_cast<Moments*>(workspace);
 #pragma omp parallel

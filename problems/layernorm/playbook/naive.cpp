@@ -1,4 +1,4 @@
-// Layer normalisation of each sample, as the formula reads: mean, variance, result. One core, one value at a time.
+// Layer normalisation of each sample, as the formula is written: mean, variance, result. One core, one value at a time.
 #include <cmath>
 #include "problem.h"
 

@@ -1,4 +1,4 @@
-// One block a sample, three passes over it: the mean, the variance, the result.
+// One block per sample, three passes over it: the mean, the variance, the result.
 #include "problem.h"
 // @tune BLOCK = 256, 512, 1024
 // @launch layer_norm(x, ln_weight, ln_bias, out) grid(BATCH_SIZE) block(BLOCK)
@@ -6,7 +6,7 @@
 #define ELEMENTS (FEATURES * DIM1 * DIM2)
 #define EPSILON 1e-5f                                // nn.LayerNorm's default
 
-// Every thread gets the reduction over the block; `scratch` holds one float a warp and may be used again after the next barrier.
+// Returns the block's reduction to every thread; `scratch` holds one float per warp and can be reused after the next barrier.
 template <class Op> __device__ float block_reduce(float v, float* scratch, Op op) {
     for (int o = 16; o; o >>= 1) v = op(v, __shfl_xor_sync(~0u, v, o));
     __syncthreads();

@@ -1,5 +1,5 @@
-// One cooperative launch walks the samples together: a block finds the moments of its part of the next sample, then normalises its
-// part of this one, which is still in L2. Blocks wait for each other's moments, not for each other.
+// One cooperative launch processes the samples in order: a block computes the moments of its part of the next sample, then normalises
+// its part of this one, which is still in L2. Blocks wait for each other's moments, not for a grid barrier.
 #include "problem.h"
 // @tune BLOCK = 512, 1024, 256
 // @tune PER_SM = 3, 2, 1
@@ -69,7 +69,7 @@ __device__ __forceinline__ float4 normalised(float4 v, float mean, float scale, 
     return make_float4(normalised(v.x, mean, scale, w.x, b.x), normalised(v.y, mean, scale, w.y, b.y),
                        normalised(v.z, mean, scale, w.z, b.z), normalised(v.w, mean, scale, w.w, b.w));
 }
-// The grid meets once a sample. `arrive` publishes this block's moments; `collect` waits for everybody's and merges them. Between
+// The grid synchronises once per sample. `arrive` publishes this block's moments; `collect` waits for all blocks' moments and merges them. Between
 // the two there is other work to do, which hides the wait.
 __device__ __forceinline__ void arrive(unsigned* arrived, Moments* places, Moments mine) {
     if (threadIdx.x == 0) {

@@ -1,4 +1,4 @@
-// Both moments in one reading: sums of the distance from the sample's first value and of its square, in doubles, in WAYS
+// Both moments in one pass: sums of the distance from the sample's first value and of its square, in doubles, in WAYS
 // independent chains.
 // @tune WAYS = 2, 4, 1
 #include <cmath>

@@ -1,4 +1,4 @@
-// While the squared distances are added up, the parameters for the same place are asked for, and with AHEAD the values that
+// While the squared distances are added up, the parameters for the same position are prefetched, and with AHEAD the values that
 // many bytes further on.
 // @tune LANES = 16
 // @tune UNROLL = 4, 2
@@ -18,7 +18,7 @@ using wide = double __attribute__((vector_size(4 * LANES)));
 using half_loose = float __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
 
 constexpr long SIZE = LN_WEIGHT_NUMEL;
-// Squares are added in single precision for so many values at most: a large one must not swallow all that come after it.
+// At most this many squares are added in single precision: one large value must not absorb all later ones.
 constexpr long RUN = 4096;
 
 struct Moments {
@@ -92,7 +92,7 @@ static void normalise(const float* in, const float* weight, const float* bias, l
 
 extern "C" size_t workspace_bytes(void) { return X_DIM0 * omp_get_max_threads() * sizeof(Moments); }
 
-// With SHARE all cores work on one sample, each on its piece, and exchange moments; without, each takes whole samples.
+// SHARE: all cores work on one sample, each on its piece, and exchange moments. Without it, each core takes whole samples.
 extern "C" void launch(const float* x, const float* ln_weight, const float* ln_bias, float* out, void* workspace) {
     Moments* pieces = static_cast<Moments*>(workspace);
 #pragma omp parallel

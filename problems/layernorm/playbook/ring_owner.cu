@@ -1,12 +1,12 @@
 // A block keeps the same columns of every sample for the whole launch. Weights live in its registers, biases in registers, in shared
-// memory or (the rest) in L2; the copy engine streams x through a ring in shared memory that holds one sample's columns and part of
-// the next ones: a chunk gives its moments as it arrives, stays, and is normalised from there once all blocks' moments are known.
+// memory or (the rest) in L2; TMA streams x through a ring in shared memory that holds one sample's columns and part of
+// the next ones: a chunk contributes its moments as it arrives, stays, and is normalised in place once all blocks' moments are known.
 //
-// Predicted (16 x 64 x 256 x 256, 132 blocks of 128 KB a sample): device memory 268 MB of x once + 268 MB of results + 34 MB of weights
-// and biases = 570 MB, 0.137 ms at 4.17 TB/s. From L2 besides: the streamed part of the biases, 16 x 10 MB. Shared memory is read twice
-// (2 x 128 KB a sample and block: 1.1 us of 8.6), arithmetic is about 6 instructions an element (0.9 us of 8.6). Device memory should
-// bind; what can come in between is the meeting of the blocks once a sample (about 2 us), hidden as long as the ring's free part
-// (SLOTS - HELD chunks) keeps the copy engine busy meanwhile. Expect 0.150 to 0.165 ms.
+// Predicted (16 x 64 x 256 x 256, 132 blocks of 128 KB per sample): device memory 268 MB of x once + 268 MB of results + 34 MB of weights
+// and biases = 570 MB, 0.137 ms at 4.17 TB/s. Also from L2: the streamed part of the biases, 16 x 10 MB. Shared memory is read twice
+// (2 x 128 KB per sample and block: 1.1 us of 8.6), arithmetic is about 6 instructions per element (0.9 us of 8.6). Device memory should
+// be the bottleneck. The risk is the exchange of moments once per sample (about 2 us), hidden as long as the ring's free part
+// (SLOTS - HELD chunks) keeps TMA busy. Expect 0.150 to 0.165 ms.
 #include <cstdint>
 #include "problem.h"
 // @tune BLOCK = 256, 512
@@ -37,7 +37,7 @@ constexpr int BIAS_SLOTS = least(STREAMED * BATCH_SIZE, BIAS_RING * 1024 / SLOT_
 constexpr int SLOTS = 229376 / SLOT_BYTES - IN_SHARED - BIAS_SLOTS;
 constexpr bool FITS = ELEMENTS % CHUNK == 0 && HELD > 0 && SLOTS > HELD && HELD * UNROLL * BLOCK <= 8192;
 
-// Where the biases of chunk c are: the streamed ones lie evenly between the others, so that they have time to come.
+// Where the biases of chunk c are: the streamed ones lie evenly between the others, so that they have time to arrive.
 __device__ __forceinline__ constexpr int streamed_before(int c) { return c * STREAMED / (HELD > 0 ? HELD : 1); }
 __device__ __forceinline__ constexpr bool streams(int c) { return streamed_before(c + 1) > streamed_before(c); }
 __device__ __forceinline__ constexpr int resident(int c) { return c - streamed_before(c); }     // its number among the others
@@ -67,7 +67,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t* b, unsigned parity) {
                      : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
     } while (!done);
 }
-// One contiguous copy by the copy engine: 16-byte aligned on both sides, `bytes` a multiple of 16, completion counted by `b`.
+// One contiguous TMA copy: 16-byte aligned on both sides, `bytes` a multiple of 16, completion counted by `b`.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes, uint64_t* b, uint64_t policy) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
                  ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(b)), "l"(policy) : "memory");
@@ -82,7 +82,7 @@ __device__ __forceinline__ uint64_t read_again() {
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
     return p;
 }
-// A read the compiler may not repeat: what it returns stays in registers.
+// A read that the compiler may not repeat: what it returns stays in registers.
 __device__ __forceinline__ float4 load_to_keep(const float* p) {
     float4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
@@ -94,7 +94,7 @@ __device__ __forceinline__ float warp_sum(float v) {
     return v;
 }
 // A block's mean and sum of squared deviations as one word that is never zero (the sign bit of the second part is set): a single write
-// tells the others both the values and that they are there.
+// publishes both the values and their arrival.
 __device__ __forceinline__ void publish(uint64_t* place, float mean, float m2) {
     const uint64_t word = (uint64_t)(__float_as_uint(m2) | 0x80000000u) << 32 | __float_as_uint(mean);
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(place), "l"(word) : "memory");
@@ -138,7 +138,7 @@ __device__ __forceinline__ float4 normalised(float4 v, float mean, float scale, 
                        normalised(v.z, mean, scale, w.z, b.z), normalised(v.w, mean, scale, w.w, b.w));
 }
 
-// Sizes the ring does not take: every block reads its part of all samples twice, directly, with one meeting in between.
+// Sizes the ring does not support: every block reads its part of all samples twice, directly, with one grid synchronisation in between.
 __device__ __noinline__ void directly(const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
                                       uint64_t* places, float* __restrict__ out, float* scratch) {
     const int blocks = gridDim.x, threads = blockDim.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -216,7 +216,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
                     }
                 }
             }
-        } else if (role == 1) {                         // the biases that come again for every sample
+        } else if (role == 1) {                         // the biases that are loaded again for every sample
             if (lane == 0 && STREAMED > 0) {
                 const uint64_t policy = read_again();
                 int slot = 0, turn = 0;
@@ -229,7 +229,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
                         if (++slot == BIAS_SLOTS) slot = 0, ++turn;
                     }
             }
-        } else if (role == 2) {                         // the meetings
+        } else if (role == 2) {                         // moment exchange
             const float threads_elements = float(mine * UNROLL * 4), warps_elements = 32 * threads_elements;
             for (int s = 0; s < BATCH_SIZE; ++s) {
                 barrier_wait(&gathered, s & 1);
@@ -268,7 +268,7 @@ layer_norm(const float* __restrict__ x, const float* __restrict__ weight, const 
             }
             if (++slot == SLOTS) slot = 0, phase ^= 1;
         };
-        auto give = [&]() {                             // this warp's moments to the meeting
+        auto give = [&]() {                             // publish this warp's moments
             const float n = float(mine * UNROLL * 4), total = (sum[0] + sum[1]) + (sum[2] + sum[3]), mean = origin + total / n;
             const float m2 = fmaxf(0, (squares[0] + squares[1]) + (squares[2] + squares[3]) - total * (total / n));
             const float base = __shfl_sync(~0u, mean, 0), offset = warp_sum(mean - base) * (1.0f / 32), d = mean - base - offset;

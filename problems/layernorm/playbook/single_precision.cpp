@@ -1,4 +1,4 @@
-// Both moments in single-precision lanes and one reading, BLOCK values at a time, as distances from the mean so far.
+// Both moments in single-precision lanes and one pass, BLOCK values at a time, as distances from the mean so far.
 // @tune LANES = 16
 // @tune UNROLL = 4, 2
 // @tune BLOCK = 4096, 1024
@@ -31,7 +31,7 @@ static inline void store(float* p, vec v) { *reinterpret_cast<loose*>(p) = v; }
             a.squares + b.squares + distance * distance * (a.count * b.count / count)};
 }
 
-// Both moments of one block in one reading, in single precision, as distances from `origin`, a value near its mean.
+// Both moments of one block in one pass, in single precision, as distances from `origin`, a value near its mean.
 static Moments block_moments(const float* in, long count, float origin) {
     const long whole = count / (UNROLL * LANES) * (UNROLL * LANES);
     vec sums[UNROLL] = {}, parts[UNROLL] = {};
@@ -85,7 +85,7 @@ static void normalise(const float* in, const float* weight, const float* bias, l
 
 extern "C" size_t workspace_bytes(void) { return X_DIM0 * omp_get_max_threads() * sizeof(Moments); }
 
-// With SHARE all cores work on one sample, each on its piece, and exchange moments; without, each takes whole samples.
+// SHARE: all cores work on one sample, each on its piece, and exchange moments. Without it, each core takes whole samples.
 extern "C" void launch(const float* x, const float* ln_weight, const float* ln_bias, float* out, void* workspace) {
     Moments* pieces = static_cast<Moments*>(workspace);
 #pragma omp parallel

@@ -1,4 +1,4 @@
-// PARTS blocks share a sample. The first launch finds each part's moments in one reading; in the second every block merges those
+// PARTS blocks share a sample. The first launch finds each part's moments in one pass; in the second every block merges those
 // of its sample and writes its part of the result.
 #include "problem.h"
 // @tune PARTS = 64, 128, 256

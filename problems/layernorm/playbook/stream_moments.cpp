@@ -1,4 +1,4 @@
-// Both moments in one reading in single-precision lanes, values asked for AHEAD bytes early, and the result written past
+// Both moments in one pass in single-precision lanes, values prefetched AHEAD bytes early, and the result written past
 // the caches.
 // @tune LANES = 16
 // @tune UNROLL = 4, 2
@@ -37,7 +37,7 @@ static inline void store(float* p, vec v) { *reinterpret_cast<loose*>(p) = v; }
             a.squares + b.squares + distance * distance * (a.count * b.count / count)};
 }
 
-// Both moments of one block in one reading, in single precision, as distances from `origin`, a value near its mean.
+// Both moments of one block in one pass, in single precision, as distances from `origin`, a value near its mean.
 static Moments block_moments(const float* in, long count, float origin) {
     const long whole = count / (UNROLL * LANES) * (UNROLL * LANES);
     vec sums[UNROLL] = {}, parts[UNROLL] = {};
@@ -80,7 +80,7 @@ static Moments moments_of(const float* in, long count) {
     return m;
 }
 
-// Writes past the caches where the processor can: the lines of the output are not fetched first.
+// Non-temporal store where the processor has one: output lines are not fetched first.
 static void normalise(const float* in, const float* weight, const float* bias, long count, Moments m, float* to) {
     const float high = static_cast<float>(m.mean);
     const float low = static_cast<float>(m.mean - high);
@@ -112,7 +112,7 @@ static void normalise(const float* in, const float* weight, const float* bias, l
 
 extern "C" size_t workspace_bytes(void) { return X_DIM0 * omp_get_max_threads() * sizeof(Moments); }
 
-// With SHARE all cores work on one sample, each on its piece, and exchange moments; without, each takes whole samples.
+// SHARE: all cores work on one sample, each on its piece, and exchange moments. Without it, each core takes whole samples.
 extern "C" void launch(const float* x, const float* ln_weight, const float* ln_bias, float* out, void* workspace) {
     Moments* pieces = static_cast<Moments*>(workspace);
 #pragma omp parallel

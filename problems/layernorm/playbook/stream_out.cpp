@@ -1,4 +1,4 @@
-// Vector sums on every core, with the result written past the caches.
+// Vector sums on all cores, with the result written by non-temporal stores.
 // @tune LANES = 16
 // @tune UNROLL = 4, 2
 // @tune SHARE = 1, 0
@@ -20,7 +20,7 @@ using wide = double __attribute__((vector_size(4 * LANES)));
 using half_loose = float __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
 
 constexpr long SIZE = LN_WEIGHT_NUMEL;
-// Squares are added in single precision for so many values at most: a large one must not swallow all that come after it.
+// At most this many squares are added in single precision: one large value must not absorb all later ones.
 constexpr long RUN = 4096;
 
 struct Moments {
@@ -77,7 +77,7 @@ static Moments moments_of(const float* in, long count) {
             a.squares + b.squares + distance * distance * (a.count * b.count / count)};
 }
 
-// Writes past the caches where the processor can: the lines of the output are not fetched first.
+// Non-temporal store where the processor has one: output lines are not fetched first.
 static void normalise(const float* in, const float* weight, const float* bias, long count, Moments m, float* to) {
     const float high = static_cast<float>(m.mean);
     const float low = static_cast<float>(m.mean - high);
@@ -109,7 +109,7 @@ static void normalise(const float* in, const float* weight, const float* bias, l
 
 extern "C" size_t workspace_bytes(void) { return X_DIM0 * omp_get_max_threads() * sizeof(Moments); }
 
-// With SHARE all cores work on one sample, each on its piece, and exchange moments; without, each takes whole samples.
+// SHARE: all cores work on one sample, each on its piece, and exchange moments. Without it, each core takes whole samples.
 extern "C" void launch(const float* x, const float* ln_weight, const float* ln_bias, float* out, void* workspace) {
     Moments* pieces = static_cast<Moments*>(workspace);
 #pragma omp parallel

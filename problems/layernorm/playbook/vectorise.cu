@@ -1,4 +1,4 @@
-// PARTS blocks share a sample, in two launches, with 16-byte accesses and UNROLL of them in flight a thread.
+// PARTS blocks share a sample, in two launches, with 16-byte accesses and UNROLL of them in flight per thread.
 #include "problem.h"
 // @tune PARTS = 64, 128, 256
 // @tune BLOCK = 256, 512

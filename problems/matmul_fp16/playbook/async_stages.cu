@@ -10,13 +10,13 @@
 #define ROWS 128
 #define BAND 16
 #define SUBTILES (COLUMNS / 32)                      // of 8 columns, in a warp's share
-#define LEFT_PITCH (DEPTH + 8)                       // 16 bytes of padding a row: a warp's reads fall into different banks
+#define LEFT_PITCH (DEPTH + 8)                       // 16 bytes of padding per row: a warp's reads hit different banks
 #define RIGHT_PITCH (COLUMNS + 8)
 #define THREADS 256
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT> __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-// Eight neighbours of row `r` of a rows x WIDTH matrix from column c on; zeros outside. In the background where rows start on 16 bytes.
+// Eight adjacent elements of row `r` of a rows x WIDTH matrix from column c; zeros outside. Asynchronous if rows are 16-byte aligned.
 template <int WIDTH> __device__ __forceinline__ void copy8(__half* to, const __half* from, int r, int rows, int c) {
     if (WIDTH % 8 == 0) {
         const bool valid = r < rows && c < WIDTH;
@@ -39,7 +39,7 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&l)[4], uint3
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(l[0]), "r"(l[1]), "r"(l[2]), "r"(l[3]), "r"(r0), "r"(r1));
 }
-// Tiles in bands of BAND tile rows, down each column of a band: what the blocks at work share stays in L2.
+// Tiles in bands of BAND tile rows, down each column of a band: data that running blocks share stays in L2.
 __device__ __forceinline__ void tile_at(int index, int rows, int columns, int& row, int& column) {
     const int band = index / (BAND * columns), height = min(BAND, rows - band * BAND), inside = index - band * BAND * columns;
     row = band * BAND + inside % height;

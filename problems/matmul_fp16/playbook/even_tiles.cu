@@ -1,13 +1,13 @@
-// Clusters of two blocks that stay and walk over tiles of 256 x 256 (128 x 256 a block), with as many tiles as there are places: 256 tiles on 66
-// clusters leave 8 places of the 4th round empty, so 8 bands are cut into 17 tiles, 7 of 256 columns and 10 of NARROW; narrow ones come last, so
-// that everyone has three wide tiles and a narrow one. A tile's results become halves in registers at once and are written, a quarter a step,
-// while the first four steps of the next tile multiply.
-// The first STAGES stages are filled before the cluster meets, by each block for itself, and the kernel ends when the last results
-// have left shared memory.
-// Two numbers first (4096^3): 100 MB through memory (67 read, 34 written: 21 us at 4.8 TB/s, never binding), 137.4 GFLOP (131 us at
-// 4096 a clock, 132 processors and 1.98 GHz).
-// Predicted: 183 us * 1000 / 1024 (columns on the longest way), less 2.5 (three inner tile boundaries) and 1.5 (the ends): 175 us if clocks
-// stay, 178 to 180 if power binds.
+// Persistent clusters of two blocks loop over tiles of 256 x 256 (128 x 256 per block), with equal work for all: 256 tiles on 66 clusters
+// leave 8 slots of the 4th round empty, so 8 bands are cut into 17 tiles, 7 of 256 columns and 10 of NARROW. Narrow tiles come last, so
+// that every cluster has three wide tiles and a narrow one. A tile's results are converted to halves in registers at once and written, a
+// quarter per step, while the first four steps of the next tile multiply.
+// The first STAGES stages are filled before the cluster synchronises, by each block for itself, and the kernel ends when the last
+// results have left shared memory.
+// Bounds (4096^3): 100 MB through memory (67 read, 34 written: 21 us at 4.8 TB/s, never the bottleneck), 137.4 GFLOP (131 us at
+// 4096 per clock, 132 SMs and 1.98 GHz).
+// Predicted: 183 us * 1000 / 1024 (columns on the longest path), less 2.5 (three inner tile boundaries) and 1.5 (the ends): 175 us if
+// clocks hold, 178 to 180 if power is the limit.
 #include <cstdint>
 #include <cuda.h>
 #include "problem.h"
@@ -24,7 +24,7 @@
 #define COLUMNS 256
 #define BOX (64 * 64)                                // elements of one swizzled box, 8 KB
 #if K % 8 || N % 8
-// Rows do not start on 16 bytes, which the copy engine needs: the tile without tensor cores.
+// Rows do not start on 16 bytes, which TMA needs: use the tile without tensor cores.
 __device__ void plain_tile(const __half* a, const __half* b, __half* out, int row0, int column0) {
     for (int i = threadIdx.x; i < ROWS * COLUMNS; i += blockDim.x) {
         const int row = row0 + i / COLUMNS, column = column0 + i % COLUMNS;
@@ -61,7 +61,7 @@ __device__ __forceinline__ void tensor_load(void* to, const CUtensorMap* map, in
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(shared_address(b)) : "memory");
 }
-// The same tile into every block of the cluster named in `blocks`, at the same place, counted by the same barrier of each.
+// Multicasts the tile to every block of the cluster in `blocks`, at the same address, counted by the same barrier of each.
 __device__ __forceinline__ void tensor_multicast(void* to, const CUtensorMap* map, int row, int column, uint64_t* b, unsigned short blocks, uint64_t policy) {
 #if HINT % 2
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;"
@@ -75,13 +75,13 @@ __device__ __forceinline__ unsigned cluster_rank() { unsigned r; asm("mov.u32 %0
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Arrives at the barrier that block `rank` of the cluster keeps at the same place as ours. Nothing but finished tensor-core reads
-// comes before it, so it needs no wider scope (release.cluster would flush the caches at every step).
+// Arrives at the barrier at the same address in block `rank` of the cluster. Only finished tensor-core reads
+// come before it, so it needs no wider scope (release.cluster would flush the caches at every step).
 __device__ __forceinline__ void barrier_arrive_at(uint64_t* ours, unsigned rank) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}\n"
                  ::"r"(shared_address(ours)), "r"(rank) : "memory");
 }
-// A shared-memory tile as the tensor cores read it: rows of 128 bytes, 128-byte swizzle; distances in bytes.
+// A shared-memory tile in the tensor cores' layout: rows of 128 bytes, 128-byte swizzle; distances in bytes.
 __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leading, int stride) {
     return (uint64_t)1 << 62 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 | (shared_address(tile) & 0x3FFFF) >> 4;
 }
@@ -234,7 +234,7 @@ __device__ __forceinline__ Tile tile_at(int index, int more) {
     const int band = index / (BAND * ACROSS), height = min(BAND, rows - band * BAND), inside = index - band * BAND * ACROSS;
     return {(band * BAND + inside % height) * 2 * ROWS, inside / height * COLUMNS, 0};
 }
-// 16 x 64 results from shared memory to the matrix; what lies outside is left out.
+// 16 x 64 results from shared memory to the matrix; elements outside are skipped.
 __device__ __forceinline__ void tensor_store(const CUtensorMap* map, const void* from, int row, int column) {
 #if HINT == 1 || HINT == 2
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%1, %2}], [%3], %4;\ncp.async.bulk.commit_group;"
@@ -279,7 +279,7 @@ __device__ __forceinline__ void write_quarter(const CUtensorMap* map, __half* ou
 [[maybe_unused]] constexpr int STAGE = 6 * BOX, GROUPS = 2;                              // boxes: left 2, right 4
 [[maybe_unused]] constexpr int LEFTS = STAGE / BOX - 4;
 template <int W> struct Width { static constexpr int value = W; };
-// One step of 64 of a warpgroup's tile: four instructions sent off.
+// One step of 64 of a warpgroup's tile: four instructions issued.
 template <int WIDTH> __device__ __forceinline__ void multiply(float (&sum)[128], const __half* stage, int group, bool first) {
     const uint64_t l = tile_descriptor(stage + group * BOX, 16, 1024), r = tile_descriptor(stage + LEFTS * BOX, BOX * 2, 1024);
     pin(sum);
@@ -315,7 +315,7 @@ product(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtens
     }
 #else
     extern __shared__ char raw[];
-    __half* boxes = (__half*)(((uintptr_t)raw + 1023) / 1024 * 1024);   // results on their way out: two of 2 KB a warp
+    __half* boxes = (__half*)(((uintptr_t)raw + 1023) / 1024 * 1024);   // staging of results: two of 2 KB a warp
     __half* stages = boxes + GROUPS * 4 * 2048;
     __shared__ uint64_t full[STAGES], empty[STAGES];
     constexpr int FIRST = STEPS < STAGES ? STEPS : STAGES;              // steps whose stages can be filled at once
@@ -371,10 +371,10 @@ product(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtens
         __half* own = boxes + threadIdx.x / 32 * 2048;
         int last = 0;
         float sum[128];
-        uint32_t ready[64];                                             // the results of the tile before, while this one is under way
+        uint32_t ready[64];                                             // the previous tile's results, while this one runs
         int row = 0, column = 0, narrow = 0;
         bool waiting = false;
-        // The step after a multiplication was sent off: the one before it is done, so its stage is free in both blocks.
+        // The step after a multiplication was issued: the previous one is done, so its stage is free in both blocks.
         auto go_on = [&](bool release) {
             wgmma_wait<1>();
             if (release && thread < 2) barrier_arrive_at(&empty[last], thread);
@@ -415,6 +415,6 @@ product(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtens
         if (threadIdx.x % 32 == 0) stores_have_read<0>();               // the grid's end makes them visible; only the boxes must outlive the reading
         __syncwarp();
     }
-    cluster_sync();                     // no block leaves while its peer may still write to it or arrive at its barriers
+    cluster_sync();                     // no block exits while its peer may still write to it or arrive at its barriers
 #endif
 }

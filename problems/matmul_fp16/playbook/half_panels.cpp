@@ -79,7 +79,7 @@ static void tile(const float* left, const half* right, half* to, long rows, long
     save<ROWS>(sums, to, rows, columns);
 }
 
-// WIDTH columns of b, row after row, filled up with zeros.
+// WIDTH columns of b, row after row, padded with zeros.
 static void pack_strip(const half* b, long strip, half* to) {
     const long column = strip * WIDTH;
     for (long step = 0; step < K; ++step, to += WIDTH)
@@ -89,7 +89,7 @@ static void pack_strip(const half* b, long strip, half* to) {
             for (long c = 0; c < WIDTH; ++c) to[c] = column + c < N ? b[step * N + column + c] : half(0);
 }
 
-// ROWS rows of a, column after column, filled up with zeros.
+// ROWS rows of a, column after column, padded with zeros.
 static void pack_band(const half* a, long band, float* to) {
     const long first = band * ROWS;
     for (long step = 0; step < K; ++step, to += ROWS)

@@ -1,5 +1,5 @@
-// Warpgroup matrix instructions in clusters of two blocks that stay and walk over the tiles: both need the same columns of b, so each
-// fetches half of them for both; and the copies of the next tile go on while this one is written.
+// WGMMA in persistent clusters of two blocks that loop over the tiles: both need the same columns of b, so each
+// loads half of them for both, and the next tile is loaded while this one is written.
 #include <cstdint>
 #include <cuda.h>
 #include "problem.h"
@@ -13,7 +13,7 @@
 #define COLUMNS 256
 #define BOX (64 * 64)                                // elements of one swizzled box, 8 KB
 #if K % 8 || N % 8
-// Rows do not start on 16 bytes, which the copy engine needs: the tile without tensor cores.
+// Rows do not start on 16 bytes, which TMA needs: use the tile without tensor cores.
 __device__ void plain_tile(const __half* a, const __half* b, __half* out, int row0, int column0) {
     for (int i = threadIdx.x; i < ROWS * COLUMNS; i += blockDim.x) {
         const int row = row0 + i / COLUMNS, column = column0 + i % COLUMNS;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void tensor_load(void* to, const CUtensorMap* map, in
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(shared_address(b)) : "memory");
 }
-// The same tile into every block of the cluster named in `blocks`, at the same place, counted by the same barrier of each.
+// Multicasts the tile to every block of the cluster in `blocks`, at the same address, counted by the same barrier of each.
 __device__ __forceinline__ void tensor_multicast(void* to, const CUtensorMap* map, int row, int column, uint64_t* b, unsigned short blocks) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(shared_address(b)), "h"(blocks) : "memory");
@@ -51,13 +51,13 @@ __device__ __forceinline__ unsigned cluster_rank() { unsigned r; asm("mov.u32 %0
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Arrives at the barrier that block `rank` of the cluster keeps at the same place as ours. Nothing but finished tensor-core reads
-// comes before it, so it needs no wider scope (release.cluster would flush the caches at every step).
+// Arrives at the barrier at the same address in block `rank` of the cluster. Only finished tensor-core reads
+// come before it, so it needs no wider scope (release.cluster would flush the caches at every step).
 __device__ __forceinline__ void barrier_arrive_at(uint64_t* ours, unsigned rank) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}\n"
                  ::"r"(shared_address(ours)), "r"(rank) : "memory");
 }
-// A shared-memory tile as the tensor cores read it: rows of 128 bytes, 128-byte swizzle; distances in bytes.
+// A shared-memory tile in the tensor cores' layout: rows of 128 bytes, 128-byte swizzle; distances in bytes.
 __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leading, int stride) {
     return (uint64_t)1 << 62 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 | (shared_address(tile) & 0x3FFFF) >> 4;
 }
@@ -100,7 +100,7 @@ __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, ui
                  "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// Tiles in bands of BAND tile rows, down each column of a band: what the blocks at work share stays in L2.
+// Tiles in bands of BAND tile rows, down each column of a band: data that running blocks share stays in L2.
 __device__ __forceinline__ void tile_at(int index, int rows, int columns, int& row, int& column) {
     const int band = index / (BAND * columns), height = min(BAND, rows - band * BAND), inside = index - band * BAND * columns;
     row = band * BAND + inside % height;
@@ -181,6 +181,6 @@ product(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtens
             write_tile(out, sum, (2 * row0 + rank) * ROWS + 64 * group, column0 * COLUMNS);
         }
     }
-    cluster_sync();                     // no block leaves while its peer may still write to it or arrive at its barriers
+    cluster_sync();                     // no block exits while its peer may still write to it or arrive at its barriers
 #endif
 }

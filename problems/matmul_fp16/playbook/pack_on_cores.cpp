@@ -80,7 +80,7 @@ static void tile(const float* left, const float* right, half* to, long rows, lon
     save<ROWS>(sums, to, rows, columns);
 }
 
-// WIDTH columns of b, row after row, filled up with zeros.
+// WIDTH columns of b, row after row, padded with zeros.
 static void pack_strip(const half* b, long strip, float* to) {
     const long column = strip * WIDTH;
     for (long step = 0; step < K; ++step, to += WIDTH)
@@ -90,7 +90,7 @@ static void pack_strip(const half* b, long strip, float* to) {
             for (long c = 0; c < WIDTH; ++c) to[c] = column + c < N ? static_cast<float>(b[step * N + column + c]) : 0;
 }
 
-// ROWS rows of a, column after column, filled up with zeros.
+// ROWS rows of a, column after column, padded with zeros.
 static void pack_band(const half* a, long band, float* to) {
     const long first = band * ROWS;
     for (long step = 0; step < K; ++step, to += ROWS)

@@ -1,11 +1,11 @@
-// Warpgroup matrix instructions in clusters that stay and walk over the tiles, two rows of 128 x 256 tiles and WIDE columns: everything
-// that two blocks of a cluster need is fetched once for both. The second warpgroup follows the first LAG steps behind, so that
-// one multiplies while the other writes; results leave through shared memory by the copy engine, 16 x 64 at a time, each warp for itself.
+// WGMMA in persistent clusters that loop over the tiles, two rows of 128 x 256 tiles and WIDE columns: everything that
+// two blocks of a cluster need is loaded once for both. The second warpgroup runs LAG steps behind the first, so that
+// one multiplies while the other writes; results go through shared memory and leave by TMA, 16 x 64 at a time, independently per warp.
 //
 // Predicted (4096^3, 137 GFLOP): 174 us at the 790 TFLOP/s measured; 512 tiles on 132 (or 128) blocks are 4 rounds where 3.88 (4.00) would
-// do: 179 us with every step at full rate and the writing hidden. A step (4.2 MFLOP a block, 1024 clocks) brings 48 KB into a block, of
-// which L2 sends 32 KB (WIDE = 1) or 24 KB (WIDE = 2): 31 or 23 bytes a clock and block, 6.9 or 5.2 TB/s in all, near what L2 can do; so
-// either L2 or the power limit binds, not instructions (4 wgmma a step). Expect 180 to 190 us.
+// do: 179 us with every step at full rate and the stores hidden. A step (4.2 MFLOP per block, 1024 clocks) loads 48 KB into a block, of
+// which L2 delivers 32 KB (WIDE = 1) or 24 KB (WIDE = 2): 31 or 23 bytes per clock and block, 6.9 or 5.2 TB/s in total, near the limit of
+// L2; so L2 or power is the bottleneck, not instructions (4 wgmma per step). Expect 180 to 190 us.
 #include <cstdint>
 #include <cuda.h>
 #include "problem.h"
@@ -22,7 +22,7 @@
 #define COLUMNS 256
 #define BOX (64 * 64)                                // elements of one swizzled box, 8 KB
 #if K % 8 || N % 8
-// Rows do not start on 16 bytes, which the copy engine needs: the tile without tensor cores.
+// Rows do not start on 16 bytes, which TMA needs: use the tile without tensor cores.
 __device__ void plain_tile(const __half* a, const __half* b, __half* out, int row0, int column0) {
     for (int i = threadIdx.x; i < ROWS * COLUMNS; i += blockDim.x) {
         const int row = row0 + i / COLUMNS, column = column0 + i % COLUMNS;
@@ -51,7 +51,7 @@ __device__ __forceinline__ void tensor_load(void* to, const CUtensorMap* map, in
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(shared_address(b)) : "memory");
 }
-// The same tile into every block of the cluster named in `blocks`, at the same place, counted by the same barrier of each.
+// Multicasts the tile to every block of the cluster in `blocks`, at the same address, counted by the same barrier of each.
 __device__ __forceinline__ void tensor_multicast(void* to, const CUtensorMap* map, int row, int column, uint64_t* b, unsigned short blocks) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(shared_address(b)), "h"(blocks) : "memory");
@@ -60,13 +60,13 @@ __device__ __forceinline__ unsigned cluster_rank() { unsigned r; asm("mov.u32 %0
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Arrives at the barrier that block `rank` of the cluster keeps at the same place as ours. Nothing but finished tensor-core reads
-// comes before it, so it needs no wider scope (release.cluster would flush the caches at every step).
+// Arrives at the barrier at the same address in block `rank` of the cluster. Only finished tensor-core reads
+// come before it, so it needs no wider scope (release.cluster would flush the caches at every step).
 __device__ __forceinline__ void barrier_arrive_at(uint64_t* ours, unsigned rank) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}\n"
                  ::"r"(shared_address(ours)), "r"(rank) : "memory");
 }
-// A shared-memory tile as the tensor cores read it: rows of 128 bytes, 128-byte swizzle; distances in bytes.
+// A shared-memory tile in the tensor cores' layout: rows of 128 bytes, 128-byte swizzle; distances in bytes.
 __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leading, int stride) {
     return (uint64_t)1 << 62 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 | (shared_address(tile) & 0x3FFFF) >> 4;
 }
@@ -109,13 +109,13 @@ __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, ui
                  "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// Tiles in bands of BAND tile rows, down each column of a band: what the blocks at work share stays in L2.
+// Tiles in bands of BAND tile rows, down each column of a band: data that running blocks share stays in L2.
 __device__ __forceinline__ void tile_at(int index, int rows, int columns, int& row, int& column) {
     const int band = index / (BAND * columns), height = min(BAND, rows - band * BAND), inside = index - band * BAND * columns;
     row = band * BAND + inside % height;
     column = inside / height;
 }
-// 16 x 64 results from shared memory to the matrix; what lies outside is left out.
+// 16 x 64 results from shared memory to the matrix; elements outside are skipped.
 __device__ __forceinline__ void tensor_store(const CUtensorMap* map, const void* from, int row, int column) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];\ncp.async.bulk.commit_group;"
                  ::"l"(map), "r"(column), "r"(row), "r"(shared_address(from)) : "memory");
@@ -159,7 +159,7 @@ product(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtens
     }
 #else
     extern __shared__ char raw[];
-    __half* boxes = (__half*)(((uintptr_t)raw + 1023) / 1024 * 1024);   // results on their way out: two of 2 KB a warp
+    __half* boxes = (__half*)(((uintptr_t)raw + 1023) / 1024 * 1024);   // staging of results: two of 2 KB a warp
     __half* stages = boxes + 8 * 2048;
     __shared__ uint64_t full[STAGES], empty[STAGES], lead;
     constexpr int STAGE = 6 * BOX, STEPS = (K + 63) / 64, LEAD = STEPS > STAGES ? LAG : 0;       // boxes: left 2, right 4
@@ -226,6 +226,6 @@ product(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtens
         if (threadIdx.x % 32 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
         __syncwarp();
     }
-    cluster_sync();                     // no block leaves while its peer may still write to it or arrive at its barriers
+    cluster_sync();                     // no block exits while its peer may still write to it or arrive at its barriers
 #endif
 }

@@ -6,7 +6,7 @@
 
 #define ROWS 128
 #define COLUMNS 128
-#define LEFT_PITCH (DEPTH + 8)                       // 16 bytes of padding a row: a warp's reads fall into different banks
+#define LEFT_PITCH (DEPTH + 8)                       // 16 bytes of padding per row: a warp's reads hit different banks
 #define RIGHT_PITCH (COLUMNS + 8)
 #define THREADS 256
 

@@ -81,7 +81,7 @@ static void tile(const float* a, const float* b, half* to, long rows, long colum
     save<ROWS>(sums, to, rows, columns);
 }
 
-// One row in single precision, filled up with zeros to `pitch`.
+// One row in single precision, padded with zeros to `pitch`.
 static void widen_row(const half* from, long count, float* to, long pitch) {
     const long whole = count / LANES * LANES;
     for (long i = 0; i < whole; i += LANES) store(to + i, widened(from + i));

@@ -1,4 +1,4 @@
-// Warpgroup matrix instructions, operands straight from shared memory: one warp keeps the copy engine STAGES steps ahead, two
+// WGMMA with operands in shared memory: one warp keeps TMA STAGES steps ahead, two
 // warpgroups multiply 64 x 256 each.
 #include <cstdint>
 #include <cuda.h>
@@ -13,7 +13,7 @@
 #define COLUMNS 256
 #define BOX (64 * 64)                                // elements of one swizzled box, 8 KB
 #if K % 8 || N % 8
-// Rows do not start on 16 bytes, which the copy engine needs: the tile without tensor cores.
+// Rows do not start on 16 bytes, which TMA needs: use the tile without tensor cores.
 __device__ void plain_tile(const __half* a, const __half* b, __half* out, int row0, int column0) {
     for (int i = threadIdx.x; i < ROWS * COLUMNS; i += blockDim.x) {
         const int row = row0 + i / COLUMNS, column = column0 + i % COLUMNS;
@@ -45,7 +45,7 @@ __device__ __forceinline__ void tensor_load(void* to, const CUtensorMap* map, in
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(shared_address(b)) : "memory");
 }
-// A shared-memory tile as the tensor cores read it: rows of 128 bytes, 128-byte swizzle; distances in bytes.
+// A shared-memory tile in the tensor cores' layout: rows of 128 bytes, 128-byte swizzle; distances in bytes.
 __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leading, int stride) {
     return (uint64_t)1 << 62 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 | (shared_address(tile) & 0x3FFFF) >> 4;
 }
@@ -88,7 +88,7 @@ __device__ __forceinline__ void wgmma_m64n256k16(float (&d)[128], uint64_t a, ui
                  "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// Tiles in bands of BAND tile rows, down each column of a band: what the blocks at work share stays in L2.
+// Tiles in bands of BAND tile rows, down each column of a band: data that running blocks share stays in L2.
 __device__ __forceinline__ void tile_at(int index, int rows, int columns, int& row, int& column) {
     const int band = index / (BAND * columns), height = min(BAND, rows - band * BAND), inside = index - band * BAND * columns;
     row = band * BAND + inside % height;

@@ -1,4 +1,4 @@
-// The register tile with STAGES steps of both operands on their way: 16-byte asynchronous copies straight into shared memory.
+// The register tile with STAGES steps of both operands in flight: 16-byte asynchronous copies into shared memory.
 #include "problem.h"
 // @tune DEPTH = 16, 8, 32
 // @tune STAGES = 3, 2, 4
@@ -81,7 +81,7 @@ __device__ __forceinline__ void fetch(float* left, float* right, const float* a,
         copy_async<RIGHT_WIDTH>(right + r * RIGHT_PITCH + c, valid ? b + (long long)(k0 + r) * N + column0 + c : b, valid);
     }
 }
-// Tiles in bands of BAND tile rows, down each column of a band: what the blocks at work share stays in L2.
+// Tiles in bands of BAND tile rows, down each column of a band: data that running blocks share stays in L2.
 __device__ __forceinline__ void tile_at(int index, int rows, int columns, int& row, int& column) {
     const int band = index / (BAND * columns), height = min(BAND, rows - band * BAND), inside = index - band * BAND * columns;
     row = band * BAND + inside % height;

@@ -1,6 +1,6 @@
-// Tensor cores at single precision, the fast way: both matrices are split once into two bfloat16 ones, and three products are summed
-// by warpgroup matrix instructions. One warp keeps the copy engine busy; two warpgroups multiply 64 x 128 each. After PROMOTE steps
-// the tensor cores' sum, which they truncate, is added to one in registers, which rounds.
+// Single precision on tensor cores: both matrices are split once into two bfloat16 matrices, and three products are summed
+// with WGMMA. One warp keeps TMA busy; two warpgroups multiply 64 x 128 each. After PROMOTE steps
+// the tensor cores' truncated sum is added to a rounded one in registers.
 #include <cstdint>
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -39,7 +39,7 @@ __device__ __forceinline__ void tensor_load(void* to, const CUtensorMap* map, in
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(shared_address(b)) : "memory");
 }
-// A shared-memory tile as the tensor cores read it: rows of 128 bytes, 128-byte swizzle; distances in bytes.
+// A shared-memory tile in the tensor cores' layout: rows of 128 bytes, 128-byte swizzle; distances in bytes.
 __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leading, int stride) {
     return (uint64_t)1 << 62 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 | (shared_address(tile) & 0x3FFFF) >> 4;
 }
@@ -70,7 +70,7 @@ __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], uint64_t a, uin
                  "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// Tiles in bands of BAND tile rows, down each column of a band: what the blocks at work share stays in L2.
+// Tiles in bands of BAND tile rows, down each column of a band: data that running blocks share stays in L2.
 __device__ __forceinline__ void tile_at(int index, int rows, int columns, int& row, int& column) {
     const int band = index / (BAND * columns), height = min(BAND, rows - band * BAND), inside = index - band * BAND * columns;
     row = band * BAND + inside % height;

@@ -1,4 +1,4 @@
-// The first port with rows of the result dealt out to the cores, CHUNK at a time.
+// The naive port with rows of the result distributed over the cores, CHUNK at a time.
 // @tune CHUNK = 8, 1
 #include "problem.h"
 

@@ -1,6 +1,6 @@
 // Three bfloat16 products as before, in clusters of two blocks one above the other: they need the same columns of b, so each block
-// fetches half of them and the copy engine writes them into both. After PROMOTE steps the tensor cores' sum, which they truncate, is
-// added to one in registers, which rounds.
+// loads half of them, and TMA multicast writes them to both. After PROMOTE steps the tensor cores' truncated sum is
+// added to a rounded one in registers.
 #include <cstdint>
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -36,7 +36,7 @@ __device__ __forceinline__ void tensor_load(void* to, const CUtensorMap* map, in
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(shared_address(b)) : "memory");
 }
-// The same tile into every block of the cluster named in `blocks`, at the same place, counted by the same barrier of each.
+// Multicasts the tile to every block of the cluster in `blocks`, at the same address, counted by the same barrier of each.
 __device__ __forceinline__ void tensor_multicast(void* to, const CUtensorMap* map, int row, int column, uint64_t* b, unsigned short blocks) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
                  ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(shared_address(b)), "h"(blocks) : "memory");
@@ -45,13 +45,13 @@ __device__ __forceinline__ unsigned cluster_rank() { unsigned r; asm("mov.u32 %0
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Arrives at the barrier that block `rank` of the cluster keeps at the same place as ours. Nothing but finished tensor-core reads
-// comes before it, so it needs no wider scope (release.cluster would flush the caches at every step).
+// Arrives at the barrier at the same address in block `rank` of the cluster. Only finished tensor-core reads
+// come before it, so it needs no wider scope (release.cluster would flush the caches at every step).
 __device__ __forceinline__ void barrier_arrive_at(uint64_t* ours, unsigned rank) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}\n"
                  ::"r"(shared_address(ours)), "r"(rank) : "memory");
 }
-// A shared-memory tile as the tensor cores read it: rows of 128 bytes, 128-byte swizzle; distances in bytes.
+// A shared-memory tile in the tensor cores' layout: rows of 128 bytes, 128-byte swizzle; distances in bytes.
 __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leading, int stride) {
     return (uint64_t)1 << 62 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 | (shared_address(tile) & 0x3FFFF) >> 4;
 }
@@ -82,7 +82,7 @@ __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], uint64_t a, uin
                  "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
                  : "l"(a), "l"(b), "r"(accumulate));
 }
-// Tiles in bands of BAND tile rows, down each column of a band: what the blocks at work share stays in L2.
+// Tiles in bands of BAND tile rows, down each column of a band: data that running blocks share stays in L2.
 __device__ __forceinline__ void tile_at(int index, int rows, int columns, int& row, int& column) {
     const int band = index / (BAND * columns), height = min(BAND, rows - band * BAND), inside = index - band * BAND * columns;
     row = band * BAND + inside % height;
@@ -185,5 +185,5 @@ product(const __grid_constant__ CUtensorMap left_high, const __grid_constant__ C
         write_tile(out, sum, row0 + 64 * group, column0);
     }
     __syncwarp();
-    cluster_sync();                     // no block leaves while its peer may still write to it or arrive at its barriers
+    cluster_sync();                     // no block exits while its peer may still write to it or arrive at its barriers
 }

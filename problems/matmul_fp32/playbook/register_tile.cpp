@@ -53,7 +53,7 @@ static void tile(const float* a, const float* b, long pitch, float* to, long col
     save<HEIGHT>(sums, to, HEIGHT, columns);
 }
 
-// The last columns of b that do not fill a tile, copied and filled up with zeros.
+// The last columns of b that do not fill a tile, copied and padded with zeros.
 static void copy_edge(const float* b, float* edge) {
     constexpr long FIRST = N / WIDTH * WIDTH;
     for (long step = 0; step < K; ++step)

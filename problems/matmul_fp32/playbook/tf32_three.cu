@@ -1,5 +1,5 @@
-// Tensor cores at single precision: each operand is split into two TF32 parts and three of the four products are summed. Every
-// DEPTH steps the tensor cores' sum, which they truncate, is added to one in registers, which rounds.
+// Single precision on tensor cores: each operand is split into two TF32 parts and three of the four products are summed. Every
+// DEPTH steps the tensor cores' truncated sum is added to a rounded one in registers.
 #include <cstdint>
 #include "problem.h"
 // @tune DEPTH = 32, 16
@@ -39,7 +39,7 @@ __device__ __forceinline__ void fetch(float* left, float* right, const float* a,
         copy_async<RIGHT_WIDTH>(right + r * RIGHT_PITCH + c, valid ? b + (long long)(k0 + r) * N + column0 + c : b, valid);
     }
 }
-// Tiles in bands of BAND tile rows, down each column of a band: what the blocks at work share stays in L2.
+// Tiles in bands of BAND tile rows, down each column of a band: data that running blocks share stays in L2.
 __device__ __forceinline__ void tile_at(int index, int rows, int columns, int& row, int& column) {
     const int band = index / (BAND * columns), height = min(BAND, rows - band * BAND), inside = index - band * BAND * columns;
     row = band * BAND + inside % height;

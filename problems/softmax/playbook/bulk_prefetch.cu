@@ -1,5 +1,5 @@
-// Clusters stay and walk the rows. While a row is reduced and written from registers, the copy engine brings the next one into
-// shared memory, so that reads are in flight all the time.
+// Persistent clusters loop over the rows. While a row is reduced and written from registers, TMA loads the next one into
+// shared memory, so that reads are always in flight.
 #include <cstdint>
 #include "problem.h"
 // @tune CLUSTER = 2, 4, 8
@@ -15,7 +15,7 @@
 #define GROUPS ((SLICE + 4 * BLOCK - 1) / (4 * BLOCK))
 __device__ __forceinline__ float exp2_fast(float v) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
 #define EXP(v) exp2_fast((v) * 1.4426950408889634f)
-// Every thread gets the reduction over the block; `scratch` holds one float a warp and may be used again after the next barrier.
+// Returns the block's reduction to every thread; `scratch` holds one float per warp and can be reused after the next barrier.
 template <class Op> __device__ float block_reduce(float v, float* scratch, Op op) {
     for (int o = 16; o; o >>= 1) v = op(v, __shfl_xor_sync(~0u, v, o));
     __syncthreads();
@@ -27,7 +27,7 @@ template <class Op> __device__ float block_reduce(float v, float* scratch, Op op
 }
 struct Max { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
 struct Sum { __device__ float operator()(float a, float b) const { return a + b; } };
-// Four neighbours of a row: one 16-byte access where every row starts on 16 bytes, else guarded single ones.
+// Four adjacent elements of a row: one 16-byte access if rows are 16-byte aligned, else guarded single accesses.
 __device__ __forceinline__ float4 load4(const float* row, int i) {
 #if DIM % 4 == 0
     return i < DIM ? *(const float4*)(row + i) : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
@@ -50,7 +50,7 @@ __device__ __forceinline__ float max4(float4 v) { return fmaxf(fmaxf(v.x, v.y), 
 __device__ __forceinline__ unsigned cluster_rank() { unsigned r; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Writes a pair to the place that block `rank` of the cluster keeps where ours is.
+// Writes a pair to the same shared-memory address in block `rank` of the cluster.
 __device__ __forceinline__ void give_peer(float2* ours, unsigned rank, float2 v) {
     unsigned address;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(ours)), "r"(rank));
@@ -70,7 +70,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t* b, unsigned parity) {
                      : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
     } while (!done);
 }
-// One contiguous copy by the copy engine: 16-byte aligned on both sides, `bytes` a multiple of 16, completion counted by `b`.
+// One contiguous TMA copy: 16-byte aligned on both sides, `bytes` a multiple of 16, completion counted by `b`.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, int bytes, uint64_t* b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(b)) : "memory");
@@ -141,6 +141,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK, PER_SM) softmax_rows(const f
             if (i < SLICE) store4(out + (long long)r * DIM, begin + i, make_float4(v[g].x * scale, v[g].y * scale, v[g].z * scale, v[g].w * scale));
         }
     }
-    cluster_arrive();                   // no block leaves while a peer may still write to its shared memory
+    cluster_arrive();                   // no block exits while a peer may still write to its shared memory
     cluster_wait();
 }

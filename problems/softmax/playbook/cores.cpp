@@ -1,4 +1,4 @@
-// The three passes of the first port, with rows dealt out to the cores CHUNK at a time.
+// The three passes of the naive port, with rows dealt out to the cores CHUNK at a time.
 // @tune CHUNK = 1, 4, 16
 #include <cmath>
 #include <limits>

@@ -7,7 +7,7 @@
 __device__ __forceinline__ float exp2_fast(float v) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
 #define EXP(v) exp2_fast((v) * 1.4426950408889634f)
 constexpr int IN_FLIGHT = UNROLL;
-// Every thread gets the reduction over the block; `scratch` holds one float a warp and may be used again after the next barrier.
+// Returns the block's reduction to every thread; `scratch` holds one float per warp and can be reused after the next barrier.
 template <class Op> __device__ float block_reduce(float v, float* scratch, Op op) {
     for (int o = 16; o; o >>= 1) v = op(v, __shfl_xor_sync(~0u, v, o));
     __syncthreads();
@@ -19,7 +19,7 @@ template <class Op> __device__ float block_reduce(float v, float* scratch, Op op
 }
 struct Max { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
 struct Sum { __device__ float operator()(float a, float b) const { return a + b; } };
-// Four neighbours of a row: one 16-byte access where every row starts on 16 bytes, else guarded single ones.
+// Four adjacent elements of a row: one 16-byte access if rows are 16-byte aligned, else guarded single accesses.
 __device__ __forceinline__ float4 load4(const float* row, int i) {
 #if DIM % 4 == 0
     return i < DIM ? *(const float4*)(row + i) : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void store4(float* row, int i, float4 v) {
 #endif
 }
 __device__ __forceinline__ float max4(float4 v) { return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)); }
-// Takes UNROLL groups of four at once: one maximum and one correction of the running sum for all of them.
+// Processes UNROLL groups of four: one maximum and one rescale of the running sum for all of them.
 __device__ __forceinline__ void absorb(const float4 (&v)[UNROLL], float& largest, float& sum) {
     float m = largest;
 #pragma unroll

@@ -1,4 +1,4 @@
-// Softmax along each row, as the formula reads: largest value, exponentials, their sum, division. One core, one value at a time.
+// Softmax along each row, as the formula is written: largest value, exponentials, their sum, division. One core, one value at a time.
 #include <cmath>
 #include <limits>
 #include "problem.h"

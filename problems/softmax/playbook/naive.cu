@@ -1,9 +1,9 @@
-// One block a row, three passes over it: the maximum, the sum of the exponentials, the quotient.
+// One block per row, three passes over it: the maximum, the sum of the exponentials, the quotient.
 #include "problem.h"
 // @tune BLOCK = 256, 128, 512, 1024
 // @launch softmax_rows(x, out) grid(BATCH_SIZE) block(BLOCK)
 
-// Every thread gets the reduction over the block; `scratch` holds one float a warp and may be used again after the next barrier.
+// Returns the block's reduction to every thread; `scratch` holds one float per warp and can be reused after the next barrier.
 template <class Op> __device__ float block_reduce(float v, float* scratch, Op op) {
     for (int o = 16; o; o >>= 1) v = op(v, __shfl_xor_sync(~0u, v, o));
     __syncthreads();

@@ -1,5 +1,5 @@
-// Largest value and sum in one reading: BLOCK values are taken at a time, and the sum so far is rescaled only when
-// a block raises the maximum. The second reading writes the result; nothing is written and read back.
+// Maximum and sum in one pass, BLOCK values at a time, and the sum so far is rescaled only when
+// a block raises the maximum. The second pass writes the result; nothing is written and read back.
 // @tune BLOCK = 256, 1024, 64
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-// One reading for largest value and sum, BLOCK values at a time while they are in the first-level cache; a second reading
+// One pass for maximum and sum, BLOCK values at a time while they are in the first-level cache; a second pass
 // computes the exponential again and writes the result. Nothing is written and read back.
 // @tune LANES = 16
 // @tune UNROLL = 4, 2
@@ -87,7 +87,7 @@ struct Moments {
     double sum;
 };
 
-// Largest value and sum of e^(x - largest) in one reading, BLOCK values at a time.
+// Maximum and sum of e^(x - largest) in one pass, BLOCK values at a time.
 static Moments moments_of(const float* in) {
     Moments m = {-__builtin_inff(), 0};
     for (long start = 0; start < X_DIM1; start += BLOCK) {

@@ -1,4 +1,4 @@
-// While the exponentials of one row keep the arithmetic units busy, the same place of the next row is asked for.
+// While the exponentials of one row keep the arithmetic units busy, the same position of the next row is prefetched.
 // NEAR also fetches that many bytes ahead within the row during the search for the largest value.
 // @tune LANES = 16
 // @tune UNROLL = 4, 2
@@ -69,7 +69,7 @@ static double total_of(const vec (&sums)[UNROLL]) {
     return sum;
 }
 
-// Writes e^(x - largest) to `to` and returns the sum; asks for the row `next` meanwhile.
+// Writes e^(x - largest) to `to` and returns the sum; prefetches the row `next` meanwhile.
 static double exponentials(const float* in, float largest, float* to, const float* next) {
     vec sums[UNROLL] = {};
     long i = 0;

@@ -1,5 +1,5 @@
-// Base-two exponentials into a scratch row in the core's own cache, the next row asked for meanwhile, and the output
-// written once, past the caches.
+// Base-two exponentials into a scratch row in the core's own cache, the next row prefetched meanwhile, and the output
+// written once with non-temporal stores.
 // @tune LANES = 16
 // @tune UNROLL = 4, 2
 // @tune DEGREE = 5, 6
@@ -83,7 +83,7 @@ static double total_of(const vec (&sums)[UNROLL]) {
     return sum;
 }
 
-// Writes e^(x * LOG2_E - shift) to `to` and returns the sum; asks for the row `next` meanwhile.
+// Writes e^(x * LOG2_E - shift) to `to` and returns the sum; prefetches the row `next` meanwhile.
 static double exponentials(const float* in, float largest, float* to, const float* next) {
     const float shift = largest * LOG2_E;
     vec sums[UNROLL] = {};
@@ -105,7 +105,7 @@ static double exponentials(const float* in, float largest, float* to, const floa
     return total_of(sums);
 }
 
-// Writes around the caches where the processor can: the line is not fetched first, and does not push the next row out.
+// Non-temporal store where the processor has one: the line is not fetched first and does not evict the next row.
 static void write_scaled(const float* from, float scale, float* to) {
     long i = 0;
 #if defined(__AVX512F__)

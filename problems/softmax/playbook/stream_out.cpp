@@ -1,5 +1,5 @@
 // Each core keeps the exponentials of its row in a scratch row that stays in its own cache, and writes the output once,
-// past the caches.
+// with non-temporal stores.
 // @tune LANES = 16
 // @tune UNROLL = 4, 2
 // @tune STREAM = 1, 0
@@ -94,7 +94,7 @@ static double exponentials(const float* in, float largest, float* to) {
 }
 
 #if STREAM
-// Writes around the caches where the processor can: the line is not fetched first, and does not push the next row out.
+// Non-temporal store where the processor has one: the line is not fetched first and does not evict the next row.
 static void write_scaled(const float* from, float scale, float* to) {
     long i = 0;
 #if defined(__AVX512F__)

@@ -1,4 +1,4 @@
-// Vector exponentials on every core: rows are dealt out CHUNK at a time, 0 for one equal share each.
+// Vectorised exp on every core: rows are taken CHUNK at a time; 0 means one equal share per core.
 // @tune LANES = 16
 // @tune UNROLL = 4, 2
 // @tune CHUNK = 0, 1, 8

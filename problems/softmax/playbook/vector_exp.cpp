@@ -1,4 +1,4 @@
-// Exponentials by polynomial, LANES values at a time, with UNROLL independent chains to cover the latency of each step.
+// exp by a polynomial, LANES values at a time, with UNROLL independent chains to cover the latency of each step.
 // @tune LANES = 16, 8
 // @tune UNROLL = 4, 2, 1
 #include <cstring>

@@ -1,11 +1,11 @@
-// The three passes of the first port with 16-byte accesses and UNROLL of them in flight a thread.
+// The three passes of the naive port with 16-byte accesses and UNROLL of them in flight per thread.
 #include "problem.h"
 // @tune BLOCK = 1024, 512, 256
 // @tune UNROLL = 8, 4, 2
 // @launch softmax_rows(x, out) grid(BATCH_SIZE) block(BLOCK)
 
 constexpr int IN_FLIGHT = UNROLL;
-// Every thread gets the reduction over the block; `scratch` holds one float a warp and may be used again after the next barrier.
+// Returns the block's reduction to every thread; `scratch` holds one float per warp and can be reused after the next barrier.
 template <class Op> __device__ float block_reduce(float v, float* scratch, Op op) {
     for (int o = 16; o; o >>= 1) v = op(v, __shfl_xor_sync(~0u, v, o));
     __syncthreads();
@@ -17,7 +17,7 @@ template <class Op> __device__ float block_reduce(float v, float* scratch, Op op
 }
 struct Max { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
 struct Sum { __device__ float operator()(float a, float b) const { return a + b; } };
-// Four neighbours of a row: one 16-byte access where every row starts on 16 bytes, else guarded single ones.
+// Four adjacent elements of a row: one 16-byte access if rows are 16-byte aligned, else guarded single accesses.
 __device__ __forceinline__ float4 load4(const float* row, int i) {
 #if DIM % 4 == 0
     return i < DIM ? *(const float4*)(row + i) : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
