@@ -1,1 +1,1 @@
-"""A search in motion: the writer, the live runner, replay and follow, the scheduler, and the one place where effects happen."""
+"""A running search: writer, live runner, replay and follow, scheduler, and the only place with effects."""

@@ -1,6 +1,6 @@
-"""An ablation of a lineage: each kernel is verified again and raced against its parent, on one bench in one run.
+"""Ablates a lineage: verifies each kernel again and races it against its parent, on one bench in one run.
 
-A kernel that fails is left out, and the next one is raced against the last that passed.
+A kernel that fails is skipped; the next one is raced against the last verified kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine.trial.bench import KernelSpec
 
 
 class PairBench(Protocol):
-    """The part of a ``TrialBench`` that an ablation needs."""
+    """The part of a ``TrialBench`` that an ablation uses."""
 
     async def try_verify(self, source: KernelSpec, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible: ...
 
@@ -39,27 +39,27 @@ class LineageKernel:
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """A whole lineage, root first."""
+    """The result for a lineage, root first."""
 
     steps: tuple[AblationStep, ...]
     first: Interval | None
     """The first verified kernel over the ranking baseline."""
     total: Interval | None
-    """The last verified kernel over the first, raced directly; ``None`` where that is a step already."""
+    """The last verified kernel over the first, raced directly; ``None`` if one of the steps is that race."""
 
 
 async def ablate(bench: PairBench, lineage: Sequence[LineageKernel], baseline: str, say: Say) -> Ablation:
-    """Ablate a lineage, root first. Raises EspalierError when the bench cannot do it."""
+    """Ablate a lineage, root first. Raises EspalierError if the bench fails."""
     steps: list[AblationStep] = []
     verified: list[LineageKernel] = []
     first: Interval | None = None
     for kernel in lineage:
-        say(f"{kernel.id} again")
+        say(f"verifying {kernel.id}")
         reason = _failure_reason(await bench.try_verify(kernel.source, say))
         gain: Interval | None = None
         against = verified[-1].id if verified else ""
         if not reason and verified:
-            say(f"{kernel.id} against {against}")
+            say(f"racing {kernel.id} against {against}")
             gain, reason = _speedup_over(await bench.versus(kernel.source, verified[-1].source, say), "other")
         elif not reason:
             first, reason = _speedup_over(await bench.try_measure(kernel.source, say), baseline)
@@ -68,13 +68,13 @@ async def ablate(bench: PairBench, lineage: Sequence[LineageKernel], baseline: s
         steps.append(AblationStep(kernel.id, reason, against, gain))
     total: Interval | None = None
     if len(verified) > 2:
-        say(f"{verified[-1].id} against {verified[0].id}")
+        say(f"racing {verified[-1].id} against {verified[0].id}")
         total, _ = _speedup_over(await bench.versus(verified[-1].source, verified[0].source, say), "other")
     return Ablation(tuple(steps), first, total)
 
 
 def _speedup_over(result: w.Result, name: str) -> tuple[Interval | None, str]:
-    """The speedup over ``name``, or the reason why there is none."""
+    """The speedup over ``name``, or the reason for its absence."""
     reason = _failure_reason(result)
     if reason or not isinstance(result, w.Measured):
         return None, reason
@@ -82,12 +82,12 @@ def _speedup_over(result: w.Result, name: str) -> tuple[Interval | None, str]:
 
 
 def _failure_reason(result: w.Result) -> str:
-    """Why a kernel failed; empty where it did not."""
+    """Why a kernel failed; empty if it did not."""
     match result:
         case w.Failed(failure):
             return f"{failure.kind.value.replace('_', ' ')}: {failure.reason}"
         case w.Suspected(evidence):
-            return f"not believed: {'; '.join(evidence)}"
+            return f"quarantined: {'; '.join(evidence)}"
         case w.Impossible(reason):
             raise EspalierError(reason)
     return ""

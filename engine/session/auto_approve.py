@@ -1,4 +1,4 @@
-"""The timer of ``ask:SECONDS``: when the policy approves ideas in the engineer's place. It never sleeps itself."""
+"""The timer of mode ``ask:SECONDS``: computes when the policy approves the pending ideas. It never sleeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from engine.session.ports import Clock
 
 
 class AutoApproveTimer:
-    """Counts from the time when the pending ideas came up, and again from whatever the engineer does."""
+    """Counts from the time when the pending ideas were proposed; every action of the engineer restarts the count."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -16,11 +16,11 @@ class AutoApproveTimer:
         self._pending: tuple[str, ...] = ()
 
     def restart(self) -> None:
-        """Restart the count: the engineer did something."""
+        """Restart the count after an action of the engineer."""
         self._since = self._clock()
 
     def deadline(self, state: SessionState) -> float | None:
-        """When the policy decides; ``None`` in another mode, or where no idea is pending."""
+        """When the policy approves the pending ideas; ``None`` in another mode, or if no idea is pending."""
         pending = tuple(idea.id for idea in queries.pending_ideas(state)) if state.closed is None else ()
         if pending != self._pending:
             self._pending = pending

@@ -1,8 +1,9 @@
-"""Verdicts that another session has recorded, reused for the same kernels: with recalled replies, the what-if of a fork.
+"""Reuses verdicts that another session recorded for the same kernels. With recalled replies, a fork repeats a session at no
+cost.
 
-Reused only for the same problem, workload, policy and device. A reused verdict names its origin among its conditions, and
-``espalier kernel remeasure`` measures afresh. Kernels are built all the same. The recorded instruction mix is reused too: prompts contain
-it, and recorded replies are found by their prompts.
+Verdicts are reused only for the same problem, workload, tolerance policy and device. A reused verdict names its origin among
+its conditions, and ``espalier kernel remeasure`` measures again. Kernels are always built. The recorded instruction mix is
+reused too: prompts contain it, and recorded replies are looked up by prompt.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from engine.domain.state import Kernel, SessionState, Stage
 from engine.session.ports import Bench, Say
 
 _REUSABLE_FAILURES = (FailureKind.MISMATCH, FailureKind.REJECTED)
-"""Failures that the same kernel shows whenever it is tried."""
+"""Failures that repeat in every trial of the same kernel."""
 
 _Identity = tuple[str, tuple[tuple[str, int], ...]]
 
 
 @dataclass(slots=True)
 class CachedVerdictBench:
-    """A bench that answers from ``recorded`` where it can, else from ``bench``. ``name`` is the recorded session's."""
+    """A bench that returns recorded verdicts where there are any, else asks ``bench``. ``name`` names the recorded session."""
 
     bench: Bench
     recorded: SessionState
@@ -60,7 +61,7 @@ class CachedVerdictBench:
     async def race(
         self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
     ) -> w.Raced | w.Failed | w.Impossible:
-        """A recorded race of the same two kernels is reused, unless more effort is asked for."""
+        """Reuses a recorded race of the same two kernels, unless more effort is requested."""
         one, two = self._recorded(kernel), self._recorded(other)
         known = races.latest_race(self.recorded, one.id, two.id) if one is not None and two is not None and not effort else None
         if one is None or known is None or known.ratio is None:
@@ -77,11 +78,11 @@ class CachedVerdictBench:
         await self.bench.close()
 
     def _recorded(self, kernel: Kernel) -> Kernel | None:
-        """The recorded kernel of the same code and tunables; ``None`` for a kernel that is measured again."""
+        """The recorded kernel with the same code and tunables; ``None`` for a kernel that is remeasured."""
         return None if kernel.again else self._known.get(_identity(kernel))
 
     def _with_origin(self, measurement: Measurement) -> Measurement:
-        """The measurement with its origin, without the samples, which stay with their session."""
+        """The measurement with its origin among the conditions and without samples, which are blobs of the recorded session."""
         return replace(measurement, conditions=(*measurement.conditions, f"recorded in {self.name}"), raw="")
 
 
@@ -90,7 +91,7 @@ def _identity(kernel: Kernel) -> _Identity:
 
 
 def _is_reusable(state: SessionState, kernel: Kernel) -> bool:
-    """Whether the verdict is of the recorded session's last device, and the same whenever it is repeated."""
+    """Whether the verdict belongs to the recorded session's last device and repeats in every trial."""
     if kernel.epoch != state.epoch:
         return False
     lasting = kernel.failure is not None and kernel.failure.kind in _REUSABLE_FAILURES
@@ -98,8 +99,8 @@ def _is_reusable(state: SessionState, kernel: Kernel) -> bool:
 
 
 def comparable(recorded: SessionState, opened: SessionOpened, here: Device) -> bool:
-    """Whether verdicts of the recorded session are valid in the other on this device: problem, workload, tolerance, baseline
-    and cache state agree."""
+    """Whether verdicts of the recorded session are valid in ``opened`` on this device: device, problem, workload, tolerance,
+    baseline and cache state agree."""
     if recorded.opened is None or recorded.device is None or not queries.same_device(recorded.device, here):
         return False
     one, other = recorded.opened.settings, opened.settings

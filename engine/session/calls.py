@@ -1,4 +1,4 @@
-"""The model calls of one piece of work, recorded in the session's journal: implements ``engine.ideas.proposer.Calls``."""
+"""Records the model calls of one work item in the session's journal; implements ``engine.ideas.proposer.Calls``."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class CallRecorder(Protocol):
     def state(self) -> SessionState: ...
 
     def record(self, events: Sequence[e.Event]) -> None:
-        """Append events by the engine. Raises JournalError."""
+        """Append events of the engine. Raises JournalError."""
         ...
 
     async def wait_for_engineer(self, condition: Callable[[SessionState], bool], work: WorkKey) -> None:
-        """Wait for something that the engineer must do; meanwhile ``work`` does not count as under way."""
+        """Wait for a required action of the engineer; meanwhile ``work`` does not count as running."""
         ...
 
     async def wait_until(self, condition: Callable[[SessionState], bool]) -> None:
-        """Wait for something that the engineer may do while the work goes on."""
+        """Wait for an optional action of the engineer while the work continues."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WorkCalls:
-    """The calls of one piece of work."""
+    """The calls of one work item."""
 
     work: WorkKey
     recorder: CallRecorder

@@ -1,4 +1,4 @@
-"""Which devices this machine has, by the driver alone: no torch, no context on a device."""
+"""Lists this machine's devices through the driver, without torch and without a device context."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEVICE = re.compile(r"cpu|cuda(?::(\d{1,3}))?")
 
 @functools.cache
 def gpu_names() -> tuple[str, ...]:
-    """The names of the GPUs that the driver offers; empty without a driver or a device."""
+    """The names of the GPUs that the driver reports; empty without a driver or a GPU."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         count = ctypes.c_int(0)
@@ -33,12 +33,12 @@ def _gpu_name(driver: ctypes.CDLL, index: int) -> str:
 
 
 def devices() -> tuple[tuple[str, str], ...]:
-    """(label, name) of what this machine can measure on: its GPUs, then the CPU."""
+    """(label, name) of this machine's devices: the GPUs, then the CPU."""
     return (*((f"cuda:{n}", name) for n, name in enumerate(gpu_names())), ("cpu", "this machine's processor"))
 
 
 def checked_device(text: str | None) -> str:
-    """``cpu`` or ``cuda:N``, if this machine has it; the first GPU, else the CPU, without a text. Raises DeviceError."""
+    """``cpu`` or ``cuda:N``, if this machine has the device; by default the first GPU, else the CPU. Raises DeviceError."""
     if text is None:
         return devices()[0][0]
     match = _DEVICE.fullmatch(text)
@@ -48,12 +48,12 @@ def checked_device(text: str | None) -> str:
         return text
     index, count = int(match.group(1) or 0), len(gpu_names())
     if not count:
-        raise DeviceError(f"there is no GPU here for --device {text}: use --device cpu; `espalier doctor` says what is missing")
+        raise DeviceError(f"no GPU found for --device {text}: use --device cpu; `espalier doctor` shows what is missing")
     if index >= count:
-        raise DeviceError(f"there is no device cuda:{index} here: the GPUs are cuda:0 to cuda:{count - 1}")
+        raise DeviceError(f"device cuda:{index} not found: this machine has cuda:0 to cuda:{count - 1}")
     return f"cuda:{index}"
 
 
 def default_workload(device: str) -> str:
-    """The workload that suits a device."""
+    """The default workload of a device."""
     return "small" if device == "cpu" else "full"

@@ -1,6 +1,6 @@
-"""Begins, resumes and steers sessions: puts a live session together from its problem, its bench and its proposers.
+"""Creates, resumes and steers sessions: connects a session's writer with its bench and its proposers.
 
-Checks everything that bad input can cause before a session's folder is made. Decides nothing about the search. No torch.
+Rejects bad input before it creates a session's folder. Decides nothing about the search. Never imports torch.
 """
 
 from __future__ import annotations
@@ -48,54 +48,53 @@ SOURCES = (PLAYBOOK, PASTE)
 """Proposers that need no key."""
 
 _NO_MODEL_LIMIT = Ceilings(model=None)
-"""A person may be asked, without a time limit; models have limits of their own."""
+"""No time limit on proposers and writers: a person may have to answer, and models have their own limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """What a new session is begun with."""
+    """The settings of a new session."""
 
     problem: Problem
     device: str
     """``cpu`` or ``cuda:N``."""
     settings: Settings
-    """``workload`` is a name that ``catalog.workload_for`` knows; the session keeps the name of the one found."""
+    """``workload`` is any name that ``catalog.workload_for`` accepts; the session records the workload's own name."""
     mode: str = "autopilot"
     folder: Path | None = None
-    """``None``: a new folder in the usual place."""
+    """``None``: a new folder in the default place."""
     seeds: tuple[Seed, ...] = ()
-    """Kernels brought in before the first round."""
+    """Kernels to seed before the first round."""
     fresh: bool = False
     """Measure every baseline again instead of reusing times of earlier sessions."""
 
 
 def shipped_problems() -> tuple[Problem, ...]:
-    """The problems that ship, by name."""
+    """The shipped problems, sorted by name."""
     return catalog.shipped()
 
 
 def find_problem(text: str) -> Problem:
-    """The problem of this name, in this folder or file. Raises ProblemError."""
+    """The problem with this name, or in this folder or file. Raises ProblemError."""
     return catalog.find(text)
 
 
 @dataclass(slots=True)
 class _LazyBlobs:
-    """Blobs of a session whose folder is not known yet."""
+    """Blobs of a session whose folder does not exist yet."""
 
     blobs: Blobs | None = None
 
     def put(self, payload: bytes) -> Blob:
         if self.blobs is None:
-            raise RuntimeError("nothing is kept before the session has a folder")
+            raise RuntimeError("the session has no folder yet")
         return self.blobs.put(payload)
 
 
 async def begin(request: NewSession, say: Say) -> LiveSession:
-    """A new session with its seeds, ready to run.
+    """Create a session with its seeds, ready to run.
 
-    Raises EspalierError for whatever is wrong with problem, device, settings, seeds, compiler or folder; then nothing is left
-    on the disk that was not there before.
+    Raises EspalierError for an invalid problem, device, setting, seed, compiler or folder; then nothing is left on disk.
     """
     _check_no_session(request.folder)
     proposers = _Proposers(request.settings, catalog.folder(request.problem))
@@ -110,11 +109,11 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
     lazy_blobs = _LazyBlobs()
     bench = TrialBench(replace(assignment(opened), fresh=request.fresh), lazy_blobs.put)
     try:
-        say("reading the problem")
+        say("loading torch and the problem")
         device, signature = await bench.describe()
         root = await _naive_port(bench, opened, device, signature, say)
         if isinstance(root, str) and not request.seeds:
-            raise ProblemError(f"{request.problem.name}: no first kernel: {root}; bring one with --seed-kernel FILE")
+            raise ProblemError(f"{request.problem.name}: no naive port: {root}; provide a first kernel with --seed-kernel FILE")
         ideas = proposers.open(root if isinstance(root, Draft) else None)
         ports = Ports(_with_cached_verdicts(bench, opened, device), ideas, ceilings=_NO_MODEL_LIMIT)
         writer = _created(request, opened)
@@ -126,7 +125,7 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
 
 
 def _created(request: NewSession, opened: SessionOpened) -> SessionWriter:
-    """The session on disk with its seeds. On failure everything goes that was made here, and nothing that was there before."""
+    """Create the session on disk, with its seeds. On failure, removes only what it created."""
     folder = request.folder or store.new_folder(request.problem.name)
     made = [place for place in (folder, *folder.parents) if not os.path.exists(place)] if request.folder else [folder]
     before = set(folder.iterdir()) if os.path.isdir(folder) else set()
@@ -138,7 +137,7 @@ def _created(request: NewSession, opened: SessionOpened) -> SessionWriter:
         return writer
     except BaseException:
         with suppress(OSError):
-            if writer is not None:  # else what is new there is another process's
+            if writer is not None:  # otherwise new files belong to another process
                 writer.close()
                 for path in set(folder.iterdir()) - before:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -148,10 +147,10 @@ def _created(request: NewSession, opened: SessionOpened) -> SessionWriter:
 
 
 async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
-    """The session in ``folder``, ready to run here. On another device than before it is prepared again first.
+    """Open the session in ``folder``, ready to run here. On another device than before, it is prepared again first.
 
-    ``device`` overrides the device of the journal. Raises EspalierError: no session, locked, read-only, too new, or its
-    device or compiler is not here.
+    ``device`` overrides the device of the journal. Raises EspalierError: no session, locked, read-only, too new, or its device
+    or compiler is missing here.
     """
     state = store.state_of(folder)
     WriterLock(folder).release()
@@ -162,7 +161,7 @@ async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
     await check_compiler(label)
     bench = TrialBench(assignment(opened, label, state.preparation), Blobs(folder).put)
     try:
-        say("reading the problem")
+        say("loading torch and the problem")
         here, signature = await bench.describe()
         root = None if state.kernels else await _naive_port(bench, opened, here, signature, say)
         ideas = proposers.open(root if isinstance(root, Draft) else None)
@@ -177,8 +176,8 @@ async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
 def steer(folder: Path, commands: Callable[[SessionWriter], Sequence[Command]]) -> tuple[SessionState, SessionState]:
     """Submit commands to a session without running it; returns the states before and after.
 
-    ``commands`` is called with the writer, so that it can look at the state and store a kernel's source. Raises JournalError
-    and its kinds, CommandRejected; commands before the one that was rejected have happened.
+    ``commands`` receives the writer, to read the state and to store a kernel's code. Raises JournalError and its subclasses,
+    and CommandRejected; the commands before the rejected one are recorded.
     """
     with SessionWriter.open(folder) as writer:
         before = writer.state
@@ -199,8 +198,8 @@ def versions() -> dict[str, str]:
 
 
 def assignment(opened: SessionOpened, label: str = "", known: Preparation | None = None) -> Assignment:
-    """The assignment of the session's bench, on the device of the journal or on ``label``. ``known`` is an earlier preparation
-    there, whose A/A interval and device ceilings are reused."""
+    """The assignment of the session's bench, on the device of the journal or on ``label``. The A/A interval and the measured
+    peaks of ``known``, an earlier preparation on that device, are reused."""
     settings = opened.settings
     workload = catalog.workload_for(opened.problem, settings.workload)
     others = tuple(name for name in settings.others if name != settings.baseline)
@@ -211,7 +210,7 @@ def assignment(opened: SessionOpened, label: str = "", known: Preparation | None
 
 
 async def check_compiler(device: str) -> None:
-    """Raises ToolchainError when the compiler that the device's kernels need is missing."""
+    """Raises ToolchainError if the compiler for the device's kernels is missing."""
     if device == "cpu":
         await compilers.find_gxx()
     else:
@@ -221,12 +220,12 @@ async def check_compiler(device: str) -> None:
 async def _naive_port(
     bench: TrialBench, opened: SessionOpened, device: Device, signature: Signature, say: Say
 ) -> Draft | str | None:
-    """A generated naive port; why there can be none; ``None`` where the playbook has one."""
+    """A generated naive port, or the reason why there is none; ``None`` if the playbook has one."""
     dialect = dialect_for(device, signature)
     folder = catalog.folder(opened.problem)
     if folder is not None and available(folder, dialect).root:
         return None
-    say("writing a first port")
+    say("generating the naive port")
     try:
         graph = await bench.graph()
         workload = catalog.workload_for(opened.problem, opened.settings.workload)
@@ -238,11 +237,10 @@ async def _naive_port(
 
 
 class _Proposers:
-    """The session's proposers, before its naive port is known."""
+    """The session's proposers, created before its naive port is known."""
 
     def __init__(self, settings: Settings, problem: Path | None) -> None:
-        """Raises ProposerError for what is no source; JournalError where the session to recall replies from is not there or
-        damaged."""
+        """Raises ProposerError for an unknown proposer; JournalError if the session to recall replies from is damaged."""
         self._root: Draft | None = None
         playbook = Playbook(problem, lambda dialect: self._root if self._root and self._root.dialect is dialect else None)
         self._mix = open_ideas(
@@ -250,12 +248,12 @@ class _Proposers:
         )
 
     def check(self) -> None:
-        """Raises ProposerError, before anything is begun: no key for one of the sources, a base URL that is none. A session
-        that goes on needs no key before a model is to be asked: it may only be measured here."""
+        """Raises ProposerError if a key is missing or a base URL is invalid. Not called for resumed sessions, which need a key
+        only when they ask a model."""
         self._mix.open_all()
 
     def open(self, root: Draft | None) -> Proposer:
-        """The proposer of all; ``root`` is the generated naive port, where the playbook has none."""
+        """The session's proposer; ``root`` is the generated naive port if the playbook has none."""
         self._root = root
         return self._mix
 
@@ -268,7 +266,7 @@ def _model_opener(settings: Settings) -> Callable[[str], Model]:
 
 
 def _with_cached_verdicts(bench: TrialBench, opened: SessionOpened, here: Device) -> Bench:
-    """The bench, which reuses the verdicts of the recalled session where they are valid here."""
+    """The bench; reuses verdicts of the recalled session if they are valid here."""
     folder = Path(opened.settings.recall)
     if not opened.settings.recall or not store.is_session(folder):
         return bench
@@ -280,12 +278,11 @@ def _recorded_replies(settings: Settings) -> Recall | None:
     if not settings.recall:
         return None
     recorded = Path(settings.recall)
-    if not store.is_session(recorded):  # moved away, or left on another machine: nothing is answered, and spending still asks
+    if not store.is_session(recorded):  # moved, or on another machine: no recalled replies, and new spending needs confirmation
         return Recall()
     return recorded_replies(store.state_of(recorded), Blobs(recorded).text)
 
 
 def _check_no_session(folder: Path | None) -> None:
     if folder is not None and store.is_session(folder):
-        advice = f"`espalier open {folder}` goes on with it, or name another folder"
-        raise JournalError(f"{folder} already holds a session: {advice}")
+        raise JournalError(f"{folder} already holds a session: resume it with `espalier open {folder}`, or name another folder")

@@ -1,12 +1,12 @@
 """A bench without compiler or device, for tests: times come from a hash, failures from marks in the code.
 
-Passes the contract suite of ``ports.Bench`` (``tests/contracts``). It answers at once and the same every time.
+Passes the contract suite of ``ports.Bench`` (``tests/contracts``). Its results are immediate and deterministic.
 
-    // FAKE: build_failed | mismatch | crashed | timed_out | rejected | unstable      the stage that finds it ends the kernel
-    // FAKE: time_us = 250                                                          instead of a time from the hash
-    // FAKE: suspicious                                                             measured, and not believed
-    // FAKE: unsafe                                                                 the sanitizers find something
-    // FAKE: exhausted                                                              measured, and it crashes in every race
+    // FAKE: build_failed | mismatch | crashed | timed_out | rejected | unstable      the kernel fails with this status
+    // FAKE: time_us = 250                                                          this time instead of one from the hash
+    // FAKE: suspicious                                                             measured, then quarantined
+    // FAKE: unsafe                                                                 the sanitizers report a finding
+    // FAKE: exhausted                                                              measured, but crashes in every race
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ class _Marks:
 def _marks(code: str) -> _Marks:
     failure: FailureKind | None = None
     time_us: float | None = None
-    words = {name for name, _ in _MARK.findall(code)}
+    names = {name for name, _ in _MARK.findall(code)}
     for name, value in _MARK.findall(code):
         if name == "time_us":
             time_us = float(value)
         elif name in FailureKind.__members__.values():
             failure = FailureKind(name)
-    return _Marks(failure, time_us, "suspicious" in words, "unsafe" in words, "exhausted" in words)
+    return _Marks(failure, time_us, "suspicious" in names, "unsafe" in names, "exhausted" in names)
 
 
 class FakeBench:
-    """``pause``: seconds that every stage takes, so that stages of several kernels overlap."""
+    """``pause``: duration of every stage in seconds, to let the stages of several kernels overlap."""
 
     def __init__(self, store: StoreBlob, device: Device = FAKE_CPU, *, pause: float = 0.0, verifiable: bool = True) -> None:
         self._store = store
@@ -89,7 +89,7 @@ class FakeBench:
         await asyncio.sleep(self._pause)
         check = CorrectnessCheck(
             "class:fp32 (10x)", PrecisionClass.FP32, 1e-5, 1e-4, 10.0, {"fp32": ClassErrors(1e-6, 1e-5)},
-            (TrivialModel("zeros", not self._verifiable, 1.0),), ("nothing is computed: the bench is a fake",),
+            (TrivialModel("zeros", not self._verifiable, 1.0),), ("fake bench: nothing is computed",),
         )  # fmt: skip
         preparation = Preparation(
             signature=_SIGNATURE,
@@ -131,35 +131,35 @@ class FakeBench:
     async def race(
         self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
     ) -> w.Raced | w.Failed | w.Impossible:
-        """The ratio of the two times, its interval half as wide for every step of effort."""
+        """The ratio of the two times; each step of effort halves the interval."""
         say(f"pretending to race {kernel.name} against {other.name}")
         await asyncio.sleep(self._pause)
         for one, text in ((kernel, code), (other, other_code)):
             if failed := self._planted(text, at_build=False):
                 return replace(failed, kernel=one.id)
             if _marks(text).exhausted:
-                words = "planted: exhausted"
-                failure = Failure(FailureKind.CRASHED, words, self._store(f"{words}\n".encode()))
+                reason = "planted: exhausted"
+                failure = Failure(FailureKind.CRASHED, reason, self._store(f"{reason}\n".encode()))
                 return w.Failed(failure, 0.1, one.id)
         ratio, share = _time_us(other, other_code) / _time_us(kernel, code), _SHARE / 2**effort
         pairs = 3 << effort
         return w.Raced(Interval(ratio, ratio * (1 - share), ratio * (1 + share)), pairs, 6 * pairs, seconds=0.3)
 
     async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
-        say("pretending to look for unsafe memory accesses")
+        say("pretending to run the sanitizers")
         await asyncio.sleep(self._pause)
         findings = ("planted: unsafe",) if _marks(code).unsafe else ()
         return w.Sanitized(("pretended",), findings, seconds=0.1)
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing."""
 
     def _planted(self, code: str, *, at_build: bool) -> w.Failed | None:
         kind = _marks(code).failure
         if kind is None or at_build is not (kind in _FOUND_BY_BUILD):
             return None
-        words = f"planted: {kind.value.replace('_', ' ')}"
-        return w.Failed(Failure(kind, words, self._store(f"{words}\n".encode())), 0.1)
+        reason = f"planted: {kind.value.replace('_', ' ')}"
+        return w.Failed(Failure(kind, reason, self._store(f"{reason}\n".encode())), 0.1)
 
 
 def _digest(code: str, tunables: Mapping[str, int]) -> bytes:
@@ -167,7 +167,7 @@ def _digest(code: str, tunables: Mapping[str, int]) -> bytes:
 
 
 def _time_us(kernel: Kernel, code: str) -> float:
-    """Log-uniform between the fastest and the slowest."""
+    """The planted time, else one from the hash: log-uniform between the fastest and the slowest."""
     stated = _marks(code).time_us
     if stated is not None:
         return stated

@@ -1,4 +1,4 @@
-"""A session that another process writes: a source that reads the growing journal and writes nothing."""
+"""Follows a session that another process writes: a read-only source over the growing journal."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _POLL_SECONDS = 0.25
 
 
 class FollowSource(ReadOnly):
-    """A ``SessionSource`` that can neither submit nor seek."""
+    """A ``SessionSource`` that supports neither submit nor seek."""
 
     capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self, folder: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Reads what is recorded so far.
+        """Reads the entries recorded so far.
 
-        Raises JournalError when the folder is no session, JournalCorrupt and JournalTooNew when it cannot be understood.
+        Raises JournalError if the folder is not a session, JournalCorrupt or JournalTooNew if its journal is unreadable.
         """
-        super().__init__("another process is writing this session: ask there, or open it once it is closed")
+        super().__init__("another process is writing this session: steer it there, or open it here once it is closed there")
         self._sleep = sleep
         self._tail: Tail = tail(folder)
         self._entries: list[Entry] = []
@@ -37,7 +37,7 @@ class FollowSource(ReadOnly):
         return self._state
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """See ``SessionSource``. Raises JournalError when the journal is removed or damaged meanwhile."""
+        """See ``SessionSource``. Raises JournalError if the journal is removed or damaged meanwhile."""
         seen = 0
         while not self._closed:
             self._poll()

@@ -1,7 +1,7 @@
-"""A fork: the first entries of a session as a new session; the original stays as it is.
+"""Forks a session: copies its first entries into a new session; the original stays unchanged.
 
-The fork copies every payload that its entries name and records its origin. It may recall the replies of the original, so that
-the same prompts are not paid for twice.
+The fork copies all blobs that its entries name and records its origin. It can recall the replies of the original: the same
+prompts are not paid for twice.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from engine.journal.blobs import Blobs
 
 
 def after_round(entries: Sequence[Entry], number: int) -> int:
-    """How many entries there are up to the end of a round. Raises CommandRejected where it has not ended."""
+    """The number of entries up to the end of a round. Raises CommandRejected if the round has not ended."""
     for place, entry in enumerate(entries):
         if isinstance(entry.event, RoundClosed) and entry.event.round == number:
             return place + 1
-    raise CommandRejected(f"round {number} has not ended in this session")
+    raise CommandRejected(f"round {number} of this session has not ended")
 
 
 def fork(folder: Path, position: int, target: Path | None = None, *, recall: bool = False) -> Path:
-    """The first ``position`` entries of the session in ``folder`` as a session in ``target``, or in a new folder.
+    """Copy the first ``position`` entries of the session in ``folder`` to ``target``, or to a new folder.
 
-    ``recall``: prompts that the original has answered, also after ``position``, are answered from it. Raises JournalError and
-    its kinds.
+    ``recall``: the recorded replies of the original, also those after ``position``, answer the same prompts. Raises
+    JournalError and its subclasses.
     """
     entries = journal.read(folder).entries[: max(1, position)]
     original, opened = Blobs(folder), entries[0].event
@@ -39,7 +39,7 @@ def fork(folder: Path, position: int, target: Path | None = None, *, recall: boo
     target = target or store.new_folder(opened.problem.name)
     with journal.Journal.create(target) as copy:
         for name in bundle.references(entries):
-            with contextlib.suppress(JournalCorrupt):  # what is missing there was missing before
+            with contextlib.suppress(JournalCorrupt):  # a blob missing in the original stays missing
                 copy.blobs.put(original.get(name))
         settings = replace(opened.settings, recall=str(folder.absolute())) if recall else opened.settings
         first = replace(opened, settings=settings, forked_from=f"{folder.name} after {entries[-1].seq + 1} events")

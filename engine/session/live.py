@@ -1,7 +1,7 @@
-"""The live runner of a session: starts the work that is owed and hands results to the session's writer.
+"""Runs a session live: starts the work that is owed and passes the results to the session's writer.
 
-``rules`` turn commands and results into events, ``scheduler`` chooses the work that starts, ``perform`` does it. All of it runs
-in one event loop, so appends never interleave; the journal's lock keeps other processes out.
+``rules`` turns commands and results into events, ``scheduler`` chooses the work to start, ``perform`` does it. Everything runs
+in one event loop, so appends never interleave; the journal's lock excludes other processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_BUILDS = 8
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What a live session works with: a bench, a proposer, a clock and limits."""
+    """The ports of a live session: a bench, a proposer, a clock and limits."""
 
     bench: Bench
     ideas: Proposer
@@ -50,17 +50,17 @@ class Ports:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ceilings: Ceilings = field(default_factory=Ceilings)
     lanes: scheduler.Lanes | None = None
-    """``None``: as the session's device suggests."""
+    """``None``: the defaults of the session's device."""
 
 
 class LiveSession:
-    """A ``SessionSource`` that works. ``close``, or the end of its context, closes its writer and its ports as well."""
+    """A ``SessionSource`` that runs the search. ``close``, or leaving its context, also closes its writer and its ports."""
 
     capabilities = frozenset({Capability.SUBMIT})
 
     def __init__(self, writer: SessionWriter, ports: Ports, *, prepare_again: bool = False) -> None:
-        """``prepare_again``: describe the device and measure the baselines again before anything else, because the session
-        came to another device or other software."""
+        """``prepare_again``: first describe the device and measure the baselines again, because the session moved to another
+        device or other software."""
         self._writer = writer
         self._ports = ports
         self._effects = Effects(ports.bench, ports.ideas, writer.blobs, ports.ceilings)
@@ -77,12 +77,12 @@ class LiveSession:
 
     @classmethod
     def create(cls, folder: Path, opened: e.SessionOpened, ports: Ports) -> Self:
-        """Begin a session in ``folder``. Raises like ``SessionWriter.create``."""
+        """Create a session in ``folder``. Raises like ``SessionWriter.create``."""
         return cls(SessionWriter.create(folder, opened, ports.clock), ports)
 
     @classmethod
     def resume(cls, folder: Path, ports: Ports, *, prepare_again: bool = False) -> Self:
-        """Take a session up where it stands. Raises like ``SessionWriter.open``."""
+        """Open the session in ``folder``. Raises like ``SessionWriter.open``."""
         return cls(SessionWriter.open(folder, ports.clock), ports, prepare_again=prepare_again)
 
     @property
@@ -95,41 +95,41 @@ class LiveSession:
 
     @property
     def in_hand(self) -> frozenset[w.WorkKey]:
-        """Keys of the work under way."""
+        """Keys of the running work."""
         return self._tasks.active
 
     @property
     def deadline(self) -> float | None:
-        """When the policy decides in the engineer's place (seconds since the epoch), in mode ``ask:SECONDS``."""
+        """When the policy approves the pending ideas, in seconds since the epoch; only in mode ``ask:SECONDS``."""
         return None if self._prepare_again else self._timer.deadline(self.state)
 
     def store_blob(self, data: bytes) -> Blob:
-        """Keep a payload beside the journal, e.g. the source of a kernel to be seeded."""
+        """Store a payload as a blob, e.g. the code of a kernel to seed."""
         return self._writer.store_blob(data)
 
     async def submit(self, command: c.Command) -> None:
-        """Record what a command of the engineer causes.
+        """Record the events of an engineer's command.
 
         Raises:
             CommandRejected: the rules do not allow it in this state.
-            JournalError: it could not be recorded, and so has not happened.
+            JournalError: recording failed; the command has no effect.
         """
         if self._closed:
-            raise CommandRejected("this session is no longer open here: open it again")
+            raise CommandRejected("this session is closed here: open it again")
         self._writer.submit(command, ENGINEER)
 
     async def retry(self) -> None:
-        """Make broken work owed again; the next ``run`` does it."""
+        """Make failed work owed again; the next ``run`` starts it."""
         self._writer.append((e.SessionResumed(()),), ENGINEER)
 
     async def run(self, until: Until = Until.CLOSED) -> Outcome:
-        """Search until an outcome holds. Work under way when this is cancelled is dropped and stays owed.
+        """Search until an outcome holds. If this is cancelled, running work is abandoned and stays owed.
 
         Raises:
-            JournalError: the session can no longer be recorded.
+            JournalError: recording failed.
         """
         if self._run_task is not None or self._closed:
-            raise RuntimeError("this session is closed or already running: run it once at a time")
+            raise RuntimeError("this session is closed or already running")
         self._run_task = asyncio.current_task()
         enough = _rounds_done(self.state) + 1 if until is Until.ROUND else None
         try:
@@ -202,14 +202,14 @@ class LiveSession:
         return self._progress.stream()
 
     def _on_append(self, entries: Sequence[e.Entry]) -> None:
-        """Abandon what is no longer wanted; whoever but the engine appends wakes the run."""
+        """Abandon work that is no longer wanted, and wake the run unless the engine itself appended."""
         self._tasks.abandon(self._tasks.keys - {work.key for work in self._wanted()})
         if not all(entry.by.is_engine for entry in entries):
             self._timer.restart()
             self._wake.set()
 
     def _record_interruption(self) -> None:
-        """Work dropped in good order did not end the process: without this record it would count as a crash."""
+        """Record that running work was interrupted; otherwise it would count as having crashed the process."""
         interrupted = [key for key in self.state.started if key in self._started_here]
         try:
             self.record([e.WorkFailed(str(key), "interrupted") for key in interrupted])
@@ -222,9 +222,9 @@ class LiveSession:
         self.record(rules.record(self.state, work, result))
 
     def _settle(self, enough: int | None) -> bool:
-        """Apply the automatic rules until nothing more follows; when ``enough`` rounds are done no further one is opened.
+        """Apply the automatic rules until none applies; open no further round once ``enough`` rounds are done.
 
-        Returns whether it stopped there.
+        Returns whether it stopped before a new round.
         """
         if self._prepare_again:
             return False
@@ -237,7 +237,7 @@ class LiveSession:
             if opens and enough is not None and _rounds_done(self.state) >= enough:
                 return True
             self.record(events)
-        raise RuntimeError("the rules do not come to rest: this is a fault of the program")
+        raise RuntimeError("the automatic rules do not terminate: this is a bug")
 
     def _auto_approve(self) -> None:
         deadline = self.deadline
@@ -271,7 +271,7 @@ class LiveSession:
         return scheduler.Lanes(builds=min(cores, _MOST_BUILDS), device_builds=device is None or device.kind == "cpu")
 
     def _outcome(self, until: Until, at_boundary: bool) -> Outcome | None:
-        """The outcome that holds while nothing is under way; ``None`` to wait."""
+        """The outcome while no work is running; ``None`` to wait."""
         state = self.state
         if state.closed is not None:
             return SessionEnded(state.closed)
@@ -286,7 +286,7 @@ class LiveSession:
         return AwaitingEngineer(tuple(idea.id for idea in queries.pending_ideas(state)), prompts, state.paused)
 
     async def _rest(self) -> None:
-        """Wait until work ends, someone asks for something, or the policy's deadline has come."""
+        """Wait for the end of work, a command, or the policy's deadline."""
         deadline = self.deadline
         if deadline is None:
             await self._wake.wait()

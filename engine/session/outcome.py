@@ -1,4 +1,4 @@
-"""How far a run of a session goes, and how it ends. All outcomes are expected; none is an exception."""
+"""When a run of a session stops, and with which outcome. All outcomes are expected; none is an exception."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from engine.domain.work import WorkKey
 
 
 class Until(StrEnum):
-    """How far a run goes. Every run also ends when the engine itself fails."""
+    """When a run stops. Every run also stops when the engine itself fails."""
 
     CLOSED = "closed"
-    """To the end of the session, waiting for the engineer's decisions."""
+    """When the session closes; waits for the engineer's decisions."""
     ROUND = "round"
-    """To the end of the round, or to a decision of the engineer's. Round 0, the naive port, does not count."""
+    """At the end of the round, or when the engineer must decide. Round 0, the naive port, does not count."""
     IDLE = "idle"
-    """To the end of the session, or to a decision of the engineer's."""
+    """When the session closes, or when the engineer must decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,18 @@ class RoundEnded:
 
 @dataclass(frozen=True, slots=True)
 class AwaitingEngineer:
-    """No work is under way or owed: the engineer must decide on these ideas, answer these prompts, resume after a pause, or add
+    """No work is running or owed: the engineer must decide on these ideas, answer these prompts, resume the session, or add
     ideas."""
 
     ideas: tuple[str, ...]
     calls: tuple[str, ...] = ()
-    """Calls whose prompt a person answers."""
+    """Calls whose prompts a person answers."""
     paused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStopped:
-    """The engine could not do some of the work (key → reason). ``LiveSession.retry`` makes it owed again."""
+    """Some work failed in the engine (key → reason). ``LiveSession.retry`` makes it owed again."""
 
     reasons: Mapping[WorkKey, str]
 

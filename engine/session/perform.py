@@ -1,7 +1,7 @@
-"""``perform(work, …) -> result``: the one place where effects happen, each under a time limit.
+"""Performs work: ``perform(work, …) -> result`` is the only place with effects, each under a time limit.
 
-Knows which port does which work and what the port needs; decides nothing about results. A port that raises or times out makes
-the work ``Impossible``, which is no verdict on a kernel.
+Chooses the port and its arguments; decides nothing about results. If a port raises or times out, the work is ``Impossible``,
+which is not a verdict on a kernel.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Seconds after which a port counts as stuck. Generous: slow work has limits of its own.
+    """Time limits in seconds after which a port counts as stuck. Generous, because the ports have their own limits.
 
-    ``model`` is ``None`` where a person answers.
+    ``model`` is ``None`` if a person answers.
     """
 
     prepare: float = 1800.0
@@ -38,7 +38,7 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What work is performed with."""
+    """The ports and stores that work needs."""
 
     bench: Bench
     ideas: Proposer
@@ -47,14 +47,14 @@ class Effects:
 
 
 async def perform(work: w.Work, state: SessionState, effects: Effects, calls: Calls, say: Say) -> w.Result:
-    """Do the work and return its result. Raises nothing but CancelledError."""
+    """Do the work and return its result. Raises only CancelledError."""
     seconds = _ceiling(work, effects.ceilings)
     try:
         async with asyncio.timeout(seconds) as limit:
             return await _perform(work, state, effects, calls, say)
     except TimeoutError as error:
         if limit.expired():
-            return w.Impossible(f"{work.key} did not come back within {seconds:g} s")
+            return w.Impossible(f"{work.key} timed out after {seconds:g} s")
         return _unexpected_error(work, error)
     except BudgetExhausted as error:
         return w.Unaffordable(str(error))

@@ -1,4 +1,4 @@
-"""What a session needs from the rooms below it, as protocols: the bench and the clock.
+"""The interfaces that a session uses: the bench and the clock.
 
 The real bench is ``engine.trial.bench.TrialBench``; ``fake_bench`` passes the same contract suite (``tests/contracts``).
 """
@@ -13,17 +13,17 @@ from engine.domain.model import Blob
 from engine.domain.state import Kernel
 
 StoreBlob = Callable[[bytes], Blob]
-"""Stores a payload beside the journal and returns its name."""
+"""Stores a payload as a blob of the session and returns its name."""
 
 Say = Callable[[str], None]
-"""Reports progress, which is shown while it lasts, never journalled, and may be dropped."""
+"""Reports progress, which is displayed, never journalled, and may be dropped."""
 
 
 class Bench(Protocol):
-    """Where kernels are built and tried, for one problem, workload and device.
+    """Builds, verifies and measures kernels for one problem, workload and device.
 
-    Expected outcomes are values (``Failed``); ``Impossible`` means that the bench itself could not do the work. Builds may run
-    concurrently; whatever uses the device is called one at a time.
+    Expected outcomes are values (``Failed``); ``Impossible`` means that the bench itself failed. Builds may run concurrently;
+    work on the device runs one at a time.
     """
 
     async def prepare(self, say: Say) -> w.Prepared | w.Impossible: ...
@@ -39,12 +39,12 @@ class Bench(Protocol):
     ) -> w.Raced | w.Failed | w.Impossible:
         """Measure two kernels against each other, interleaved at least as evenly as A-B-B-A, in fresh processes.
 
-        Each ``effort`` doubles the cost. ``Failed`` names the kernel at fault.
+        Each step of ``effort`` doubles the cost. ``Failed`` names the kernel at fault.
         """
         ...
 
     async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
-        """Run a measured kernel under the sanitizers of its dialect. Findings are values, and so is that none could run."""
+        """Run a measured kernel under the sanitizers of its dialect. The result lists findings, or why no sanitizer ran."""
         ...
 
     async def close(self) -> None: ...

@@ -1,6 +1,6 @@
-"""A recorded session with a transport: play, pause, speed, seek, and jumps to landmarks.
+"""Replays a recorded session: play, pause, speed, seek, and jumps to landmarks.
 
-The time between entries is the recorded one divided by the speed, at most ``LONGEST_GAP`` seconds at speed 1.
+The time between two entries is the recorded time divided by the speed, with gaps limited to ``LONGEST_GAP`` seconds at speed 1.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _MAY_CHANGE_INCUMBENT = (
 
 
 class Landmark(StrEnum):
-    """What a jump goes to."""
+    """The target of a jump."""
 
     ROUND = "round"
-    """A round opened."""
+    """The opening of a round."""
     IMPROVEMENT = "improvement"
-    """A kernel became the incumbent."""
+    """A new incumbent."""
     DECISION = "decision"
-    """The engineer acted."""
+    """An action of the engineer."""
 
 
 class ReplaySource(ReadOnly):
-    """A ``SessionSource`` over recorded entries. It starts before the first entry, paused.
+    """A ``SessionSource`` over recorded entries. It starts paused, before the first entry.
 
-    ``position`` counts entries shown, 0 … ``length``.
+    ``position`` is the number of entries shown, 0 … ``length``.
     """
 
     capabilities = frozenset({Capability.SEEK})
 
     def __init__(self, entries: Sequence[e.Entry], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        super().__init__("this is a recording: open the session to steer it")
+        super().__init__("this is a replay: open the session to steer it")
         self._entries = tuple(entries)
         self._sleep = sleep
         self._position = 0
@@ -78,7 +78,7 @@ class ReplaySource(ReadOnly):
 
     @property
     def speed(self) -> float:
-        """Recorded seconds a second."""
+        """Recorded seconds per second of replay."""
         return self._speed
 
     @speed.setter
@@ -90,7 +90,7 @@ class ReplaySource(ReadOnly):
             self.play()
 
     def play(self) -> None:
-        """Play from here, or from the start when at the end. Needs a running event loop."""
+        """Play from the present position, or from the start if at the end. Needs a running event loop."""
         if self.playing or self._closed:
             return
         if self._position == self.length:
@@ -103,14 +103,14 @@ class ReplaySource(ReadOnly):
             self._player = None
 
     def seek(self, position: int) -> None:
-        """Show the state after that many entries, clamped to the recording."""
+        """Show the state after ``position`` entries, clamped to the length of the recording."""
         self._position = min(max(position, 0), self.length)
         self._state = self._state_at(self._position)
         self._jumps += 1
         self._changed.notify()
 
     def jump(self, landmark: Landmark, *, back: bool = False) -> bool:
-        """Seek to just after the next (or previous) landmark; ``False`` when there is none."""
+        """Seek to just after the next (or previous) landmark; ``False`` if there is none."""
         places = self.landmarks(landmark)
         if back:
             target = max((p for p in places if p < self._position), default=None)
@@ -122,7 +122,7 @@ class ReplaySource(ReadOnly):
         return True
 
     def landmarks(self, landmark: Landmark) -> tuple[int, ...]:
-        """Positions just after each entry of this kind."""
+        """The positions just after each landmark of this kind."""
         if landmark not in self._landmarks:
             self._landmarks[landmark] = tuple(self._positions(landmark))
         return self._landmarks[landmark]
@@ -155,7 +155,7 @@ class ReplaySource(ReadOnly):
                 self._step()
 
     def _step(self) -> None:
-        """Show the next entry and all others of the same time."""
+        """Show the next entry and all further ones with the same time."""
         start = self._position
         at = self._entries[start].at
         end = start + 1
@@ -166,7 +166,7 @@ class ReplaySource(ReadOnly):
         self._changed.notify()
 
     def _state_at(self, position: int) -> SessionState:
-        """The state folded from the nearest checkpoint below, adding checkpoints on the way."""
+        """The state at a position, folded from the nearest checkpoint before it; adds checkpoints on the way."""
         place = max(p for p in self._checkpoints if p <= position)
         state = self._checkpoints[place]
         while place < position:

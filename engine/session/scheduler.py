@@ -1,10 +1,10 @@
-"""Which of the work owed starts now. Pure.
+"""Schedules owed work: chooses which of it starts now. Pure.
 
-There are three lanes. *Device*: one piece of work at a time, since two measurements would disturb each other. *Build*: several
-compilers. *Model*: several calls of proposers and writers. On a CPU the compilers run on the device itself, so builds and
-device work exclude each other there: all builds go first. That starves nothing, because an attempt is built only once.
+There are three lanes. *Device*: one work item at a time, because concurrent measurements disturb each other. *Build*: several
+compilers. *Model*: several calls of proposers and writers. In a CPU session the compilers use the measured cores, so builds and
+device work exclude each other and builds go first. This cannot starve device work, because an attempt is built only once.
 
-Within a lane the order is that of ``rules.next_work``: later stages first.
+Within a lane, the order is that of ``rules.next_work``: later stages first.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _LANES: Mapping[str, Lane] = {
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """How much work may be under way at once."""
+    """How much work may run concurrently."""
 
     builds: int = 2
     models: int = 4
     device_builds: bool = True
-    """The device's own cores run the compilers (a CPU session): builds and device work exclude each other."""
+    """The compilers run on the measured device (a CPU session): builds and device work exclude each other."""
 
 
 def lane(key: w.WorkKey) -> Lane:
-    """The lane of a piece of work."""
+    """The lane of a work item."""
     return _LANES[key.kind]
 
 
@@ -55,8 +55,8 @@ def work_to_start(
 ) -> tuple[w.Work, ...]:
     """The work to start now.
 
-    ``in_hand`` are the keys of work under way, including work that is being cancelled: no key is started twice.
-    ``closed`` lanes start nothing, because the engine itself failed there.
+    ``in_hand`` are the keys of running work, including work that is being cancelled: no key runs twice at a time. ``closed``
+    lanes start nothing, because the engine itself failed there.
     """
     waiting = [work for work in owed if work.key not in in_hand and lane(work.key) not in closed]
     busy = [lane(key) for key in in_hand]

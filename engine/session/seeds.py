@@ -1,7 +1,4 @@
-"""Kernels from outside a session: a file, a text, a kernel of another session as ``SESSION:kN``, or an empty one to fill in.
-
-Reads and checks them before a session is given the command that brings one in.
-"""
+"""Reads and checks kernels to seed: from a file, a text, another session (``SESSION:kN``), or an empty skeleton."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from engine.trial.bench import KernelSpec
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A kernel brought in by hand, with the value of each of its tunables."""
+    """A kernel to seed, with the values of its tunables."""
 
     kernel: KernelCode
     tunables: Mapping[str, int]
@@ -33,7 +30,7 @@ class Seed:
 def read_seed(text: str, chosen: Mapping[str, int] | None = None) -> Seed:
     """The kernel in a file, or ``SESSION:kN``, with these values of its tunables.
 
-    Raises KernelCodeError for a file that holds no kernel or an unknown tunable, JournalError when there is no such session.
+    Raises KernelCodeError for a file without a kernel or an unknown tunable, JournalError for an unknown session.
     """
     session, colon, name = text.rpartition(":")
     if not colon or Path(text).exists():
@@ -44,43 +41,44 @@ def read_seed(text: str, chosen: Mapping[str, int] | None = None) -> Seed:
 
 
 def seed_from_text(text: str, name: str) -> Seed:
-    """A kernel that was written or pasted, under a file name. Raises KernelCodeError when it fits no contract."""
+    """A written or pasted kernel, named like a file. Raises KernelCodeError if it fits no contract."""
     return seed_of(KernelCode(text, *classify(text, name), name), {})
 
 
 def seed_of(kernel: KernelCode, chosen: Mapping[str, int]) -> Seed:
-    """A kernel with these values of its tunables, and the defaults of the others.
+    """A kernel with these values of its tunables, and defaults for the others.
 
-    Raises KernelCodeError for a tunable that the source does not declare, or lines that cannot be read.
+    Raises KernelCodeError for a tunable that the code does not declare, or for malformed tunable lines.
     """
     declared = tunables.default_values(tunables.parse_tunables(kernel.text, kernel.dialect))
     for name in chosen:
         if name not in declared:
-            there = f"it has {', '.join(declared)}" if declared else "it has none"
-            raise KernelCodeError(f"{kernel.name} declares no tunable {name!r}: {there}")
+            advice = f"use {', '.join(declared)}" if declared else "it declares no tunables"
+            raise KernelCodeError(f"unknown tunable {name!r} of {kernel.name}: {advice}")
     return Seed(kernel, {**declared, **chosen})
 
 
 def kernel_of(state: SessionState, name: str, folder: Path) -> Kernel:
-    """A session's kernel by its id. Raises KernelCodeError when there is none."""
+    """A session's kernel by its id. Raises KernelCodeError for an unknown one."""
     kernel = state.kernels.get(name)
     if kernel is None:
-        raise KernelCodeError(f"unknown kernel {name!r} in {folder.name}: `espalier kernel list {store.short_name(folder)}` lists them")
+        advice = f"list its kernels with `espalier kernel list {store.short_name(folder)}`"
+        raise KernelCodeError(f"unknown kernel {name!r} in {folder.name}: {advice}")
     return kernel
 
 
 def recorded_code(folder: Path, kernel: Kernel) -> KernelCode:
-    """The code of a recorded kernel. Raises JournalCorrupt when its blob is missing or damaged."""
+    """The code of a recorded kernel. Raises JournalCorrupt if its blob is missing or damaged."""
     return KernelCode(Blobs(folder).text(kernel.source), kernel.dialect, kernel.contract, kernel.name)
 
 
 def bench_source(kernel: KernelCode, chosen: Mapping[str, int]) -> KernelSpec:
-    """A kernel with these values of its tunables, for a bench."""
+    """A kernel with these values of its tunables, as a bench takes it."""
     return KernelSpec(kernel.name, kernel.text, kernel.dialect, kernel.contract, chosen)
 
 
 def recorded_source(folder: Path, kernel: Kernel, device: str) -> KernelSpec:
-    """A recorded kernel for a bench. Raises JournalCorrupt, and ProblemError where it cannot run on this device."""
+    """A recorded kernel, as a bench takes it. Raises JournalCorrupt, and ProblemError if it cannot run on this device."""
     code = recorded_code(folder, kernel)
     check_dialect(code, device)
     return bench_source(code, kernel.tunables)
@@ -90,9 +88,9 @@ def check_dialect(kernel: KernelCode, device: str) -> None:
     """Raises ProblemError for a kernel that cannot run on this device (``cpu`` or ``cuda:N``)."""
     match kernel.dialect, device:
         case Dialect.CUDA, "cpu":
-            raise ProblemError(f"{kernel.name} is a cuda kernel and runs on no CPU: use a GPU with --device cuda:0")
+            raise ProblemError(f"{kernel.name} is a cuda kernel and needs a GPU: use --device cuda:0")
         case Dialect.CPP, other if other != "cpu":
-            raise ProblemError(f"{kernel.name} is a cpp kernel and runs on no GPU: use --device cpu")
+            raise ProblemError(f"{kernel.name} is a cpp kernel and needs a CPU: use --device cpu")
         case _:
             pass
 
@@ -100,20 +98,20 @@ def check_dialect(kernel: KernelCode, device: str) -> None:
 def seed_command(
     store_blob: StoreBlob, seed: Seed, parent: str | None = None, idea: str | None = None, title: str = ""
 ) -> SeedKernel:
-    """The command that brings a kernel into this session; ``store_blob`` keeps its source there."""
+    """The command that seeds a kernel; ``store_blob`` stores its code in the session."""
     kernel = seed.kernel
     source = store_blob(kernel.text.encode("utf-8", "replace"))
     return SeedKernel(kernel.name, kernel.dialect, kernel.contract, source, seed.tunables, parent, idea, title)
 
 
 def dialect_for(device: Device, signature: Signature) -> Dialect:
-    """The dialect of a naive port: what this problem is written in for this device."""
+    """The dialect of this problem's naive port on this device."""
     if not signature.scalar_only:
         return Dialect.PYTHON
     return Dialect.CUDA if device.kind == "cuda" else Dialect.CPP
 
 
 def empty_kernel(device: Device, signature: Signature) -> tuple[str, str]:
-    """(file name, text) of a kernel that computes nothing yet, with every operand explained."""
+    """(file name, text) of a kernel skeleton that documents every operand and computes nothing."""
     dialect = dialect_for(device, signature)
     return f"kernel{dialect.suffix}", scaffold.empty_kernel(signature, dialect)

@@ -1,6 +1,6 @@
-"""The interface of a session as an event stream: live, replayed or followed.
+"""The interface of a session's event stream: live, replayed or followed.
 
-Whoever shows a session holds a ``SessionSource`` and asks for its capabilities, never for its kind.
+Readers query the capabilities of a ``SessionSource``, never its kind.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _PROGRESS_KEPT = 256
 
 
 class Capability(StrEnum):
-    """What a source can do besides being watched."""
+    """What a source supports besides reading."""
 
     SUBMIT = "submit"
-    """It takes commands."""
+    """Accepts commands."""
     SEEK = "seek"
-    """It has a transport: play, pause, seek."""
+    """Supports play, pause and seek."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The entries since the last batch, and the state after them.
 
-    ``entries`` is empty after a seek: then everything is drawn again from the state alone.
+    ``entries`` is empty after a seek: readers redraw everything from the state.
     """
 
     entries: tuple[Entry, ...]
@@ -43,14 +43,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a piece of work under way. It is never journalled, and may be dropped."""
+    """Progress of running work. It is never journalled, and may be dropped."""
 
     work: WorkKey
     text: str
 
 
 class SessionSource(Protocol):
-    """A stream of a session's entries with the states that they fold to."""
+    """A stream of a session's entries with the states they fold to."""
 
     @property
     def capabilities(self) -> frozenset[Capability]: ...
@@ -59,9 +59,9 @@ class SessionSource(Protocol):
     def state(self) -> SessionState: ...
 
     def batches(self) -> AsyncIterator[Batch]:
-        """Everything recorded so far as one batch, then what follows, until the source is closed.
+        """All entries recorded so far as one batch, then new ones, until the source is closed.
 
-        Each call is a stream of its own. A slow reader gets fewer and larger batches.
+        Each call returns an independent stream. A slow reader gets fewer and larger batches.
         """
         ...
 
@@ -70,20 +70,21 @@ class SessionSource(Protocol):
         ...
 
     async def submit(self, command: Command) -> None:
-        """Submit a command. Raises CommandRejected with the reason; its events arrive as a batch."""
+        """Submit a command. Its events arrive as a batch. Raises CommandRejected with the reason."""
         ...
 
     async def close(self) -> None: ...
 
 
 class ReadOnly:
-    """``submit`` and ``progress`` of a source that takes no commands and has no work under way."""
+    """``submit`` and ``progress`` of a source without commands and running work."""
 
-    def __init__(self, refusal: str) -> None:
-        self._refusal = refusal
+    def __init__(self, reason: str) -> None:
+        """``reason``: why commands are rejected."""
+        self._reason = reason
 
     async def submit(self, command: Command) -> None:
-        raise CommandRejected(self._refusal)
+        raise CommandRejected(self._reason)
 
     async def progress(self) -> AsyncIterator[Progress]:
         nothing: tuple[Progress, ...] = ()
@@ -106,7 +107,7 @@ class Notifier:
 
 
 class ProgressFeed:
-    """The latest progress, for any number of readers; one that cannot keep up misses the oldest."""
+    """The latest progress, for any number of readers; a slow reader misses the oldest."""
 
     def __init__(self) -> None:
         self._latest: deque[Progress] = deque(maxlen=_PROGRESS_KEPT)

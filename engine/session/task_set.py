@@ -1,4 +1,4 @@
-"""Work under way as asyncio tasks: started, abandoned, collected. Decides nothing about the work."""
+"""Runs work as asyncio tasks: starts, abandons and collects them. Decides nothing about the work."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class TaskSet:
     """Tasks by the key of their work.
 
     An abandoned task keeps its key until it has ended, and its result is dropped: a cancelled build and its repetition never
-    run at the same time.
+    run concurrently.
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
-        """``on_end`` is called, in the event loop, whenever a task ends."""
+        """``on_end`` is called in the event loop whenever a task ends."""
         self._on_end = on_end
         self._tasks: dict[w.WorkKey, tuple[w.Work, asyncio.Task[w.Result]]] = {}
         self._abandoned: set[w.WorkKey] = set()
@@ -28,7 +28,7 @@ class TaskSet:
 
     @property
     def active(self) -> frozenset[w.WorkKey]:
-        """Keys of the work that was not abandoned."""
+        """Keys of work that is not abandoned."""
         return self.keys - self._abandoned
 
     def start(self, work: w.Work, effect: Coroutine[Any, Any, w.Result]) -> None:
@@ -43,7 +43,7 @@ class TaskSet:
             self._tasks[key][1].cancel()
 
     def collect(self) -> list[tuple[w.Work, w.Result]]:
-        """Work that has ended since the last call, with its results, in the order of its start."""
+        """Work that has ended since the last call, with its results, in the order in which it started."""
         ended = [key for key, (_, task) in self._tasks.items() if task.done()]
         results: list[tuple[w.Work, w.Result]] = []
         for key in ended:
@@ -51,13 +51,13 @@ class TaskSet:
             if key in self._abandoned:
                 self._abandoned.discard(key)
             elif task.cancelled():
-                results.append((work, w.Impossible("it was cancelled from outside")))
+                results.append((work, w.Impossible("the task was cancelled")))
             else:
                 results.append((work, task.result()))
         return results
 
     async def drop_all(self) -> None:
-        """Cancel all tasks and wait until they have ended; results that were not collected are dropped."""
+        """Cancel all tasks and wait until they have ended; drops results that were not collected."""
         self.abandon(self.keys)
         await asyncio.gather(*(task for _, task in self._tasks.values()), return_exceptions=True)
         self._tasks.clear()

@@ -1,7 +1,7 @@
-"""How busy and how hot a GPU is, and whether it throttles: sampled beside the search for the session's header.
+"""Samples a GPU's load, temperature and throttling during a search, for the session's header.
 
-Reads the device through NVML, in a thread of its own, once a second. NVML holds no context on the device and disturbs no
-measurement. Where the library or the driver is missing there is no reading.
+Reads the device through NVML in a separate thread, once a second. NVML holds no device context and does not disturb
+measurements. Without the library or the driver there are no readings.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class LoadReading:
     """One sample of a device's state."""
 
     load: int
-    """Per cent of the last moment in which a kernel ran."""
+    """Per cent of the last sampling period during which a kernel ran."""
     celsius: int
     throttled_by: str = ""
-    """Why its clocks are lowered; empty when they are not."""
+    """Why its clocks are lowered; empty if they are not."""
 
     @property
     def text(self) -> str:
-        """``GPU 83 % 61 °C``, with what throttles it."""
+        """``GPU 83 % 61 °C``, with the reason for throttling."""
         return f"GPU {self.load} % {self.celsius} °C{f' ▼ throttled: {self.throttled_by}' if self.throttled_by else ''}"
 
 
@@ -37,10 +37,10 @@ Sample = Callable[[], LoadReading]
 
 
 class LoadMonitor:
-    """The latest reading of a device, renewed by a thread until it is closed or the device can no longer be read."""
+    """The latest reading of a device, updated by a thread until the monitor is closed or reading fails."""
 
     def __init__(self, open_device: Callable[[], Sample], period: float = SAMPLE_SECONDS) -> None:
-        """``open_device`` runs in the thread: loading a vendor's library takes a while."""
+        """``open_device`` runs in the thread, because loading the vendor's library is slow."""
         self._open_device = open_device
         self._period = period
         self._closed = threading.Event()
@@ -54,7 +54,7 @@ class LoadMonitor:
             while not self._closed.is_set():
                 self.latest = sample()
                 self._closed.wait(self._period)
-        except Exception:  # no library, no driver, a device that fell off the bus: the header works without figures
+        except Exception:  # no library, no driver, or a lost device: the header shows no readings
             self.latest = None
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ def open_monitor(device: str) -> LoadMonitor | None:
 
 
 def _open_gpu(index: int) -> Sample:
-    """Reads one device through NVML; raises where it cannot be used."""
+    """Reads one device through NVML; raises if NVML fails."""
     gpu = nvml.open_gpu(nvml.physical_device(index, os.environ.get("CUDA_VISIBLE_DEVICES", "")))
     return partial(_sample, gpu)
 
@@ -78,5 +78,5 @@ def _open_gpu(index: int) -> Sample:
 def _sample(gpu: nvml.Gpu) -> LoadReading:
     reading = gpu.reading()
     if reading.load is None or reading.celsius is None:
-        raise nvml.NvmlMissing("the device does not tell its load and temperature")
+        raise nvml.NvmlMissing("the device does not report load and temperature")
     return LoadReading(reading.load, reading.celsius, next(iter(gpu.slowed_by() or ()), ""))

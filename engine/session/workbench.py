@@ -1,6 +1,6 @@
-"""Kernels tried without a session: one kernel through all stages, on a bench that stores no payloads.
+"""Builds, verifies and measures single kernels without a session.
 
-Only the build cache is on disk.
+Nothing is stored on disk except in the build cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from engine.trial.bench import Assignment, KernelSpec, TrialBench
 
 @dataclass(frozen=True, slots=True)
 class KernelTrial:
-    """The result of one kernel and the seconds of each stage; ``None`` for a stage that was not reached."""
+    """The result of one kernel and the duration of each stage in seconds; ``None`` for a stage that was not reached."""
 
     final: w.Measured | w.Failed
     verification: Verification | None
@@ -37,7 +37,7 @@ class KernelTrial:
 
 @dataclass(frozen=True, slots=True)
 class Workbench:
-    """A prepared bench for kernels without a session."""
+    """A prepared bench without a session."""
 
     bench: TrialBench
     device: Device
@@ -69,15 +69,15 @@ class Workbench:
 
 @asynccontextmanager
 async def open_workbench(assignment: Assignment, say: Say, *, accept_unverifiable: bool) -> AsyncIterator[Workbench]:
-    """A bench with its baselines measured; closed afterwards.
+    """A bench with measured baselines, closed on exit.
 
-    Raises EspalierError when the problem cannot be read or judged here, or a compiler is missing; ProblemError when a trivial
+    Raises EspalierError if the problem cannot be read or judged here, or a compiler is missing; ProblemError if a trivial
     model passes the correctness check, unless that is accepted.
     """
     await factory.check_compiler(assignment.device)
     bench = TrialBench(assignment, _forget)
     try:
-        say("reading the problem")
+        say("loading torch and the problem")
         device, signature = await bench.describe()
         prepared = await bench.prepare(say)
         if isinstance(prepared, w.Impossible):
@@ -86,8 +86,8 @@ async def open_workbench(assignment: Assignment, say: Say, *, accept_unverifiabl
         if not check.verifiable and not accept_unverifiable:
             passed = ", ".join(model.name for model in check.nulls if model.passed)
             raise ProblemError(
-                f"{assignment.problem.name} is not verifiable: a model that computes nothing passes the gate ({passed}); "
-                "--accept-unverifiable goes on all the same, and every verdict then says so"
+                f"{assignment.problem.name} is not verifiable: a trivial model passes the correctness check ({passed}); "
+                "continue with --accept-unverifiable, which marks every verdict"
             )
         yield Workbench(bench, device, signature, prepared.preparation, say)
     finally:
@@ -95,5 +95,5 @@ async def open_workbench(assignment: Assignment, say: Say, *, accept_unverifiabl
 
 
 def _forget(payload: bytes) -> Blob:
-    """The name of a payload, which is not stored."""
+    """The name of a payload, without storing it."""
     return hashlib.sha256(payload).hexdigest()

@@ -1,7 +1,7 @@
-"""The one writer of a session: it holds the lock and the journal, and folds what it appends into the state.
+"""The only writer of a session: holds the lock and the journal, and folds appended events into the state.
 
-Events are recorded before they are folded: what could not be recorded has not happened. Starts no work; ``engine.session.live``
-runs the search on top of a writer, and a command line that only steers a session uses a writer alone.
+Events are recorded before they are folded: an event that was not recorded has no effect. A writer starts no work.
+``engine.session.live`` runs the search on top of a writer; commands that only steer a session use a writer alone.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from engine.session.source import Batch, Notifier
 
 
 class SessionWriter:
-    """A session that can be written. Make one with ``create`` or ``open``; leave it with ``close`` or as a context."""
+    """A session open for writing. Made by ``create`` or ``open``; released by ``close`` or on leaving its context."""
 
     def __init__(self, journal: Journal, entries: Sequence[e.Entry], clock: Clock) -> None:
-        """Use ``create`` or ``open``: this is what they share."""
+        """Use ``create`` or ``open``."""
         self._journal = journal
         self._clock = clock
         self._entries = list(entries)
@@ -38,16 +38,16 @@ class SessionWriter:
 
     @classmethod
     def create(cls, folder: Path, opened: e.SessionOpened, clock: Clock = time.time) -> Self:
-        """Begin a session in ``folder``, which is made if it is not there.
+        """Create a session in ``folder``, and the folder if needed.
 
         Raises:
-            JournalError: the folder holds a session already, or cannot be written.
+            JournalError: the folder already holds a session, or cannot be written.
         """
         return cls(Journal.create(folder), (), clock)._begin((opened,), ENGINEER)
 
     @classmethod
     def open(cls, folder: Path, clock: Clock = time.time) -> Self:
-        """Take up the session in ``folder``; work that was under way when its last process died is owed again.
+        """Open the session in ``folder``; work that was running when its last process died is owed again.
 
         Raises:
             JournalError: no session there, another process is writing it, or it cannot be read or written.
@@ -57,7 +57,7 @@ class SessionWriter:
         return writer._begin(rules.resume_events(writer.state, repaired), ENGINE)
 
     def _begin(self, first: Sequence[e.Event], by: Author) -> Self:
-        """The writer with its first events recorded, or the journal closed."""
+        """Record the first events and return the writer; closes the journal on failure."""
         try:
             self.append(first, by)
         except BaseException:
@@ -78,15 +78,15 @@ class SessionWriter:
         return self._journal.blobs
 
     def store_blob(self, data: bytes) -> Blob:
-        """Keep a payload beside the journal, e.g. the source of a kernel to be seeded. Raises JournalUnwritable."""
+        """Store a payload as a blob, e.g. the code of a kernel to seed. Raises JournalUnwritable."""
         return self.blobs.put(data)
 
     def submit(self, command: Command, by: Author) -> None:
-        """Record what the command causes.
+        """Record the events of a command.
 
         Raises:
             CommandRejected: the rules do not allow it in this state.
-            JournalError: it could not be recorded, and so has not happened.
+            JournalError: recording failed; the command has no effect.
         """
         self.append(rules.decide(self._state, command), by)
 
@@ -108,7 +108,7 @@ class SessionWriter:
         self._listeners.append(listener)
 
     async def wait_until(self, condition: Callable[[SessionState], bool]) -> None:
-        """Wait for a state in which the condition holds."""
+        """Wait until the condition holds."""
         while not condition(self._state):
             await self._appended.wait()
 

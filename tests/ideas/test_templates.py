@@ -30,8 +30,6 @@ def test_values_stand_where_their_slots_are() -> None:
 @pytest.mark.parametrize(
     ("given_values", "message"), [({}, "lacks values for a, b"), ({"a": "", "b": "", "c": ""}, "has no slots c")]
 )
-    ("given_values", "said"), [({}, "lacks values for a, b"), ({"a": "", "b": "", "c": ""}, "has no slots c")]
-)
 def test_slots_and_values_must_agree(given_values: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Template("t", "", "{{a}} {{b}}").fill(**given_values)

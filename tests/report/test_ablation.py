@@ -101,7 +101,7 @@ def test_if_the_naive_port_fails_its_child_is_the_first() -> None:
 
 def test_a_suspected_kernel_fails_and_a_lost_device_ends_the_ablation() -> None:
     doubted = Races({}, broken=("k1",), answer=w.Suspected(("too fast",), None, None))
-    assert ablated(doubted, "k1").steps[0].trouble == "not believed: too fast"
+    assert ablated(doubted, "k1").steps[0].trouble == "quarantined: too fast"
     with pytest.raises(EspalierError, match="device lost"):
         ablated(Races({}, broken=("k1",), answer=w.Impossible("device lost")), "k1")
 

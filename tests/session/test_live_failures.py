@@ -88,7 +88,7 @@ def test_the_traceback_of_a_fault_is_logged(tmp_path: Path, caplog: pytest.LogCa
 
 def test_a_bench_that_never_comes_back_is_given_up(tmp_path: Path) -> None:
     outcome, _ = search(tmp_path, Faulty(tmp_path, "verify", "k1", None), ceilings=Ceilings(verify=0.05))
-    assert outcome == EngineStopped({WorkKey.parse("verify:k1:0"): "verify:k1:0 did not come back within 0.05 s"})
+    assert outcome == EngineStopped({WorkKey.parse("verify:k1:0"): "verify:k1:0 timed out after 0.05 s"})
 
 
 def test_only_the_lane_that_broke_stands_still(tmp_path: Path) -> None:

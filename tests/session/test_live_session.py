@@ -275,7 +275,7 @@ def test_commands_after_close_are_refused(tmp_path: Path) -> None:
         live = LiveSession.create(tmp_path, opened(), ports(tmp_path))
         await live.close()
         await live.close()
-        with pytest.raises(CommandRejected, match="no longer open"):
+        with pytest.raises(CommandRejected, match="closed here"):
             await live.submit(c.AddNote("", "too late"))
 
     sessions.run(late)

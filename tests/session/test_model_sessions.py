@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support import sessions
 from support.agent import FAULTS, Troubled, reply, wants_ideas
+from support.fake_models import LAUNCH
 from support.model_servers import GeminiServer, ModelServer, OpenAIServer
 from support.model_turns import Asked, Hangs, OutOfCredit, Turn
 from support.sessions import TREE, opened, ports
@@ -226,15 +227,22 @@ def test_no_credit_stops_the_search_with_a_line_and_loses_nothing(tmp_path: Path
         assert _resumed(tmp_path / "s", what, server).closed == "5 of 5 rounds done"
 
 
-def unhurried(seed: int) -> Callable[[Asked], Turn]:
-    """``reply``, each after a while of its own."""
+def delayed(seed: int) -> Callable[[Asked], Turn]:
+    """``reply`` after a random delay, with kernels that are slower than the naive port.
+
+    With a new incumbent, the depth of later measurements would depend on the order in which replies arrive.
+    """
     dice = random.Random(seed)
 
-    def say(asked: Asked) -> Turn:
+    def answer(asked: Asked) -> Turn:
         time.sleep(dice.uniform(0.0, 0.03))
-        return reply(asked)
+        return reply(asked, _slow_kernel)
 
-    return say
+    return answer
+
+
+def _slow_kernel(dice: random.Random) -> str:
+    return f"// FAKE: time_us = {dice.randint(950, 1500)}\n// {dice.random()}\n{LAUNCH}"
 
 
 def sources(state: SessionState) -> set[tuple[str, str]]:
@@ -264,7 +272,7 @@ class TestWhatIf:
     @pytest.mark.parametrize("seed", range(3))
     def test_the_same_decisions_are_answered_from_the_record_alone(self, tmp_path: Path, seed: int) -> None:
         """In whatever order the answers came: kernels are numbered by it."""
-        with OpenAIServer(unhurried(seed)) as server:
+        with OpenAIServer(delayed(seed)) as server:
             before, _ = searched(tmp_path / "first", self.what, server)
         with OpenAIServer(reply) as server:
             after, outcome = self._recalled(tmp_path / "again", tmp_path / "first", server)
@@ -281,7 +289,7 @@ class TestWhatIf:
             _, outcome = self._recalled(tmp_path / "again", tmp_path / "first", server, [c.Instruct("No tiles.")])
             assert isinstance(outcome, AwaitingEngineer)
             assert outcome.paused is not None
-            assert "spends" in outcome.paused
+            assert "costs tokens" in outcome.paused
             assert server.requests == []
 
 
@@ -295,13 +303,7 @@ class TestACallIsCancelled:
         hung = threading.Event()
 
         def slow(asked: Asked) -> Turn:
-            wanted = (
-                CallRole.IDEAS
-                if wants_ideas(asked)
-                else CallRole.REPAIR
-                if "# What it failed at" in asked.user
-                else CallRole.CODE
-            )
+            wanted = CallRole.IDEAS if wants_ideas(asked) else CallRole.REPAIR if "# Failure" in asked.user else CallRole.CODE
             if wanted is role and not hung.is_set():
                 hung.set()
                 return Hangs()

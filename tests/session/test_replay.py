@@ -220,7 +220,7 @@ def test_a_recording_takes_no_commands(recording: tuple[e.Entry, ...]) -> None:
     async def act() -> None:
         replay = ReplaySource(recording)
         assert replay.capabilities == {Capability.SEEK}
-        with pytest.raises(CommandRejected, match="recording"):
+        with pytest.raises(CommandRejected, match="replay"):
             await replay.submit(c.AddNote("", "x"))
         assert [word async for word in replay.progress()] == []
 

@@ -79,7 +79,7 @@ def test_work_cancelled_from_outside_is_impossible_not_lost() -> None:
         await _turns()
         return tasks.collect()
 
-    assert sessions.run(act) == [(WORK, w.Impossible("it was cancelled from outside"))]
+    assert sessions.run(act) == [(WORK, w.Impossible("the task was cancelled"))]
 
 
 def test_dropping_all_waits_until_everything_has_ended() -> None:

@@ -51,7 +51,7 @@ def _number(asked: Asked) -> int:
 
 
 def wants_ideas(asked: Asked) -> bool:
-    return "Propose " in asked.user.rpartition("# What is asked")[2]
+    return "Propose " in asked.user.rpartition("# Task")[2]
 
 
 def reply(asked: Asked, write: Callable[[random.Random], str] | None = None) -> Turn:
