@@ -1,6 +1,6 @@
-"""Bubblewrap: whether it works here, and the arguments that every sandbox is composed of.
+"""Bubblewrap: checks whether it works here, and builds the arguments that all sandboxes share.
 
-A sandbox has no network, no capabilities, a PID namespace of its own and a read-only view of the system. When its first process
+A sandbox has no network, no capabilities, its own PID namespace and a read-only view of the system. When its first process
 dies, every process in it dies. ``confinement`` (compilers, tools) and ``python_process`` (hosts) add what their programs need.
 """
 
@@ -16,45 +16,45 @@ from functools import cache
 from engine.sandbox import seccomp
 
 ISOLATION = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
-"""Namespaces and capabilities: the same in every sandbox."""
+"""Namespaces and capabilities of every sandbox."""
 PROC = (
     "--proc", "/proc", "--ro-bind-try", "/proc/sys", "/proc/sys", "--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger",
 )  # fmt: skip
-"""A /proc of the sandbox's own. Root may write to some of its files without any capability, so those are read-only."""
+"""A private /proc. Files in it that root can write without any capability are mounted read-only."""
 DEV = ("--dev", "/dev")
 SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
-"""What every program reads: the system's files, Debian's links to compilers, the loader's cache."""
+"""Folders that every program reads: system files, Debian's compiler links, the loader's cache."""
 PRIVATE = ("/tmp", "/dev/shm")
-"""Folders that are private to a sandbox. The host empties them when the last runner of a kernel is gone."""
+"""Folders that are private to a sandbox. The host empties them when the last runner of a kernel has ended."""
 _PRIVATE_BYTES = 1 << 30
-"""The most that one private folder may hold."""
+"""Size limit of one private folder, in bytes."""
 _PROBE_S = 20.0
 
 
 def readable(folders: Sequence[str]) -> list[str]:
-    """Arguments that mount these folders read-only in their own place, where they exist."""
+    """Arguments that mount those of ``folders`` that exist, read-only at the same path."""
     return [word for folder in folders for word in ("--ro-bind-try", folder, folder)]
 
 
 def mounted(option: str, paths: Iterable[object]) -> list[str]:
-    """Arguments that mount these paths in their own place by ``option``, such as ``--bind``; a missing one is an error."""
+    """Arguments that mount ``paths`` at the same path with ``option``, such as ``--bind``; a missing path is an error."""
     return [word for path in paths for word in (option, str(path), str(path))]
 
 
 def empty(folders: Iterable[str]) -> list[str]:
-    """Arguments that show these folders as empty ones in memory."""
+    """Arguments that mount an empty tmpfs on ``folders``."""
     return [word for folder in folders for word in ("--tmpfs", folder)]
 
 
 def private_folders() -> list[str]:
-    """Arguments for the private folders, with a size limit where this bubblewrap can set one."""
+    """Arguments for the private folders, with a size limit where this bubblewrap supports one."""
     return [word for folder in PRIVATE for word in (*_size_limit(), "--tmpfs", folder)]
 
 
 def bubblewrap_reason(executable: str = "bwrap", *, proc: bool = True) -> str | None:
-    """Why bubblewrap cannot be used here, or ``None`` when it works. Runs it once.
+    """Why bubblewrap cannot be used here; ``None`` if it works. Runs it once.
 
-    Some containers forbid mounting /proc. A compiler needs none, so that its sandbox is probed without (``proc`` is false).
+    Some containers forbid mounting /proc. Compilers do not need it: their sandbox is probed with ``proc=False``.
     """
     path = shutil.which(executable)
     if path is None:
@@ -68,7 +68,7 @@ def bubblewrap_reason(executable: str = "bwrap", *, proc: bool = True) -> str | 
 
 @cache
 def filter_reason() -> str | None:
-    """Why bubblewrap cannot install a system-call filter here, or ``None`` when it can. Runs it once."""
+    """Why bubblewrap cannot install a system-call filter here; ``None`` if it can. Runs it once."""
     fd = seccomp.descriptor()
     if fd is None:
         return "system calls are not filtered: no filter for this CPU architecture"
@@ -82,7 +82,7 @@ def filter_reason() -> str | None:
 
 
 def _probe_error(bwrap: Sequence[str], filter_fd: int | None = None) -> str:
-    """The first line of what goes wrong in a minimal sandbox; empty when nothing does. Raises OSError."""
+    """The first error line of a minimal sandbox; empty if it works. Raises OSError."""
     filtered = () if filter_fd is None else ("--seccomp", str(filter_fd))
     command = [*bwrap, *ISOLATION, *readable(SYSTEM), *DEV, *empty(["/tmp"]), *filtered, "--", "/bin/true"]
     try:
@@ -99,7 +99,7 @@ def _probe_error(bwrap: Sequence[str], filter_fd: int | None = None) -> str:
 
 @cache
 def _size_limit() -> tuple[str, ...]:
-    """The limit of a private folder, which lies in memory; nothing where this bubblewrap cannot set one."""
+    """The size arguments of a private folder, which is in memory; empty where this bubblewrap has no ``--size``."""
     usage = subprocess.run(["bwrap", "--help"], capture_output=True, timeout=_PROBE_S, check=False).stdout
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return ("--size", str(min(_PRIVATE_BYTES, memory // 16))) if b"--size" in usage else ()
@@ -107,7 +107,7 @@ def _size_limit() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def system_calls(*, filtered: bool) -> Iterator[int | None]:
-    """The filter's descriptor while a bubblewrap is started; ``None`` where there is no filter."""
+    """The filter's descriptor, open while one bubblewrap is started; ``None`` without a filter."""
     fd = seccomp.descriptor() if filtered and filter_reason() is None else None
     try:
         yield fd

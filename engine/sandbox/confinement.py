@@ -1,8 +1,8 @@
-"""What a command may touch while it reads untrusted text: two confinements, and which of them works here.
+"""Confinement of commands that read untrusted text: bubblewrap, or resource limits where it does not work.
 
 ``Bubblewrap`` shows a compiler its toolchain and one private folder: no home, no network, no /proc, no other process.
-``LimitsOnly`` bounds memory, file size and processor time and hides nothing: an ``#include`` of any file that the user can read
-shows in the compiler's messages. Knows nothing of compilers.
+``LimitsOnly`` limits memory, file size and CPU time and hides nothing: an ``#include`` of any file that the user can read
+shows in the compiler's messages.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _SYSTEM_EXTRAS = ("/proc/cpuinfo",)
 
 @dataclass(frozen=True, slots=True)
 class CommandLimits:
-    """Bounds of one confined command. ``None`` is no bound."""
+    """Limits of one confined command; ``None`` is unlimited."""
 
     seconds: float = 120.0
-    """Wall time, after which the whole process group is killed."""
+    """Wall time after which the whole process group is killed."""
     memory_bytes: int | None = 8 << 30
-    """Address space of each process. The sanitizers reserve terabytes and bound themselves."""
+    """Address space of each process. Sanitized programs reserve terabytes and limit themselves."""
     file_bytes: int = 1 << 30
     """Largest file that may be written."""
     processes: int | None = None
-    """At most so many at once, where only the command's own count. A compiler needs no limit: it does not run the source."""
+    """Processes at once, in a namespace where only the command's count. Not for compilers: they do not run the code."""
 
 
 class Confinement(Protocol):
@@ -56,12 +56,12 @@ class Confinement(Protocol):
     def command(self, argv: Sequence[str], readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
         """The command line that runs ``argv`` confined, with ``writable[0]`` as its working folder.
 
-        The environment is passed on as it is: the caller scrubs it.
+        The environment is passed unchanged: the caller must clean it.
         """
         ...
 
     def for_programs(self, limits: CommandLimits) -> Confinement:
-        """The same for a program that runs untrusted code: with a /proc of its own, and these limits."""
+        """The variant for programs that execute untrusted code: with a private /proc and these limits."""
         ...
 
 
@@ -102,10 +102,9 @@ class Bubblewrap:
 
 
 def _limited(argv: Sequence[str], limits: CommandLimits) -> list[str]:
-    """``argv`` under POSIX ``ulimit``: the shell sets its own limits and becomes the command.
+    """``argv`` under POSIX ``ulimit``: a shell sets its own limits and execs the command.
 
-    Processor time is bounded at twice the wall time, so that a compiler ends even if the engine was killed. Lower limits that
-    are in force already stay.
+    CPU time is limited to twice the wall time: a compiler ends even if the engine was killed. Lower limits in force are kept.
     """
     bounds = ["ulimit -c 0", f"ulimit -f {limits.file_bytes // 512}", f"ulimit -t {max(1, round(limits.seconds * 2))}"]
     if limits.memory_bytes is not None:
@@ -117,7 +116,7 @@ def _limited(argv: Sequence[str], limits: CommandLimits) -> list[str]:
 
 
 def probe(executable: str = "bwrap") -> Confinement:
-    """The strongest confinement of a compiler that works here. A ``LimitsOnly`` says in ``reason`` why bubblewrap does not."""
+    """The strongest compiler confinement that works here; ``LimitsOnly.reason`` is why bubblewrap does not."""
     reason = bubblewrap.bubblewrap_reason(executable, proc=False)
     return LimitsOnly(reason) if reason is not None else Bubblewrap(shutil.which(executable) or executable)
 
@@ -128,7 +127,7 @@ def _probe_once() -> Confinement:
 
 
 async def detect() -> Confinement:
-    """What ``probe`` finds, for the life of this process."""
+    """The result of ``probe``, cached for this process."""
     return await asyncio.to_thread(_probe_once)
 
 
@@ -148,12 +147,12 @@ async def run_confined(
         folder: private to this run; temporary files go there too.
         readable: files and folders beyond the system's that the command may read.
         path: folders with executables, before the system's.
-        output_bytes: of its output, how much is kept.
+        output_bytes: how much of its output is kept.
 
     Raises:
         OSError: the command line cannot be started.
-        SandboxError: bubblewrap itself failed, though it worked when it was probed.
-        asyncio.CancelledError: after the whole process group is gone.
+        SandboxError: bubblewrap failed, although the probe succeeded.
+        asyncio.CancelledError: after the whole process group has ended.
     """
     environment = {
         "PATH": ":".join([*map(str, path), "/usr/bin", "/bin"]),

@@ -1,7 +1,4 @@
-"""Runs one command until it ends or its time is up, and leaves no process of it behind.
-
-Knows processes, groups and signals; not what is run, nor how it is confined.
-"""
+"""Runs one command with a time limit and leaves none of its processes behind."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KEPT_OUTPUT = 1 << 20
-"""Bytes of output that are kept by default: a thousand pages of compiler messages."""
+"""Bytes of output kept by default."""
 GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -40,11 +37,11 @@ async def run(
 ) -> ProcessResult:
     """Run ``argv`` in its own process group; kill the whole group when ``seconds`` have passed or on cancellation.
 
-    The first ``output_bytes`` of its output are kept. The rest is read and dropped, so that the command never blocks.
+    The first ``output_bytes`` of its output are kept. The rest is read and dropped: the command never blocks on a full pipe.
 
     Raises:
         OSError: the command cannot be started.
-        asyncio.CancelledError: after the group is gone.
+        asyncio.CancelledError: after the group has ended.
     """
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
@@ -78,14 +75,14 @@ async def _drain(process: asyncio.subprocess.Process, output: bytearray, most: i
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the group: SIGTERM while its leader lives, then SIGKILL, also for what a dead leader left.
+    """End the group: SIGTERM while its leader lives, then SIGKILL, also for what a dead leader left behind.
 
-    Descendants in groups of their own are killed too: bubblewrap may die before its children are set to die with it.
+    Descendants in other groups are killed too: bubblewrap may die before its children are set to die with it.
     """
     descendants: list[tuple[int, str]] = []
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGSTOP)  # nothing is forked between the listing and the end
+            os.kill(process.pid, signal.SIGSTOP)  # no forks between listing and killing
         descendants = _descendants(process.pid)
         _signal(process.pid, signal.SIGTERM)
         _signal(process.pid, signal.SIGCONT)
@@ -110,7 +107,7 @@ def _descendants(leader: int) -> list[tuple[int, str]]:
 
 
 def _stat(pid: int) -> tuple[int, str]:
-    """Parent and start time; -1 and nothing for a process that is gone."""
+    """Parent and start time; -1 and an empty string for a process that has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()
@@ -120,7 +117,7 @@ def _stat(pid: int) -> tuple[int, str]:
 
 
 def close_pipes(process: asyncio.subprocess.Process) -> None:
-    """Close an ended process's pipes now, even while other processes hold their other end."""
+    """Close an ended process's pipes now, even if other processes still hold their other end."""
     transport: asyncio.SubprocessTransport | None = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()

@@ -1,7 +1,7 @@
-"""A Python process of this installation in a sandbox: the folders it reads, its environment, its command line.
+"""Command line, environment and readable folders of a sandboxed Python process of this installation.
 
-The sandbox shows Python, torch and the system's libraries, a private ``/tmp`` and no file of the user's. Without bubblewrap
-only resource limits are left, and every verdict says so.
+The sandbox shows Python, torch, the system's libraries and a private ``/tmp``, and none of the user's files. Without bubblewrap
+only resource limits apply, and every verdict says so.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def _beneath(folder: str, roots: Sequence[str]) -> bool:
 
 
 def _steps(folders: Iterable[str]) -> list[str]:
-    """For folders that lie in a private one (a Python installed in ``/tmp``), the first folder below it on their path.
+    """For folders inside a private one (a Python installed in ``/tmp``): the first folder below it on their path.
 
-    Each gets a mount of its own, so that no kernel can write to it, move it or remove it.
+    Each gets its own mount: no kernel can write to it, move it or remove it.
     """
     steps = set()
     for folder in folders:
@@ -59,14 +59,14 @@ def in_bubblewrap(
     python = sorted(folder for folder in set(python_folders()) if not _beneath(folder, ("/usr", "/bin", "/lib")))
     steps = [step for step in _steps([*python, str(package)]) if step not in python]
     argv = ["bwrap", *bubblewrap.ISOLATION, "--unshare-user"]
-    # As its first process the host can be neither killed nor stopped from within.
+    # The first process of a PID namespace can be neither killed nor stopped from within.
     argv += ["--as-pid-1", *bubblewrap.PROC, *bubblewrap.DEV]
     if filter_fd is not None:
         argv += ["--seccomp", str(filter_fd)]
     argv += [*bubblewrap.private_folders(), *bubblewrap.empty(steps)]
     argv += bubblewrap.readable([*bubblewrap.SYSTEM, *_SYSTEM_EXTRAS, *python])
     argv += bubblewrap.mounted("--ro-bind", [package])
-    # The shipped references are hidden, wherever they are installed: no kernel may find the answer on disk.
+    # Shipped references are hidden, wherever they are installed: no kernel may find the answer on disk.
     for place in sorted({str(package.parent), sysconfig.get_paths()["purelib"], *site.getsitepackages()}):
         shipped = Path(place) / "engine" / "_shipped"
         if shipped.is_dir():
@@ -75,7 +75,7 @@ def in_bubblewrap(
     if device != "cpu":
         argv += [*bubblewrap.mounted("--ro-bind", ["/sys"]), *bubblewrap.readable(["/usr/local/nvidia"])]
         argv += bubblewrap.mounted("--dev-bind", [node for pattern in _NVIDIA for node in glob.glob(pattern)])
-    # Bubblewrap's own mount points lie in memory too: nobody may write to them.
+    # Bubblewrap's own mount points are in memory too: make them read-only.
     for folder in (*steps, "/dev", "/"):
         argv += ["--remount-ro", folder]
     return [*argv, "--chdir", "/tmp", "--", *command]
@@ -88,21 +88,21 @@ _STEADY = {
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
 """Makes CPU times repeatable, together with ``_pinned``. Not for GPU runners: pinned to one core, they would create their
-contexts one after the other."""
+contexts one after another."""
 
 
 def _pinned() -> dict[str, str]:
-    """One core for each OpenMP thread: two threads on a core spin against each other for whole time slices.
+    """One core per OpenMP thread: two threads on a core spin against each other for whole time slices.
 
-    Cores are listed one by one. For ``threads`` OpenMP reads the machine's topology, which a sandbox does not show, and pins
-    nothing.
+    Cores are listed one by one. With ``OMP_PLACES=threads`` OpenMP reads the machine's topology, which the sandbox hides, and
+    pins nothing.
     """
     places = ",".join(f"{{{core}}}" for core in sorted(os.sched_getaffinity(0)))
     return {"OMP_PROC_BIND": "close", "OMP_PLACES": places}
 
 
 def environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
-    """The environment of a host: nothing that could hold a key."""
+    """The environment of a host: an allow-list without anything that could hold a key."""
     kept = {
         name: os.environ[name]
         for name in ("LD_LIBRARY_PATH", "CUDA_HOME", "PATH", "CUDA_VISIBLE_DEVICES")
@@ -133,7 +133,7 @@ def python_once(
     module: str, arguments: Sequence[Path | str], device: str, before: Sequence[str], readable: Sequence[Path], *,
     confined: bool, threads: int = 1,
 ) -> tuple[list[str], dict[str, str]]:  # fmt: skip
-    """Command line and environment that run one of our modules in a runner's sandbox; ``before`` is a tool's own part."""
+    """Command line and environment that run one of our modules in a runner's sandbox; ``before`` is a tool's command prefix."""
     command = [*before, sys.executable, "-s", "-P", "-m", module, *(str(a) for a in arguments)]
     argv = in_bubblewrap(command, device, None, readable) if confined else command
     return argv, environment(device, alone=confined, threads=threads)

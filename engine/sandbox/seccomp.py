@@ -2,10 +2,10 @@
 
 Denied with ``EPERM``, for the host and every runner: tracing other processes, keys, BPF, perf counters, userfaultfd, io_uring,
 mounts, namespaces, kernel modules, the clock, System V and POSIX IPC that outlives its creator, scheduling and limits of other
-processes (a kernel that slowed its host would slow every kernel after it), and leases on files (whoever opens one waits).
-Sockets are limited to two families: others reach past the sandbox, or keep the system working while everything is stopped.
-Torch, OpenMP and the CUDA driver need none of these. Known for x86-64 and 64-bit ARM; elsewhere there is no filter, and the
-verdict says so.
+processes (a kernel that slows its host slows every later kernel), and file leases (opening a leased file blocks). Sockets are
+limited to two families: others reach out of the sandbox, or keep the system working while every process is stopped. Torch,
+OpenMP and the CUDA driver need none of these. Available for x86-64 and 64-bit ARM; elsewhere there is no filter, and the
+session's notes say so.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
-"""Offsets in ``struct seccomp_data``: of the arguments the lower halves, since both machines are little-endian."""
+"""Offsets in ``struct seccomp_data``; of arguments the lower halves (both machines are little-endian)."""
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NEW_NAMESPACES = 0x7E020000
 """``CLONE_NEW…`` of the mount, cgroup, uts, ipc, user, pid and network namespaces."""
 _OTHER_TABLE = 0x40000000
-"""From here on: the numbers of x32, a second table of x86-64 that no honest program uses."""
+"""First system call number of x32, a second table of x86-64 that no honest program uses."""
 
 DENIED: Mapping[str, tuple[int, int]] = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "process_madvise": (440, 440),
@@ -41,7 +41,7 @@ DENIED: Mapping[str, tuple[int, int]] = {
     "sched_setparam": (142, 118), "sched_setattr": (314, 274), "ioprio_set": (251, 30),
     "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
 }  # fmt: skip
-"""Name → number on x86-64 and on ARM; -1 where there is none."""
+"""Name → number on x86-64 and on ARM; -1: does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ _MACHINES = {
 _FAMILIES = (1, 16)
 """``AF_UNIX``, and ``AF_NETLINK``, by which a driver may enumerate devices."""
 _LEASES = (1024, 1026)
-"""``F_SETLEASE`` and ``F_NOTIFY``. The first keeps others from opening a file, even for who can only read it."""
+"""``F_SETLEASE`` and ``F_NOTIFY``. A lease blocks others from opening a file, even if its holder can only read it."""
 _HOST = 1
 """The host's process id in its sandbox: a runner may neither move it to another core nor limit it."""
 
 
 def program(machine: str = platform.machine()) -> bytes | None:
-    """The filter as the kernel reads it; ``None`` for a machine whose system calls are not known here."""
+    """The filter as a BPF program; ``None`` for other CPU architectures."""
     known = _MACHINES.get(machine)
     return b"".join(_instructions(known)) if known is not None else None
 
@@ -86,7 +86,7 @@ def _instructions(machine: _Machine) -> Iterator[bytes]:
     for numbers in DENIED.values():
         if numbers[machine.column] >= 0:
             yield from _when(numbers[machine.column], denied)
-    # Its flags lie in memory, where no filter can look. The C library falls back on clone, whose flags are checked.
+    # clone3 takes its flags in memory, which a filter cannot read. The C library falls back to clone, whose flags are checked.
     yield from _when(machine.clone3, absent)
     yield _step(_EQUAL, machine.fcntl, 0, 5)
     yield _step(_LOAD, _SECOND_ARGUMENT)
@@ -127,7 +127,7 @@ def _unless(value: int, result: int) -> tuple[bytes, bytes]:
 
 
 def descriptor() -> int | None:
-    """A descriptor from which one bubblewrap reads the filter, the caller's to close; ``None`` where there is no filter."""
+    """A descriptor from which one bubblewrap reads the filter; the caller closes it. ``None`` without a filter."""
     text = program()
     if text is None:
         return None

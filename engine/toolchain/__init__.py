@@ -1,2 +1,1 @@
-"""Code → artefact: dialects, tunables, launch plans, compilers in a sandbox, the cache of what they made, and its
-inspection."""
+"""Code → artefact: dialects, tunables, launch plans, sandboxed compilers, the build cache, machine code inspection."""

@@ -1,6 +1,6 @@
-"""Finds this machine's compilers, their versions, and the CPU that ``-march=native`` means here.
+"""Finds this machine's compilers, their versions, and the CPU that ``-march=native`` stands for.
 
-Knows where compilers are installed; ``recipes`` knows their flags. Each compiler is queried once per process.
+Each compiler is queried once per process. Flags are in ``recipes``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SYSTEM = (Path("/usr"), Path("/bin"), Path("/lib"))
 DEFAULT_CUDA = "/usr/local/cuda/bin"
 """Where the CUDA toolkit is installed by default."""
 _VERSION_SECONDS = 30.0
-"""Time limit of a version query: the first start after a boot reads the compiler from disk."""
+"""Time limit of a version query; the first one after boot reads the compiler from disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """One compiler: ``version`` distinguishes any two builds of it, ``readable`` is what it reads outside /usr."""
+    """One compiler: ``version`` distinguishes any two builds of it, ``readable`` are the folders it reads outside /usr."""
 
     name: str
     path: Path
@@ -46,11 +46,11 @@ async def find_gxx() -> Compiler:
     """The C++ compiler for ``cpp`` kernels, and the host compiler of nvcc.
 
     Raises:
-        ToolchainError: there is none, or it does not start.
+        ToolchainError: it is not installed, or does not start.
     """
     path = shutil.which("g++")
     if path is None:
-        raise ToolchainError("g++ is missing: cpp kernels need it (Debian: apt install g++)")
+        raise ToolchainError("g++ not found: kernels for the CPU need it; apt install g++ (Debian, Ubuntu) or dnf install gcc-c++ (Fedora)")
     return await _identify("g++", Path(path), Path(path).resolve().parent.parent)
 
 
@@ -58,14 +58,17 @@ async def find_nvcc() -> Compiler:
     """The CUDA compiler for ``cuda`` kernels: of CUDA_HOME, on the PATH, or in /usr/local/cuda.
 
     Raises:
-        ToolchainError: there is none, or it does not start.
+        ToolchainError: it is not installed, or does not start.
     """
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     places = [str(Path(home) / "bin")] if home else []
     places += [os.environ.get("PATH", os.defpath), DEFAULT_CUDA]
     path = shutil.which("nvcc", path=os.pathsep.join(places))
     if path is None:
-        raise ToolchainError("nvcc is missing: cuda kernels need it; install the CUDA toolkit, or set CUDA_HOME to its folder")
+        raise ToolchainError(
+            "nvcc not found: kernels for the GPU need it; install the CUDA toolkit (https://developer.nvidia.com/cuda-downloads), "
+            "or set CUDA_HOME to its folder"
+        )
     real = await _cuda_root(Path(path))
     return await _identify("nvcc", real / "bin" / "nvcc" if (real / "bin" / "nvcc").exists() else Path(path), real)
 

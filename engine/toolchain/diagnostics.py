@@ -1,7 +1,4 @@
-"""Parses compiler output: the first error in the author's own file, and the resources that ptxas reports.
-
-Knows the text output of g++, nvcc, ptxas and ld. Runs nothing.
-"""
+"""Parses the output of g++, nvcc, ptxas and ld: the first error in the kernel's own file, and ptxas's resource usage."""
 
 from __future__ import annotations
 
@@ -38,15 +35,15 @@ class _Error:
 
 
 def first_error(output: str, file: str, shown: str) -> str | None:
-    """The first error as one line that points into the author's file, e.g. ``kernel.cu:12:7: error: ...``.
+    """The first error as one line that points into the kernel's file, e.g. ``kernel.cu:12:7: error: ...``.
 
-    An error inside a header is attributed to the line of the author's file that includes or instantiates it; the header's name
+    An error inside a header is attributed to the line of the kernel's file that includes or instantiates it; the header's name
     follows.
 
     Args:
         output: the compiler's whole output.
         file: the file name that the compiler was given.
-        shown: the file name that its author knows.
+        shown: the file name to show.
     """
     lines = output.splitlines()
     for index, line in enumerate(lines):
@@ -124,6 +121,6 @@ def ptxas_resources(output: str) -> tuple[Resources, ...]:
 
 
 def vectorised_loops(report: str, file: str) -> str:
-    """The lines of g++'s ``-fopt-info-vec`` report about the author's own file."""
+    """The lines of g++'s ``-fopt-info-vec`` report about the kernel's own file."""
     own = [line for line in report.splitlines() if line.startswith(f"{file}:")]
     return "\n".join(dict.fromkeys(own))

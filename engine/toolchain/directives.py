@@ -1,7 +1,6 @@
-"""Directives in kernel code: comments that begin with ``@word``.
+"""Directives in kernel code: comments that begin with ``@word``. ``plan`` and ``tunables`` interpret them.
 
-Knows how each dialect writes a comment; ``plan`` and ``tunables`` know what the words mean. Foreign words (``@param``,
-``@brief``) are ignored; a misspelt directive (``@lauch``) is an error.
+Other words (``@param``, ``@brief``) are ignored; a misspelt directive (``@lauch``) is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _CODE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One directive: its word, the rest of its line, and where the rest begins (both from 1)."""
+    """One directive: its word, the rest of its line, and where the rest starts, counting from 1."""
 
     word: str
     text: str

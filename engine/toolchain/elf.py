@@ -1,6 +1,6 @@
-"""Which symbols a shared object imports, from its dynamic symbol table: a fact of the linker's, unlike text in the file.
+"""The symbols that a shared object imports, from its dynamic symbol table.
 
-Reads what the loader reads (the dynamic segment, no section headers), for 64-bit little-endian objects. Runs nothing.
+Reads what the loader reads (the dynamic segment, no section headers), for 64-bit little-endian objects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STD_THREAD = "_ZNSt6thread"
 
 
 def starts_threads(binary: Path) -> bool:
-    """Whether a shared object imports what starts threads of its own; false for a file that is no such object."""
+    """Whether a shared object imports functions that start threads; false for any other file."""
     try:
         imported = imported_symbols(binary.read_bytes())
     except ValueError:
@@ -31,7 +31,7 @@ def starts_threads(binary: Path) -> bool:
 
 
 def imported_symbols(image: bytes) -> frozenset[str]:
-    """The undefined symbols of a shared object. Raises ValueError for anything else, and for one that is cut short."""
+    """The undefined symbols of a shared object. Raises ValueError for any other or a truncated file."""
     if not image.startswith(_IDENTITY):
         raise ValueError("not a 64-bit little-endian ELF object")
     try:
@@ -59,7 +59,7 @@ def _undefined(image: bytes) -> frozenset[str]:
             )
     symbols, strings = offset(entries[_SYMBOLS]), offset(entries[_STRINGS])
     names = image[strings : strings + entries[_STRINGS_SIZE]]
-    # The GNU hash covers defined symbols alone and says where they begin; the older one has a link for every symbol.
+    # The GNU hash table gives the first defined symbol; the older table gives the number of all symbols.
     (known,) = struct.unpack_from("<4xI", image, offset(entries[_GNU_HASH if _GNU_HASH in entries else _HASH]))
     found = set()
     for index in range(known):

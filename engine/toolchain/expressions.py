@@ -1,9 +1,9 @@
 """Integer expressions of plan and tunable lines: tokeniser, recursive-descent parser, safe evaluator.
 
-Knows nothing of directives or launches. Never calls Python's ``eval``: the text is untrusted. Every error is a
-``KernelCodeError`` with the line and column in the kernel's own file.
+Never calls Python's ``eval``: the text is untrusted. Every error is a ``KernelCodeError`` with the line and column in the
+kernel's file.
 
-    comparison := sum (("<" | "<=" | ">" | ">=" | "==" | "!=") sum)?      worth 1 or 0
+    comparison := sum (("<" | "<=" | ">" | ">=" | "==" | "!=") sum)?      1 or 0
     sum        := product (("+" | "-") product)*
     product    := unary (("*" | "/" | "%") unary)*                        / rounds down, % takes the divisor's sign
     unary      := "-" unary | primary
@@ -23,7 +23,7 @@ from engine.domain.model import Number
 MAX_MAGNITUDE = 2**63 - 1
 """Largest magnitude of any value, intermediate ones included."""
 MAX_TOKENS = 200
-"""Tokens in one line. Bounds the depth of the tree, and so the recursion."""
+"""Tokens in one line. Limits the depth of the tree, and with it the recursion."""
 
 _TOKEN = re.compile(
     r"(?P<space>[ \t\f\v]+)|(?P<integer>0[xX][0-9a-fA-F]+|[0-9]+)(?![A-Za-z0-9_.])"
@@ -34,7 +34,7 @@ _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One word or mark and where it begins in the file (both from 1). ``kind`` ``end`` closes every line."""
+    """One token and where it starts in the file, counting from 1. Every line ends with a token of kind ``end``."""
 
     kind: str
     text: str
@@ -81,10 +81,10 @@ Expression = Integer | Name | Negation | Operation | FunctionCall
 
 
 def tokenize(text: str, line: int = 1, column: int = 1) -> tuple[Token, ...]:
-    """Split one line into tokens; ``line`` and ``column`` say where ``text`` begins in its file.
+    """Split one line into tokens; ``line`` and ``column`` are where ``text`` starts in its file.
 
     Raises:
-        KernelCodeError: a character that belongs to no token, or more than ``MAX_EXPRESSION_PARTS`` tokens.
+        KernelCodeError: an unexpected character, or more than ``MAX_TOKENS`` tokens.
     """
     tokens: list[Token] = []
     position = 0
@@ -124,7 +124,7 @@ class Cursor:
         return token
 
     def accept(self, *texts: str) -> Token | None:
-        """Take the next token when it is one of these marks or words, else leave it."""
+        """Take the next token if it is one of ``texts``."""
         return self.take() if self.peek.kind != "end" and self.peek.text in texts else None
 
     def expect(self, text: str, where: str) -> Token:
@@ -143,10 +143,10 @@ class Cursor:
 
 
 def parse(text: str, line: int = 1, column: int = 1) -> Expression:
-    """Read ``text`` as one whole expression.
+    """Parse ``text`` as one expression.
 
     Raises:
-        KernelCodeError: it is not one.
+        KernelCodeError: a syntax error.
     """
     cursor = Cursor(tokenize(text, line, column))
     expression = parse_expression(cursor)
@@ -155,10 +155,10 @@ def parse(text: str, line: int = 1, column: int = 1) -> Expression:
 
 
 def parse_expression(cursor: Cursor) -> Expression:
-    """Read one expression and leave the cursor behind it.
+    """Parse one expression and leave the cursor after it.
 
     Raises:
-        KernelCodeError: the tokens at the cursor do not begin an expression.
+        KernelCodeError: the tokens at the cursor do not start an expression.
     """
     left = _sum(cursor)
     if token := cursor.accept(*_COMPARISONS):
@@ -242,7 +242,7 @@ def evaluate(expression: Expression, names: Mapping[str, Number]) -> int:
 
 
 def near(word: str, known: Mapping[str, object] | Sequence[str]) -> str:
-    """``: did you mean 'x'?`` for the nearest known word, or nothing."""
+    """``: did you mean 'x'?`` for the nearest known words; empty if none is close."""
     upper = {k.upper(): k for k in known}
     match difflib.get_close_matches(word.upper(), upper, n=2, cutoff=0.6):
         case []:
@@ -311,7 +311,7 @@ def _divisor(token: Token, value: int) -> int:
 @dataclass(frozen=True, slots=True)
 class _Function:
     arguments: int | None
-    """How many it takes; ``None`` is one or more."""
+    """Number of arguments; ``None``: one or more."""
     apply: Callable[[Token, list[int]], int]
 
 
@@ -320,7 +320,7 @@ def _ceil_div(token: Token, values: list[int]) -> int:
 
 
 def _next_pow2(_: Token, values: list[int]) -> int:
-    """The least power of two that is not smaller; 1 for n <= 1."""
+    """The smallest power of two ≥ n; 1 for n ≤ 1."""
     return 1 << max(values[0] - 1, 0).bit_length()
 
 

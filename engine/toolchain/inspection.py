@@ -1,4 +1,4 @@
-"""Machine code inspection: how often each family of instructions occurs in a built kernel.
+"""Machine code inspection: counts of each instruction family in a built kernel.
 
 Parses listings of ``nvdisasm`` or ``cuobjdump`` (cubins, and device code in shared objects) and ``objdump`` (shared objects for
 the CPU). Counts are static, not executed instructions. Both CUDA disassemblers come with the CUDA toolkit and with Triton.
@@ -28,7 +28,7 @@ _EMBEDDED = b".nv_fatbin"
 """The section of a shared object that holds device code."""
 _TRITON_TOOLS = ("backends", "nvidia", "bin")
 _LISTING_BYTES = 64 << 20
-"""Longest listing that is read."""
+"""Bytes of the longest listing that is read."""
 
 _SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_]*)(?P<rest>[.\w]*)(?P<operands>[^;]*)")
 _SASS_FAMILIES: Mapping[str, str] = {
@@ -66,7 +66,7 @@ _NATIVE_FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class InstructionMix:
-    """Family → how many instructions of it the code holds; ``total`` is all of them, padding left out.
+    """Family → number of its instructions in the code; ``total`` is all of them, without padding.
 
     Families of device code: ``UTCMMA``, ``HGMMA`` (tensor cores of a block, of a warp group), ``HMMA``, ``IMMA``, ``DMMA``
     (of a warp), ``FFMA``, ``MUFU``, ``LDG``, ``LDG.128`` (those of them that are wide), ``LDGSTS``, ``TMA`` (asynchronous
@@ -86,7 +86,7 @@ class Uninspected:
 
 
 async def inspect(binary: Path, confinement: Confinement) -> InstructionMix | Uninspected:
-    """Count the instructions of a built kernel: a ``.cubin``, or a ``.so`` (its device code where it holds any)."""
+    """Count the instructions of a built kernel: a ``.cubin``, or a ``.so`` (its device code if it contains any)."""
     device = binary.suffix == ".cubin" or (binary.suffix == ".so" and _embeds_device_code(binary))
     if not device and binary.suffix != ".so":
         return Uninspected(f"{binary.name} holds no machine code")
@@ -105,7 +105,7 @@ async def inspect(binary: Path, confinement: Confinement) -> InstructionMix | Un
 
 
 async def _count(tool: tuple[str, ...], binary: Path, confinement: Confinement, device: bool) -> InstructionMix | Uninspected:
-    """Run ``tool`` on ``binary`` and count. ``cuobjdump`` finds ``nvdisasm`` through /proc, and calls it."""
+    """Run ``tool`` on ``binary`` and count. ``cuobjdump`` locates ``nvdisasm`` through /proc and calls it."""
     program = Path(tool[0])
     within = confinement.for_programs(confinement.limits) if device else confinement
     try:

@@ -1,4 +1,4 @@
-"""Reads a kernel file and determines its dialect and contract, by suffix and content only."""
+"""Reads a kernel file and determines its dialect and contract from suffix and content."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from engine.domain.model import Contract, Dialect
 from engine.toolchain.directives import directives, without_comments
 
 MAX_CODE_BYTES = 1 << 20
-"""Bytes in one kernel file."""
+"""Largest kernel file, in bytes."""
 
 SUFFIXES = {dialect.suffix: dialect for dialect in Dialect} | {".cc": Dialect.CPP}
-"""File suffixes that are read → dialects."""
+"""File suffix → dialect."""
 
 _LAUNCH = re.compile(r"\blaunch\s*\(")
 _MODEL = re.compile(r"^(?:class[ \t]+ModelNew\b|ModelNew[ \t]*=[^=])", re.MULTILINE)
@@ -34,7 +34,7 @@ def read_kernel_file(path: Path) -> KernelCode:
     """Read a kernel file and classify it.
 
     Raises:
-        KernelCodeError: missing, not a file, empty, larger than 1 MiB, not text, or of no known dialect or contract.
+        KernelCodeError: missing, not a file, empty, larger than 1 MiB, not text, or of unknown dialect or contract.
     """
     try:
         if path.is_dir():
@@ -66,7 +66,7 @@ def _decode(data: bytes, name: str) -> str:
 
 
 def classify(text: str, name: str) -> tuple[Dialect, Contract]:
-    """The dialect and contract of a text under this file name.
+    """The dialect and contract of ``text`` under this file name.
 
     Raises:
         KernelCodeError: an unknown suffix, or code that fits no contract of its dialect.

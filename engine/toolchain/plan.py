@@ -1,11 +1,11 @@
-"""The launch plan of a ``cuda`` kernel: the comment lines that say how to launch its device code.
+"""The launch plan of a ``cuda`` kernel: comment lines that specify how its device code is launched.
 
     // @workspace BYTES [zero]
     // @tensormap NAME = SOURCE [as DTYPE(d0,...)] tile(t0,...) [swizzle(BYTES)]     SOURCE: operand | workspace[+BYTES]
     // @launch KERNEL(arg, ...) grid(x[,y[,z]]) block(x[,y[,z]]) [shared(BYTES)] [cluster(x[,y[,z]])] [cooperative]
 
-An ``arg`` is an operand, ``workspace[+BYTES]`` or the name of a tensor map. Knows the grammar only: sizes stay expressions;
-``engine.toolchain.resolution`` evaluates and checks them.
+An ``arg`` is an operand, ``workspace[+BYTES]`` or the name of a tensor map. This module parses the grammar; sizes stay
+expressions, which ``engine.toolchain.resolution`` evaluates and checks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TensorMap:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """``grid(x,y,z)`` and the like; ``token`` is the clause's word, where errors point."""
+    """``grid(x,y,z)`` and similar; ``token`` is the clause's word, which errors point at."""
 
     token: Token
     values: tuple[Expression, ...]
@@ -106,7 +106,7 @@ def parse_plan(code: str) -> Plan:
     """Parse the plan lines of ``cuda`` code.
 
     Raises:
-        KernelCodeError: a malformed line, no ``@launch`` line, a name given twice, or a launched kernel that is not
+        KernelCodeError: a malformed line, no ``@launch`` line, a duplicate name, or a launched kernel that is not
             a ``__global__`` function of the code.
     """
     launches: list[Launch] = []

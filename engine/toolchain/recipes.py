@@ -1,7 +1,4 @@
-"""Compiler command lines for each dialect and contract, and everything else that decides the binary.
-
-Knows flags. Runs only the version queries of ``compilers``; sandbox, time limit and cache are elsewhere.
-"""
+"""Compiler command lines for each dialect and contract, and everything else the binary depends on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Resolves a launch plan: evaluates every size and checks it against the device's limits.
-
-Knows CUDA's launch and tensor map limits (compute capability 9.0). Launches nothing; the launcher knows operands' addresses.
-"""
+"""Resolves a launch plan: evaluates every size and checks it against CUDA's limits (compute capability 9.0)."""
 
 from __future__ import annotations
 
@@ -90,7 +87,7 @@ class ResolvedLaunch:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPlan:
-    """Everything that trusted code needs to launch a kernel: integers and names only."""
+    """What trusted code needs to launch a kernel: integers and names only."""
 
     launches: tuple[ResolvedLaunch, ...]
     tensor_maps: tuple[ResolvedTensorMap, ...]
@@ -107,7 +104,7 @@ def resolve(plan: Plan, names: Mapping[str, Number], operands: Sequence[Operand]
         operands: of the workload; launch arguments name them, tensor maps take their shapes and types.
 
     Raises:
-        KernelCodeError: an unknown name, or a size that the device does not allow, with its line and column.
+        KernelCodeError: an unknown name or a size beyond the device's limits, with line and column.
     """
     return _Resolver(plan, names, operands).resolve()
 

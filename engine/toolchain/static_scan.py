@@ -1,8 +1,8 @@
-"""A static scan of kernel code for system facilities that a kernel does not need. Pure, and no verdict: it can be evaded.
+"""Static scan of kernel code for system facilities that a kernel does not need. Pure. A tripwire: it can be evaded.
 
 It finds names: files, the network, processes, signals, clocks, code loaded at run time, system calls, the environment,
-internals of Python and torch. A finding sends a verified kernel to the engineer; it never fails one. Intrinsics, OpenMP,
-threads, std::, PTX, prefetches, a child process that is waited for and a clock that is read for tuning are allowed.
+internals of Python and torch. A finding quarantines a verified kernel; it never fails one. Intrinsics, OpenMP, threads, std::,
+PTX, prefetches, a child process that is waited for and a clock that is read for tuning are allowed.
 
 In ``python`` kernels names are resolved through imports, and C++ or CUDA in strings is scanned as such.
 """
@@ -62,19 +62,19 @@ _BUILD_VARIABLES = (
     "TRITON_",
 )
 _SWITCHES = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.", "torch.cuda.matmul")
-"""Settings that a module may change: they only affect how its own process computes."""
+"""Settings that a module may change: they only affect its own process."""
 _EMBEDDED = ("#include", "__global__", 'extern "C"')
 
 
 def static_scan(code: str, dialect: Dialect) -> tuple[Finding, ...]:
-    """Suspicious lines of a kernel, in order; each name once, a few at most."""
+    """Suspicious lines of a kernel, in order; each name once, at most ``_MOST``."""
     scanned = _scan_python(code) if dialect is Dialect.PYTHON else scan_cpp(code)
     once = {(f.what, f.why): f for f in sorted(scanned, key=lambda f: -f.line)}
     return tuple(sorted(once.values(), key=lambda f: f.line))[:_MOST]
 
 
 def _scan_python(code: str) -> Iterator[Finding]:
-    """Everything suspicious; nothing for code that is not Python."""
+    """All findings; none for code that is not Python."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -89,7 +89,7 @@ def _scan_python(code: str) -> Iterator[Finding]:
 
 
 def _imported(tree: ast.AST) -> dict[str, str]:
-    """Local name → the qualified name that it is bound to."""
+    """Local name → qualified name."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -26,7 +26,7 @@ class _Rule:
     names: re.Pattern[str] | None
     """Whole identifiers, anywhere in the code."""
     calls: re.Pattern[str] | None
-    """Names that methods may have too: only as calls of a free function."""
+    """Names that methods may have too: matched only as calls of a free function."""
 
 
 def _rule(why: str, names: str = "", calls: str = "") -> _Rule:
@@ -113,7 +113,7 @@ _WAITED = re.compile(r"\b(?:wait|waitpid|waitid|wait3|wait4)\s*\(")
 
 
 def scan_cpp(text: str) -> Iterator[Finding]:
-    """Everything suspicious in a C++ or CUDA text."""
+    """All findings in C++ or CUDA code."""
     code, strings = _split(text)
     for rule in _CODE_RULES:
         for pattern in filter(None, (rule.names, rule.calls)):
@@ -143,7 +143,7 @@ _LAST_WORD = re.compile(r"(\w+)\s+$")
 
 
 def _split(text: str) -> tuple[str, list[tuple[int, str]]]:
-    """The code with comments and strings blanked (line numbers and header names stay), and the strings by line."""
+    """The code without comments and strings (line numbers and header names are kept), and the strings by line."""
     strings: list[tuple[int, str]] = []
 
     def blank(match: re.Match[str]) -> str:

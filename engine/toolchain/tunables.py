@@ -1,7 +1,4 @@
-"""Tunables of a kernel: their ``@tune`` and ``@require`` lines, allowed combinations, and which of them to try first.
-
-Pure: every choice is a function of its arguments, the seed included.
-"""
+"""Tunables of a kernel: ``@tune`` and ``@require`` lines, allowed combinations, and which of them to try first. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ MAX_VALUES = 64
 MAX_VALUE = 2**31 - 1
 """Tunables become C literals, so they are C ints."""
 MAX_CANDIDATES = 2048
-"""Combinations considered in a choice; larger spaces are sampled."""
+"""Combinations considered; larger spaces are sampled."""
 
 Combination = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One ``@require`` line; it allows combinations for which its value is not zero."""
+    """One ``@require`` line: allows the combinations for which its expression is not zero."""
 
     expression: Expression
     text: str
@@ -40,7 +37,7 @@ def parse_tunables(code: str, dialect: Dialect) -> tuple[Tunable, ...]:
     """The ``@tune NAME = v1, v2, ...`` lines of the code, in order.
 
     Raises:
-        KernelCodeError: a line that is malformed, or one name tuned twice.
+        KernelCodeError: a malformed line or a duplicate name.
     """
     tunables: dict[str, Tunable] = {}
     for directive in directives(code, dialect, "tune"):
@@ -113,9 +110,9 @@ def variants(
 ) -> tuple[Combination, ...]:
     """At most ``limit`` allowed combinations: the defaults first, then each as far as possible from all before it.
 
-    Where a requirement forbids the defaults, the allowed combination nearest to them comes first. Distance is the sum over
-    tunables of the distance between value indices, normalised per tunable; ties go to the combination whose values were used
-    least, then to chance by ``seed``.
+    Where a requirement forbids the defaults, the nearest allowed combination comes first. Distance is the sum over tunables of
+    the distance between value indices, normalised per tunable. Ties go to the combination whose values were used least, then to
+    a random order by ``seed``.
 
     Raises:
         KernelCodeError: a requirement that cannot be evaluated, or that no considered combination meets.
@@ -163,7 +160,7 @@ def _combination(tunables: Sequence[Tunable], place: _Point) -> dict[str, int]:
 
 
 def _pool(tunables: Sequence[Tunable], seed: int) -> list[_Point]:
-    """The defaults, then the other combinations in seeded order; a sample of them when there are too many."""
+    """The defaults, then the other combinations in random order by ``seed``; a sample where there are too many."""
     chance = random.Random(seed)
     sizes = [len(tunable.values) for tunable in tunables]
     start = (0,) * len(sizes)

@@ -1,1 +1,1 @@
-"""Artefact → verdict: judge, runner and host as three parties, with the stopwatch and the sandbox."""
+"""Artefact → verdict: the judge, the runners and their hosts, and tools that run a kernel outside its trial."""

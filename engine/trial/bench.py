@@ -1,6 +1,6 @@
 """The bench: builds kernels and has them judged, for one problem, workload and device. No torch.
 
-It joins the toolchain (artefacts for the workload and every hold-out shape) to the judge (everything that touches the device).
+It connects the toolchain (artefacts for the workload and every hold-out shape) to the judge (everything that uses the device).
 Implements ``engine.session.ports.Bench`` without importing it.
 """
 
@@ -64,11 +64,11 @@ class Assignment:
     """Further baselines."""
     cold: bool = True
     same: tuple[float, float, float] | None = None
-    """The session's A/A interval (the ranking baseline against itself), where it is known already."""
+    """The session's A/A interval (the ranking baseline against itself), if already measured."""
     fresh: bool = False
-    """Measure every baseline again, whatever earlier sessions kept of them."""
+    """Measure every baseline again, even if it is cached."""
     peaks: Peaks | None = None
-    """The session's ceilings, where they are known already: all its kernels are compared with the same ones."""
+    """The session's device ceilings, if already measured: all its kernels are compared with the same ones."""
 
     @property
     def holdouts(self) -> tuple[Workload, ...]:
@@ -95,7 +95,7 @@ class BuiltKernel:
 
 
 class TrialBench:
-    """Starts the judge at first use, and again after it died. Close it when done."""
+    """Starts the judge at first use, and again if it died. Close it when done."""
 
     def __init__(self, assignment: Assignment, store: StoreBlob) -> None:
         self._assignment = assignment
@@ -106,7 +106,7 @@ class TrialBench:
         self._built: dict[tuple[str, str], BuiltKernel] = {}
 
     async def open(self) -> p.OpenReply:
-        """Start the judge and let it read the problem. Raises ProblemError, DeviceError, SandboxError, JudgeDied."""
+        """Start the judge and load the problem. Raises ProblemError, DeviceError, SandboxError, JudgeDied."""
         async with self._opening:
             if self._opened is None or not self._judge.running:
                 await self._judge.start()
@@ -130,7 +130,7 @@ class TrialBench:
         return opened.device, opened.signature
 
     async def graph(self) -> Graph | Unsupported:
-        """The reference's graph, for generating a naive kernel from it."""
+        """The reference's graph, from which the naive port is generated."""
         await self.open()
         reply = await self._judge.ask(p.TraceRequest(), lambda _: None)
         assert isinstance(reply, p.TraceReply)
@@ -146,7 +146,7 @@ class TrialBench:
         text = header.render(signature, dialect, self._assignment.workload.name) if signature.scalar_only else ""
         return w.Prepared(opened.device, replace(reply.preparation, header=self._store(text.encode())))
 
-    # the port
+    # engine.session.ports.Bench
 
     async def build(self, kernel: Kernel, code: str, say: Say) -> w.Built | w.Failed | w.Impossible:
         """Build for the workload and, ahead of the device, for every hold-out shape."""
@@ -184,7 +184,7 @@ class TrialBench:
     # the same outside a session
 
     async def build_candidate(self, kernel: KernelSpec, say: Say) -> BuiltKernel | BuildFailure:
-        """Build for the workload and its hold-out shapes, or find what an earlier call built."""
+        """Build for the workload and its hold-out shapes, or return what an earlier call built."""
         key = (kernel.text, repr(sorted(kernel.tunables.items())))
         if key in self._built:
             known = self._built[key]
@@ -230,14 +230,14 @@ class TrialBench:
         return [(self._assignment.workload, opened.signature), *holdouts]
 
     def _resolve_plan(self, kernel: KernelSpec, signature: Signature, device: Device) -> bytes:
-        """The launch plan with its numbers worked out; nothing for another contract. Raises KernelCodeError."""
+        """The resolved launch plan, encoded; empty for other contracts. Raises KernelCodeError."""
         if kernel.contract is not Contract.PLAN:
             return b""
         names: dict[str, Number] = {**header.plan_names(signature, device.units), **kernel.tunables}
         return resolution.encode(resolution.resolve(launch_plan.parse_plan(kernel.text), names, signature.operands))
 
     async def verify_kernel(self, kernel: KernelSpec, say: Say) -> w.Verified | w.Suspected | w.Failed:
-        """Correctness checks and a quick timed screen; what passes is also scanned for suspect code."""
+        """Correctness checks and a quick timed screen; code that passes is also scanned statically."""
         outcome = await self._request_verdict(kernel, say, p.VerifyRequest)
         assert not isinstance(outcome, w.Measured)
         if isinstance(outcome, w.Failed):
@@ -258,7 +258,7 @@ class TrialBench:
         return outcome
 
     async def try_verify(self, kernel: KernelSpec, say: Say) -> w.Verified | w.Failed | w.Impossible:
-        """``verify_kernel`` where nobody decides on suspects: they are rejected, with the evidence as reason."""
+        """``verify_kernel`` without anybody to review a quarantined kernel: it is rejected, with the evidence as reason."""
         outcome = await self.verify_kernel(kernel, say)
         return _rejected(outcome) if isinstance(outcome, w.Suspected) else outcome
 
@@ -268,9 +268,9 @@ class TrialBench:
         return _rejected(outcome) if isinstance(outcome, w.Suspected) else outcome
 
     async def versus(self, kernel: KernelSpec, other: KernelSpec, say: Say, effort: int | None = None) -> w.Measured | w.Failed:
-        """The speedup of ``kernel`` over ``other``, under the name ``other``, which also marks a failure of ``other``.
+        """The speedup of ``kernel`` over ``other``, under the name ``protocol.OTHER``, which also marks a failure of ``other``.
 
-        With an ``effort`` it is bounded like a race for the lead.
+        ``effort`` limits its cost like a race for the lead.
         """
         second = await self.build_candidate(other, say)
         if isinstance(second, BuildFailure):
@@ -300,7 +300,7 @@ class TrialBench:
         return replace(result, seconds=time.monotonic() - began)
 
     async def profile_kernel(self, kernel: KernelSpec, say: Say) -> Profile:
-        """A kernel's calls under the device's counters, on fresh inputs of the workload: one on a GPU, many on a CPU."""
+        """Hardware counters of a kernel's calls on fresh inputs of the workload: one call on a GPU, many on a CPU."""
         on_cpu = self._assignment.device == "cpu"
         support = await perf.perf_support() if on_cpu else None
         if isinstance(support, str):
@@ -365,9 +365,9 @@ class TrialBench:
 
 
 async def _instructions(artefact: Artefact) -> Mapping[str, int]:
-    """The instruction mix of the machine code; empty where there is none, or no tool here reads it.
+    """The instruction mix of the machine code; empty if there is none, or no installed tool reads it.
 
-    It is recorded with the build: later the artefact may be gone, and the session on another machine.
+    It is recorded with the build: later the artefact may be deleted, or the session on another machine.
     """
     try:
         outcome = await inspect(artefact.binary, await detect())
@@ -377,7 +377,7 @@ async def _instructions(artefact: Artefact) -> Mapping[str, int]:
 
 
 async def _cancel(jobs: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel what still runs of ``jobs``, and wait for its end."""
+    """Cancel the running ones of ``jobs`` and wait for them."""
     running = [job for job in jobs if not job.done()]
     for job in running:
         job.cancel()

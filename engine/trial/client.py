@@ -1,4 +1,4 @@
-"""The engine's side of the judge: starts its process, sends one request at a time, ends it with all it started. No torch."""
+"""The engine's side of the judge: starts its process, sends one request at a time, ends it with its children. No torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GRACE_S = 3.0
 _KEPT_STDERR = 4000
 """Bytes of a judge's standard error that are kept."""
 _MAX_REPLY = 1 << 28
-"""Bytes of a reply; what claims to be longer is none."""
+"""Most bytes of a valid reply."""
 
 
 class JudgeDied(EspalierError):
@@ -49,7 +49,7 @@ class JudgeClient:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the process, after cleaning up one that died. Its environment holds nothing that could be a key."""
+        """Start the process, after cleaning up one that died. Its environment is an allow-list that holds no key."""
         await self.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
@@ -65,7 +65,7 @@ class JudgeClient:
     async def ask(self, request: p.Request, say: Callable[[str], None]) -> p.Reply:
         """The judge's reply. Raises the EspalierError that ``JudgeFailed`` names, or JudgeDied.
 
-        Cancelling kills the judge and everything it started: no measurement is left half done on a device.
+        Cancelling kills the judge and everything it started: no measurement keeps running on the device.
         """
         async with self._lock:
             try:
@@ -128,7 +128,7 @@ class JudgeClient:
 
 
 async def _tail(stream: asyncio.StreamReader) -> bytes:
-    """The end of what is written to ``stream``. It is read all the while, so that no writer blocks."""
+    """The last bytes written to ``stream``, which is read continuously: the writer never blocks."""
     kept = b""
     while text := await stream.read(_KEPT_STDERR):
         kept = (kept + text)[-_KEPT_STDERR:]
@@ -136,7 +136,7 @@ async def _tail(stream: asyncio.StreamReader) -> bytes:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a judge: where Python and the driver are, and nothing that could hold a key."""
+    """The environment of a judge: an allow-list without anything that could hold a key."""
     names = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "TMPDIR", "VIRTUAL_ENV")
     kept = {name: os.environ[name] for name in names if name in os.environ}
     root = str(Path(engine.__file__).parent.parent)

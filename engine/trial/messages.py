@@ -1,7 +1,7 @@
 """Messages between the engine, the judge, the host and the runner, and the channel that carries them.
 
 A channel is a Unix stream socket: each message is a 4-byte length and a msgpack body; file descriptors (lent memory, artefacts)
-travel with the first byte. A runner's messages are *claims*: the judge believes nothing in them that it has not checked itself.
+travel with the first byte. A runner's messages are *claims*: the judge uses nothing in them that it has not checked itself.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _LENGTH = struct.Struct("<I")
 _MAX_MESSAGE = 256 << 20
 _MAX_FDS = 16
 _SEND_S = 20.0
-"""How long the other side may take to read a message."""
+"""Time limit for the other side to read a message."""
 
 NOBODY = 0
-"""No process has this number."""
+"""Not a process id."""
 PROFILED = "ESPALIER_PROFILED"
-"""Environment variable that makes ``engine.trial.runner.profile_target`` mark where a call begins and ends."""
+"""Environment variable that makes ``engine.trial.runner.profile_target`` mark where a call starts and ends."""
 COUNTED_CALLS = "espalier: counted calls: "
-"""``engine.trial.runner.profile_loop`` prints this and the number of calls that its counters were open for."""
+"""``engine.trial.runner.profile_loop`` prints this and the number of calls that were counted."""
 
 M = TypeVar("M")
 
@@ -38,14 +38,14 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """Where one operand lies in lent memory, for one of its copies (slots)."""
+    """The place of one copy (slot) of an operand in lent memory."""
 
     name: str
     role: str
     shape: tuple[int, ...]
     dtype: str
     offset: int
-    """Bytes from the start of its arena: outputs lie in one, everything else in the other."""
+    """Bytes from the start of its arena: outputs are in one, everything else in the other."""
     nbytes: int
 
 
@@ -70,19 +70,19 @@ class Spawned(Message, frozen=True):
 
 
 class Freeze(Message, frozen=True):
-    """Stop every process of the sandbox but the host, so that nothing is written while outputs are judged."""
+    """Stop every process of the sandbox but the host: nothing is written while outputs are judged."""
 
     pid: int
 
 
 class CheckStopped(Message, frozen=True):
-    """Whether everything has stopped since ``Freeze``: answered by ``AllStopped`` or ``StillRunning``."""
+    """Whether every process has stopped since ``Freeze``: answered by ``AllStopped`` or ``StillRunning``."""
 
     pid: int
 
 
 class AllStopped(Message, frozen=True):
-    """Every process has stopped. ``children``: whether some are not runners but were started by one."""
+    """Every process has stopped. ``children``: whether some of them were started by a runner."""
 
     children: bool
 
@@ -102,7 +102,7 @@ class ThawChildren(Message, frozen=True):
 
 
 class Reap(Message, frozen=True):
-    """Kill a runner with everything it left behind. Answered by ``RunnerEnded``."""
+    """Kill a runner and everything it left behind. Answered by ``RunnerEnded``."""
 
     pid: int
 
@@ -112,7 +112,7 @@ class Done(Message, frozen=True):
 
 
 class RunnerEnded(Message, frozen=True):
-    """``status`` as ``waitpid`` gives it; ``killed`` processes had to be killed besides the runner."""
+    """``status`` as from ``waitpid``; ``killed``: further processes that had to be killed."""
 
     status: int
     killed: int
@@ -122,7 +122,7 @@ class RunnerEnded(Message, frozen=True):
 
 
 class LoadKernel(Message, frozen=True):
-    """Everything a runner may know: the artefact, the operands, the arenas. No seed, no expected value, no phase."""
+    """Everything a runner may know: the artefact, the operands, the arenas. No input seed, expected value or phase."""
 
     contract: str
     """``plan``, ``host``, ``module``, ``baseline`` or ``null``."""
@@ -145,14 +145,14 @@ class LoadKernel(Message, frozen=True):
     plan: bytes = b""
     """A resolved launch plan, as ``engine.toolchain.resolution`` encodes it."""
     starts_threads: bool = False
-    """Whether the artefact starts threads of its own: on a CPU its process is then not held on one core."""
+    """Whether the artefact starts threads: on a CPU its process is then not pinned to one core."""
     cold: bool = True
     stopwatch: bytes = b""
     """Machine code of the stopwatch's hold kernel."""
 
 
 class RunnerReady(Message, frozen=True):
-    """Sent once the device context exists, and after each ``LoadKernel``; ``seconds`` is how long it took."""
+    """Sent once the device context exists, and after each ``LoadKernel``; ``seconds`` is the time it took."""
 
     seconds: float
     notes: tuple[str, ...] = ()
@@ -163,7 +163,7 @@ class RunKernel(Message, frozen=True):
 
     slot: int
     hold_us: float = 0.0
-    """How long to hold the device busy while the host enqueues the call; 0 in some samples."""
+    """Microseconds to hold the device while the host enqueues the call; 0 in some samples."""
 
 
 class ClaimedTimes(Message, frozen=True):
@@ -172,9 +172,9 @@ class ClaimedTimes(Message, frozen=True):
     device_us: float
     wall_us: float
     idle_us: float
-    """How long the device stayed busy after the kernel's last event."""
+    """Time that the device stayed busy after the kernel's last event."""
     enqueue_us: float = 0.0
-    """How long the call took to return on the host."""
+    """Time until the call returned on the host."""
     held: bool = False
     """Whether the device was held until the call was enqueued."""
 
@@ -193,11 +193,11 @@ RunnerReply = RunnerReady | ClaimedTimes | Fault
 
 
 class ChannelClosed(Exception):
-    """The other side is gone: it crashed, exited or was killed."""
+    """The other side crashed, exited or was killed."""
 
 
 class ChannelTimeout(Exception):
-    """The other side did not answer in time."""
+    """The other side did not reply in time."""
 
 
 class ChannelGarbled(Exception):
@@ -215,7 +215,7 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[Channel, socket.socket]:
-        """A channel and the raw socket of its other end, to be handed to another process."""
+        """A channel, and the raw socket of its other end for another process."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return Channel(ours), theirs
 
@@ -223,7 +223,7 @@ class Channel:
         return self.sock.fileno()
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Raises ChannelClosed when the other side is gone or stops reading."""
+        """Raises ChannelClosed when the other side has ended or stops reading."""
         body = self._encoder.encode(message)
         data = _LENGTH.pack(len(body)) + body
         try:

@@ -11,7 +11,7 @@ from engine.problem.graph_ir import Graph, Unsupported
 from engine.trial.messages import Message
 
 OTHER = "other"
-"""The name of the second of two kernels that are compared."""
+"""The name of the second of two compared kernels."""
 
 
 class WorkloadBinary(Message, frozen=True):
@@ -21,7 +21,7 @@ class WorkloadBinary(Message, frozen=True):
     binary: str = ""
     plan: bytes = b""
     starts_threads: bool = False
-    """Whether the binary imports what starts threads of its own, other than OpenMP's."""
+    """Whether the binary imports functions that start threads, other than OpenMP's."""
 
 
 class Candidate(Message, frozen=True):
@@ -50,9 +50,9 @@ class OpenRequest(Message, frozen=True):
     cache: str
     same: tuple[float, float, float] | None = None
     fresh: bool = False
-    """Measure every baseline again, whatever the cache holds."""
+    """Measure every baseline again, even if it is cached."""
     peaks: Peaks | None = None
-    """The device's ceilings, where they are known already."""
+    """The device's ceilings, if already measured."""
 
 
 class OpenReply(Message, frozen=True):
@@ -89,13 +89,13 @@ class DrawRequest(Message, frozen=True):
     folder: str
     calls: int
     module: bool = False
-    """Whether to reply how a module is constructed and called too."""
+    """Whether to reply also how a module is constructed and called."""
 
 
 class DrawReply(Message, frozen=True):
     files: tuple[str, ...]
     scalars: tuple[Any, ...] = ()
-    """As in ``LoadKernel``, where asked for."""
+    """As in ``LoadKernel``, if requested."""
 
 
 class VerifyRequest(Message, frozen=True):
@@ -107,7 +107,7 @@ class VerifyReply(Message, frozen=True):
     screen: Measurement
     raw: bytes
     evidence: tuple[str, ...] = ()
-    """Reasons not to believe it, though no rule was broken."""
+    """Reasons to doubt it although no rule was broken."""
 
 
 class MeasureRequest(Message, frozen=True):
@@ -120,7 +120,7 @@ class CompareRequest(Message, frozen=True):
     candidate: Candidate
     other: Candidate
     effort: int | None = None
-    """Bounds the cost like a race for the lead; ``None``: as a precise measurement."""
+    """Limits the cost like a race for the lead; ``None``: as a precise measurement."""
 
 
 class MeasureReply(Message, frozen=True):
@@ -139,7 +139,7 @@ class FailedVerdict(Message, frozen=True):
 
 
 class JudgeFailed(Message, frozen=True):
-    """The judge could not do it: no verdict. ``kind`` names the EspalierError to raise."""
+    """The request failed without a verdict. ``kind`` names the EspalierError to raise."""
 
     kind: str
     reason: str

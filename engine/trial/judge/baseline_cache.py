@@ -1,4 +1,4 @@
-"""Baselines measured in earlier sessions, kept in the user's cache while nothing that they depend on changes.
+"""Baselines measured in earlier sessions, cached per fingerprint of everything they depend on.
 
 ``compile`` and the like are expensive to prepare, and stay the same while device, driver, libraries, problem and workload do.
 The ranking baseline is measured in every session. Where its time has drifted from the one measured beside a kept baseline, the
@@ -20,23 +20,23 @@ from engine.domain.model import Device, Interval, Measurement, Problem, Workload
 from engine.toolchain.cache import write_atomically
 
 _SCHEME = 2
-"""Incremented when baselines are measured differently: kept ones are then measured again."""
+"""Incremented when baselines are measured differently: cached ones are then measured again."""
 QUIET = 0.1
-"""The A/A effect of the ranking baseline, in logarithms, up to which a run's figures are worth keeping."""
+"""Largest A/A effect of the ranking baseline, in logarithms, of a run whose results are cached."""
 MARK = "cached, "
-"""Prefix of the condition of a kept measurement; its date follows."""
+"""Prefix of the condition of a cached measurement; its date follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One baseline's measurement, and the ranking one's beside it."""
+    """One baseline's measurement, and the ranking baseline's time in the same run."""
 
     measurement: Measurement
     ranking_us: Interval
     noise: float
     """The A/A effect of the ranking baseline in that run, in logarithms."""
     date: str
-    """When, as ISO 8601 with its time zone."""
+    """When it was measured, in ISO 8601 with time zone."""
 
     @property
     def condition(self) -> str:
@@ -50,7 +50,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The kept baselines of one fingerprint: problem, workload, measurement options, device and software."""
+    """The cached baselines of one fingerprint: problem, workload, measurement options, device and software."""
 
     path: Path
     fingerprint: Mapping[str, str]
@@ -60,7 +60,7 @@ class Record:
     """Why an existing file could not be used."""
 
     def keep(self, kept: Mapping[str, Kept]) -> None:
-        """Keep these and no others. A cache that cannot be written only costs time in the next session."""
+        """Replace the cached baselines. A cache that cannot be written only costs time in the next session."""
         content = _Content(dict(self.fingerprint), dict(kept))
         write_atomically(self.path, msgspec.json.format(msgspec.json.encode(content)))
 
@@ -88,7 +88,7 @@ def fingerprint(
 
 
 def load(cache: Path, wanted: Mapping[str, str]) -> Record:
-    """What is kept under a fingerprint; nothing, with a note, where the file is damaged. Does not raise."""
+    """The record of a fingerprint; empty, with a note, where the file is damaged. Does not raise."""
     text = msgspec.json.encode(wanted, order="sorted")
     path = cache / "baselines" / f"{hashlib.sha256(text).hexdigest()[:24]}.json"
     try:
@@ -118,15 +118,15 @@ def _is_valid(kept: Kept) -> bool:
 
 
 def has_drifted(kept: Kept, ranking_us: Interval, noise: float) -> bool:
-    """Whether the ranking baseline's time differs from the one beside a kept baseline: beyond both intervals and both A/A
-    effects, then and now."""
+    """Whether the ranking baseline's time differs from the one measured with a cached baseline, beyond both intervals and the
+    larger A/A effect."""
     then = kept.ranking_us
     apart = max(math.log(ranking_us.low / then.high), math.log(then.low / ranking_us.high))
     return apart > max(noise, kept.noise)
 
 
 def chained_speedup(over_ranking: Interval, ranking_over: Interval) -> Interval:
-    """A speedup over a kept baseline: the speedup over the ranking one now, divided by the ranking one's speedup over it then.
+    """A speedup over a cached baseline: the speedup over the ranking one now ÷ the ranking one's speedup over it then.
 
     Each is a ratio of one interleaved run. Their errors add in quadrature, in logarithms.
     """

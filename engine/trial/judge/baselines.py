@@ -1,8 +1,8 @@
-"""The baselines of one judge: their measurements, and the speedups over all of them.
+"""The baselines of one judge: their measurements, and the speedups over all of them. Imports torch.
 
-The ranking baseline is called in every sample of every kernel. So is every other baseline that is cheap to prepare. An
-expensive one is measured once, interleaved with the ranking one, or taken from the cache; the speedup over it is chained via
-the ranking one. Imports torch.
+The ranking baseline and every baseline that is cheap to prepare are called in every sample of every kernel. One that is
+expensive to prepare is measured once, interleaved with the ranking one, or taken from the cache; the speedup over it is chained
+via the ranking one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAME_PAIRS = 4
 """Process pairs of the ranking baseline against itself."""
 _ITSELF = "itself"
 _COMPILED = "compile"
-"""Prefix of the baselines that are measured once: each of their processes compiles the reference again."""
+"""Prefix of the baselines that are measured once: each of their processes recompiles the reference."""
 
 Say = Callable[[str], None]
 
@@ -76,7 +76,7 @@ class Baselines:
     def runners(self, bed: TestBed, pair: int) -> dict[str, RunnerClient]:
         """The runners of the interleaved baselines for one process pair.
 
-        A resumed session measured them before: kept ones count, and those that do not run here are left out again.
+        A resumed session has measured them before: cached ones are used, and those that fail to run are skipped again.
         """
         if not self._initialised:
             self._kept = self._valid(self._record().kept)
@@ -91,13 +91,13 @@ class Baselines:
         return {**ratios, **{n: baseline_cache.chained_speedup(ratios[ranking], m.speedup[ranking]) for n, m in others.items()}}
 
     def dated(self, names: Iterable[str]) -> list[str]:
-        """The dates of those among ``names`` that an earlier session measured."""
+        """The dates of the cached ones among ``names``."""
         return [f"{name} {kept.condition}" for name, kept in self._kept.items() if name in names]
 
     def measure(self, bed: TestBed, report: MeasurementReport, say: Say) -> BaselineResults:
-        """Measure the ranking baseline and those that are not in the cache; all of them where the ranking one drifted.
+        """Measure the ranking baseline and those that are not cached; all of them where the ranking one has drifted.
 
-        A baseline that cannot run here is left out, and a note says why.
+        Baselines that fail to run are skipped; a note says why.
         """
         opened = self._opened
         record = self._record()
@@ -174,7 +174,7 @@ class Baselines:
         return pairs, found
 
     def _failing(self, bed: TestBed) -> Iterable[tuple[str, str]]:
-        """The baselines that do not run here, each with the reason."""
+        """The baselines that fail to run, each with the reason."""
         self._missing = {}
         for name in self._unkept()[1:]:
             runner = self._pool.baselines(bed, (name,), 0)[name]
@@ -184,7 +184,7 @@ class Baselines:
                 yield name, f"baseline {name} skipped: {str(error).removeprefix('the baseline cannot be measured: ')}"
 
     def _pairs(self, bed: TestBed) -> list[PairTimes]:
-        """Each baseline interleaved with the ranking one, and the ranking one with itself, in processes of their own."""
+        """Each baseline interleaved with the ranking one, and the ranking one with itself, each in its own process."""
         ranking = self._opened.baseline
         pairs: list[PairTimes] = []
         for index in range(SAME_PAIRS):

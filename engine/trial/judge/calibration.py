@@ -1,7 +1,7 @@
-"""Calibration: the error of the reference's own arithmetic in each precision class, for every input distribution.
+"""Calibration: the reference error by precision class, for every input distribution. Imports torch.
 
-Each class is measured against float64 on fresh seeds. Perturbed distributions count only where the reference itself stays
-finite and accurate. The result is a tolerance policy. Imports torch.
+The reference runs in the arithmetic of each class on fresh seeds and is compared with float64. Perturbed distributions are used
+only where the reference itself stays finite and accurate. The result is a tolerance policy.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from engine.trial.judge.tolerance import (
 _SEEDS = 2
 _FEW_ELEMENTS = 16
 _FEW_ELEMENTS_ERROR = 1e-6
-"""The least error of a class where every output has fewer than 16 elements. So few numbers do not show how rounding scatters,
-and two of them can both be exact by luck. fp32 allows ten times this."""
+"""Lower bound on a class's error where every output has fewer than 16 elements: too few to show how rounding errors vary, and
+all can be exact by luck. fp32 allows ten times this."""
 _PERTURBED_MAX_SCALED = 5e-3
-"""The least error of a single element on perturbed inputs. An unwritten element errs by more than 0.5."""
+"""Lower bound on the error of a single element on perturbed inputs. The error of an unwritten element exceeds 0.5."""
 _PERTURBED_REL_FRO = 1e-6
-"""The least error of all elements together in fp32 on perturbed inputs. Where an outlier meets many small numbers, sums in
-another order than the library's were seen to err 60 times as much as it. TF32 errs a few hundred times this."""
+"""Lower bound on the error of a whole output in fp32 on perturbed inputs. Where an outlier is added to many small numbers, sums
+in another order than the library's showed 60 times its error. TF32's error is a few hundred times this bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _inexact_outputs(
 
 @dataclass(frozen=True, slots=True)
 class ReferenceOnCase:
-    """The reference's answers on one case: a ``tolerance.CaseReference``."""
+    """The reference on one case: a ``tolerance.CaseReference``."""
 
     reference: Reference
     case: Case
@@ -124,8 +124,8 @@ class ReferenceOnCase:
         return class_errors(self.reference, self.case, wanted)
 
     def undecided(self) -> list[torch.Tensor | None]:
-        """The integers that rounding decides: they change in float64 when the inputs move by a few units in the last place (up,
-        down or at random), or in the reference's own arithmetic. None where they are more than a hundredth of an output."""
+        """Masks of the integers that rounding alone decides: they change in float64 when the inputs move by a few units in the
+        last place (up, down or at random), or in the reference's own arithmetic. None where they exceed 1 % of an output."""
         model, given, expected = self.case.model, self.case.inputs, self.case.expected
         others = [self.reference.call(model, given)]
         with seeded(fresh_seed(), self.reference.device):
@@ -147,7 +147,7 @@ _UP, _DOWN, _BY_CHANCE = 1.0, -1.0, 0.0
 
 
 def _nudged(inputs: tuple[object, ...], way: float) -> tuple[object, ...]:
-    """The inputs in float64, every number moved by four units in the last place of its own type, or at random by up to that."""
+    """The inputs in float64, each number moved by four units in the last place of its type, or by a random part of that."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
@@ -194,10 +194,10 @@ class Calibration:
 
 
 def calibrate(reference: Reference, tolerance: str, main: Calibration | None = None) -> Calibration:
-    """Measure the reference's own errors and make the policy. Raises ProblemError when nothing can be judged against it.
+    """Measure the reference error by precision class and make the policy. Raises ProblemError where no kernel can be judged.
 
-    ``main`` is the workload's calibration when ``reference`` is one of its hold-out shapes. A hold-out is judged on its own
-    inputs only, with limits no tighter than the workload's (a library can happen to be exact on a small shape).
+    ``main`` is the workload's calibration if ``reference`` is one of its hold-out shapes. A hold-out is judged on the problem's
+    own inputs only, with limits no tighter than the workload's (a library can happen to be exact on a small shape).
     """
     default = default_class(reference)
     every = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
@@ -234,7 +234,7 @@ def calibrate(reference: Reference, tolerance: str, main: Calibration | None = N
 
 
 def _least_errors(reference: Reference, dtype: torch.dtype) -> ClassErrors:
-    """The least error of a class: zero, except for fp32 outputs that all have few elements."""
+    """Lower bound on a class's error: zero, except where all outputs are fp32 with few elements."""
     sizes = [math.prod(o.shape) for o in reference.signature().operands if o.role == "output"]
     least = _FEW_ELEMENTS_ERROR if dtype is torch.float32 and max(sizes) < _FEW_ELEMENTS else 0.0
     return ClassErrors(least, least)
@@ -247,10 +247,9 @@ def _wider(*errors: ClassErrors) -> ClassErrors:
 def _perturbed_errors(
     reference: Reference, allowed: PrecisionClass, dtype: torch.dtype, own: Mapping[str, ClassErrors]
 ) -> dict[str, dict[str, ClassErrors]]:
-    """Errors on perturbed inputs, for the distributions that discriminate. They are never below those on the problem's own
-    inputs.
+    """Errors on perturbed inputs, for the distributions that discriminate. Never below those on the problem's own inputs.
 
-    (On inputs scaled down until only a bias is left, a library that adds it last is nearly exact; another order of sums is
+    (On inputs scaled down until only a bias is left, a library that adds it last is nearly exact; another order of summation is
     not.)
     """
     found: dict[str, dict[str, ClassErrors]] = {}
@@ -271,6 +270,6 @@ def _perturbed_errors(
 
 
 def _with_more_room(errors: ClassErrors, dtype: torch.dtype) -> ClassErrors:
-    """The errors on perturbed inputs with more room: a single row can be ill-conditioned, for example by nearly tied scores."""
+    """The errors on perturbed inputs, widened: a single row can be ill-conditioned, for example by nearly tied scores."""
     least = _PERTURBED_REL_FRO if dtype is torch.float32 else 0.0
     return ClassErrors(max(errors.rel_fro, least), max(errors.max_scaled, _PERTURBED_MAX_SCALED))

@@ -1,9 +1,9 @@
-"""Conditions of a process pair: clocks, power, temperature, throttling and other processes of a GPU; pinning and steal time
-of a CPU.
+"""Telemetry of a process pair: clocks, power, temperature, throttling and other processes on a GPU; pinning and steal time on a
+CPU. No torch.
 
 Readings are taken between timed calls, in the judge's process. All contestants of a sample share its conditions, so no sample
-is discarded for them: the verdict reports them, and they are kept with the samples. What cannot be read is reported as unknown.
-No torch.
+is discarded for them: the verdict reports them, and they are stored with the samples. What cannot be read is reported as
+unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STEAL_FIELD = 8
 _REPORTED_SHARE = 1e-3
 """Steal time below this share is not reported."""
 _NAMED = 3
-"""Other processes that are named; further ones are only counted."""
+"""Most other processes to name; further ones are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PairConditions:
     """Readings of one pair."""
 
     samples: int = 0
-    """Samples after which throttling was read; 0 where it was read at the ends of the pair only."""
+    """Samples after which throttling was read; 0 if it was read at the ends of the pair only."""
     slowed: tuple[int, ...] = ()
     """Which of them were throttled, counted from 0 in the order they were taken, with warm-ups and audited samples."""
     reasons: tuple[str, ...] = ()
@@ -42,11 +42,11 @@ class PairConditions:
     others: tuple[str, ...] = ()
     """Processes on the device that are not part of this trial: id and name."""
     unknown: tuple[str, ...] = ()
-    """What could not be read, one line each."""
+    """Unreadable quantities, one line each."""
     stolen: float | None = None
-    """Steal time: the share of our cores' time that the hypervisor gave to others."""
+    """Steal time: the share of our cores' time that the hypervisor gave to other guests."""
     pinned: int = 0
-    """OpenMP threads that are pinned to a core each; 0 on a GPU."""
+    """OpenMP threads, each pinned to a core; 0 on a GPU."""
 
 
 class ConditionsMonitor(Protocol):
@@ -89,7 +89,7 @@ def _which(index: int, bus_id: Callable[[int], str] | None) -> int | str:
     try:
         if bus_id is not None:
             return bus_id(index)
-    except Exception:  # whatever the driver raises, the machine's own order is the next best answer
+    except Exception:  # whatever the driver raises: fall back to the machine's device order
         pass
     return physical_device(index, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
@@ -98,7 +98,7 @@ class GpuMonitor:
     """Reads clocks and throttling after every sample where that is fast, everything else at both ends of a pair."""
 
     def __init__(self, gpu: Gpu, *, is_ours: Callable[[int], bool] | None = None, own_pid: int | None = None) -> None:
-        """``is_ours`` decides whether a process belongs to this trial; ``own_pid`` is one that certainly holds a context."""
+        """``is_ours`` decides whether a process belongs to this trial; ``own_pid`` is a process that holds a context."""
         self._gpu = gpu
         self._own_pid = os.getpid() if own_pid is None else own_pid
         self._is_ours = is_ours if is_ours is not None else lambda pid: descends(pid, self._own_pid)
@@ -106,7 +106,7 @@ class GpuMonitor:
         self.begin()
 
     def _seconds(self) -> float:
-        """How long one query after a sample takes, once the library is warm."""
+        """Seconds of one query after a sample, with a warm library."""
         took = []
         for _ in range(3):
             start = time.perf_counter()
@@ -141,8 +141,8 @@ class GpuMonitor:
             self._clocks.add(mhz)
 
     def end(self) -> PairConditions:
-        """The readings since ``begin``. The clock before the first sample is that of an idle device: it is dropped where others
-        were read."""
+        """The readings since ``begin``. The clock before the first sample is an idle device's: it is dropped if others were
+        read."""
         self._record_reasons()
         last = self._gpu.reading()
         readings = [*self._readings, last]
@@ -160,7 +160,7 @@ class GpuMonitor:
         """Processes on the device that are not ours, and what is unknown about them.
 
         In a container the driver may report the machine's process ids, or hide processes. Then our own process, which has a
-        context on the device, is not among them, and nothing is known.
+        context on the device, is not listed, and the others are unknown.
         """
         found = self._gpu.processes()
         if found is None or self._own_pid not in found:
@@ -191,7 +191,7 @@ def _name(pid: int) -> str:
 
 
 class CpuMonitor:
-    """Reads steal time. Contention within this system is ``contention``'s subject."""
+    """Reads steal time. ``contention`` measures contention within this system."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -204,7 +204,7 @@ class CpuMonitor:
         self._start = time.monotonic()
 
     def sample(self) -> None:
-        """Nothing to do: ``contention`` watches every call."""
+        """Nothing to do: ``contention`` measures every call."""
 
     def end(self) -> PairConditions:
         """The readings since ``begin``."""
@@ -227,7 +227,7 @@ def stolen_ticks(cores: set[int] | None = None, text: str | None = None) -> int 
 
 
 def describe(pairs: Sequence[PairConditions]) -> tuple[str, ...]:
-    """The conditions of a verdict: one short line for each fact, over all pairs."""
+    """The conditions of a verdict over all pairs, one short line each."""
     lines = [
         _throttling_line(pairs),
         _other_processes_line(pairs),

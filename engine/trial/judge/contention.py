@@ -1,9 +1,9 @@
-"""CPU contention: whether other work had the processor while a call was timed.
+"""CPU contention: whether other work used the processor while a call was timed.
 
-Linux accounts for it: the time that the runner's threads waited for a core (schedstat), and steal time. Where a process's own
-waits cannot be read, the pressure-stall time of all tasks is taken, which includes the judge's own. A disturbed sample is
-marked, and repeated within limits. Where one source cannot be read the other counts alone; where neither can, nothing is
-marked. Not for GPUs: ``interleaving`` keeps the device idle between calls, and ``conditions`` reports who else uses it.
+Sources: the time that the runner's threads waited for a core (schedstat), and steal time. Where a process's waits cannot be
+read, the pressure-stall time of all tasks is used, which includes the judge's. A disturbed sample is marked, and repeated
+within limits. If one source cannot be read, the other counts alone; if neither can, nothing is marked. Not for GPUs:
+``interleaving`` keeps the device idle between calls, and ``conditions`` reports who else uses it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _PRESSURE = Path("/proc/pressure/cpu")
 _SHARE = 0.03
 """Share of a call's wall time that may be lost to others before its sample counts as disturbed."""
 _WAKING_US = 40.0
-"""What sleeping threads need to get their cores when a call begins, before the kernel's own clock starts."""
+"""Time that sleeping threads need to get their cores when a call starts, before the kernel's own clock starts."""
 _WOKEN_US = 25.0
-"""What a thread runs that is woken with its process and sleeps again (9 to 14 us were seen). Nobody waits for it."""
+"""Run time of a thread that is resumed with its process and sleeps again (measured: 9 to 14 µs). Its waits do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class ProcessorReading:
     """The counters at one moment, in microseconds."""
 
     threads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """How long each thread of the process has run, and how long it waited for a core."""
+    """Thread → (run time, time waiting for a core)."""
     elsewhere: float = 0.0
-    """Steal time; where the threads cannot be read, the waits of all tasks too."""
+    """Steal time; where the threads cannot be read, plus the waits of all tasks."""
 
 
 def lost_us(before: ProcessorReading, after: ProcessorReading) -> float:
-    """What others took in between: steal time, and the waits of threads that did any work."""
+    """Time lost to other work in between: steal time, and the waits of threads that did work."""
     lost = after.elsewhere - before.elsewhere
     for thread, (ran, waited) in after.threads.items():
         ran_before, waited_before = before.threads.get(thread, (0.0, 0.0))
@@ -45,9 +45,9 @@ def lost_us(before: ProcessorReading, after: ProcessorReading) -> float:
 
 
 class ContentionMonitor:
-    """Readings right before and right after the kernel's own part of a call: a ``runner_client.CallHook``.
+    """Readings right before and right after the kernel's part of a call: a ``runner_client.CallHook``.
 
-    Stopping the runner afterwards does not count: OpenMP's threads still spin then, and wait for the cores that the judge uses.
+    Stopping the runner afterwards does not count: OpenMP's threads still spin then, and wait for cores that the judge uses.
     """
 
     def __init__(self, device: str) -> None:
@@ -74,7 +74,7 @@ class ContentionMonitor:
             self._lost = lost_us(self._before, after) if self._before is not None and after is not None else 0.0
 
     def disturbed(self, wall_us: float) -> bool:
-        """Whether more than a small share of the last call was lost to others."""
+        """Whether other work took more than a small share of the last call."""
         return self._watching and self._lost > _WAKING_US + _SHARE * wall_us
 
 
@@ -94,7 +94,7 @@ def _processes() -> Iterator[tuple[int, int, list[int]]]:
             lines = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
             yield int(folder.name), int(lines["PPid"]), [int(number) for number in lines["NSpid"].split()]
         except (OSError, ValueError, KeyError):
-            continue  # it has ended, or this system does not tell
+            continue  # it has ended, or this system has no NSpid
 
 
 def _read(process: int | None) -> ProcessorReading | None:

@@ -1,7 +1,6 @@
-"""The correctness check of a session: its limits as they are journaled, and the trivial models that it must reject.
+"""The correctness check of a session: its limits as journaled, and the trivial models that it must reject. Imports torch.
 
-A trivial model computes nothing. A check that one of them passes discriminates too little, and its verdicts are worth nothing.
-Imports torch.
+A trivial model computes nothing. A check that a trivial model passes is too loose for its verdicts to mean anything.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ ECHO = "input echo"
 def try_trivial_models(reference: Reference, calibration: Calibration) -> tuple[TrivialModel, ...]:
     """Judge models that compute nothing, on the problem's own inputs.
 
-    Where the right answer is the input (a rectifier on non-negative numbers), an echo of the input passes and gains nothing,
-    since it moves as many bytes. It counts as rejected when perturbed inputs reject it, which every verdict includes. The
-    constant is the mean of the right answer, or that of another input's answer where the mean is the answer itself.
+    Where the right output is the input (ReLU on non-negative numbers), an echo of the input passes and gains nothing, since it
+    moves as many bytes. It counts as rejected if perturbed inputs, which are part of every verdict, reject it. The constant is
+    the mean of the right output, or of another input's output where the right output is constant itself.
     """
     policy = calibration.policy
     case, other = make_case(reference, OWN), make_case(reference, OWN)
@@ -79,7 +78,7 @@ def _typical(expected: torch.Tensor) -> float:
 
 
 def _without_a_tile(expected: torch.Tensor) -> torch.Tensor:
-    """The right answer with a stretch of 1/64 in its middle left at zero."""
+    """The right output with 1/64 of its elements, in the middle, set to zero."""
     flat = expected.clone().reshape(-1)
     size = max(1, flat.numel() // _TILES)
     start = (flat.numel() - size) // 2
@@ -96,7 +95,7 @@ def _echo(case: Case, expected: Sequence[torch.Tensor]) -> Sequence[torch.Tensor
 
 
 def describe_check(reference: Reference, calibration: Calibration) -> CorrectnessCheck:
-    """The check as it is journaled."""
+    """The check as journaled."""
     policy = calibration.policy
     limit = policy.limit(OWN)
     allowed = default_class(reference) if policy.against_eager else policy.allowed  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""The device of a session, described. Imports torch (for its version) lazily, and the CUDA driver only for ``cuda``."""
+"""Describes the device of a session. Imports torch (for its version) lazily, and the CUDA driver only for ``cuda``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FALLBACK_CACHE = 32 << 20
 
 
 def describe(label: str) -> Device:
-    """``cpu`` or ``cuda:N`` as a Device. Raises DeviceError when it is not there, naming what is."""
+    """``cpu`` or ``cuda:N`` as a Device. Raises DeviceError for an unknown device."""
     if label == "cpu":
         return _cpu()
     kind, _, index = label.partition(":")
@@ -52,7 +52,7 @@ def _cpu_name() -> str:
 
 
 def _last_level_cache() -> int:
-    """Bytes of the first core's largest cache."""
+    """Size of the first core's largest cache, in bytes."""
     sizes = [_size_in_bytes(Path(path)) for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size")]
     return max(sizes, default=0) or _FALLBACK_CACHE
 

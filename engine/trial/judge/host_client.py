@@ -1,4 +1,4 @@
-"""The judge's side of a host process: starts it in its sandbox, has it fork, freeze, resume and reap runners, ends it."""
+"""The judge's side of a host process: starts and ends it; has it fork, freeze, resume and reap runners."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ANSWER_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class RunnerHandle:
-    """A runner: its channel, its pid in the sandbox, and its pid here where that is known."""
+    """A runner: its channel, its pid in the sandbox, and its pid here if known."""
 
     pid: int
     channel: Channel
@@ -73,7 +73,7 @@ class Host:
             )  # fmt: skip
 
     def start(self) -> None:
-        """Start it and wait until it is up; idempotent. Raises SandboxError."""
+        """Start it and wait until it is ready; idempotent. Raises SandboxError."""
         if self._up and self._process is not None and self._process.poll() is not None:
             self.close()
         if self._up:
@@ -101,7 +101,7 @@ class Host:
         return lines[-1] if lines else ""
 
     def spawn(self) -> RunnerHandle:
-        """Fork a runner. Restarts the host where a kernel took it down. Raises SandboxError."""
+        """Fork a runner. Restarts the host if a kernel has ended it. Raises SandboxError."""
         for _ in range(2):
             self.start()
             channel, theirs = Channel.pair()
@@ -120,7 +120,7 @@ class Host:
         return find_local_pid(pid, self._process.pid) if self.confined else pid
 
     def freeze(self, runner: RunnerHandle) -> None:
-        """Stop every process but the host, so that nothing is written while outputs are judged."""
+        """Stop every process but the host: nothing is written while outputs are judged."""
         self._ask(Freeze(runner.pid))
 
     def check_stopped(self, runner: RunnerHandle) -> AllStopped | StillRunning:
@@ -138,11 +138,11 @@ class Host:
         self._ask(ThawChildren())
 
     def thaw_all(self, _: RunnerHandle) -> None:
-        """Resume every runner, so that they get ready in parallel."""
+        """Resume every runner: they get ready in parallel."""
         self._ask(Thaw(NOBODY))
 
     def reap(self, runner: RunnerHandle) -> RunnerEnded:
-        """Kill a runner with all it left behind. A host that does not answer is killed too."""
+        """Kill a runner and everything it left behind. A host that does not reply is killed too."""
         runner.channel.close()
         try:
             reply = self._ask(Reap(runner.pid))

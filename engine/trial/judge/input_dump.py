@@ -1,4 +1,4 @@
-"""What a kernel is called with, for other processes: fresh inputs as files, and a module's arguments as data. Imports torch."""
+"""A kernel's inputs for other processes: fresh inputs as files, and a module's arguments as data. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.trial.shared.argument_codec import encode_call, encode_value
 
 
 def dump_inputs(reference: Reference, folder: Path, calls: int) -> tuple[str, ...]:
-    """Write ``calls`` files of inputs, parameters and buffers from fresh seeds. Raises EspalierError when they do not fit."""
+    """Write ``calls`` files of inputs, parameters and buffers from fresh seeds. Raises EspalierError if that fails."""
     model = reference.model(fresh_seed())
     names = []
     for call in range(calls):
@@ -30,7 +30,7 @@ def dump_inputs(reference: Reference, folder: Path, calls: int) -> tuple[str, ..
 
 
 def construction_arguments(reference: Reference, seed: int) -> tuple[Any, Any]:
-    """The arguments of ``Model`` by position and by name, encoded, as the model of that seed gets them.
+    """The encoded positional and named arguments of ``Model``, as constructed from ``seed``.
 
     Raises ProblemError for an argument that cannot be passed to another process.
     """

@@ -1,8 +1,9 @@
 """Interleaved timing: baseline and kernel in different processes, on the same fresh inputs, in random order, then reversed.
 
 A *sample* releases one set of secret inputs and calls every process on it. Before each call the judge poisons the outputs and
-flushes the caches; after it the kernel is frozen and its outputs are copied at once. So every timed call is also a checked
-one, and no call can be told from another. A *pair* is one process of each contestant, called for many samples. Imports torch.
+flushes the caches; after it the kernel is frozen and its outputs are copied at once. Every timed call is therefore also a
+checked one, and a kernel cannot distinguish them. A *pair* is one process of each contestant, called for many samples. Imports
+torch.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from engine.trial.judge.tolerance import NO_ERROR, Errors
 
 
 class CacheFlush:
-    """Evicts the operands by walking over twice the last-level cache.
+    """Evicts the operands from the caches by writing twice the size of the last-level cache.
 
-    On a GPU the runner's stopwatch flushes again, for what a module's own copies brought back; a candidate can interfere with
-    that one. On a CPU one thread does it, so that no thread of the judge's is still active when the kernel starts.
+    On a GPU the runner's stopwatch flushes again, to evict what a module's own copies loaded; a candidate can tamper with that
+    flush. On a CPU a single thread flushes: no other thread of the judge is still active when the kernel starts.
     """
 
     def __init__(self, device: str, cache_bytes: int) -> None:
@@ -51,7 +52,7 @@ HOT = "hot"
 
 
 class Probe:
-    """How long a trivial piece of the judge's own work takes on the device once a runner was stopped, in microseconds.
+    """Time of a trivial operation of the judge on the device after a runner was stopped, in microseconds.
 
     It shows whether the device is free: signals do not stop a GPU, and what a kernel left running would slow the next call.
     """
@@ -88,7 +89,7 @@ class Contestants:
     baselines: Mapping[str, RunnerClient]
     null_runner: RunnerClient
     contracts: Mapping[str, str] = field(default_factory=dict)
-    """The contracts of the judged kernels: under some of them foreign host code runs."""
+    """The contracts of the judged kernels: under some of them the kernel's host code runs."""
 
     def everyone(self) -> dict[str, RunnerClient]:
         return {**self.judged, **self.baselines, NULL: self.null_runner}
@@ -137,22 +138,22 @@ class PairSetup:
     order: random.Random
     probe: Probe
     holds: bool = False
-    """Whether the device is held before a call, so that event times contain no host time: on a GPU."""
+    """Whether the device is held before a call, which keeps host time out of event times: on a GPU."""
     monitor: ConditionsMonitor = field(default_factory=NoMonitor)
 
 
 def run_pair(bed: TestBed, contest: Contestants, samples: int, setup: PairSetup, tally: CheckTally) -> PairTimes:
     """Interleave one process of every contestant. Raises TrialFailed for faults of the judged kernels.
 
-    Samples are taken in bursts over the slots. Inputs for all slots are drawn. Then, slot by slot, they are released, everyone
-    is called, and judged outputs are copied before anything else runs. At the end all copies are checked. So the device does no
-    float64 work right before a timed call, and no kernel sees the inputs of two calls at once. The order of calls is random,
-    and reversed for the next inputs (ABBA), so that neither drift nor after-effects favour anyone. Disturbed samples are
+    Samples are taken in bursts over the slots: inputs for all slots are drawn; then, slot by slot, they are released, every
+    contestant is called, and judged outputs are copied before anything else runs; at the end all copies are checked. The device
+    does no float64 work right before a timed call, and no kernel sees the inputs of two calls at once. The order of calls is
+    random, then reversed for the next inputs (ABBA): neither drift nor after-effects favour a contestant. Disturbed samples are
     repeated, within limits.
 
-    A few randomly placed calls use perturbed inputs instead and are not counted as samples: being careful in a process's first
-    calls only does not help. In those calls a runner has its order before it is woken, as in every call on a GPU. On a CPU that
-    would blur every sample, since the threads of a team have just been woken.
+    A few *unannounced* calls at random places use perturbed inputs and are not counted as samples: being careful in a process's
+    first calls only does not help. In them the order is sent before the runner is resumed, as in every call on a GPU. On a CPU
+    that would add noise to every sample, because the threads of a team would just be waking up.
     """
     rows: list[dict[str, Timing]] = []
     audits: list[dict[str, Timing]] = []
@@ -193,9 +194,9 @@ def run_pair(bed: TestBed, contest: Contestants, samples: int, setup: PairSetup,
 
 
 def _find_culprit(bed: TestBed, contest: Contestants, slot: int) -> str:
-    """Which of several judged kernels fails when called alone; empty where none does.
+    """Which of several judged kernels fails when called alone; empty if none does.
 
-    Memory is checked after all were called, and an input changed by one makes the next one's outputs wrong.
+    Memory is checked after all calls, and an input modified by one kernel makes the next one's outputs wrong.
     """
     for name, runner in contest.judged.items():
         for _ in range(_ALONE if len(contest.judged) > 1 else 0):
@@ -209,17 +210,17 @@ def _find_culprit(bed: TestBed, contest: Contestants, slot: int) -> str:
 
 
 _ALONE = 2
-"""Calls of each kernel alone, to find out which one failed."""
+"""Calls of each kernel alone, to find the one that failed."""
 _PATIENCE = 3
-"""How many times the wanted samples may be taken to get enough undisturbed ones."""
+"""Limit on samples, as a multiple of the wanted ones, to get enough undisturbed ones."""
 _AUDITED = 2
-"""Samples with the device held, for each one without."""
+"""Samples with the device held per sample without."""
 _HOLDS_US = (1000.0, 200.0, 20_000.0)
-"""How long the device is held: while nothing is known of a call, at least, at most."""
+"""Microseconds that the device is held: before the first measurement, minimum, maximum."""
 
 
 def _hold_us(rows: Sequence[Mapping[str, Timing]]) -> float:
-    """The same for everyone: twice what the slowest took to enqueue its call in the last warm-up."""
+    """The same for every contestant: twice the slowest one's enqueue time in the last warm-up."""
     first, least, most = _HOLDS_US
     if len(rows) < WARM_UP:
         return first
@@ -228,14 +229,14 @@ def _hold_us(rows: Sequence[Mapping[str, Timing]]) -> float:
 
 
 class UnannouncedCalls:
-    """Which calls of a pair use perturbed inputs.
+    """Which calls of a pair are unannounced, and on which inputs.
 
-    One of the unannounced calls uses the problem's own inputs, since a call's time can depend on its values; all do where
-    there is no perturbed distribution to judge on.
+    One unannounced call uses the problem's own inputs, because time can depend on values; all do if there is no perturbed
+    distribution to judge on.
     """
 
     def __init__(self, rng: random.Random, distributions: Sequence[str], calls: int, judged: int) -> None:
-        """At least ``calls`` are made; ``judged`` were made before, for the numbering in messages."""
+        """``calls``: the least number of calls of the pair; ``judged``: calls made before, for the numbering in messages."""
         perturbed = [name for name in distributions if name != OWN]
         some = (
             [OWN, *rng.sample(perturbed, min(_PERTURBED, len(perturbed), calls))]
@@ -253,7 +254,7 @@ class UnannouncedCalls:
 
 
 _PERTURBED = 3
-"""Calls on perturbed inputs in each pair, each with another perturbation."""
+"""Calls on perturbed inputs per pair, each with another perturbation."""
 
 
 class CallOrder:
@@ -264,7 +265,7 @@ class CallOrder:
         self._backwards: list[str] = []
 
     def next(self, names: Iterable[str]) -> list[str]:
-        """The order of the next sample, over the same names every time."""
+        """The order of the next sample; ``names`` must be the same every time."""
         if self._backwards:
             order, self._backwards = self._backwards, []
             return order

@@ -1,7 +1,7 @@
 """The judge: owns seeds, inputs, expected outputs and the verdict for one problem, workload and device. Imports torch.
 
-It never runs a candidate's code. Kernels run in runners forked from a sandboxed host. Baselines run in runners of another host,
-so that no candidate can reach an expected value.
+It never runs a candidate's code. Kernels run in runners forked from a sandboxed host. Baselines run in runners of another host:
+no candidate can reach an expected value.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Reply = TypeVar("Reply")
 _OWN_TRIALS = 3
 _HOLDOUT_TRIALS = 2
 _SCREEN_SAMPLES = 6
-"""Together with the warm-up one burst over eight slots."""
+"""With the warm-up, one burst over eight slots."""
 _JITTER_LIMIT = 1e-2
 _FREE_SHARE = 0.1
-"""Share of the device's memory that must be free without a kernel for it to be blamed for running out of memory."""
+"""A kernel is blamed for running out of memory if at least this share of the device's memory is free without it."""
 _SCREEN_RETRIES = 2
-"""Times that a screen that raises doubts is repeated."""
+"""Repetitions of a screen that raises doubts."""
 
 
 class Judge:
@@ -84,10 +84,10 @@ class Judge:
         self._pool.close()
 
     def retry(self, act: Callable[[], Reply], *, trying: bool = False) -> Reply:
-        """``act``, repeated with new processes where a trusted one was lost: a kernel is not blamed for what befell a baseline.
+        """``act``, repeated with new processes if a trusted process was lost: a kernel is not blamed for a baseline's crash.
 
-        A kernel (``trying`` one) that takes all memory is rejected: where memory runs out twice and is free once the kernel is
-        gone. Raises what ``act`` raises.
+        With ``trying`` (``act`` runs a kernel), the kernel is rejected if memory runs out twice and is free without it. Raises
+        what ``act`` raises.
         """
         try:
             return act()
@@ -119,7 +119,7 @@ class Judge:
     # preparation
 
     def prepare(self, say: Say, *, measure: bool = True) -> PrepareReply:
-        """Calibrate the correctness check, try the trivial models on it, measure baselines and device ceilings."""
+        """Calibrate the correctness check, test it with the trivial models, measure baselines and device ceilings."""
         self._pool.launch()
         say("calibrating the correctness check against float64")
         bed = self.bed()
@@ -168,7 +168,7 @@ class Judge:
     def verify(self, candidate: Candidate, say: Say) -> VerifyReply:
         """Check fresh inputs of every distribution, determinism and hold-out shapes, and take a quick interleaved screen.
 
-        One process makes all these calls, and they look alike. Raises TrialFailed.
+        One process makes all these calls; they are the same message. Raises TrialFailed.
         """
         bed = self.bed()
         tally, own = CheckTally(), CheckTally()
@@ -202,7 +202,7 @@ class Judge:
         return VerifyReply(verification, screen, raw([pair]), evidence)
 
     def _screen(self, bed: TestBed, contest: Contestants, tally: CheckTally) -> PairTimes:
-        """A few samples. Where they raise doubts or other work disturbed them, new ones are taken and count alone."""
+        """A few samples. If they raise doubts or were disturbed, they are replaced by new ones."""
         pair = run_pair(bed, contest, _SCREEN_SAMPLES, self._setup, tally)
         for _ in range(_SCREEN_RETRIES):
             if pair.calm and not self._report.doubts([pair]):
@@ -219,7 +219,7 @@ class Judge:
         )  # fmt: skip
 
     def _determinism(self, bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally) -> float:
-        """Call once more on the same bytes. Both outputs must be right; how far they differ is returned."""
+        """Call again on the same inputs. Both outputs must be right; returns their largest difference in units of scale."""
         earlier = bed.copy_outputs(slot)
         judged_call(bed, runner, slot, tally)
         jitter = bed.jitter(slot, earlier)
@@ -256,9 +256,9 @@ class Judge:
         return self._holdout_beds[key]
 
     def measure(self, candidate: Candidate, say: Say) -> MeasureReply:
-        """Process pairs until the interval is narrow enough; the pair of the kernel's screen is the first.
+        """Process pairs until the interval is narrow enough; the kernel's screen is the first pair.
 
-        Raises TrialFailed when a timed call is wrong.
+        Raises TrialFailed if a timed call is wrong.
         """
         pairs = self._pairs(candidate, say)
         against = self._baselines
@@ -270,7 +270,7 @@ class Judge:
         """The speedup of ``candidate`` over ``other``, both checked in every call, in fresh process pairs.
 
         Both get the same inputs, one right after the other, in A-B-B-A order (``interleaving.CallOrder``). Earlier measurements
-        do not count. With an ``effort`` it is a race for the lead: few pairs, twice as many for each step, until it is clear.
+        are not used. With ``effort`` it is a race for the lead: few pairs, twice as many per step, until the result is clear.
         """
         pairs = self._pairs(candidate, say, other, stopping.race_bounds(effort))
         ratio = stats.ratio_interval(log_ratios(pairs, OTHER, KERNEL), self._baselines.claimable)
@@ -293,7 +293,7 @@ class Judge:
             while len(pairs) < most:
                 if not waiting:
                     if bounds is not None:
-                        stack.close()  # a long race must not fill the device with used processes
+                        stack.close()  # a long race must not accumulate processes on the device
                     waiting = self._start_runners(stack, bed, judged, max(min(least, self._bounds[0]) - len(pairs), 2))
                 runners = waiting.pop(0)
                 baselines = {} if other is not None else self._baselines.runners(bed, len(pairs))
@@ -308,7 +308,7 @@ class Judge:
         return pairs
 
     def tidy(self) -> None:
-        """What can wait until the verdict is out: end the measured processes, start those of the next kernel."""
+        """Work deferred until after the verdict: end the measured processes, start those of the next kernel."""
         try:
             self._processes_to_end.close()
             if self._bed is not None:
@@ -334,7 +334,7 @@ class Judge:
         return rows
 
     def _is_settled(self, pairs: Sequence[PairTimes], against: str, *, raced: bool) -> bool:
-        """A doubt may be noise: it keeps the pairs coming, as a wide interval does."""
+        """Whether to stop. A doubt may be noise: like a wide interval, it calls for more pairs."""
         kind, claimable = self.device.kind, self._baselines.claimable
         return not self._report.doubts(pairs) and stopping.is_settled(pairs, against, kind, claimable, raced=raced)
 

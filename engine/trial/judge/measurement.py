@@ -1,4 +1,4 @@
-"""From the times of process pairs to a measurement, with its conditions and the doubts about it. Imports torch."""
+"""Builds measurements from the times of process pairs, with their conditions and the doubts about them. Imports torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.trial.judge.timing import PairTimes, host_share
 
 @dataclass(frozen=True, slots=True)
 class MeasurementReport:
-    """Writes the measurements of one judge."""
+    """Builds the measurements of one judge."""
 
     signature: Signature
     device: Device
@@ -24,18 +24,18 @@ class MeasurementReport:
     confined: bool
 
     def doubts(self, pairs: Sequence[PairTimes], *, sure: bool = False) -> tuple[str, ...]:
-        """Reasons not to believe the kernel's times; ``sure``: only those that noise cannot explain."""
+        """Doubts about the kernel's times; ``sure``: only those that noise cannot explain."""
         return plausibility.timing_doubts(pairs, self.signature, self.peaks(), self.device, cold=self.cold, sure=sure)
 
     def evidence(self, pairs: Sequence[PairTimes]) -> tuple[str, ...]:
-        """Sure doubts from undisturbed pairs. With other doubts a measurement is only not corroborated: it cannot lead."""
+        """Sure doubts from undisturbed pairs; they quarantine. Other doubts only leave a measurement not corroborated."""
         calm = [pair for pair in pairs if pair.calm]
         return self.doubts(calm, sure=True) if calm else ()
 
     def of_kernel(
         self, depth: str, pairs: Sequence[PairTimes], ratios: Mapping[str, Interval], notes: Sequence[str]
     ) -> Measurement:
-        """The kernel's measurement; ``notes`` are conditions that its times do not show."""
+        """The kernel's measurement; ``notes`` are further conditions."""
         times = [t for p in pairs for t in p.kernel]
         doubts = self.doubts(pairs)
         disturbed = sum(p.disturbed for p in pairs)

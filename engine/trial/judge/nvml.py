@@ -1,7 +1,7 @@
-"""A GPU through NVML: clocks, power, temperature, reasons for throttling, processes.
+"""A GPU through NVML: clocks, power, temperature, reasons for throttling, processes. No torch.
 
 NVML talks to the driver only: it holds no context on the device and disturbs no measurement. Where the library, the driver or
-one of its answers is missing, the value is ``None``; nothing fails. No torch.
+a reading is missing, the value is ``None``; nothing fails.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ SLOWED_BY = (
     (0x08, "hardware slowdown"),
     (0x10, "sync boost"),
 )
-"""Bits of NVML's clocks event reasons that lower the clocks, the most telling first. Idleness and clocks set by a user are
-none."""
+"""Bits of NVML's clocks event reasons that lower the clocks, most specific first; without idleness and user-set clocks."""
 _HARDWARE_SLOWDOWN, _ITS_CAUSES = 0x08, 0x40 | 0x80
 _TEMPERATURE_OF_GPU, _CLOCK_OF_SM, _CLOCK_OF_MEMORY = 0, 1, 2
 
@@ -31,21 +30,21 @@ class NvmlMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One reading of a device; ``None`` for what it does not tell."""
+    """One reading of a device; ``None`` where unavailable."""
 
     sm_mhz: int | None = None
     memory_mhz: int | None = None
     watts: float | None = None
     celsius: int | None = None
     load: int | None = None
-    """Percentage of the last sampling period in which a kernel ran."""
+    """Percentage of the last sampling period during which a kernel ran."""
 
 
 class Gpu:
     """One device as NVML sees it."""
 
     def __init__(self, library: Any, handle: Any) -> None:
-        """``library`` is the initialised module ``pynvml``, or something that answers like it."""
+        """``library`` is the initialised module ``pynvml``, or a stand-in."""
         self._nvml = library
         self._handle = handle
         self._reasons = _first(library, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -63,7 +62,7 @@ class Gpu:
         )
 
     def slowed_by(self) -> tuple[str, ...] | None:
-        """Why the device's clocks are lowered, the most telling reason first; ``None`` where unknown. Never raises."""
+        """Why the device's clocks are lowered, most specific reason first; ``None`` where unknown. Never raises."""
         if self._reasons is None:
             return None
         try:
@@ -98,7 +97,7 @@ class Gpu:
 
 
 def slowed_by(reasons: int) -> tuple[str, ...]:
-    """Names of the reasons in a mask of NVML's clocks event reasons that cost time, each once, a cause before its effect."""
+    """Names of the slowing reasons in a mask of NVML's clocks event reasons, each once, causes before effects."""
     if reasons & _ITS_CAUSES:
         reasons &= ~_HARDWARE_SLOWDOWN
     return tuple(dict.fromkeys(words for bit, words in SLOWED_BY if reasons & bit))
@@ -107,7 +106,7 @@ def slowed_by(reasons: int) -> tuple[str, ...]:
 def open_gpu(which: int | str) -> Gpu:
     """A device by NVML's own number, by UUID or by PCI bus id (``0000:1B:00.0``).
 
-    Raises :class:`NvmlMissing` where the library, the driver or the device is not there.
+    Raises :class:`NvmlMissing` if the library, the driver or the device is missing.
     """
     try:
         library: Any = importlib.import_module("pynvml")
@@ -133,9 +132,9 @@ def open_with(library: Any, which: int | str) -> Gpu:
 
 
 def physical_device(index: int, visible: str) -> int | str:
-    """The machine's number or UUID of ``cuda:index``, where only some devices are ``visible`` (``CUDA_VISIBLE_DEVICES``).
+    """The machine's number or UUID of ``cuda:index``, if only some devices are ``visible`` (``CUDA_VISIBLE_DEVICES``).
 
-    A guess where the driver's order differs from the machine's: the PCI bus id is better.
+    A guess: the driver's order can differ from the machine's. The PCI bus id is reliable.
     """
     names = [name.strip() for name in visible.split(",") if name.strip()]
     if index >= len(names):

@@ -1,7 +1,7 @@
 """Input distributions of a trial: the problem's own, and perturbed ones that expose shortcuts. Imports torch.
 
-A kernel that drops the maximum in a softmax, sums squares without centring, or works in a narrower range fails on one of
-them. A perturbation is used only where the reference itself stays finite and accurate, which ``calibration`` finds out.
+A kernel that skips the maximum in a softmax, sums squares without centring, or works in a narrower range fails on one of them.
+A perturbation is used only where the reference itself stays finite and accurate (see ``calibration``).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ def _shifted(by: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _alternating(tensor: torch.Tensor) -> torch.Tensor:
-    """Signs alternate along the last dimension, so that sums cancel."""
+    """Signs alternate along the last dimension: sums cancel."""
     signs = torch.ones(tensor.shape[-1] if tensor.dim() else 1, dtype=tensor.dtype, device=tensor.device)
     signs[1::2] = -1
     return tensor * (signs if tensor.dim() else signs[0])
 
 
 def _spiked(tensor: torch.Tensor) -> torch.Tensor:
-    """Every 97th element is 40 times as large, from a random offset on."""
+    """Every 97th element, from a random offset on, is multiplied by 40."""
     return _larger(tensor, 97, 40)
 
 
 def _with_outliers(tensor: torch.Tensor) -> torch.Tensor:
-    """Every 997th element is 1000 times as large, from a random offset on."""
+    """Every 997th element, from a random offset on, is multiplied by 1000."""
     return _larger(tensor, 997, 1000)
 
 
@@ -48,7 +48,7 @@ def _larger(tensor: torch.Tensor, every: int, factor: float) -> torch.Tensor:
 
 
 def _with_few_outliers(tensor: torch.Tensor) -> torch.Tensor:
-    """Three random elements are 1000 times as large: too few for a kernel to find by sampling."""
+    """Three random elements are multiplied by 1000: too few for a kernel to find by sampling."""
     flat = tensor.clone().reshape(-1)
     places = {secrets.randbelow(flat.numel()) for _ in range(_FEW if flat.numel() else 0)}
     flat[list(places)] *= 1000
@@ -68,13 +68,13 @@ PERTURBATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "outliers": _with_outliers,
     "few": _with_few_outliers,
 }
-"""Name → what is done to every floating-point input."""
+"""Name → change applied to every floating-point input."""
 WIDE_ONLY = ("raised", "outliers", "few")
-"""Not for half precision, where 1000 + x loses x and the square of 1000 overflows."""
+"""Not for half precision: 1000 + x loses x, and 1000² overflows."""
 
 
 def perturb(inputs: tuple[object, ...], distribution: str) -> tuple[object, ...]:
-    """``inputs`` in this distribution; integer and non-tensor inputs stay as they are."""
+    """``inputs`` in this distribution; integer and non-tensor inputs are unchanged."""
     if distribution == OWN:
         return inputs
     change = PERTURBATIONS[distribution]

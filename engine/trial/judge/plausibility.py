@@ -1,4 +1,4 @@
-"""Plausibility of times and outputs: reasons not to believe them, one line each. Imports torch.
+"""Plausibility of times and outputs: doubts, one line each. Imports torch.
 
 A doubt is not a failure: the kernel's outputs were right. The engineer decides on the evidence.
 """
@@ -15,15 +15,15 @@ from engine.trial.judge import roofline
 from engine.trial.judge.timing import NULL, PairTimes, ahead_us, hidden_us
 
 _PLAUSIBLE = {"cuda": 0.8, "cpu": 0.25}
-"""A time below this share of the floor, with its whole interval, is impossible. On a CPU a flush leaves part of a small
-workload in the caches, and ceilings that were measured beside other work can be half of the real ones."""
+"""A time whose whole interval is below this share of the roofline floor is impossible. On a CPU a flush leaves part of a small
+workload in the caches, and ceilings measured under CPU contention can be half of the real ones."""
 _BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
-"""Hidden time from which a kernel is suspect. With less it is only not corroborated: it cannot lead."""
+"""Hidden time, in microseconds and as a share of the claim, that quarantines a kernel. With less it is not corroborated."""
 _AWAKE_US, _AWAKE_SHARE = 3000.0, 0.1
-"""OpenMP threads spin for a while after they are resumed, and on few cores the judge waits for its turn."""
+"""Allowed time between resumption and order: OpenMP threads spin after they are resumed, and on few cores the judge waits."""
 _LONG_AWAKE_US = 15_000.0
-"""Beyond the whole claim, more than noise explains. A kernel with hundreds of processes to resume can do most of its work in
-less: it is then not corroborated."""
+"""Time between resumption and order, beyond the whole claim, that noise cannot explain. A kernel with hundreds of processes to
+resume can do most of its work in less: it is then not corroborated."""
 _AFTER_TIMES, _AFTER_US = 3.0, 300.0
 _BUSY_SHARE = 0.2
 _BUSY_US = 50.0
@@ -58,7 +58,7 @@ def timing_doubts(
 
 
 def verification_doubts(doubts: Verification) -> tuple[str, ...]:
-    """Doubts about right outputs: two calls on the same bytes that differ by more than the tolerance allows."""
+    """Doubts about right outputs: two calls on the same inputs that differ by more than the tolerance."""
     if doubts.jitter <= doubts.max_scaled_limit:
         return ()
     return (

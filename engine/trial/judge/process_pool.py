@@ -1,8 +1,7 @@
-"""The process pool of a judge: hosts, and the runners of kernels, baselines and the null kernel, each given only what it may
-know.
+"""The process pool of a judge: hosts, and the runners of kernels, baselines and the null kernel. Imports torch.
 
-Candidates, their rivals and the trusted baselines have separate hosts, so that no candidate shares a PID namespace with a
-process that knows expected values. Imports torch.
+Each process gets only what it may know. Candidates, their rivals in a race and the trusted baselines have separate hosts: no
+candidate shares a PID namespace with a process that knows expected values.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class ProcessPool:
             host.close()
 
     def restart(self) -> None:
-        """End and forget every process of the trial; needed ones are started again."""
+        """End every process of the trial; needed ones are started again."""
         self.close()
         self._null_runners.clear()
         self._baseline_runners.clear()
@@ -82,7 +81,7 @@ class ProcessPool:
     def baselines(self, bed: TestBed, names: Sequence[str], pair: int) -> dict[str, RunnerClient]:
         """The baselines' runners of one pair, by name; started at first use and kept for the pairs of later kernels.
 
-        A kernel always gets fresh processes. The baselines' are a fixed few, and the interval contains their spread: a fresh
+        A kernel always gets fresh processes. Those of the baselines are reused, and the interval contains their spread: a fresh
         device context costs a quarter of a second.
         """
         return {name: self._kept_runner(bed, name, pair) for name in names}
@@ -104,9 +103,9 @@ class ProcessPool:
         return runner
 
     def prestart(self, kernels: int) -> None:
-        """Start the runners of the next precise measurement, so that their contexts are created while the kernel is verified.
+        """Start the runners of the next precise measurement: their contexts are created while the kernel is verified.
 
-        They serve one kernel only, since they share its PID namespace.
+        They serve one kernel only, because they share its PID namespace.
         """
         if not self._prestarted:
             self._prestarted_unused = True
@@ -127,7 +126,7 @@ class ProcessPool:
         self._prestarted.clear()
 
     def load_kernel(self, runner: RunnerClient, bed: TestBed, candidate: Candidate, built: WorkloadBinary) -> None:
-        """Send a kernel's artefact to its runner. Raises TrialFailed when it died already."""
+        """Send a kernel's artefact to its runner. Raises TrialFailed if the runner has died."""
         self._prestarted_unused = False
         artefact = [arena.sealed(Path(built.binary).read_bytes())] if built.binary else []
         load, fds = self._load(
@@ -138,8 +137,7 @@ class ProcessPool:
         runner.load(load, [*fds, *artefact])
 
     def null_runner(self, bed: TestBed, contract: str) -> RunnerClient:
-        """The null runner: it does nothing, on the same path and frozen between calls like a kernel's. It shows a call's own
-        cost."""
+        """The null runner: an empty call on the same path, frozen between calls like a kernel's. It shows what a call costs."""
         kind = "module" if contract == "module" else "native"
         runner = self._null_runners.get(kind)
         if runner is None or not runner.alive:
@@ -150,7 +148,7 @@ class ProcessPool:
         return runner
 
     def _module_arguments(self, bed: TestBed) -> tuple[Any, ...]:
-        """How a module is constructed and called: arguments of Model, template of forward's arguments."""
+        """Encoded arguments of ``Model``, and the template of ``forward``'s arguments."""
         if id(bed) not in self._call_templates:
             self._call_templates[id(bed)] = call_template(bed.reference)
         return (*construction_arguments(bed.reference, bed.init_seed), self._call_templates[id(bed)])

@@ -1,9 +1,9 @@
-"""The device's measured ceilings, and the speed of light that they allow. Imports torch.
+"""The device's measured ceilings, and the speed of light (SOL) of a workload. Imports torch.
 
-Ceilings are measured once per device and software and kept in the user's cache: bandwidth by a large copy (bytes read and
-written), arithmetic rates by large matrix products on random data. On a GPU each is timed by events, alone and after a pause:
-products back to back reach the power limit and run at a lower clock than a single call. On a CPU the copy is also timed within
-the last-level cache and the better counts, since a flush does not evict all of a small workload.
+Ceilings are measured once per device and software and cached: bandwidth by a large copy (bytes read and written), arithmetic
+rates by large matrix products on random data. On a GPU each is timed with events, one at a time and after a pause: products
+back to back reach the power limit and run at a lower clock than a single call. On a CPU the copy is also timed within the
+last-level cache and the better result counts, because a flush does not evict all of a small workload.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from engine.trial.judge.test_bed import operand_bytes
 _REPEATS = 9
 _REST_S = 0.02
 _HELD_CYCLES = 400_000
-"""Clock cycles that the device is held busy while the host enqueues a timed call."""
+"""Clock cycles that the device is held while the host enqueues a timed call."""
 _SCHEME = 3
-"""Incremented when ceilings are measured differently: kept ones are then measured again."""
+"""Incremented when ceilings are measured differently: cached ones are then measured again."""
 
 
 def peaks(device: Device, cache: Path) -> Peaks:
@@ -66,7 +66,7 @@ _PRODUCTS = (4096, 8192)
 
 
 def _copy_rate(size: int, label: str) -> float:
-    """Bytes read and written a second."""
+    """Bytes read and written per second."""
     source = torch.ones(size, dtype=torch.uint8, device=label)
     target = torch.empty_like(source)
     return 2 * size / _seconds(lambda: target.copy_(source), label)
@@ -79,7 +79,7 @@ def _product_rate(n: int, dtype: torch.dtype, label: str) -> float:
 
 
 def _seconds(work: Callable[[], object], label: str) -> float:
-    """The fastest of several runs: a ceiling is the device at its best."""
+    """The fastest of several runs, in seconds: a ceiling is the device at its best."""
     for _ in range(2):
         work()
     return min(_once(work) if label == "cpu" else _once_on_gpu(work) for _ in range(_REPEATS))
@@ -112,15 +112,15 @@ class Floor:
     floor_us: float
     bytes_moved: int
     plausible_us: float
-    """The same with all arithmetic done once in the fastest unit: nothing faster did the work."""
+    """The same with all arithmetic done once in the fastest unit: a faster kernel did not do the work."""
 
 
 _PASSES = 3
-"""Products of narrower numbers for fp32 accuracy: two terms for each operand, without the smallest product."""
+"""Products in a narrower type that give fp32 accuracy: two terms per operand, without the smallest product."""
 
 
 def floor(signature: Signature, ceilings: Peaks) -> Floor:
-    """The floor of a workload and what bounds it. fp32 may be reached by three passes of a narrower unit."""
+    """The floor of a workload and what bounds it. fp32 may be emulated by three passes of a narrower unit."""
     moved = operand_bytes(signature.operands)
     by_bytes = moved / ceilings.copy_bytes_per_s * 1e6
     rates = ceilings.operations_per_s
@@ -137,5 +137,5 @@ def floor(signature: Signature, ceilings: Peaks) -> Floor:
 
 
 def speed_of_light(least: Floor, time_us: float) -> SpeedOfLight:
-    """The fraction of the speed of light that ``time_us`` reaches."""
+    """The fraction of SOL that ``time_us`` reaches: floor ÷ time."""
     return SpeedOfLight(least.bound, least.floor_us, least.floor_us / time_us if time_us > 0 else 0.0)

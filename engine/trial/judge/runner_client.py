@@ -29,9 +29,9 @@ from engine.trial.messages import (
 
 _CONTEXT_S = 60.0
 _FIRST = 3.0
-"""Factor for the time limit of a module's first call, in which it may compile."""
+"""Factor on the time limit of a module's first call, in which it may compile."""
 _LEAST_US = 1e-3
-"""A claim below a nanosecond is impossible."""
+"""Shorter claims are impossible."""
 _LONGEST_TEXT = 4000
 _LONGEST_REASON = 400
 _SIGNALS = {
@@ -42,7 +42,7 @@ Found = TypeVar("Found")
 
 
 class TrustedProcessLost(EspalierError):
-    """A baseline's or the null kernel's process died or hangs: the fault of the machine or of the reference."""
+    """A baseline's or the null kernel's process died or hangs: a fault of the machine or of the reference."""
 
 
 class TrialFailed(Exception):
@@ -53,12 +53,12 @@ class TrialFailed(Exception):
         self.failure = Failure(kind, reason)
         self.log = log
         self.at_fault = ""
-        """Which of several judged kernels it was, by its name among the contestants; see ``blaming``."""
+        """The contestant that failed, if several kernels are judged; see ``blaming``."""
 
 
 @contextmanager
 def blaming(name: str) -> Iterator[None]:
-    """Attribute a failure within to this contestant."""
+    """Attribute a failure inside to this contestant."""
     try:
         yield
     except TrialFailed as failed:
@@ -74,22 +74,23 @@ class Timing:
     wall_us: float
     """From the order to run until the reply."""
     idle_us: float
+    """Time that the device stayed busy after the last event: a claim."""
     disturbed: bool = False
-    """Whether other work had the processor meanwhile."""
+    """Whether other work used the processor meanwhile."""
     awake_us: float = 0.0
-    """From its resumption until the order: time that it could use and that no clock of the call shows."""
+    """From its resumption until the order: time that it could use and that no clock of the call measures."""
     enqueue_us: float = 0.0
-    """How long the host took to enqueue the call: a claim."""
+    """Time that the host took to enqueue the call: a claim."""
     held: bool = False
-    """Whether the device was held meanwhile: then the claimed time is device time only."""
+    """Whether the device was held meanwhile: the claimed time is then device time only."""
     after_us: float = 0.0
-    """How long the judge's next work on the device took, right after the runner was stopped."""
+    """Time of the judge's next operation on the device, right after the runner was stopped."""
     charged_us: float = 0.0
-    """Host time that was added to the claimed time."""
+    """Host time and late device work added to the claimed time."""
 
 
 class CallHook(Protocol):
-    """What the judge does at both ends of a call, while the runner is not frozen."""
+    """The judge's work right before and after a call, while the runner is not frozen."""
 
     def before(self) -> None:
         """Right before the order to run."""
@@ -99,11 +100,11 @@ class CallHook(Protocol):
 
 
 class RunnerClient:
-    """A runner from its fork to its end. Use as a context manager: it is reaped whatever happens."""
+    """A runner from fork to end. Use it as a context manager: the process is always reaped."""
 
     def __init__(self, host: Host, *, seconds: float, trusted: bool = False) -> None:
-        """``trusted``: its faults are the machine's or the reference's. It is frozen between calls like any other, so that all
-        begin a call in the same state."""
+        """``seconds``: time limit of a call. ``trusted``: its faults are the machine's or the reference's; it is frozen between
+        calls like any other, and all start a call in the same state."""
         self._host = host
         self._seconds = seconds
         self._trusted = trusted
@@ -141,7 +142,7 @@ class RunnerClient:
         self._warming = True
 
     def load(self, load: LoadKernel, fds: list[int]) -> None:
-        """Send it an artefact and its memory; closes the descriptors. ``wait_ready`` waits for the result."""
+        """Send an artefact and its memory; closes the descriptors. ``wait_ready`` waits for the result."""
         assert self._runner is not None
         self._first_s = self._seconds * (_FIRST if load.contract == "module" else 1)
         try:
@@ -160,7 +161,7 @@ class RunnerClient:
         self.close()
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until the artefact is loaded. From then on it runs in its calls only. Raises TrialFailed."""
+        """Wait until the artefact is loaded. From then on the runner runs during calls only. Raises TrialFailed."""
         self.stand_by()
         self._thaw_all()
         self._expect_ready(seconds, "while loading")
@@ -176,8 +177,8 @@ class RunnerClient:
     def call(self, slot: int, hooks: Sequence[CallHook] = (), hold_us: float = 0.0, *, at_once: bool = True) -> Timing:
         """Thaw, run the kernel once, freeze; on a GPU the device is held for ``hold_us`` before. Raises TrialFailed.
 
-        ``at_once``: the order is sent before the runner is resumed, so that it has no moment to work ahead (where its pid
-        here is known). Otherwise it is resumed first, and its threads are at rest when the order arrives.
+        ``at_once``: the order is sent before the runner is resumed, which leaves no time to work ahead (if its pid here is
+        known). Otherwise it is resumed first, and its threads have settled when the order arrives.
         """
         assert self._runner is not None
         if self._runner.channel.waiting():
@@ -216,7 +217,7 @@ class RunnerClient:
             self._by_host(self._host.thaw_children)
 
     def _check_stopped(self) -> bool:
-        """Wait until it has stopped; whether it has child processes. Raises TrialFailed where one did not stop."""
+        """Wait until it has stopped; returns whether it has child processes. Raises TrialFailed if one does not stop."""
         found = self._by_host(self._host.check_stopped)
         if isinstance(found, StillRunning):
             self.close()
@@ -234,7 +235,7 @@ class RunnerClient:
 
     @property
     def process(self) -> int | None:
-        """The runner's pid here, where that is known."""
+        """The runner's pid here, if known."""
         return self._runner.local_pid if self._runner is not None else None
 
     @property
@@ -272,7 +273,7 @@ class RunnerClient:
         return TrialFailed(kind, reason, log)
 
     def _lost(self, kind: FailureKind, reason: str) -> Exception:
-        """The same for a runner that died or does not answer; a trusted one can be started again."""
+        """The same for a runner that died or does not reply; a trusted one can be restarted."""
         return TrustedProcessLost(f"the baseline cannot be measured: {reason}") if self._trusted else TrialFailed(kind, reason)
 
     def _receive(self, seconds: float, when: str) -> RunnerReply:

@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Answer requests until the engine closes the channel, then end every process that was started.
 
-    Where the engine dies while a reference computes, this process ends with it.
+    If the engine dies, this process is killed, even while a reference computes.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[2]):  # the engine died while torch was being imported
@@ -38,7 +38,7 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # descriptors in flight to a kernel count as its user's
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # descriptors in flight to a runner count for its user
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     judge: Judge | None = None
     try:
@@ -98,7 +98,7 @@ def _answer(judge: Judge | None, request: p.Request, channel: Channel) -> tuple[
 
 
 def _unexpected(error: Exception) -> p.JudgeFailed:
-    """Out of memory is the device's fault and has a remedy. Anything else is a bug of the judge, named with its place."""
+    """Out of memory becomes a DeviceError with a remedy. Anything else is a bug of the judge, reported with its location."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if "out of memory" in str(error).lower() or isinstance(error, MemoryError):
         remedy = "choose a smaller workload or free the device"

@@ -1,6 +1,6 @@
 """One workload set up on one device: lent memory, fresh secret inputs, poison, and the check of outputs. Imports torch.
 
-It belongs to the judge. Expected outputs are computed here and never written to lent memory.
+Expected outputs are computed here, in the judge, and never written to lent memory.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _PATTERN = 0xA5
 _NAN_BYTES = 0xFF
 """All bits set: NaN in every floating type, −1 in every signed one."""
 _POISONS = (_NAN_BYTES, 0x5B)
-"""Fill bytes of outputs before a call, chosen at random: NaN or a large finite number, in case one of them is the right
+"""Fill bytes of outputs before a call, chosen at random: NaN or a large finite number, because either can be the right
 output."""
 _PLACES = 128
-"""Elements of every operand that a ``Watch`` withholds or reads: a late write of 1 % of an output shows in 3 of 4 calls."""
+"""Elements per operand that a ``Watch`` withholds or reads: it detects a late write of 1 % of an output in 3 of 4 calls."""
 _MOST_SLOTS = 8
 _WIDE = 8
 """Bytes of an ``int64``."""
 _SHARE = 0.02
-"""Share of the device's memory (the machine's on a CPU) that one copy of all operands may take for there to be eight copies."""
+"""Largest share of the device's memory (the machine's on a CPU) of one copy of all operands for which eight copies are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Findings:
 
 
 class Watch:
-    """Detects work ahead of a call or after its reply, while the kernel is not frozen.
+    """Detects work before the order or after the reply, while the kernel is not frozen.
 
-    A few secret elements of every input hold other values until the order to run, and a few secret elements of every output
+    A few random elements of every input hold other values until the order to run, and a few random elements of every output
     are read right after the reply. Each takes a few microseconds.
     """
 
@@ -61,14 +61,14 @@ class Watch:
             places.write(right.roll(1))
 
     def before(self) -> None:
-        """Write the withheld values."""
+        """Restore the withheld values."""
         for places, right in zip(self._withheld, self._withheld_values, strict=True):
             places.write(right)
         if any(places.on_gpu for places in self._withheld):
             torch.cuda.synchronize()
 
     def after(self) -> None:
-        """Read the chosen elements of the outputs."""
+        """Read the sampled elements of the outputs."""
         self._values_at_reply = [places.read() for places in self._read_places]
 
     def outputs_changed(self) -> bool:
@@ -98,7 +98,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 class TestBed:
-    """Arenas with several copies (slots) of every operand, refilled for each call. Raises DeviceError when they do not fit."""
+    """Arenas with several copies (slots) of every operand, refilled for each call. Raises DeviceError if they do not fit."""
 
     def __init__(self, reference: Reference, calibration: Calibration, device: Device) -> None:
         self.reference = reference
@@ -123,12 +123,12 @@ class TestBed:
         self.init_seed = 0
         self.new_model()
         if any(o.role is Role.INPUT and not getattr(torch, o.dtype).is_floating_point for o in self.signature.operands):
-            self.refill(0)  # the baseline is called once before any slot is filled, and integers may be indices
+            self.refill(0)  # baselines are called once before a slot is filled; integers may be indices
 
     def new_model(self) -> None:
         """Fresh weights from a fresh seed, and intact guard regions, for the next process.
 
-        Modules are told the seed of the weights, since they construct their own. Seeds of inputs never leave the judge.
+        Modules get the seed of the weights, because they construct their own. Seeds of inputs never leave the judge.
         """
         for gap in self._guards:
             self._outputs.raw(*gap).fill_(_PATTERN)
@@ -150,7 +150,7 @@ class TestBed:
         self._given[slot] = perturb(self.reference.inputs(fresh_seed()), distribution)
 
     def release(self, slot: int) -> None:
-        """Copy what was drawn for ``slot`` to lent memory: right before the call, so that nothing can be computed ahead."""
+        """Copy the inputs drawn for ``slot`` to lent memory, right before the call: nothing can be computed ahead."""
         assert self._model is not None
         arguments = self.reference.arguments(self._model, self._given[slot])
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
@@ -168,7 +168,7 @@ class TestBed:
         return [s for s in self.layout.slots[slot] if s.role == Role.OUTPUT.value]
 
     def poison(self, slot: int) -> None:
-        """Fill the outputs with poison, so that an unwritten element shows."""
+        """Fill the outputs with poison to detect unwritten elements."""
         self._poison[slot] = secrets.choice(_POISONS)
         for operand in self._written_slots(slot):
             self._outputs.raw(operand.offset, operand.offset + operand.nbytes).fill_(self._poison[slot])
@@ -183,7 +183,7 @@ class TestBed:
         return [self._outputs.tensor(operand) for operand in self._written_slots(slot)]
 
     def expected(self, slot: int) -> Sequence[torch.Tensor]:
-        """The reference's outputs for what ``slot`` was last filled with: float64, or eager's for an allclose policy."""
+        """The reference's outputs for the current inputs of ``slot``: in float64, or eager's for an allclose policy."""
         assert self._model is not None
         if self.calibration.policy.against_eager:
             return self.reference.call(self._model, self._given[slot])
@@ -201,9 +201,9 @@ class TestBed:
         return Findings(ruling, self._violation(slot))
 
     def _unwritten(self, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], poison: int) -> str:
-        """Which elements of a wrong output still hold the poison where something else is expected, in words.
+        """A message on elements of a wrong output that still hold the poison; empty if there are none.
 
-        Right outputs can equal the poison (a byte of 0x5B, −1, NaN); they must not be reported as unwritten.
+        Right outputs can equal the poison (a byte of 0x5B, −1, NaN); they are not reported as unwritten.
         """
         for output, reference, name in zip(outputs, expected, self._names, strict=True):
             if not output.numel():
@@ -228,9 +228,9 @@ class TestBed:
         return ""
 
     def trespass(self, slot: int) -> str:
-        """What was written outside the outputs, in words (empty: nothing); the guard regions are restored.
+        """A message on what was written outside the outputs (empty: nothing); restores the guard regions.
 
-        Right after a call it blames that one, whoever is called next.
+        Called right after a call, it attributes the write to that call's kernel.
         """
         # All guards, not only this slot's: a write far away must not be blamed on another kernel.
         touched = [gap for gap in self._guards if not bool((self._outputs.raw(*gap) == _PATTERN).all())]
@@ -248,7 +248,7 @@ class TestBed:
         return "wrote far outside its outputs"
 
     def watch(self, slot: int) -> Watch:
-        """The watch of one judged call on ``slot``, after its release; ``settle`` before the call."""
+        """A watch for one judged call on ``slot``, to be created after ``release``; ``settle`` before the call."""
         inputs = [self._inputs.tensor(s) for s in self.layout.slots[slot] if s.role == Role.INPUT.value]
         return Watch(inputs, self.outputs(slot), self._rng)
 
@@ -256,7 +256,7 @@ class TestBed:
         return [t.clone() for t in self.outputs(slot)]
 
     def jitter(self, slot: int, earlier: Sequence[torch.Tensor]) -> float:
-        """The largest difference between two calls on the same bytes, in units of the output's scale; 0.0 is bitwise equal."""
+        """The largest difference between two calls on the same inputs, in units of the output's scale; 0.0: bitwise equal."""
         worst = 0.0
         for now, before in zip(self.outputs(slot), earlier, strict=True):
             if torch.equal(_bits(now), _bits(before)):
@@ -280,7 +280,7 @@ def _gaps(layout: Layout) -> list[tuple[int, int]]:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """As integers, so that equal NaNs are equal; as wide ones where possible, which compare many times faster than bytes."""
+    """As integers: equal NaNs compare equal. As int64 where possible, which compares many times faster than bytes."""
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     whole = flat.numel() % _WIDE == 0 and flat.storage_offset() % _WIDE == 0
     return flat.view(torch.int64) if whole else flat
@@ -292,7 +292,7 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def operand_bytes(operands: Sequence[Operand]) -> int:
-    """Bytes that the work must move: every operand read or written once."""
+    """Bytes that a kernel must move: every operand read or written once."""
     return sum(nbytes(o) for o in operands)
 
 

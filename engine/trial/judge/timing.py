@@ -1,6 +1,6 @@
-"""The times of one process pair: which calls count, what is charged to a kernel, what the judge's clock corroborates.
+"""The times of process pairs: which calls count, what is charged to a kernel, whether the judge's clock corroborates it.
 
-Pure arithmetic on timings. No torch.
+Pure arithmetic on timings, in microseconds. No torch.
 """
 
 from __future__ import annotations
@@ -26,23 +26,21 @@ NULL = "null"
 class PairTimes:
     """Timings of one process pair by contestant, index by index.
 
-    ``null`` is the null kernel on the same path. Of its calls the undisturbed ones count, whatever happened to the others of
-    their sample (a disturbed one would leave room for hidden time), or all where those are too few.
+    ``null`` is the null kernel on the same path. Of its calls only the undisturbed ones count, even if others of their sample
+    were disturbed (a disturbed null call would leave room for hidden time), or all if those are too few.
     """
 
     times: Mapping[str, Sequence[Timing]]
     disturbed: int = 0
-    """Samples set aside because other work had the processor."""
+    """Samples discarded because other work used the processor."""
     calm: bool = True
     """Whether there were enough undisturbed calls, and enough undisturbed null calls to compare with."""
     audits: Mapping[str, Sequence[Timing]] = field(default_factory=dict)
-    """Calls without holding the device, so that the judge's clock sees all that a call does. None on a CPU, where no call is
-    held."""
+    """Calls without a hold: the judge's clock sees everything that a call does. None on a CPU, where no call is held."""
     at_once: Mapping[str, Sequence[Timing]] = field(default_factory=dict)
-    """Further calls of the judged kernels and the null kernel, with the order sent before they were resumed. None on a GPU,
+    """Unannounced calls of the judged kernels and the null kernel: the order was sent before they were resumed. None on a GPU,
     where every call is like that."""
     conditions: PairConditions = PairConditions()  # noqa: RUF009 - frozen
-    """The conditions around them."""
 
     @property
     def kernel(self) -> Sequence[Timing]:
@@ -53,20 +51,20 @@ class PairTimes:
         return self.audits.get(name, self.times[name])
 
     def claims(self, name: str) -> list[list[float]]:
-        """Claimed times, each a block of its own: contestants got the same inputs one right after the other."""
+        """Claimed times, one block per sample: contestants got the same inputs one right after the other."""
         return [[t.claimed_us] for t in self.times[name]]
 
 
 _HOST_US = {"host": 50.0, "module": 150.0}
-"""Host time of a call that is not charged to foreign code; of a module, what the baseline takes where there is one."""
+"""Host time of a call that is not charged, by contract. For a module beside a baseline: ``host``'s plus the baseline's own."""
 
 
 def with_charges(pair: PairTimes, contracts: Mapping[str, str], baselines: Collection[str]) -> PairTimes:
     """``pair`` with host time and late device work added to the judged kernels' times.
 
-    A held call is timed on the device alone, and foreign host code could use the wait for its work. So what a call takes longer
-    without a hold, beyond the cost of enqueuing it, is charged; a plan has no host code. What the device still did after the
-    call's last event, beyond what an empty wait takes, is charged too, and the judge's clock then finds it explained.
+    A held call is timed on the device alone, and the kernel's host code could work during the hold. The additional time of a
+    call without a hold, beyond the cost of enqueuing it, is therefore charged; a plan has no host code. What the device still
+    did after the call's last event, beyond an empty wait, is charged too, and counts as explained for the judge's clock.
     """
     if not pair.audits:
         return pair
@@ -89,7 +87,7 @@ _IDLE_JITTER_US = 3.0
 
 
 def _idle_us(pair: PairTimes, name: str) -> float:
-    """Microseconds that the device was still busy after the last event."""
+    """Median time that the device was still busy after the last event."""
     return statistics.median(t.idle_us for t in pair.times[name])
 
 
@@ -100,7 +98,7 @@ def _allowed_host_us(pair: PairTimes, baselines: Collection[str], contract: str)
 
 
 def _unheld_extra_us(pair: PairTimes, name: str) -> float:
-    """Microseconds that a call takes longer without a hold."""
+    """Additional median time of a call without a hold."""
     without = statistics.median(t.claimed_us for t in pair.audits[name])
     return without - statistics.median(t.claimed_us for t in pair.times[name])
 
@@ -111,7 +109,7 @@ def columns(rows: Sequence[Mapping[str, Timing]]) -> dict[str, list[Timing]]:
 
 
 def pair_times(rows: Sequence[Mapping[str, Timing]], samples: int) -> PairTimes:
-    """The times of one pair from its rows, of which warm-ups are the first: the undisturbed ones where there are enough."""
+    """The times of one pair from its rows (warm-ups first): the undisturbed rows if there are enough, else all."""
     counted, undisturbed = rows[WARM_UP:], undisturbed_rows(rows)
     fewest = min(samples, _FEWEST)
     kept = undisturbed if len(undisturbed) >= fewest else counted
@@ -123,11 +121,11 @@ def pair_times(rows: Sequence[Mapping[str, Timing]], samples: int) -> PairTimes:
 
 
 _FEWEST = 3
-"""The fewest undisturbed samples that replace all samples."""
+"""With fewer undisturbed samples all samples count."""
 
 
 def undisturbed_rows(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, Timing]]:
-    """Rows after the warm-ups in which nobody but the null kernel was disturbed."""
+    """Rows after the warm-ups in which no contestant but perhaps the null kernel was disturbed."""
     return [row for row in rows[WARM_UP:] if not any(t.disturbed for name, t in row.items() if name != NULL)]
 
 
@@ -135,10 +133,10 @@ _AHEAD_SHARE, _AHEAD_US = 0.25, 60.0
 
 
 def ahead_us(pairs: Sequence[PairTimes]) -> float:
-    """Microseconds that the fastest call without a moment between resumption and order exceeds the claim and what can be
-    explained.
+    """Time by which the fastest unannounced call exceeds what the claim allows; ≤ 0: none.
 
-    Not above 0 where all is explained. A kernel that works in that moment shows here.
+    Allowed are the null kernel's median, 1.25 times the median claim, and 60 µs. A kernel that works between its resumption and
+    the order cannot do so in an unannounced call, and exceeds this.
     """
     kernel = [t for p in pairs for t in p.at_once.get(KERNEL, ())]
     null_us = [t.wall_us for p in pairs for t in p.at_once.get(NULL, ())]
@@ -159,12 +157,12 @@ def corroborated(pairs: Sequence[PairTimes]) -> bool:
 
 
 def hidden_us(pairs: Sequence[PairTimes]) -> float:
-    """Microseconds by which the kernel's round trips cost more than can be explained; not above 0 where all is explained.
+    """Time of the kernel's round trips that its claims do not explain; ≤ 0: corroborated.
 
-    The null kernel of the same samples shows what a call costs besides the kernel. A tenth of the claim and the null kernel's
-    jitter are allowed on top. Medians are compared; with other work on the machine, which strikes calls at random, lower
-    quartiles. Only the half of the kernel's calls with the smallest claims counts: they make its median, and honest calls must
-    not vouch for them.
+    Unexplained is (wall − claimed) of the kernel minus that of the null kernel in the same samples, minus a tenth of the median
+    claim, three times the null kernel's jitter and 20 µs. Medians are compared; under CPU contention, which hits random calls,
+    lower quartiles. Only the half of the kernel's calls with the smallest claims counts: these determine its median, and honest
+    calls must not vouch for them.
     """
     calm = all(p.calm for p in pairs)
     kernel = sorted((t for p in pairs for t in p.audited(KERNEL)), key=lambda t: t.claimed_us)
@@ -181,13 +179,13 @@ def _centre(values: Sequence[float], *, calm: bool) -> float:
 
 
 _SAMPLES = ((50.0, 30), (300.0, 14), (math.inf, 6))
-"""(time in microseconds, samples of a pair below it): short kernels scatter more and cost less."""
+"""(time in microseconds, samples per pair below it): short kernels vary more and cost less."""
 _PATIENCE_US = 1e6
-"""Device time that the samples of one pair may take."""
+"""Device time budget for the samples of one pair."""
 
 
 def samples_for(pairs: Sequence[PairTimes], name: str) -> int:
-    """How many samples the next pair takes, by the times so far; few for a slow kernel."""
+    """Number of samples of the next pair, by the times so far; few for a slow kernel."""
     if not pairs:
         return _SAMPLES[-1][1]
     median = statistics.median(t.claimed_us for t in pairs[-1].times[name])
@@ -201,7 +199,7 @@ def log_ratios(pairs: Sequence[PairTimes], slower: str, faster: str) -> list[flo
 
 
 def host_share(times: Sequence[Timing]) -> list[str]:
-    """The host's share in these device times, in words; nothing where it has none."""
+    """Notes on the host's share in these times; empty if it has none."""
     claimed = statistics.median(t.claimed_us for t in times)
     enqueue = statistics.median(t.enqueue_us for t in times)
     charged = statistics.median(t.charged_us for t in times)
@@ -214,7 +212,7 @@ def host_share(times: Sequence[Timing]) -> list[str]:
 
 
 def raw(pairs: Sequence[PairTimes]) -> bytes:
-    """All samples as JSON, so that every figure can be recomputed."""
+    """All samples as JSON, from which every figure can be recomputed."""
     columns = ["claimed", "wall", "idle", "enqueue"]
     rows, audits, at_once = (
         [_samples(one) for one in kind]

@@ -1,14 +1,18 @@
-"""Tolerance: how far an output lies from what is expected, how far it may lie, and the policies that rule on it. Imports torch.
+"""Tolerance: the error of an output, the error allowed, and the policies that decide. Imports torch.
 
-Errors are *centred*: ‖o−r‖ ÷ ‖r−mean(r)‖. On KernelBench's uniform inputs a plain relative error hides a half-precision result,
-because a product of non-negative matrices is almost constant. In addition every element is capped in units of its scale |r| +
-rms(r−mean(r)), so that no tile can be skipped. An output without a spread, such as a single number, is held against rms(r).
-Finite masks must agree. Integers and booleans are compared bit for bit, except for those that a few units in the last place of
-the inputs decide.
+With output o and expected r:
 
-Policy ``class`` (the default) compares with float64 and allows a multiple of the error of the reference's own arithmetic in the
-allowed precision class. ``crfm`` and ``kernelbench`` compare with eager PyTorch by ``allclose``, as the published work does;
-they exist for comparison, and pass outputs that ``class`` rejects.
+- ``rel_fro``, the *centred* relative error: ‖o−r‖ ÷ ‖r−mean(r)‖ (Frobenius norms). A plain relative error, ÷ ‖r‖, hides a
+  half-precision result on KernelBench's uniform inputs, because a product of non-negative matrices is almost constant.
+- ``max_scaled``, the largest error of one element relative to its scale: |o−r| ÷ (|r| + rms(r−mean(r))). It detects a skipped
+  tile.
+
+For an output without spread, such as a single number, rms(r) replaces rms(r−mean(r)). Finite elements of o and r must coincide.
+Integers and booleans are compared exactly, except for those that a few units in the last place of the inputs decide.
+
+Policy ``class`` (the default) compares with float64 and allows a multiple of the reference error of the allowed precision
+class. ``crfm`` and ``kernelbench`` compare with eager PyTorch by ``allclose``, as the published work does; they exist for
+comparison, and pass outputs that ``class`` rejects.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ _KERNELBENCH_HALF = 1e-2
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of one set of outputs; ``flaw`` names what no tolerance covers (empty: nothing)."""
+    """Errors of one set of outputs; ``flaw`` describes what no tolerance covers (empty: nothing)."""
 
     rel_fro: float
     max_scaled: float
@@ -52,10 +56,10 @@ class Errors:
 NO_ERROR = Errors(0.0, 0.0, 0.0)
 _TINY = 1e-300
 _NEGLIGIBLE = 4e-6
-"""A deviation up to this share of rms(r) does not count as spread: one unit in the last place of fp32 is 3 % of it, and ten
-times that would exceed ``HOPELESS``. A single number has no spread."""
+"""A deviation up to this share of rms(r) does not count as spread: one unit in the last place of fp32 would be 3 % of it, and
+ten times that would exceed ``HOPELESS``. A single number has no spread."""
 HOPELESS = 0.25
-"""Limits above this discriminate nothing: such inputs are not judged, and no limit is widened that far."""
+"""Limits above this do not discriminate: such inputs are not judged, and no limit is widened that far."""
 _norm = torch.linalg.vector_norm
 
 
@@ -67,7 +71,7 @@ def compare(
 ) -> Errors:
     """Errors of all outputs against all expected ones, the worst of each kind.
 
-    ``undecided`` marks, for each output, the integers that rounding alone decides: they may differ.
+    ``undecided`` masks, for each output, the integers that rounding alone decides: they may differ.
     """
     worst = NO_ERROR
     masks = undecided or [None] * len(outputs)
@@ -77,7 +81,7 @@ def compare(
 
 
 def compared_exactly(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements are compared bit for bit."""
+    """Whether a tensor's elements are compared exactly."""
     return not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
 
 
@@ -108,7 +112,7 @@ def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str, undec
 
 
 def spread(reference: torch.Tensor) -> float:
-    """rms(r−mean(r)) of finite float64 numbers; 0 where it is negligible beside rms(r)."""
+    """rms(r−mean(r)) of finite float64 numbers; 0 if negligible relative to rms(r)."""
     deviation = float(torch.var(reference, correction=0).sqrt())
     return deviation if deviation > _NEGLIGIBLE * _rms(reference) else 0.0
 
@@ -118,12 +122,12 @@ def _rms(reference: torch.Tensor) -> float:
 
 
 def _finite_sum(tensor: torch.Tensor) -> bool:
-    """True only where every element is finite (a finite tensor may overflow); reads once and writes nothing, unlike a mask."""
+    """True only if every element is finite (the sum of a finite tensor may overflow). Reads once; a mask would write too."""
     return math.isfinite(float(tensor.sum(dtype=torch.float64)))
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Booleans as bytes: only 0 and 1 are right, since any other could be unwritten."""
+    """Booleans as bytes: any value but 0 and 1 could be unwritten."""
     return tensor.contiguous().view(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
@@ -143,20 +147,20 @@ def _mask_flaw(output: torch.Tensor, reference: torch.Tensor, finite: torch.Tens
 
 
 FACTORS: Mapping[PrecisionClass, float] = {PrecisionClass.FP32: 10.0, PrecisionClass.TF32: 3.0, PrecisionClass.HALF: 3.0}
-"""The allowed multiple of the reference's own error in a class. TF32 and bf16 are a factor of 8 apart, so 3 separates them;
-fp32 and TF32 are about 1000 apart, so 10 leaves room for another order of summation."""
+"""The allowed multiple of the reference error of a class. TF32 and bf16 are a factor of 8 apart: 3 separates them. fp32 and
+TF32 are about 1000 apart: 10 leaves room for another order of summation."""
 
 ORDER = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
 
 _EPSILON = {torch.float64: 2.0**-50, torch.float32: 2.0**-21, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-"""No limit is below a few units in the last place: an eager reference can be exact by luck."""
+"""Lower bounds on limits, a few units in the last place: an eager reference can be exact by luck."""
 
 _HALVES = (torch.float16, torch.bfloat16)
-"""Rounding to these dominates every error, so fp32 arithmetic gets no larger factor than half."""
+"""Rounding to these types dominates every error: fp32 arithmetic gets no larger factor than half."""
 
 
 def error_limit(allowed: PrecisionClass, classes: Mapping[str, ClassErrors], dtype: torch.dtype) -> ClassErrors:
-    """The errors that ``allowed`` permits: the largest of what it and each stricter class permit."""
+    """The limits of class ``allowed``: the largest of its own and each stricter class's."""
     floor = _EPSILON.get(dtype, 0.0)
     rel_fro = max_scaled = floor
     for name in ORDER[: ORDER.index(allowed) + 1]:
@@ -169,7 +173,7 @@ def error_limit(allowed: PrecisionClass, classes: Mapping[str, ClassErrors], dty
 
 
 def strictest_class(errors: Errors, classes: Mapping[str, ClassErrors], dtype: torch.dtype) -> PrecisionClass:
-    """The strictest class whose limits hold these errors."""
+    """The strictest class whose limits these errors meet."""
     for name in ORDER:
         limit = error_limit(name, classes, dtype)
         if name.value in classes and errors.rel_fro <= limit.rel_fro and errors.max_scaled <= limit.max_scaled:
@@ -178,23 +182,23 @@ def strictest_class(errors: Errors, classes: Mapping[str, ClassErrors], dtype: t
 
 
 def within(errors: Errors, limit: ClassErrors) -> bool:
-    """NaN never passes."""
+    """Whether ``errors`` meet ``limit``. NaN never does."""
     return not errors.flaw and errors.rel_fro <= limit.rel_fro and errors.max_scaled <= limit.max_scaled
 
 
 class CaseReference(Protocol):
-    """The reference on the judged case itself. Its methods call the reference."""
+    """The reference on the judged case. Its methods call the reference."""
 
     def errors(self, wanted: Sequence[PrecisionClass]) -> Mapping[str, ClassErrors]:
-        """The error of its own arithmetic in these classes."""
+        """The reference error in these precision classes."""
 
     def undecided(self) -> Sequence[torch.Tensor | None]:
-        """For each output the integers that rounding alone decides; ``None`` where there are none."""
+        """For each output, a mask of the integers that rounding alone decides; ``None`` if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """A policy's ruling on one set of outputs."""
+    """A policy's decision on one set of outputs."""
 
     errors: Errors
     passed: bool
@@ -202,7 +206,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class ClassPolicy:
-    """Errors against float64, up to a multiple of the allowed class's own, calibrated for each input distribution."""
+    """Errors against float64, up to a multiple of the reference error of the allowed class, per input distribution."""
 
     allowed: PrecisionClass
     classes: Mapping[str, Mapping[str, ClassErrors]]
@@ -228,12 +232,11 @@ class ClassPolicy:
         distribution: str,
         case_reference: CaseReference | None = None,
     ) -> CheckResult:
-        """Whether the outputs may err as they do. ``case_reference`` is asked before a refusal is final, unless a flaw is its
-        reason that is no matter of rounding.
+        """Whether the outputs are within tolerance. ``case_reference`` is consulted before a rejection, unless rounding cannot
+        explain it.
 
-        An output may err by a multiple of the error of the reference's own arithmetic. Calibration measures that on a few
-        cases, but it differs by orders of magnitude between cases (nearly tied scores, a floor next to its step). So the same
-        multiple of the error on exactly this case is allowed too.
+        Calibration measures the reference error on a few cases, but it varies by orders of magnitude between cases (nearly tied
+        scores, a floor() next to its step). The same multiple of the error on exactly this case is therefore allowed too.
         """
         errors = compare(outputs, expected, names)
         if errors.flaw and case_reference is not None and any(map(compared_exactly, outputs)):
@@ -246,7 +249,7 @@ class ClassPolicy:
         return CheckResult(errors, within(errors, limit))
 
     def _at_least_case_error(self, limit: ClassErrors, case_reference: CaseReference) -> ClassErrors:
-        """``limit``, widened to what the reference's own errors on this case permit, unless that discriminates nothing."""
+        """``limit``, widened by the reference error on this case, unless the result does not discriminate."""
         own = error_limit(self.allowed, case_reference.errors(ORDER[: ORDER.index(self.allowed) + 1]), self.dtype)
         wider = ClassErrors(max(limit.rel_fro, own.rel_fro), max(limit.max_scaled, own.max_scaled))
         return wider if own.rel_fro <= HOPELESS else limit
@@ -254,16 +257,16 @@ class ClassPolicy:
     def _at_least_rounding(
         self, limit: ClassErrors, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str]
     ) -> ClassErrors:
-        """``limit``, widened to a few times the error of rounding the exact outputs of this case to the output's type.
+        """``limit``, widened to a few times the error of rounding this case's exact outputs to the output's type.
 
-        What perturbed inputs leave of an output's spread differs from case to case.
+        On perturbed inputs the spread of an output differs from case to case.
         """
         rounded = compare([e.to(o.dtype) for o, e in zip(outputs, expected, strict=True)], expected, names)
         factor = FACTORS[PrecisionClass.HALF]
         return ClassErrors(max(limit.rel_fro, factor * rounded.rel_fro), max(limit.max_scaled, factor * rounded.max_scaled))
 
     def label(self, errors: Errors, distribution: str) -> PrecisionClass:
-        """The class of errors that passed; the allowed one where only the errors on the same case covered them."""
+        """The precision class of errors that passed; the allowed class if only the error on the same case covered them."""
         if not self.dtype.is_floating_point:
             return PrecisionClass.EXACT
         found = strictest_class(errors, self.classes[distribution], self.dtype)
@@ -298,7 +301,7 @@ class AllclosePolicy:
         distribution: str,
         case_reference: CaseReference | None = None,
     ) -> CheckResult:
-        """Whether all are close; what the reference errs itself (``case_reference``) is nothing to this policy."""
+        """Whether all elements are close; ``case_reference`` is not used."""
         plain = compare(outputs, expected, names)
         used = 0.0
         for output, reference in zip(outputs, expected, strict=True):
@@ -311,7 +314,7 @@ class AllclosePolicy:
         return CheckResult(errors, not errors.flaw and used <= 1.0)
 
     def label(self, errors: Errors, distribution: str) -> PrecisionClass:
-        """The class by the Frobenius error alone: this policy has no limits on the scaled error."""
+        """The precision class by ``rel_fro`` alone: this policy does not limit ``max_scaled`` by class."""
         classes = self.classes[distribution]
         for name in (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF):
             if name.value in classes and errors.rel_fro <= error_limit(name, classes, self.dtype).rel_fro:
@@ -325,7 +328,7 @@ Policy = ClassPolicy | AllclosePolicy
 def make_policy(
     text: str, default: PrecisionClass, classes: Mapping[str, Mapping[str, ClassErrors]], dtype: torch.dtype
 ) -> Policy:
-    """The policy called ``text``. Raises ProblemError for one that does not exist."""
+    """The policy named ``text``. Raises ProblemError for an unknown one."""
     match text.partition(":"):
         case ("class", "", ""):
             return ClassPolicy(default, classes, dtype)

@@ -1,3 +1,3 @@
-"""The runner's side: a warm host that forks one process per trial. Everything here shares a process with the kernel under test.
+"""The runner's side: a warm host that forks one process per trial. This code shares a process with the kernel under test.
 
 It imports nothing of the judge."""

@@ -52,21 +52,21 @@ Timed = Callable[[Callable[[], Any], float], ClaimedTimes | Fault]
 
 
 def compare_inputs_now() -> bool:
-    """Whether to compare a module's inputs after this call: in one of four, at random.
+    """Whether to compare a module's inputs after this call: one call in four, at random.
 
-    The null kernel does the same, and what it takes is allowed to everyone: in every call that would leave room for hidden
-    work.
+    The null kernel does the same, and its time is allowed to every kernel: comparing after every call would leave room for
+    hidden work.
     """
     return secrets.randbelow(4) == 0
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and type hold the same bytes."""
+    """Whether two tensors of the same shape and type hold the same bytes."""
     return bool(torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)))
 
 
 class LauncherError(Exception):
-    """The artefact cannot be loaded or bound; the text is the kernel's failure."""
+    """The artefact cannot be loaded or bound: a failure of the kernel."""
 
 
 class OutputError(Exception):

@@ -1,8 +1,7 @@
-"""From a cubin and a resolved plan to a launch that costs almost nothing to repeat.
+"""Loads a cubin and prepares the launches of a resolved plan: a timed call is then one foreign call per launch. No torch.
 
-Knows how to load device code, hold a plan against what the driver says of its functions, and lay everything out once, so that a
-timed call is one foreign call per launch. Knows neither what the kernels compute nor whose memory they work in. Whatever a
-kernel can get wrong is a value, :class:`LaunchFault`; no torch.
+The plan is checked against the attributes that the driver reports for its functions. Every failure of a kernel is a value,
+:class:`LaunchFault`.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ _ADDRESS_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class LaunchFault:
-    """Device code that could not be loaded or launched, or that failed while it ran.
+    """Device code that could not be loaded or launched, or that failed while running.
 
-    ``error`` is the driver's name (``CUDA_ERROR_ILLEGAL_ADDRESS`` …), empty where we refused before asking the driver. After a
-    fault that happened on the device the process's context is beyond use: end the process.
+    ``error`` is the driver's name (``CUDA_ERROR_ILLEGAL_ADDRESS`` …), empty if our own check failed. After a device-side fault
+    the process's context is unusable: end the process.
     """
 
     text: str
@@ -57,7 +56,7 @@ def fault(code: int, action: str) -> LaunchFault:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One kernel of a loaded module, and what the driver says of it. Sizes in bytes, registers per thread."""
+    """One kernel of a loaded module with its attributes from the driver. Sizes in bytes, registers per thread."""
 
     name: str
     handle: int
@@ -67,11 +66,11 @@ class Function:
     static_shared: int
     local: int
     threads: int
-    """Most threads a block of it can have."""
+    """Largest block, in threads."""
 
 
 class Module:
-    """Device code loaded into the current context. Its ``__device__`` variables live as long as it does."""
+    """Device code loaded into the current context. Its ``__device__`` variables live until ``unload``."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -84,7 +83,7 @@ class Module:
         return fault(int(code), "loading the device code") if int(code) else cls(handle)
 
     def function(self, name: str) -> Function | LaunchFault:
-        """A kernel by its name, loaded for good now, so that its first launch does not pay for it."""
+        """A kernel by name, fully loaded now: its first launch does not pay for lazy loading."""
         if name not in self._functions:
             driver = cuda.bindings()
             code, handle = driver.cuModuleGetFunction(self._handle, name.encode())
@@ -96,7 +95,7 @@ class Module:
         return self._functions[name]
 
     def unload(self) -> None:
-        """Forgets the code and its variables. Never raises."""
+        """Unloads the code and its variables. Never raises."""
         self._functions.clear()
         cuda.bindings().cuModuleUnload(self._handle)
 
@@ -122,7 +121,7 @@ def _facts(name: str, handle: Any) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """How much of a multiprocessor one launch of the plan can fill, for the report."""
+    """The occupancy of one launch, for the report."""
 
     kernel: str
     blocks: int
@@ -146,7 +145,7 @@ class _Prepared:
     parameters: PackedParameters
 
     def call(self) -> tuple[Callable[..., int], tuple[Any, ...]]:
-        """The foreign function and its arguments, converted once and for all."""
+        """The foreign function and its arguments, converted once."""
         return cuda.native().cuLaunchKernelEx, (
             ctypes.byref(self.config.config), ctypes.c_void_p(self.function.handle), self.parameters.table, None,
         )  # fmt: skip
@@ -169,8 +168,8 @@ class PreparedPlan:
     ) -> PreparedPlan | LaunchFault:
         """Binds ``plan`` to device addresses: ``operands`` by name, ``workspace`` of at least ``plan.workspace_bytes``.
 
-        ``stream`` is the driver's handle, 0 for the default stream. Several plans may be prepared from one module, one for each
-        set of inputs. Raises :class:`DeviceError` when an operand or the workspace has no address: the caller's mistake.
+        ``stream`` is the driver's handle, 0 for the default stream. One module can have several prepared plans, one per set of
+        inputs. Raises :class:`DeviceError` if an operand or the workspace has no address, which is a bug of the caller.
         """
         if plan.workspace_bytes and not workspace:
             size = cuda.size_text(plan.workspace_bytes)
@@ -191,14 +190,14 @@ class PreparedPlan:
         return cls(tuple(prepared), _clearing(plan, workspace, stream))
 
     def __call__(self) -> LaunchFault | None:
-        """Enqueues the launches in order. What goes wrong later, on the device, shows when it is waited for."""
+        """Enqueues the launches in order. Device-side faults show when the device is waited for."""
         for call, arguments in self._calls:
             if code := call(*arguments):
                 return self._refused(code)
         return None
 
     def _refused(self, code: int) -> LaunchFault:
-        """Says which launch the driver refused; found by asking again, since the timed path keeps no count."""
+        """Names the launch that the driver refused, by repeating the launches: the timed path keeps no count."""
         for prepared in self._launches:
             call, arguments = prepared.call()
             if again := call(*arguments):
@@ -249,9 +248,9 @@ def _prepare(module: Module, launch: ResolvedLaunch, values: tuple[int | bytes, 
 
 
 def mismatch(launch: ResolvedLaunch, function: Function, shared_limit: int) -> str | None:
-    """Why this function cannot be launched as the plan says, in words; ``None`` when nothing speaks against it.
+    """Why this function cannot be launched as the plan says; ``None`` if it can.
 
-    The driver would read past the parameters it is given, so their number and sizes are settled here.
+    The driver would read past missing parameters, so their number and sizes are checked here.
     """
     wanted = tuple(TENSOR_MAP_BYTES if isinstance(a, TensorMapArg) else _ADDRESS_BYTES for a in launch.arguments)
     if len(wanted) != len(function.parameters):
@@ -274,7 +273,7 @@ def mismatch(launch: ResolvedLaunch, function: Function, shared_limit: int) -> s
 
 
 def describe_launch(launch: ResolvedLaunch) -> str:
-    """A launch as its plan line says it, with the numbers worked out."""
+    """A launch in the plan's syntax, with evaluated sizes."""
     parts = [f"grid{_dims(launch.grid)}", f"block{_dims(launch.block)}"]
     if launch.shared_bytes:
         parts.append(f"shared({launch.shared_bytes})")
@@ -296,7 +295,7 @@ def _shared_limit() -> int:
 
 
 def _opt_in(launch: ResolvedLaunch, function: Function) -> int:
-    """Allows what a kernel gets only on request: a large dynamic share of the cache, clusters of more than eight blocks."""
+    """Sets the attributes that are opt-in: large dynamic shared memory, clusters of more than eight blocks."""
     driver = cuda.bindings()
     keys = driver.CUfunction_attribute
     handle = driver.CUfunction(function.handle)

@@ -1,7 +1,7 @@
 """The host: a warm process inside the sandbox that forks one runner per trial and kills what it leaves behind.
 
-It imports torch once and holds no device context, so a fork is ready in milliseconds (CPU) or a third of a second (GPU). It
-runs no candidate's code. ``python -m engine.trial.runner.host FD`` serves the judge on an inherited socket.
+It imports torch once and holds no device context: a fork is ready in milliseconds (CPU) or a third of a second (GPU). It runs
+no candidate code. ``python -m engine.trial.runner.host FD`` serves the judge on an inherited socket.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from engine.trial.messages import (
 from engine.trial.runner import runner
 
 _ALONE = "ESPALIER_ALONE"
-"""Set in the environment by the sandbox when the host has a process-id space of its own."""
+"""Environment variable set by the sandbox if the host has its own PID namespace."""
 _PATIENCE_S = 2.0
-"""How long a sweep may chase processes that keep forking. After that the host ends itself, and the whole sandbox with it."""
+"""Time limit for killing processes that keep forking. After it the host exits, and the whole sandbox with it."""
 _STOPPING_S = 0.5
-"""How long processes may take to stop. One that still runs then is being woken by another."""
+"""Time limit for processes to stop. One that still runs then is being woken by another."""
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -51,7 +51,7 @@ def main() -> None:
     _fortify()
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     _warm_up()
-    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # nobody reads stderr from now on: runners' output must not block
+    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # stderr is no longer read: runners' output must not block
     channel.send(Done())
     runners: set[int] = set()
     try:
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _fortify() -> None:
-    """Runners have the same user id: none may trace this process or read its memory, and their orphans become its children."""
+    """Runners have the same user id: deny them tracing this process and reading its memory, and adopt their orphans."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_DUMPABLE, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -123,7 +123,7 @@ def _become_runner(channel: Channel, fd: int) -> None:
 
 
 def _signal_all(number: int) -> None:
-    """Signal every other process: at once where the PID namespace is our own, else one after the other."""
+    """Signal every other process: all at once in our own PID namespace, else one by one."""
     if os.environ.get(_ALONE):
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, number)
@@ -145,7 +145,7 @@ def _wake(asleep: set[int]) -> None:
 
 
 def _come_to_rest(runners: set[int]) -> bool:
-    """Whether every thread of every other process has stopped: seen twice, so that none has woken another in between."""
+    """Whether every thread of every other process has stopped: seen twice, to exclude that one wakes another in between."""
     deadline = time.monotonic() + _STOPPING_S
     seen = 0
     while seen < 2:
@@ -155,15 +155,15 @@ def _come_to_rest(runners: set[int]) -> bool:
             return False
         else:
             seen = 0
-            if not os.environ.get(_ALONE):  # a process that was forking is stopped, and its child is not
+            if not os.environ.get(_ALONE):  # the child of a process that was just forking is not stopped yet
                 _signal_all(signal.SIGSTOP)
             time.sleep(0.0002)
     return True
 
 
 def _stopped(runner: int) -> bool:
-    """Whether a child has stopped with all its threads. Linux reports that once the last thread has stopped, and withdraws it
-    when the child is resumed. Much faster than reading every thread's state."""
+    """Whether a child has stopped with all its threads: Linux reports it once the last thread has stopped, until the child is
+    resumed. Much faster than reading every thread's state."""
     try:
         return os.waitid(os.P_PID, runner, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -189,9 +189,9 @@ def _reap(pid: int, runners: set[int]) -> RunnerEnded:
 
 
 def _sweep(runners: set[int]) -> int:
-    """Kill and count what a runner left behind (it may have left its process group), but not ``runners`` and their descendants.
+    """Kill and count what a runner left behind (also outside its process group), except ``runners`` and their descendants.
 
-    Ends the host when processes fork faster than they can be killed.
+    Exits if processes fork faster than they can be killed.
     """
     killed = 0
     deadline = time.monotonic() + _PATIENCE_S
@@ -212,19 +212,18 @@ def _sweep(runners: set[int]) -> int:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether every thread of a process has ended: the first can look dead while others run."""
+    """Whether every thread of a process has ended: a process whose first thread has ended looks dead while others run."""
     return all(_state(f"/proc/{pid}/task/{task}") in _GONE for task in _tasks(pid))
 
 
 def _orphans(runners: set[int]) -> list[int]:
-    """Processes that descend from no living runner: a dead runner's orphans have become children of the host."""
+    """Processes that descend from no living runner: orphans of a dead runner are children of the host."""
     known = _with_descendants(runners)
     return [pid for pid in _other_pids() if pid not in known]
 
 
 def _empty_folders() -> None:
-    """Remove what a kernel wrote before the next one runs; where that fails the host fails. Mounts there are read-only to
-    kernels."""
+    """Remove what a kernel wrote before the next one runs, or raise. Mounts in these folders are read-only to kernels."""
     for folder in PRIVATE:
         for entry in os.scandir(folder):
             if os.path.ismount(entry.path):
@@ -245,7 +244,7 @@ def _open_and_retry(remove: Callable[[str], object], path: str, _: object) -> No
 
 
 def _other_pids() -> list[int]:
-    """Every other process of our PID namespace, or every descendant where that is shared."""
+    """Every other process of our PID namespace; every descendant if the namespace is shared."""
     mine = os.getpid()
     pids = _pids() if os.environ.get(_ALONE) else _with_descendants({mine})
     return sorted(pid for pid in pids if pid not in (1, mine))
@@ -269,7 +268,7 @@ _AT_REST = _GONE + "Tt"
 
 
 def _fields(place: str) -> list[str]:
-    """The fields of ``/proc/…/stat`` after the command's name; those of a dead process where there is none."""
+    """The fields of ``/proc/…/stat`` after the command's name; those of a dead process if it does not exist."""
     try:
         with open(f"{place}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()

@@ -1,7 +1,7 @@
-"""Launchers: an artefact as something that can be called on a slot, for each contract and device. Runs inside the runner.
+"""Launchers: call an artefact on a slot, for each contract and device. Run inside the runner. Import torch.
 
 A launcher's ``call`` calls the kernel exactly once and returns the time by the runner's own clock (a claim). Work that is not
-the kernel's (copying a module's inputs and outputs) is outside that time. Imports torch.
+the kernel's (copying a module's inputs and outputs) is outside that time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.trial.runner.modules import ModuleLauncher, load_baseline, load_modu
 
 
 def make_timer(device: str, *, cold: bool, tools: bytes) -> Timed:
-    """The runner's timer for ``device``; ``tools`` is the machine code of the hold kernel, if there is any."""
+    """The runner's timer for ``device``; ``tools`` is the machine code of the hold kernel, if it was linked."""
     if device == "cpu":
         return _timed_on_cpu
     from engine.trial.runner import stopwatch
@@ -48,7 +48,7 @@ def _timed_on_cpu(work: Callable[[], Any], _: float) -> ClaimedTimes | Fault:
 
 
 def make_launcher(load: LoadKernel, lent: LentOperands, artefact: int | None) -> Launcher:
-    """The launcher for a ``LoadKernel``; ``artefact`` is the descriptor of the compiled binary, where there is one."""
+    """The launcher for a ``LoadKernel``; ``artefact`` is the descriptor of the compiled binary, if any."""
     if load.device == "cpu" and not load.starts_threads:
         _pin()
     timed = make_timer(load.device, cold=load.cold, tools=load.stopwatch)
@@ -70,14 +70,14 @@ def make_launcher(load: LoadKernel, lent: LentOperands, artefact: int | None) ->
 def _pin() -> None:
     """Pin this process's first thread to the first core, as OpenMP does with the first thread of a team.
 
-    OpenMP does it once in a process, before the host forks, and in the sandbox nobody may move the host. Without pinning the
-    first thread can end up on one core with the second, and they spin against each other for whole time slices.
+    OpenMP pins once per process, before the host forks, and in the sandbox the host cannot be moved. Unpinned, the first thread
+    can end up on the second thread's core, and they spin against each other for whole time slices.
     """
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 class NullLauncher:
-    """Does nothing, on the same path: it shows what a call costs besides the kernel. Writes to no lent memory."""
+    """An empty call on the same path: shows what a call costs besides the kernel. Does not write to lent memory."""
 
     def __init__(self, lent: LentOperands, timed: Timed, *, copies: bool) -> None:
         self._timed = timed
@@ -86,7 +86,7 @@ class NullLauncher:
         self._given = [torch.zeros_like(t) for t in lent.tensors(0, Role.INPUT)] if copies else []
 
     def call(self, slot: int, hold_us: float) -> ClaimedTimes | Fault:
-        """On a module's path it copies the inputs, sometimes compares them, and copies as much as the outputs hold."""
+        """On a module's path it copies the inputs, sometimes compares them, and copies as many bytes as the outputs have."""
         if not self._private:
             return self._timed(lambda: None, hold_us)
         lent_inputs = self._lent.tensors(slot, Role.INPUT)
@@ -127,12 +127,12 @@ class HostLauncher:
         called = self._timed(lambda: launch(*arguments), hold_us)
         if self._runtime is not None and isinstance(called, ClaimedTimes) and (code := self._runtime.cudaGetLastError()):
             text = self._runtime.cudaGetErrorString(code).decode(errors="replace")
-            return Fault("crashed", f"the CUDA runtime reports: {text}")  # a refused launch wrote nothing
+            return Fault("crashed", f"the CUDA runtime reports: {text}")  # a failed launch wrote nothing
         return called
 
 
 def _cuda_runtime() -> ctypes.CDLL | None:
-    """The CUDA runtime that torch has loaded, made global: a shared object built with ``-cudart shared`` then finds it."""
+    """The CUDA runtime that torch has loaded, made global: shared objects built with ``-cudart shared`` bind to it."""
     torch.cuda.init()  # type: ignore[no-untyped-call]
     for name in ("libcudart.so.13", "libcudart.so.12"):
         try:
@@ -145,7 +145,7 @@ def _cuda_runtime() -> ctypes.CDLL | None:
 
 
 class PlanLauncher:
-    """Device code that trusted code launches as its plan says. No host code of the candidate's runs."""
+    """Device code, launched by trusted code as its plan says. No host code of the candidate runs."""
 
     def __init__(self, load: LoadKernel, lent: LentOperands, artefact: int, timed: Timed) -> None:
         from engine.toolchain import resolution

@@ -1,7 +1,7 @@
 """Python modules: a candidate's ``ModelNew``, and the reference itself as a baseline. Imports torch.
 
-A module is called on private tensors, into which the inputs are copied before each call: writing to them harms nobody, and
-fresh values come at known addresses. Its outputs are copied to lent memory afterwards. Neither copy is timed.
+A module is called on private tensors, into which the inputs are copied before each call: fresh values arrive at fixed
+addresses. Its outputs are copied to lent memory afterwards. Neither copy is timed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Forward = Callable[..., Any]
 
 
 def load_module(load: LoadKernel, lent: LentOperands) -> Forward:
-    """The candidate's ``ModelNew``, constructed as KernelBench does, with the lent parameters where its own have the names."""
+    """The candidate's ``ModelNew``, constructed as in KernelBench; lent parameters replace its own of the same name."""
     module = types.ModuleType("espalier_kernel")
     module.__file__ = load.filename
     module.__dict__.update(load.tunables)
@@ -50,7 +50,7 @@ def load_module(load: LoadKernel, lent: LentOperands) -> Forward:
 
 
 def _take(model: nn.Module, lent: LentOperands, *roles: Role) -> None:
-    """Copy lent operands into the model's tensors of the same name and shape."""
+    """Copy lent operands of these roles into the model's tensors of the same name and shape."""
     own = {name.replace(".", "_"): tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     with torch.no_grad():
         for operand in lent.operands(0, *roles):
@@ -70,22 +70,21 @@ def load_baseline(load: LoadKernel, lent: LentOperands) -> Forward:
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
     if load.baseline.startswith("compile"):
-        # Without CUDA graphs, which would first copy each call's fresh inputs into their own.
+        # Without CUDA graphs, which would copy each call's fresh inputs into their own buffers first.
         mode = "max-autotune-no-cudagraphs" if load.baseline == "compile_max" else None
         return torch.compile(model, mode=mode)
     return model
 
 
 _PIECE = 31 << 20
-"""Just below the size from which the C library maps pages for a single allocation."""
+"""Just below the size from which the C library uses mmap for an allocation."""
 _MOST_WARM = 1 << 30
 
 
 def warm_heap(needed: int) -> None:
     """Fault in heap pages for four times what a module will allocate on the CPU (``needed`` bytes).
 
-    Otherwise eager PyTorch pays for fresh pages in some calls and not in others (0.5 or 1.9 ms for an 8 MB softmax), and is too
-    easy to beat.
+    Otherwise eager PyTorch pays for fresh pages in some calls only (0.5 or 1.9 ms for an 8 MB softmax): too easy to beat.
     """
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
@@ -153,13 +152,14 @@ class ModuleLauncher:
         return called
 
     def _as_tensor(self, value: Any) -> Any:
-        """A number as a tensor of its own, as the reference's are."""
+        """A number as a 0-dim tensor, as the reference's outputs are."""
         return torch.tensor(value, device=self._device) if type(value) in (bool, int, float) else value
 
     def _reuses_output_memory(self, values: list[Any]) -> bool:
-        """Whether this call's outputs lie in the memory of the previous call's, which are held until now.
+        """Whether this call's outputs use the memory of the previous call's, if those are still held.
 
-        The first call's outputs are held, and at random those of one call in four. Inputs, parameters and buffers do not count.
+        The outputs of the first call are held, and at random those of one call in four. Inputs, parameters and buffers do not
+        count.
         """
         self._calls += 1
         held, self._held = self._held, values if self._calls == 1 or secrets.randbelow(4) == 0 else []
@@ -169,7 +169,7 @@ class ModuleLauncher:
         return any(_address(tensor) in places for tensor in values if _has_memory(tensor))
 
     def _persistent_tensors(self) -> Iterator[torch.Tensor]:
-        """Tensors that rightly keep their memory from call to call."""
+        """Tensors that keep their memory across calls."""
         yield from self._private
         if isinstance(self._model, nn.Module):
             yield from self._model.parameters()
@@ -177,7 +177,7 @@ class ModuleLauncher:
 
 
 def _has_memory(value: Any) -> bool:
-    """Whether it has memory: empty tensors and numbers have none."""
+    """Whether ``value`` has memory: empty tensors and numbers have none."""
     return isinstance(value, torch.Tensor) and value.numel() > 0
 
 
@@ -186,7 +186,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 _ALWAYS_COMPARED = 3
-"""The first calls of a process, after which the inputs are always compared."""
+"""Calls at the start of a process after which the inputs are always compared."""
 
 
 def dense(value: Any) -> Any:

@@ -1,10 +1,10 @@
 """Calls a CPU kernel many times outside a trial, with perf's counters enabled during the calls only.
 
 ``python -m engine.trial.runner.profile_loop CONTROL ANSWER FLUSH [SPEC INPUTS]``: ``CONTROL`` and ``ANSWER`` are the pipes of
-perf's ``--control``, ``FLUSH`` is the number of bytes to walk over before each call to flush the caches (0: none), ``SPEC`` and
-``INPUTS`` are those of ``engine.trial.runner.profile_target``. Without the last two nothing is called, which shows what
-enabling and disabling cost. The last line of output says how many times the counters were enabled. Imports torch where there is
-a kernel.
+perf's ``--control``, ``FLUSH`` is the number of bytes to write before each call to flush the caches (0: none), ``SPEC`` and
+``INPUTS`` are those of ``engine.trial.runner.profile_target``. Without them nothing is called, which measures the cost of
+enabling and disabling. The last line of output is the number of times the counters were enabled. Imports torch only with a
+kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from engine.trial.messages import COUNTED_CALLS
 
 _BUDGET_S, _EMPTY_S = 1.0, 0.3
-"""No further call is begun after this long; the latter where there is no kernel."""
+"""Seconds after which no further call starts; the second without a kernel."""
 _LEAST, _MOST = 3, 1000
 _ANSWER_S = 20.0
 Work = Callable[[], object]
@@ -32,7 +32,7 @@ class PerfControl:
     """perf's counters, controlled from within the counted process."""
 
     def __init__(self, control: str, answer: str, flush: int) -> None:
-        # Read-write for both: opening a pipe that perf has not opened yet would block.
+        # Both read-write: opening a pipe that perf has not opened yet would block.
         self._control = os.open(control, os.O_RDWR | os.O_NONBLOCK)
         self._answer = os.open(answer, os.O_RDWR | os.O_NONBLOCK)
         self._walked = np.zeros(flush // 8)
@@ -53,10 +53,10 @@ class PerfControl:
 
 
 def main() -> None:
-    """Make counted calls until enough time has passed. Ends with status 1 and one line where nothing can be called."""
+    """Make counted calls until enough time has passed. Exits with status 1 and one line if the kernel cannot be called."""
     control, answer, flush, *kernel = sys.argv[1:]
     own = os.dup(sys.stdout.fileno())
-    # A kernel's output is dropped: too much of it would push out the last line.
+    # A kernel's output is dropped: it could push out the last line.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     counters = PerfControl(control, answer, int(flush))
     call = _calling(Path(kernel[0]), Path(kernel[1]), counters) if kernel else lambda: counters.around(lambda: None)
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _calling(spec: Path, inputs: Path, counters: PerfControl) -> Work:
-    """The kernel, loaded and called once: threads are started, pages are touched, a module has compiled itself."""
+    """The kernel, loaded and called once: threads are started, pages touched, a module compiled."""
     import torch
 
     from engine.trial.messages import ClaimedTimes, Fault

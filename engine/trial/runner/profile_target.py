@@ -1,8 +1,8 @@
 """Calls a GPU kernel a few times outside a trial, for compute-sanitizer and Nsight Compute.
 
 ``python -m engine.trial.runner.profile_target SPEC INPUTS…``: ``SPEC`` is a ``LoadKernel`` message with one row of slots and
-the binary's path as its source (for a module its code); each of ``INPUTS`` holds what one call reads. Every operand gets its
-own allocation in each call, so that a tool detects an access past its end. Imports torch.
+the binary's path as its source (for a module its code); each of ``INPUTS`` contains the inputs of one call. Every operand gets
+its own allocation in each call: a tool detects an access past its end. Imports torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engine.trial.shared.layout import ALIGNMENT
 
 
 class SeparateOperands:
-    """Operands as tensors of their own, by name."""
+    """Operands as separate allocations, by name."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = tensors
@@ -38,7 +38,7 @@ class SeparateOperands:
 
 
 def main() -> None:
-    """Call the kernel once on each file of inputs. Ends with status 1 and one line where it cannot be called."""
+    """Call the kernel once on each file of inputs. Exits with status 1 and one line if it cannot be called."""
     spec, *files = sys.argv[1:]
     load = msgspec.msgpack.decode(Path(spec).read_bytes(), type=LoadKernel)
     for file in files:
@@ -48,9 +48,9 @@ def main() -> None:
 
 
 def call_once(load: LoadKernel, file: Path) -> Fault | None:
-    """One call on the inputs of ``file``; its fault, if there is one. A profiler that waits for a mark sees the call alone.
+    """One call on the inputs of ``file``; returns its fault, if any. A profiler that waits for the mark sees this call only.
 
-    A module is called before that, because it may compile and tune itself in its first call.
+    A module is called once before, because it may compile and tune itself in its first call.
     """
     clock = _ProfiledClock(profiled=bool(os.environ.get(PROFILED)) and load.contract != "module")
     launcher = make_launcher(load, file, clock.timed)
@@ -69,7 +69,7 @@ def load_launcher(spec: Path, file: Path, timed: Timed) -> tuple[LoadKernel, Lau
 
 
 def make_launcher(load: LoadKernel, file: Path, timed: Timed) -> Launcher:
-    """A kernel of any contract on operands of its own."""
+    """A kernel of any contract on separate operands."""
     operands = SeparateOperands(_tensors(load.slots[0], file.read_bytes(), load.device))
     lent = LentOperands(load.slots, operands, operands)
     if load.contract == "module":
@@ -81,7 +81,7 @@ def make_launcher(load: LoadKernel, file: Path, timed: Timed) -> Launcher:
 
 
 class _ProfiledClock:
-    """Runs work untimed, and marks its beginning and end for a profiler while ``profiled``."""
+    """Runs work untimed, and marks its start and end for a profiler while ``profiled``."""
 
     def __init__(self, *, profiled: bool) -> None:
         self.profiled = profiled
@@ -109,7 +109,7 @@ def _tensors(row: Sequence[Slot], data: bytes, device: str) -> dict[str, torch.T
 
 
 def _memory(size: int, device: str) -> torch.Tensor:
-    """Memory of its own, aligned like lent memory; a GPU's allocations always are."""
+    """A separate allocation, aligned like lent memory; GPU allocations always are."""
     if device != "cpu":
         return torch.empty(size, dtype=torch.uint8, device=device)
     whole = torch.empty(size + ALIGNMENT, dtype=torch.uint8)

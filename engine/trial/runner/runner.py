@@ -27,7 +27,7 @@ _MIB = 1 << 20
 
 
 def confine_child() -> None:
-    """Prepare a fresh child before it touches untrusted code: own session, death with the host, resource limits."""
+    """Prepare a fresh child before it runs untrusted code: own session, killed with the host, resource limits."""
     os.setsid()
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -42,13 +42,13 @@ def confine_child() -> None:
         _, hard = resource.getrlimit(what)
         ceiling = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(what, (ceiling, ceiling))
-    # If memory runs out all the same, the kernel kills this process first.
+    # If memory runs out anyway, the operating system kills this process first.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
 
 def serve(sock: socket.socket) -> None:
-    """Answer the judge until the channel closes. Errors do not show in the exit status: silence is a crash."""
+    """Answer the judge until the channel closes. The exit status means nothing: a missing reply is a crash."""
     channel = Channel(sock)
     launcher: Launcher | None = None
     start = time.perf_counter()
@@ -71,7 +71,7 @@ def serve(sock: socket.socket) -> None:
 
 
 def _open_device() -> None:
-    """Create the device context ahead of the first ``LoadKernel``, which reports what goes wrong here."""
+    """Create the device context ahead of the first ``LoadKernel``, which reports errors that occur here."""
     device = os.environ.get("ESPALIER_DEVICE", "cpu")
     if device == "cpu":
         return
@@ -122,9 +122,9 @@ def _call(launcher: Launcher, slot: int, hold_us: float) -> ClaimedTimes | Fault
 
 
 def _error_text(error: BaseException) -> str:
-    """The traceback with the line of the candidate's file; its last line says what happened.
+    """The traceback with the line in the candidate's file; the last line is the error.
 
-    Of a long message (a compiler's, say) the beginning says it, and the end is advice on options.
+    Of a long message (a compiler's, for example) the first two lines are repeated there: its end is advice on options.
     """
     last = "".join(traceback.format_exception(error)[-6:])[-4000:]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -1,7 +1,6 @@
-"""The runner's stopwatch: how long work on a device takes, and how long the device is busy after it.
+"""The runner's stopwatch: how long work on a device takes, and how long the device is busy after it. No torch.
 
-Knows events, cache flushing and what to wait for, but neither statistics nor limits. Its times are claims of the runner's
-process: the judge compares them with a clock of its own. No torch.
+Its times are claims of the runner's process: the judge compares them with its own clock.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _now = time.perf_counter_ns
 _PERSISTING_L2 = 6
 """``CU_LIMIT_PERSISTING_L2_CACHE_SIZE``."""
 _HOLD_BLOCK = 512
-"""Threads of a block that holds the device: a multiple of it fills a multiprocessor of every architecture."""
+"""Threads per block of the hold kernel: a multiple fills a multiprocessor of every architecture."""
 _HOLD_GRACE_S = 0.05
 _WORD = 8
 _MAPPED = 2
@@ -31,7 +30,7 @@ _NOT_READY = 600
 """``CUDA_ERROR_NOT_READY``."""
 
 Work = Callable[[], object]
-"""Enqueues one call of what is measured on the stopwatch's stream; only a returned :class:`LaunchFault` matters."""
+"""Enqueues one call on the stopwatch's stream; of its result only a :class:`LaunchFault` is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +38,28 @@ class Sample:
     """One timed call, in microseconds."""
 
     event_us: float
-    """Between the two events on the stream: device time, as long as the host ran ahead of the device."""
+    """Between the two events on the stream: device time, if the host ran ahead of the device."""
     enqueue_us: float
-    """How long the call took to return on the host."""
+    """Time until the call returned on the host."""
     wall_us: float
-    """Host clock from before the call until the whole device was idle; after a flush or a hold it contains what was left of
-    that."""
+    """Host clock from before the call until the whole device was idle; includes the rest of a preceding flush or hold."""
     idle_us: float
-    """How long the device still worked after the second event: near zero unless work went past the clock on another stream."""
+    """Time that the device still worked after the second event: near zero unless another stream has work."""
     held: bool
-    """Whether the device was held, all of it, until the call was enqueued: then ``event_us`` is device time alone, else it
-    contains most of what the host took (a flush of 30 us hides no more than that)."""
+    """Whether the whole device was held until the call was enqueued: ``event_us`` is then device time only, else it contains
+    most of the host time (a flush of 30 µs hides no more than that)."""
 
 
 class Stopwatch:
-    """Times calls on one stream of the current context, from cold caches unless asked otherwise.
+    """Times calls on one stream of the current context, with cold caches by default.
 
-    Where a hold is asked for, the device is full with a kernel that waits before anything of the call can be enqueued; the
-    host enqueues first event, call and second event meanwhile, so that launch cost does not show in the event time.
+    With a hold, a waiting kernel occupies the whole device while the host enqueues first event, call and second event: launch
+    cost is not part of the event time.
     """
 
     def __init__(self, context: cuda.Context, stream: int = 0, tools: bytes = hold_kernel.PTX) -> None:
-        """Takes a buffer of twice the L2 cache on the device. ``tools`` is what ``link`` made, or the text it makes it from.
-        Raises :class:`DeviceError` when the buffer does not fit."""
+        """Allocates a buffer of twice the L2 cache. ``tools`` is the hold kernel, from ``hold_kernel.link`` or as PTX. Raises
+        :class:`DeviceError` if the buffer does not fit."""
         driver = cuda.bindings()
         native = cuda.native()
         self._size = 2 * context.attribute("L2_CACHE_SIZE")
@@ -82,17 +80,17 @@ class Stopwatch:
         self._read: tuple[Any, ...] = (native.cuEventElapsedTime, ctypes.byref(self._elapsed), first, last)
         self._hold = _Hold(context, stream, tools)
         self.resets_persisting = self._unpersist() == 0
-        """Whether the driver lets us empty the part of the L2 cache that a kernel can set aside for itself."""
+        """Whether the driver allows resetting the persisting part of the L2 cache."""
 
     def sample(self, work: Work, *, cold: bool = True, hold_us: float = 0.0) -> Sample | LaunchFault:
         """Times one call.
 
-        ``cold`` flushes the L2 cache just before it. ``hold_us`` keeps the device busy that much longer before the first event:
-        more than the call takes the host to enqueue (``Sample.enqueue_us`` says). Only a :class:`LaunchFault` that ``work``
-        returns is looked at. Raises :class:`DeviceError` when the stopwatch itself cannot work; a fault of the call is a value.
+        ``cold`` flushes the L2 cache just before it. ``hold_us`` holds the device that long before the first event: it should
+        exceed ``Sample.enqueue_us``. Of the result of ``work`` only a :class:`LaunchFault` is used. Raises :class:`DeviceError`
+        if the stopwatch itself fails; a fault of the call is a value.
         """
         if self.resets_persisting:
-            self._unpersist()  # waits for the device: nothing enqueued before it would keep the device busy
+            self._unpersist()  # waits for the device: work enqueued before would not hold it
         if cold:
             _do(self._flush, "flushing the caches")
         held = hold_us > 0 and self._hold.begin(hold_us)
@@ -118,7 +116,7 @@ class Stopwatch:
         )
 
     def _reached(self) -> int:
-        """Waits for the second event by polling: a blocking wait could release memory pools of the call, on no clock."""
+        """Waits for the second event by polling: a blocking wait could release the call's memory pools, unmeasured."""
         query, event = self._query
         while (code := int(query(event))) == _NOT_READY:
             pass
@@ -139,7 +137,7 @@ class Stopwatch:
 
 
 class _Hold:
-    """Keeps every multiprocessor busy, and detects when it does."""
+    """Occupies every multiprocessor, and detects when all are occupied."""
 
     def __init__(self, context: cuda.Context, stream: int, image: bytes) -> None:
         driver = cuda.bindings()
@@ -167,7 +165,7 @@ class _Hold:
         self._launch = (launch, config, ctypes.c_void_p(function.handle), self._parameters.table, None)
 
     def begin(self, microseconds: float) -> bool:
-        """Occupies the device for that long. Returns once it is fully occupied; false where other work on it prevented that."""
+        """Occupies the device for that long. Returns once it is fully occupied; false if other work on it prevented that."""
         self._ticket += 1
         self._nanoseconds.value = int(microseconds * 1e3)
         self._stamp.value = self._ticket
@@ -187,6 +185,6 @@ class _Hold:
 
 
 def _do(call: tuple[Any, ...], action: str) -> None:
-    """One foreign call of the stopwatch's own. Raises :class:`DeviceError`."""
+    """One foreign call of the stopwatch itself. Raises :class:`DeviceError`."""
     if code := call[0](*call[1:]):
         raise DeviceError(f"{action} failed: {cuda.explain(code)}")

@@ -1,1 +1,1 @@
-"""What judge and runner share: lent memory, its layout, arguments as data, the CUDA driver."""
+"""Shared by judge and runner: lent memory, its layout, the argument codec, the CUDA driver."""

@@ -1,7 +1,7 @@
-"""Memory that the judge owns and a runner may use: one interface over shared memory (CPU) and device memory (CUDA).
+"""Memory that the judge owns and lends to runners: one interface over shared memory (CPU) and device memory (CUDA).
 
-The judge's side is an ``Arena``, the runner's a ``Borrowed``. What the kernel reads is lent read-only: on the CPU the memory is
-sealed against writable mappings, on the GPU the runner's mapping has no write access. Imports torch.
+The judge's side is an ``Arena``, the runner's a ``Borrowed``. Inputs are lent read-only: on a CPU the memory is sealed against
+writable mappings, on a GPU the runner's mapping has no write access. Imports torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine.domain.errors import DeviceError
 from engine.trial.messages import ArenaHandle, Slot
 
 _SEAL_FUTURE_WRITE = 0x0010
-"""linux/fcntl.h: no new writable mapping; existing ones (the judge's own) go on."""
+"""linux/fcntl.h: no new writable mapping; existing ones (the judge's own) remain."""
 
 
 class Arena(Protocol):
@@ -48,9 +48,9 @@ class Borrowed(Protocol):
 
 
 def sealed(data: bytes) -> int:
-    """The descriptor of a copy in memory that nobody can change; the caller closes it.
+    """The descriptor of an immutable copy in memory; the caller closes it.
 
-    The holder of a file's descriptor could reopen the file, enlarge it, or revoke its owner's right to read it.
+    With a file instead, the holder of its descriptor could reopen it, enlarge it, or remove its owner's read permission.
     """
     fd = os.memfd_create("artefact", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(fd, "wb", closefd=False) as file:
@@ -60,7 +60,7 @@ def sealed(data: bytes) -> int:
 
 
 def lend(device: str, size: int, *, writable: bool) -> Arena:
-    """Memory for one arena. Raises DeviceError when the device (or the machine) has too little."""
+    """Memory for one arena of ``size`` bytes. Raises DeviceError if the device (or the machine) has too little."""
     if device == "cpu":
         return SharedArena(size, writable=writable)
     return DeviceArena(int(device.partition(":")[2] or 0), size, writable=writable)
@@ -104,7 +104,7 @@ class SharedArena:
         except OSError as error:
             os.close(self._fd)
             raise DeviceError(f"no memory for operands of {size / 2**30:.1f} GiB: choose a smaller workload") from error
-        # No holder of the descriptor can truncate the memory under the judge, or seal it against the next runner.
+        # A holder of the descriptor can neither truncate the memory under the judge nor seal it against the next runner.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals if writable else seals | _SEAL_FUTURE_WRITE)
         self._flat = _bytes_of(self._map)
@@ -128,7 +128,7 @@ class SharedBorrowed:
 
     def __init__(self, handle: ArenaHandle, fd: int) -> None:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if handle.writable else 0)
-        # Populated: page faults would otherwise be timed as the kernel's work.
+        # MAP_POPULATE: page faults would otherwise be timed as the kernel's work.
         self._map = mmap.mmap(fd, handle.size, mmap.MAP_SHARED | mmap.MAP_POPULATE, protection)
         os.close(fd)
         self._flat = _bytes_of(self._map)

@@ -1,4 +1,4 @@
-"""Codec of Python arguments as plain data that a message can carry. Imports torch.
+"""Codec for Python arguments as plain data in messages. Imports torch.
 
 Each value becomes a mark ``[kind, …]``. The marks of a call have placeholders for its tensors, which are lent. The marks of a
 model's constructor arguments contain their tensors.
@@ -19,14 +19,14 @@ _WIDEST = 2**63
 def encode_call(inputs: Sequence[Any]) -> list[Mark]:
     """The template of a call's arguments, with a placeholder for each tensor.
 
-    Raises TypeError for an argument that is no tensor, number, string, type or device of torch's, None, or list, tuple or
-    dictionary of such.
+    Raises TypeError for an argument other than a tensor, a number, a string, a torch dtype or device, None, and lists, tuples
+    or dictionaries of these.
     """
     return [_marked(value, lambda _: ["tensor"]) for value in inputs]
 
 
 def decode_call(template: Sequence[Mark], tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """The arguments of a template, with these tensors in place of its placeholders, in order."""
+    """The arguments of a template, with ``tensors`` for its placeholders, in order."""
     remaining = iter(tensors)
     return [_put(mark, remaining) for mark in template]
 
@@ -37,7 +37,7 @@ def encode_value(value: Any) -> Mark:
 
 
 def decode_value(mark: Mark) -> Any:
-    """The value that ``packed`` took."""
+    """The value that ``encode_value`` encoded."""
     return _put(mark, iter(()))
 
 

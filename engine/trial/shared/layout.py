@@ -1,8 +1,8 @@
-"""Where operands lie in lent memory: offsets, guard regions, slots. Pure arithmetic.
+"""The layout of operands in lent memory: offsets, guard regions, slots. Pure arithmetic.
 
 Two arenas are lent: one with everything that the kernel reads (mapped read-only for the runner), one with everything that it
-writes. Guard regions surround each operand: NaN around inputs, so that a read past an end shows in the result, and a known
-pattern around outputs, so that a write past an end is detected.
+writes. Guard regions surround each operand: NaN around inputs, which a read past an end carries into the result, and a known
+pattern around outputs, which a write past an end changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def nbytes(operand: Operand) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Places of all operands for every slot, and the sizes of the two arenas in bytes."""
+    """The slots of all operands, and the sizes of the two arenas in bytes."""
 
     slots: tuple[tuple[Slot, ...], ...]
     input_bytes: int

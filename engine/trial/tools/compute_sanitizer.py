@@ -1,6 +1,6 @@
-"""A ``cuda`` kernel under compute-sanitizer: memcheck, racecheck and initcheck, one after the other, in the runner's sandbox.
+"""A ``cuda`` kernel under compute-sanitizer: memcheck, racecheck and initcheck in turn, in the runner's sandbox. No torch.
 
-Where the tool is not installed, the result says so. No torch.
+If the tool is not installed, the result is a note.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from engine.trial.tools.kernel_case import DumpInputs, KernelCase, Store, sandbo
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
 _SECONDS = 120.0
-"""For one tool on one workload. A tool makes a kernel 10 to 100 times slower; importing torch takes part of the time."""
+"""Time limit of one tool on one workload. A tool slows a kernel 10 to 100 times; importing torch is included."""
 _NO_CACHING = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-"""Torch then allocates every tensor by itself, and the tool knows where each one ends."""
+"""Torch then allocates every tensor separately, and the tool knows where each one ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _ToolReport:
 
 
 def find_tool() -> Path | None:
-    """compute-sanitizer of CUDA_HOME, on the PATH, or where the toolkit puts itself."""
+    """compute-sanitizer of CUDA_HOME, on the PATH, or in the toolkit's default folder."""
     homes = [os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "", "/usr/local/cuda"]
     places = [os.path.join(home, folder) for home in homes if home for folder in ("bin", "compute-sanitizer")]
     found = shutil.which("compute-sanitizer", path=os.pathsep.join([*places, os.environ.get("PATH", os.defpath)]))

@@ -1,7 +1,7 @@
-"""A ``cpp`` kernel as a program of its own under g++'s address and undefined-behaviour sanitizers.
+"""A ``cpp`` kernel as a separate program under AddressSanitizer and UBSan (g++).
 
-The harness gives every operand a heap allocation of exactly its size, fresh for each call and freed after it. So a read past an
-end, a pointer kept from an earlier call and a misaligned or overflowing step are all detected. It needs neither torch nor
+The harness gives every operand a heap allocation of exactly its size, fresh for each call and freed after it. A read past an
+end, a pointer kept from an earlier call, a misaligned access and an overflow are all detected. It needs neither torch nor
 Python and runs in the builder's confinement, with time and memory limits.
 """
 
@@ -25,15 +25,15 @@ from engine.trial.tools.kernel_case import DumpInputs, KernelCase, Store
 
 TOOLS = ("address", "undefined")
 LIMITS = CommandLimits(seconds=60.0, memory_bytes=None, file_bytes=64 << 20, processes=1024)
-"""Of the harness, which is stopped when its time is up."""
+"""Limits of the harness."""
 CALLS = 3
-"""Calls on fresh inputs, for each workload."""
+"""Calls on fresh inputs per workload."""
 _BUDGET_S = 1.5
-"""No further call of a workload begins after this long."""
+"""Seconds after which no further call of a workload starts."""
 _MEMORY = 8 << 30
 HARNESS = "harness.cpp"
 ALIGNMENT = 512
-"""What the trial's own arenas give every operand."""
+"""Alignment of operands, as in the trial's arenas."""
 _BINARY = "kernel.sanitised"
 _FLAGS = (
     "-std=c++20", "-O1", "-g1", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fno-omit-frame-pointer",
@@ -120,7 +120,7 @@ FINISHED = "harness: finished"
 
 
 def harness(operands: Sequence[HarnessOperand], *, seconds: float, memory_bytes: int) -> str:
-    """The program around ``launch``: one call for each file named on its command line, none begun after ``seconds``."""
+    """The program around ``launch``: one call per file on its command line, none started after ``seconds``."""
     places = {
         "parameters": ", ".join(["void*"] * (len(operands) + 1)),
         "names": ", ".join(f'"{o.name}"' for o in operands),
@@ -139,7 +139,7 @@ def harness(operands: Sequence[HarnessOperand], *, seconds: float, memory_bytes:
 
 
 async def build_sanitized(request: BuildRequest, main: str, confinement: Confinement) -> BuildOutcome:
-    """Build a ``cpp`` source with its harness; kept in the cache as an entry of its own. Raises like ``build``."""
+    """Build a ``cpp`` kernel with its harness; cached as a separate entry. Raises as ``build`` does."""
     return await build_with(request, await _recipe(request.tunables, main), confinement)
 
 
@@ -164,7 +164,7 @@ async def sanitize_cpp(cases: Sequence[KernelCase], dump: DumpInputs, confinemen
             )
             continue
         with cache.build_folder() as folder:
-            # Where the caller's temporary files are is none of the program's business: it runs beside its inputs.
+            # The program runs beside its inputs: it need not see the caller's temporary folder.
             shutil.copy(built.binary, folder / "kernel")
             files = await dump(case.workload, folder, CALLS)
             argv = [str(folder / "kernel"), *(str(f) for f in files)]
@@ -206,7 +206,7 @@ def _name(case: KernelCase) -> str:
 
 
 def _combine(runs: Sequence[_SanitizerRun], store: Store) -> w.Sanitized:
-    """One line of a source file is one finding, on however many cases it shows."""
+    """The combined result; a finding that occurs in several cases is listed once."""
     found: dict[str, str] = {}
     for one in (finding for run in runs for finding in run.findings):
         found.setdefault(one.rpartition(" (")[0], one)

@@ -1,4 +1,4 @@
-"""One kernel on one workload, as every sanitizer and profiler takes it. No torch."""
+"""One kernel on one workload: the input of every sanitizer and profiler. No torch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from engine.trial.messages import ArenaHandle, LoadKernel
 from engine.trial.shared.layout import nbytes, plan_layout
 
 DumpInputs = Callable[[Workload, Path, int], Awaitable[list[Path]]]
-"""Writes fresh inputs of a workload to a folder, one file for each call: the operands that are read, one after another."""
+"""Writes fresh inputs of a workload to a folder, one file per call: the operands that are read, concatenated."""
 Store = Callable[[bytes], str]
 _NOT_LENT = ArenaHandle("none", 0, False)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCase:
-    """A workload, what a kernel is called with there, and how it is built."""
+    """A workload, a kernel's signature there, and how it is built."""
 
     workload: Workload
     signature: Signature
@@ -36,14 +36,14 @@ class KernelCase:
 
 
 def sandboxed(confinement: Confinement) -> bool:
-    """Whether bubblewrap is the confinement."""
+    """Whether the confinement is bubblewrap."""
     return confinement.name == "bubblewrap"
 
 
 def write_spec(
     case: KernelCase, plan: bytes, device: Device, built: Artefact, folder: Path, scalars: Sequence[Any] = ()
 ) -> Path:
-    """Write the file that tells ``engine.trial.runner.profile_target`` what to call; ``scalars`` are a module's arguments."""
+    """Write the ``SPEC`` file of ``engine.trial.runner.profile_target``; ``scalars`` are a module's arguments."""
     layout = plan_layout(case.signature.operands, 1)
     request = case.request
     module = request.contract is Contract.MODULE

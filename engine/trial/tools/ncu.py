@@ -1,10 +1,10 @@
 """One call of a kernel on a GPU under Nsight Compute, in the runner's sandbox, on fresh inputs of the session's workload.
 
-What is counted is what the call launches: of a ``cuda`` kernel its own functions, of a module torch's and its libraries' too,
-since they are its work; what it launches in its first call, to compile or tune itself, is not.
+Counted are all launches of the call: of a ``cuda`` kernel its own functions, of a module also torch's and its libraries'. A
+module's first call, in which it may compile or tune itself, is not counted.
 
-Where the tool is missing or may not read the device's counters, the reason is what comes back. The device's clocks are left as
-they are, so that a profile is of the same device as a measurement. No torch.
+If the tool is missing or may not read the device's counters, the result is the reason. Clocks are not locked: a profile sees
+the device as a measurement does. No torch.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from engine.trial.tools import ncu_output
 from engine.trial.tools.kernel_case import DumpInputs, KernelCase, Store, sandboxed, write_spec
 
 _SECONDS = 300.0
-"""The tool replays the kernel a dozen times, restoring its memory each time; importing torch takes part of the time."""
+"""Time limit. The tool replays the kernel a dozen times, restoring its memory each time; importing torch is included."""
 _NO_TOOL = "Nsight Compute (ncu) is not installed: it comes with the CUDA toolkit"
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledKernel:
-    """What is profiled: a kernel on one workload and device."""
+    """A kernel to profile on one workload and device."""
 
     case: KernelCase
     device: Device
     plan: bytes = b""
-    """Resolved; empty where its contract has none."""
+    """The resolved plan; empty for other contracts."""
     scalars: tuple[Any, ...] = ()
     """How a module is constructed and called, as in ``LoadKernel``."""
 
 
 def find_tool() -> Path | None:
-    """ncu of CUDA_HOME, on the PATH, or where it puts itself; the newest where there are several."""
+    """ncu of CUDA_HOME, on the PATH, or in its default folder (the newest version)."""
     homes = [os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "", "/usr/local/cuda"]
     places = [os.path.join(home, "bin") for home in homes if home]
     own = sorted(glob.glob("/opt/nvidia/nsight-compute/*"), reverse=True)
@@ -56,7 +56,7 @@ def find_tool() -> Path | None:
 async def profile_gpu(
     subject: ProfiledKernel, dump: DumpInputs, confinement: Confinement, store: Store, *, cold: bool, tool: Path | None = None
 ) -> Profile:
-    """The counters of one call, or the reason why there are none. Raises as ``build`` does."""
+    """The counters of one call, or a note why there are none. Raises as ``build`` does."""
     tool = tool or find_tool()
     if tool is None:
         return Profile(0, note=_NO_TOOL)
@@ -77,7 +77,7 @@ async def profile_gpu(
 
 
 def arguments(*, cold: bool) -> list[str]:
-    """How the tool is called: clocks as they are, caches as in a measurement, a table as its output."""
+    """The tool's options: clocks not locked, caches as in a measurement, CSV output."""
     sections = [word for name in ncu_output.SECTIONS for word in ("--section", name)]
     return [
         "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--cache-control",

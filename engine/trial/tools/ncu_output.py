@@ -1,7 +1,7 @@
-"""Output of Nsight Compute (``ncu --csv --page raw``) → figures under our own names. Pure text work.
+"""Parses the output of Nsight Compute (``ncu --csv --page raw``) into metrics under our names. Pure.
 
-The page is a table with one row a launch: a header of metric names, a row of units, the values. Versions differ in what metrics
-they add and how they write numbers, so columns are found by name, units are looked up and what is not understood is left out.
+The page is a table with one row per launch: a header of metric names, a row of units, the values. Versions differ in metrics
+and number formats: columns are found by name, units are converted, and unknown values are skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis", "WarpStateStats")
-"""Of the tool's own sections, those that hold what is read here."""
+"""The tool's sections that contain the metrics read here."""
 
 _TIMES = {"nsecond": 1e-3, "ns": 1e-3, "usecond": 1.0, "us": 1.0, "msecond": 1e3, "ms": 1e3, "second": 1e6, "s": 1e6}
 _SIZES = {"byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "b": 1.0, "kb": 1e3, "kib": 1024.0, "kibyte": 1024.0}
@@ -36,7 +36,7 @@ _COLUMNS: Sequence[tuple[str, Mapping[str, float], tuple[str, ...]]] = (
 )
 _STALL = re.compile(r"smsp__average_warps?_(?:latency_)?issue_stalled_(\w+?)(?:_per_issue_active)?\.ratio")
 _NO_WAIT = "selected"
-"""The cycle in which a warp issues."""
+"""Not a stall: the cycle in which a warp issues."""
 _PERMISSION = "ERR_NVGPUCTRPERM"
 _REASONS: Sequence[tuple[str, str]] = (
     (
@@ -69,7 +69,7 @@ class _Launch:
 
 
 def parse_ncu(output: str) -> NcuCounters | None:
-    """The counters of all launches in the tool's output together; ``None`` where it holds none."""
+    """The combined counters of all launches in the tool's output; ``None`` if it contains none."""
     launches = [found for found in map(_launch, _table(output)) if found.metrics or found.stalls]
     if not launches:
         return None
@@ -83,7 +83,7 @@ def parse_ncu(output: str) -> NcuCounters | None:
 
 
 def why_not(output: str) -> str:
-    """Why the tool read no counters, in words."""
+    """Why the tool read no counters, one line."""
     for sign, words in _REASONS:
         if sign in output:
             return words
@@ -123,7 +123,7 @@ def _launch(row: Mapping[str, tuple[str, str]]) -> _Launch:
 
 
 def _stalls(row: Mapping[str, tuple[str, str]]) -> dict[str, float]:
-    """Per cent of a warp's time between two instructions, by what it waited for."""
+    """Stall reason → per cent of a warp's time between two instructions."""
     cycles: dict[str, float] = {}
     for column, (text, _) in row.items():
         match = _STALL.fullmatch(column)
@@ -135,7 +135,7 @@ def _stalls(row: Mapping[str, tuple[str, str]]) -> dict[str, float]:
 
 
 def _number(text: str, unit: str, units: Mapping[str, float]) -> float | None:
-    """A figure in our unit, or ``None`` for what is none or has a unit that is not known."""
+    """A value in our unit; ``None`` if it is not a number or has an unknown unit."""
     factor = units.get(unit.lower().removesuffix("/block"))
     try:
         value = float(text.replace(",", ""))

@@ -1,10 +1,9 @@
 """Many calls of a kernel on a CPU under ``perf stat``, in the runner's sandbox, on fresh inputs of the session's workload.
 
-perf runs outside the sandbox, where it has this user's rights and no kernel can write its results. It starts with disabled
-counters; ``engine.trial.runner.profile_loop`` enables them right before each call and disables them right after, so that
-neither the start of Python and torch nor cache flushes are counted. What enabling and disabling count themselves is measured
-with nothing in between, and subtracted. Where perf is missing or may not count, or the processor has no counters, the result is
-the reason. No torch.
+perf runs outside the sandbox, with this user's rights: no kernel can write its results. It starts with disabled counters;
+``engine.trial.runner.profile_loop`` enables them right before each call and disables them right after: neither the start of
+Python and torch nor cache flushes are counted. The counts of enabling and disabling alone are measured and subtracted. If perf
+is missing or may not count, or the processor has no counters, the result is the reason. No torch.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ _NO_COUNTERS = (
 _ACKNOWLEDGED = re.compile(r"^Events (?:en|dis)abled\n", re.MULTILINE)
 """Printed by perf for each command."""
 _FLUSHED = 2
-"""How many times the last-level cache is walked over to flush it, as in a measurement."""
+"""Bytes written to flush the caches, in sizes of the last-level cache, as in a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerfSupport:
-    """What can be counted here, and with which tool."""
+    """The perf executable, and the events it can count here."""
 
     tool: Path
     events: tuple[str, ...]
@@ -50,7 +49,7 @@ class PerfSupport:
 
 @dataclass(frozen=True, slots=True)
 class _PerfRun:
-    """One run under the tool: counts over all calls, or why there are none."""
+    """One run under perf: counts over all calls, or a note why there are none."""
 
     counted: perf_output.Counted
     calls: int
@@ -63,7 +62,7 @@ class _PerfRun:
 
 
 async def perf_support() -> PerfSupport | str:
-    """What perf can count here (tried on a program that does nothing), or the reason why it cannot."""
+    """The events that perf can count here (tested with ``true``), or the reason why it cannot."""
     found = shutil.which("perf")
     if found is None:
         return _NO_TOOL
@@ -86,7 +85,7 @@ async def perf_support() -> PerfSupport | str:
 async def profile_cpu(
     subject: ProfiledKernel, offer: PerfSupport, dump: DumpInputs, confinement: Confinement, store: Store, *, cold: bool
 ) -> Profile:
-    """The counters of one call, averaged over many, or the reason why there are none. Raises as ``build`` does."""
+    """The counters of one call, averaged over many, or a note why there are none. Raises as ``build`` does."""
     case, device = subject.case, subject.device
     built = await build(case.request, confinement)
     if isinstance(built, BuildFailure):
@@ -108,7 +107,7 @@ async def profile_cpu(
 
 @dataclass(frozen=True, slots=True)
 class _PerfCommand:
-    """Where and how the tool is run."""
+    """How perf is run."""
 
     tool: Path
     device: Device
@@ -118,7 +117,7 @@ class _PerfCommand:
     confined: bool
 
     async def counted(self, events: Sequence[str], kernel: Sequence[Path]) -> _PerfRun:
-        """Count ``events`` in calls of a kernel, or in none."""
+        """Count ``events`` in calls of a kernel, or in empty calls if ``kernel`` is empty."""
         control, answer, table = (self.folder / name for name in ("control", "answer", "counts"))
         for pipe in (control, answer, table):
             pipe.unlink(missing_ok=True)
@@ -146,7 +145,7 @@ class _PerfCommand:
 
 
 def arguments(tool: Path, events: Sequence[str], control: Path, answer: Path, table: Path) -> list[str]:
-    """How the tool is called: counters closed until it is told, its answer in a file."""
+    """The perf command: counters disabled until enabled through ``control``, counts written to ``table``."""
     return [
         str(tool), "stat", "-x,", "-e", ",".join(events), "--delay", "-1", "--control", f"fifo:{control},{answer}",
         "-o", str(table), "--",
@@ -181,7 +180,7 @@ def _combine(runs: Sequence[_PerfRun], device: Device, store: Store) -> Profile:
 
 
 def _ipc(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Instructions a cycle, where both are known."""
+    """Instructions per cycle, if both were counted."""
     if metrics.get("cycles", 0.0) <= 0 or "instructions" not in metrics:
         return {}
     return {"ipc": metrics["instructions"] / metrics["cycles"]}

@@ -1,8 +1,8 @@
-"""Output of ``perf stat -x,`` → counts by event, and the reasons why there are none. Pure text work.
+"""Parses the output of ``perf stat -x,`` into counts by event, or the reason why there are none. Pure.
 
 A line is ``value,unit,event,time counted,per cent of the time[,…]``; later columns differ between versions and are not read.
-Events come back as they were asked for or dressed up: ``instructions:u`` where only a user's own may be counted,
-``cpu_core/instructions/`` and ``cpu_atom/instructions/`` on a processor with two kinds of core, which are one figure here.
+Event names come back as requested or decorated: ``instructions:u`` if only user-mode code may be counted,
+``cpu_core/instructions/`` and ``cpu_atom/instructions/`` on a processor with two kinds of core, which are added up here.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ METRICS: Mapping[str, str] = {
     "L1-dcache-load-misses": "l1_misses",
     "LLC-load-misses": "llc_misses",
 }
-"""The tool's event → the name of its figure in ``engine.domain.profile``."""
+"""perf's event → the metric's name in ``engine.domain.profile``."""
 PASSES: Sequence[Sequence[str]] = (
     (CLOCK, "instructions", "cycles", "branches", "branch-misses"),
     ("cache-references", "cache-misses", "L1-dcache-load-misses", "LLC-load-misses"),
 )
-"""Events that are counted together: at most four of hardware, which every processor has counters for at once. More would take
-turns at the rate of the kernel's clock tick, and in a call shorter than a tick some would never have one."""
+"""Events that are counted together: at most four hardware events, for which every processor has counters at once. More would be
+multiplexed at the rate of the timer tick, and in a call shorter than a tick some would not be counted."""
 
 _CALLS = re.compile(rf"^{re.escape(COUNTED_CALLS)}(\d{{1,9}})$", re.MULTILINE)
 _TIMES = {"nsec": 1e-3, "usec": 1.0, "msec": 1e3, "sec": 1e6}
 _UNREAD = re.compile(r"<(not supported|not counted)>")
 _PARANOID = re.compile(r"perf_event_paranoid setting is\s+(-?\d+)")
 _STRICT = 2
-"""The setting above which the kernel lets only administrators count."""
+"""The setting above which Linux lets only administrators count."""
 _REASONS: Sequence[tuple[str, str]] = (
     ("perf not found for kernel", "perf is not installed for this kernel (on Ubuntu: apt install linux-tools-$(uname -r))"),
     ("unknown option `control", "this perf does not support --control: version 5.10 or newer is needed"),
@@ -53,7 +53,7 @@ _REFUSED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """``values`` by event, times in microseconds; ``missing``: event → the tool's word for why there is none."""
+    """``values`` by event, times in microseconds; ``missing``: event → perf's reason why it has no value."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -76,13 +76,13 @@ def parse_perf(output: str) -> Counted:
 
 
 def calls_in(output: str) -> int:
-    """How many calls the counted program made by its own account; 0 where it did not finish."""
+    """The number of calls that the counted program reports; 0 if it did not finish."""
     announced = _CALLS.findall(output)
     return int(announced[-1]) if announced else 0
 
 
 def why_not(output: str) -> str:
-    """Why the tool counted nothing, in words that say what to do."""
+    """Why perf counted nothing, and what to do, one line."""
     for sign, words in _REASONS:
         if sign in output:
             return words
@@ -107,14 +107,14 @@ def _refused(setting: re.Match[str] | None) -> str:
 
 
 def _event(text: str) -> str:
-    """The event's plain name: without the kind of core before it and the modifiers behind it."""
+    """The event's plain name: without kind of core and modifiers."""
     core, slash, rest = text.strip().partition("/")
     name = rest.partition("/")[0] if slash else core
     return name.partition(":")[0]
 
 
 def _number(text: str, unit: str, event: str) -> float | None:
-    """A count, or a time in microseconds; ``None`` for what is neither."""
+    """A count, or a time in microseconds; ``None`` for anything else."""
     factor = _TIMES.get(unit) if event == CLOCK else 1.0
     try:
         value = float(text)

@@ -1,4 +1,4 @@
-"""Reports of g++'s sanitizers and of compute-sanitizer → findings, one line each. Pure text work."""
+"""Parses reports of AddressSanitizer, UBSan and compute-sanitizer into findings, one line each. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _MOST = 12
-"""Findings that are kept."""
+"""Most findings to report."""
 
 _OPERAND = re.compile(r"^operand (?P<name>\S+) (?P<at>0x[0-9a-f]+) (?P<size>\d+)$")
 _ERROR = re.compile(r"ERROR: AddressSanitizer:? (?P<kind>[\w-]+)(?P<rest>.*)$")
@@ -34,7 +34,7 @@ class _Operand:
     size: int
 
     def place(self, address: int, how: str) -> str:
-        """Where an access lies with regard to it; empty when it is not near."""
+        """The position of an access relative to the operand; empty if it is not near."""
         if self.start + self.size <= address < self.start + self.size + _NEAR:
             return f"{how} {address - self.start - self.size} bytes past the end of {self.name}"
         if self.start - _NEAR <= address < self.start:
@@ -49,9 +49,9 @@ def parse_gcc_sanitizers(output: str, source: str, label: str) -> tuple[str, ...
     """Findings of the address and undefined-behaviour sanitizers.
 
     Args:
-        output: all that the program said, with ``operand NAME ADDRESS SIZE`` for what was allocated.
-        source: the name the compiler knew the kernel's file by.
-        shown: the name its author knows it by.
+        output: the program's whole output, with a line ``operand NAME ADDRESS SIZE`` per allocation.
+        source: the file name that the compiler was given.
+        label: the file name to show.
     """
     lines = output.splitlines()
     found = [*_undefined(lines, source, label), *_addresses(lines, source, label)]
@@ -59,7 +59,7 @@ def parse_gcc_sanitizers(output: str, source: str, label: str) -> tuple[str, ...
 
 
 def out_of_memory(output: str) -> bool:
-    """Whether the program was ended for the memory it took."""
+    """Whether the program was ended for exceeding its memory limit."""
     return _MEMORY.search(output) is not None
 
 
@@ -72,7 +72,7 @@ def _undefined(lines: Sequence[str], source: str, label: str) -> Iterator[str]:
 
 
 def _plain(what: str) -> str:
-    """Without addresses, which differ from run to run."""
+    """``what`` without addresses, which differ from run to run."""
     return re.sub(r"\b0x[0-9a-f]{6,}", "an address", what)
 
 
@@ -86,7 +86,7 @@ def _addresses(lines: Sequence[str], source: str, label: str) -> Iterator[str]:
 
 
 def _is_abort(lines: Sequence[str], kind: str) -> bool:
-    """An abort that a failed condition has explained already."""
+    """Whether the error is the abort of a failed assertion, which is reported already."""
     return kind == "ABRT" and any(_ASSERTION.match(line) for line in lines)
 
 
@@ -128,7 +128,7 @@ _CUDA_AT = re.compile(r"^\s+at (?P<function>[^+(]+)(?:\(.*?\))?(?:\+0x[0-9a-f]+)
 
 
 def parse_compute_sanitizer(output: str, source: str, label: str) -> tuple[str, ...]:
-    """Findings of memcheck, racecheck and initcheck, each with the kernel's function or line where it is told."""
+    """Findings of memcheck, racecheck and initcheck, each with the kernel's function or line if reported."""
     texts = [m["text"] for line in output.splitlines() if (m := _CUDA_LINE.match(line))]
     found: list[str] = []
     for index, text in enumerate(texts):

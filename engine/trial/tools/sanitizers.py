@@ -1,6 +1,6 @@
-"""A finalist under the sanitizers of its dialect, once, before a session ends with it. No torch.
+"""Runs a finalist under the sanitizers of its dialect, once, before a session ends with it. No torch.
 
-That a sanitizer could not run is a value, like its findings.
+A sanitizer that cannot run gives a note, not an exception.
 """
 
 from __future__ import annotations

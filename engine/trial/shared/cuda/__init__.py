@@ -1,6 +1,6 @@
-"""The CUDA layer under the trial: device and errors (``driver``), memory that can be lent to another process
-(``device_memory``) and the bytes of a launch (``packing``).
+"""The CUDA layer of the trial: device and errors (``driver``), memory lent to another process (``device_memory``), launch
+structures (``packing``), the stopwatch's kernel (``hold_kernel``).
 
-It knows nothing of problems, tolerances or verdicts. Importing its modules needs no GPU, no driver and no torch; the first use
-without them raises :class:`~engine.domain.errors.DeviceError`.
+Importing its modules needs no GPU, no driver and no torch; the first use without them raises
+:class:`~engine.domain.errors.DeviceError`.
 """

@@ -1,8 +1,7 @@
 """Device memory that one process lends to another, and its view as a tensor.
 
-Knows how an allocation crosses a process boundary (and a sandbox's): as a file descriptor over a Unix socket, which lets the
-borrower's side be mapped read-only, or as a CUDA IPC token where descriptors do not get through. Does not know what lies in the
-memory or how operands are laid out. Imports torch only inside :func:`as_tensor`.
+An allocation crosses the process and sandbox boundary as a file descriptor over a Unix socket, which allows a read-only
+mapping, or as a CUDA IPC token where descriptors cannot be passed. Imports torch only inside :func:`as_tensor`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _TOKEN_BYTES = 64
 _HEADER = struct.Struct(f"<BIQ{_TOKEN_BYTES}s")
 _DEDICATED = 2 << 20
-"""The driver carves smaller requests out of shared blocks of this size, and a token would lend the whole block."""
+"""The driver serves smaller requests from shared blocks of this size, and a token would lend the whole block."""
 _MEANS_NUMBERS = {1: "descriptor", 2: "token"}
 
 
@@ -33,9 +32,9 @@ class Means(StrEnum):
     """How an arena travels."""
 
     DESCRIPTOR = "descriptor"
-    """A file descriptor for a virtual-memory allocation; the borrower can be held to reading, and has guard pages around it."""
+    """A file descriptor of a virtual-memory allocation; it can be mapped read-only, with guard pages around it."""
     TOKEN = "token"
-    """A CUDA IPC handle; the borrower can always write, so inputs must be checked for changes afterwards."""
+    """A CUDA IPC handle; the borrower can always write, so inputs must be compared afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class DeviceHandle:
 
     @classmethod
     def parse(cls, header: bytes, descriptor: int = -1) -> DeviceHandle:
-        """The reverse of :meth:`header`. Raises :class:`DeviceError` for invalid bytes."""
+        """The inverse of :meth:`header`. Raises :class:`DeviceError` for invalid bytes."""
         if len(header) != _HEADER.size or header[0] not in _MEANS_NUMBERS:
             raise DeviceError("invalid device memory handle: the other side closed the channel or sent something else")
         number, device, size, token = _HEADER.unpack(header)
@@ -65,8 +64,7 @@ class DeviceHandle:
 
 @dataclass(frozen=True, slots=True)
 class _Mapping:
-    """A stretch of addresses with an unmapped granule on either side: what runs over its end faults instead of hitting
-    others."""
+    """A range of addresses with an unmapped granule on either side: an overrun faults instead of hitting other memory."""
 
     reserved: int
     guard: int
@@ -132,7 +130,7 @@ def rounded(size: int, granule: int) -> int:
 class LentArena:
     """The judge's side: memory it owns, reads and writes, and can lend any number of times.
 
-    The current context must be on ``device``. ``size`` is what was asked for; ``pointer`` is aligned to 2 MiB.
+    The current context must be on ``device``. ``size`` is the requested size in bytes; ``pointer`` is aligned to 2 MiB.
     """
 
     def __init__(self, device: int, size: int, means: Means, pointer: int, kept: tuple[Any, _Mapping] | None) -> None:
@@ -147,7 +145,7 @@ class LentArena:
     def create(cls, device: int, size: int, means: Means = Means.DESCRIPTOR) -> LentArena:
         """Allocates ``size`` bytes that can be lent by ``means``, rounded up to whole granules.
 
-        Raises :class:`DeviceError` when the device is full or cannot lend that way.
+        Raises :class:`DeviceError` if the device is full or does not support ``means``.
         """
         driver = cuda.bindings()
         if means is Means.TOKEN:
@@ -164,7 +162,7 @@ class LentArena:
         return cls(device, size, means, mapping.pointer, (allocation, mapping))
 
     def handle(self) -> DeviceHandle:
-        """A fresh handle of this arena for one borrower. Raises :class:`DeviceError` when the driver does not export it."""
+        """A fresh handle of this arena for one borrower. Raises :class:`DeviceError` if the driver cannot export it."""
         driver = cuda.bindings()
         if self._kept is not None:
             exported = driver.cuMemExportToShareableHandle(self._kept[0], _handle_type(), 0)
@@ -174,7 +172,7 @@ class LentArena:
         return DeviceHandle(self.means, self.device, self.size, token=ctypes.string_at(token.getPtr(), _TOKEN_BYTES))
 
     def close(self) -> None:
-        """Frees this side; a borrower that is still alive keeps its own mapping. Never raises; idempotent."""
+        """Frees this side; a live borrower keeps its own mapping. Never raises; idempotent."""
         if not self._open:
             return
         self._open = False
@@ -188,10 +186,10 @@ class LentArena:
 
 
 class BorrowedArena:
-    """The runner's side: the same memory at an address of its own. ``protected`` says whether a kernel's write faults.
+    """The runner's side: the same memory at its own address. ``protected``: whether a kernel's write faults.
 
-    That binds device code. Host code in the same process can open the mapping for writing again (seen on an H200), so under a
-    contract that lets it run the inputs must be compared afterwards all the same.
+    That holds for device code. Host code in the same process can make the mapping writable again (seen on an H200): under
+    contracts with host code the inputs must be compared afterwards nevertheless.
     """
 
     def __init__(self, handle: DeviceHandle, pointer: int, mapping: _Mapping | None, *, protected: bool) -> None:
@@ -206,8 +204,8 @@ class BorrowedArena:
     def map(cls, handle: DeviceHandle, *, writable: bool) -> BorrowedArena:
         """Maps a handle into this process and closes its descriptor.
 
-        Without ``writable`` a kernel that writes to it faults (only where it came by descriptor: see ``protected``). Raises
-        :class:`DeviceError` when the handle is not valid here.
+        Without ``writable`` a kernel that writes to it faults (only if lent by descriptor: see ``protected``). Raises
+        :class:`DeviceError` if the handle is not valid here.
         """
         driver = cuda.bindings()
         if handle.means is Means.TOKEN:
@@ -242,7 +240,7 @@ _TYPE_CODES = {
     "uint8": "|u1", "bool": "|b1", "complex64": "<c8", "complex128": "<c16",
 }  # fmt: skip
 _VIEWED_AS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
-"""Types that the interface cannot name travel as integers of the same width and are reinterpreted."""
+"""Types that the interface lacks are passed as integers of the same width and reinterpreted."""
 
 
 class ArrayInterface:
@@ -259,9 +257,9 @@ class ArrayInterface:
 
 
 def as_tensor(pointer: int, shape: Sequence[int], dtype: str, device: int, owner: object = None) -> torch.Tensor:
-    """The memory at ``pointer`` as a contiguous tensor on ``cuda:device``, copying nothing.
+    """The memory at ``pointer`` as a contiguous tensor on ``cuda:device``, without a copy.
 
-    ``owner`` stays alive as long as the tensor's storage does. Raises :class:`DeviceError` for a type it cannot express.
+    The tensor's storage keeps ``owner`` alive. Raises :class:`DeviceError` for an unsupported type.
     """
     import torch
 

@@ -1,8 +1,7 @@
-"""The CUDA driver through ``cuda.bindings``: its errors as ours, its devices as :class:`Device`, one context shared with torch.
+"""The CUDA driver through ``cuda.bindings``: errors, device descriptions, and one context shared with torch.
 
-Knows how to reach the driver, name what it answers and describe a device. Does not know memory, launches or clocks. Nothing is
-imported before it is used, and nothing but :func:`preload` is safe to call in a process that is still going to fork. Never
-imports torch (its version is read from its files).
+Nothing is imported before its first use. In a process that will fork, only :func:`preload` is safe to call. Never imports torch
+(its version is read from its files).
 """
 
 from __future__ import annotations
@@ -44,16 +43,15 @@ def bindings() -> Any:
 
 
 def preload() -> None:
-    """Imports what a forked child will need, without touching the driver: a process that forks must hold no context."""
+    """Imports what a forked child needs, without calling the driver: a process that forks must hold no context."""
     bindings()
 
 
 @cache
 def native() -> ctypes.CDLL:
-    """``libcuda`` itself, for the few calls that run between two clock readings: a plain foreign call costs under a
-    microsecond.
+    """``libcuda`` itself, for the few calls between two clock readings: a foreign call costs less than a microsecond.
 
-    Raises :class:`DeviceError` where there is no driver.
+    Raises :class:`DeviceError` without a driver.
     """
     try:
         return ctypes.CDLL("libcuda.so.1")
@@ -62,7 +60,7 @@ def native() -> ctypes.CDLL:
 
 
 def explain(code: int) -> str:
-    """A driver's result code in words: ``CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access …): hint``."""
+    """The message for a driver's result code: ``CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access …): hint``."""
     driver = bindings()
     try:
         result = driver.CUresult(code)
@@ -73,7 +71,7 @@ def explain(code: int) -> str:
 
 
 def wording(name: str, text: str) -> str:
-    """An error's name, the driver's own text and our hint, on one line."""
+    """An error's name, the driver's text and our hint, on one line."""
     words = f"{name} ({text})" if text else name
     return f"{words}: {_HINTS[name]}" if name in _HINTS else words
 
@@ -87,10 +85,10 @@ def error_name(code: int) -> str:
 
 
 def check(result: Sequence[Any], action: str, *, asked: int = 0) -> Any:
-    """Unwraps what a function of the bindings returned: nothing, one value, or a tuple of them.
+    """Unwraps the result of a function of the bindings: nothing, one value, or a tuple.
 
-    ``action`` completes "… failed", ``asked`` is the size in bytes of a request for memory. Raises :class:`DeviceError` for
-    every result but success; out of memory says which device, how much and how much is free.
+    ``action`` completes "… failed", ``asked`` is the size in bytes of a memory request. Raises :class:`DeviceError` for every
+    result but success; for out of memory with the device, the requested and the free size.
     """
     code, *values = result
     if int(code) != 0:
@@ -115,14 +113,14 @@ def _out_of_memory(action: str, asked: int) -> str:
 
 
 def memory_message(label: str, action: str, asked: int, room: tuple[int, int] | None) -> str:
-    """The text for a device without enough memory; ``room`` is (free, total) bytes where the driver could still say."""
+    """The message for a device without enough memory; ``room`` is (free, total) in bytes, if the driver reports it."""
     wanted = f" asked for {size_text(asked)};" if asked else ""
     there = f" {size_text(room[0])} of {size_text(room[1])} free" if room else " free memory unknown"
     return f"{label} is out of memory: {action}{wanted}{there}; use a smaller workload or free the device"
 
 
 def size_text(size: int) -> str:
-    """A number of bytes for a person: ``1.5 GiB``."""
+    """A number of bytes as text: ``1.5 GiB``."""
     value = float(size)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -132,7 +130,7 @@ def size_text(size: int) -> str:
 
 
 def initialise() -> None:
-    """Starts the driver in this process (never before a fork). Raises :class:`DeviceError` where there is none."""
+    """Starts the driver in this process (never before a fork). Raises :class:`DeviceError` without a driver."""
     driver = bindings()
     try:
         result = driver.cuInit(0)
@@ -142,7 +140,7 @@ def initialise() -> None:
 
 
 def device_count() -> int:
-    """How many devices the driver shows to this process. Raises :class:`DeviceError` where there is no driver."""
+    """The number of devices visible to this process. Raises :class:`DeviceError` without a driver."""
     initialise()
     return int(check(bindings().cuDeviceGetCount(), "counting the devices"))
 
@@ -162,9 +160,9 @@ def attribute(device: Any, name: str) -> int:
 
 
 def describe(index: int) -> Device:
-    """The facts of ``cuda:index`` that builds, launches and baselines depend on; makes no context.
+    """The properties of ``cuda:index`` that builds, launches and baselines depend on; creates no context.
 
-    Raises :class:`DeviceError` where there is no such device.
+    Raises :class:`DeviceError` for an unknown device.
     """
     device = _device(index)
     driver = bindings()
@@ -183,13 +181,13 @@ def describe(index: int) -> Device:
 
 
 def bus_id(index: int) -> str:
-    """Where ``cuda:index`` is plugged in: ``0000:1B:00.0``. Raises :class:`DeviceError` where there is no such device."""
+    """The PCI bus id of ``cuda:index``: ``0000:1B:00.0``. Raises :class:`DeviceError` for an unknown device."""
     found = check(bindings().cuDeviceGetPCIBusId(32, _device(index)), f"reading the PCI bus id of cuda:{index}")
     return str(found.split(b"\0", 1)[0].decode())
 
 
 def arch_text(major: int, minor: int) -> str:
-    """What the compiler is told to build for: ``sm_90a`` on Hopper, whose own instructions need it, else ``sm_XY``."""
+    """The build target: ``sm_90a`` on Hopper, whose specific instructions need it, else ``sm_XY``."""
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
 
 
@@ -211,7 +209,7 @@ def _driver_version() -> str:
 
 
 def version_in(text: str) -> str:
-    """The driver's version in what its kernel module says of itself: the first word of dotted numbers, or nothing."""
+    """The driver's version in its kernel module's version text: the first dotted number; empty if there is none."""
     found = re.search(r"(?<!\S)\d+(?:\.\d+)+(?!\S)", text)
     return found[0] if found else ""
 
@@ -230,11 +228,11 @@ def _torch_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A device's primary context, current in this thread: the very one torch uses, so pointers and streams are shared."""
+    """A device's primary context, current in this thread. Torch uses the same one: pointers and streams are shared."""
 
     index: int
     device: int
-    """The driver's own handle of the device."""
+    """The driver's handle of the device."""
 
     @classmethod
     def open(cls, index: int) -> Context:
@@ -250,17 +248,16 @@ class Context:
         return attribute(bindings().CUdevice(self.device), name)
 
     def synchronise(self) -> None:
-        """Waits for everything on the device, whatever stream it is on. Raises :class:`DeviceError` if any of it failed."""
+        """Waits for all work of the context, on any stream. Raises :class:`DeviceError` if any of it failed."""
         check(bindings().cuCtxSynchronize(), f"waiting for cuda:{self.index}")
 
     def close(self) -> None:
-        """Gives the context back; it ends with its last holder. A context that faulted is past closing, so this never
-        raises."""
+        """Releases the context; it ends with its last holder. Never raises, even for a faulted context."""
         driver = bindings()
         driver.cuDevicePrimaryCtxRelease(driver.CUdevice(self.device))
 
 
 def free_bytes() -> int:
-    """Device memory not in use by anybody, in the current context's device. Raises :class:`DeviceError`."""
+    """Free memory of the current context's device, in bytes. Raises :class:`DeviceError`."""
     free, _total = check(bindings().cuMemGetInfo(), "reading how much device memory is free")
     return int(free)

@@ -1,5 +1,4 @@
-"""The kernel that keeps a device busy until a call is enqueued, and its machine code, linked once by the judge for all
-runners."""
+"""The hold kernel: occupies the device until a call is enqueued. The judge links its machine code once for all runners."""
 
 from __future__ import annotations
 
@@ -46,12 +45,12 @@ done:
   ret;
 }
 \0"""
-"""A kernel that occupies the whole device for a while: as many blocks as fit, so that no other work of this process runs beside
-it. The last block to arrive signals the host."""
+"""Occupies the whole device for a given time with as many blocks as fit: no other work of this process runs beside it. The last
+block to arrive signals the host."""
 
 
 def link() -> bytes:
-    """The kernel as machine code for the current context's device, so that no runner compiles it; PTX where linking fails."""
+    """The kernel as machine code for the current context's device, to spare runners its compilation; PTX if linking fails."""
     driver = cuda.bindings()
     kind = driver.CUjitInputType.CU_JIT_INPUT_PTX
     try:

@@ -1,7 +1,6 @@
-"""The bytes that a launch hands to the driver: configuration, attributes, parameters, and the geometry of a tensor map.
+"""Memory layout of launch arguments for the driver: configuration, attributes, parameters, and tensor map geometry.
 
-Pure layout, the same on a machine without a GPU; calls nothing of CUDA. The structures are those of ``cuda.h`` (CUDA 12 and
-13).
+Pure: calls no CUDA function. The structures are those of ``cuda.h`` (CUDA 12 and 13).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Dim3 = tuple[int, int, int]
 
 
 class LaunchAttribute(ctypes.Structure):
-    """``CUlaunchAttribute``: which one, padding, and a union of 64 bytes."""
+    """``CUlaunchAttribute``: id, padding, and a union of 64 bytes."""
 
     _fields_ = (("id", ctypes.c_uint32), ("pad", ctypes.c_uint32), ("value", ctypes.c_uint64 * 8))
 
@@ -40,7 +39,7 @@ class LaunchConfig(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class PackedConfig:
-    """A configuration together with the attributes it points to."""
+    """A configuration, and the attributes it points to."""
 
     config: LaunchConfig
     attributes: ctypes.Array[LaunchAttribute]
@@ -49,8 +48,7 @@ class PackedConfig:
 def pack_config(
     grid: Dim3, block: Dim3, shared: int, stream: int, *, cluster: Dim3 = (1, 1, 1), cooperative: bool = False
 ) -> PackedConfig:
-    """Lays out one launch; ``shared`` is dynamic shared memory in bytes, ``stream`` the driver's handle (0: the default
-    one)."""
+    """Lays out one launch; ``shared`` is dynamic shared memory in bytes, ``stream`` the driver's handle (0: the default)."""
     wanted: list[tuple[int, tuple[int, ...]]] = []
     if cooperative:
         wanted.append((_COOPERATIVE, (1,)))
@@ -69,14 +67,14 @@ def pack_config(
 
 
 class AlignedBuffer:
-    """Host memory that begins where a tensor map may begin; the driver neither encodes nor reads one elsewhere."""
+    """Host memory aligned to 128 bytes, as the driver requires of tensor maps."""
 
     def __init__(self, size: int) -> None:
         self._raw = ctypes.create_string_buffer(size + _TENSOR_MAP_ALIGNMENT)
         self.address = -(-ctypes.addressof(self._raw) // _TENSOR_MAP_ALIGNMENT) * _TENSOR_MAP_ALIGNMENT
 
     def write(self, data: bytes, offset: int = 0) -> int:
-        """Puts ``data`` at ``offset`` and returns its address."""
+        """Copies ``data`` to ``offset`` and returns its address."""
         ctypes.memmove(self.address + offset, data, len(data))
         return self.address + offset
 
@@ -87,14 +85,14 @@ class AlignedBuffer:
 
 @dataclass(frozen=True, slots=True)
 class PackedParameters:
-    """The ``void**`` that a launch takes, with the memory its entries point into."""
+    """The ``void**`` of a launch, and the memory its entries point into."""
 
     table: ctypes.Array[ctypes.c_void_p]
     storage: AlignedBuffer
 
 
 def pack_parameters(values: Sequence[int | bytes]) -> PackedParameters:
-    """Lays out kernel parameters in order: an address becomes a 64-bit word, a tensor map's bytes go in by value."""
+    """Lays out kernel parameters in order: an address as a 64-bit word, a tensor map by value."""
     storage = AlignedBuffer(TENSOR_MAP_BYTES * len(values))
     table = (ctypes.c_void_p * max(1, len(values)))()
     for index, value in enumerate(values):
@@ -105,7 +103,7 @@ def pack_parameters(values: Sequence[int | bytes]) -> PackedParameters:
 
 @dataclass(frozen=True, slots=True)
 class TensorGeometry:
-    """A tensor map as the driver wants it: innermost dimension first, strides in bytes of all but that one."""
+    """A tensor map in the driver's order: innermost dimension first, strides in bytes for all but that one."""
 
     dims: tuple[int, ...]
     strides: tuple[int, ...]
@@ -113,9 +111,9 @@ class TensorGeometry:
 
 
 def tensor_geometry(dims: Sequence[int], tile: Sequence[int], item: int) -> TensorGeometry:
-    """Turns row-major dimensions (outermost first) of elements of ``item`` bytes into the driver's order.
+    """Converts row-major dimensions (outermost first) of elements of ``item`` bytes to the driver's order.
 
-    What the driver allows has been checked when the plan was resolved.
+    Limits were checked when the plan was resolved.
     """
     strides = tuple(item * math.prod(dims[index:]) for index in range(len(dims) - 1, 0, -1))
     return TensorGeometry(tuple(reversed(dims)), strides, tuple(reversed(tile)))
