@@ -38,9 +38,9 @@ from engine.session.cached_verdicts import CachedVerdictBench, comparable
 from engine.session.live import LiveSession, Ports
 from engine.session.perform import Ceilings
 from engine.session.ports import Bench, Say
+from engine.session.requirements import check_requirements, sandbox_warning
 from engine.session.seeds import Seed, check_dialect, dialect_for, seed_command
 from engine.session.writer import SessionWriter
-from engine.toolchain import compilers
 from engine.toolchain.kernel_file import classify
 from engine.trial.bench import Assignment, TrialBench
 
@@ -105,10 +105,12 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
     )
     for seed in request.seeds:
         check_dialect(seed.kernel, request.device)
-    await check_compiler(request.device)
+    await check_requirements(request.device)
     lazy_blobs = _LazyBlobs()
     bench = TrialBench(replace(assignment(opened), fresh=request.fresh), lazy_blobs.put)
     try:
+        if warning := sandbox_warning():
+            say(warning)
         say("loading torch and the problem")
         device, signature = await bench.describe()
         root = await _naive_port(bench, opened, device, signature, say)
@@ -158,9 +160,11 @@ async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
     assert opened is not None, "a journal begins with it"
     label = device or queries.device_label(state)
     proposers = _Proposers(opened.settings, catalog.folder(opened.problem))
-    await check_compiler(label)
+    await check_requirements(label)
     bench = TrialBench(assignment(opened, label, state.preparation), Blobs(folder).put)
     try:
+        if warning := sandbox_warning():
+            say(warning)
         say("loading torch and the problem")
         here, signature = await bench.describe()
         root = None if state.kernels else await _naive_port(bench, opened, here, signature, say)
@@ -207,14 +211,6 @@ def assignment(opened: SessionOpened, label: str = "", known: Preparation | None
         opened.problem, workload, label or opened.device, settings.tolerance, settings.baseline, others, settings.cold,
         (known.same.value, known.same.low, known.same.high) if known else None, peaks=known.peaks if known else None,
     )  # fmt: skip
-
-
-async def check_compiler(device: str) -> None:
-    """Raises ToolchainError if the compiler for the device's kernels is missing."""
-    if device == "cpu":
-        await compilers.find_gxx()
-    else:
-        await compilers.find_nvcc()
 
 
 async def _naive_port(

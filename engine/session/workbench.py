@@ -15,8 +15,8 @@ from engine.domain import work as w
 from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model import Blob, Device, Failure, FailureKind, Measurement, Signature, Verification
 from engine.domain.preparation import Preparation
-from engine.session import factory
 from engine.session.ports import Say
+from engine.session.requirements import check_requirements, sandbox_warning
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
 
 
@@ -74,9 +74,11 @@ async def open_workbench(assignment: Assignment, say: Say, *, accept_unverifiabl
     Raises EspalierError if the problem cannot be read or judged here, or a compiler is missing; ProblemError if a trivial
     model passes the correctness check, unless that is accepted.
     """
-    await factory.check_compiler(assignment.device)
+    await check_requirements(assignment.device)
     bench = TrialBench(assignment, _forget)
     try:
+        if warning := sandbox_warning():
+            say(warning)
         say("loading torch and the problem")
         device, signature = await bench.describe()
         prepared = await bench.prepare(say)

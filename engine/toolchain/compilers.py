@@ -50,7 +50,9 @@ async def find_gxx() -> Compiler:
     """
     path = shutil.which("g++")
     if path is None:
-        raise ToolchainError("g++ not found: kernels for the CPU need it; apt install g++ (Debian, Ubuntu) or dnf install gcc-c++ (Fedora)")
+        raise ToolchainError(
+            "g++ not found: kernels for the CPU need it; apt install g++ (Debian, Ubuntu) or dnf install gcc-c++ (Fedora)"
+        )
     return await _identify("g++", Path(path), Path(path).resolve().parent.parent)
 
 
@@ -66,7 +68,7 @@ async def find_nvcc() -> Compiler:
     path = shutil.which("nvcc", path=os.pathsep.join(places))
     if path is None:
         raise ToolchainError(
-            "nvcc not found: kernels for the GPU need it; install the CUDA toolkit (https://developer.nvidia.com/cuda-downloads), "
+            "nvcc not found: kernels for the GPU need it; install the CUDA toolkit (developer.nvidia.com/cuda-downloads), "
             "or set CUDA_HOME to its folder"
         )
     real = await _cuda_root(Path(path))

@@ -148,7 +148,7 @@ def test_gcc_sees_this_cpu() -> None:
 
 def test_no_compiler_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ToolchainError, match=r"g\+\+ is missing: cpp kernels need it"):
+    with pytest.raises(ToolchainError, match=r"g\+\+ not found: kernels for the CPU need it"):
         _build(_request(GOOD), LimitsOnly())
     broken = tmp_path / "g++"
     broken.write_text("#!/bin/sh\nexit 3\n")

@@ -138,7 +138,7 @@ def test_no_nvcc_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.delenv("CUDA_PATH", raising=False)
-    with pytest.raises(ToolchainError, match="nvcc is missing: cuda kernels need it; install the CUDA toolkit"):
+    with pytest.raises(ToolchainError, match="nvcc not found: kernels for the GPU need it; install the CUDA toolkit"):
         _build(_request(PLAN), LimitsOnly())
 
 

@@ -1,0 +1,43 @@
+"""What a session needs from this machine, checked before it begins: what is missing, what that changes, what provides it."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from engine.domain.errors import EspalierError, ToolchainError
+from engine.sandbox.bubblewrap import bubblewrap_reason
+from engine.session import devices
+from engine.toolchain import compilers
+
+TORCH = "pip install 'torch>=2.6,<2.14'"
+BUBBLEWRAP = "apt install bubblewrap (Debian, Ubuntu) or dnf install bubblewrap (Fedora)"
+USER_NAMESPACES = "allow unprivileged user namespaces on this machine, or in its container"
+
+
+async def check_requirements(device: str) -> None:
+    """Raises ToolchainError if torch, or the compiler for the device's kernels, is missing."""
+    if importlib.util.find_spec("torch") is None:
+        raise ToolchainError(f"torch not found: the reference and the baselines run in it; {TORCH}")
+    if device == "cpu":
+        await compilers.find_gxx()
+    else:
+        await compilers.find_nvcc()
+
+
+def sandbox_warning() -> str:
+    """Why kernels run without a sandbox, and what to do; empty if bubblewrap works."""
+    reason = bubblewrap_reason()
+    if reason is None:
+        return ""
+    remedy = BUBBLEWRAP if "not installed" in reason else USER_NAMESPACES
+    return f"no sandbox, {reason}: kernels run with resource limits only and can read your files; {remedy}"
+
+
+async def missing_tools() -> tuple[str, ...]:
+    """One line for each tool that the default device needs and this machine lacks."""
+    lines = [warning] if (warning := sandbox_warning()) else []
+    try:
+        await check_requirements(devices.devices()[0][0])
+    except EspalierError as error:
+        lines.append(str(error))
+    return tuple(lines)
