@@ -16,7 +16,7 @@ EPILOG = "\b\nAdd one line to your shell's start file:\n" + "\n".join(f"  {line}
 
 
 @click.command(epilog=EPILOG)
-@click.argument("shell", type=o.Choice(tuple(_USE)))
+@click.argument("shell", type=o.KnownValue(tuple(_USE)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script for SHELL."""

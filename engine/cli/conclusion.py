@@ -1,31 +1,39 @@
-"""How a command about a session concludes: the tree, where the session is, what to type next, and the exit status."""
+"""How a command that ran a session concludes: the tree, where the session stands, what to do next, the exit status."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
-from engine.cli.exit_codes import BAD_INPUT, DONE, FAILED, INTERRUPTED, CommandExit, end
+from engine.cli.exit_codes import AWAITING, BAD_INPUT, DONE, FAILED, INTERRUPTED, CommandExit, end
 from engine.cli.output import show, show_json
 from engine.cli.session_access import shell_name
+from engine.cli.verbosity import quiet
 from engine.domain import queries
 from engine.domain.state import SessionState
+from engine.domain.work import WorkKey, WorkKind
 from engine.report.facts.summary import summarise
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line
 from engine.report.text.tree import evidence, heading, tree
-from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded, SessionEnded
+from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded
+
+_BY_PROVIDER = frozenset({WorkKind.PROPOSE, WorkKind.IMPLEMENT, WorkKind.REPAIR})
+"""Work that waits for a proposer or a writer."""
 
 
-def print_session(state: SessionState, folder: Path, outcome: Outcome | None = None) -> None:
-    """The tree, what its figures rest on, where the session is and what to type next."""
-    session = ("session", Span(f"{folder.absolute()}{_status(state, outcome)}"))
-    steps = [("next", Span(advice)) for advice in _next_steps(state, folder, outcome)]
+def print_session(state: SessionState, folder: Path, outcome: Outcome | None = None, bundle: Path | None = None) -> None:
+    """The tree, its evidence, where the session stands and what to do next. ``bundle``: the file it was unpacked from."""
+    session = ("session", Span(f"{(bundle or folder).absolute()}{_status(state, outcome)}"))
+    imports = [f"espalier open {quote(str(bundle))}: import and resume"]
+    advice = imports if bundle is not None else next_steps(state, folder, outcome)
+    steps = [] if quiet() else [("next", Span(text)) for text in advice]
     show([heading(state), "", *tree(state), "", *fields([*evidence(state), session, *steps])])
-    if isinstance(outcome, AwaitingEngineer):
+    if isinstance(outcome, AwaitingEngineer) and outcome.ideas:
         show(["", *awaiting_lines(state)])
 
 
 def awaiting_lines(state: SessionState) -> list[Line]:
-    """The ideas that await a decision."""
+    """The ideas awaiting approval."""
     lines: list[Line] = []
     for idea in queries.pending_ideas(state):
         predicted = f", predicted {idea.text.predicted:g}×" if idea.text.predicted is not None else ""
@@ -42,32 +50,35 @@ def _status(state: SessionState, outcome: Outcome | None) -> str:
         case AwaitingEngineer(calls=calls) if calls:
             return f", awaiting your reply to {counted(len(calls), 'prompt')}"
         case AwaitingEngineer(ideas) if ideas:
-            return f", awaiting you on {counted(len(ideas), 'idea')}"
+            return f", {counted(len(ideas), 'idea')} awaiting approval"
         case AwaitingEngineer(paused=paused) if paused is not None:
             return f", paused: {paused}"
         case AwaitingEngineer():
-            return ", awaiting an idea of yours"
+            return ", awaiting an idea from you"
         case _:
             return f", ended: {state.closed}" if state.closed is not None else ", open"
 
 
-def _next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> list[str]:
+def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> list[str]:
+    """What the engineer can do next, as commands."""
     name = shell_name(folder)
+    resume = f"then espalier open {name}"
     if isinstance(outcome, AwaitingEngineer) and outcome.calls:
         call = outcome.calls[0]
-        return [
-            f"espalier model prompts {name} {call}, then espalier model answer {name} {call} FILE, then espalier open {name}"
-        ]
+        return [f"espalier model prompts {name} {call}, then espalier model answer {name} {call} FILE, {resume}"]
     if isinstance(outcome, AwaitingEngineer) and outcome.paused is not None and not outcome.ideas:
-        return [f"espalier session resume {name}, then espalier open {name}"]
+        return [f"espalier session resume {name}, {resume}"]
+    if queries.pending_ideas(state) and state.closed is None:
+        return [f"espalier idea approve {name} [IDEA ...] or espalier idea reject {name} IDEA, {resume}"]
     if isinstance(outcome, AwaitingEngineer):
-        return [f"espalier idea approve {name} [IDEA ...] or espalier idea reject {name} IDEA, then espalier open {name}"]
+        return [f'espalier idea add {name} "TITLE" --approve, {resume}']
     if state.closed is None:
-        return [f"espalier open {name}"]
-    done = max(0, queries.last_round(state))
-    lines = [f"espalier session limits {name} --rounds {done + 3}, then espalier open {name}: three more rounds"]
-    if queries.incumbent(state) is not None:
+        return [f"espalier open {name}: resume the search"]
+    lines = [f"espalier session limits {name} --rounds {max(0, queries.last_round(state)) + 3}, {resume}: three more rounds"]
+    best = queries.incumbent(state)
+    if best is not None:
         lines.insert(0, f"espalier export {name} --format module: the best kernel as a KernelBench module")
+        lines.insert(1, f"espalier kernel show {name} {best.id} --diff: how it differs from its parent")
     return lines
 
 
@@ -75,30 +86,42 @@ def conclude(state: SessionState, folder: Path, outcome: Outcome, *, as_json: bo
     """Print the result of a search and leave with its exit status."""
     prepared = state.preparation
     if prepared is not None and not prepared.gate.verifiable and state.opened and not state.opened.settings.accept_unverifiable:
-        raise CommandExit(
-            BAD_INPUT, f"{state.opened.problem.name} is {state.closed}; --accept-unverifiable searches all the same"
-        )
+        raise CommandExit(BAD_INPUT, f"{state.opened.problem.name} is {state.closed}; --accept-unverifiable searches anyway")
     if isinstance(outcome, EngineStopped):
-        (work, reason), *more = outcome.reasons.items()
-        others = f" and {len(more)} more" if more else ""
-        name = shell_name(folder)
-        advice = f"nothing is lost, `espalier open {name}` goes on once that is put right"
-        if work in state.called_off:
-            advice = f"`espalier idea add {name}` writes an idea of yours, `espalier open {name}` asks again"
-        raise CommandExit(BAD_INPUT, f"{work} could not be done{others}: {one_line(reason)}; {advice}")
+        failure = stopped(state, folder, outcome)
+        if as_json and failure.status == AWAITING:
+            show_json(summarise(state, folder))
+        raise failure
     if as_json:
         show_json(summarise(state, folder))
     else:
         print_session(state, folder, outcome)
-    if isinstance(outcome, SessionEnded | RoundEnded):
-        end_by_incumbent(state)
+    end_by_outcome(state, outcome)
 
 
-def end_by_incumbent(state: SessionState) -> None:
-    """Leave with the exit status of a search that is over: FAILED without a verified kernel."""
+def stopped(state: SessionState, folder: Path, outcome: EngineStopped) -> CommandExit:
+    """The exit of a search whose engine could not continue: AWAITING where a proposer or writer failed, else BAD_INPUT."""
+    (work, reason), *more = outcome.reasons.items()
+    others = f" and {len(more)} more" if more else ""
+    name = shell_name(folder)
+    advice = f"resume with `espalier open {name}` once fixed"
+    if work in state.called_off:
+        advice = f"`espalier idea add {name}` adds an idea of yours, `espalier open {name}` repeats the call"
+    status = AWAITING if all(_is_providers(key) for key in outcome.reasons) else BAD_INPUT
+    return CommandExit(status, f"{work}{others} failed: {one_line(reason)}; {advice}")
+
+
+def _is_providers(work: WorkKey) -> bool:
+    return work.kind in _BY_PROVIDER
+
+
+def end_by_outcome(state: SessionState, outcome: Outcome | None) -> None:
+    """Leave with the exit status of a search: AWAITING where the engineer must act, FAILED without a verified kernel."""
+    if isinstance(outcome, AwaitingEngineer):
+        end(AWAITING)
     end(FAILED if queries.incumbent(state) is None else DONE)
 
 
 def interrupted(folder: Path) -> CommandExit:
     """The exit of an interrupted search."""
-    return CommandExit(INTERRUPTED, f"interrupted; nothing is lost: `espalier open {shell_name(folder)}` goes on")
+    return CommandExit(INTERRUPTED, f"interrupted; resume with `espalier open {shell_name(folder)}`")

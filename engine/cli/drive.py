@@ -1,4 +1,4 @@
-"""Running a session without a screen: the event loop with its signals, and progress on standard error."""
+"""Running a session headless: the event loop with its signals, and progress on standard error."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from engine.cli.output import TransientLine, show, timestamped
+from engine.cli.steps import StepLines
+from engine.cli.verbosity import quiet, verbose
 from engine.domain import commands as c
 from engine.domain.state import SessionState, advance
+from engine.domain.work import WorkKind
+from engine.journal.blobs import Blobs
 from engine.journal.log_file import log_to_file
 from engine.report.text import progress
 from engine.report.text.lines import line, one_line, plain
@@ -22,39 +26,58 @@ RunSession = Callable[[LiveSession], Awaitable[Outcome]]
 
 
 class ProgressPrinter:
-    """Prints progress on standard error, with the seconds since it was made."""
+    """Prints progress on standard error, with the seconds since it was made. --quiet: nothing; --verbose: every step."""
 
     def __init__(self) -> None:
         self._began = time.time()
         self._transient = TransientLine()
+        self._quiet, self._verbose = quiet(), verbose()
 
     def show(self, text: str) -> None:
-        """Show a line on a terminal until the next one."""
-        self._transient.show(plain(timestamped(line(one_line(text)), time.time() - self._began)))
+        """Show a line on a terminal until the next one; with --verbose, print it."""
+        spans = timestamped(line(one_line(text)), time.time() - self._began)
+        if self._verbose:
+            show([spans], err=True)
+        elif not self._quiet:
+            self._transient.show(plain(spans))
+
+    def step(self, text: str) -> None:
+        """Print a line that stays."""
+        if not self._quiet:
+            self.clear()
+            show([timestamped(line(one_line(text)), time.time() - self._began)], err=True)
 
     def clear(self) -> None:
         self._transient.clear()
 
     async def print_entries(self, live: LiveSession, from_seq: int) -> None:
         """Print the lines of each entry from ``from_seq`` on, until the session is closed."""
-        state = SessionState()
+        if self._quiet:
+            return
+        state, steps = SessionState(), StepLines(Blobs(live.folder).text)
         async for batch in live.batches():
             past = tuple(entry for entry in batch.entries if entry.seq < from_seq)
-            state, lines = progress.entry_lines(advance(state, past), batch.entries[len(past) :])
-            if lines:
-                self.clear()
-                show([timestamped(spans, entry.at - self._began) for entry, spans in lines], err=True)
+            state = advance(state, past)
+            for entry in batch.entries[len(past) :]:
+                before, state = state, advance(state, (entry,))
+                lines = progress.lines(before, entry, state)
+                if self._verbose:
+                    lines += steps.lines(before, entry, state)
+                if lines:
+                    self.clear()
+                    show([timestamped(spans, entry.at - self._began) for spans in lines], err=True)
 
     async def show_progress(self, live: LiveSession) -> None:
-        """Show what is under way, until the session is closed."""
+        """Show the progress of work, until the session is closed."""
         async for update in live.progress():
-            self.show(f"{update.work.subject} {update.text}".strip())
+            say = self.step if update.work.kind == WorkKind.PREPARE else self.show
+            say(f"{update.work.subject} {update.text}".strip())
 
 
 def drive(work: Callable[[ProgressPrinter], Coroutine[Any, Any, T]]) -> T:
     """Run the work of one command in an event loop.
 
-    SIGINT and SIGTERM cancel the work, which ends in good order; then KeyboardInterrupt is raised.
+    SIGINT and SIGTERM cancel the work and wait until it has cleaned up; then KeyboardInterrupt is raised.
     """
     log_to_file()
     printer = ProgressPrinter()
@@ -78,7 +101,7 @@ async def run_session(
 ) -> tuple[SessionState, Outcome]:
     """Run a session, print its progress, and close it.
 
-    Raises JournalError when it can no longer be recorded, BrokenPipeError when nobody reads standard error any more.
+    Raises JournalError when it can no longer be recorded, BrokenPipeError when standard error is closed.
     """
     running: asyncio.Future[Outcome] | None = None
     printing = asyncio.create_task(printer.print_entries(live, from_seq))
@@ -102,17 +125,17 @@ async def run_session(
 
 
 async def run_to_end(live: LiveSession) -> Outcome:
-    """To the end of the session, or to a decision of the engineer's."""
+    """Run until the session ends or awaits the engineer."""
     return await live.run(Until.IDLE)
 
 
 async def run_round(live: LiveSession) -> Outcome:
-    """To the end of the round, or to a decision of the engineer's."""
+    """Run until the round ends or the session awaits the engineer."""
     return await live.run(Until.ROUND)
 
 
 async def run_round_approving(live: LiveSession) -> Outcome:
-    """To the end of the round; ideas that await a decision are approved."""
+    """Run until the round ends; approve ideas awaiting approval."""
     while True:
         outcome = await live.run(Until.ROUND)
         if not isinstance(outcome, AwaitingEngineer) or not outcome.ideas:

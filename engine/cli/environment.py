@@ -22,6 +22,7 @@ def variables() -> list[tuple[str, str]]:
     return [
         ("ESPALIER_HOME", f"Sessions, log and configuration. Sessions now: {_shown(store.sessions_root())}"),
         ("ESPALIER_CACHE", f"Compiled kernels and baselines. Now: {_shown(cache_folder().parent)}"),
+        ("ESPALIER_CACHE_GB, ESPALIER_CACHE_DAYS", "Bounds of the build cache. Default: 5 GB, 30 days since last use."),
         ("OPENAI_API_KEY, OPENAI_BASE_URL", "Key and server for openai:MODEL."),
         ("GEMINI_API_KEY, GOOGLE_API_KEY", "Key for gemini:MODEL."),
         ("CUDA_HOME, CUDA_PATH", "The CUDA toolkit. Default: PATH, then /usr/local/cuda."),

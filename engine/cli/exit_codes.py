@@ -10,11 +10,13 @@ from collections.abc import Callable
 
 import click
 
+from engine.cli.config import ConfigError
 from engine.cli.streams import discard_output
 from engine.domain.errors import EspalierError, printable
 from engine.journal import log_file
 
 DONE = 0
+"""Done. For a search: there is a verified kernel; for `eval`: the kernel was measured."""
 FAILED = 1
 """The kernel or the search failed."""
 BAD_INPUT = 2
@@ -22,6 +24,7 @@ BAD_INPUT = 2
 AWAITING = 3
 """Stopped, awaiting the engineer or a provider."""
 INTERRUPTED = 130
+"""Interrupted; `espalier open` resumes."""
 _PIPE_CLOSED = 141
 """What a shell reports for a program that SIGPIPE ended."""
 
@@ -52,6 +55,8 @@ def exit_status_of(work: Callable[[], None]) -> int:
         return _print_error(exit_.message, exit_.status) if exit_.message else exit_.status
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
+    except ConfigError as error:
+        return _print_error(error.message, BAD_INPUT)
     except click.UsageError as error:
         return _print_error(_usage_message(error), BAD_INPUT)
     except click.ClickException as error:
@@ -84,8 +89,12 @@ def _print_error(message: str, status: int) -> int:
 
 
 def _usage_message(error: click.UsageError) -> str:
-    message = error.format_message().rstrip(".").replace(". (", " (")
-    message = f"{message[:1].lower()}{message[1:]}"
+    if isinstance(error, click.NoSuchOption):
+        near = f": did you mean {error.possibilities[0]}?" if error.possibilities else ""
+        message = f"unknown option {error.option_name!r}{near}"
+    else:
+        message = error.format_message().rstrip(".").replace(". (", " (")
+        message = f"{message[:1].lower()}{message[1:]}"
     if "did you mean" in message.lower():
         return message
     path = error.ctx.command_path if error.ctx is not None else "espalier"

@@ -20,7 +20,7 @@ from engine.report.text.lines import Line, Span, Tone, counted, fields, line, on
 from engine.report.text.tree import outcome
 
 _BRANCH = click.IntRange(1, 64)
-_CATEGORY = o.Choice(CATEGORIES)
+_CATEGORY = o.KnownValue(CATEGORIES)
 _SPEEDUP = o.FiniteNumber(0, 1e6, min_open=True, max_open=True)
 _STATUS = {IdeaStatus.PROPOSED: "awaiting approval", IdeaStatus.SELECTED: "approved"}
 
@@ -158,7 +158,7 @@ def approve(target: Target, ideas: tuple[str, ...]) -> None:
 @click.command()
 @steers
 @idea_argument
-@click.option("--title", metavar="TEXT")
+@click.option("--title", metavar="TEXT", help="The title.")
 @click.option("--why", metavar="TEXT", help="The rationale.")
 @click.option("--category", type=_CATEGORY, metavar="NAME", help=f"One of: {', '.join(CATEGORIES)}.")
 @click.option("--parent", type=o.KERNEL, metavar="K", help="The kernel it builds on.")

@@ -11,7 +11,8 @@ from types import FrameType
 import click
 
 from engine.cli import exit_codes, streams
-from engine.cli.tree import SECTIONS, CommandGroup
+from engine.cli.command_table import SECTIONS
+from engine.cli.tree import CommandGroup
 from engine.cli.ui import TerminalUI, open_ui
 from engine.cli.verbosity import verbosity_options
 
@@ -23,7 +24,7 @@ Exit status: 0 done; 1 the kernel or the search failed; 2 bad usage or input; 3 
 130 interrupted."""
 
 
-class Program(CommandGroup):
+class RootGroup(CommandGroup):
     """The root of the commands. Its epilog shows the environment variables and the configuration files in effect."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -54,7 +55,7 @@ def _home(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-espalier = Program(
+espalier = RootGroup(
     SECTIONS,
     name="espalier",
     help="Search for faster GPU kernels, with you in control.\n\nWithout a command it opens the home screen.",

@@ -39,7 +39,7 @@ def unknown_value(value: str, known: Sequence[str]) -> str:
     return f"unknown value {value[:100]!r}: {guess} {', '.join(known)}."
 
 
-class Choice(click.Choice[str]):
+class KnownValue(click.Choice[str]):
     """One of a few words; suggests the nearest for another."""
 
     def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
@@ -168,7 +168,7 @@ recorded_device_option = click.option(
 )
 workload_option = click.option("--workload", metavar="small|full", help="Which shapes. Default: full on a GPU, small on a CPU.")
 tolerance_option = click.option(
-    "--tolerance", type=Choice(TOLERANCES), default="class", show_default=True, metavar="POLICY",
+    "--tolerance", type=KnownValue(TOLERANCES), default="class", show_default=True, metavar="POLICY",
     help=f"Tolerance of the correctness check: {', '.join(TOLERANCES)}.",
 )  # fmt: skip
 hot_option = click.option("--hot", is_flag=True, help="Time with hot caches. Default: cold.")

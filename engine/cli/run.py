@@ -41,7 +41,7 @@ or a provider (resume with `espalier open`), 130 interrupted (the same)."""
 @click.option("--beam", type=_FEW, default=2, show_default=True, metavar="N", help="Best kernels, parents of the next round.")
 @click.option("--repairs", type=click.IntRange(0, 64), default=2, show_default=True, metavar="N",
               help="Repairs of a kernel that fails.")  # fmt: skip
-@click.option("--strategy", type=o.Choice(("branching", "sequential")), default="branching", show_default=True,
+@click.option("--strategy", type=o.KnownValue(("branching", "sequential")), default="branching", show_default=True,
               help="Several ideas per round from the best kernels, or one after the other.")  # fmt: skip
 @click.option("--proposer", "--source", "source", cls=o.Aliased, default="playbook", show_default=True,
               metavar="playbook|openai:MODEL|gemini:MODEL|paste|command:CMD", help="Who has the ideas.")  # fmt: skip
@@ -50,7 +50,7 @@ or a provider (resume with `espalier open`), 130 interrupted (the same)."""
 @o.device_option
 @o.workload_option
 @o.tolerance_option
-@click.option("--baseline", type=o.Choice(o.BASELINES), default="eager", show_default=True, metavar="NAME",
+@click.option("--baseline", type=o.KnownValue(o.BASELINES), default="eager", show_default=True, metavar="NAME",
               help=f"What speedup is relative to: {', '.join(o.BASELINES)}.")  # fmt: skip
 @click.option("--baselines", type=o.NameList(o.BASELINES), default=(), metavar="NAME,...", help="Further baselines to measure.")
 @click.option("--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot",
@@ -87,7 +87,9 @@ def run(problem: str, **given: Any) -> None:
     folder: list[Path] = []
 
     async def work(printer: ProgressPrinter) -> tuple[SessionState, Outcome]:
-        live = await begin(new, printer.show)
+        if given["device"] is None and new.device == "cpu":
+            printer.step("no GPU found: kernels run on the CPU; `espalier doctor` shows what a GPU needs")
+        live = await begin(new, printer.step)
         folder.append(live.folder)
         return await run_session(live, run_to_end, printer)
 

@@ -45,7 +45,7 @@ def scaffold(problem: str, **given: Any) -> None:
     async def work(printer: ProgressPrinter) -> str:
         bench = TrialBench(Assignment(chosen, workload, "cpu"), lambda _: "")
         try:
-            printer.show("reading the problem")
+            printer.show("loading torch and the problem")
             _, signature = await bench.describe()
             if given["empty"]:
                 return writing.empty_kernel(signature, dialect, contract)

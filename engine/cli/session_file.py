@@ -1,7 +1,10 @@
-"""``espalier session import`` and ``session delete``: the files of a session."""
+"""``espalier session import`` and ``session delete``: the files of a session, and sessions given as a bundle."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -44,6 +47,25 @@ def import_bundle(file: Path) -> Path:
         if not folder.exists():
             return bundle.unpack(file, folder)
         number += 1
+
+
+def imported_or_resolved(text: str) -> Path:
+    """The session of this name or folder; a bundle is imported first, and the command says where. Raises JournalError."""
+    if not bundle.is_bundle(Path(text)):
+        return store.resolve(text)
+    folder = import_bundle(Path(text))
+    show([f"imported {text} as {folder}"], err=True)
+    return folder
+
+
+@contextmanager
+def unpacked_or_resolved(text: str) -> Iterator[Path]:
+    """The session of this name or folder; a bundle is unpacked into a temporary folder for as long. Raises JournalError."""
+    if not bundle.is_bundle(Path(text)):
+        yield store.resolve(text)
+        return
+    with tempfile.TemporaryDirectory(prefix="espalier-replay-") as place:
+        yield bundle.unpack(Path(text), Path(place) / bundle.session_name(Path(text)))
 
 
 @click.command()

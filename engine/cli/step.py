@@ -1,4 +1,4 @@
-"""``espalier open`` and ``espalier step``: a session goes on where it stands."""
+"""``espalier open`` and ``espalier step``: resume a session."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pathlib import Path
 import click
 
 from engine.cli import options as o
-from engine.cli.conclusion import awaiting_lines, conclude, end_by_incumbent, interrupted, print_session
+from engine.cli.conclusion import awaiting_lines, conclude, end_by_outcome, interrupted, print_session
 from engine.cli.drive import ProgressPrinter, RunSession, drive, run_round, run_round_approving, run_session, run_to_end
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import as_data, show, show_json
 from engine.cli.session_access import read_state, session_argument, shell_name
+from engine.cli.session_file import imported_or_resolved
 from engine.cli.ui import open_ui
+from engine.cli.verbosity import quiet, verbosity
 from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.state import SessionState
@@ -24,18 +26,27 @@ from engine.session.factory import resume
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome
 
-
-@click.command("open")
-@session_argument
-@click.option("--device", metavar="cpu|cuda:N", help="Go on there; default: where it ran before.")
-@click.option(
-    "--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot", help="Change who approves ideas, then go on."
+EPILOG = """\b
+Exit status: 0 done, 1 no verified kernel, 2 bad usage or input, 3 stopped, awaiting you
+or a provider, 130 interrupted."""
+_device_option = click.option(
+    "--device", type=o.DEVICE, metavar="cpu|cuda:N", help="Where to run. Default: where it ran before."
 )
-@click.option("--headless", is_flag=True, help="No screen: progress lines, and the tree at the end.")
+
+
+@click.command("open", epilog=EPILOG)
+@session_argument
+@_device_option
+@click.option("--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot", help="Change who approves ideas first.")
+@o.headless_option
 @o.json_option
+@verbosity
 def open_session(session: str, device: str | None, mode: str | None, headless: bool, as_json: bool) -> None:
-    """Go on with SESSION: its name or its folder. Without a screen, to its end or to a decision of yours."""
-    folder = store.resolve(session)
+    """Resume SESSION: its name, its folder, or a bundle file, which is imported first.
+
+    In a terminal it opens the terminal UI. Without one, or with --headless, it runs until the session ends or awaits you.
+    """
+    folder = imported_or_resolved(session)
     if not headless and not as_json and open_ui("open", folder):
         return
     state = read_state(folder)
@@ -44,7 +55,7 @@ def open_session(session: str, device: str | None, mode: str | None, headless: b
             show_json(summarise(state, folder))
         else:
             print_session(state, folder)
-        end_by_incumbent(state)
+        end_by_outcome(state, None)
         return
 
     async def run(live: LiveSession) -> Outcome:
@@ -56,15 +67,16 @@ def open_session(session: str, device: str | None, mode: str | None, headless: b
     conclude(state, folder, outcome, as_json=as_json)
 
 
-@click.command()
+@click.command(epilog=EPILOG)
 @session_argument
-@click.option("--ask", is_flag=True, help="Stop where ideas await a decision, and print them.")
-@click.option("--device", metavar="cpu|cuda:N", help="Go on there; default: where it ran before.")
+@click.option("--ask", is_flag=True, help="Stop at ideas awaiting approval, and print them.")
+@_device_option
 @o.json_option
+@verbosity
 def step(session: str, ask: bool, device: str | None, as_json: bool) -> None:
-    """One round of SESSION, headless; what is undecided is approved, unless --ask.
+    """Run one round of SESSION, headless. Ideas awaiting approval are approved, unless --ask.
 
-    A session that its own limit of rounds has ended gets one more.
+    A session that ended at its limit of rounds gets one more round.
     """
     folder = store.resolve(session)
     state = read_state(folder)
@@ -75,14 +87,14 @@ def step(session: str, ask: bool, device: str | None, as_json: bool) -> None:
 
     after, outcome = _run_resumed(folder, device, state, run)
     if not as_json or isinstance(outcome, EngineStopped):
-        conclude(after, folder, outcome, as_json=False)
+        conclude(after, folder, outcome, as_json=as_json)
         return
     stop = outcome if isinstance(outcome, AwaitingEngineer) else AwaitingEngineer(())
     awaiting = {"awaiting": list(stop.ideas), "prompts": list(stop.calls), "paused": stop.paused}
     show_json({**as_data(summarise(after, folder)), **awaiting})
-    if isinstance(outcome, AwaitingEngineer):
+    if isinstance(outcome, AwaitingEngineer) and not quiet():
         show(awaiting_lines(after), err=True)
-    end_by_incumbent(after)
+    end_by_outcome(after, outcome)
 
 
 async def _allow_one_more_round(live: LiveSession, folder: Path) -> None:
@@ -100,7 +112,7 @@ def _run_resumed(folder: Path, device: str | None, state: SessionState, run: Run
     label = checked_device(device or queries.device_label(state))
 
     async def work(printer: ProgressPrinter) -> tuple[SessionState, Outcome]:
-        live = await resume(folder, printer.show, label)
+        live = await resume(folder, printer.step, label)
         return await run_session(live, run, printer, state.seq + 1)
 
     try:

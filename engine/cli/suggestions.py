@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
-from engine.cli.tree import GROUPS, SECTIONS, command_paths
+from engine.cli.command_table import GROUPS, SECTIONS, command_paths
 
 _SEED = "kernel seed"
 SYNONYMS: Mapping[str, str] = {
@@ -128,4 +128,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The known word nearest to ``word``; empty when none is near."""
     names = list(known)
     begins = [name for name in names if len(word) >= 3 and name.startswith(word)]
-    return next(iter(begins[:1] or difflib.get_close_matches(word, names, 1, 0.65)), "")
+    return next(iter(begins[:1] or difflib.get_close_matches(word, names, 1, 0.7)), "")

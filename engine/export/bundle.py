@@ -1,7 +1,7 @@
-"""A session as one file: its journal, the blobs that its events name, and their checksums.
+"""A session as one file: its journal, the blobs that its events reference, and their checksums.
 
-An archive is untrusted: unpacking accepts only the names that packing writes, as plain files of bounded size, checks every byte
-against its checksum, and leaves nothing behind when it refuses.
+An archive is untrusted: unpacking accepts only the names that packing writes, as regular files of bounded size, without
+extended headers. It verifies every checksum, and removes what it wrote if it rejects the archive.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO
@@ -29,14 +30,20 @@ from engine.journal.blobs import Blobs, is_blob_name
 from engine.journal.lock import unwritable_error
 
 SUFFIX = ".tar.gz"
+SUFFIXES = (SUFFIX, ".tgz", ".tar")
+"""Suffixes of a bundle's name; ``.tar`` is not compressed."""
 SUMS = "SHA256SUMS"
+LARGEST_SUMS = 64 << 20
 LARGEST_MEMBER = 1 << 30
 LARGEST_ARCHIVE = 8 << 30
-"""Unpacked; far above any real session."""
+"""Unpacked sizes, far above any real session."""
+
+_GZIP = b"\x1f\x8b"
+_CHUNK = 1 << 20
 
 
 def references(entries: Iterable[Entry]) -> tuple[Blob, ...]:
-    """Names of all blobs that the events name, each once, in order. Of unknown events every text that could be a name."""
+    """Names of all blobs that the events reference, each once, in order. In unknown events, every text that may be a name."""
     found: dict[Blob, None] = {}
     for entry in entries:
         found.update(dict.fromkeys(_blobs_in(entry.event)))
@@ -44,13 +51,13 @@ def references(entries: Iterable[Entry]) -> tuple[Blob, ...]:
 
 
 def pack(folder: Path, target: Path) -> Path:
-    """Writes the session into ``target`` and returns it; the same session always gives the same bytes.
+    """Write the session into ``target`` and return it. The same session always gives the same bytes.
 
-    A torn last line and blobs that no event names stay behind. Raises JournalError when the name does not end in ``.tar.gz``,
-    JournalCorrupt when a blob is missing or damaged, JournalUnwritable.
+    Omits a torn last line and blobs that no event references. Raises JournalError for a name with another suffix,
+    JournalCorrupt if a blob is missing or damaged, JournalUnwritable.
     """
-    if not target.name.endswith(SUFFIX):
-        raise JournalError(f"{target} is no name for a bundle: let it end in {SUFFIX}")
+    if not target.name.endswith(SUFFIXES):
+        raise JournalError(f"unknown bundle suffix in {target}: use a name that ends in {', '.join(SUFFIXES)}")
     recording = journal.read(folder)
     blobs = Blobs(folder)
     unknown = {name for entry in recording.entries if isinstance(entry.event, UnknownEvent) for name in _blobs_in(entry.event)}
@@ -59,7 +66,7 @@ def pack(folder: Path, target: Path) -> Path:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".bundle-")
         try:
             with os.fdopen(handle, "wb") as file:
-                _write(file, journal.whole_lines(folder), blobs, sorted(names))
+                _write(file, journal.whole_lines(folder), blobs, sorted(names), target.suffix != ".tar")
             os.chmod(temporary, 0o644)
             os.replace(temporary, target)
         except BaseException:
@@ -71,17 +78,17 @@ def pack(folder: Path, target: Path) -> Path:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Makes ``folder`` the session that the archive holds, and returns it.
+    """Unpack the archive's session into ``folder`` and return it.
 
-    Raises JournalCorrupt for an archive that is damaged, or that ``pack`` would not have written; JournalError when it is not
-    there or the folder is taken; JournalUnwritable. After any of them the folder is as it was.
+    Raises JournalCorrupt for an archive that is damaged, or that ``pack`` would not have written; JournalError if it cannot
+    be read or the folder exists; JournalUnwritable. The folder is unchanged after any of them.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise JournalError(f"{folder} is there already: name a folder that is new or empty")
+        raise JournalError(f"{folder} already exists: use a new or an empty folder")
     try:
         source = archive.open("rb")
     except OSError as error:
-        raise JournalError(f"bundle {archive} cannot be read ({error.strerror})") from error
+        raise JournalError(f"cannot read bundle {archive} ({error.strerror})") from error
     with source:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -99,10 +106,15 @@ def unpack(archive: Path, folder: Path) -> Path:
     return folder
 
 
+def is_bundle(path: Path) -> bool:
+    """Whether the path is a file with a bundle's suffix."""
+    return path.name.endswith(SUFFIXES) and path.is_file()
+
+
 def session_name(archive: Path) -> str:
-    """The name of a session that is unpacked from this file: the file's name without its suffix."""
+    """The name of the session in this file: the file's name without its suffix."""
     name = archive.name
-    stem = next((name[: -len(suffix)] for suffix in (SUFFIX, ".tgz", ".tar") if name.endswith(suffix)), name)
+    stem = next((name[: -len(suffix)] for suffix in SUFFIXES if name.endswith(suffix)), name)
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.") or "session"
 
 
@@ -136,10 +148,10 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(inner)
 
 
-def _write(file: IO[bytes], lines: bytes, blobs: Blobs, names: list[Blob]) -> None:
+def _write(file: IO[bytes], lines: bytes, blobs: Blobs, names: list[Blob], compressed: bool) -> None:
     sums = [f"{hashlib.sha256(lines).hexdigest()}  {journal.NAME}", *(f"{name}  {BLOBS}/{name}" for name in names)]
     with (
-        gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
+        gzip.GzipFile("", "wb", 6, file, mtime=0) if compressed else nullcontext(file) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
         _add(tar, SUMS, ("\n".join(sums) + "\n").encode())
@@ -160,24 +172,56 @@ def _extract(source: IO[bytes], archive: Path, scratch: Path) -> None:
     sums = b""
     total = 0
     try:
-        with gzip.GzipFile(fileobj=source) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as tar:
-            for member in tar:
+        with _opened(source) as stream:
+            for member in _members(stream):
                 total += _checked(archive, member, total)
-                content = tar.extractfile(member)
-                assert content is not None, "a plain file has content"
                 if member.name == SUMS:
-                    sums = content.read()
+                    sums = b"".join(_chunks(stream, member.size))
                     continue
                 if member.name in digests:
-                    raise JournalCorrupt(f"bundle {archive} holds {member.name} twice: it is not unpacked")
-                digests[member.name] = _copy(content, scratch / member.name)
+                    raise JournalCorrupt(f"bundle {archive} contains {member.name} twice: not unpacked")
+                digests[member.name] = _copy(stream, member.size, scratch / member.name)
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise JournalCorrupt(f"bundle {archive} is damaged or no {SUFFIX} at all ({error}): fetch it again") from error
+        raise JournalCorrupt(f"bundle {archive} is damaged or not a bundle ({error}): copy it again") from error
     _compare(archive, digests, sums)
     blobs = Blobs(scratch)
     for name in references(e for e in journal.read(scratch).entries if not isinstance(e.event, UnknownEvent)):
         if not blobs.path(name).exists():
-            raise JournalCorrupt(f"bundle {archive} lacks blob {name}: fetch it again")
+            raise JournalCorrupt(f"bundle {archive} is missing blob {name}: copy it again")
+
+
+def _opened(source: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
+    """The archive's bytes, uncompressed."""
+    magic = source.read(len(_GZIP))
+    source.seek(0)
+    return gzip.GzipFile(fileobj=source) if magic == _GZIP else nullcontext(source)  # type: ignore[return-value]
+
+
+def _members(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+    """The headers of the archive. The caller reads each content before the next header.
+
+    ``tarfile`` would read an extended header of any size into memory; here ``_checked`` rejects it like any other entry.
+    """
+    while True:
+        block = b"".join(_chunks(stream, tarfile.BLOCKSIZE))
+        if block == bytes(tarfile.BLOCKSIZE):
+            if len(stream.read(_CHUNK)) == _CHUNK:  # reads to the end, where gzip verifies its own checksum
+                raise tarfile.ReadError("data after the end of the archive")
+            return
+        member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        yield member
+        for _ in _chunks(stream, -member.size % tarfile.BLOCKSIZE):
+            pass
+
+
+def _chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
+    """The next ``size`` bytes. Raises EOFError if there are fewer."""
+    while size > 0:
+        chunk = stream.read(min(size, _CHUNK))
+        if not chunk:
+            raise EOFError("truncated")
+        size -= len(chunk)
+        yield chunk
 
 
 def _checked(archive: Path, member: tarfile.TarInfo, so_far: int) -> int:
@@ -185,17 +229,17 @@ def _checked(archive: Path, member: tarfile.TarInfo, so_far: int) -> int:
     folder, _, blob = member.name.partition("/")
     known = member.name in (SUMS, journal.NAME) or (folder == BLOBS and is_blob_name(blob))
     if not known or not member.isreg():
-        raise JournalCorrupt(f"bundle {archive} holds {member.name[:200]!r}, which is no part of a session: it is not unpacked")
-    if member.size > LARGEST_MEMBER or so_far + member.size > LARGEST_ARCHIVE:
-        raise JournalCorrupt(f"bundle {archive} unpacks to more than any session holds: it is not unpacked")
+        raise JournalCorrupt(f"bundle {archive} contains {member.name[:200]!r}, which is not part of a session: not unpacked")
+    if member.size > (LARGEST_SUMS if member.name == SUMS else LARGEST_MEMBER) or so_far + member.size > LARGEST_ARCHIVE:
+        raise JournalCorrupt(f"bundle {archive} unpacks to more than any session needs: not unpacked")
     return member.size
 
 
-def _copy(content: IO[bytes], path: Path) -> str:
+def _copy(stream: IO[bytes], size: int, path: Path) -> str:
     digest = hashlib.sha256()
     path.parent.mkdir(exist_ok=True)
     with path.open("xb") as file:
-        while chunk := content.read(1 << 20):
+        for chunk in _chunks(stream, size):
             digest.update(chunk)
             file.write(chunk)
     return digest.hexdigest()
@@ -207,8 +251,8 @@ def _compare(archive: Path, digests: dict[str, str], sums: bytes) -> None:
     if listed != digests or journal.NAME not in digests:
         wrong = sorted(listed.items() ^ digests.items())
         raise JournalCorrupt(
-            f"bundle {archive} does not match its checksums at {wrong[0][0] if wrong else SUMS}: fetch it again"
+            f"bundle {archive} does not match its checksums at {wrong[0][0] if wrong else SUMS}: copy it again"
         )
     for name, digest in digests.items():
         if name != journal.NAME and name != f"{BLOBS}/{digest}":
-            raise JournalCorrupt(f"bundle {archive}: {name} is damaged; fetch it again")
+            raise JournalCorrupt(f"bundle {archive}: {name} is damaged; copy it again")

@@ -132,12 +132,13 @@ def resolve(text: str) -> Path:
             return folder
     names = list(dict.fromkeys(folder.name for folder in known))
     near = [name for name in names if text and name.startswith(text)] or difflib.get_close_matches(text, names, 3, 0.8)
-    hint = f"did you mean {' or '.join(near[-3:])}?" if near else "`espalier session list` lists the sessions"
+    near = near or [name for name in names if difflib.get_close_matches(text, [name.partition("-")[0]], 1, 0.8)]
+    hint = f"did you mean {' or '.join(map(repr, near[-3:]))}?" if near else "`espalier session list` lists the sessions"
     if here is not None and _holds(Path.is_dir, here):
-        raise JournalError(f"{text} is a folder without a session (no {journal.NAME} in it): {hint}")
+        raise JournalError(f"folder {text} holds no session (no {journal.NAME}): {hint}")
     if here is not None and _holds(Path.is_file, here):
-        raise JournalError(f"{text} is a file, not the folder of a session: {hint}")
-    raise JournalError(f"there is no session {text[:200]!r}: {hint}")
+        raise JournalError(f"file {text} is not a session: use its folder, its name, or a bundle (.tar.gz); {hint}")
+    raise JournalError(f"unknown session {text[:200]!r}: {hint}")
 
 
 def state_of(folder: Path) -> SessionState:

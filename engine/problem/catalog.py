@@ -58,12 +58,12 @@ def find(spec: str) -> Problem:
             return _from_folder(path.parent, str(path)) if path.name == REFERENCE else _from_file(path)
         exists = bool(spec) and path.exists()
     except (OSError, ValueError, RuntimeError) as error:
-        raise ProblemError(f"problem {_quoted(spec)} cannot be looked up ({_reason(error)}): {_ADVICE}") from error
+        raise ProblemError(f"cannot look up problem {_quoted(spec)} ({_reason(error)}): {_ADVICE}") from error
     raise ProblemError(_unknown(spec, exists))
 
 
 def folder(problem: Problem) -> Path | None:
-    """The folder of a problem's playbook and seeds; ``None`` for a single file, and where it is not on this machine."""
+    """The folder of a problem's playbook and seeds; ``None`` for a single file, or if it is not on this machine."""
     if problem.origin in shipped_names():
         return problems_root() / problem.origin
     path = Path(problem.origin)
@@ -76,7 +76,7 @@ def folder(problem: Problem) -> Path | None:
 
 
 def workload_for(problem: Problem, name: str) -> Workload:
-    """The workload called ``name``; ``full`` where a problem has no ``small`` one.
+    """The workload called ``name``; ``full`` if the problem has no ``small`` one.
 
     Raises ProblemError listing the problem's workloads.
     """
@@ -85,21 +85,21 @@ def workload_for(problem: Problem, name: str) -> Workload:
         workload = problem.workload("full")
     if workload is None:
         there = ", ".join(w.name for w in problem.workloads)
-        raise ProblemError(f"problem {problem.name} has no workload {_quoted(name)}: choose one of {there}")
+        raise ProblemError(f"unknown workload {_quoted(name)} of problem {problem.name}: choose one of {there}")
     return workload
 
 
-_ADVICE = "`espalier problems` lists those that ship; a folder with reference.py or a KernelBench file is one too"
+_ADVICE = "`espalier problems` lists those that ship; a folder with reference.py or a KernelBench file works too"
 
 
 def _unknown(spec: str, exists: bool) -> str:
     if exists:
         return f"problem {_quoted(spec)} is neither a file nor a folder: {_ADVICE}"
     if spec.endswith(".py") or "/" in spec or "\\" in spec:
-        return f"problem file or folder {_quoted(spec)} does not exist: {_ADVICE}"
+        return f"problem file or folder {_quoted(spec)} not found: {_ADVICE}"
     near = difflib.get_close_matches(spec.lower(), shipped_names(), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"no problem called {_quoted(spec)}: {hint}{_ADVICE}"
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else _ADVICE
+    return f"unknown problem {_quoted(spec)}: {hint}"
 
 
 def _quoted(text: str) -> str:
@@ -113,7 +113,7 @@ def _reason(error: BaseException) -> str:
 
 
 class _ProblemToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``problem.toml`` as it is written."""
+    """The contents of ``problem.toml``."""
 
     title: str = ""
     workloads: dict[str, dict[str, Number]] = {}
@@ -122,7 +122,7 @@ class _ProblemToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """What ``problem.toml`` declares; empty without one."""
+    """The declarations of ``problem.toml``; empty without the file."""
 
     title: str = ""
     workloads: tuple[Workload, ...] = ()
@@ -131,7 +131,7 @@ class _Declared:
 
 def _from_folder(path: Path, origin: str) -> Problem:
     if not (path / REFERENCE).is_file():
-        raise ProblemError(f"folder {_quoted(str(path))} has no {REFERENCE}: a problem's folder holds one")
+        raise ProblemError(f"folder {_quoted(str(path))} has no {REFERENCE}: add one to make it a problem")
     text = _read(path / REFERENCE)
     table_path = path / TABLE
     declared = _declared(_read(table_path), str(table_path)) if table_path.is_file() else _Declared()
@@ -145,7 +145,7 @@ def _from_file(path: Path) -> Problem:
 def _problem(name: str, origin: str, text: str, declared: _Declared, files: tuple[str, str]) -> Problem:
     reference, table_file = files
     if not text.strip():
-        raise ProblemError(f"{reference}: empty: a problem defines {', '.join(reference_code.ENTRY_POINTS)}")
+        raise ProblemError(f"{reference}: empty file: a problem defines {', '.join(reference_code.ENTRY_POINTS)}")
     tree = reference_code.parse(text, reference)
     reference_code.check_entry_points(tree, reference)
     assigned = reference_code.assigned_names(tree)
@@ -183,11 +183,11 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(_LARGEST_FILE + 1)
     except OSError as error:
-        raise ProblemError(f"{path}: cannot be read ({_reason(error)}): check the file and its permissions") from error
+        raise ProblemError(f"{path}: cannot read the file ({_reason(error)}): check its permissions") from error
     if len(data) > _LARGEST_FILE:
-        raise ProblemError(f"{path}: larger than 1 MiB: is it a reference?")
+        raise ProblemError(f"{path}: larger than 1 MiB: too large for a reference")
     if b"\0" in data:
-        raise ProblemError(f"{path}: a binary file: a problem is text, Python in KernelBench's format")
+        raise ProblemError(f"{path}: a binary file: a problem is Python text in KernelBench's format")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -205,7 +205,7 @@ def _declared(text: str, origin: str) -> _Declared:
         holdouts: dict[str, tuple[Workload, ...]] = {}
         for name, entries in written.holdouts.items():
             if name not in workloads:
-                raise TomlError(f"holdouts.{name} belongs to no workload: add [workloads.{name}] or rename it")
+                raise TomlError(f"holdouts.{name} has no workload: add [workloads.{name}] or rename it")
             holdouts[name] = tuple(
                 Workload(
                     f"{name}-holdout-{number}",

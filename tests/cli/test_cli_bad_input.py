@@ -103,7 +103,7 @@ def test_files_that_are_no_problem(espalier: Call, tmp_path: Path, text: str, wo
 def test_a_reference_that_raises_is_named_with_its_line(process: Call, home: Path, tmp_path: Path) -> None:
     file = tmp_path / "raises.py"
     file.write_text(REFERENCE.format(body="raise ValueError('these shapes\\nare wrong')"))
-    words = process("run", file, "--device", "cpu", "--headless", "--json").error_line()
+    words = process("run", file, "--device", "cpu", "--headless", "--json", "--quiet").error_line()
     assert f"{file}, line 7" in words
     assert "ValueError: these shapes are wrong" in words
     assert not (home / "sessions").exists()
@@ -111,7 +111,7 @@ def test_a_reference_that_raises_is_named_with_its_line(process: Call, home: Pat
 
 def test_without_a_compiler_nothing_is_begun(process: Call, home: Path, tmp_path: Path) -> None:
     words = process("run", "softmax", "--device", "cpu", "--headless", env={"PATH": str(tmp_path)}).error_line()
-    assert "g++ is missing" in words
+    assert "g++ not found" in words
     assert "install" in words
     assert not (home / "sessions").exists()
 

@@ -14,7 +14,7 @@ def test_an_ended_session_is_told_and_its_tree_printed(espalier: Call, recorded:
     before = (recorded / "journal.jsonl").read_bytes()
     result = espalier("follow", "scripted", "--headless")
     assert result.status == 0
-    for words in ("round 0 opened", "leads now", "session ends", "★"):
+    for words in ("round 0 opened", "is the incumbent", "session ended", "★"):
         assert words in result.out, words
     assert (recorded / "journal.jsonl").read_bytes() == before
 
@@ -34,7 +34,7 @@ def test_a_session_is_watched_while_it_is_written(home: Path, recorded: Path) ->
             file.write(line)
             file.flush()
     out, _ = watching.communicate(timeout=30)
-    assert "session ends" in out
+    assert "session ended" in out
     assert watching.returncode == 0
 
 

@@ -13,8 +13,9 @@ import click
 import pytest
 from support.program import ROOT, Call, command, environment
 
+from engine.cli.command_table import SECTIONS
 from engine.cli.main import espalier as program
-from engine.cli.tree import GROUPS, SECTIONS, CommandGroup, command_paths
+from engine.cli.tree import CommandGroup
 from engine.problem import catalog
 
 

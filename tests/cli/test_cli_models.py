@@ -9,6 +9,7 @@ from support import builders as b
 from support.program import Call
 from support.sessions import Ticking
 
+from engine.cli.exit_codes import AWAITING
 from engine.domain import events as e
 from engine.domain.model import ENGINE, CallRole, Usage
 from engine.domain.settings import Pauses
@@ -53,7 +54,7 @@ def test_calls_are_listed_and_their_words_printed(espalier: Call, asked: Path) -
     assert espalier("model", "prompts", "scripted", "c1").out == "What next?\n"
     assert espalier("model", "prompts", "scripted", "c1", "--reply").out == "Wider loads.\n"
     assert espalier("model", "prompts", "scripted", "c3", "--reply").error_line() == "espalier: c3 has no reply: it is open\n"
-    assert "no call 'c9'" in espalier("model", "prompts", "scripted", "c9").error_line()
+    assert "unknown call 'c9'" in espalier("model", "prompts", "scripted", "c9").error_line()
     calls = espalier("model", "prompts", "scripted", "--json").json()["calls"]
     assert [(c["id"], c["work"]) for c in calls] == [("c1", "propose:1"), ("c2", "implement:i2"), ("c3", "propose:1")]
 
@@ -179,7 +180,7 @@ class TestFork:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (("--round", "7"), "round 7 has not ended"),
+            (("--round", "7"), "round 7 of this session has not ended"),
             (("--round", "1", "--event", "3"), "not both"),
             (("--event", "0"), "0 is not in the range"),
             (("--event", "-1"), "-1 is not in the range"),
@@ -221,7 +222,7 @@ def test_an_open_call_is_cancelled_and_stays_so(espalier: Call, asked: Path) -> 
     assert "failed" in espalier("model", "prompts", "scripted").out.splitlines()[2]
 
 
-@pytest.mark.parametrize(("call", "words"), [("c9", "no call 'c9'"), ("c1", "c1 has been answered"), ("x3", "no kernel 'x3'")])
+@pytest.mark.parametrize(("call", "words"), [("c9", "no call 'c9'"), ("c1", "c1 has been answered"), ("x3", "no call 'x3'")])
 def test_what_is_not_open_cannot_be_cancelled(espalier: Call, asked: Path, call: str, words: str) -> None:
     assert words in espalier("model", "cancel", "scripted", call).error_line()
     assert state(asked).calls["c3"].status is CallStatus.OPEN
@@ -237,9 +238,9 @@ def test_a_round_whose_prompt_was_cancelled_goes_on_with_an_idea_or_asks_again(
     ]
     assert espalier("model", "cancel", "mine", "c1").status == 0
     result = espalier("open", "mine", "--headless")
-    assert result.status == 2
-    words = "c1 was cancelled by hand; `espalier idea mine add` writes an idea of yours, `espalier open mine` asks again"
-    assert result.err.splitlines()[-1] == f"espalier: propose:1 could not be done: {words}"
+    assert result.status == AWAITING
+    words = "c1 was cancelled by hand; `espalier idea add mine` adds an idea of yours, `espalier open mine` repeats the call"
+    assert result.err.splitlines()[-1] == f"espalier: propose:1 failed: {words}"
     assert list(state(folder).calls) == ["c1"], "opening it is not asking again"
-    assert espalier("open", "mine", "--headless").status == 0
+    assert espalier("open", "mine", "--headless").status == AWAITING
     assert [(call.id, str(call.work)) for call in state(folder).calls.values()] == [("c1", "propose:1"), ("c2", "propose:1")]

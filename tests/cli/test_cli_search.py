@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 from support.program import Call
 
+from engine.cli.exit_codes import AWAITING
 from engine.cli.streams import substitute_unencodable
 from engine.journal import store
 
 TINY = ("--rounds", "1", "--ideas", "1", "--branch", "1", "--device", "cpu", "--headless")
 BEST = {"kernel": str, "idea": str, "speedup": dict}
-OBJECT = {"session": str, "problem": str, "device": str, "rounds": int, "kernels": int, "verified": int, "best": dict}
+OBJECT = {"session": str, "problem": str, "device": dict, "rounds": int, "kernels": int, "verified": int, "best": dict}
 
 
 def check_object(found: dict[str, object]) -> None:
     """The object of DESIGN section 6, to the letter."""
     assert {name: type(value) for name, value in found.items()} == OBJECT
+    assert list(found["device"]) == ["name", "arch", "label"]  # type: ignore[call-overload]
     best = found["best"]
     assert isinstance(best, dict)
     assert {name: type(value) for name, value in best.items()} == BEST
@@ -30,11 +32,11 @@ def check_object(found: dict[str, object]) -> None:
 def test_a_run_ends_with_its_tree_and_says_what_a_sceptic_asks(espalier: Call, home: Path) -> None:
     result = espalier("run", "softmax", *TINY)
     assert result.status == 0
-    for words in ("k1 Naive port", "★", "gate", "null models refused", "baseline", "eager against itself", "sandbox",
-                  "light", "95% interval", "host contract", "next"):  # fmt: skip
+    for words in ("k1 Naive port", "★", "check", "trivial models rejected", "baseline", "eager against itself", "sandbox",
+                  "SOL", "95% interval", "host contract", "next"):  # fmt: skip
         assert words in result.out, words
     assert str(home / "sessions" / "softmax-") in result.out
-    for words in ("round 0 opened", "k1 built", "k1 verified", "leads now", "round 1 closed", "session ends"):
+    for words in ("round 0 opened", "k1 built", "k1 verified", "is the incumbent", "round 1 closed", "session ended"):
         assert words in result.err, words
     assert "\x1b" not in result.out + result.err
 
@@ -61,12 +63,13 @@ def test_a_step_is_one_more_round_even_past_the_limit(espalier: Call, tmp_path: 
 
 
 @pytest.mark.usefixtures("pretended")
-def test_in_mode_ask_a_run_stops_at_the_gate_and_step_goes_through_it(espalier: Call, tmp_path: Path) -> None:
+def test_in_mode_ask_a_run_stops_for_approval_and_step_approves(espalier: Call, tmp_path: Path) -> None:
     result = espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")
-    assert result.status == 0
-    assert "awaiting you on 1 idea" in result.out
-    assert "approve" in result.out
+    assert result.status == AWAITING
+    assert "1 idea awaiting approval" in result.out
+    assert "espalier idea approve" in result.out
     asked = espalier("step", tmp_path / "s", "--ask", "--json")
+    assert asked.status == AWAITING
     assert asked.json()["awaiting"] == ["i2"]
     done = espalier("step", tmp_path / "s")
     assert done.status == 0
@@ -142,9 +145,9 @@ def test_a_malformed_price_list_is_reported_before_anything_is_begun(espalier: C
 def test_a_recorded_session_is_told_line_by_line(espalier: Call, recorded: Path) -> None:
     result = espalier("replay", "scripted", "--headless", "--story")
     assert result.status == 0
-    assert "round 2 opened, from k2, k3" in result.out
+    assert "round 2 opened, parents k2, k3" in result.out
     assert "k4 mismatch: planted: mismatch" in result.out
-    assert result.out.index("session ends") < result.out.index("★")
+    assert result.out.index("session ended") < result.out.index("★")
 
 
 def test_a_recording_with_a_torn_end_is_shown_without_it(espalier: Call, recorded: Path) -> None:

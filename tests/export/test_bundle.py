@@ -1,4 +1,4 @@
-"""A session as one file: there and back, and everything that somebody else's archive could try."""
+"""A session as one file: packing, unpacking, and hostile archives."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def archive(session: Path, tmp_path: Path) -> Path:
     return pack(session, tmp_path / "s.tar.gz")
 
 
-def test_a_session_comes_out_as_it_went_in_without_what_nothing_names(session: Path, archive: Path, tmp_path: Path) -> None:
+def test_a_session_survives_packing_without_unreferenced_blobs(session: Path, archive: Path, tmp_path: Path) -> None:
     back = unpack(archive, tmp_path / "there" / "s")
     assert read(back) == read(session)
     assert {p.name for p in (back / "blobs").iterdir()} == {b.digest(text) for text in ("prompt", *blob_texts())}
@@ -48,7 +48,7 @@ def test_a_session_comes_out_as_it_went_in_without_what_nothing_names(session: P
     assert sorted(p.name for p in back.parent.iterdir()) == ["s"]
 
 
-def test_the_same_session_makes_the_same_bundle(session: Path, archive: Path, tmp_path: Path) -> None:
+def test_packing_is_deterministic(session: Path, archive: Path, tmp_path: Path) -> None:
     assert pack(session, tmp_path / "again.tar.gz").read_bytes() == archive.read_bytes()
     assert pack(unpack(archive, tmp_path / "t"), tmp_path / "third.tar.gz").read_bytes() == archive.read_bytes()
 
@@ -60,14 +60,14 @@ def test_every_declared_blob_is_a_reference() -> None:
     assert set(references(b.entries(events))) == {*(b.digest(text) for text in named), "f" * 64}
 
 
-def test_a_torn_line_stays_behind(session: Path, tmp_path: Path) -> None:
+def test_a_torn_line_is_not_packed(session: Path, tmp_path: Path) -> None:
     whole = read(session)
     with (session / NAME).open("ab") as file:
         file.write(b'{"v":1,')
     assert read(unpack(pack(session, tmp_path / "x.tar.gz"), tmp_path / "y")) == whole
 
 
-def test_an_empty_folder_may_be_filled(archive: Path, tmp_path: Path) -> None:
+def test_a_bundle_unpacks_into_an_empty_folder(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert read(unpack(archive, tmp_path / "empty")).entries
 
@@ -82,19 +82,19 @@ def test_a_session_with_a_missing_or_damaged_blob_is_not_packed(session: Path, t
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s"]
 
 
-def test_where_a_bundle_cannot_be_written(session: Path, tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match=r"let it end in \.tar\.gz"):
+def test_a_bundle_that_cannot_be_written_is_an_error(session: Path, tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match=r"use a name that ends in \.tar\.gz"):
         pack(session, tmp_path / "x.zip")
     with pytest.raises(JournalUnwritable, match="put its folder back, or name another"):
         pack(session, tmp_path / "nowhere" / "x.tar.gz")
 
 
-def test_what_cannot_be_unpacked(archive: Path, session: Path, tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="is there already"):
+def test_a_bundle_that_cannot_be_unpacked_is_an_error(archive: Path, session: Path, tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="already exists"):
         unpack(archive, session)
-    with pytest.raises(JournalError, match="is there already"):
+    with pytest.raises(JournalError, match="already exists"):
         unpack(archive, archive)
-    with pytest.raises(JournalError, match=r"nothing\.tar\.gz cannot be read"):
+    with pytest.raises(JournalError, match=r"cannot read bundle .*nothing\.tar\.gz"):
         unpack(tmp_path / "nothing.tar.gz", tmp_path / "y")
     with pytest.raises(JournalUnwritable):
         unpack(archive, archive / "below")
@@ -118,6 +118,11 @@ def _link(name: str, kind: bytes, target: str) -> tuple[tarfile.TarInfo, bytes]:
     return member, b""
 
 
+def _extended(part: tuple[tarfile.TarInfo, bytes]) -> tuple[tarfile.TarInfo, bytes]:
+    part[0].pax_headers = {"comment": "x" * 10}
+    return part
+
+
 Parts = list[tuple[tarfile.TarInfo, bytes]]
 
 
@@ -126,7 +131,7 @@ def _unsummed(parts: Parts) -> Parts:
 
 
 def _summed(parts: Parts) -> Parts:
-    """The parts with honest checksums of whatever they are."""
+    """The parts with matching checksums."""
     rest = _unsummed(parts)
     lines = "".join(f"{hashlib.sha256(payload).hexdigest()}  {member.name}\n" for member, payload in rest)
     return [_file(bundle.SUMS, lines.encode()), *rest]
@@ -157,13 +162,12 @@ _ATTACKS: dict[str, Callable[[Parts], Parts]] = {
     "journal changed": lambda p: [p[0], _file(NAME, p[1][1].replace(b"two cores", b"ten cores")), *p[2:]],
     "journal of another format": lambda p: _summed([_file(NAME, b"{}\n" + p[1][1]), *p[2:]]),
     "nothing": lambda p: [],
+    "extended header": lambda p: [_extended(p[0]), *p[1:]],
 }
 
 
 @pytest.mark.parametrize("name", _ATTACKS)
-def test_an_archive_that_packing_would_not_write_is_refused_and_leaves_nothing(
-    name: str, archive: Path, tmp_path: Path
-) -> None:
+def test_a_hostile_archive_is_rejected_and_leaves_nothing(name: str, archive: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile" / "h.tar.gz"
     hostile.parent.mkdir()
     with tarfile.open(hostile, "w:gz") as tar:
@@ -175,24 +179,32 @@ def test_an_archive_that_packing_would_not_write_is_refused_and_leaves_nothing(
     assert [p.name for p in hostile.parent.iterdir()] == ["h.tar.gz"]
 
 
-def test_an_honest_archive_that_was_made_anew_is_taken(archive: Path, tmp_path: Path) -> None:
-    """The attacks above differ from this in one thing each."""
+def test_an_archive_written_by_another_program_is_accepted(archive: Path, tmp_path: Path) -> None:
+    """Each attack above differs from this archive in one way."""
     with tarfile.open(tmp_path / "again.tar.gz", "w:gz") as tar:
         for member, payload in _summed(_parts(archive)):
             tar.addfile(member, io.BytesIO(payload))
     assert read(unpack(tmp_path / "again.tar.gz", tmp_path / "out")).entries
 
 
+@pytest.mark.parametrize("suffix", bundle.SUFFIXES)
+def test_every_suffix_packs_and_unpacks(suffix: str, session: Path, tmp_path: Path) -> None:
+    packed = pack(session, tmp_path / f"mine{suffix}")
+    assert bundle.session_name(packed) == "mine"
+    assert (packed.read_bytes()[:2] == b"\x1f\x8b") == (suffix != ".tar")
+    assert read(unpack(packed, tmp_path / "out")).entries == read(session).entries
+
+
 @pytest.mark.parametrize("limit", ["LARGEST_MEMBER", "LARGEST_ARCHIVE"])
-def test_what_is_too_large_is_refused_before_it_is_written(
+def test_a_bundle_that_is_too_large_is_rejected_before_it_is_written(
     limit: str, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle, limit, 700)
-    with pytest.raises(JournalCorrupt, match="more than any session holds"):
+    with pytest.raises(JournalCorrupt, match="more than any session needs"):
         unpack(archive, tmp_path / "out")
 
 
-def test_a_bundle_cut_anywhere_is_refused(archive: Path, tmp_path: Path) -> None:
+def test_a_truncated_bundle_is_rejected(archive: Path, tmp_path: Path) -> None:
     data = archive.read_bytes()
     short = tmp_path / "short.tar.gz"
     plain = tmp_path / "plain.tar.gz"

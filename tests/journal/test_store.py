@@ -88,17 +88,17 @@ def test_a_session_is_found_by_name_by_folder_and_by_its_journal(root: Path, mon
 def test_what_is_no_session_is_answered_with_the_nearest_names(root: Path, tmp_path: Path) -> None:
     for name in ("softmax-2026-11-20-1", "layernorm-2026-11-20-1"):
         stored(root / name, [b.opened()])
-    with pytest.raises(JournalError, match=r"no session 'softmax': did you mean softmax-2026-11-20-1\?"):
+    with pytest.raises(JournalError, match=r"unknown session 'softmax': did you mean 'softmax-2026-11-20-1'\?"):
         store.resolve("softmax")
-    with pytest.raises(JournalError, match=r"did you mean layernorm-2026-11-20-1\?"):
+    with pytest.raises(JournalError, match=r"did you mean 'layernorm-2026-11-20-1'\?"):
         store.resolve("layernrom-2026-11-20-1")
     for text in ("zzz", "", "a\0b", "~nobody-here/x", "x" * 5000):
         with pytest.raises(JournalError, match="`espalier session list` lists"):
             store.resolve(text)
-    with pytest.raises(JournalError, match="is a folder without a session"):
+    with pytest.raises(JournalError, match="holds no session"):
         store.resolve(str(tmp_path))
     (tmp_path / "kernel.cpp").touch()
-    with pytest.raises(JournalError, match=r"kernel\.cpp is a file, not the folder of a session"):
+    with pytest.raises(JournalError, match=r"kernel\.cpp is not a session"):
         store.resolve(str(tmp_path / "kernel.cpp"))
 
 
