@@ -16,6 +16,7 @@ MEASURING = (
     "cli/test_cli_model_session.py",
     "cli/test_cli_real.py",
     "contracts/test_trial_bench.py",
+    "docs/test_real_commands.py",
     "exploits/test_exploits.py",
     "gpu",
     "trial/test_baselines.py",

@@ -5,20 +5,16 @@ from __future__ import annotations
 import logging
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from support import sessions
+from support.pretended import PretendedBench
 from support.program import Call, CommandResult, command, environment
 
-from engine.domain import work as w
-from engine.domain.model import Device, Signature
 from engine.journal.log_file import LogFileHandler
-from engine.problem.graph_ir import Unsupported
 from engine.session import factory
-from engine.session.fake_bench import FakeBench
-from engine.trial.bench import Assignment
 from espalier import main
 
 
@@ -68,21 +64,6 @@ def recorded(home: Path) -> Path:
     folder = home / "sessions" / "scripted"
     sessions.whole(folder)
     return folder
-
-
-class PretendedBench(FakeBench):
-    """What ``assembly`` asks of a ``TrialBench``, answered at once."""
-
-    def __init__(self, assignment: Assignment, store: Callable[[bytes], str]) -> None:
-        super().__init__(store, verifiable=assignment.tolerance != "crfm")
-
-    async def describe(self) -> tuple[Device, Signature]:
-        found = await FakeBench(lambda _: "").prepare(lambda _: None)
-        assert isinstance(found, w.Prepared)
-        return found.device, found.preparation.signature
-
-    async def graph(self) -> Unsupported:
-        return Unsupported("a pretended operator")
 
 
 @pytest.fixture

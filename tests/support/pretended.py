@@ -1,0 +1,26 @@
+"""A bench that computes nothing, in the place of the real one: times from a hash, playbooks as they ship."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.domain import work as w
+from engine.domain.model import Device, Signature
+from engine.problem.graph_ir import Unsupported
+from engine.session.fake_bench import FakeBench
+from engine.trial.bench import Assignment
+
+
+class PretendedBench(FakeBench):
+    """What ``session.factory`` asks of a ``TrialBench``, answered at once. A tolerance of ``crfm`` passes trivial models."""
+
+    def __init__(self, assignment: Assignment, store: Callable[[bytes], str]) -> None:
+        super().__init__(store, verifiable=assignment.tolerance != "crfm")
+
+    async def describe(self) -> tuple[Device, Signature]:
+        found = await FakeBench(lambda _: "").prepare(lambda _: None)
+        assert isinstance(found, w.Prepared)
+        return found.device, found.preparation.signature
+
+    async def graph(self) -> Unsupported:
+        return Unsupported("a pretended operator")
