@@ -1,4 +1,4 @@
-"""NVML on a real device: figures that a device can have."""
+"""NVML on a real device: plausible readings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.trial.judge.conditions import GpuMonitor, describe
 pytestmark = pytest.mark.gpu
 
 
-def test_a_device_at_work_tells_its_clocks_and_who_is_on_it() -> None:
+def test_a_busy_device_reports_clocks_and_processes() -> None:
     import torch
 
     torch.ones(1, device="cuda:0").sum().item()

@@ -1,4 +1,4 @@
-"""The driver's facts, errors and context, on a real device."""
+"""Device properties, errors and context of the driver, on a real device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def context() -> driver.Context:
         pytest.skip(f"no CUDA device: {error}")
 
 
-def test_a_device_is_described_as_torch_sees_it(context: driver.Context) -> None:
+def test_the_description_matches_torch(context: driver.Context) -> None:
     torch = pytest.importorskip("torch")
     seen = torch.cuda.get_device_properties(0)
     found = driver.describe(0)
@@ -30,25 +30,25 @@ def test_a_device_is_described_as_torch_sees_it(context: driver.Context) -> None
     assert "unknown" not in found.software
 
 
-def test_a_device_that_is_not_there(context: driver.Context) -> None:
+def test_an_unknown_device(context: driver.Context) -> None:
     with pytest.raises(DeviceError, match=r"unknown device cuda:99: this machine has cuda:0"):
         driver.describe(99)
 
 
-def test_out_of_memory_says_how_much_is_free(context: driver.Context) -> None:
+def test_out_of_memory_reports_free_memory(context: driver.Context) -> None:
     asked = 1 << 50
     with pytest.raises(DeviceError, match=r"^cuda:0 is out of memory: taking too much asked for .* GiB free"):
         driver.check(driver.bindings().cuMemAlloc(asked), "taking too much", asked=asked)
 
 
-def test_free_memory_shrinks_by_what_is_taken(context: driver.Context) -> None:
+def test_free_memory_shrinks_by_the_allocation(context: driver.Context) -> None:
     before = driver.free_bytes()
     pointer = driver.check(driver.bindings().cuMemAlloc(256 << 20), "taking some")
     assert driver.free_bytes() <= before - (256 << 20)
     driver.check(driver.bindings().cuMemFree(pointer), "giving it back")
 
 
-def test_the_context_is_the_one_torch_uses(context: driver.Context) -> None:
+def test_the_context_is_torch_s(context: driver.Context) -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.arange(16, dtype=torch.int32, device="cuda:0")
     driver.check(driver.bindings().cuMemsetD32(tensor.data_ptr(), 7, 16), "writing to torch's memory")

@@ -1,4 +1,4 @@
-"""Plans on a real device: each kind of launch gives its result, each failure is a value, the stopwatch sees it all."""
+"""Plans on a real device: each kind of launch works, each failure is a value, and the stopwatch times them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def plan(lines: str) -> ResolvedPlan:
 
 
 class Bench:
-    """An input, a poisoned output, and a plan prepared on them."""
+    """An input, a poisoned output, and a plan prepared for them."""
 
     def __init__(self, module: Module, lines: str, stream: int = 0) -> None:
         resolved = plan(lines)
@@ -149,7 +149,7 @@ def test_a_cooperative_launch_with_a_workspace_cleared_before_every_call(module:
         assert bench.run().flatten()[0].item() == driver.describe(0).units
 
 
-def test_a_tensor_map_goes_by_rows_and_columns(module: Module) -> None:
+def test_a_tensor_map_addresses_rows_and_columns(module: Module) -> None:
     bench = Bench(module, "// @tensormap t = x tile(8, 32)\n// @launch tile(t, out) grid(8, 8) block(64)\n")
     assert torch.equal(bench.run(), bench.x)
 
@@ -167,7 +167,7 @@ def test_dynamic_shared_memory_beyond_the_default(module: Module) -> None:
          "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"),
     ],
 )  # fmt: skip
-def test_a_launch_that_cannot_be_is_a_value(module: Module, lines: str, words: str, error: str) -> None:
+def test_an_impossible_launch_is_a_value(module: Module, lines: str, words: str, error: str) -> None:
     prepared = Bench(module, lines).prepared
     found = prepared if isinstance(prepared, LaunchFault) else prepared()
     assert isinstance(found, LaunchFault)
@@ -175,13 +175,13 @@ def test_a_launch_that_cannot_be_is_a_value(module: Module, lines: str, words: s
     assert found.error == error
 
 
-def test_what_is_no_device_code_is_a_value(context: driver.Context) -> None:
+def test_invalid_device_code_is_a_value(context: driver.Context) -> None:
     found = Module.load(b"\x7fELF and nothing more" + bytes(64))
     assert isinstance(found, LaunchFault)
     assert found.error.startswith("CUDA_ERROR_")
 
 
-def test_a_name_that_is_no_kernel_is_a_value(module: Module) -> None:
+def test_an_unknown_kernel_name_is_a_value(module: Module) -> None:
     found = module.function("nothing_of_the_kind")
     assert isinstance(found, LaunchFault)
     assert found.error == "CUDA_ERROR_NOT_FOUND"
@@ -202,7 +202,7 @@ def test_a_sample_times_the_call_and_leaves_its_result(
     assert torch.equal(bench.out, 2 * bench.x)
 
 
-def test_work_on_another_stream_shows_after_the_clock_has_stopped(context: driver.Context, module: Module) -> None:
+def test_work_on_another_stream_is_idle_time_after_the_last_event(context: driver.Context, module: Module) -> None:
     other = torch.cuda.Stream()
     bench = Bench(module, "// @launch slow(out) grid(1) block(1)\n", stream=other.cuda_stream)
     assert isinstance(bench.prepared, PreparedPlan)
@@ -214,7 +214,7 @@ def test_work_on_another_stream_shows_after_the_clock_has_stopped(context: drive
     assert bench.out.flatten()[0].item() == 1
 
 
-def test_a_device_that_is_held_hides_what_the_host_takes(context: driver.Context, module: Module) -> None:
+def test_a_hold_keeps_host_time_out_of_event_times(context: driver.Context, module: Module) -> None:
     bench = Bench(module, "// @launch twice(x, out) grid(64) block(256)\n")
     assert isinstance(bench.prepared, PreparedPlan)
     launch = bench.prepared
@@ -234,7 +234,7 @@ def test_a_device_that_is_held_hides_what_the_host_takes(context: driver.Context
     assert held.event_us < 500.0
 
 
-def test_nothing_runs_on_another_stream_while_the_device_is_held(context: driver.Context, module: Module) -> None:
+def test_a_hold_blocks_other_streams(context: driver.Context, module: Module) -> None:
     other = torch.cuda.Stream(priority=-1)
     bench = Bench(module, "// @launch slow(out) grid(1) block(1)\n", stream=other.cuda_stream)
     assert isinstance(bench.prepared, PreparedPlan)
@@ -246,7 +246,7 @@ def test_nothing_runs_on_another_stream_while_the_device_is_held(context: driver
     assert sample.idle_us > 15_000.0
 
 
-def test_a_kernel_that_reads_lent_memory_is_seen_as_a_tensor_view(module: Module) -> None:
+def test_lent_memory_is_visible_as_a_tensor(module: Module) -> None:
     bench = Bench(module, "// @launch twice(x, out) grid(64) block(256)\n")
     bench.run()
     view = as_tensor(bench.out.data_ptr(), (ROWS, COLS), "float32", 0, bench.out)

@@ -1,4 +1,4 @@
-"""Memory lent to another process: it gets there, it is protected, and the owner survives what the borrower does."""
+"""Memory lent to another process: it arrives, it is protected, and the owner survives the borrower's faults."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def arena(means: Means = Means.DESCRIPTOR, fill: int = 0) -> Iterator[LentArena]
 
 
 def send(channel: socket.socket, lent: LentArena) -> None:
-    """Hand an arena to the borrower, who reads one header at a time."""
+    """Send an arena to the borrower, which reads one header at a time."""
     handle = lent.handle()
     socket.send_fds(channel, [handle.header()], [handle.descriptor] if handle.descriptor >= 0 else [])
     if handle.descriptor >= 0:
@@ -98,7 +98,7 @@ def content(lent: LentArena) -> list[int]:
     return sorted(set(memoryview(buffer).cast("I").tolist()))
 
 
-def test_what_the_borrower_writes_the_owner_reads() -> None:
+def test_the_owner_reads_what_the_borrower_writes() -> None:
     with arena(fill=42) as source, arena() as target, borrower("double") as channel:
         send(channel, source)
         send(channel, target)
@@ -107,7 +107,7 @@ def test_what_the_borrower_writes_the_owner_reads() -> None:
 
 
 @pytest.mark.parametrize("action", ["write_protected", "run_over"])
-def test_a_forbidden_write_ends_the_borrower_and_not_the_owner(action: str) -> None:
+def test_a_forbidden_write_ends_only_the_borrower(action: str) -> None:
     with arena(fill=42) as lent:
         with borrower(action) as channel:
             send(channel, lent)
@@ -115,7 +115,7 @@ def test_a_forbidden_write_ends_the_borrower_and_not_the_owner(action: str) -> N
         assert content(lent) == [42]
 
 
-def test_a_token_lends_within_one_pid_space() -> None:
+def test_a_token_works_within_one_pid_namespace() -> None:
     with arena(Means.TOKEN, fill=1) as lent, borrower("token") as channel:
         send(channel, lent)
         assert channel.recv(16) == b"0"
@@ -124,7 +124,7 @@ def test_a_token_lends_within_one_pid_space() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool", "float64", "uint8"])
 @pytest.mark.parametrize("shape", [(2, 3, 4), (5,), (), (0, 3)])
-def test_memory_is_seen_as_a_tensor_without_a_copy(dtype: str, shape: tuple[int, ...]) -> None:
+def test_memory_is_a_tensor_without_a_copy(dtype: str, shape: tuple[int, ...]) -> None:
     torch = pytest.importorskip("torch")
     with arena(fill=0) as lent:
         tensor = as_tensor(lent.pointer, shape, dtype, 0, lent)

@@ -1,4 +1,4 @@
-"""Nsight Compute on a real device: figures of a kernel whose traffic is known, or the reason why not."""
+"""Nsight Compute on a real device: metrics of a kernel with known traffic, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def profiled(source: KernelSpec) -> Profile:
         KernelSpec("soft.py", MODULE, Dialect.PYTHON, Contract.MODULE),
     ],
 )  # fmt: skip
-def test_a_call_is_profiled_or_says_why_it_cannot_be(source: KernelSpec) -> None:
+def test_a_call_is_profiled_or_a_reason_is_given(source: KernelSpec) -> None:
     found = profiled(source)
     if ncu.find_tool() is None:
         assert "not installed" in found.note

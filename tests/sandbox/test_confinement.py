@@ -1,4 +1,4 @@
-"""What a confined command can reach, and that nothing of it is left when its time is up."""
+"""What a confined command can reach, and that a time limit leaves none of its processes behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _confined(confinement: Confinement, folder: Path, script: str) -> ProcessRes
 
 
 def _alive(mark: str) -> list[str]:
-    """Command lines, of any process on this machine, that hold ``mark``."""
+    """Command lines of processes on this machine that contain ``mark``."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -35,7 +35,7 @@ def _alive(mark: str) -> list[str]:
 
 
 def _gone(mark: str) -> bool:
-    """Whether every process with ``mark`` is gone; a killed namespace needs a moment."""
+    """Whether every process with ``mark`` has ended; a killed namespace takes a moment."""
     for _ in range(100):
         if not _alive(mark):
             return True
@@ -50,14 +50,14 @@ def test_the_working_folder_can_be_written(confinement: Confinement, tmp_path: P
     assert (tmp_path / "out.txt").read_text() == "hello\n"
 
 
-def test_the_environment_is_scrubbed(confinement: Confinement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_an_allow_list(confinement: Confinement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "sesame")
     result = _confined(confinement, tmp_path, "env")
     names = {line.partition("=")[0] for line in result.output.splitlines()}
     assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {"PATH", "LANG", "LC_ALL", "TMPDIR"}
 
 
-def test_limits_hold(confinement: Confinement, tmp_path: Path) -> None:
+def test_limits_are_enforced(confinement: Confinement, tmp_path: Path) -> None:
     tight = dataclasses.replace(confinement, limits=CommandLimits(60, 1 << 30, 1 << 20))  # type: ignore[type-var]
     result = _confined(tight, tmp_path, "ulimit -c; ulimit -v; head -c 3000000 /dev/zero > big")
     assert result.output.split()[:2] == ["0", str((1 << 30) // 1024)]
@@ -79,7 +79,7 @@ def test_bubblewrap_hides_the_machine(bubblewrap: Confinement, tmp_path: Path) -
     assert sorted(p.name for p in tmp_path.iterdir()) == ["secret.txt", "work"]
 
 
-def test_what_is_named_readable_is_readable_only(bubblewrap: Confinement, tmp_path: Path) -> None:
+def test_readable_paths_are_read_only(bubblewrap: Confinement, tmp_path: Path) -> None:
     lent, folder = tmp_path / "lent", tmp_path / "work"
     lent.mkdir()
     folder.mkdir()
@@ -118,19 +118,19 @@ def test_cancellation_leaves_nothing_behind(confinement: Confinement, tmp_path: 
     assert _gone(mark)
 
 
-def test_a_dead_leader_takes_its_children_along(tmp_path: Path) -> None:
+def test_children_of_a_dead_leader_are_killed(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     result = _confined(LimitsOnly(), tmp_path, f"(sh -c ': {mark}; sleep 60; :' >/dev/null 2>&1 &)")
     assert result.status == 0
     assert _gone(mark)
 
 
-def test_endless_output_is_dropped_not_kept() -> None:
+def test_endless_output_is_truncated() -> None:
     result = asyncio.run(run(["sh", "-c", "yes | head -c 5000000; echo end >&2"], seconds=60, output_bytes=1000))
     assert (result.status, len(result.output)) == (0, 1000)
 
 
-def test_detection_says_why_there_is_no_bubblewrap(tmp_path: Path) -> None:
+def test_detection_reports_why_bubblewrap_is_unavailable(tmp_path: Path) -> None:
     absent = probe("no-such-bwrap")
     assert (absent.name, absent.reason) == ("limits", "bubblewrap (bwrap) is not installed")
     broken = tmp_path / "bwrap"
@@ -143,8 +143,8 @@ def test_detection_says_why_there_is_no_bubblewrap(tmp_path: Path) -> None:
     assert "does not start" in probe(str(broken)).reason
 
 
-def test_where_no_proc_can_be_mounted_compilers_still_have_a_sandbox(tmp_path: Path) -> None:
-    """Many containers forbid it. Hosts and tools need a /proc of their own; a compiler does not."""
+def test_compilers_are_sandboxed_without_proc(tmp_path: Path) -> None:
+    """Many containers forbid mounting /proc. Hosts and tools need a private one; compilers do not."""
     halfway = tmp_path / "bwrap"
     halfway.write_text("#!/bin/sh\ncase \"$*\" in *'--proc /proc'*) echo 'bwrap: Can not mount proc' >&2; exit 1;; esac\n")
     halfway.chmod(0o755)
@@ -152,10 +152,10 @@ def test_where_no_proc_can_be_mounted_compilers_still_have_a_sandbox(tmp_path: P
     assert probe(str(halfway)).name == "bubblewrap"
 
 
-def test_detection_is_made_once() -> None:
+def test_detection_runs_once() -> None:
     assert asyncio.run(detect()) is asyncio.run(detect())
 
 
-def test_bubblewrap_that_fails_later_is_no_compiler_error(bubblewrap: Confinement, tmp_path: Path) -> None:
+def test_a_later_bubblewrap_failure_is_not_a_compiler_error(bubblewrap: Confinement, tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match=r"bubblewrap failed: .*absent"):
         asyncio.run(run_confined(["true"], bubblewrap, tmp_path, readable=(tmp_path / "absent",)))

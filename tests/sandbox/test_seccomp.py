@@ -1,4 +1,4 @@
-"""System calls that nothing in a sandbox has use for fail there, and what torch and OpenMP need does not."""
+"""The seccomp filter: listed system calls fail in a sandbox, and those that torch and OpenMP need do not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMN = {"x86_64": 0, "aarch64": 1}.get(os.uname().machine)
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_filter_is_whole_instructions_and_ends_by_allowing(machine: str) -> None:
+def test_the_filter_is_well_formed_and_allows_by_default(machine: str) -> None:
     text = seccomp.program(machine)
     assert text is not None
     assert len(text) % 8 == 0
@@ -29,7 +29,7 @@ def test_the_filter_is_whole_instructions_and_ends_by_allowing(machine: str) -> 
 
 
 def decided(machine: str, audit: int, number: int, argument: int = 0, second: int = 0) -> int:
-    """What the filter returns: the few instructions that it uses, obeyed."""
+    """The filter's result, by an interpreter of the few instructions it uses."""
     text = seccomp.program(machine)
     assert text is not None
     steps = [struct.unpack("<HBBI", text[i : i + 8]) for i in range(0, len(text), 8)]
@@ -57,7 +57,7 @@ ALLOW, DENY, ABSENT = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.E
 @pytest.mark.parametrize(
     ("machine", "audit", "column", "clone"), [("x86_64", 0xC000003E, 0, 56), ("aarch64", 0xC00000B7, 1, 220)]
 )
-def test_what_is_denied_and_nothing_else(machine: str, audit: int, column: int, clone: int) -> None:
+def test_exactly_the_listed_calls_are_denied(machine: str, audit: int, column: int, clone: int) -> None:
     denied = {numbers[column] for numbers in seccomp.DENIED.values()} - {-1}
     socket = (41, 198)[column]
     for number in set(range(470)) - {socket}:
@@ -77,7 +77,7 @@ def test_what_is_denied_and_nothing_else(machine: str, audit: int, column: int, 
     assert decided(machine, audit, socket, 40) == DENY
 
 
-def test_a_machine_that_is_not_known_has_no_filter() -> None:
+def test_an_unknown_architecture_has_no_filter() -> None:
     assert seccomp.program("riscv64") is None
 
 
@@ -91,7 +91,7 @@ def host() -> Iterator[Host]:
 
 
 def attempt(host: Host, number: int, *arguments: int) -> int:
-    """The error number of a system call in a runner; 0 for success."""
+    """errno of a system call in a runner; 0 for success."""
     words = ", ".join(f"ctypes.c_long({a})" for a in (number, *arguments, *[0] * (6 - len(arguments))))
     bare = BareRunner(host)
     before = ("import ctypes", "libc = ctypes.CDLL(None, use_errno=True)")
@@ -106,18 +106,18 @@ def attempt(host: Host, number: int, *arguments: int) -> int:
 @pytest.mark.parametrize(
     "name", ["ptrace", "process_vm_readv", "bpf", "userfaultfd", "io_uring_setup", "mount", "unshare", "keyctl"]
 )
-def test_it_fails_in_a_runner(host: Host, name: str) -> None:
+def test_denied_calls_fail_in_a_runner(host: Host, name: str) -> None:
     assert COLUMN is not None
     assert attempt(host, seccomp.DENIED[name][COLUMN]) == errno.EPERM
 
 
-def test_no_lease_can_be_had(host: Host) -> None:
+def test_leases_are_denied(host: Host) -> None:
     fcntl = (72, 25)[COLUMN or 0]
     assert attempt(host, fcntl, 0, 1024, 1) == errno.EPERM, "F_SETLEASE, which for lack of a file would fail by another name"
     assert attempt(host, fcntl, 0, 1) == 0
 
 
-def test_no_namespace_can_be_made_and_a_child_can(host: Host) -> None:
+def test_namespaces_are_denied_and_child_processes_are_not(host: Host) -> None:
     clone = (56, 220)[COLUMN or 0]
     assert attempt(host, clone, 0x10000000 | 17) == errno.EPERM
     bare = BareRunner(host)
@@ -135,7 +135,7 @@ def test_no_namespace_can_be_made_and_a_child_can(host: Host) -> None:
 PLACE = "(len(os.sched_getaffinity(0)), os.nice(0), os.sched_getscheduler(0))"
 
 
-def test_a_runner_cannot_slow_its_host_and_with_it_the_next_one(host: Host) -> None:
+def test_a_runner_cannot_slow_its_host(host: Host) -> None:
     def here(*lines: str) -> str:
         bare = BareRunner(host)
         with pytest.raises(TrialFailed) as caught:
@@ -155,14 +155,14 @@ def test_a_runner_cannot_slow_its_host_and_with_it_the_next_one(host: Host) -> N
     assert "PermissionError" in here("os.sched_setaffinity(os.getppid(), {0})")
 
 
-def test_a_runner_may_place_its_own_threads(host: Host) -> None:
+def test_a_runner_may_pin_its_own_threads(host: Host) -> None:
     bare = BareRunner(host)
     bare.x.fill_(1.0)
     assert bare.load(module("os.sched_setaffinity(0, os.sched_getaffinity(0))", "return x")).call() == [1.0] * 8
     bare.close()
 
 
-def test_threads_of_python_and_of_torch_start(host: Host) -> None:
+def test_python_and_torch_threads_start(host: Host) -> None:
     bare = BareRunner(host)
     bare.x.fill_(1.0)
     lines = (

@@ -1,4 +1,4 @@
-"""Fixtures of the sandbox, which compilers run in."""
+"""Fixtures of the sandbox in which compilers run."""
 
 from support.sandboxes import bubblewrap, cache_root, confinement
 

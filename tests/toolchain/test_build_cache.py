@@ -1,4 +1,4 @@
-"""The cache of artefacts: what makes a key, what happens to damage, builds at the same time and a full disk."""
+"""The build cache: keys, damaged entries, concurrent builds, a full disk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _built(request: BuildRequest = REQUEST) -> Artefact:
     return outcome
 
 
-def test_the_second_build_is_found(cache_root: Path) -> None:
+def test_the_second_build_is_cached(cache_root: Path) -> None:
     first, second = _built(), _built()
     assert (first.cached, second.cached) == (False, True)
     assert dataclasses.replace(second, cached=False) == first
@@ -47,7 +47,7 @@ def test_the_second_build_is_found(cache_root: Path) -> None:
 
 
 @pytest.mark.usefixtures("cache_root")
-def test_a_key_covers_what_decides_the_binary() -> None:
+def test_the_key_covers_everything_the_binary_depends_on() -> None:
     key = _built().key
     assert _built(dataclasses.replace(REQUEST, name="other.cpp")).key == key
     different = [
@@ -93,7 +93,7 @@ def _file_in_place(artefact: Artefact) -> None:
     "damage",
     [_truncate, _remove_binary, _remove_entry, _garble_entry, _foreign_entry, _remove_log, _file_in_place],
 )
-def test_a_damaged_entry_is_built_again(cache_root: Path, damage: Callable[[Artefact], None]) -> None:
+def test_a_damaged_entry_is_rebuilt(cache_root: Path, damage: Callable[[Artefact], None]) -> None:
     first = _built()
     damage(first)
     again = _built()
@@ -103,7 +103,7 @@ def test_a_damaged_entry_is_built_again(cache_root: Path, damage: Callable[[Arte
 
 
 class _Counting(LimitsOnly):
-    """Counts the commands it is asked for."""
+    """Counts the commands requested."""
 
     runs = 0
 
@@ -113,7 +113,7 @@ class _Counting(LimitsOnly):
 
 
 @pytest.mark.usefixtures("cache_root")
-def test_builds_of_one_key_at_once_run_once() -> None:
+def test_concurrent_builds_of_one_key_run_once() -> None:
     _Counting.runs = 0
 
     async def together() -> list[BuildOutcome]:
@@ -128,8 +128,8 @@ def test_builds_of_one_key_at_once_run_once() -> None:
 
 
 @pytest.mark.usefixtures("cache_root")
-def test_a_failure_names_the_kernel_that_was_asked_for() -> None:
-    """Two kernels with the same code that are built at the same time do not share their messages."""
+def test_a_failure_names_the_requested_kernel() -> None:
+    """Two kernels with the same code, built concurrently, do not share their messages."""
     requests = [dataclasses.replace(REQUEST, code="no C++", name=name) for name in ("one.cpp", "two.cpp")]
 
     async def both() -> list[BuildOutcome]:
@@ -139,7 +139,7 @@ def test_a_failure_names_the_kernel_that_was_asked_for() -> None:
     assert [reason.partition(":")[0] for reason in reasons] == ["one.cpp", "two.cpp"]
 
 
-def test_one_waiter_cancelled_does_not_stop_the_others(cache_root: Path) -> None:
+def test_cancelling_one_waiter_does_not_stop_the_others(cache_root: Path) -> None:
     async def together() -> BuildOutcome:
         first = asyncio.create_task(build(REQUEST, LimitsOnly()))
         second = asyncio.create_task(build(REQUEST, LimitsOnly()))
@@ -153,7 +153,7 @@ def test_one_waiter_cancelled_does_not_stop_the_others(cache_root: Path) -> None
     assert isinstance(asyncio.run(together()), Artefact)
 
 
-def test_the_last_waiter_cancelled_stops_the_compiler(cache_root: Path) -> None:
+def test_cancelling_the_last_waiter_stops_the_compiler(cache_root: Path) -> None:
     async def cancelled() -> None:
         task = asyncio.create_task(build(REQUEST, LimitsOnly()))
         while not list(cache_root.glob("work/*/kernel.cpp")):
@@ -197,7 +197,7 @@ def test_two_processes_build_one_key(cache_root: Path, tmp_path: Path) -> None:
     assert list((cache_root / "work").iterdir()) == []
 
 
-def test_what_killed_processes_left_is_swept(cache_root: Path) -> None:
+def test_leftovers_of_killed_processes_are_removed(cache_root: Path) -> None:
     _built()
     old, young = cache_root / "work" / "build-old", cache_root / "work" / "build-young"
     for folder in (old, young):
@@ -209,7 +209,7 @@ def test_what_killed_processes_left_is_swept(cache_root: Path) -> None:
     assert list((cache_root / "work").iterdir()) == [young]
 
 
-def test_a_cache_that_cannot_be_made_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_created_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(EspalierError, match=rf"the build cache {tmp_path}/file/cache/build cannot be used") as caught:
@@ -220,7 +220,7 @@ def test_a_cache_that_cannot_be_made_is_one_line(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("comment_bytes", [0, 200_000], ids=["compiler", "source"])
 def test_a_full_disk_is_one_line(bubblewrap: Confinement, tmp_path: Path, comment_bytes: int) -> None:
-    """In a mount namespace of its own, the cache gets a disk of 64 KiB."""
+    """In a separate mount namespace, the cache gets a disk of 64 KiB."""
     full, scratch, text = tmp_path / "disk", tmp_path / "scratch", tmp_path / "kernel.cpp"
     full.mkdir()
     scratch.mkdir()
@@ -235,7 +235,7 @@ def test_a_full_disk_is_one_line(bubblewrap: Confinement, tmp_path: Path, commen
     assert len(result.stdout.splitlines()) == 1
 
 
-def test_the_folder_is_the_users_unless_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder_is_the_user_s_cache_unless_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("ESPALIER_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "espalier" / "build"

@@ -63,7 +63,7 @@ def test_a_kernel_is_built_and_runs(confinement: Confinement, cache_root: Path) 
     assert list(out) == [3.0 * i for i in range(1024)]
 
 
-def test_openmp_and_intrinsics_are_there(confinement: Confinement) -> None:
+def test_openmp_and_intrinsics_work(confinement: Confinement) -> None:
     source = '#include <omp.h>\n#include <cstdint>\nextern "C" int launch() { return omp_get_max_threads(); }\n'
     outcome = _build(_request(source), confinement)
     assert isinstance(outcome, Artefact)
@@ -106,7 +106,7 @@ def test_a_tunable_cannot_be_a_constant_of_the_problem() -> None:
     assert reason == "mine.cpp: error: tunable 'N' has the name of a constant in problem.h: rename it"
 
 
-def test_files_of_the_machine_cannot_be_included(bubblewrap: Confinement, tmp_path: Path) -> None:
+def test_system_files_cannot_be_included(bubblewrap: Confinement, tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("open sesame\n")
     for path in ("/etc/passwd", f"{tmp_path}/secret.txt", "../../../../../../../../etc/passwd"):
         outcome = _build(_request(f'#include "{path}"\nextern "C" void launch() {{}}\n'), bubblewrap)
@@ -160,7 +160,7 @@ def test_no_compiler_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path
         _build(_request(GOOD), LimitsOnly())
 
 
-def test_the_machine_code_is_counted(confinement: Confinement) -> None:
+def test_instructions_are_counted(confinement: Confinement) -> None:
     outcome = _build(_request(GOOD, tunables={"FACTOR": 3}), confinement)
     assert isinstance(outcome, Artefact)
     mix = asyncio.run(inspect(outcome.binary, confinement))
@@ -174,7 +174,7 @@ def _python(source: str) -> BuildRequest:
     return BuildRequest(source, Dialect.PYTHON, Contract.MODULE, "", {"STAGES": 2}, "any", "mine.py")
 
 
-def test_a_module_is_checked_and_kept() -> None:
+def test_a_module_is_parsed_and_cached() -> None:
     outcome = _build(_python("class ModelNew:\n    pass\n"), LimitsOnly())
     assert isinstance(outcome, Artefact)
     assert outcome.binary.name == "kernel.py"

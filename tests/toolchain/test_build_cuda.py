@@ -1,4 +1,4 @@
-"""Building ``cuda`` kernels with the real nvcc; machines without one skip these and say so."""
+"""Building ``cuda`` kernels with the real nvcc; skipped without one."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_first_error_is_the_reason(source: str, contract: Contract, reason: 
 
 
 @pytest.mark.usefixtures("nvcc")
-def test_files_of_the_machine_cannot_be_included(bubblewrap: Confinement) -> None:
+def test_system_files_cannot_be_included(bubblewrap: Confinement) -> None:
     outcome = _build(_request('#include "/etc/passwd"\n' + PLAN), bubblewrap)
     assert isinstance(outcome, BuildFailure)
     assert "No such file or directory" in outcome.reason
@@ -122,7 +122,7 @@ def test_another_architecture() -> None:
 
 
 @pytest.mark.usefixtures("nvcc")
-def test_the_machine_code_is_counted_where_it_can_be(confinement: Confinement) -> None:
+def test_instructions_are_counted_or_a_reason_given(confinement: Confinement) -> None:
     outcome = _build(_request(PLAN), confinement)
     assert isinstance(outcome, Artefact)
     match asyncio.run(inspect(outcome.binary, confinement)):

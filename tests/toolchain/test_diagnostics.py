@@ -1,4 +1,4 @@
-"""Compiler messages as people get to see them, on texts that compilers were seen to write."""
+"""Parsing compiler messages, on recorded output."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_first_error(output: str, expected: str) -> None:
     assert found.startswith(expected)
 
 
-def test_silence_is_no_error() -> None:
+def test_empty_output_has_no_error() -> None:
     assert first_error("all is well\n", "kernel.cu", "mine.cu") is None
 
 
@@ -74,7 +74,7 @@ def test_resources() -> None:
     assert ptxas_resources(PTXAS) == (Resources("first", 255, 4096, 44, 96), Resources("second", 10, 0, 0, 0))
 
 
-def test_vectorisation_report_keeps_the_authors_lines() -> None:
+def test_the_vectorisation_report_keeps_the_kernel_s_lines() -> None:
     report = (
         "kernel.cpp:5:1: optimized: loop vectorized using 64 byte vectors\n"
         "/usr/include/c++/12/bits/x.h:9:1: optimized: loop vectorized using 16 byte vectors\n"

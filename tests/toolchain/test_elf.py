@@ -1,4 +1,4 @@
-"""What a shared object imports is read from its dynamic symbols; text that only looks like one decides nothing."""
+"""Imports of shared objects are read from their dynamic symbols; strings with the same text do not count."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def linked(folder: Path, source: str, *flags: str) -> Path:
 
 
 @pytest.mark.parametrize("what", PINNED)
-def test_text_that_names_a_thread_starter_starts_none(tmp_path: Path, what: str) -> None:
+def test_strings_that_name_thread_functions_do_not_count(tmp_path: Path, what: str) -> None:
     assert not starts_threads(linked(tmp_path, PINNED[what]))
 
 
 @pytest.mark.parametrize("style", ["gnu", "sysv", "both"])
 @pytest.mark.parametrize("what", FREE)
-def test_an_import_that_starts_threads_is_seen(tmp_path: Path, what: str, style: str) -> None:
+def test_imports_that_start_threads_are_found(tmp_path: Path, what: str, style: str) -> None:
     assert starts_threads(linked(tmp_path, FREE[what], f"-Wl,--hash-style={style}"))
 
 
@@ -49,7 +49,7 @@ def test_symbols_are_read_without_section_headers(tmp_path: Path) -> None:
     assert "pthread_create" in imported_symbols(bytes(image))
 
 
-def test_what_is_no_object_or_is_cut_short_is_refused(tmp_path: Path) -> None:
+def test_other_and_truncated_files_are_rejected(tmp_path: Path) -> None:
     image = linked(tmp_path, FREE["pthread"]).read_bytes()
     for damaged in (b"", b"#!/bin/sh", image[:100], image[:0x200], image[:4] + b"\x01" + image[5:]):
         with pytest.raises(ValueError, match="ELF"):

@@ -1,4 +1,4 @@
-"""The evaluator of plan and tunable lines: values, precedence, limits, and where its errors point."""
+"""The expressions of plan and tunable lines: values, precedence, limits, and error positions."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def test_errors_point_at_the_place(text: str, column: int, message: str) -> None
 
 
 @given(st.text(max_size=60) | st.text("()+-*/%<>=!,0123456789 NBLOCKminaxceil_dv", max_size=60))
-def test_nothing_but_source_errors(text: str) -> None:
+def test_any_text_parses_or_raises_a_code_error(text: str) -> None:
     with contextlib.suppress(KernelCodeError):
         assert abs(evaluate(parse(text), NAMES)) <= MAX_MAGNITUDE
 
 
 Pair = tuple[str, str]
-"""The same expression in our spelling and in Python's."""
+"""The same expression in our syntax and in Python's."""
 
 _LEAVES = st.integers(0, 5000).map(lambda n: (str(n), str(n))) | st.sampled_from(["N", "BLOCK"]).map(lambda n: (n, n))
 _MARKS = {"+": "+", "-": "-", "*": "*", "/": "//", "%": "%"}

@@ -1,4 +1,4 @@
-"""Machine code by families, of listings and of built kernels that ship."""
+"""Instruction families in listings and in shipped kernels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PROBLEMS = Path(__file__).parents[2] / "problems"
     ],
 )
 @pytest.mark.parametrize("guard", ["", "@!P0 ", "@!UP0 "])
-def test_an_instruction_of_device_code_has_its_family(text: str, families: str, guard: str) -> None:
+def test_families_of_device_instructions(text: str, families: str, guard: str) -> None:
     found = count_sass([f"        /*0a80*/  {guard}{text} ;   /* 0x00000a00ff017b82 */"])
     assert found == {"total": 1, **dict.fromkeys(families.split(), 1)}
 
@@ -75,11 +75,11 @@ def test_an_instruction_of_device_code_has_its_family(text: str, families: str, 
         ("blt 730 <launch+0x10>", ""),
     ],
 )
-def test_an_instruction_of_the_cpu_has_its_family(text: str, families: str) -> None:
+def test_families_of_cpu_instructions(text: str, families: str) -> None:
     assert count_native([f"    1130:\t{text}"]) == {"total": 1, **dict.fromkeys(families.split(), 1)}
 
 
-def test_what_is_no_instruction_is_not_counted() -> None:
+def test_other_lines_are_not_counted() -> None:
     assert not count_native(
         ["0000000000001130 <launch>:", "    1145:\tnopw   0x0(%rax,%rax,1)", "    1147:\tcs nopw 0x0(%rax)"]
     )
@@ -104,8 +104,8 @@ def shipped(problem: str, kernel: str, arch: str) -> BuildRequest:
         ("stream_out.cpp", "zmm fma stream", ""),
     ],
 )
-def test_a_shipped_cpu_kernel_holds_what_its_idea_says(kernel: str, some: str, none: str, tmp_path: Path) -> None:
-    """Built for a named processor, so that every machine finds the same."""
+def test_shipped_cpu_kernels_contain_the_instructions_of_their_idea(kernel: str, some: str, none: str, tmp_path: Path) -> None:
+    """Built for a named processor: the result is the same on every machine."""
     request = shipped("softmax", kernel, "x86_64")
     (tmp_path / kernel).write_text(request.code)
     (tmp_path / "problem.h").write_text(request.header)
@@ -143,7 +143,7 @@ def test_a_shipped_cpu_kernel_holds_what_its_idea_says(kernel: str, some: str, n
         ("conv2d", "warpgroup.cu", "HGMMA LDGSTS", "HMMA FFMA"),
     ],
 )
-def test_a_shipped_gpu_kernel_holds_what_its_idea_says(
+def test_shipped_gpu_kernels_contain_the_instructions_of_their_idea(
     problem: str, kernel: str, some: str, none: str, cache_root: Path, confinement: Confinement
 ) -> None:
     if not shutil.which("nvcc") or not shutil.which("cuobjdump"):
@@ -158,7 +158,7 @@ def test_a_shipped_gpu_kernel_holds_what_its_idea_says(
     assert {family for family in none.split() if mix.counts.get(family)} == set()
 
 
-def test_triton_lends_its_disassemblers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_triton_s_disassemblers_are_a_fallback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tools = tmp_path / "triton" / "backends" / "nvidia" / "bin"
     tools.mkdir(parents=True)
     (tmp_path / "triton" / "__init__.py").write_text("raise AssertionError('never imported')\n")

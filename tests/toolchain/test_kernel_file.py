@@ -1,4 +1,4 @@
-"""Reading kernel files: what they are taken for, and the one line said of those that are none."""
+"""Reading kernel files: classification, and one-line errors for other files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_classification(name: str, text: str, expected: tuple[Dialect, Contract]
         ("kernel", HOST, "unknown suffix ''"),
     ],
 )
-def test_of_no_contract(name: str, text: str, message: str) -> None:
+def test_unknown_dialect_or_contract(name: str, text: str, message: str) -> None:
     with pytest.raises(KernelCodeError) as caught:
         classify(text, name)
     assert message in str(caught.value)
@@ -66,7 +66,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         (b"/" * (MAX_CODE_BYTES + 1), "larger than 1 MiB"),
     ],
 )
-def test_no_source(tmp_path: Path, data: bytes, message: str) -> None:
+def test_unusable_content(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "k.cu"
     path.write_bytes(data)
     with pytest.raises(KernelCodeError) as caught:
@@ -91,6 +91,6 @@ def test_no_file(tmp_path: Path, name: str, message: str) -> None:
 
 
 @given(st.text(max_size=100), st.sampled_from(["k.cu", "k.cpp", "k.py", "k"]))
-def test_nothing_but_source_errors(text: str, name: str) -> None:
+def test_any_text_is_classified_or_raises_a_code_error(text: str, name: str) -> None:
     with contextlib.suppress(KernelCodeError):
         classify(text, name)

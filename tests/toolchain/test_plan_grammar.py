@@ -1,4 +1,4 @@
-"""What plan lines look like, and where the errors of malformed ones point."""
+"""The grammar of plan lines, and error positions of malformed ones."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def test_global_functions_are_found_in_code_only() -> None:
 
 
 @pytest.mark.parametrize("piece", ["__global__ ", 'R"(', "/*", '"', "'", "//@launch rows(", "// @tensormap t = x tile("])
-def test_long_hostile_sources_are_read_in_linear_time(piece: str) -> None:
-    """A quadratic reader would need hours for these: the suite's own time limit is the judge."""
+def test_long_hostile_code_is_parsed_in_linear_time(piece: str) -> None:
+    """A quadratic parser would take hours: the suite's time limit is the check."""
     source = piece * (500_000 // len(piece))
     assert isinstance(global_functions(source), frozenset)
     with pytest.raises(KernelCodeError):
@@ -119,7 +119,7 @@ _WORDS = st.sampled_from(
         max_size=4,
     )
 )
-def test_nothing_but_source_errors(lines: list[tuple[str, str]]) -> None:
+def test_any_lines_parse_or_raise_a_code_error(lines: list[tuple[str, str]]) -> None:
     source = "".join(f"{start}{rest}\n" for start, rest in lines) + KERNEL
     with contextlib.suppress(KernelCodeError):
         resolve(parse_plan(source), {"N": 64}, _OPERANDS)

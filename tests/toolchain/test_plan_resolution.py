@@ -1,4 +1,4 @@
-"""Plans with their sizes worked out: what comes out, and what the device does not allow."""
+"""Resolving plans: evaluated sizes, and sizes beyond the device's limits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _resolve(lines: str) -> ResolvedPlan:
     return resolve(parse_plan(f"{lines}\n{KERNEL}"), NAMES, OPERANDS)
 
 
-def test_a_whole_plan() -> None:
+def test_a_complete_plan() -> None:
     plan = _resolve(
         "// @workspace 4*ROWS*DIM zero\n"
         "// @tensormap tx = x tile(64, 64) swizzle(128)\n"
@@ -69,13 +69,13 @@ def test_a_whole_plan() -> None:
     assert decode(encode(plan)) == plan
 
 
-def test_a_boolean_operand_moves_as_bytes() -> None:
+def test_tensor_maps_treat_booleans_as_bytes() -> None:
     plan = _resolve(f"// @tensormap t = mask tile(1, 64)\n{LAUNCH}")
     assert (plan.tensor_maps[0].dtype, plan.tensor_maps[0].item_bytes) == ("uint8", 1)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"launches": 3}'])
-def test_decode_refuses_anything_else(data: bytes) -> None:
+def test_decode_rejects_anything_else(data: bytes) -> None:
     with pytest.raises(KernelCodeError, match="not a resolved launch plan"):
         decode(data)
 
@@ -150,7 +150,7 @@ def test_launch_limits(clauses: str, word: str, message: str) -> None:
         (f"// @workspace 4096\n// @tensormap t = workspace+64 as uint8(4096) tile(64)\n{LAUNCH}", 2, "its source has 4032"),
     ],
 )
-def test_what_the_device_does_not_allow(lines: str, line: int, message: str) -> None:
+def test_sizes_beyond_the_device_s_limits(lines: str, line: int, message: str) -> None:
     with pytest.raises(KernelCodeError) as caught:
         _resolve(lines)
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""The static look: what stands out, what does not, and that no text makes it stumble."""
+"""The static scan: findings, code without findings, and arbitrary text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHIPPED = [p for p in sorted((ROOT / "problems").glob("*/playbook/*")) if p.suff
 
 
 @pytest.mark.parametrize("path", [*HONEST, *SHIPPED], ids=lambda p: f"{p.parent.parent.name}/{p.name}")
-def test_nothing_stands_out_in_an_honest_kernel(path: Path) -> None:
+def test_honest_kernels_have_no_findings(path: Path) -> None:
     assert static_scan(path.read_text(), SUFFIXES[path.suffix]) == ()
 
 
@@ -38,7 +38,7 @@ ORDINARY_C = {
 
 
 @pytest.mark.parametrize("text", ORDINARY_C.values(), ids=list(ORDINARY_C))
-def test_ordinary_things_are_left_alone(text: str) -> None:
+def test_ordinary_code_has_no_findings(text: str) -> None:
     assert static_scan(text, Dialect.CPP) == ()
     assert static_scan(text, Dialect.CUDA) == ()
 
@@ -66,13 +66,13 @@ ODD_C = {
 
 
 @pytest.mark.parametrize(("what", "text"), ODD_C.items())
-def test_what_has_no_business_in_a_kernel_is_named_with_its_line(what: str, text: str) -> None:
+def test_suspicious_code_is_found_at_its_line(what: str, text: str) -> None:
     (found,) = [one for one in static_scan(f"// first\n\n{text}\n", Dialect.CPP) if one.what == what]
     assert found.line == 3
     assert found.describe("k.cpp").startswith(f"k.cpp:3: {what}: ")
 
 
-def test_a_child_that_is_waited_for_is_nobodys_business() -> None:
+def test_a_child_process_that_is_waited_for_is_allowed() -> None:
     assert static_scan("pid_t p = fork(); waitpid(p, nullptr, 0);", Dialect.CPP) == ()
 
 
@@ -101,7 +101,7 @@ class ModelNew(nn.Module):
         ("text = 'see /proc and os.fork'", "x.grad = None"),
     ],
 )
-def test_an_ordinary_module_is_left_alone(top: str, body: str) -> None:
+def test_an_ordinary_module_has_no_findings(top: str, body: str) -> None:
     assert static_scan(MODULE.format(top, body), Dialect.PYTHON) == ()
 
 
@@ -126,15 +126,15 @@ def test_an_ordinary_module_is_left_alone(top: str, body: str) -> None:
         ("import ctypes", "ctypes.CDLL(None)", "ctypes.CDLL"),
     ],
 )
-def test_what_a_module_should_not_reach_for_is_named(top: str, body: str, what: str) -> None:
+def test_suspicious_python_is_found(top: str, body: str, what: str) -> None:
     assert what in [one.what for one in static_scan(MODULE.format(top, body), Dialect.PYTHON)]
 
 
-def test_a_flood_of_findings_is_cut() -> None:
+def test_the_number_of_findings_is_limited() -> None:
     assert len(static_scan("\n".join(f"int a{n} = SYS_n{n};" for n in range(500)), Dialect.CPP)) <= 12
 
 
 @given(st.text(), st.sampled_from(list(Dialect)))
-def test_no_text_makes_it_stumble(text: str, dialect: Dialect) -> None:
+def test_any_text_can_be_scanned(text: str, dialect: Dialect) -> None:
     for found in static_scan(text, dialect):
         assert found.line >= 1

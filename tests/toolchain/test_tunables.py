@@ -1,4 +1,4 @@
-"""Tunable lines, the combinations they allow, and which of them are tried first."""
+"""Tunable lines, allowed combinations, and which of them are tried first."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_malformed_lines(text: str, line: int, column: int | None, message: str)
     assert column is None or caught.value.column == column
 
 
-def test_documentation_comments_are_left_alone() -> None:
+def test_documentation_comments_are_ignored() -> None:
     assert parse_tunables("// @param x the input\n/// @brief a kernel\n// a @tune B = 1", Dialect.CUDA) == ()
 
 
@@ -78,7 +78,7 @@ def test_defaults_come_first_and_requirements_hold() -> None:
     assert sorted((v["BLOCK"], v["UNROLL"]) for v in found) == allowed
 
 
-def test_the_choice_fills_the_space() -> None:
+def test_the_choice_covers_the_space() -> None:
     tunables = (Tunable("A", (0, 1, 2, 3)), Tunable("B", (0, 1, 2, 3)))
     chosen = variants(tunables, (), {}, 4, seed=0)
     assert chosen[0] == {"A": 0, "B": 0}
@@ -87,7 +87,7 @@ def test_the_choice_fills_the_space() -> None:
     assert len({v["B"] for v in chosen}) >= 3
 
 
-def test_forbidden_defaults_give_way_to_their_nearest() -> None:
+def test_forbidden_defaults_are_replaced_by_the_nearest_combination() -> None:
     source = "// @tune A = 8, 4, 2\n// @require A < MOST"
     tunables, requires = parse_tunables(source, Dialect.CUDA), parse_requires(source, Dialect.CUDA)
     assert variants(tunables, requires, {"MOST": 8}, 1, 0) == ({"A": 4},)
@@ -103,7 +103,7 @@ _TUNABLES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(
 
 
 @given(_TUNABLES, st.integers(1, 30), st.integers(0, 2**32))
-def test_variants_are_a_pure_choice_without_repeats(tunables: tuple[Tunable, ...], limit: int, seed: int) -> None:
+def test_variants_are_deterministic_without_repeats(tunables: tuple[Tunable, ...], limit: int, seed: int) -> None:
     found = variants(tunables, (), {}, limit, seed)
     space = list(itertools.product(*(t.values for t in tunables)))
     assert found == variants(tunables, (), {}, limit, seed)
@@ -140,7 +140,7 @@ def test_a_broken_requirement_is_named() -> None:
 
 
 @given(st.text(max_size=80), st.sampled_from(["// @tune ", "// @require ", "# @tune ", ""]))
-def test_nothing_but_source_errors(text: str, prefix: str) -> None:
+def test_any_text_parses_or_raises_a_code_error(text: str, prefix: str) -> None:
     for dialect in Dialect:
         with contextlib.suppress(KernelCodeError):
             tunables = parse_tunables(prefix + text, dialect)

@@ -1,4 +1,4 @@
-"""No test of the trial leaves a process behind."""
+"""Fails the session where a test of the trial leaves a process behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trial's tests stand on: a tiny problem, a runner without a judge, and a look for processes left behind."""
+"""Helpers of the trial's tests: a tiny problem, a runner without a judge, and a check for processes left behind."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OPERANDS = (Operand("x", Role.INPUT, (WIDTH,), "float32"), Operand("out", Role.O
 
 
 def tiny() -> Problem:
-    """The softmax of a scaled matrix: 64 × 512, and two hold-out shapes."""
+    """Softmax of a scaled 64 × 512 matrix, with two hold-out shapes."""
     return catalog.find(str(TINY))
 
 
 @contextmanager
 def nothing_left_behind(folder: Path) -> Iterator[None]:
-    """Everything that is started within must be gone a moment after: known by a mark that travels in ``PYTHONPATH``."""
+    """Assert that every process started inside ends shortly after; they carry a mark in ``PYTHONPATH``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(folder)]))
         yield
@@ -43,7 +43,7 @@ def nothing_left_behind(folder: Path) -> Iterator[None]:
 
 
 def marked(mark: str) -> dict[int, str]:
-    """Living processes but this one with ``mark`` in their environment: process id → command."""
+    """Other live processes with ``mark`` in their environment: process id → command."""
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -58,7 +58,7 @@ def marked(mark: str) -> dict[int, str]:
 
 
 class BareRunner:
-    """One runner with two lent tensors, ``x`` and ``out``, and nobody who judges what it does."""
+    """One runner with two lent tensors, ``x`` and ``out``, and no judge."""
 
     def __init__(self, host: Host, seconds: float = 20.0) -> None:
         self.layout = plan_layout(OPERANDS, 1)
@@ -75,7 +75,7 @@ class BareRunner:
         return self.outputs.tensor(self.layout.slots[0][1])
 
     def load(self, source: str) -> BareRunner:
-        """Load a module's text and wait for it."""
+        """Load a module's code and wait until it is ready."""
         (inputs, input_fds), (outputs, output_fds) = self.inputs.handle(), self.outputs.handle()
         load = LoadKernel(
             contract="module", device="cpu", slots=self.layout.slots, inputs=inputs, outputs=outputs, threads=1,
@@ -86,7 +86,7 @@ class BareRunner:
         return self
 
     def call(self) -> list[float]:
-        """One call: what is in ``out`` afterwards."""
+        """One call; returns the contents of ``out``."""
         self.runner.call(0)
         return self.values()
 
@@ -101,7 +101,7 @@ class BareRunner:
 
 
 def module(*lines: str, before: Sequence[str] = ()) -> str:
-    """A ``ModelNew`` with these lines as its forward, which has ``x`` and must return a tensor of eight."""
+    """A ``ModelNew`` with these lines as its forward, which gets ``x`` and must return eight elements."""
     body = "\n".join(f"        {line}" for line in lines)
     imports = ["import glob, json, os, signal, socket, sys, threading, time", "import torch", *before]
     return "\n".join([*imports, "class ModelNew(torch.nn.Module):", "    def forward(self, x):", body, ""])

@@ -1,4 +1,4 @@
-"""TF32 as the unit rounds it."""
+"""TF32 rounding, as tensor cores round."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_rounding_is_to_nearest_even_at_ten_bits(bits: int) -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_rounding_twice_is_rounding_once(seed: int) -> None:
+def test_rounding_is_idempotent(seed: int) -> None:
     x = torch.randn(100, generator=torch.Generator().manual_seed(seed))
     once = arithmetic.round_to_tf32(x)
     assert torch.equal(arithmetic.round_to_tf32(once), once)
@@ -51,7 +51,7 @@ def test_rounding_twice_is_rounding_once(seed: int) -> None:
 
 
 @pytest.mark.parametrize("product", [torch.mm, torch.matmul, lambda a, b: torch.nn.functional.linear(a, b.t())])
-def test_products_round_their_operands_and_nothing_else(product: object) -> None:
+def test_only_operands_of_products_are_rounded(product: object) -> None:
     a, b = torch.randn(16, 32), torch.randn(32, 8)
     assert callable(product)
     (found,) = arithmetic.in_tf32(lambda: [product(a, b) + a[:, :8]], "cpu")
@@ -60,7 +60,7 @@ def test_products_round_their_operands_and_nothing_else(product: object) -> None
     assert not torch.allclose(found[0], product(a, b) + a[:, :8], rtol=1e-6, atol=1e-6)
 
 
-def test_the_switches_are_left_as_they_were() -> None:
+def test_the_tf32_switches_are_restored() -> None:
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     with pytest.raises(ZeroDivisionError), arithmetic.tf32_allowed(not before[0]):
         raise ZeroDivisionError

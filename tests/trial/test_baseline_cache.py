@@ -1,4 +1,4 @@
-"""Baselines kept from earlier sessions: what they hold for, when they are dropped, and what a damaged file does."""
+"""Cached baselines: what they depend on, when they are dropped, and damaged files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kept(ranking: float = 100.0, noise: float = 0.01) -> Kept:
     return Kept(measurement, Interval(ranking, 0.99 * ranking, 1.01 * ranking), noise, "2026-03-01T12:30:00+00:00")
 
 
-def test_what_was_kept_is_found_again_and_says_since_when(tmp_path: Path) -> None:
+def test_cached_baselines_are_found_with_their_date(tmp_path: Path) -> None:
     load(tmp_path, wanted()).keep({"compile": kept()})
     found = load(tmp_path, wanted())
     assert dict(found.kept) == {"compile": kept()}
@@ -66,13 +66,13 @@ def test_what_was_kept_is_found_again_and_says_since_when(tmp_path: Path) -> Non
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_nothing_holds_once_anything_it_depends_on_has_changed(tmp_path: Path, changed: dict[str, object]) -> None:
+def test_any_changed_dependency_invalidates_the_cache(tmp_path: Path, changed: dict[str, object]) -> None:
     load(tmp_path, wanted()).keep({"compile": kept()})
     assert load(tmp_path, wanted(**changed)).kept == {}
     assert load(tmp_path, wanted()).kept
 
 
-def test_names_of_problem_and_device_number_do_not_matter(tmp_path: Path) -> None:
+def test_problem_name_and_device_index_do_not_matter(tmp_path: Path) -> None:
     load(tmp_path, wanted()).keep({"compile": kept()})
     other = wanted(problem=replace(PROBLEM, name="mine"), device=replace(DEVICE, index=3))
     assert load(tmp_path, other).kept
@@ -94,7 +94,7 @@ def test_names_of_problem_and_device_number_do_not_matter(tmp_path: Path) -> Non
         lambda text: b"[]",
     ],
 )
-def test_a_damaged_file_is_none_with_a_note(tmp_path: Path, damage: object) -> None:
+def test_a_damaged_file_counts_as_missing_with_a_note(tmp_path: Path, damage: object) -> None:
     record = load(tmp_path, wanted())
     record.keep({"compile": kept()})
     record.path.write_bytes(damage(record.path.read_bytes()))  # type: ignore[operator]
@@ -102,10 +102,10 @@ def test_a_damaged_file_is_none_with_a_note(tmp_path: Path, damage: object) -> N
     assert found.kept == {}
     assert "damaged" in found.note
     found.keep({"compile": kept()})
-    assert load(tmp_path, wanted()).kept, "it is put right"
+    assert load(tmp_path, wanted()).kept, "a damaged file is replaced"
 
 
-def test_a_cache_that_cannot_be_written_is_no_trouble(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "baselines").write_text("in the way")
     record = load(tmp_path, wanted())
     record.keep({"compile": kept()})
@@ -123,13 +123,11 @@ def test_a_cache_that_cannot_be_written_is_no_trouble(tmp_path: Path) -> None:
         (Interval(110.0, 109.0, 111.0), 0.10, False),
     ],
 )
-def test_the_ranking_baseline_has_moved_beyond_both_intervals_and_its_own_noise(
-    now: Interval, noise: float, expected: bool
-) -> None:
+def test_drift_exceeds_both_intervals_and_the_noise(now: Interval, noise: float, expected: bool) -> None:
     assert has_drifted(kept(), now, noise) is expected
 
 
-def test_a_speedup_over_a_kept_baseline_is_chained_with_both_errors() -> None:
+def test_a_speedup_over_a_cached_baseline_combines_both_errors() -> None:
     over = chained_speedup(Interval(4.0, 3.6, 4.4), Interval(2.0, 1.9, 2.1))
     assert over.value == pytest.approx(2.0)
     low = math.hypot(math.log(4 / 3.6), math.log(2.1 / 2))
@@ -147,9 +145,7 @@ ANY_TIME = Interval(100.0, 1e-6, 1e12)
 
 
 @pytest.mark.slow
-def test_a_session_shows_the_kept_baseline_and_speedups_over_it_until_the_ranking_one_has_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_uses_cached_baselines_until_the_ranking_one_drifts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path))
     planted = replace(kept(), ranking_us=ANY_TIME)
     moved_since = replace(kept(), ranking_us=Interval(1e9, 1e9, 1e9))
@@ -167,7 +163,7 @@ def test_a_session_shows_the_kept_baseline_and_speedups_over_it_until_the_rankin
             verified = await bench.try_verify(source, lambda _: None)
             assert isinstance(verified, Verified)
             over = verified.screen.speedup
-            assert over["eager_tf32"].value == pytest.approx(over["eager"].value / 2.0), "by way of the ranking one"
+            assert over["eager_tf32"].value == pytest.approx(over["eager"].value / 2.0), "chained via the ranking one"
             assert "eager_tf32 cached, 2026-03-01 12:30 UTC" in verified.screen.conditions
 
             record.keep({"eager_tf32": moved_since})
@@ -179,7 +175,7 @@ def test_a_session_shows_the_kept_baseline_and_speedups_over_it_until_the_rankin
             record.keep({"eager_tf32": planted})
         async with opened(fresh=True) as bench:
             found = await prepared(bench)
-            assert not cached(found.baselines["eager_tf32"]), "asked for anew"
+            assert not cached(found.baselines["eager_tf32"]), "fresh=True ignores the cache"
 
     asyncio.run(story())
 

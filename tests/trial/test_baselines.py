@@ -1,4 +1,4 @@
-"""Further baselines: a dear one is measured once; one that cannot be run here is left out, with its reason."""
+"""Further baselines: an expensive one is measured once; one that fails to run is skipped with a reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ torch.compile = compiled
 
 
 @pytest.mark.slow
-def test_one_that_does_not_run_is_left_out_and_a_dear_one_is_measured_once(
+def test_a_failing_baseline_is_skipped_and_an_expensive_one_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path))
@@ -56,7 +56,7 @@ def test_one_that_does_not_run_is_left_out_and_a_dear_one_is_measured_once(
             assert isinstance(verified, Verified), verified
             over: dict[str, Interval] = dict(verified.screen.speedup)
             assert list(over) == ["eager", "compile"]
-            assert over["compile"].value == pytest.approx(over["eager"].value / over_compile.value), "by way of eager"
+            assert over["compile"].value == pytest.approx(over["eager"].value / over_compile.value), "chained via eager"
         finally:
             await bench.close()
 
@@ -65,21 +65,23 @@ def test_one_that_does_not_run_is_left_out_and_a_dear_one_is_measured_once(
         again = TrialBench(known, lambda _: "")
         try:
             verified = await again.try_verify(source, lambda _: None)
-            assert isinstance(verified, Verified), "a session that goes on is not prepared again"
+            assert isinstance(verified, Verified), "a resumed session is not prepared again"
             assert list(verified.screen.speedup) == ["eager", "compile"]
             assert verified.screen.light is not None
-            assert verified.screen.light.floor_us < 0.01 * found.preparation.floor_us, "held against the session's own ceilings"
+            assert verified.screen.light.floor_us < 0.01 * found.preparation.floor_us, (
+                "compared with the session's own ceilings"
+            )
         finally:
             await again.close()
 
     asyncio.run(story())
 
 
-def test_a_long_message_ends_with_what_it_says_first() -> None:
+def test_a_long_message_repeats_its_first_lines_at_the_end() -> None:
     lines = _error_text(ValueError("it broke:\n  in the middle\n\nadvice\nmore advice")).splitlines()
     assert lines[-1] == "ValueError: it broke: in the middle"
     assert "more advice" in lines
 
 
-def test_a_short_message_is_told_as_python_does() -> None:
+def test_a_short_message_is_python_s_traceback() -> None:
     assert _error_text(ValueError("it broke")).splitlines()[-1] == "ValueError: it broke"

@@ -1,4 +1,4 @@
-"""The order in which contestants are called: of any two, each comes first as often as the other. What a race may cost."""
+"""The order of calls: of any two contestants, each is first equally often. The bounds of a race."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.trial.judge.runner_client import TrialFailed, blaming
 
 
 @given(st.integers(2, 6), st.integers(1, 20), st.integers())
-def test_of_any_two_each_comes_first_in_half_of_the_samples(contestants: int, twos: int, seed: int) -> None:
+def test_of_any_two_contestants_each_is_first_in_half_of_the_samples(contestants: int, twos: int, seed: int) -> None:
     names = [f"n{number}" for number in range(contestants)]
     turns = CallOrder(random.Random(seed))
     orders = [turns.next(names) for _ in range(2 * twos)]
@@ -24,17 +24,17 @@ def test_of_any_two_each_comes_first_in_half_of_the_samples(contestants: int, tw
     for one, other in combinations(names, 2):
         assert sum(order.index(one) < order.index(other) for order in orders) == twos
     for there, back in zip(orders[::2], orders[1::2], strict=True):
-        assert there == back[::-1], "A-B, then B-A: neither drift nor what a call leaves behind favours either"
+        assert there == back[::-1], "A-B, then B-A: neither drift nor after-effects favour a contestant"
 
 
-def test_who_begins_is_left_to_chance() -> None:
+def test_the_first_contestant_is_random() -> None:
     turns = CallOrder(random.Random(1))
     firsts = [turns.next(["a", "b"])[0] for _ in range(200)][::2]
     assert {"a", "b"} == set(firsts)
     assert 30 < firsts.count("a") < 70
 
 
-def test_a_race_is_bounded_and_costs_twice_as_much_for_every_step_of_effort() -> None:
+def test_race_bounds_double_with_each_step_of_effort() -> None:
     assert stopping.race_bounds(None) is None
     least, most = stopping.RACE_PAIRS
     assert 3 <= least <= most <= stopping.PAIRS["cpu"][1]
@@ -45,7 +45,7 @@ def test_a_race_is_bounded_and_costs_twice_as_much_for_every_step_of_effort() ->
     ]
 
 
-def test_the_first_to_be_blamed_stays_so() -> None:
+def test_the_first_contestant_blamed_is_kept() -> None:
     with pytest.raises(TrialFailed) as caught, blaming("outer"), blaming("inner"):
         raise TrialFailed(FailureKind.CRASHED, "it fell over")
     assert caught.value.at_fault == "inner"

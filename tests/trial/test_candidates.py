@@ -1,4 +1,4 @@
-"""What the bench knows of a kernel besides its text: the name it was asked about by, and whether it starts threads."""
+"""What the bench passes on about a kernel besides its code: the requested name, and whether it starts threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def on_bench(story: Callable[[TrialBench, dict[str, bytes]], Awaitable[Result]])
     return asyncio.run(run())
 
 
-def test_a_kernel_is_named_as_itself_where_another_of_the_same_text_was_built_before() -> None:
+def test_a_cached_build_of_the_same_text_keeps_the_requested_name() -> None:
     async def story(bench: TrialBench, blobs: dict[str, bytes]) -> str:
         for name in ("first.py", "second.py"):
             source = KernelSpec(name, "raise ValueError", Dialect.PYTHON, Contract.MODULE)
@@ -63,7 +63,7 @@ def test_a_kernel_is_named_as_itself_where_another_of_the_same_text_was_built_be
         ('#include <thread>\nextern "C" void launch() { std::thread([] {}).join(); }', True),
     ],
 )
-def test_whether_a_kernel_starts_threads_is_a_fact_of_its_build(text: str, threads: bool) -> None:
+def test_the_build_reports_whether_a_kernel_starts_threads(text: str, threads: bool) -> None:
     async def story(bench: TrialBench, _: dict[str, bytes]) -> bool:
         built = await bench.build_candidate(KernelSpec("k.cpp", text, Dialect.CPP, Contract.HOST), lambda _: None)
         assert not isinstance(built, BuildFailure), built
@@ -73,7 +73,7 @@ def test_whether_a_kernel_starts_threads_is_a_fact_of_its_build(text: str, threa
 
 
 @pytest.mark.parametrize("threads", [False, True])
-def test_only_a_kernel_that_starts_no_threads_is_pinned(monkeypatch: pytest.MonkeyPatch, threads: bool) -> None:
+def test_only_kernels_without_threads_are_pinned(monkeypatch: pytest.MonkeyPatch, threads: bool) -> None:
     pinned: list[bool] = []
     monkeypatch.setattr(launchers, "_pin", lambda: pinned.append(True))
     arena = SharedArena(4096, writable=False)

@@ -1,4 +1,4 @@
-"""Whether the judge's clock bears out what a runner claims, on made-up timings."""
+"""Whether the judge's clock corroborates a runner's claims, on synthetic timings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.trial.judge.runner_client import Timing
 from engine.trial.judge.timing import KERNEL, NULL, WARM_UP, PairTimes, corroborated, pair_times, with_charges
 
 PATH_US = 150.0
-"""What a call costs beside the kernel."""
+"""Cost of a call besides the kernel."""
 
 
 def pair(
@@ -33,7 +33,7 @@ def pair(
 
 @pytest.mark.parametrize("claimed", [5.0, 100.0, 5000.0])
 @pytest.mark.parametrize("jitter", [5.0, 40.0, 300.0])
-def test_an_honest_clock_is_borne_out(claimed: float, jitter: float) -> None:
+def test_an_honest_clock_is_corroborated(claimed: float, jitter: float) -> None:
     for seed in range(20):
         assert corroborated([pair(lambda _: claimed, lambda _: 0.0, jitter, seed=seed)])
 
@@ -42,43 +42,43 @@ def test_an_honest_clock_is_borne_out(claimed: float, jitter: float) -> None:
     ("claimed", "hidden"),
     [(1.0, 1000.0), (1.0, 300.0), (500.0, 500.0), (5000.0, 2000.0), (100_000.0, 30_000.0)],
 )
-def test_hidden_time_shows(claimed: float, hidden: float) -> None:
+def test_hidden_time_is_detected(claimed: float, hidden: float) -> None:
     for seed in range(20):
         assert not corroborated([pair(lambda _: claimed, lambda _: hidden, 30.0, seed=seed)])
 
 
-def test_time_hidden_in_most_calls_shows_and_a_rare_stall_does_not() -> None:
+def test_time_hidden_in_most_calls_is_detected_and_a_rare_stall_is_not() -> None:
     assert not corroborated([pair(lambda _: 10.0, lambda i: 2000.0 * (i % 10 < 6), 20.0)])
     assert corroborated([pair(lambda _: 10.0, lambda i: 2000.0 * (i % 10 == 0), 20.0)])
 
 
-def test_one_honest_process_does_not_cover_for_two_others() -> None:
+def test_one_honest_process_does_not_hide_two_others() -> None:
     honest = pair(lambda _: 1000.0, lambda _: 0.0, 20.0, seed=1)
     forged = [pair(lambda _: 10.0, lambda _: 990.0, 20.0, seed=s) for s in (2, 3)]
     assert not corroborated([honest, *forged])
 
 
 def rows(null: list[tuple[float, bool]]) -> list[dict[str, Timing]]:
-    """Samples of a kernel that hides 4 ms, none of them disturbed, beside null calls of this cost."""
+    """Undisturbed samples of a kernel that hides 4 ms, with null calls of this cost."""
     kernel = Timing(30.0, 4600.0, 0.0)
     warm = [{KERNEL: kernel, NULL: Timing(1.0, 9000.0, 0.0)}] * WARM_UP
     return [*warm, *({KERNEL: kernel, NULL: Timing(1.0, wall, 0.0, disturbed)} for wall, disturbed in null)]
 
 
-def test_null_calls_that_were_disturbed_make_no_room_for_hidden_time() -> None:
-    """As beside other work: most null calls took as long as the time that was hidden."""
+def test_disturbed_null_calls_leave_no_room_for_hidden_time() -> None:
+    """Under contention: most null calls took as long as the hidden time."""
     found = pair_times(rows([(12000.0, True)] * 5 + [(330.0, False)] * 3), 6)
     assert found.calm
     assert not corroborated([found])
 
 
-def test_where_hardly_anything_was_calm_hidden_time_shows_all_the_same() -> None:
+def test_hidden_time_is_detected_under_contention() -> None:
     found = pair_times(rows([(12000.0, True)] * 5 + [(330.0, False)] * 2 + [(450.0, True)]), 6)
     assert not found.calm
     assert not corroborated([found])
 
 
-def test_a_kernel_that_was_disturbed_now_and_then_is_believed() -> None:
+def test_an_occasionally_disturbed_kernel_is_corroborated() -> None:
     cost = (330.0, 7000.0, 6500.0, 340.0, 8000.0, 6000.0, 350.0, 7100.0)
     pairs_of = [
         {KERNEL: Timing(2000.0, 2000.0 + mine, 0.0, mine > 400), NULL: Timing(1.0, 1.0 + other, 0.0, other > 400)}
@@ -89,7 +89,7 @@ def test_a_kernel_that_was_disturbed_now_and_then_is_believed() -> None:
 
 
 class Counters:
-    """Stands for the kernel's counters: microseconds lost so far, by steps."""
+    """Stand-in for Linux's counters: microseconds lost so far, in steps."""
 
     def __init__(self, *readings: float) -> None:
         self.readings = list(readings)
@@ -102,7 +102,7 @@ class Counters:
     ("lost", "wall", "disturbed"),
     [(0.0, 1000.0, False), (69.0, 1000.0, False), (71.0, 1000.0, True), (30.0, 10.0, False), (2900.0, 1e5, False)],
 )
-def test_a_call_that_lost_more_than_a_sliver_is_disturbed(
+def test_a_call_that_loses_more_than_a_small_share_is_disturbed(
     monkeypatch: pytest.MonkeyPatch, lost: float, wall: float, disturbed: bool
 ) -> None:
     monkeypatch.setattr(contention, "_read", Counters(7.0, 100.0, 100.0 + lost))
@@ -112,7 +112,7 @@ def test_a_call_that_lost_more_than_a_sliver_is_disturbed(
     assert watching.disturbed(wall) is disturbed
 
 
-def test_on_a_gpu_and_where_nothing_can_be_read_nothing_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_marked_on_a_gpu_or_without_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contention, "_read", Counters(0.0, 1e9))
     on_gpu = ContentionMonitor("cuda:0").for_process(None)
     on_gpu.before()
@@ -130,30 +130,30 @@ def test_on_a_gpu_and_where_nothing_can_be_read_nothing_is_marked(monkeypatch: p
     [
         ({"main": (0.0, 5.0)}, {"main": (500.0, 105.0)}, 100.0),
         ({"main": (0.0, 0.0), "team": (0.0, 0.0)}, {"main": (500.0, 20.0), "team": (450.0, 80.0)}, 100.0),
-        # Woken with the others and back to sleep: it waits for those that work.
+        # Resumed with the others and asleep again: its waits do not count.
         ({"main": (0.0, 0.0), "idle": (9.0, 7.0)}, {"main": (500.0, 0.0), "idle": (22.0, 500.0)}, 0.0),
         ({"main": (0.0, 0.0)}, {"main": (500.0, 0.0), "new": (300.0, 90.0)}, 90.0),
         ({"main": (0.0, 0.0), "gone": (900.0, 900.0)}, {"main": (500.0, 0.0)}, 0.0),
     ],
 )
-def test_the_waits_of_threads_that_work_are_what_others_took(
+def test_only_waits_of_working_threads_count(
     before: dict[str, tuple[float, float]], after: dict[str, tuple[float, float]], lost: float
 ) -> None:
     assert lost_us(ProcessorReading(before, 1000.0), ProcessorReading(after, 1000.0)) == lost
     assert lost_us(ProcessorReading(before, 1000.0), ProcessorReading(after, 1030.0)) == lost + 30
 
 
-def test_a_process_s_own_threads_are_what_counts_where_they_can_be_read() -> None:
+def test_thread_counters_are_preferred() -> None:
     mine = contention._read(os.getpid())
     assert mine is not None
     assert str(os.getpid()) in mine.threads
     nobody = contention._read(2**22 + 1)
     assert nobody is None or not nobody.threads
-    assert find_local_pid(os.getpid(), os.getppid()) is None, "it is in no process space of its own"
+    assert find_local_pid(os.getpid(), os.getppid()) is None, "it has no PID namespace of its own"
 
 
 def held_and_not(held: float, not_held: float, *, baseline: tuple[float, float] = (900.0, 1000.0)) -> PairTimes:
-    """A pair whose calls took so long with the device held, and so long without."""
+    """A pair with these call times with and without a hold, in microseconds."""
 
     def timings(value: float) -> list[Timing]:
         return [Timing(value, value + 100.0, 0.0)] * 5
@@ -166,14 +166,14 @@ def held_and_not(held: float, not_held: float, *, baseline: tuple[float, float] 
 @pytest.mark.parametrize(
     ("contract", "held", "not_held", "expected"),
     [
-        ("plan", 500.0, 900.0, 500.0),  # nobody's host code but ours: the device's time is what the device took
+        ("plan", 500.0, 900.0, 500.0),  # no host code of the kernel: device time counts
         ("host", 500.0, 545.0, 500.0),  # an ordinary launch
-        ("host", 5.0, 505.0, 455.0),  # the work was done while the device was held, or so it looks
-        ("module", 500.0, 640.0, 500.0),  # as eager does: 100 us, and some more
+        ("host", 5.0, 505.0, 455.0),  # apparently worked during the hold
+        ("module", 500.0, 640.0, 500.0),  # eager's 100 µs, plus the allowance
         ("module", 5.0, 505.0, 355.0),
     ],
 )
-def test_what_a_call_takes_longer_where_the_device_is_not_held_is_charged_to_foreign_host_code(
+def test_extra_time_without_a_hold_is_charged_to_host_code(
     contract: str, held: float, not_held: float, expected: float
 ) -> None:
     found = with_charges(held_and_not(held, not_held), {KERNEL: contract}, ("eager",))
@@ -182,12 +182,12 @@ def test_what_a_call_takes_longer_where_the_device_is_not_held_is_charged_to_for
     assert {t.claimed_us for t in found.times["eager"]} == {900.0}
 
 
-def test_without_samples_for_which_the_device_was_not_held_nothing_is_charged() -> None:
+def test_nothing_is_charged_without_unheld_samples() -> None:
     pair = PairTimes({KERNEL: [Timing(5.0, 500.0, 0.0)], NULL: [Timing(5.0, 10.0, 0.0)]})
     assert with_charges(pair, {KERNEL: "module"}, ()) is pair
 
 
-def test_the_judges_clock_is_held_against_the_calls_for_which_the_device_was_not_held() -> None:
+def test_the_judge_s_clock_is_compared_with_unheld_calls() -> None:
     honest = PairTimes(
         {KERNEL: [Timing(5.0, 5000.0, 0.0)] * 5, NULL: [Timing(5.0, 100.0, 0.0)] * 5},
         audits={KERNEL: [Timing(500.0, 600.0, 0.0)] * 5, NULL: [Timing(5.0, 100.0, 0.0)] * 5},

@@ -1,4 +1,4 @@
-"""What the CUDA layer lays out, words and sends without a device."""
+"""The parts of the CUDA layer that need no device: structures, messages, handles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def function(*parameters: int, threads: int = 1024, static_shared: int = 0) -> F
     return Function("k", 1, parameters, 32, static_shared, 0, threads)
 
 
-def test_structures_have_the_sizes_and_places_of_cuda_h() -> None:
+def test_structures_match_cuda_h() -> None:
     # sizeof and offsetof, printed by a C program with cuda.h of CUDA 13.0
     assert ctypes.sizeof(packing.LaunchConfig) == 56
     assert packing.LaunchConfig.stream.offset == 32
@@ -54,7 +54,7 @@ def test_cluster_and_cooperative_become_attributes() -> None:
 
 
 @given(st.lists(st.one_of(st.integers(0, 2**64 - 1), st.binary(min_size=128, max_size=128)), max_size=12))
-def test_parameters_can_be_read_back_where_the_table_points(values: list[int | bytes]) -> None:
+def test_parameters_can_be_read_through_the_table(values: list[int | bytes]) -> None:
     packed = packing.pack_parameters(values)
     for index, value in enumerate(values):
         at = packed.table[index]
@@ -80,7 +80,7 @@ def test_tensor_geometry(dims: tuple[int, ...], tile: tuple[int, ...], item: int
 
 
 @given(ROWS, st.sampled_from([1, 2, 4, 8]))
-def test_geometry_addresses_what_row_major_addresses(dims: list[int], item: int) -> None:
+def test_geometry_matches_row_major_addresses(dims: list[int], item: int) -> None:
     found = packing.tensor_geometry(dims, dims, item)
     last = sum((d - 1) * s for d, s in zip(found.dims, (item, *found.strides), strict=True))
     assert last == (math.prod(dims) - 1) * item
@@ -96,7 +96,7 @@ def test_geometry_addresses_what_row_major_addresses(dims: list[int], item: int)
         (launch(OperandArg("x"), shared_bytes=60_000), function(8, static_shared=50_000), "50000 bytes of static and"),
     ],
 )  # fmt: skip
-def test_a_launch_the_function_does_not_allow_is_refused_in_words(
+def test_a_launch_that_the_function_does_not_allow_is_rejected(
     made: ResolvedLaunch, given_function: Function, words: str
 ) -> None:
     text = mismatch(made, given_function, 100_000)
@@ -104,12 +104,12 @@ def test_a_launch_the_function_does_not_allow_is_refused_in_words(
     assert words in text
 
 
-def test_a_launch_the_function_allows() -> None:
+def test_a_launch_that_the_function_allows() -> None:
     made = launch(OperandArg("x"), TensorMapArg("t"), shared_bytes=50_000)
     assert mismatch(made, function(8, 128, threads=128, static_shared=50_000), 100_000) is None
 
 
-def test_a_launch_is_told_as_it_was_written() -> None:
+def test_a_launch_is_described_in_plan_syntax() -> None:
     told = describe_launch(launch(grid=(4, 2, 1), shared_bytes=64, cluster=(2, 1, 1), cooperative=True))
     assert told == "launching k grid(4,2) block(128) shared(64) cluster(2) cooperative"
 
@@ -123,16 +123,16 @@ def test_sizes_are_rounded_to_whole_granules(size: int, granule: int, whole: int
     ("size", "text"),
     [(12, "12 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (9 << 40, "9216.0 GiB")],
 )
-def test_sizes_are_told_in_binary_units(size: int, text: str) -> None:
+def test_sizes_are_shown_in_binary_units(size: int, text: str) -> None:
     assert driver.size_text(size) == text
 
 
-def test_out_of_memory_tells_which_device_how_much_and_how_much_is_free() -> None:
+def test_out_of_memory_names_device_requested_and_free_bytes() -> None:
     text = driver.memory_message("cuda:1", "allocating an arena", 3 << 30, (1 << 30, 80 << 30))
     assert text.startswith("cuda:1 is out of memory: allocating an arena asked for 3.0 GiB; 1.0 GiB of 80.0 GiB free;")
 
 
-def test_a_known_error_comes_with_advice() -> None:
+def test_a_known_error_has_a_hint() -> None:
     told = driver.wording("CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered")
     assert told.startswith("CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered): the kernel read")
     assert driver.wording("CUDA_ERROR_SOMETHING", "") == "CUDA_ERROR_SOMETHING"
@@ -163,12 +163,12 @@ def test_driver_versions(text: str, version: str) -> None:
         device_memory.DeviceHandle(device_memory.Means.TOKEN, 0, 1 << 40, token=bytes(range(64))),
     ],
 )
-def test_a_handle_travels_as_a_header_and_a_descriptor(handle: device_memory.DeviceHandle) -> None:
+def test_a_handle_round_trips_as_header_and_descriptor(handle: device_memory.DeviceHandle) -> None:
     assert device_memory.DeviceHandle.parse(handle.header(), handle.descriptor) == handle
 
 
 @pytest.mark.parametrize("header", [b"", b"\x01short", b"\x09" + bytes(76)])
-def test_what_is_no_handle_is_refused(header: bytes) -> None:
+def test_an_invalid_handle_is_rejected(header: bytes) -> None:
     with pytest.raises(DeviceError, match="invalid device memory handle"):
         device_memory.DeviceHandle.parse(header)
 
@@ -182,7 +182,7 @@ def test_device_memory_is_described_as_an_array(dtype: str, code: str) -> None:
     assert described == {"shape": (12,), "typestr": code, "data": (4096, False), "version": 3, "strides": None}
 
 
-def test_an_unknown_type_is_refused() -> None:
+def test_an_unsupported_type_is_rejected() -> None:
     with pytest.raises(DeviceError, match="unsupported type quint8"):
         device_memory.ArrayInterface(4096, 12, "quint8")
 
@@ -197,7 +197,7 @@ def test_importing_needs_neither_torch_nor_the_bindings() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_without_the_bindings_the_first_use_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_bindings_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     driver.bindings.cache_clear()
     with pytest.raises(DeviceError, match=r"pip install 'espalier\[gpu\]'"):

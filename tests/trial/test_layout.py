@@ -1,4 +1,4 @@
-"""Lent memory: nothing overlaps, and everything has a guard on both sides."""
+"""Layout of lent memory: operands do not overlap, and each has guard regions on both sides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPERANDS = st.lists(
 
 
 @given(OPERANDS, st.integers(1, 8))
-def test_operands_lie_apart_aligned_and_inside(operands: tuple[Operand, ...], slots: int) -> None:
+def test_operands_are_disjoint_aligned_and_inside(operands: tuple[Operand, ...], slots: int) -> None:
     layout = plan_layout(operands, slots)
     assert len(layout.slots) == slots
     for written, size in ((False, layout.input_bytes), (True, layout.output_bytes)):
@@ -39,7 +39,7 @@ def test_operands_lie_apart_aligned_and_inside(operands: tuple[Operand, ...], sl
 
 
 @given(OPERANDS, st.integers(1, 3))
-def test_a_slot_says_what_the_operand_is(operands: tuple[Operand, ...], slots: int) -> None:
+def test_a_slot_describes_its_operand(operands: tuple[Operand, ...], slots: int) -> None:
     for row in plan_layout(operands, slots).slots:
         assert [(s.shape, s.dtype, s.role, s.nbytes) for s in row] == [
             (o.shape, o.dtype, o.role.value, nbytes(o)) for o in operands
@@ -47,7 +47,7 @@ def test_a_slot_says_what_the_operand_is(operands: tuple[Operand, ...], slots: i
 
 
 @given(OPERANDS, st.integers(1, 4))
-def test_every_byte_of_the_output_arena_is_an_output_or_watched(operands: tuple[Operand, ...], slots: int) -> None:
+def test_every_byte_of_the_output_arena_is_output_or_guard(operands: tuple[Operand, ...], slots: int) -> None:
     layout = plan_layout(operands, slots)
     outputs = [(s.offset, s.offset + s.nbytes) for row in layout.slots for s in row if s.role == "output"]
     pieces = sorted([*outputs, *_gaps(layout)])

@@ -1,4 +1,4 @@
-"""The channel between judge, host and runner: whole messages or a named failure, and no descriptor lost."""
+"""The channel between judge, host and runner: whole messages or a named error, and no leaked descriptor."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MESSAGES: list[Message] = [
 
 
 class Collector:
-    """Stands where a socket stands, and keeps what is sent."""
+    """Stand-in for a socket that records what is sent."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -72,7 +72,7 @@ def ends() -> Iterator[tuple[Channel, socket.socket]]:
 
 
 @given(st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=4), st.data())
-def test_messages_arrive_whole_however_they_are_cut(messages: list[Message], data: st.DataObject) -> None:
+def test_fragmented_messages_arrive_whole(messages: list[Message], data: st.DataObject) -> None:
     stream = encoded(*messages)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     channel, other = Channel.pair()
@@ -98,7 +98,7 @@ def test_messages_arrive_whole_however_they_are_cut(messages: list[Message], dat
         (struct.pack("<I", 200_007) + b"\x82\xa4type\xa5Ready" + b"\x91" * 199_995, "a hundred thousand lists in each other"),
     ],
 )
-def test_what_is_no_message_is_garbled(ends: tuple[Channel, socket.socket], sent: bytes, why: str) -> None:
+def test_an_invalid_message_is_garbled(ends: tuple[Channel, socket.socket], sent: bytes, why: str) -> None:
     channel, other = ends
     with other:
         other.sendall(sent)
@@ -107,7 +107,7 @@ def test_what_is_no_message_is_garbled(ends: tuple[Channel, socket.socket], sent
 
 
 @given(st.binary(min_size=1, max_size=200))
-def test_no_bytes_do_anything_but_arrive_or_fail_by_name(noise: bytes) -> None:
+def test_any_bytes_arrive_or_raise_a_named_error(noise: bytes) -> None:
     channel, other = Channel.pair()
     with other:
         other.sendall(noise)
@@ -117,7 +117,7 @@ def test_no_bytes_do_anything_but_arrive_or_fail_by_name(noise: bytes) -> None:
     channel.close()
 
 
-def test_descriptors_that_came_with_garbage_are_closed(ends: tuple[Channel, socket.socket]) -> None:
+def test_descriptors_of_garbled_messages_are_closed(ends: tuple[Channel, socket.socket]) -> None:
     channel, other = ends
     with other:
         reading, writing = os.pipe()
@@ -135,7 +135,7 @@ def _drain(channel: Channel) -> None:
         channel.receive(RunnerReply, 5)
 
 
-def test_half_a_message_and_then_nothing_is_a_closed_channel(ends: tuple[Channel, socket.socket]) -> None:
+def test_a_truncated_message_is_a_closed_channel(ends: tuple[Channel, socket.socket]) -> None:
     channel, other = ends
     other.sendall(encoded(RunnerReady(1.0))[:-3])
     other.close()
@@ -146,7 +146,7 @@ def test_half_a_message_and_then_nothing_is_a_closed_channel(ends: tuple[Channel
 
 
 @pytest.mark.parametrize("sent", [b"", encoded(RunnerReady(1.0))[:1], encoded(RunnerReady(1.0))[:-1]])
-def test_a_deadline_holds_for_the_whole_message(ends: tuple[Channel, socket.socket], sent: bytes) -> None:
+def test_the_deadline_covers_the_whole_message(ends: tuple[Channel, socket.socket], sent: bytes) -> None:
     channel, other = ends
     with other:
         other.sendall(sent)
@@ -156,7 +156,7 @@ def test_a_deadline_holds_for_the_whole_message(ends: tuple[Channel, socket.sock
         assert channel.receive(RunnerReply, 5)[0] == RunnerReady(1.0)
 
 
-def test_descriptors_travel_with_their_message(ends: tuple[Channel, socket.socket]) -> None:
+def test_descriptors_arrive_with_their_message(ends: tuple[Channel, socket.socket]) -> None:
     channel, theirs = ends
     other = Channel(theirs)
     read, write = os.pipe()
@@ -170,7 +170,7 @@ def test_descriptors_travel_with_their_message(ends: tuple[Channel, socket.socke
     other.close()
 
 
-def test_descriptors_that_nobody_took_are_closed(ends: tuple[Channel, socket.socket]) -> None:
+def test_unclaimed_descriptors_are_closed(ends: tuple[Channel, socket.socket]) -> None:
     channel, theirs = ends
     read, write = os.pipe()
     socket.send_fds(theirs, [b"\x05"], [write])
@@ -183,7 +183,7 @@ def test_descriptors_that_nobody_took_are_closed(ends: tuple[Channel, socket.soc
     theirs.close()
 
 
-def test_what_waits_is_seen_and_a_closed_end_is_not_taken_for_it(ends: tuple[Channel, socket.socket]) -> None:
+def test_waiting_messages_are_detected(ends: tuple[Channel, socket.socket]) -> None:
     channel, other = ends
     assert not channel.waiting()
     other.sendall(encoded(RunnerReady(1.0), RunnerReady(2.0)))
@@ -195,7 +195,7 @@ def test_what_waits_is_seen_and_a_closed_end_is_not_taken_for_it(ends: tuple[Cha
     assert not channel.waiting()
 
 
-def test_who_does_not_read_cannot_hold_the_sender_up(
+def test_a_receiver_that_does_not_read_cannot_block_the_sender(
     ends: tuple[Channel, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages, "_SEND_S", 0.05)

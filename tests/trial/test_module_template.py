@@ -1,4 +1,4 @@
-"""The shape of a call's arguments, as it travels to a module: what goes in comes out, tensors in their places."""
+"""The argument codec: arguments round-trip with their tensors, and unsupported ones are rejected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(ARGUMENTS)
-def test_arguments_survive_the_journey(arguments: list[Any]) -> None:
+def test_arguments_round_trip(arguments: list[Any]) -> None:
     travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(encode_call(arguments)))
     assert same(decode_call(travelled, leaves(arguments)), arguments)
 
@@ -70,7 +70,7 @@ def test_arguments_survive_the_journey(arguments: list[Any]) -> None:
     [torch.rand(2, 3), torch.rand(3, 2).t(), torch.zeros(0, 4), torch.tensor(7), torch.ones(3, dtype=torch.bfloat16)],
     ids=lambda t: f"{t.dtype} {tuple(t.shape)}",
 )
-def test_what_a_model_is_made_with_brings_its_tensors(tensor: torch.Tensor) -> None:
+def test_constructor_arguments_carry_their_tensors(tensor: torch.Tensor) -> None:
     travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(encode_value({"a": [tensor], 4: torch.float64})))
     found = decode_value(travelled)
     assert found["a"][0].dtype is tensor.dtype
@@ -80,7 +80,7 @@ def test_what_a_model_is_made_with_brings_its_tensors(tensor: torch.Tensor) -> N
 
 
 @pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", 2**70])
-def test_what_cannot_travel_is_refused_by_its_type(bad: object) -> None:
+def test_unsupported_arguments_are_rejected_by_type(bad: object) -> None:
     with pytest.raises(TypeError, match=type(bad).__name__):
         encode_call([[bad]])
 
@@ -113,13 +113,13 @@ class Subclass(torch.Tensor):
         (torch.zeros(2, 3).to_sparse(), "not dense"),
     ],
 )
-def test_only_a_plain_tensor_of_the_agreed_kind_is_an_output(value: object, why: str) -> None:
+def test_only_a_plain_tensor_of_the_exact_kind_is_an_output(value: object, why: str) -> None:
     with pytest.raises(OutputError, match=why):
         checked_output(value, OUT, "cpu")
 
 
 @pytest.mark.parametrize("value", [torch.ones(2, 3), torch.nn.Parameter(torch.ones(2, 3)), torch.ones(3, 2).t()])
-def test_views_and_parameters_are_plain_enough(value: torch.Tensor) -> None:
+def test_views_and_parameters_are_plain_tensors(value: torch.Tensor) -> None:
     found = checked_output(value, OUT, "cpu")
     assert type(found) is torch.Tensor
     assert not found.requires_grad

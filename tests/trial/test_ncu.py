@@ -1,4 +1,4 @@
-"""When Nsight Compute is run and how, and what becomes of its answer. The tool itself is tried in tests/gpu."""
+"""How Nsight Compute is found and called, and how its output becomes a profile. The tool itself is tested in tests/gpu."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEVICE = Device("cuda", 0, "NVIDIA H200", "sm_90a", 132, 60 << 20, 140 << 30, "d
 PAGE = '"ID","Kernel Name","gpu__time_duration.sum"\n"","","nsecond"\n"0","softmax","81,200"\n"1","rest","1,000"\n'
 
 
-def test_the_tool_is_looked_for_where_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tool_is_found_in_its_usual_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
@@ -27,14 +27,14 @@ def test_the_tool_is_looked_for_where_it_may_be(tmp_path: Path, monkeypatch: pyt
     assert ncu.find_tool() == tool
 
 
-def test_clocks_are_left_alone_and_caches_are_as_in_the_measurement() -> None:
+def test_options_leave_clocks_alone_and_match_the_cache_mode() -> None:
     cold, hot = ncu.arguments(cold=True), ncu.arguments(cold=False)
     assert cold[cold.index("--clock-control") + 1] == "none"
     assert cold[cold.index("--cache-control") + 1] == "all"
     assert hot[hot.index("--cache-control") + 1] == "none"
 
 
-def test_the_tools_answer_becomes_a_profile_with_its_words_kept() -> None:
+def test_the_tool_s_output_becomes_a_profile_with_a_log() -> None:
     kept: list[bytes] = []
 
     def store(payload: bytes) -> str:
@@ -55,7 +55,7 @@ def test_the_tools_answer_becomes_a_profile_with_its_words_kept() -> None:
         (ProcessResult(0, "", 1.0, timed_out=False), "no output"),
     ],
 )
-def test_no_counters_is_a_reason(result: ProcessResult, said: str) -> None:
+def test_missing_counters_are_a_note(result: ProcessResult, said: str) -> None:
     found = ncu.read(result, DEVICE, lambda _: "blob")
     assert found.tool == ""
     assert said in found.note

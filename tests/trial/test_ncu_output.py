@@ -1,4 +1,4 @@
-"""The tables of Nsight Compute as figures of ours, and the reasons why there are none."""
+"""Parsing Nsight Compute's tables into metrics, and the reasons why there are none."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def page(*rows: str, header: str = HEADER, units: str = UNITS) -> str:
 
 
 def shaped(unit: str) -> str:
-    """The row of units with ratios that have none, as some versions write them."""
+    """The row of units as some versions write it, with ratios without a unit."""
     return UNITS.replace('"inst"', f'"{unit}"')
 
 
-def test_figures_come_under_our_names_and_in_our_units() -> None:
+def test_metrics_have_our_names_and_units() -> None:
     found = parse_ncu(page(ROW))
     assert found is not None
     assert found.launches == 1
@@ -51,20 +51,20 @@ def test_figures_come_under_our_names_and_in_our_units() -> None:
 
 
 @pytest.mark.parametrize("unit", ["", "inst", "warp", "ratio"])
-def test_what_warps_waited_for_is_in_per_cent_whatever_the_ratios_are_of(unit: str) -> None:
+def test_stall_reasons_are_in_per_cent(unit: str) -> None:
     found = parse_ncu(page(ROW, units=shaped(unit)))
     assert found is not None
-    assert found.stalls == pytest.approx({"long scoreboard": 60.0, "barrier": 30.0}), "an issuing warp does not wait"
+    assert found.stalls == pytest.approx({"long scoreboard": 60.0, "barrier": 30.0}), "an issuing warp is not stalled"
 
 
 @pytest.mark.parametrize(("text", "unit", "us"), [("812.3", "usecond", 812.3), ("0.8", "msecond", 800.0), ("2", "s", 2e6)])
-def test_units_are_looked_up(text: str, unit: str, us: float) -> None:
+def test_units_are_converted(text: str, unit: str, us: float) -> None:
     found = parse_ncu(page(ROW.replace("812,345", text), units=UNITS.replace("nsecond", unit)))
     assert found is not None
     assert found.metrics["duration_us"] == pytest.approx(us)
 
 
-def test_several_launches_are_one_call() -> None:
+def test_several_launches_are_combined() -> None:
     second = ROW.replace('"0","4242"', '"1","4242"').replace("812,345", "2,437,035").replace('"86.5"', '"46.5"')
     second = second.replace('"32","1,024"', '"40","0"').replace('"6.0","3.0"', '"3.0","6.0"')
     found = parse_ncu(page(ROW, second))
@@ -77,7 +77,7 @@ def test_several_launches_are_one_call() -> None:
     assert found.stalls["barrier"] == pytest.approx(0.25 * 30 + 0.75 * 60)
 
 
-def test_what_is_not_understood_is_left_out() -> None:
+def test_unknown_values_are_skipped() -> None:
     for odd in ('"n/a"', '""', '"nan"', '"inf"', '"-5"'):
         found = parse_ncu(page(ROW.replace('"86.5"', odd)))
         assert found is not None
@@ -88,14 +88,14 @@ def test_what_is_not_understood_is_left_out() -> None:
     assert "duration_us" not in found.metrics
 
 
-def test_other_names_of_the_same_figure_and_unknown_columns_do() -> None:
+def test_alternative_metric_names_are_accepted() -> None:
     header = HEADER.replace("gpu__dram_throughput", "dram__throughput").replace("launch__grid_size", "new__metric.sum")
     found = parse_ncu(page(ROW, header=header))
     assert found is not None
     assert found.metrics["dram_percent"] == 86.5
 
 
-def test_a_row_that_was_cut_short_is_none_and_a_kernels_own_words_are_no_table() -> None:
+def test_truncated_rows_and_kernel_output_are_skipped() -> None:
     found = parse_ncu(page(ROW, ROW[: len(ROW) // 2]))
     assert found is not None
     assert found.launches == 1

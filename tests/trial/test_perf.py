@@ -1,4 +1,4 @@
-"""What becomes of a kernel that does not live through its calls under perf, and of a perf that cannot be told anything."""
+"""Failures under perf: kernels that crash during counted calls, and perf versions without --control."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def profiled(*sources: KernelSpec) -> list[Profile]:
 
 
 @pytest.mark.slow
-def test_a_kernel_that_ends_its_process_is_a_reason(fake: FakePerf) -> None:
+def test_a_kernel_that_exits_is_a_note(fake: FakePerf) -> None:
     crashed, left, raised, unbuilt = profiled(
         KernelSpec("crashes.cpp", CRASHES, Dialect.CPP, Contract.HOST),
         KernelSpec("leaves.cpp", LEAVES, Dialect.CPP, Contract.HOST),
@@ -56,7 +56,7 @@ def test_a_kernel_that_ends_its_process_is_a_reason(fake: FakePerf) -> None:
     assert unbuilt.note.startswith("does not build: ")
 
 
-def test_a_perf_that_says_nothing_or_cannot_be_started_is_a_reason(fake: FakePerf) -> None:
+def test_a_broken_perf_is_a_note(fake: FakePerf) -> None:
     program = fake.folder / "perf"
     program.write_text("#!/bin/sh\necho 'WARNING: perf not found for kernel 6.8.0-31' >&2\nexit 2\n")
     assert asyncio.run(perf.perf_support()) == (
@@ -68,13 +68,13 @@ def test_a_perf_that_says_nothing_or_cannot_be_started_is_a_reason(fake: FakePer
     assert "cannot be run" in found
 
 
-def test_only_what_is_offered_is_asked_for(fake: FakePerf) -> None:
+def test_only_supported_events_are_requested(fake: FakePerf) -> None:
     fake.answer({"task-clock": (1, 1), "cycles": (5, 5), "instructions": "<not counted>"})
     found = asyncio.run(perf.perf_support())
     assert isinstance(found, perf.PerfSupport)
     assert found.events == ("task-clock", "instructions", "cycles"), "a program that does nothing may have been too short"
 
 
-def test_perf_begins_with_its_counters_closed_and_writes_where_nobody_inside_can(tmp_path: Path) -> None:
+def test_perf_starts_disabled_and_writes_outside_the_sandbox(tmp_path: Path) -> None:
     words = perf.arguments(Path("/usr/bin/perf"), ["cycles", "branches"], Path("/c"), Path("/a"), Path("/t"))
     assert words == "/usr/bin/perf stat -x, -e cycles,branches --delay -1 --control fifo:/c,/a -o /t --".split()

@@ -1,4 +1,4 @@
-"""The lines of perf as figures of ours, and the reasons why there are none."""
+"""Parsing perf's output into metrics, and the reasons why there are none."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ TWO_KINDS = """1000,,cpu_core/instructions/,5000,100.00,,
 """
 
 
-def test_figures_and_what_there_is_none_of() -> None:
+def test_counts_and_missing_events() -> None:
     found = perf_output.parse_perf(REAL)
     assert found.values == pytest.approx({"task-clock": 399870.0, "cycles": 81234567, "LLC-load-misses": 0})
     assert found.missing == {"instructions": "not supported", "branches": "not counted"}
 
 
-def test_two_kinds_of_core_are_one_processor() -> None:
+def test_two_kinds_of_core_are_added_up() -> None:
     found = perf_output.parse_perf(TWO_KINDS)
     assert found.values == {"instructions": 1250, "cycles": 700}
     assert found.missing == {"branch-misses": "not supported"}
@@ -50,12 +50,12 @@ def test_two_kinds_of_core_are_one_processor() -> None:
         ("5,instructions", None), ("5;;instructions", None), ("5,,instruction,", None), ("5e3,,instructions,", 5000),
     ],
 )  # fmt: skip
-def test_what_is_no_count_is_passed_over(line: str, value: float | None) -> None:
+def test_other_lines_are_skipped(line: str, value: float | None) -> None:
     assert perf_output.parse_perf(line).values.get("instructions") == value
 
 
 @pytest.mark.parametrize(("unit", "us"), [("nsec", 2e-3), ("usec", 2.0), ("msec", 2e3), ("sec", 2e6), ("fortnights", None)])
-def test_a_time_has_a_unit(unit: str, us: float | None) -> None:
+def test_times_are_converted_by_unit(unit: str, us: float | None) -> None:
     assert perf_output.parse_perf(f"2,{unit},task-clock:u,1,100.00,,").values.get("task-clock") == us
 
 
@@ -80,7 +80,7 @@ def test_why_nothing_was_counted(output: str, said: str) -> None:
     assert perf_output.parse_perf(output) == perf_output.Counted()
 
 
-def test_the_last_word_on_how_many_calls_there_were_counts() -> None:
+def test_the_last_reported_number_of_calls_counts() -> None:
     assert perf_output.calls_in(f"a\n{COUNTED_CALLS}7\nEvents disabled\n{COUNTED_CALLS}12\n") == 12
     for none in (
         "",
@@ -93,7 +93,7 @@ def test_the_last_word_on_how_many_calls_there_were_counts() -> None:
         assert perf_output.calls_in(none) == 0
 
 
-def test_every_event_has_a_name_of_ours_and_is_counted_once() -> None:
+def test_every_event_has_a_name_and_is_counted_once() -> None:
     assert sorted(event for group in perf_output.PASSES for event in group) == sorted(perf_output.METRICS)
     assert set(perf_output.METRICS.values()) <= set(METRICS)
     assert all(len(set(group) - {perf_output.CLOCK}) <= 4 for group in perf_output.PASSES)
@@ -107,7 +107,7 @@ _WORD = st.one_of(
 
 
 @given(st.lists(st.lists(_WORD, max_size=6).map(",".join), max_size=8).map("\n".join))
-def test_no_output_upsets_the_reader(output: str) -> None:
+def test_any_output_can_be_parsed(output: str) -> None:
     found = perf_output.parse_perf(output)
     assert set(found.values) | set(found.missing) <= set(perf_output.METRICS)
     assert not set(found.values) & set(found.missing)
@@ -122,7 +122,7 @@ _COUNTS = st.dictionaries(
 
 
 @given(_COUNTS, st.text("ukhpP", max_size=3))
-def test_what_perf_writes_is_read_back(counts: dict[str, int], modifier: str) -> None:
+def test_perf_output_round_trips(counts: dict[str, int], modifier: str) -> None:
     dressed = f":{modifier}" if modifier else ""
     output = "".join(f"{value},,{event}{dressed},1000,100.00,,\n" for event, value in counts.items())
     assert perf_output.parse_perf(output).values == pytest.approx(counts)

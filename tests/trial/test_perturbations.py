@@ -1,4 +1,4 @@
-"""Bent inputs: what they do to tensors, and that shortcuts fall on them."""
+"""Perturbed inputs: how they change tensors, and that shortcuts fail on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.trial.judge.perturbations import OWN, PERTURBATIONS, perturb
 
 @pytest.mark.parametrize("name", [OWN, *PERTURBATIONS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_bending_keeps_shape_type_and_what_is_no_float(name: str, dtype: torch.dtype) -> None:
+def test_perturbations_keep_shape_type_and_integers(name: str, dtype: torch.dtype) -> None:
     given = (torch.rand(3, 101).to(dtype), torch.arange(5), 0.5, [torch.rand((), dtype=torch.float64)], None)
     bent = perturb(given, name)
     assert isinstance(bent[0], torch.Tensor)
@@ -37,13 +37,13 @@ def test_bending_keeps_shape_type_and_what_is_no_float(name: str, dtype: torch.d
         ("alternating", lambda t: torch.stack((t[..., ::2], -t[..., 1::2]), -1).reshape(t.shape)),
     ],
 )
-def test_each_does_what_it_says(name: str, wanted: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_each_perturbation_changes_as_documented(name: str, wanted: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.randn(4, 10)
     (bent,) = perturb((x,), name)
     torch.testing.assert_close(bent, wanted(x))
 
 
-def test_spikes_leave_the_original_alone() -> None:
+def test_spikes_do_not_modify_the_original() -> None:
     x = torch.ones(2, 97)
     (bent,) = perturb((x,), "spiked")
     assert isinstance(bent, torch.Tensor)
@@ -51,7 +51,7 @@ def test_spikes_leave_the_original_alone() -> None:
     assert bool((x == 1).all())
 
 
-def test_outliers_are_large_and_nobody_knows_where() -> None:
+def test_outliers_are_large_and_at_random_offsets() -> None:
     x = torch.ones(10, 997)
     seen = set()
     for _ in range(8):
@@ -66,7 +66,7 @@ def test_outliers_are_large_and_nobody_knows_where() -> None:
         assert lone.tolist() == [1000.0]
 
 
-def test_a_few_outliers_are_too_few_to_be_found_by_samples() -> None:
+def test_few_outliers_evade_sampling() -> None:
     (bent,) = perturb((torch.ones(100, 1000),), "few")
     assert isinstance(bent, torch.Tensor)
     assert 1 <= int((bent == 1000).sum()) <= 3
@@ -74,7 +74,7 @@ def test_a_few_outliers_are_too_few_to_be_found_by_samples() -> None:
 
 
 def unless_large(x: torch.Tensor) -> torch.Tensor:
-    """Leaves the maximum out where the first few elements give no reason for it."""
+    """Skips the maximum where the first few elements suggest that it is not needed."""
     return without_maximum(x) if float(x[:, :8].max()) < 2 else torch.softmax(x, 1)
 
 
@@ -84,7 +84,7 @@ def without_maximum(x: torch.Tensor) -> torch.Tensor:
 
 
 def of_squares(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-    """A layer norm whose variance is the mean of squares less the square of the mean."""
+    """A layer norm with variance = mean of squares − square of mean."""
     flat = x.flatten(1)
     mean = flat.mean(1, keepdim=True)
     variance = (flat * flat).mean(1, keepdim=True) - mean * mean
@@ -100,7 +100,7 @@ def of_squares(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
         ("layernorm", {"batch_size": 2, "features": 8, "dim1": 16, "dim2": 16}, of_squares),
     ],
 )
-def test_a_shortcut_falls_on_bent_inputs_and_the_reference_s_own_arithmetic_does_not(
+def test_shortcuts_fail_on_perturbed_inputs_and_eager_does_not(
     problem: str, settings: dict[str, int], shortcut: Callable[..., torch.Tensor]
 ) -> None:
     reference = Reference(catalog.find(problem), Workload("tiny", settings))

@@ -1,4 +1,4 @@
-"""What is not believed of a time or an answer that broke no rule, on made-up timings."""
+"""Doubts about times and outputs that broke no rule, on synthetic timings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPU = replace(CPU, kind="cuda", name="some accelerator")
 OPERANDS = (Operand("x", Role.INPUT, (1 << 20,), "float32"), Operand("out", Role.OUTPUT, (1 << 20,), "float32"))
 SIGNATURE = Signature(OPERANDS, {}, operations=1e6)
 PEAKS = Peaks(8 * (1 << 20) * 1e4, {"fp32": 1e12})
-"""What makes the floor 100 us."""
+"""Gives a floor of 100 µs."""
 
 
 def pairs(claimed: float = 400.0, beside: float = 150.0, idle: float = 0.0, awake: float = 300.0) -> list[PairTimes]:
@@ -31,14 +31,14 @@ def doubts_in(found: list[PairTimes], device: Device = CPU, *, cold: bool = True
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])
-def test_an_ordinary_time_is_believed(device: Device) -> None:
+def test_an_ordinary_time_raises_no_doubt(device: Device) -> None:
     assert doubts_in(pairs(), device) == ()
 
 
 @pytest.mark.parametrize(
     ("device", "claimed", "doubted"), [(CPU, 60, False), (CPU, 20, True), (GPU, 90, False), (GPU, 70, True)]
 )
-def test_nothing_is_faster_than_the_device_allows(device: Device, claimed: float, doubted: bool) -> None:
+def test_a_time_below_the_floor_is_doubted(device: Device, claimed: float, doubted: bool) -> None:
     assert bool(doubts_in(pairs(claimed), device)) is doubted
     assert not doubts_in(pairs(claimed), device, cold=False)
 
@@ -51,14 +51,14 @@ def test_nothing_is_faster_than_the_device_allows(device: Device, claimed: float
         ({"awake": 60_000.0}, "worked ahead"),
     ],
 )
-def test_each_doubt_has_its_words(made: dict[str, float], words: str) -> None:
+def test_each_doubt_has_its_message(made: dict[str, float], words: str) -> None:
     (found,) = doubts_in(pairs(**made))
     assert words in found
     assert "\n" not in found
 
 
 @pytest.mark.parametrize(("beside", "doubted", "sure"), [(200.0, False, False), (400.0, True, False), (900.0, True, True)])
-def test_a_little_hidden_time_is_not_corroborated_and_much_is_suspected(beside: float, doubted: bool, sure: bool) -> None:
+def test_little_hidden_time_is_uncorroborated_and_much_quarantines(beside: float, doubted: bool, sure: bool) -> None:
     found = pairs(beside=beside)
     assert bool(doubts_in(found)) is doubted
     assert bool(plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True)) is sure
@@ -67,15 +67,13 @@ def test_a_little_hidden_time_is_not_corroborated_and_much_is_suspected(beside: 
 @pytest.mark.parametrize(
     ("at_once", "doubted", "sure"),
     [
-        ([700.0, 560.0, 900.0], False, False),  # as long as it claims, and what waking costs
-        ([9000.0, 9000.0, 700.0], False, False),  # others had the processor, twice
+        ([700.0, 560.0, 900.0], False, False),  # the claim, plus the cost of resuming
+        ([9000.0, 9000.0, 700.0], False, False),  # contention in two calls
         ([800.0, 800.0, 800.0], True, False),
-        ([3150.0, 3000.0, 3300.0], True, True),  # it worked before the order came, wherever there was a moment
+        ([3150.0, 3000.0, 3300.0], True, True),  # worked before the order in all other calls
     ],
 )
-def test_who_works_between_waking_and_the_order_shows_where_there_is_no_moment(
-    at_once: list[float], doubted: bool, sure: bool
-) -> None:
+def test_unannounced_calls_expose_work_before_the_order(at_once: list[float], doubted: bool, sure: bool) -> None:
     woken = {KERNEL: [Timing(400.0, wall, 0.0) for wall in at_once], NULL: [Timing(1.0, 160.0, 0.0)] * 3}
     found = [replace(pairs()[0], at_once=woken)]
     assert bool(doubts_in(found)) is doubted
@@ -83,18 +81,18 @@ def test_who_works_between_waking_and_the_order_shows_where_there_is_no_moment(
     assert bool(plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True)) is sure
 
 
-def test_threads_that_spin_for_a_moment_are_no_reason() -> None:
+def test_briefly_spinning_threads_raise_no_doubt() -> None:
     assert doubts_in(pairs(awake=2500.0)) == ()
 
 
-def test_hundreds_of_processes_to_be_woken_leave_time_that_is_not_corroborated() -> None:
+def test_long_resumption_is_uncorroborated() -> None:
     found = pairs(awake=6000.0)
     assert "worked ahead" in doubts_in(found)[0]
     assert plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True) == ()
 
 
 @pytest.mark.parametrize("calm", [True, False])
-def test_honest_calls_do_not_vouch_for_those_that_make_the_median(calm: bool) -> None:
+def test_honest_calls_do_not_vouch_for_forged_ones(calm: bool) -> None:
     forged = [Timing(100.0, 650.0, 0.0, awake_us=300.0)] * 7
     honest = [Timing(500.0, 650.0, 0.0, awake_us=300.0)] * 5
     (made,) = pairs()
@@ -107,5 +105,5 @@ def verification(jitter: float) -> Verification:
 
 
 @pytest.mark.parametrize(("jitter", "doubted"), [(0.0, False), (9e-6, False), (2e-5, True)])
-def test_answers_on_the_same_bytes_may_differ_by_rounding_alone(jitter: float, doubted: bool) -> None:
+def test_outputs_on_the_same_inputs_may_differ_by_rounding_only(jitter: float, doubted: bool) -> None:
     assert bool(plausibility.verification_doubts(verification(jitter))) is doubted

@@ -1,4 +1,4 @@
-"""What a runner can see and reach, and what is left of it afterwards: with bubblewrap, and with limits alone."""
+"""What a runner can see and reach, and what remains of it afterwards: with bubblewrap, and with resource limits only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def confined() -> bool:
 
 @pytest.fixture(scope="module", params=["bubblewrap", pytest.param("limits", marks=pytest.mark.slow)])
 def host(request: pytest.FixtureRequest) -> Iterator[Host]:
-    """A host with a key in our environment, that it must not have in its own."""
+    """A host, started with a key in our environment that it must not inherit."""
     if request.param == "bubblewrap" and not confined():
         pytest.skip(str(bubblewrap_reason()))
     with pytest.MonkeyPatch.context() as patch:
@@ -41,7 +41,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
 
 @pytest.fixture
 def mark() -> str:
-    """What is in the environment of every process that these tests start."""
+    """A mark in the environment of every process that these tests start."""
     return next(p for p in os.environ["PYTHONPATH"].split(os.pathsep) if "mark" in p)
 
 
@@ -53,13 +53,13 @@ def bare(host: Host) -> Iterator[BareRunner]:
 
 
 def evaluate(bare: BareRunner, expression: str) -> Any:
-    """The value of a Python expression in a runner, by way of the error that it dies of."""
+    """The value of a Python expression in a runner, read from the exception that it raises."""
     with pytest.raises(TrialFailed) as caught:
         bare.load(module(f"raise ValueError(json.dumps({expression}))")).call()
     return json.loads(caught.value.failure.reason.partition("ValueError: ")[2])
 
 
-def test_a_runner_computes_what_it_is_given(bare: BareRunner) -> None:
+def test_a_runner_computes_on_lent_inputs(bare: BareRunner) -> None:
     bare.x.fill_(3.0)
     assert bare.load(module("return x * 2")).call() == [6.0] * WIDTH
     bare.x.fill_(4.0)
@@ -80,27 +80,27 @@ ctypes.CDLL(None).signal(signal.SIGCONT, woken)
 """
 
 
-def test_a_runner_that_is_woken_has_its_order_already(bare: BareRunner) -> None:
-    """What it did before the order would be no time of any clock."""
+def test_the_order_is_sent_before_the_runner_is_resumed(bare: BareRunner) -> None:
+    """No clock would measure work done before the order."""
     bare.load(module("return x * 0 + torch.tensor([seen['with'], seen['without']] * 4)", before=WOKEN.splitlines()))
     calls = [bare.call()[:2] for _ in range(4)]
     assert [b[0] - a[0] for a, b in itertools.pairwise(calls)] == [1.0, 1.0, 1.0]
     assert calls[0][1] == calls[-1][1]
 
 
-def test_processes_of_a_runner_s_own_are_let_run_with_it(bare: BareRunner) -> None:
+def test_a_runner_s_child_processes_run_during_its_calls(bare: BareRunner) -> None:
     asked = "ours.sendall(b'x'); return x * 0 + ours.recv(1)[0]"
     child = "ours, theirs = socket.socketpair()\nif os.fork() == 0:\n    while theirs.recv(1): theirs.sendall(b'A')"
     bare.load(module(asked, before=child.splitlines()))
     assert [bare.call()[0] for _ in range(3)] == [65.0, 65.0, 65.0]
 
 
-def test_no_key_of_ours_is_in_its_environment_or_its_host_s(bare: BareRunner) -> None:
+def test_no_key_is_in_the_environment_of_runner_or_host(bare: BareRunner) -> None:
     seen = evaluate(bare, "sorted(n for n in os.environ if 'KEY' in n or 'TOKEN' in n or 'SECRET' in n)")
     assert seen == []
 
 
-def test_the_host_cannot_be_read_by_what_it_holds(host: Host, bare: BareRunner) -> None:
+def test_a_runner_cannot_read_its_host(host: Host, bare: BareRunner) -> None:
     def attempt(mode: str) -> str:
         return f"(lambda: [open('/proc/%d/mem' % os.getppid(), {mode!r}), 'open'][1])()"
 
@@ -111,7 +111,7 @@ def test_the_host_cannot_be_read_by_what_it_holds(host: Host, bare: BareRunner) 
 
 
 class TestConfined:
-    """Only where bubblewrap works."""
+    """Needs bubblewrap."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -133,23 +133,23 @@ class TestConfined:
             "/root",
         ],
     )
-    def test_nothing_of_the_user_s_is_there(self, bare: BareRunner, place: str) -> None:
+    def test_the_user_s_files_are_not_visible(self, bare: BareRunner, place: str) -> None:
         assert Path(place).exists() or place in ("/root",)
         readable = f"os.path.isfile({place!r}) or (os.path.isdir({place!r}) and os.listdir({place!r}))"
         seen = evaluate(bare, readable)
         assert not seen or not set(seen) & {p.name for p in Path(place).iterdir() if p.is_file()}
 
     @pytest.mark.parametrize("place", ["/bin/sh", "/sbin", "/usr/bin"])
-    def test_the_system_s_programs_are_there(self, bare: BareRunner, place: str) -> None:
+    def test_system_programs_are_visible(self, bare: BareRunner, place: str) -> None:
         assert evaluate(bare, f"os.path.exists({place!r})") == Path(place).exists()
 
-    def test_it_is_known_here_by_another_number(self, bare: BareRunner) -> None:
+    def test_its_pid_here_is_known(self, bare: BareRunner) -> None:
         here = bare.runner.process
         assert here is not None
         within = Path(f"/proc/{here}/status").read_text().partition("NSpid:")[2].splitlines()[0].split()
         assert within == [str(here), str(evaluate(bare, "os.getpid()"))]
 
-    def test_a_thread_of_a_team_has_a_core_of_its_own(self, bare: BareRunner) -> None:
+    def test_each_openmp_thread_has_its_own_core(self, bare: BareRunner) -> None:
         cores, places = evaluate(bare, "[sorted(os.sched_getaffinity(0)), os.environ['OMP_PLACES']]")
         assert cores == [min(os.sched_getaffinity(0))]
         assert places == ",".join(f"{{{core}}}" for core in sorted(os.sched_getaffinity(0)))
@@ -157,7 +157,7 @@ class TestConfined:
     def test_there_is_no_network(self, bare: BareRunner) -> None:
         assert evaluate(bare, "[n for _, n in socket.if_nameindex()]") in ([], ["lo"])
 
-    def test_a_service_on_this_machine_cannot_be_reached(self, bare: BareRunner) -> None:
+    def test_a_local_service_cannot_be_reached(self, bare: BareRunner) -> None:
         import socket
 
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -170,13 +170,13 @@ class TestConfined:
     @pytest.mark.parametrize(
         "place", ["/new", "/usr/new", "/etc/new", "/dev/new", os.path.join(os.path.dirname(engine.__file__), "new.py")]
     )
-    def test_nothing_but_the_private_folders_can_be_written(self, bare: BareRunner, place: str) -> None:
+    def test_only_private_folders_are_writable(self, bare: BareRunner, place: str) -> None:
         with pytest.raises(TrialFailed) as caught:
             bare.load(module(f"open({place!r}, 'w')")).call()
         assert "Error" in caught.value.failure.reason
         assert not os.path.exists(place)
 
-    def test_no_other_memory_can_be_filled(self, bare: BareRunner) -> None:
+    def test_no_other_tmpfs_is_writable(self, bare: BareRunner) -> None:
         rows = "[line.split()[1:4] for line in open('/proc/self/mounts')]"
         writable = f"[p for p, kind, how in {rows} if kind == 'tmpfs' and how.split(',')[0] == 'rw' and os.path.isdir(p)]"
         assert sorted(evaluate(bare, writable)) == ["/dev/shm", "/tmp"]
@@ -191,7 +191,7 @@ class TestConfined:
         assert host._process is not None
         assert host._process.poll() is None
 
-    def test_what_one_runner_wrote_is_gone_before_the_next(self, host: Host) -> None:
+    def test_files_of_one_runner_are_removed_before_the_next(self, host: Host) -> None:
         write = (
             "for folder in ('/tmp', '/dev/shm'):",
             "    os.makedirs(folder + '/deep/er', exist_ok=True)",
@@ -209,10 +209,10 @@ class TestConfined:
         assert evaluate(second, left) == []
         second.close()
 
-    def test_a_python_that_lies_in_a_private_folder_is_seen_and_safe(
+    def test_a_python_inside_a_private_folder_is_visible_and_read_only(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As after ``python -m venv /tmp/try``: nothing can be written beside it, and emptying the folder leaves it alone."""
+        """As after ``python -m venv /tmp/try``: it is read-only, and emptying the folder does not remove it."""
         python = tmp_path / "python"
         python.mkdir()
         (python / "there").write_text("yes")
@@ -228,7 +228,7 @@ class TestConfined:
             assert host._process is not None
         host.close()
 
-    def test_private_folders_end_somewhere(self, host: Host) -> None:
+    def test_private_folders_have_a_size_limit(self, host: Host) -> None:
         bare = BareRunner(host)
         size = evaluate(bare, "[os.statvfs(p).f_blocks * os.statvfs(p).f_frsize for p in ('/tmp', '/dev/shm')]")
         bare.close()
@@ -254,7 +254,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("lines", LEFT.values(), ids=list(LEFT))
-def test_whatever_a_runner_leaves_behind_is_killed(host: Host, lines: tuple[str, ...], mark: str) -> None:
+def test_processes_left_behind_are_killed(host: Host, lines: tuple[str, ...], mark: str) -> None:
     bare = BareRunner(host)
     already = set(marked(mark))
     bare.load(module(*lines, "return x")).call()
@@ -271,7 +271,7 @@ def test_whatever_a_runner_leaves_behind_is_killed(host: Host, lines: tuple[str,
     again.close()
 
 
-def test_what_left_its_group_is_counted(host: Host) -> None:
+def test_processes_outside_the_group_are_counted(host: Host) -> None:
     bare = BareRunner(host)
     bare.load(module("if os.fork() == 0:", "    os.setsid()", "    time.sleep(600)", "time.sleep(0.2)", "return x")).call()
     runner = bare.runner._runner
@@ -282,8 +282,8 @@ def test_what_left_its_group_is_counted(host: Host) -> None:
     assert ended.killed == 1
 
 
-def test_another_runner_s_helpers_are_left_alone(host: Host) -> None:
-    """Processes that a module starts while it is made must outlive the runner beside it."""
+def test_helper_processes_of_another_runner_survive(host: Host) -> None:
+    """Processes that a module starts in its constructor must survive the end of another runner."""
     pipe = ("r, w = os.pipe()", "pid = os.fork()", "if pid == 0:", "    time.sleep(600)")
     stays, goes = BareRunner(host), BareRunner(host)
     stays.load(module("return x if os.waitpid(pid, os.WNOHANG) == (0, 0) else x * 0", before=pipe))
@@ -294,8 +294,8 @@ def test_another_runner_s_helpers_are_left_alone(host: Host) -> None:
     stays.close()
 
 
-def test_a_frozen_runner_does_nothing(bare: BareRunner) -> None:
-    """A thread that counts in lent memory goes on in a call and in nothing but a call."""
+def test_a_frozen_runner_does_not_run(bare: BareRunner) -> None:
+    """A thread that counts in lent memory runs during calls only."""
     before = (
         "import ctypes",
         "def count(out):",
@@ -335,9 +335,7 @@ def test_a_frozen_runner_does_nothing(bare: BareRunner) -> None:
         (("return x[:3]",), FailureKind.MISMATCH, "has shape (3,) instead of (8,)"),
     ],
 )
-def test_a_call_that_goes_wrong_is_a_failure_by_its_name(
-    host: Host, lines: tuple[str, ...], kind: FailureKind, reason: str
-) -> None:
+def test_each_way_to_fail_has_its_kind_and_reason(host: Host, lines: tuple[str, ...], kind: FailureKind, reason: str) -> None:
     bare = BareRunner(host, seconds=0.7 if kind is FailureKind.TIMED_OUT else 20)
     bare.load(module(*lines))
     with pytest.raises(TrialFailed) as caught:
@@ -347,7 +345,7 @@ def test_a_call_that_goes_wrong_is_a_failure_by_its_name(
     assert reason in caught.value.failure.reason
 
 
-def test_a_runner_is_ended_with_its_host(mark: str) -> None:
+def test_a_runner_ends_with_its_host(mark: str) -> None:
     host = Host("cpu", 1, confined=confined())
     already = set(marked(mark))
     bare = BareRunner(host)
@@ -361,7 +359,7 @@ def test_a_runner_is_ended_with_its_host(mark: str) -> None:
     bare.close()
 
 
-def test_a_host_that_died_is_started_again(host: Host) -> None:
+def test_a_dead_host_is_restarted(host: Host) -> None:
     assert host._process is not None
     host._process.kill()
     host._process.wait()
@@ -371,7 +369,7 @@ def test_a_host_that_died_is_started_again(host: Host) -> None:
     bare.close()
 
 
-def test_the_limits_of_a_runner(bare: BareRunner) -> None:
+def test_resource_limits_of_a_runner(bare: BareRunner) -> None:
     found = evaluate(bare, "[__import__('resource').getrlimit(n)[0] for n in (4, 1, 7, 2)]")
     core, file_size, files, data = found
     assert core == 0

@@ -1,4 +1,4 @@
-"""Finalists under the sanitizers: what passes every trial and is unsafe all the same is found, what is clean is clean."""
+"""Finalists under the sanitizers: unsafe code that passes a trial is found, clean code has no findings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 
 def kernel(body: str, before: str = "") -> str:
-    """``body`` is line 1 of what it adds, far below the honest part."""
+    """An honest kernel with ``body`` added at its end."""
     head = f"{RIGHT}\n#include <vector>\n#include <cstddef>\n#include <cstring>\n{before}\n"
     return f'{head}extern "C" void launch(const float* x, const float* weight, float* out, void*)\n{{\n{body}\n}}\n'
 
@@ -79,7 +79,7 @@ def line_of(text: str, part: str) -> int:
 HONEST = "right(x, weight, out);"
 
 
-def test_a_clean_kernel_is_clean_and_soon_through(stand: Stand) -> None:
+def test_a_clean_kernel_has_no_findings_and_is_fast(stand: Stand) -> None:
     stand.sanitized(kernel(HONEST))
     found = stand.sanitized(kernel(f"std::vector<float> kept(8); {HONEST}"))
     assert found.findings == ()
@@ -119,7 +119,7 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize(("line", "words"), UNSAFE.values(), ids=list(UNSAFE))
-def test_what_is_unsafe_is_found_at_its_line(stand: Stand, line: str, words: str) -> None:
+def test_unsafe_code_is_found_at_its_line(stand: Stand, line: str, words: str) -> None:
     text = kernel(f"{HONEST}\n{line}")
     found = stand.sanitized(text)
     told = [one for one in found.findings if words in one]
@@ -130,8 +130,8 @@ def test_what_is_unsafe_is_found_at_its_line(stand: Stand, line: str, words: str
 
 
 @pytest.mark.slow
-def test_what_the_trial_believes_the_sanitizers_may_not(stand: Stand) -> None:
-    """A read past the end that changes nothing passes every check of the outputs."""
+def test_sanitizers_find_what_passes_the_trial(stand: Stand) -> None:
+    """A read past the end without effect on the outputs passes the correctness check."""
     text = kernel(f"{HONEST} volatile float last = x[X_NUMEL]; (void)last;")
     stand.run(stand.bench.prepare(lambda _: None, measure=False))
     verified = stand.run(stand.bench.verify_kernel(KernelSpec("mine.cpp", text, Dialect.CPP, Contract.HOST), lambda _: None))
@@ -139,7 +139,7 @@ def test_what_the_trial_believes_the_sanitizers_may_not(stand: Stand) -> None:
     assert stand.sanitized(text).findings
 
 
-def test_a_kernel_that_hangs_is_ended(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_kernel_is_stopped(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcc_sanitizers, "LIMITS", replace(gcc_sanitizers.LIMITS, seconds=1.0))
     began = time.monotonic()
     found = stand.sanitized(kernel("for (volatile int n = 0;; n = 1 - n) {}"))
@@ -149,12 +149,12 @@ def test_a_kernel_that_hangs_is_ended(stand: Stand, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("line", ["std::_Exit(0);", "std::abort();", "std::exit(7);"])
-def test_one_that_leaves_early_says_so(stand: Stand, line: str) -> None:
+def test_an_early_exit_is_a_finding(stand: Stand, line: str) -> None:
     found = stand.sanitized(kernel(line, "#include <cstdlib>"))
     assert found.findings
 
 
-def test_one_that_does_not_build_so_is_said_and_is_no_finding(stand: Stand) -> None:
+def test_a_failed_sanitizer_build_is_a_note_and_not_a_finding(stand: Stand) -> None:
     broken = "#if defined(__SANITIZE_ADDRESS__)\n#error not here\n#endif\n"
     found = stand.sanitized(kernel(HONEST, broken))
     assert found.tools == ()
@@ -162,7 +162,7 @@ def test_one_that_does_not_build_so_is_said_and_is_no_finding(stand: Stand) -> N
     assert "does not build with sanitizers" in found.note
 
 
-def test_it_can_reach_nothing_of_ours(stand: Stand, tmp_path: Path) -> None:
+def test_the_harness_cannot_read_the_user_s_files(stand: Stand, tmp_path: Path) -> None:
     """The program runs in the builder's confinement."""
     if stand.bench._opened is None or stand.bench._opened.sandbox != "bubblewrap":
         pytest.skip("nothing is hidden here without bubblewrap")
@@ -172,7 +172,7 @@ def test_it_can_reach_nothing_of_ours(stand: Stand, tmp_path: Path) -> None:
     assert stand.sanitized(kernel(f"{HONEST}\n{line}", "#include <cstdio>")).findings == ()
 
 
-def test_python_has_no_sanitizer_and_says_so(stand: Stand) -> None:
+def test_python_kernels_get_a_note(stand: Stand) -> None:
     found = stand.sanitized("class ModelNew: pass", Dialect.PYTHON, Contract.MODULE)
     assert found.tools == ()
     assert "no sanitizer" in found.note
@@ -202,7 +202,7 @@ INITCHECK = """\
 """
 
 
-def test_reports_of_compute_sanitizer_are_read() -> None:
+def test_compute_sanitizer_reports_are_parsed() -> None:
     assert sanitizer_output.parse_compute_sanitizer(MEMCHECK, "kernel.cu", "mine.cu") == (
         "mine.cu:12: invalid __global__ write of 4 bytes",
         "mine.cu, softmax_rows: invalid __global__ read of 16 bytes",
@@ -223,7 +223,7 @@ GPU = Device("cuda", 0, "pretended accelerator", "sm_90a", 132, 50 << 20, 80 << 
 
 
 def sanitized_on_gpu(tool: Path | None, cache: Path, monkeypatch: pytest.MonkeyPatch) -> w.Sanitized:
-    """A plan under ``tool``, which stands for compute-sanitizer: there is no device here to run the real one on."""
+    """A plan under ``tool``, a stand-in for compute-sanitizer: the real one needs a GPU."""
     monkeypatch.setenv("ESPALIER_CACHE", str(cache))
     operands = (Operand("x", Role.INPUT, (32,), "float32"), Operand("out", Role.OUTPUT, (32,), "float32"))
     signature = Signature(operands, {})
@@ -254,7 +254,7 @@ def pretended(folder: Path, script: str) -> Path:
     return tool
 
 
-def test_without_compute_sanitizer_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compute_sanitizer_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = sanitized_on_gpu(None, tmp_path, monkeypatch)
     assert found.tools == ()
     assert "not installed" in found.note
@@ -264,7 +264,7 @@ needs_nvcc = pytest.mark.skipif(shutil.which("nvcc", path=f"{os.environ['PATH']}
 
 
 @needs_nvcc
-def test_each_tool_runs_and_its_findings_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_tool_runs_and_reports_its_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = MEMCHECK.replace("'", "")
     script = f"case $2 in memcheck) cat <<'EOF'\n{report}EOF\nexit 9;; *) echo '========= ERROR SUMMARY: 0 errors';; esac"
     found = sanitized_on_gpu(pretended(tmp_path, script), tmp_path / "cache", monkeypatch)
@@ -274,7 +274,7 @@ def test_each_tool_runs_and_its_findings_are_told(tmp_path: Path, monkeypatch: p
 
 
 @needs_nvcc
-def test_a_tool_that_does_not_work_is_said_and_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_tool_is_a_note_and_not_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = sanitized_on_gpu(pretended(tmp_path, "echo 'no device'; exit 1"), tmp_path / "cache", monkeypatch)
     assert found.tools == ()
     assert found.findings == ()
@@ -283,10 +283,8 @@ def test_a_tool_that_does_not_work_is_said_and_is_no_finding(tmp_path: Path, mon
 
 @needs_nvcc
 @pytest.mark.slow
-def test_the_program_that_the_tools_run_starts_and_says_why_it_cannot_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As far as it goes without a device: it is found in the sandbox and reads what it was given."""
+def test_the_profile_target_starts_and_reports_a_missing_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a device it only starts in the sandbox and reads its arguments."""
     if Path("/dev/nvidia0").exists():
         pytest.skip("there is a device here")
     found = sanitized_on_gpu(pretended(tmp_path, 'shift 8; exec "$@"'), tmp_path / "cache", monkeypatch)

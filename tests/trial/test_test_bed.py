@@ -1,4 +1,4 @@
-"""The judge's own hands: secret inputs, poison, guards, the watch over both ends of a call. Kernels are played by the test."""
+"""The test bed: secret inputs, poison, guard regions, and the watch before and after a call. The test acts as the kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.trial.judge.perturbations import OWN
 from engine.trial.shared.arena import SharedArena, SharedBorrowed
 
 SMALL = Workload("small", {"rows": 4, "width": 32})
-Bed = test_bed.TestBed  # a name that pytest does not take for a class of tests
+Bed = test_bed.TestBed  # a name that pytest does not collect
 
 
 def make(problem: Problem, workload: Workload = SMALL) -> Bed:
@@ -40,12 +40,12 @@ def inputs(at: Bed, slot: int) -> list[torch.Tensor]:
 
 
 def answer(at: Bed, slot: int) -> None:
-    """An honest kernel: reads lent memory, writes lent memory."""
+    """An honest kernel: reads and writes lent memory."""
     x, weight = inputs(at, slot)
     at.outputs(slot)[0].copy_(torch.softmax(x * weight, 1))
 
 
-def test_an_honest_answer_passes_and_the_one_before_does_not(bench: Bed) -> None:
+def test_right_output_passes_and_the_previous_call_s_does_not(bench: Bed) -> None:
     bench.refill(0)
     answer(bench, 0)
     found = bench.check(0)
@@ -55,7 +55,7 @@ def test_an_honest_answer_passes_and_the_one_before_does_not(bench: Bed) -> None
     assert not bench.check(0).ruling.passed
 
 
-def test_inputs_are_never_the_same_twice_and_weights_last_for_a_process(bench: Bed) -> None:
+def test_inputs_are_fresh_per_call_and_weights_per_process(bench: Bed) -> None:
     seen = []
     for slot in (0, 0, 1):
         bench.refill(slot)
@@ -66,7 +66,7 @@ def test_inputs_are_never_the_same_twice_and_weights_last_for_a_process(bench: B
     assert not torch.equal(inputs(bench, 0)[1], seen[0][1])
 
 
-def test_inputs_that_were_drawn_cannot_be_seen_before_they_are_released(bench: Bed) -> None:
+def test_drawn_inputs_are_not_visible_before_release(bench: Bed) -> None:
     bench.refill(0)
     before = inputs(bench, 0)[0].clone()
     bench.draw(0)
@@ -76,7 +76,7 @@ def test_inputs_that_were_drawn_cannot_be_seen_before_they_are_released(bench: B
 
 
 @pytest.mark.parametrize("poison", test_bed._POISONS)
-def test_what_was_not_written_is_named_with_its_place(bench: Bed, monkeypatch: pytest.MonkeyPatch, poison: int) -> None:
+def test_unwritten_elements_are_reported_with_their_position(bench: Bed, monkeypatch: pytest.MonkeyPatch, poison: int) -> None:
     monkeypatch.setattr(test_bed.secrets, "choice", lambda _: poison)
     bench.refill(0)
     bench.poison(0)
@@ -110,7 +110,7 @@ def get_init_inputs():
         "torch.full_like(x, -1, dtype=torch.int32)",
     ],
 )
-def test_an_output_that_looks_like_poison_must_be_written_all_the_same(expression: str) -> None:
+def test_outputs_equal_to_a_poison_must_still_be_written(expression: str) -> None:
     problem = replace(tiny(), reference=ALL_NAN.format(expression), workloads=(), holdouts={})
     at = make(problem, Workload("full", {}))
     passed = 0
@@ -135,7 +135,7 @@ def test_an_output_that_looks_like_poison_must_be_written_all_the_same(expressio
         (lambda first, size: first + 2 * size + 2 * 4096 + 600, "wrote far outside its outputs"),
     ],
 )
-def test_a_byte_outside_the_outputs_is_a_violation_once(bench: Bed, offset: Callable[[int, int], int], why: str) -> None:
+def test_a_write_outside_the_outputs_is_a_violation_once(bench: Bed, offset: Callable[[int, int], int], why: str) -> None:
     bench.refill(0)
     answer(bench, 0)
     slot = bench._written_slots(0)[0]
@@ -145,7 +145,7 @@ def test_a_byte_outside_the_outputs_is_a_violation_once(bench: Bed, offset: Call
     assert bench.check(0).violation == ""
 
 
-def test_what_one_kernel_broke_is_not_laid_at_the_next_one_s_door(bench: Bed) -> None:
+def test_a_violation_is_not_blamed_on_the_next_kernel(bench: Bed) -> None:
     bench._outputs.raw(0, 64).fill_(0)
     bench.new_model()
     bench.refill(0)
@@ -153,14 +153,14 @@ def test_what_one_kernel_broke_is_not_laid_at_the_next_one_s_door(bench: Bed) ->
     assert bench.check(0).violation == ""
 
 
-def test_a_changed_input_is_a_violation(bench: Bed) -> None:
+def test_a_modified_input_is_a_violation(bench: Bed) -> None:
     bench.refill(0)
     answer(bench, 0)
     inputs(bench, 0)[1][3] += 1
     assert bench.check(0).violation == "changed its parameter weight"
 
 
-def test_until_the_order_to_run_some_inputs_are_not_what_they_will_be(bench: Bed) -> None:
+def test_elements_of_inputs_are_withheld_until_the_order(bench: Bed) -> None:
     bench.refill(0)
     right = inputs(bench, 0)[0].clone()
     watch = bench.watch(0)
@@ -172,7 +172,7 @@ def test_until_the_order_to_run_some_inputs_are_not_what_they_will_be(bench: Bed
     assert not bench.check(0, outputs=[ahead]).ruling.passed
 
 
-def test_outputs_that_change_after_the_answer_are_noticed(bench: Bed) -> None:
+def test_outputs_written_after_the_reply_are_detected(bench: Bed) -> None:
     bench.refill(0)
     watch = bench.watch(0)
     watch.before()
@@ -183,7 +183,7 @@ def test_outputs_that_change_after_the_answer_are_noticed(bench: Bed) -> None:
     assert watch.outputs_changed()
 
 
-def test_jitter_is_nought_for_the_same_bits_and_large_for_a_race(bench: Bed) -> None:
+def test_jitter_is_zero_for_equal_bits_and_large_for_a_data_race(bench: Bed) -> None:
     bench.refill(0)
     answer(bench, 0)
     earlier = bench.copy_outputs(0)
@@ -192,7 +192,7 @@ def test_jitter_is_nought_for_the_same_bits_and_large_for_a_race(bench: Bed) -> 
     assert bench.jitter(0, earlier) > 0.1
 
 
-def test_lent_inputs_cannot_be_written_by_the_borrower() -> None:
+def test_a_borrower_cannot_write_lent_inputs() -> None:
     arena = SharedArena(8192, writable=False)
     arena.raw(0, 8192).fill_(7)
     handle, (fd,) = arena.handle()
@@ -205,7 +205,7 @@ def test_lent_inputs_cannot_be_written_by_the_borrower() -> None:
 
 
 @pytest.mark.parametrize("writable", [True, False])
-def test_lent_memory_keeps_its_size_and_its_seals(writable: bool) -> None:
+def test_lent_memory_cannot_be_resized_or_resealed(writable: bool) -> None:
     arena = SharedArena(8192, writable=writable)
     _, (fd,) = arena.handle()
     for size in (0, 4096, 1 << 20):
@@ -218,17 +218,17 @@ def test_lent_memory_keeps_its_size_and_its_seals(writable: bool) -> None:
     arena.close()
 
 
-def test_the_workload_s_own_distribution_is_always_judged(bench: Bed) -> None:
+def test_the_problem_s_own_distribution_is_always_judged(bench: Bed) -> None:
     assert bench.calibration.distributions[0] == OWN
 
 
 def of(expression: str) -> Bed:
-    """A test bed for a reference of eight random numbers that returns this."""
+    """A test bed for a reference that returns ``expression`` of eight random numbers."""
     return make(replace(tiny(), reference=ALL_NAN.format(expression), workloads=(), holdouts={}), Workload("full", {}))
 
 
 @pytest.mark.parametrize(("expression", "poison"), [("(x > 9).int() - 1", 0xFF), ("(x > 9).to(torch.int8) + 0x5B", 0x5B)])
-def test_a_right_answer_that_looks_like_poison_is_not_called_unwritten(
+def test_a_right_output_equal_to_poison_is_not_reported_as_unwritten(
     monkeypatch: pytest.MonkeyPatch, expression: str, poison: int
 ) -> None:
     monkeypatch.setattr(test_bed.secrets, "choice", lambda _: poison)
@@ -242,7 +242,7 @@ def test_a_right_answer_that_looks_like_poison_is_not_called_unwritten(
     at.close()
 
 
-def test_the_reference_s_own_arithmetic_is_right_where_a_hard_input_makes_it_err(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eager_passes_on_an_ill_conditioned_input(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     at = of("torch.floor(x * 10)")
     monkeypatch.setattr(calibration, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
@@ -254,7 +254,7 @@ def test_the_reference_s_own_arithmetic_is_right_where_a_hard_input_makes_it_err
     at.outputs(0)[0].copy_(torch.floor(x * 10))
     assert at.check(0).ruling.passed
     assert not asked
-    x[0] = 0.7  # a little less than that in fp32, but not ten times it
+    x[0] = 0.7  # slightly less in fp32, within ten times its error
     at.release(0)
     at.outputs(0)[0].copy_(torch.floor(x * 10))
     assert at.check(0).ruling.passed
@@ -264,7 +264,7 @@ def test_the_reference_s_own_arithmetic_is_right_where_a_hard_input_makes_it_err
     at.close()
 
 
-def test_an_integer_that_rounding_alone_decides_may_be_its_neighbour_and_no_other_may() -> None:
+def test_only_integers_decided_by_rounding_may_differ() -> None:
     at = of("torch.round(x * 100).to(torch.int32)")
     at.refill(0)
     x = at._given[0][0]
@@ -279,7 +279,7 @@ def test_an_integer_that_rounding_alone_decides_may_be_its_neighbour_and_no_othe
         assert at.check(0).ruling.passed is passes
     at.outputs(0)[0][3] += 1
     assert "1 of 8 elements differ" in at.check(0).ruling.errors.flaw
-    x.fill_(0.505)  # all of them: nothing would be told
+    x.fill_(0.505)  # all elements: the check would not discriminate
     at.release(0)
     for number in (50, 51):
         at.outputs(0)[0].fill_(number)

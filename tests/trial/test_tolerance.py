@@ -1,4 +1,4 @@
-"""Errors and limits: what counts as an error, and what no tolerance excuses."""
+"""Error measures and their limits, and flaws that no tolerance covers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def errors(output: torch.Tensor, expected: torch.Tensor) -> Errors:
 
 
 @given(SEEDS)
-def test_the_exact_answer_has_no_error(seed: int) -> None:
+def test_the_exact_output_has_no_error(seed: int) -> None:
     expected = normal(seed, 5, 7)
     assert errors(expected.clone(), expected) == NO_ERROR
 
 
 @given(SEEDS, st.floats(-1e3, 1e3), st.integers(-20, 20))
-def test_errors_are_centred_and_scale_free(seed: int, shift: float, power: int) -> None:
+def test_errors_are_invariant_to_shift_and_scale(seed: int, shift: float, power: int) -> None:
     expected = normal(seed, 40)
     output = expected + 1e-3 * normal(seed + 1, 40)
     plain = errors(output, expected)
@@ -40,7 +40,7 @@ def test_errors_are_centred_and_scale_free(seed: int, shift: float, power: int) 
     assert moved.rel_fro == pytest.approx(plain.rel_fro, rel=1e-6)
 
 
-def test_half_precision_of_an_almost_constant_output_shows() -> None:
+def test_half_precision_of_an_almost_constant_output_is_a_large_error() -> None:
     expected = 1000 + normal(1, 1000)
     rounded = expected.to(torch.bfloat16).double()
     plain = float((rounded - expected).norm() / expected.norm())
@@ -48,7 +48,7 @@ def test_half_precision_of_an_almost_constant_output_shows() -> None:
 
 
 @given(SEEDS, st.integers(0, 9999), st.floats(0.5, 1e6))
-def test_one_wrong_element_cannot_hide_among_ten_thousand(seed: int, place: int, by: float) -> None:
+def test_one_wrong_element_among_ten_thousand_exceeds_the_limit(seed: int, place: int, by: float) -> None:
     expected = normal(seed, 10_000)
     output = expected.clone()
     output[place] += by * (1 + abs(expected[place]))
@@ -58,7 +58,7 @@ def test_one_wrong_element_cannot_hide_among_ten_thousand(seed: int, place: int,
 
 
 @given(SEEDS, st.integers(0, 19), st.sampled_from([math.nan, math.inf, -math.inf]), st.sampled_from(["float32", "float16"]))
-def test_what_is_not_finite_never_passes(seed: int, place: int, bad: float, dtype: str) -> None:
+def test_non_finite_outputs_never_pass(seed: int, place: int, bad: float, dtype: str) -> None:
     expected = normal(seed, 20)
     output = expected.to(getattr(torch, dtype))
     output[place] = bad
@@ -68,7 +68,7 @@ def test_what_is_not_finite_never_passes(seed: int, place: int, bad: float, dtyp
 
 
 @given(SEEDS, st.integers(0, 19), st.floats(-10, 10))
-def test_a_number_does_not_stand_for_nan_or_infinity(seed: int, place: int, value: float) -> None:
+def test_a_finite_number_does_not_match_nan_or_infinity(seed: int, place: int, value: float) -> None:
     expected = normal(seed, 20)
     expected[place] = math.inf if seed % 2 else math.nan
     output = expected.clone()
@@ -79,12 +79,12 @@ def test_a_number_does_not_stand_for_nan_or_infinity(seed: int, place: int, valu
 
 
 @pytest.mark.parametrize(("mine", "theirs"), [(math.inf, -math.inf), (math.nan, math.inf), (-math.inf, math.nan)])
-def test_infinities_and_nans_are_told_apart(mine: float, theirs: float) -> None:
+def test_infinities_and_nans_are_distinguished(mine: float, theirs: float) -> None:
     assert errors(torch.tensor([1.0, mine]), torch.tensor([1.0, theirs], dtype=torch.float64)).flaw
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=30), st.integers(0, 29), st.integers(1, 5))
-def test_integers_are_exact(values: list[int], place: int, by: int) -> None:
+def test_integers_are_compared_exactly(values: list[int], place: int, by: int) -> None:
     expected = torch.tensor(values, dtype=torch.int32)
     assert errors(expected.clone(), expected) == NO_ERROR
     place %= len(values)
@@ -95,20 +95,20 @@ def test_integers_are_exact(values: list[int], place: int, by: int) -> None:
 
 
 @pytest.mark.parametrize("byte", [0xFF, 0x5B, 2])
-def test_a_boolean_is_one_or_zero_and_no_leftover_poison(byte: int) -> None:
+def test_booleans_must_be_bytes_0_or_1(byte: int) -> None:
     expected = torch.ones(4, dtype=torch.bool)
     unwritten = torch.full((4,), byte, dtype=torch.uint8).view(torch.bool)
     assert "4 of 4 elements differ" in errors(unwritten, expected).flaw
     assert errors(expected.clone(), expected) == NO_ERROR
 
 
-def test_complex_numbers_are_judged_by_both_parts() -> None:
+def test_both_parts_of_complex_numbers_count() -> None:
     expected = torch.complex(normal(1, 9), normal(2, 9))
     assert errors(expected.to(torch.complex64), expected).rel_fro < 1e-6
     assert errors(expected.conj().resolve_conj(), expected).rel_fro > 0.5
 
 
-def test_nothing_to_compare_is_no_error() -> None:
+def test_empty_outputs_have_no_error() -> None:
     assert errors(torch.empty(0, 3), torch.empty(0, 3, dtype=torch.float64)) == NO_ERROR
 
 
@@ -123,7 +123,7 @@ def test_the_worst_output_counts() -> None:
 CLASSES = {"fp32": ClassErrors(1e-7, 2e-7), "tf32": ClassErrors(3e-4, 1e-3), "half": ClassErrors(3e-3, 1e-2)}
 
 
-def test_a_class_allows_a_factor_of_what_it_errs_itself_and_never_less_than_a_stricter_one() -> None:
+def test_a_class_allows_its_factor_and_at_least_what_stricter_classes_allow() -> None:
     assert error_limit(PrecisionClass.FP32, CLASSES, torch.float32).rel_fro == pytest.approx(1e-6)
     assert error_limit(PrecisionClass.TF32, CLASSES, torch.float32) == ClassErrors(pytest.approx(9e-4), pytest.approx(3e-3))
     loose_fp32 = {**CLASSES, "fp32": ClassErrors(1e-2, 1e-2)}
@@ -131,7 +131,7 @@ def test_a_class_allows_a_factor_of_what_it_errs_itself_and_never_less_than_a_st
 
 
 @pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 2**-21), (torch.float16, 2**-10), (torch.bfloat16, 2**-7)])
-def test_a_reference_that_happens_to_be_exact_demands_no_exactness(dtype: torch.dtype, least: float) -> None:
+def test_an_exact_reference_does_not_require_exactness(dtype: torch.dtype, least: float) -> None:
     exact = {"fp32": ClassErrors(0.0, 0.0), "half": ClassErrors(0.0, 0.0)}
     assert error_limit(PrecisionClass.FP32, exact, dtype) == ClassErrors(least, least)
 
@@ -140,26 +140,26 @@ def test_a_reference_that_happens_to_be_exact_demands_no_exactness(dtype: torch.
     ("rel_fro", "found"),
     [(5e-7, PrecisionClass.FP32), (5e-4, PrecisionClass.TF32), (5e-3, PrecisionClass.HALF), (0.5, PrecisionClass.NONE)],
 )
-def test_an_error_is_labelled_by_the_strictest_class_that_holds_it(rel_fro: float, found: PrecisionClass) -> None:
+def test_an_error_gets_the_strictest_class_it_meets(rel_fro: float, found: PrecisionClass) -> None:
     assert strictest_class(Errors(rel_fro, rel_fro, rel_fro), CLASSES, torch.float32) is found
 
 
-def test_nan_errors_are_within_nothing() -> None:
+def test_nan_errors_never_pass() -> None:
     assert not within(Errors(math.nan, 0.0, 0.0), EVERYTHING)
     assert not within(Errors(0.0, math.nan, 0.0), EVERYTHING)
 
 
 @pytest.mark.parametrize("expected", [torch.tensor(3.0), torch.full((64,), -3.0), 3 + 1e-6 * normal(1, 64)])
-def test_an_output_without_a_spread_is_held_against_its_size(expected: torch.Tensor) -> None:
+def test_an_output_without_spread_is_scaled_by_its_rms(expected: torch.Tensor) -> None:
     found = errors(expected.double() * (1 + 1e-3), expected.double())
     assert found.rel_fro == pytest.approx(1e-3)
     assert found.max_scaled == pytest.approx(5e-4)
 
 
-def test_a_spread_that_fp32_can_tell_is_what_counts() -> None:
+def test_a_spread_that_fp32_resolves_is_the_scale() -> None:
     expected = 3 + 1e-4 * normal(1, 64)
     assert errors(expected.mean().expand(64), expected).rel_fro == pytest.approx(1)
 
 
-def test_what_is_nought_must_be_nought() -> None:
+def test_zeros_must_be_zero() -> None:
     assert errors(torch.full((3,), 1e-9), torch.zeros(3, dtype=torch.float64)).rel_fro > 1e200
