@@ -1,10 +1,11 @@
-"""``espalier eval``: one kernel, one verdict."""
+"""``espalier eval``: verify and measure one kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import as_data, show, show_json
+from engine.cli.verbosity import quiet, verbosity
 from engine.domain import work as w
 from engine.domain.model import Dialect
 from engine.problem import catalog, header
@@ -46,33 +48,47 @@ class _Evaluation:
     variants: tuple[tuple[dict[str, int], v.Verdict], ...] = ()
     against: v.HeadToHead | None = None
     trouble: str = ""
-    """Why the second kernel of ``--against`` could not be compared."""
+    """Why the kernel of ``--against`` was not compared."""
 
 
 @click.command("eval")
 @click.argument("problem", type=o.PROBLEM)
 @click.argument("kernel", type=o.PATH)
-@click.option("--against", "other", type=o.PATH, metavar="KERNEL", help="Also the speedup of the first over this one.")
+@click.option("--against", "other", type=o.PATH, metavar="KERNEL", help="Also measure the speedup of KERNEL over this one.")
 @o.device_option
 @o.workload_option
 @o.tolerance_option
 @click.option("--baselines", type=o.NameList(o.BASELINES), default=("eager",), metavar="NAME,...",
-              help="Baselines to measure against, the first one leads. Default: eager.")  # fmt: skip
+              help="Baselines; the first one ranks. Default: eager.")  # fmt: skip
 @click.option("--tune", type=o.TunableValue(), multiple=True, metavar="NAME=VALUE", help="A tunable's value; repeatable.")
-@click.option("--all-variants", is_flag=True, help="Try every combination of its tunables, spread out, the best one's verdict.")
-@click.option("--most", type=click.IntRange(1, 1000), default=16, show_default=True, help="Variants at most.")
+@click.option("--all-variants", is_flag=True, help="Measure the combinations of its tunables; print the best one's verdict.")
+@click.option(
+    "--most", type=click.IntRange(1, 1000), default=16, show_default=True, metavar="N", help="Most combinations to measure."
+)
 @o.hot_option
 @o.accept_option
 @o.json_option
+@verbosity
 def evaluate(problem: str, kernel: Path, as_json: bool, **given: Any) -> None:
-    """The verdict on KERNEL (.cu, .cpp or .py) for PROBLEM. Exit status: 0 measured, 1 the kernel failed."""
+    """Verify and measure KERNEL (.cu, .cpp or .py) for PROBLEM. Exit status: 0 measured, 1 the kernel failed."""
     request = _request(problem, kernel, given)
     evaluation = drive(lambda printer: _evaluate(request, printer))
     if as_json:
         show_json(_json_object(evaluation))
     else:
         show(evaluation.lines)
+        if not quiet():
+            show([f"next: {_next_step(problem, request, evaluation)}"])
     end(DONE if evaluation.verdict.measured and not evaluation.trouble else FAILED)
+
+
+def _next_step(problem: str, request: _Request, evaluation: _Evaluation) -> str:
+    """What to do with the kernel next, as a command."""
+    file, name = quote(str(request.file)), quote(problem)
+    where = f" --device {request.assignment.device} --workload {request.assignment.workload.name}"
+    if not evaluation.verdict.measured:
+        return f"fix {file}, then espalier eval {name} {file}{where}"
+    return f"espalier run {name} --seed-kernel {file}{where}: search from this kernel"
 
 
 def _request(name: str, kernel: Path, given: dict[str, Any]) -> _Request:
@@ -150,12 +166,12 @@ def _verdict_lines(
 
 
 async def _compare(request: _Request, bench: Workbench, first: KernelSpec, seed: Seed) -> v.HeadToHead | str:
-    """The comparison with another kernel, or why there is none: both must be verified."""
+    """The comparison with another verified kernel, or why there is none."""
     other = bench_source(seed.kernel, seed.tunables)
     checked = await bench.bench.try_verify(other, bench.say)
     if not isinstance(checked, w.Verified):
         reason = checked.failure.reason if isinstance(checked, w.Failed) else checked.reason
-        return f"{request.other_file} cannot be compared with: {reason}"
+        return f"{request.other_file} cannot be compared: {reason}"
     measured = await bench.bench.versus(first, other, bench.say)
     if isinstance(measured, w.Failed):
         return f"the comparison with {request.other_file} failed: {measured.failure.reason}"

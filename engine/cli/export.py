@@ -1,4 +1,4 @@
-"""``espalier export``: a session's best kernel as a module, its report, sessions as training data, a session as one file."""
+"""``espalier export``: the best kernel as a module, a report, training data, or the whole session as one file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from engine.cli import options as o
-from engine.cli.output import as_data, show
+from engine.cli.output import as_data, show, show_json
 from engine.cli.session_access import read_entries, read_state
 from engine.domain import queries
 from engine.domain.errors import KernelCodeError, ProblemError
@@ -31,7 +31,7 @@ _SUFFIX = {"module": ".py", "report": ".html", "bundle": bundle.SUFFIX, "json": 
 }
 _MARKDOWN = (".md", ".markdown")
 _REWARDS = ", ".join(f"{kind.value} {value:g}" for kind, value in rewards.FAILURES.items())
-_HELP = f"""Write what came of SESSION as a file that can be used or sent elsewhere.
+_HELP = f"""Write a result of SESSION as a file.
 
     \b
     module  the best kernel as one importable file: a ModelNew, an operator of torch.library,
@@ -41,35 +41,45 @@ _HELP = f"""Write what came of SESSION as a file that can be used or sent elsewh
     sft     chats that ended in a verified kernel ("messages"), one a line
     pairs   two answers to one idea ("prompt", "chosen", "rejected"), one a line
     jsonl   every attempt at every kernel, failures included, one a line
-    bundle  the session as one file
+    bundle  the session as one file (.tar.gz, .tgz or .tar), for `espalier session import`, `open` and `replay`
     json    its data
 
     Training data (sft, pairs, jsonl) takes several sessions. A row's reward is ln(speedup over the parent), or over the
     baseline where there is no measured parent, and never below {rewards.LEAST_MEASURED:g}; a failure's is a constant
-    ({_REWARDS}); null where nothing is known.
+    ({_REWARDS}); null if unknown.
     """
 
 
 @click.command(help=_HELP)
 @click.argument("sessions", type=o.SESSION, metavar="SESSION...", nargs=-1, required=True)
-@click.option("--format", "kind", type=click.Choice(list(_SUFFIX)), default="module", show_default=True, help="See above.")
-@click.option("--kernel", metavar="K", help="Another kernel than the best one, for a module.")
+@click.option("--format", "kind", type=o.KnownValue(list(_SUFFIX)), default="module", show_default=True, help="See above.")
+@click.option("--kernel", type=o.KERNEL, metavar="K", help="The kernel of a module. Default: the incumbent.")
 @click.option("--licence", default="unspecified", show_default=True, metavar="TEXT",
-              help="Of what models and people wrote, for training data, e.g. an SPDX name.")  # fmt: skip
-@click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Default: a name made from the session's, here.")
+              help="Licence of the code and texts in training data, e.g. an SPDX name.")  # fmt: skip
+@click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Default: named after the session, in the working folder.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
-def export(sessions: tuple[str, ...], kind: str, kernel: str | None, licence: str, output: Path | None, force: bool) -> None:
+@o.json_option
+def export(
+    sessions: tuple[str, ...], kind: str, kernel: str | None, licence: str, output: Path | None, force: bool, as_json: bool
+) -> None:
     """See ``_HELP``."""
     folders = [store.resolve(session) for session in dict.fromkeys(sessions)]
+    rows: int | None = None
     if kind in _TRAINING:
-        _export_training_data(folders, kind, licence, output, force)
+        target, rows = _export_training_data(folders, kind, licence, output, force)
     elif len(folders) > 1:
-        raise ProblemError(f"--format {kind} takes one session: several go into {', '.join(_TRAINING)} only")
+        raise ProblemError(f"--format {kind} takes one session; only {', '.join(_TRAINING)} take several")
     else:
-        _export_session(folders[0], kind, kernel, output, force)
+        target = _export_session(folders[0], kind, kernel, output, force)
+    if as_json:
+        where = [str(folder.absolute()) for folder in folders]
+        show_json({"file": str(target.absolute()), "format": kind, "sessions": where, "rows": rows})
+    else:
+        counts = f": {counted(rows, 'row')} from {counted(len(folders), 'session')}" if rows is not None else ""
+        show([f"wrote {target}{counts}"])
 
 
-def _export_session(folder: Path, kind: str, kernel: str | None, output: Path | None, force: bool) -> None:
+def _export_session(folder: Path, kind: str, kernel: str | None, output: Path | None, force: bool) -> Path:
     state = read_state(folder)
     chosen = _kernel_to_export(state, folder, kernel) if kind == "module" else None
     stem = folder.name if chosen is None else f"{queries.problem_and_workload(state)[0]}_{chosen.id}"
@@ -82,24 +92,24 @@ def _export_session(folder: Path, kind: str, kernel: str | None, output: Path | 
         _write(target, _module_text(state, folder, chosen, target.name))
     else:
         _write(target, json.dumps(_session_data(state, folder), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-    show([f"{target} written"])
+    return target
 
 
 def _output_file(output: Path | None, default: str, force: bool) -> Path:
     target = output or Path(default)
     if target.exists() and not force:
-        raise ProblemError(f"{target} is there already: name another file with --output, or overwrite it with --force")
+        raise ProblemError(f"{target} already exists: choose another file with --output, or overwrite it with --force")
     return target
 
 
-def _export_training_data(folders: list[Path], kind: str, licence: str, output: Path | None, force: bool) -> None:
+def _export_training_data(folders: list[Path], kind: str, licence: str, output: Path | None, force: bool) -> tuple[Path, int]:
     stem = folders[0].name if len(folders) == 1 else "sessions"
     target = _output_file(output, f"{stem}{_SUFFIX[kind]}", force)
     rows = list(training.lines(kind, (_recorded_session(folder, licence) for folder in folders)))
     if not rows:
-        raise KernelCodeError(f"there is nothing for --format {kind} in {', '.join(folder.name for folder in folders)}")
+        raise KernelCodeError(f"nothing to export with --format {kind} in {', '.join(folder.name for folder in folders)}")
     _write(target, "".join(f"{row}\n" for row in rows))
-    show([f"{target} written: {counted(len(rows), 'row')} from {counted(len(folders), 'session')}"])
+    return target, len(rows)
 
 
 def _recorded_session(folder: Path, licence: str) -> RecordedSession:
@@ -119,13 +129,13 @@ def _kernel_to_export(state: SessionState, folder: Path, name: str | None) -> Ke
         return kernel_of(state, name, folder)
     best = queries.incumbent(state)
     if best is None:
-        raise KernelCodeError(f"session {folder.name} has no verified kernel to export: name one with --kernel")
+        raise KernelCodeError(f"session {folder.name} has no verified kernel to export: choose one with --kernel")
     return best
 
 
 def _module_text(state: SessionState, folder: Path, kernel: Kernel, file: str) -> str:
     if state.opened is None or state.preparation is None or state.device is None:
-        raise ProblemError(f"session {folder.name} has not been prepared yet: nothing can be exported from it")
+        raise ProblemError(f"session {folder.name} has not been prepared yet: nothing to export")
     workload = catalog.workload_for(state.opened.problem, state.opened.settings.workload)
     exported = exporting.Exported(
         state.opened.problem, workload, state.preparation.signature, state.device, recorded_code(folder, kernel),
@@ -147,7 +157,7 @@ def _remarks(state: SessionState, folder: Path, kernel: Kernel) -> tuple[str, ..
             f"{kernel.contract.value} contract."
         )
     else:
-        remarks.append(f"Problem {problem}, workload {workload}. It has not been verified on the session's device.")
+        remarks.append(f"Problem {problem}, workload {workload}. Not verified on the session's device.")
     if (proof := kernel.verification) is not None:
         remarks.append(
             f"Verified under {proof.policy}: precision class {proof.precision_class.value}, centred error {proof.rel_fro:.2g} "
@@ -173,4 +183,4 @@ def _write(target: Path, text: str) -> None:
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ProblemError(f"{target} cannot be written ({error.strerror}): name another file with --output") from error
+        raise ProblemError(f"{target} cannot be written ({error.strerror}): choose another file with --output") from error

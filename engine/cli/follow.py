@@ -1,4 +1,4 @@
-"""``espalier follow``: someone else's session, watched while they work."""
+"""``espalier follow``: watch a session that another process runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from engine.session.follow import FollowSource
 
 @click.command()
 @session_argument
-@click.option("--headless", is_flag=True, help="Print what happens, line by line, until the session ends.")
-@click.option("--browser", is_flag=True, help="Serve it to browsers on this machine (needs the extra `serve`).")
+@click.option("--headless", is_flag=True, help="Print each event, one line each, until the session ends.")
+@click.option("--browser", is_flag=True, help="Serve the terminal UI to browsers on this machine (needs the extra `serve`).")
 def follow(session: str, headless: bool, browser: bool) -> None:
-    """Watch SESSION while another process runs it; nothing you do here can disturb it."""
+    """Watch SESSION while another process runs it. Reads its journal only."""
     folder = store.resolve(session)
     if browser:
         if (ui := registered_ui()) is None:
-            raise CommandExit(BAD_INPUT, "the terminal face is not installed here: there is nothing to serve")
+            raise CommandExit(BAD_INPUT, "the terminal UI is not installed: nothing can be served")
         ui.serve(folder)
         return
     if not headless and open_ui("follow", folder):
@@ -35,7 +35,7 @@ def follow(session: str, headless: bool, browser: bool) -> None:
 
 
 async def _print_until_closed(source: FollowSource) -> SessionState:
-    """Print what happens until the session is closed; its state then."""
+    """Print each event until the session ends; its last state."""
     state = SessionState()
     async for batch in source.batches():
         state, lines = progress.entry_lines(state, batch.entries)

@@ -1,4 +1,4 @@
-"""``espalier problems`` and ``espalier bank``: what a session can begin with."""
+"""``espalier problems`` and ``espalier bank``: what a session can start from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.report.text.lines import Span, Tone, counted, table, times, tunables
 @click.command()
 @o.json_option
 def problems(as_json: bool) -> None:
-    """The problems that ship. A folder with a reference.py, or any KernelBench-format file, is one too."""
+    """List the problems that ship. A folder with a reference.py, or any KernelBench-format file, works as well."""
     shipped = [_shipped_problem(problem) for problem in catalog.shipped()]
     if as_json:
         show_json({"problems": shipped})
@@ -43,7 +43,7 @@ class ShippedProblem:
     title: str
     workloads: Mapping[str, Mapping[str, Number]]
     ideas: Mapping[str, int]
-    """Dialect → ideas of the playbook with an implementation in it."""
+    """Dialect → ideas of the playbook that have an implementation in it."""
 
 
 def _shipped_problem(problem: Problem) -> ShippedProblem:
@@ -53,26 +53,30 @@ def _shipped_problem(problem: Problem) -> ShippedProblem:
 
 
 @click.command()
-@click.option("--problem", "name", help="Only those of this problem.")
+@click.option("--problem", "name", type=o.PROBLEM, metavar="NAME", help="Only kernels of this problem.")
 @o.json_option
 def bank(name: str | None, as_json: bool) -> None:
-    """Verified, precisely measured kernels of all sessions, best first; `seed` and `run --seed-kernel` take SESSION:K."""
+    """List the verified, precisely measured kernels of all sessions, best first.
+
+    `kernel seed` and `run --seed-kernel` take one as SESSION:K.
+    """
     known = banks.banked_kernels()
     kernels = [entry for entry in known if name is None or entry.problem == name]
     if as_json:
-        show_json({"kernels": [{**_fields(entry), "seed": _seed_name(entry)} for entry in kernels]})
+        show_json({"kernels": [_fields(entry) for entry in kernels]})
         return
     show(table([_bank_row(entry) for entry in kernels]) or [_none_message(name, {entry.problem for entry in known})])
 
 
 def _none_message(name: str | None, problems: set[str]) -> str:
     if name is None or not problems:
-        return "no verified kernel yet: `espalier run softmax` grows some"
-    return f"no verified kernel of {name!r} yet: there are some of {', '.join(sorted(problems))}"
+        return "no verified kernel yet: `espalier run softmax` searches for one"
+    return f"no verified kernel of {name!r} yet: the bank has kernels of {', '.join(sorted(problems))}"
 
 
 def _fields(entry: banks.BankEntry) -> dict[str, object]:
-    return {field: getattr(entry, field) for field in entry.__dataclass_fields__}
+    own = {field: getattr(entry, field) for field in entry.__dataclass_fields__}
+    return {**own, "device": {"name": entry.device}, "seed": _seed_name(entry)}
 
 
 def _seed_name(entry: banks.BankEntry) -> str:

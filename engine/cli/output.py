@@ -40,7 +40,7 @@ def show(lines: Iterable[Line | str], *, err: bool = False) -> None:
 
 
 def show_json(value: object) -> None:
-    """Print one object: dataclasses by their fields, and ``null`` for numbers that JSON cannot write."""
+    """Print one object: dataclasses by their fields, ``null`` for infinities and NaN."""
     text = json.dumps(as_data(value), ensure_ascii=not is_utf8(sys.stdout), indent=2, allow_nan=False)
     click.echo(text, file=sys.stdout)
 
@@ -72,7 +72,7 @@ def timestamped(spans: Line, seconds: float) -> Line:
 
 
 class TransientLine:
-    """A line on standard error that the next one overwrites; prints nothing where that is no terminal."""
+    """A line on standard error that the next one overwrites; prints nothing on another stream."""
 
     def __init__(self) -> None:
         self._active = is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"

@@ -13,6 +13,7 @@ from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import show, show_json
 from engine.cli.session_access import read_state, session_argument
+from engine.cli.verbosity import verbosity
 from engine.domain import bottleneck, queries
 from engine.domain import commands as c
 from engine.domain import profile as profiles
@@ -32,15 +33,16 @@ from engine.trial.bench import TrialBench
 @click.command()
 @session_argument
 @click.argument("kernel", type=o.KERNEL)
-@click.option("--device", metavar="cpu|cuda:N", help="Where; default: the kind of device the session was recorded on.")
+@o.recorded_device_option
 @o.json_option
+@verbosity
 def profile(session: str, kernel: str, device: str | None, as_json: bool) -> None:
-    """Read the device's counters in calls of KERNEL of SESSION, and show what holds it up.
+    """Read the hardware counters of KERNEL of SESSION, and name its likely bottleneck.
 
-    On a GPU one call under Nsight Compute: how busy the device is, what its warps wait for. On a CPU the mean of many calls
-    under perf: instructions, cycles, misses of caches and branches. Each figure is shown with what it was in the kernel's
-    parent, where that was profiled on the same device. The profile is kept in the session, and models are shown it. Exit
-    status: 0 when counters were read, 1 when they could not be, with why.
+    On a GPU: one call under Nsight Compute, with utilisation and warp stalls. On a CPU: the mean of many calls under perf, with
+    instructions, cycles, cache and branch misses. Each figure is compared with that of the kernel's parent, if the parent was
+    profiled on the same device. The profile is kept in the session and shown to models. Exit status: 0 when counters were read,
+    1 when they could not be read; the reason is printed.
     """
     folder = store.resolve(session)
     state = read_state(folder)
@@ -100,7 +102,7 @@ def _lines(kernel: Kernel, profile: Profile, before: Profile | None, summary: st
         for row in profiles.rows(profile, before)
     ]
     if before is not None and before.device == profile.device:
-        rows.insert(0, (Span(""), Span(kernel.id), Span(""), Span(f"beside {kernel.parent}", Tone.FAINT)))
+        rows.insert(0, (Span(""), Span(kernel.id), Span(""), Span(f"compared with {kernel.parent}", Tone.FAINT)))
     return [
         line(Span(kernel.id, Tone.STRONG), how),
         *table(rows),
@@ -113,7 +115,7 @@ def _json_object(kernel: Kernel, profile: Profile, before: Profile | None, summa
     return {
         "kernel": kernel.id,
         "parent": kernel.parent,
-        "device": profile.device,
+        "device": {"name": profile.device},
         "tool": profile.tool,
         "reason": profile.note,
         "launches": profile.launches,

@@ -1,4 +1,4 @@
-"""``espalier rerun`` and ``ablate``: a session's kernels measured again on this machine. The journal is only read."""
+"""``espalier rerun`` and ``ablate``: a session's kernels measured on this machine. The journal is only read."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import show, show_json
 from engine.cli.session_access import read_state, session_argument, shell_name
+from engine.cli.verbosity import verbosity
 from engine.domain import queries
 from engine.domain.errors import KernelCodeError
 from engine.domain.state import Kernel, SessionState
@@ -33,12 +34,13 @@ _DEFAULT_COUNT = 3
 
 @click.command()
 @session_argument
-@click.option("--kernels", metavar="K,...", help="These kernels.")
-@click.option("--all", "everything", is_flag=True, help="Every kernel that was measured.")
-@click.option("--device", metavar="cpu|cuda:N", help="Where; default: the kind of device it was recorded on.")
+@click.option("--kernels", metavar="K,...", help="The kernels to measure. Default: the best three and the naive port.")
+@click.option("--all", "everything", is_flag=True, help="Every measured kernel.")
+@o.recorded_device_option
 @o.fresh_option
 @o.accept_option
 @o.json_option
+@verbosity
 def rerun(
     session: str,
     kernels: str | None,
@@ -48,7 +50,7 @@ def rerun(
     accept_unverifiable: bool,
     as_json: bool,
 ) -> None:
-    """Verify and measure kernels of SESSION again here: recorded beside here. Default: the best three and the first port.
+    """Verify and measure kernels of SESSION on this machine, and compare with the recording.
 
     Exit status: 0 when every kernel was measured, 1 when one failed.
     """
@@ -61,7 +63,7 @@ def rerun(
     async def measure_again(bench: Workbench) -> tuple[comparison.Rerun, ...]:
         reruns = []
         for kernel, source in sources:
-            bench.say(f"{kernel.id} again")
+            bench.say(f"measuring {kernel.id}")
             reruns.append(comparison.compare(state, kernel, (await bench.attempt(source)).final))
         return tuple(reruns)
 
@@ -78,22 +80,23 @@ def rerun(
 
 @click.command()
 @session_argument
-@click.option("--kernel", metavar="K", help="The lineage of this kernel; default: of the best one.")
-@click.option("--device", metavar="cpu|cuda:N", help="Where; default: the kind of device it was recorded on.")
+@click.option("--kernel", type=o.KERNEL, metavar="K", help="The last kernel of the lineage. Default: the incumbent.")
+@o.recorded_device_option
 @o.accept_option
 @o.json_option
+@verbosity
 def ablate(session: str, kernel: str | None, device: str | None, accept_unverifiable: bool, as_json: bool) -> None:
-    """Take the winning lineage of SESSION apart: each kernel against its parent, measured again here, idea by idea.
+    """Measure each kernel of the winning lineage of SESSION against its parent, on this machine: the gain of each idea.
 
-    A gain whose interval holds 1.0, or that is no larger than what the baseline shows against itself, is not shown. Exit
-    status: 0 when every step was measured, 1 when a kernel failed.
+    No gain is claimed if its interval contains 1, or if it is within what the baseline shows against itself. Exit status: 0
+    when every step was measured, 1 when a kernel failed.
     """
     folder = store.resolve(session)
     state = read_state(folder)
     last = kernel_of(state, kernel, folder) if kernel is not None else queries.incumbent(state)
     if last is None:
-        advice = f"`espalier open {shell_name(folder)}` goes on with it"
-        raise KernelCodeError(f"session {folder.name} has no verified kernel whose lineage could be taken apart: {advice}")
+        advice = f"`espalier open {shell_name(folder)}` resumes it"
+        raise KernelCodeError(f"session {folder.name} has no verified kernel to ablate: {advice}")
     label = checked_device(device or queries.device_label(state))
     lineage = [ablation.LineageKernel(k.id, recorded_source(folder, k, label)) for k in queries.lineage(state, last.id)]
     baseline = queries.ranking_baseline(state)
@@ -113,17 +116,17 @@ def ablate(session: str, kernel: str | None, device: str | None, accept_unverifi
 
 
 def _selected_kernels(state: SessionState, folder: Path, names: str | None, everything: bool) -> list[Kernel]:
-    """The kernels of a comma separated list, each once; else all that were measured, or the best and the first port."""
+    """The kernels of a comma-separated list, each once; else all measured ones, or the best and the naive port."""
     if names is not None:
         given = dict.fromkeys(name.strip() for name in names.split(","))
         if not any(given):
-            advice = f"`espalier replay {shell_name(folder)} --headless` lists them"
-            raise KernelCodeError(f"--kernels names no kernel: name some of the session's as in k1,k3; {advice}")
+            advice = f"`espalier kernel list {shell_name(folder)}` lists them"
+            raise KernelCodeError(f"--kernels names no kernel: give ids such as k1,k3; {advice}")
         return [kernel_of(state, name, folder) for name in given if name]
     measured = [k for k in state.kernels.values() if k.measurement is not None and k.verification is not None]
     if not measured:
-        advice = f"`espalier open {shell_name(folder)}` goes on with it"
-        raise KernelCodeError(f"session {folder.name} has no measured kernel to run again: {advice}")
+        advice = f"`espalier open {shell_name(folder)}` resumes it"
+        raise KernelCodeError(f"session {folder.name} has no measured kernel: {advice}")
     if everything:
         return measured
     best = list(queries.ranked(state))[:_DEFAULT_COUNT] or measured[:_DEFAULT_COUNT]
@@ -138,7 +141,7 @@ def _on_workbench(
     fresh: bool = False,
     accept: bool,
 ) -> tuple[T, Workbench]:
-    """Measure on a bench for the session's problem; the result, and the bench, closed, for what it found out."""
+    """Measure on a bench for the session's problem; the result, and the closed bench with its device and preparation."""
     opened = state.opened
     assert opened is not None, "a journal begins with it"
     assignment = replace(factory.assignment(opened, label), fresh=fresh)
@@ -182,7 +185,7 @@ def _print_ablation(
     head = _heading(state, f"the lineage of {rows[-1].kernel} on {bench.device.name}")
     show([head, "", *ablation_text.lines(state, rows, measured.first, measured.total, base), ""])
     same = times(bench.preparation.same)
-    floor = f"{base} against itself shows {same} here: nothing smaller is claimed; 95% intervals over process pairs"
+    floor = f"{base} against itself: {same} here, no smaller gain is claimed; 95% intervals over process pairs"
     _print_conditions(("noise", floor), bench)
 
 
@@ -193,4 +196,4 @@ def _heading(state: SessionState, text: str) -> Line:
 
 def _print_conditions(first: tuple[str, str], bench: Workbench) -> None:
     prepared = bench.preparation
-    show(fields([first, ("gate", correctness_words(prepared)), ("sandbox", sandbox_words(prepared.sandbox))]))
+    show(fields([first, ("correct", correctness_words(prepared)), ("sandbox", sandbox_words(prepared.sandbox))]))

@@ -1,4 +1,4 @@
-"""``espalier scaffold``: a first kernel for a problem, in any dialect and contract."""
+"""``espalier scaffold``: a correct, naive kernel for a problem, in any dialect and contract."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.output import show
+from engine.cli.verbosity import quiet, verbosity
 from engine.codegen import scaffold as writing
 from engine.domain.errors import ProblemError
 from engine.domain.model import Contract, Dialect
@@ -23,14 +24,15 @@ EPILOG = "\b\n" + writing.GRAMMAR.replace("\n\n", "\n\n\b\n")
 
 @click.command(epilog=EPILOG)
 @click.argument("problem", type=o.PROBLEM)
-@click.option("--dialect", type=click.Choice([d.value for d in Dialect]), help="Default: cuda with a GPU here, else cpp.")
-@click.option("--contract", type=click.Choice([c.value for c in Contract]), help="Default: plan for cuda, host for cpp.")
-@click.option("--empty", is_flag=True, help="Only the frame, with every operand explained: it writes zeros.")
+@click.option("--dialect", type=o.KnownValue([d.value for d in Dialect]), help="Default: cuda with a GPU, else cpp.")
+@click.option("--contract", type=o.KnownValue([c.value for c in Contract]), help="Default: plan for cuda, host for cpp.")
+@click.option("--empty", is_flag=True, help="Write the signature and the operands only; the kernel computes nothing.")
 @o.workload_option
-@click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Write there; default: standard output.")
+@click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Write to FILE. Default: standard output.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
+@verbosity
 def scaffold(problem: str, **given: Any) -> None:
-    """Write a correct, naive first kernel for PROBLEM to start from."""
+    """Write a correct, naive kernel for PROBLEM to start from."""
     chosen = catalog.find(problem)
     device = checked_device(None)
     dialect = Dialect(given["dialect"] or ("cpp" if device == "cpu" else "cuda"))
@@ -40,7 +42,7 @@ def scaffold(problem: str, **given: Any) -> None:
     )
     target: Path | None = given["output"]
     if target is not None and target.exists() and not given["force"]:
-        raise ProblemError(f"{target} is there already: name another file, or overwrite it with --force")
+        raise ProblemError(f"{target} already exists: choose another file, or overwrite it with --force")
 
     async def work(printer: ProgressPrinter) -> str:
         bench = TrialBench(Assignment(chosen, workload, "cpu"), lambda _: "")
@@ -62,6 +64,7 @@ def scaffold(problem: str, **given: Any) -> None:
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ProblemError(f"{target} cannot be written ({error.strerror}): name another file") from error
+        raise ProblemError(f"{target} cannot be written ({error.strerror}): choose another file") from error
     where = "" if device == "cpu" else " --device cpu" if dialect is Dialect.CPP else ""
-    show([f"{target} written; next: espalier eval {problem} {target}{where} --workload {workload.name}"], err=True)
+    if not quiet():
+        show([f"wrote {target}; next: espalier eval {problem} {target}{where} --workload {workload.name}"], err=True)

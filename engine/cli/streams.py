@@ -1,6 +1,6 @@
-"""Standard streams: which of them are terminals, and what is printed for a character that one cannot encode.
+"""Standard streams: which of them are terminals, and substitutes for characters that one cannot encode.
 
-A substitute for what trees and tables are made of is one character wide, so that columns stay aligned.
+Substitutes for the characters of trees and tables are one character wide, to keep columns aligned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SUBSTITUTES: Mapping[str, str] = {
 
 
 def _substitute(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeEncodeError), "registered for writing alone"
+    assert isinstance(error, UnicodeEncodeError), "registered for writing only"
     return "".join(_SUBSTITUTES.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
 
 
@@ -29,7 +29,7 @@ codecs.register_error(_ERRORS, _substitute)
 
 
 def is_terminal(stream: IO[str] | None) -> bool:
-    """Whether the stream is a terminal; a closed one is none."""
+    """Whether the stream is a terminal; a closed one is not."""
     return stream is not None and stream.isatty()
 
 
@@ -39,7 +39,7 @@ def stdin_is_terminal() -> bool:
 
 
 def shows_colour(stream: IO[str] | None) -> bool:
-    """Whether the stream is a terminal whose user did not ask for plain text (NO_COLOR, TERM=dumb)."""
+    """Whether the stream is a terminal without NO_COLOR and TERM=dumb."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -50,14 +50,14 @@ def is_utf8(stream: IO[str] | None) -> bool:
 
 
 def substitute_unencodable(*streams: IO[str] | None) -> None:
-    """From now on these streams print substitutes for characters that they cannot encode, instead of raising."""
+    """Make these streams print substitutes for characters that they cannot encode, instead of raising."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ERRORS)
 
 
 def discard_output() -> None:
-    """Point standard output and error at the null device: a flush at exit must not raise again once the reader is gone."""
+    """Point standard output and error at the null device: a flush at exit must not raise again."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (s for s in (sys.stdout, sys.stderr) if s is not None):
         with contextlib.suppress(OSError, ValueError):

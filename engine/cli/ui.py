@@ -1,4 +1,4 @@
-"""The terminal UI as commands see it. Whoever composes the program hands one to ``main``; the engine names none."""
+"""The terminal UI as commands see it. ``espalier.py`` passes one to ``main``; the engine imports none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INSTEAD = (
 
 @dataclass(frozen=True, slots=True)
 class TerminalUI:
-    """How a terminal UI is entered. Both calls return when it ends, and raise what ended it against the user's wish."""
+    """How to start a terminal UI. Both calls return when it ends and raise what made it fail."""
 
     open: Callable[[str, object], None]
     """``home`` and nothing, ``new`` and a ``NewSession``, or ``open``, ``replay`` or ``follow`` and a session's folder."""
@@ -39,13 +39,13 @@ def registered_ui() -> TerminalUI | None:
 def open_ui(action: str = "home", subject: object = None) -> bool:
     """Open the terminal UI if there is one and a terminal for it; ``False`` when it was not opened.
 
-    Raises CommandExit where there is a terminal that cannot draw a screen.
+    Raises CommandExit for a terminal that cannot draw a screen.
     """
     ui = registered_ui()
     if ui is None or not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
         return False
     if trouble := _undrawable_reason():
-        raise CommandExit(BAD_INPUT, f"no screen can be drawn here, {trouble}: {_INSTEAD}")
+        raise CommandExit(BAD_INPUT, f"the terminal UI cannot start: {trouble}; {_INSTEAD}")
     log_to_file()
     ui.open(action, subject)
     return True
@@ -57,7 +57,7 @@ def _undrawable_reason() -> str:
     if term in ("", "dumb", "unknown"):
         return f"TERM is {term or 'not set'}"
     if not is_terminal(sys.__stderr__):
-        return "standard error goes elsewhere"
+        return "standard error is redirected"
     if not is_utf8(sys.__stderr__):
-        return "the locale is not UTF-8 (LC_ALL=C.UTF-8 makes it so)"
+        return "the locale is not UTF-8 (set LC_ALL=C.UTF-8)"
     return ""

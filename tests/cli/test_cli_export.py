@@ -19,7 +19,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_report_is_a_page_or_markdown_by_the_name_of_its_file(espalier: Call, recorded: Path, here: Path) -> None:
-    assert espalier("export", "scripted", "--format", "report").out == "scripted.html written\n"
+    assert espalier("export", "scripted", "--format", "report").out == "wrote scripted.html\n"
     text = (here / "scripted.html").read_text()
     assert text.startswith("<!doctype html>")
     assert "Softmax over rows" in text
@@ -34,7 +34,7 @@ def test_a_report_is_a_page_or_markdown_by_the_name_of_its_file(espalier: Call, 
 def test_training_data_is_json_lines(espalier: Call, recorded: Path, here: Path, kind: str, name: str) -> None:
     result = espalier("export", "scripted", "--format", kind, "--licence", "CC0-1.0")
     rows = [json.loads(line) for line in (here / name).read_text().splitlines()]
-    assert result.out == f"{name} written: {len(rows)} rows from 1 session\n"
+    assert result.out == f"wrote {name}: {len(rows)} rows from 1 session\n"
     assert {row["licence"] for row in rows} == {"CC0-1.0"}
     assert {row["session"] for row in rows} == {"scripted"}
 
@@ -49,16 +49,16 @@ def test_every_failure_of_a_session_is_in_its_rows(espalier: Call, recorded: Pat
 def test_several_sessions_go_into_one_file_of_training_data(espalier: Call, recorded: Path, here: Path) -> None:
     sessions.whole(recorded.parent / "second")
     result = espalier("export", "scripted", "second", "scripted", "--format", "jsonl")
-    assert result.out == "sessions.jsonl written: 20 rows from 2 sessions\n"
+    assert result.out == "wrote sessions.jsonl: 20 rows from 2 sessions\n"
     assert "takes one session" in espalier("export", "scripted", "second", "--format", "report").error_line()
 
 
 def test_nothing_is_overwritten_unasked_and_nothing_empty_is_written(espalier: Call, recorded: Path, here: Path) -> None:
     assert espalier("export", "scripted", "--format", "sft").status == 0
-    assert "is there already" in espalier("export", "scripted", "--format", "sft").error_line()
+    assert "already exists" in espalier("export", "scripted", "--format", "sft").error_line()
     assert espalier("export", "scripted", "--format", "sft", "--force").status == 0
     sessions.whole(recorded.parent / "short", limits=sessions.OPENED.settings.limits.__class__(rounds=0))
-    assert "nothing for --format pairs" in espalier("export", "short", "--format", "pairs").error_line()
+    assert "nothing to export with --format pairs" in espalier("export", "short", "--format", "pairs").error_line()
     assert not (here / "short.pairs.jsonl").exists()
 
 

@@ -81,14 +81,14 @@ def test_a_reply_is_given_by_hand_once(espalier: Call, asked: Path, tmp_path: Pa
     assert espalier("model", "answer", "scripted", "c3", reply).status == 0
     found = state(asked).calls["c3"]
     assert (found.status, Blobs(asked).text(found.reply)) == (CallStatus.ANSWERED, "Use them.")
-    assert "answered already" in espalier("model", "answer", "scripted", "c3", reply).error_line()
+    assert "already been answered" in espalier("model", "answer", "scripted", "c3", reply).error_line()
 
 
 @pytest.mark.parametrize(
     ("call", "text", "words"),
     [
-        ("c1", "Use them.", "answered already"),
-        ("c9", "Use them.", "no call 'c9'"),
+        ("c1", "Use them.", "already been answered"),
+        ("c9", "Use them.", "unknown call 'c9'"),
         ("c3", " \n", "is empty"),
         ("c3", None, "cannot be read"),
     ],
@@ -111,7 +111,7 @@ def test_a_session_pauses_now_or_on_conditions_and_goes_on(espalier: Call, recor
     assert state(recorded).pauses == Pauses(1000, 5.0, 6)
     assert "paused: lunch" in espalier("session", "pause", "scripted", "--reason", "lunch").out
     assert state(recorded).paused == "lunch"
-    assert "paused already" in espalier("session", "pause", "scripted").error_line()
+    assert "already paused" in espalier("session", "pause", "scripted").error_line()
     assert espalier("session", "resume", "scripted").status == 0
     assert state(recorded).paused is None
     assert "not paused" in espalier("session", "resume", "scripted").error_line()
@@ -130,7 +130,7 @@ def test_quarantine_is_the_engineer_s_to_judge(espalier: Call, recorded: Path) -
     failure = state(recorded).kernels["k3"].failure
     assert failure is not None
     assert failure.reason == "faster than the speed of light"
-    assert "not in quarantine" in espalier("kernel", "accept", "scripted", "k3", "why not").error_line()
+    assert "not quarantined" in espalier("kernel", "accept", "scripted", "k3", "why not").error_line()
 
 
 def test_ideas_are_ordered_and_get_kernels_and_a_writer(espalier: Call, recorded: Path) -> None:
@@ -143,7 +143,7 @@ def test_ideas_are_ordered_and_get_kernels_and_a_writer(espalier: Call, recorded
     assert state(recorded).ideas[second].materials == ("k4",)
     espalier("idea", "attach", "scripted", second, "k4", "--remove")
     assert state(recorded).ideas[second].materials == ()
-    assert "does not lie beside" in espalier("idea", "attach", "scripted", second, "k4", "--remove").error_line()
+    assert "is not attached to" in espalier("idea", "attach", "scripted", second, "k4", "--remove").error_line()
     espalier("idea", "edit", "scripted", second, "--writer", "playbook", "--predict", "2")
     found = state(recorded).ideas[second]
     assert (found.writer, found.text.predicted) == ("playbook", 2.0)
@@ -158,7 +158,7 @@ class TestFork:
         assert preview["session"] is None
         assert preview["left_behind"]["rounds"] == 2
         made = espalier("fork", "scripted", "--round", "1", "--into", tmp_path / "other")
-        assert "the leader" in made.out
+        assert "the incumbent" in made.out
         forked = state(tmp_path / "other")
         assert forked.opened is not None
         assert forked.opened.forked_from.startswith("scripted after")
@@ -184,8 +184,8 @@ class TestFork:
             (("--round", "1", "--event", "3"), "not both"),
             (("--event", "0"), "0 is not in the range"),
             (("--event", "-1"), "-1 is not in the range"),
-            (("--event", "100000"), "there is no event 100000 in scripted: its journal holds "),
-            (("--event", "100000", "--preview"), "there is no event 100000 in scripted: its journal holds "),
+            (("--event", "100000"), "unknown event 100000 in scripted: its journal has "),
+            (("--event", "100000", "--preview"), "unknown event 100000 in scripted: its journal has "),
         ],
     )
     def test_a_point_that_is_not_there_is_one_line(
@@ -218,11 +218,13 @@ def test_an_open_call_is_cancelled_and_stays_so(espalier: Call, asked: Path) -> 
     assert "next: espalier open scripted" in result.out
     found = state(asked).calls["c3"]
     assert (found.status, found.reason, found.cancelled) == (CallStatus.FAILED, "cancelled by hand: no time", True)
-    assert "c3 has ended already (cancelled by hand: no time)" in espalier("model", "cancel", "scripted", "c3").error_line()
+    assert "c3 has already failed (cancelled by hand: no time)" in espalier("model", "cancel", "scripted", "c3").error_line()
     assert "failed" in espalier("model", "prompts", "scripted").out.splitlines()[2]
 
 
-@pytest.mark.parametrize(("call", "words"), [("c9", "no call 'c9'"), ("c1", "c1 has been answered"), ("x3", "no call 'x3'")])
+@pytest.mark.parametrize(
+    ("call", "words"), [("c9", "unknown call 'c9'"), ("c1", "c1 has already been answered"), ("x3", "unknown call 'x3'")]
+)
 def test_what_is_not_open_cannot_be_cancelled(espalier: Call, asked: Path, call: str, words: str) -> None:
     assert words in espalier("model", "cancel", "scripted", call).error_line()
     assert state(asked).calls["c3"].status is CallStatus.OPEN

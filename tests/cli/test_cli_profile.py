@@ -54,7 +54,7 @@ def test_a_profile_is_shown_and_kept_with_the_tools_own_words(espalier: Call, re
     assert result.status == 0
     assert "one call of 2 launches, by ncu" in result.out
     assert "memory throughput" in result.out
-    assert "waits: long scoreboard" in result.out
+    assert "stalls: long scoreboard" in result.out
     kept = store.state_of(recorded).kernels["k2"].profile
     assert kept is not None
     assert kept.metrics == FOUND.metrics
@@ -72,7 +72,7 @@ def test_each_figure_has_what_it_was_in_the_parent(
     espalier("kernel", "profile", "scripted", parent)
     monkeypatch.setattr(counting, "found", FOUND)
     result = espalier("kernel", "profile", "scripted", child)
-    assert f"beside {parent}" in result.out
+    assert f"compared with {parent}" in result.out
     assert "from 1000 us" in result.out
     plain = espalier("kernel", "profile", "scripted", child, "--json").json()
     assert (plain["metrics"]["duration_us"], plain["parent_metrics"]["duration_us"]) == (812.25, 1000.0)

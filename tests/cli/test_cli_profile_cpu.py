@@ -127,11 +127,11 @@ def test_each_counter_is_of_one_call_beside_the_parents(place: Place) -> None:
     assert result.status == 0, result.out + result.err
     assert "mean of" in result.out
     assert "by perf" in result.out
-    assert "beside k1" in result.out
+    assert "compared with k1" in result.out
     row = next(line for line in result.out.splitlines() if line.startswith("instructions  "))
     assert row.split() == ["instructions", "5", "M", "−50", "%", "from", "10", "M"]
     assert "cache misses" in result.out
-    assert "as before" in result.out
+    assert "unchanged" in result.out
     assert "1.25 instructions a cycle: the cores wait part of the time." in result.out
     assert "Likely bottleneck: memory traffic" in result.out
     assert "not counted on this machine: LLC-load-misses" in result.out

@@ -252,7 +252,7 @@ def test_a_scaffold_is_written_and_not_overwritten(place: Place) -> None:
     result = place.call("scaffold", "shrink.py", "--dialect", "cpp", "-o", "first.cpp")
     assert result.status == 0, result.err
     assert "launch(" in (place.folder / "first.cpp").read_text()
-    assert "is there already" in place.call("scaffold", "shrink.py", "--dialect", "cpp", "-o", "first.cpp").error_line()
+    assert "already exists" in place.call("scaffold", "shrink.py", "--dialect", "cpp", "-o", "first.cpp").error_line()
 
 
 @pytest.mark.slow

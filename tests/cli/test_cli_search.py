@@ -241,4 +241,4 @@ def test_a_torn_end_is_set_aside_by_what_writes_and_said(espalier: Call, recorde
     assert result.err == f"the journal was repaired: set a torn last line of {len(TORN)} bytes aside as journal.torn-1\n"
     assert (recorded / "journal.torn-1").read_bytes() == TORN
     assert journal.read_bytes().startswith(before)
-    assert espalier(*arguments).err == "", "it is mended"
+    assert espalier(*arguments).err == "", "the journal is repaired"

@@ -188,7 +188,7 @@ def test_the_command_prints_one_object(pretended: Path, capsys: pytest.CaptureFi
     assert main(["ablate", "scripted", "--kernel", "k6"]) == 0
     said = capsys.readouterr().out
     assert "the lineage of k6 on pretended processor" in said
-    assert "nothing smaller is claimed" in said
+    assert "no smaller gain is claimed" in said
 
 
 def test_an_unknown_kernel_cannot_be_ablated(pretended: Path, capsys: pytest.CaptureFixture[str]) -> None:
