@@ -1,1 +1,1 @@
-"""The naive port of any reference, and the files to start a kernel from."""
+"""The naive port of any reference, and the files that `espalier scaffold` writes."""

@@ -14,7 +14,7 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import Number
 
 ENTRY_FUNCTIONS = ("get_inputs", "get_init_inputs")
-HEAD = "# The reference's model as ModelNew: correct as it stands, and as fast as eager. Change it step by step.\n"
+HEAD = "# Naive port: the reference's model as ModelNew. Correct, and as fast as eager.\n"
 
 
 def module_source(reference: str, settings: Mapping[str, Number]) -> str:
@@ -26,9 +26,9 @@ def module_source(reference: str, settings: Mapping[str, Number]) -> str:
     try:
         tree = ast.parse(reference)
     except (SyntaxError, ValueError) as error:
-        raise ProblemError(f"the reference cannot be read as Python ({error}): correct its syntax") from error
+        raise ProblemError(f"the reference is not valid Python ({error}): correct its syntax") from error
     if not any(isinstance(s, ast.ClassDef) and s.name == "Model" for s in tree.body):
-        raise ProblemError("the reference has no `class Model`: give it one, as KernelBench's format has it")
+        raise ProblemError("the reference has no `class Model`: add one, as in KernelBench's format")
     kept = _needed_statements(tree)
     lines = [line.encode() for line in re.findall(r"[^\n]*\n|[^\n]+", reference)]
     for statement in kept:

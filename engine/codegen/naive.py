@@ -44,13 +44,13 @@ MAX_INT_ELEMENTS = 2**30
 
 
 def naive(graph: Graph, signature: Signature, dialect: Dialect, contract: Contract) -> str | Unsupported:
-    """Code that computes the graph for the signature's shapes, and refuses others at compile time.
+    """Code that computes the graph for the signature's shapes and rejects others at compile time.
 
     ``cpp`` under the host contract, ``cuda`` under plan or host. Raises ValueError for other pairs, and for a graph whose
     operands are not the signature's.
     """
     if (dialect, contract) not in ((Dialect.CPP, Contract.HOST), (Dialect.CUDA, Contract.PLAN), (Dialect.CUDA, Contract.HOST)):
-        raise ValueError(f"no naive kernel is written in {dialect} under the {contract} contract")
+        raise ValueError(f"no naive kernel in {dialect} under the {contract} contract")
     given = [name for name, _ in graph.operands]
     wanted = [operand.name for operand in signature.with_roles(Role.INPUT, Role.PARAMETER, Role.BUFFER)]
     if given != wanted:
@@ -120,7 +120,7 @@ class _KernelText:
     def lines(self) -> Iterator[str]:
         """The whole text."""
         steps = [list(self._step(step)) for step in self.program.steps]
-        yield "// A first kernel, written from the reference's graph: correct and naive on purpose, one function per step."
+        yield "// Naive port, generated from the reference's graph: correct, not optimised, one function per step."
         yield '#include "problem.h"'
         yield ""
         yield from self._includes()
@@ -152,7 +152,7 @@ class _KernelText:
     def _guards(self) -> Iterator[str]:
         """Static assertions that the shapes and constants are the ones the text was generated for."""
         table = header.plan_names(self.signature, 0)
-        yield "// Sizes are written out below: for other shapes or constants, scaffold again."
+        yield "// Sizes are hard-coded below: run `espalier scaffold` again for other shapes or constants."
         for operand in self.signature.operands:
             macro = macro_name(operand, table)
             yield from _static_asserts([f"{macro}_DIM{axis} == {extent}" for axis, extent in enumerate(operand.shape)])
@@ -323,7 +323,7 @@ def macro_name(operand: Operand, table: Mapping[str, Number]) -> str:
 
 
 def _block(step: IrStep) -> int:
-    """Threads per block: fewer where there is little to share, so that several multiprocessors get some."""
+    """Threads per block: fewer for small steps, so that several multiprocessors get work."""
     return 256 if step.parallel_iterations >= 2**16 else 64 if step.parallel_iterations >= 2**13 else 32
 
 

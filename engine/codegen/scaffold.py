@@ -25,16 +25,16 @@ MAX_LISTED_OPERANDS = 8
 
 
 def contract_for(dialect: Dialect, contract: Contract | None = None) -> Contract:
-    """The contract to write for: the dialect's default unless another is given.
+    """The given contract, or the dialect's default.
 
-    Raises ProblemError for a contract that the dialect does not have.
+    Raises ProblemError for a contract that the dialect does not support.
     """
     allowed = CONTRACTS[dialect]
     if contract is None:
         return allowed[0]
     if contract not in allowed:
         fitting = " or ".join(allowed)
-        raise ProblemError(f"a {dialect} kernel cannot have the contract {contract}: leave --contract out, or use {fitting}")
+        raise ProblemError(f"{dialect} does not support the {contract} contract: omit --contract, or use {fitting}")
     return contract
 
 
@@ -74,7 +74,7 @@ def empty_kernel(signature: Signature, dialect: Dialect, contract: Contract | No
 
 def _check(problem: Problem, signature: Signature) -> None:
     if not signature.scalar_only:
-        raise ProblemError(f"{problem.name}: its model has arguments or tensors that C cannot be given: use --dialect python")
+        raise ProblemError(f"{problem.name}: the model has arguments or tensors that C has no type for: use --dialect python")
 
 
 def _operand_comments(signature: Signature) -> list[str]:
@@ -108,9 +108,9 @@ def _empty_plan(signature: Signature) -> str:
     given = ", ".join(o.name for o in (*inputs, output))
     return "\n".join(
         [
-            "// A cuda kernel under the plan contract: device code only. The @launch lines say how it is",
-            "// launched, in order, with any operands, `workspace` or tensor maps as arguments.",
-            "// Operands (contiguous, row-major; outputs begin poisoned, all else must stay as it is):",
+            "// A cuda kernel under the plan contract: device code only. The @launch lines are launched in",
+            "// order, with operands, `workspace` or tensor maps as arguments.",
+            "// Operands (contiguous, row-major; outputs are poisoned before each call; inputs are read-only):",
             *_operand_comments(signature),
             '#include "problem.h"  // for each operand x: x_t, X_NUMEL, X_RANK, X_DIM0 ...; the constants',
             "",
@@ -147,9 +147,9 @@ def _empty_host(signature: Signature, dialect: Dialect) -> str:
     )
     return "\n".join(
         [
-            f"// A {dialect} kernel under the host contract: launch() is called with every operand in this order" + ",",
-            "// outputs last, then `workspace` (aligned scratch)" + (", and must enqueue on `stream` alone." if cuda else "."),
-            "// Operands (contiguous, row-major; outputs begin poisoned, all else must stay as it is):",
+            f"// A {dialect} kernel under the host contract: launch() receives every operand in this order,",
+            "// outputs last, then `workspace` (aligned scratch)" + (". It must enqueue only on `stream`." if cuda else "."),
+            "// Operands (contiguous, row-major; outputs are poisoned before each call; inputs are read-only):",
             *_operand_comments(signature),
             '#include "problem.h"  // for each operand x: x_t, X_NUMEL, X_RANK, X_DIM0 ...; the constants',
             "",
@@ -173,7 +173,7 @@ def _empty_module(signature: Signature) -> str:
     result = made[0] if len(made) == 1 else "(" + ", ".join(made) + ")"
     return "\n".join(
         [
-            '"""A python kernel under the module contract: made like Model, called like it, with the same weights."""',
+            '"""A python kernel under the module contract: constructed and called like Model, with the same weights."""',
             "",
             "import torch",
             "from torch import nn",
@@ -181,7 +181,7 @@ def _empty_module(signature: Signature) -> str:
             "",
             "class ModelNew(nn.Module):",
             "    def __init__(self, *arguments, **named) -> None:",
-            '        """Made with what get_init_inputs() returns; gets Model\'s weights of the same names."""',
+            '        """Receives get_init_inputs(); Model\'s weights are then loaded by name."""',
             "        super().__init__()",
             "",
             f"    def forward(self, {inputs}):" if inputs else "    def forward(self):",
@@ -197,11 +197,11 @@ def _device(signature: Signature) -> str:
 
 
 GRAMMAR = """\
-A plan is a .cu file of device code; comment lines say how it is launched.
+A plan is a .cu file of device code with its launches in comment lines.
 Kernels are extern "C" __global__; #include "problem.h" for names and types.
 
 // @tune NAME = v1, v2, ...        a compile-time int, first value the default
-// @require EXPR                   combinations for which EXPR is 0 are left out
+// @require EXPR                   combinations for which EXPR is 0 are skipped
 // @workspace BYTES [zero]         scratch; zero: cleared before every call
 // @tensormap NAME = SOURCE [as DTYPE(d0,...)] tile(t0,...) [swizzle(32|64|128)]
 //     SOURCE: an operand, or workspace[+EXPR]; sizes are outermost first

@@ -1,1 +1,1 @@
-"""What leaves a session: modules, training data, bundles."""
+"""Exports of a session: modules, training data, bundles."""

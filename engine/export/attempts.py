@@ -1,7 +1,7 @@
 """Every attempt at a kernel in a session, with its verdict, its reward, its prompt and its reply.
 
-The call ``implement:iX`` wrote the first attempt, ``repair:kX:N`` the one after attempt N. Where no call is recorded (a
-playbook, a hand-written kernel) prompt and reply are reconstructed from the recorded fields and marked so. Writes nothing.
+The call ``implement:iX`` wrote the first attempt, ``repair:kX:N`` the one after attempt N. Without a recorded call (a playbook,
+a hand-written kernel) prompt and reply are reconstructed from the recorded fields and marked as such. Writes nothing.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from engine.domain.work import Implement, Repair, WorkKey
 from engine.export import rewards
 
 Read = Callable[[Blob], str]
-"""A payload as text. Raises JournalCorrupt when it is missing or damaged."""
+"""Returns a payload as text. Raises JournalCorrupt if it is missing or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedSession:
-    """One session to learn from."""
+    """One session to export."""
 
     name: str
     entries: tuple[e.Entry, ...]
     read: Read
     licence: str
-    """Of the code that models and people wrote, as whoever exports it states."""
+    """The licence of code that models and people wrote, as stated by the exporter."""
     shipped: bool = False
-    """Whether the problem is one that ships, so that its playbook's kernels are under this program's own licence."""
+    """Whether the problem ships with the program. If so, its playbook's kernels have the program's licence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A prompt and the reply to it."""
+    """A prompt and its reply."""
 
     prompt: str
     reply: str
@@ -57,7 +57,7 @@ class Attempt:
     code: str
     parent_code: str | None
     verdict: str
-    """``measured``, how it failed, ``quarantined``, ``cancelled``, or ``unsettled``."""
+    """``measured``, the kind of failure, ``quarantined``, ``cancelled``, or ``unsettled``."""
     failure: Failure | None
     reward: rewards.Reward
     exchange: Exchange
@@ -67,14 +67,14 @@ class Attempt:
 
 
 def attempts(recording: RecordedSession) -> tuple[SessionState, list[Attempt]]:
-    """The session's state and all attempts: kernels as drafted, each kernel's attempts oldest first."""
+    """The session's state and all attempts: kernels in drafting order, each kernel's attempts oldest first."""
     state = advance(SessionState(), recording.entries)
     reader = _Reader(recording, state)
     return state, [reader.attempt(k, n) for k in state.kernels.values() for n in range(k.attempt + 1)]
 
 
 class _Reader:
-    """Finds prompt, reply and verdict of an attempt in one session."""
+    """Finds the prompt, reply and verdict of an attempt in one session."""
 
     def __init__(self, recording: RecordedSession, state: SessionState) -> None:
         self._read = recording.read
@@ -119,7 +119,7 @@ class _Reader:
         prompt = question
         if number:
             failure = self._failures.get((kernel.id, number - 1))
-            reason = f"{failure.kind.value}: {failure.reason}" if failure else "it failed"
+            reason = f"{failure.kind.value}: {failure.reason}" if failure else "failed"
             prompt = (
                 f"{question}\n\nAn earlier attempt failed ({reason}):\n{fenced(self._code(kernel, number - 1), kernel.dialect)}"
             )
@@ -129,7 +129,7 @@ class _Reader:
         return [c for c in self._state.calls.values() if c.work == work and c.status is CallStatus.ANSWERED]
 
     def _call_for(self, calls: Sequence[ModelCall], code: str) -> ModelCall | None:
-        """The call whose reply holds this code, or the only call; ``None`` where it is ambiguous."""
+        """The call whose reply contains this code, or the only call; ``None`` if ambiguous."""
         holding = [c for c in calls if _without_trailing_space(code) in _without_trailing_space(self._read(c.reply))]
         if holding:
             return holding[-1]
@@ -150,7 +150,7 @@ _FENCES: Mapping[Dialect, str] = {Dialect.CUDA: "cuda", Dialect.CPP: "cpp", Dial
 
 
 def fenced(code: str, dialect: Dialect | str) -> str:
-    """The code as a block of Markdown whose fence is longer than any run of backticks in it."""
+    """The code as a Markdown block whose fence is longer than any run of backticks in it."""
     longest = max((len(run) for run in re.findall(r"`+", code)), default=0)
     fence = "`" * max(3, longest + 1)
     name = _FENCES[dialect] if isinstance(dialect, Dialect) else dialect
@@ -158,20 +158,20 @@ def fenced(code: str, dialect: Dialect | str) -> str:
 
 
 def _reconstructed_prompt(state: SessionState, kernel: Kernel, parent_code: str | None, device: Device | None) -> str:
-    """A prompt made from the recorded fields alone."""
-    assert state.opened is not None, "a journal begins with it"
+    """A prompt made from recorded fields."""
+    assert state.opened is not None, "every journal starts with SessionOpened"
     problem, settings = state.opened.problem, state.opened.settings
     idea = state.ideas.get(kernel.idea)
     place = f"{device.name}, {device.arch}" if device else state.opened.device
     parts = [
         f"Write a {kernel.dialect.value} kernel under the {kernel.contract.value} contract for "
         f"{problem.title or problem.name}, workload {_workload(problem, settings.workload)}, on {place}.",
-        f"The reference:\n{fenced(problem.reference, 'python')}",
+        f"Reference:\n{fenced(problem.reference, 'python')}",
     ]
     if parent_code is not None:
-        parts.append(f"The kernel to build on:\n{fenced(parent_code, kernel.dialect)}")
+        parts.append(f"Parent kernel:\n{fenced(parent_code, kernel.dialect)}")
     if idea is not None:
-        parts.append(f"The idea ({idea.text.category}): {idea.text.title}\n{idea.text.rationale}".rstrip())
+        parts.append(f"Idea ({idea.text.category}): {idea.text.title}\n{idea.text.rationale}".rstrip())
     return "\n\n".join(parts)
 
 

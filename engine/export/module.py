@@ -1,6 +1,6 @@
-"""A measured kernel as a file that works without this tool: an importable module with an operator, a test and a benchmark.
+"""A measured kernel as a standalone file: an importable module with an operator, a test and a benchmark.
 
-Joins the reference's model, the kernel's source and header as text, and two templates: ``kernel_module`` compiles and calls the
+Joins the reference's model, the kernel's code and header as text, and two templates: ``kernel_module`` compiles and calls the
 kernel, ``module_check`` tests and times it. Values in, text out; compiles and runs nothing.
 """
 
@@ -29,14 +29,14 @@ _CPP = ["g++", "-std=c++20", "-O3", "-march=native", "-ffp-contract=fast", "-fop
 _CUDA = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-cudart", "static"]
 _ALLCLOSE = re.compile(r"allclose ([0-9.e+-]+)")
 _USAGE = (
-    "python {file} --test      compares with the reference in float64 over several seeds: exit status 0 or 1",
-    "python {file} --bench     times it interleaved with eager PyTorch: a ratio with its 95 % interval",
+    "python {file} --test      compare with the reference in float64 over several seeds; exit status 0 or 1",
+    "python {file} --bench     time it interleaved with eager PyTorch; prints the ratio with its 95 % interval",
 )
 _NO_OPERATOR = 'DEVICE = ""\n\nOPERATOR = None\n\nOPERATOR_NAME = ""\n\nPOISON = []\n\n'
-"""What a kernel in Python has in place of ``kernel_module``."""
+"""Replaces ``kernel_module`` for a kernel in Python."""
 _NOTE = """\
-# The kernel is compiled when it is first called, and kept in ESPALIER_CACHE or the user's cache folder. It is made for the
-# shapes listed in OPERANDS and refuses others; numbers that forward takes are compiled in. It has no backward.
+# The kernel is compiled on its first call and cached in ESPALIER_CACHE or the user's cache folder. It accepts only the
+# shapes in OPERANDS. Numbers that forward takes are compiled in. It has no backward pass.
 """
 
 
@@ -53,13 +53,13 @@ class Exported:
     remarks: tuple[str, ...]
     """Comments about the kernel and its measurements."""
     check: CorrectnessCheck | None = None
-    """The tolerance of its own test; without one, ten times the error of eager."""
+    """The tolerance of the module's test. Without one: ten times the error of eager."""
     file: str = "FILE"
-    """The file name in its usage lines."""
+    """The file name in the usage lines."""
 
 
 def module(given: Exported) -> str:
-    """The text of the module. Raises KernelCodeError or ProblemError for a kernel that only its session can run."""
+    """The text of the module. Raises KernelCodeError or ProblemError for a kernel that cannot be exported."""
     head = "".join(f"# {' '.join(remark.split())}\n" for remark in given.remarks)
     usage = "".join(f"#     {line.format(file=shlex.quote(given.file))}\n" for line in _USAGE)
     if given.kernel.dialect is Dialect.PYTHON:
@@ -78,7 +78,7 @@ def _reference(given: Exported) -> ast.Module:
 
 
 def _python(given: Exported, usage: str) -> str:
-    """A python kernel as it is, with its test and benchmark behind it."""
+    """A Python kernel unchanged, followed by its test and benchmark."""
     code = _with_tunables(given.kernel.text, given.tunables).rstrip()
     taken = set(reference.bound_names(reference.parse(code, given.kernel.name)))
     values = {"REFERENCE": literal(ast.unparse(_reference(given)) + "\n"), "DEVICE": repr(given.device.kind)}
@@ -112,14 +112,14 @@ def _operator_name(given: Exported) -> str:
 
 
 def operator_name(problem: str, parts: Sequence[str]) -> str:
-    """The problem's name, and eight digits of everything that the operator is compiled from."""
+    """The problem's name and eight digits of the digest of everything that the operator is compiled from."""
     plain = re.sub(r"\W", "_", problem, flags=re.ASCII).lower().strip("_") or "kernel"
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
     return f"espalier::{f'n{plain}' if plain[0].isdigit() else plain}_{digest}"
 
 
 def schema(operands: Sequence[Operand]) -> str:
-    """What goes in and out, in torch's schema language."""
+    """The operator's signature in torch's schema language."""
     given = [f"Tensor {_argument(o.name)}" for o in operands if o.role is not Role.OUTPUT]
     outputs = ["Tensor" for o in operands if o.role is Role.OUTPUT]
     returned = ", ".join(outputs)
@@ -140,7 +140,7 @@ def _policy(check: CorrectnessCheck | None) -> dict[str, str]:
 
 
 def _forward(tree: ast.Module) -> list[str]:
-    """Names of forward's arguments as its reference writes them."""
+    """Names of forward's arguments in the reference."""
     for statement in tree.body:
         if isinstance(statement, ast.ClassDef) and statement.name == "Model":
             for method in statement.body:
@@ -150,7 +150,7 @@ def _forward(tree: ast.Module) -> list[str]:
 
 
 def _numbers(forward: list[str], signature: Signature) -> dict[str, Number]:
-    """The compiled-in values of forward's number arguments; without those whose constant has no plain name."""
+    """The compiled-in values of forward's numeric arguments, except those whose constant has no plain name."""
     found = {}
     tensors = {operand.name for operand in signature.with_roles(Role.INPUT)}
     for name in forward:
@@ -189,14 +189,14 @@ def _resolved(given: Exported) -> resolution.ResolvedPlan:
 def _operands(signature: Signature) -> str:
     rows = [f"    ({o.name!r}, {o.role.value!r}, {o.shape!r}, torch.{o.dtype})," for o in signature.operands]
     if not signature.with_roles(Role.OUTPUT):
-        raise ProblemError("the problem has no output: there is nothing to export")
+        raise ProblemError("cannot export: the problem has no output")
     if len(signature.operands) == len(signature.with_roles(Role.OUTPUT)):
-        raise ProblemError("the problem has no input: its kernel cannot be an operator")
+        raise ProblemError("cannot export as an operator: the problem has no input")
     return "[\n" + "\n".join(rows) + "\n]"
 
 
 def _with_tunables(text: str, chosen: Mapping[str, int]) -> str:
-    """A python kernel with its tunables assigned before anything else is executed."""
+    """A Python kernel with its tunables assigned before any other statement runs."""
     if not chosen:
         return text
     lines = text.splitlines(keepends=True)

@@ -1,6 +1,6 @@
-"""A resolved launch plan → the C++ host code that launches it, for an exported kernel.
+"""C++ host code that launches a resolved launch plan, for an exported kernel.
 
-The text is appended to the kernel's own source and compiled with it; nothing is compiled or launched here.
+The text is appended to the kernel's code and compiled with it; nothing is compiled or launched here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from engine.toolchain.resolution import OperandArg, ResolvedLaunch, ResolvedPlan, ResolvedTensorMap, TensorMapArg, WorkspaceArg
 
 ENTRY = "espalier_launch"
-"""``const char* espalier_launch(void* const* operands, void* workspace, cudaStream_t stream)``: null, or what went wrong."""
+"""``const char* espalier_launch(void* const* operands, void* workspace, cudaStream_t stream)``: null, or the error."""
 
 TROUBLE = "espalier_trouble"
-"""``const char* espalier_trouble()``: null, or why the last launch was refused."""
+"""``const char* espalier_trouble()``: null, or the error of the last launch."""
 
 ERROR_REPORTER = f"""
 #include <cuda_runtime.h>
@@ -25,7 +25,7 @@ extern "C" const char* {TROUBLE}()
     return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }}
 """
-"""Defines ``TROUBLE``, for a kernel with host code of its own."""
+"""Defines ``TROUBLE`` for a kernel with its own host code."""
 
 _ENCODE = """\
 typedef CUresult (*espalier_encode_t)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
@@ -41,7 +41,7 @@ static espalier_encode_t espalier_encoder()
 
 
 def launcher(plan: ResolvedPlan, operands: Sequence[str]) -> str:
-    """C++ text that defines ``ENTRY``; ``operands`` are the names in the order of its first argument."""
+    """C++ text that defines ``ENTRY``; ``operands`` are names in the order of its first argument."""
     return "\n".join(_lines(plan, operands)) + "\n"
 
 
@@ -94,7 +94,7 @@ def _tensor_map(tensor_map: ResolvedTensorMap, operands: Sequence[str]) -> Itera
     yield f"    if (encode(&{name}, {dtype}, {rank}, {source},"
     yield f"               dims, strides, tile, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, {swizzle},"
     yield "               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)"
-    yield f'        return "tensor map {tensor_map.name} was refused";'
+    yield f'        return "cuTensorMapEncodeTiled rejected tensor map {tensor_map.name}";'
     yield "}"
 
 

@@ -1,13 +1,12 @@
 """The reward of an attempt at a kernel: one number for training a model. Pure.
 
 - A **measured** kernel: ln(its speedup ÷ its parent's), both over the ranking baseline on the same device. Without such a
-  parent (the naive port, a seed, a parent measured on another device) ln(its speedup over the baseline). 0 is no change, 0.69
+  parent (the naive port, a seed, a parent measured on another device): ln(its speedup over the baseline). 0 is no change, 0.69
   is twice as fast. Never below -1: a slow verified kernel is worth more than a wrong one.
 - A **failed** attempt: a constant by the kind of failure, see ``FAILURES``.
-- **None** where nothing is known: cancelled, not settled yet, or quarantined.
+- **None** if unknown: cancelled, unsettled or quarantined.
 
-The gain is a quotient of two measurements against the same baseline. It need not be significant: its intervals are exported
-beside it.
+The gain is the ratio of two speedups over the same baseline. It need not be significant: the intervals are exported with it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ FAILURES: Mapping[FailureKind, float] = {
     FailureKind.BUILD_FAILED: -2.25,
     FailureKind.REJECTED: -3.0,
 }
-"""The further an attempt got, the higher; breaking a rule of the trial is worth least."""
+"""The further an attempt got, the higher its reward. Breaking a rule of the trial is worth least."""
 
 LEAST_MEASURED = -1.0
 
@@ -45,7 +44,7 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """One number, or ``None`` where nothing is known."""
+    """One number, or ``None`` if unknown."""
 
     value: float | None
     basis: Basis
@@ -55,7 +54,7 @@ UNKNOWN = Reward(None, Basis.NONE)
 
 
 def failure_reward(kind: FailureKind) -> Reward:
-    """The reward of an attempt that failed in this way."""
+    """The reward of an attempt that failed with this kind of failure."""
     return Reward(FAILURES[kind], Basis.FAILURE)
 
 
@@ -74,6 +73,6 @@ def kernel_reward(state: SessionState, kernel: Kernel) -> Reward:
 
 
 def speedup(state: SessionState, kernel: Kernel) -> Interval | None:
-    """A kernel's speedup over the ranking baseline on the device it was measured on, present or earlier."""
+    """A kernel's speedup over the ranking baseline on the device that it was measured on, current or earlier."""
     settled = kernel.stage in (Stage.MEASURED, Stage.QUARANTINED)
     return kernel.measurement.speedup.get(queries.ranking_baseline(state)) if settled and kernel.measurement else None

@@ -1,7 +1,7 @@
-"""The templates of an exported module, ready to be joined: constants filled in, names kept apart, all else as it is written.
+"""Prepares the templates of an exported module: fills in constants and renames clashing names.
 
-A template is a Python file that imports, lints and type-checks by itself. What only serves that is left out of the copy: its
-docstring, imports from this program, and the stand-in for the reference's ``Model``.
+A template is a Python file that imports, lints and type-checks by itself. The copy omits what only serves that: its docstring,
+imports from this program, and the stand-in for the reference's ``Model``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from engine.problem.reference_code import bound_names
 _FOLDER = Path(__file__).with_name("templates")
 _STAND_IN = "Model"
 _SHARED = frozenset({"torch", "Model", "ModelNew"})
-"""Names that mean the same in the reference and in a template."""
+"""Names with the same meaning in the reference and in a template."""
 
 
 def template(name: str) -> str:
-    """The template's text without what only it needs."""
+    """The template's text, without the parts that only the template needs."""
     text = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
     for statement in reversed(ast.parse(text).body):
@@ -41,7 +41,7 @@ def _is_its_own(statement: ast.stmt) -> bool:
 
 
 def keep_apart(text: str, taken: Collection[str]) -> str:
-    """``text`` with a ``_`` behind each of its module-level names that ``taken`` holds too."""
+    """``text`` with ``_`` appended to each of its module-level names that is in ``taken``."""
     clashes = (set(bound_names(ast.parse(text))) & set(taken)) - _SHARED
     if not clashes:
         return text
@@ -57,7 +57,7 @@ def _renamed(line: str, pattern: re.Pattern[str]) -> str:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """``text`` with these expressions as values of its module-level constants, renamed ones included."""
+    """``text`` with these expressions as the values of its module-level constants, including renamed ones."""
     lines = text.splitlines(keepends=True)
     missing = set(values)
     for statement in reversed(ast.parse(text).body):
@@ -78,7 +78,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def literal(text: str) -> str:
-    """A raw string that reads as it is written, where the text allows it."""
+    """A raw string literal if the text allows it, else an escaped one."""
     if "'''" not in text and not text.endswith(("\\", "'")) and "\r" not in text:
         return f"r'''{text}'''"
     return repr(text)

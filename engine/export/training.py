@@ -1,9 +1,9 @@
-"""Sessions as training data: JSON Lines in three shapes, each with one schema for all its rows. Recordings in, rows out.
+"""Sessions as training data: JSON Lines in three shapes, each with one schema for all rows. Recordings in, rows out.
 
-``jsonl``: every attempt at every kernel, failures included: prompt, idea, code, verdict, reward, device, licence.
+``jsonl``: every attempt at every kernel, including failures: prompt, idea, code, verdict, reward, device, licence.
 ``sft``: chats (``messages``) that ended in a verified and measured kernel; a reply with several kernels occurs once.
 ``pairs``: two answers to the same idea on the same parent (``prompt``, ``chosen``, ``rejected``). The chosen one is verified;
-the other failed, or its 95 % interval lies below.
+the rejected one failed, or its 95 % interval lies below.
 
 Rewards: ``engine.export.rewards``. Maps with free keys are lists of pairs, so that columns keep one type.
 """
@@ -23,13 +23,13 @@ from engine.export.attempts import Attempt, RecordedSession, attempts, fenced
 
 Row = dict[str, Any]
 VERSION = 1
-"""Of the rows' schema."""
+"""Version of the rows' schema."""
 OWN_LICENCE = "Apache-2.0"
-"""Of the playbooks that ship."""
+"""Licence of the shipped playbooks."""
 
 
 def lines(kind: str, recordings: Iterable[RecordedSession]) -> Iterator[str]:
-    """One JSON object a line, ASCII only, sessions in the order given. Raises JournalCorrupt for a payload that is missing."""
+    """One JSON object per line, ASCII only, sessions in the given order. Raises JournalCorrupt for a missing payload."""
     rows = SHAPES[kind]
     for recording in recordings:
         state, every = attempts(recording)
@@ -38,7 +38,7 @@ def lines(kind: str, recordings: Iterable[RecordedSession]) -> Iterator[str]:
 
 
 def attempt_rows(recording: RecordedSession, state: SessionState, every: list[Attempt]) -> Iterator[Row]:
-    """One row for each attempt."""
+    """One row per attempt."""
     for one in every:
         yield {
             "prompt": one.exchange.prompt,
@@ -61,7 +61,7 @@ def attempt_rows(recording: RecordedSession, state: SessionState, every: list[At
 
 
 def chat_rows(recording: RecordedSession, state: SessionState, every: list[Attempt]) -> Iterator[Row]:
-    """One chat for each distinct reply with a verified and measured kernel, represented by its best kernel."""
+    """One chat per distinct reply with a verified and measured kernel, represented by the kernel with the highest reward."""
     best: dict[object, Attempt] = {}
     for one in every:
         if one.verdict == "measured" and one.reward.value is not None:
@@ -84,7 +84,7 @@ def chat_rows(recording: RecordedSession, state: SessionState, every: list[Attem
 
 
 def preference_rows(recording: RecordedSession, state: SessionState, every: list[Attempt]) -> Iterator[Row]:
-    """Chosen and rejected among the attempts at one idea on one parent; equal code is no pair."""
+    """Pairs of attempts at one idea on one parent, chosen and rejected. Equal code makes no pair."""
     groups: dict[tuple[str, str | None, int], list[Attempt]] = {}
     for one in every:
         if one.reward.value is not None:
@@ -127,7 +127,7 @@ def _pair_row(recording: RecordedSession, state: SessionState, chosen: Attempt, 
 
 
 def _answer(one: Attempt) -> str:
-    """The recorded reply where it answers the idea's own prompt; a repaired kernel as its code alone."""
+    """The recorded reply if it answers the idea's own prompt; only the code for a repaired kernel."""
     return one.exchange.reply if one.exchange.prompt == one.question else fenced(one.code, one.kernel.dialect)
 
 
@@ -143,7 +143,7 @@ def _message(role: str, content: str) -> Row:
 
 
 def _provenance(recording: RecordedSession, state: SessionState, one: Attempt) -> Row:
-    """Which session, problem, device, author and licence: the last columns of every shape."""
+    """Session, problem, device, author and licence: the last columns of every shape."""
     problem, workload = queries.problem_and_workload(state)
     opened = state.opened
     return {
@@ -205,7 +205,7 @@ def _interval(found: Interval | None) -> Row:
 
 
 def _fields(record: object | None, *names: str) -> Row:
-    """These fields of a record, all ``None`` without one. What JSON cannot write is ``None``, too."""
+    """These fields of a record; all ``None`` without a record. Values that JSON cannot represent are ``None``, too."""
     return {name: _finite(getattr(record, name)) if record is not None else None for name in names}
 
 

@@ -83,7 +83,7 @@ def _trace_fake(reference: Reference, labels: Sequence[str]) -> Graph | Unsuppor
             inputs, model = loaded.make_inputs(reference.device), loaded.make_model(reference.device)
         return trace(model, inputs, labels)
     except Exception as error:  # a reference that reads contents while it is made; the caller uses real tensors
-        return Unsupported(f"contents of tensors before there are any ({type(error).__name__})")
+        return Unsupported(f"contents of tensors while the model is constructed ({type(error).__name__})")
 
 
 def trace(model: nn.Module, arguments: Sequence[object], labels: Sequence[str]) -> Graph | Unsupported:

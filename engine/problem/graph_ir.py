@@ -76,14 +76,14 @@ class Graph(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unsupported(msgspec.Struct, frozen=True, tag=True):
-    """Why there is no graph, or no naive kernel: the operator (or construct), and what to do instead."""
+    """The operator or construct that prevents a graph or a naive kernel, and a remedy."""
 
     what: str
     remedy: str = "write it by hand with --empty, or use --dialect python"
 
     @property
     def line(self) -> str:
-        """One line for a person."""
+        """The message, in one line."""
         return f"this problem uses {self.what}, for which no naive kernel can be generated: {self.remedy}"
 
 

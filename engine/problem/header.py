@@ -75,7 +75,7 @@ def render(signature: Signature, dialect: Dialect, workload_name: str) -> str:
     Raises ProblemError for an operand whose element type the dialect lacks, and for ``python``, which has no headers.
     """
     if dialect is Dialect.PYTHON:
-        raise ProblemError("a python kernel has no problem.h: it is called with tensors; use the cpp or cuda dialect")
+        raise ProblemError("python kernels have no problem.h: use the cpp or cuda dialect")
     lines = [
         f"/* Generated for the workload {_comment(workload_name)}: do not edit. */",
         "#ifndef ESPALIER_PROBLEM_H",
@@ -109,12 +109,12 @@ def plan_names(signature: Signature, units: int) -> dict[str, Number]:
 
 
 def element_type(operand: Operand, dialect: Dialect) -> str:
-    """An operand's C++ element type in a dialect; ProblemError where there is none."""
+    """An operand's C++ element type in a dialect; ProblemError if there is none."""
     special = _SPECIAL_TYPES.get(dialect, {}).get(operand.dtype)
     plain = _PLAIN_TYPES.get(operand.dtype)
     if special is None and plain is None:
         raise ProblemError(
-            f"operand {operand.name} holds {operand.dtype}, which {dialect} kernels have no type for: "
+            f"operand {operand.name} has dtype {operand.dtype}, which {dialect} kernels have no type for: "
             "write the kernel in the python dialect"
         )
     return special[0] if special is not None else str(plain)

@@ -109,7 +109,7 @@ class LoadedReference:
         return Construction(items, {})
 
     def init_arguments(self) -> dict[str, object]:
-        """Model's arguments by the names of ``__init__``'s parameters; defaults are left out."""
+        """Model's arguments by the names of ``__init__``'s parameters, without defaults."""
         construction = self.construction()
         try:
             bound = inspect.signature(self.model_class.__init__).bind(None, *construction.positional, **construction.named)
@@ -150,7 +150,7 @@ class LoadedReference:
                 f"{where}: {doing} with workload {self._workload.name} needs more memory than "
                 f"{device or 'this machine'} has free: choose a smaller workload or free the device"
             )
-        remedy = "install it, or put what is needed into the file itself" if isinstance(error, ImportError) else ""
+        remedy = "install it, or copy the code into the file" if isinstance(error, ImportError) else ""
         remedy = remedy or "correct the reference or the workload's settings"
         return f"{where}: {doing} with workload {self._workload.name} raised {type(error).__name__}: {reason}: {remedy}"
 
@@ -167,7 +167,7 @@ class LoadedReference:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-        # Some references bind themselves to the CPU (a generator of their own, NumPy): then they are moved afterwards.
+        # Some references are bound to the CPU (their own generator, NumPy): their tensors are moved afterwards.
         return function()
 
     def _function(self, name: str) -> Callable[[], object]:
@@ -190,7 +190,7 @@ def plain_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out, on the device or on the machine."""
+    """Whether an exception means out of memory, on the device or on the host."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _OUT_OF_MEMORY)

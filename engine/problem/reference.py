@@ -27,12 +27,12 @@ from engine.problem.randomness import fingerprint, seeded
 from engine.problem.values import contiguous, equal_values, is_dense, map_arguments, output_tensors, tensors
 
 _FORWARD_SEED = 0
-"""Seed of random numbers that a forward draws, so that two calls agree."""
+"""Seed for random numbers drawn by a forward, so that two calls agree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """The outputs of a reference in float64; ``note`` says why they are not, else it is empty."""
+    """The outputs of a reference in float64. ``note`` gives the reason if they are not, else it is empty."""
 
     outputs: tuple[Tensor, ...]
     note: str = ""
@@ -40,7 +40,7 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class _SideEffects:
-    """Side effects of a forward, as its first call showed them."""
+    """Side effects of a forward, observed in its first call."""
 
     changes_inputs: bool
     changes_state: bool
@@ -102,7 +102,7 @@ class Reference:
             return self._loaded.make_inputs(self.device)
 
     def model(self, seed: int) -> nn.Module:
-        """A new model on the device, with the weights of ``seed``, in the mode that its author left it in."""
+        """A new model on the device with the weights of ``seed``, in the mode that its constructor sets."""
         with seeded(seed, self.device):
             return self._loaded.make_model(self.device)
 
@@ -176,7 +176,7 @@ class Reference:
         except ProblemError as error:
             reason = str(error)
         outputs = self.call(self.cast(model, torch.float32), self.cast_inputs(inputs, torch.float32))
-        return Exact(outputs, f"judged against float32, for in float64: {reason}")
+        return Exact(outputs, f"compared with float32, because float64 failed: {reason}")
 
     def signature(self) -> Signature:
         """The signature of kernels for this workload: operands in the ABI's order, constants, operation count.
@@ -196,7 +196,7 @@ class Reference:
         return self._traced
 
     def _trace_fake(self) -> _Trace | None:
-        """The forward on fake tensors; ``None`` where it reads tensors' contents or leaves torch."""
+        """The forward on fake tensors; ``None`` if it reads tensors' contents or leaves torch."""
         counter = OperationCounter(self.device)
         try:
             # A separate module: objects at the module's top level must never hold fake tensors.
@@ -242,12 +242,12 @@ class Reference:
         for tensor in outputs:
             if not is_dense(tensor):
                 kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else "sparse"
-                raise ProblemError(f"{self._loaded.file}: forward returns a {kind} tensor: only dense ones can be judged")
+                raise ProblemError(f"{self._loaded.file}: forward returns a {kind} tensor: only dense tensors are supported")
         shapes = tuple(tuple(tensor.shape) for tensor in outputs)
         if self._shapes not in (None, shapes):
             raise ProblemError(
-                f"{self._loaded.file}: the shapes of forward's outputs depend on what its inputs hold ({self._shapes}, then "
-                f"{shapes}): no memory can be lent for them"
+                f"{self._loaded.file}: the shapes of forward's outputs depend on its inputs' values ({self._shapes}, then "
+                f"{shapes}): only fixed shapes are supported"
             )
         self._shapes = shapes
 
@@ -324,13 +324,13 @@ def _device(label: str) -> torch.device:
     try:
         device = torch.device(label)
     except RuntimeError as error:
-        raise DeviceError(f"no device is called {label!r}: give cpu or cuda:0") from error
+        raise DeviceError(f"unknown device {label!r}: use cpu or cuda:0") from error
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise DeviceError(f"device {label} cannot be used: PyTorch finds no CUDA device; check the driver or use cpu")
+            raise DeviceError(f"device {label} not found: PyTorch finds no CUDA device; check the driver or use cpu")
         device = torch.device("cuda", device.index or 0)
         if device.index >= torch.cuda.device_count():
-            raise DeviceError(f"there is no device {label}: PyTorch finds {torch.cuda.device_count()} CUDA device(s)")
+            raise DeviceError(f"device {label} not found: PyTorch finds {torch.cuda.device_count()} CUDA device(s)")
     return device
 
 

@@ -1,4 +1,4 @@
-"""TOML files that people write, decoded into strict ``msgspec`` structs: an error names the key and what is expected there."""
+"""Decodes hand-written TOML into strict ``msgspec`` structs. Errors name the key and the expected value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$[^`]*`$")
 
 
 class TomlError(EspalierError):
-    """One line: where in the file, and what is wrong there."""
+    """One line: the place in the file, and the fault."""
 
 
 def decode(text: str, shape: type[T]) -> T:
@@ -30,7 +30,7 @@ def decode(text: str, shape: type[T]) -> T:
 
 
 def convert(value: object, shape: type[T], where: str = "") -> T:
-    """A decoded value as one of ``shape``; ``where`` it stands in the file. Raises TomlError."""
+    """A decoded value converted to ``shape``; ``where`` is its place in the file. Raises TomlError."""
     try:
         return msgspec.convert(value, shape, builtin_types=(date,))
     except msgspec.ValidationError as error:
@@ -40,7 +40,7 @@ def convert(value: object, shape: type[T], where: str = "") -> T:
 
 
 def _fault(value: object, shape: Any, message: str) -> tuple[list[str], str]:
-    """The path to the first fault within ``value``, and what is wrong there."""
+    """The path to the first fault within ``value``, and its description."""
     while get_origin(shape) is Annotated or type(None) in get_args(shape):
         shape = get_args(shape)[0]
     for key, inner, inner_shape in _children(value, shape):

@@ -1,4 +1,4 @@
-"""The program's own source as these tests see it: modules, their definitions, their imports."""
+"""The program's modules, definitions and imports, for these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ARCHITECTURE.md`` names the rooms that there are, in the order that the contracts enforce."""
+"""``ARCHITECTURE.md`` lists the rooms in the order that the contracts enforce."""
 
 from __future__ import annotations
 

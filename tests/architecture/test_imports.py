@@ -1,4 +1,4 @@
-"""Imports point strictly down, nothing heavy is loaded by accident, and no modules import each other in a circle."""
+"""Imports point strictly down, without cycles, and heavy modules are loaded only where needed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ HEAVY = ("torch", "openai", "google.genai", "anthropic", "httpx", "triton", "jin
 
 
 def test_every_contract_of_the_linter_is_kept() -> None:
-    """In a process of its own: the linter changes the logging of the one that it runs in."""
+    """In a separate process: the linter changes the logging of its process."""
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout
     assert "0 broken" in done.stdout
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Imports inside functions count as well: a circle there is a circle."""
+def test_there_are_no_import_cycles() -> None:
+    """Imports inside functions count, too."""
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     arrows = networkx.DiGraph()
     for module in graph.modules:
@@ -34,7 +34,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 @pytest.mark.parametrize("module", ["tui.app", "engine.cli.main", "engine.session.factory", "engine.trial.client", "espalier"])
 def test_importing_it_loads_nothing_heavy(module: str) -> None:
-    """The linter reads imports as text; this one runs them."""
+    """The linter reads imports as text; this test runs them."""
     assert not _loaded_by(module) & set(HEAVY)
 
 
@@ -50,7 +50,7 @@ def test_the_runner_loads_nothing_of_the_judge_and_the_judge_nothing_of_the_runn
 
 
 def _loaded_by(module: str) -> set[str]:
-    """What a fresh interpreter has loaded after importing ``module``."""
+    """The modules that a fresh interpreter has loaded after importing ``module``."""
     program = f"import json, sys, {module}; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     return set(json.loads(done.stdout))

@@ -1,4 +1,4 @@
-"""Facts that more than one room needs are listed in one of them."""
+"""A fact that several rooms need is written in one of them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def test_it_is_written_down_once(text: str, place: str) -> None:
 
 
 def test_only_the_composition_root_names_the_terminal_ui() -> None:
-    """The engine opens it through what ``espalier.py`` registers, not through an import the linter cannot see."""
+    """The engine opens it through the registration in ``espalier.py``, not through an import hidden from the linter."""
     engine = [path for path in files() if path.is_relative_to(ROOT / "engine")]
     assert not [path for path in engine if '"tui' in path.read_text(encoding="utf-8")]

@@ -1,4 +1,4 @@
-"""Modules know one thing: few are long."""
+"""Modules are small."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from architecture.source import ROOT, files
 
 LONGEST = 400
 LONG_ON_PURPOSE = {"engine/domain/events.py", "engine/domain/state.py"}
-"""The two tables of the domain: every event, and what each does to the state."""
+"""The two tables of the domain: events, and their effects on the state."""
 
 
 def lines_by_module() -> dict[str, int]:
     return {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in files()}
 
 
-def test_no_module_is_longer_than_it_should_be() -> None:
+def test_no_module_is_too_long() -> None:
     too_long = {name: lines for name, lines in lines_by_module().items() if lines > LONGEST}
     assert set(too_long) <= LONG_ON_PURPOSE, too_long
 
 
-def test_the_median_module_knows_one_thing() -> None:
+def test_the_median_module_is_neither_tiny_nor_long() -> None:
     lengths = [lines for name, lines in lines_by_module().items() if not name.endswith("__init__.py")]
     assert 100 <= statistics.median(lengths) <= 250

@@ -1,4 +1,4 @@
-"""Index arithmetic: every simplification must give the same number for every turn of the loops."""
+"""Index arithmetic: every simplification gives the same value in every loop iteration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 30), st.integers(0,
 
 
 def evaluated(expr: Expr, values: Mapping[Expr, int]) -> int:
-    """What an index is, by its definition."""
+    """The value of an index, by its definition."""
     match expr:
         case Var():
             return values[expr]
@@ -69,7 +69,7 @@ def test_simplified_indices_keep_their_values(extents: list[int], steps: list[tu
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=5))
-def test_a_position_taken_apart_and_put_together_is_itself(shape: list[int]) -> None:
+def test_flattening_undoes_unflattening(shape: list[int]) -> None:
     count = 1
     for extent in shape:
         count *= extent
@@ -77,7 +77,7 @@ def test_a_position_taken_apart_and_put_together_is_itself(shape: list[int]) -> 
     assert ir.flatten(ir.unflatten(position, shape), shape) == position
 
 
-def test_conditions_that_always_hold_are_left_out() -> None:
+def test_conditions_that_always_hold_are_dropped() -> None:
     place = ir.shift(ir.as_index(Var("y", 6)), -1)
     assert len(ir.in_range(place, 0, 4)) == 2
     assert len(ir.in_range(place, -1, 4)) == 1

@@ -1,4 +1,4 @@
-"""Naive kernels for real: trace, generate, compile with g++, call, compare with the reference in float64.
+"""Naive kernels end to end: trace, generate, compile with g++, call, compare with the reference in float64.
 
 Every module is checked twice: as C++ under the host contract, and as CUDA under the plan contract, whose kernels run on the
 CPU as their own @launch lines say, one thread long (their loops stride over the whole grid).
@@ -49,7 +49,7 @@ class Lambda(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A problem ready to be checked: what a kernel receives, what eager gives, what is right."""
+    """A problem ready for a check: the operands, the output of eager, the expected output."""
 
     signature: Signature
     graph: Graph
@@ -184,7 +184,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], object]] = {
 
 
 def several() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
-    """Models with inputs of their own: several, integer, half, or large enough for reductions in two steps."""
+    """Models with their own inputs: several, integer, half, or large enough for reductions in two steps."""
     half = torch.randn(2, 4, 8, 16, dtype=torch.float16)
     rows = torch.randn(*ROWS)
     return {
@@ -249,7 +249,7 @@ def as_tuple(value: object) -> tuple[object, ...]:
 
 
 def of_reference(spec: str, settings: Mapping[str, int]) -> Case:
-    """A case from a problem as the tool reads it."""
+    """A case from a problem file."""
     problem = catalog.find(spec)
     workload = Workload("tiny", settings) if settings else catalog.workload_for(problem, "small")
     reference = Reference(problem, workload)
@@ -283,7 +283,7 @@ with torch.random.fork_rng():
 SAMPLE = ("shipped", "half", "bfloat16", "foreign transformer", "GRU", "topk", "rounding", "integers", "functions", "constant")
 """All operand types and helper functions are among them."""
 USUAL = {name for place, name in enumerate(MAKERS) if place % 8 == 0 or name.startswith(SAMPLE)}
-"""What a plain run compiles; CI compiles all."""
+"""Compiled by default; CI compiles all."""
 
 EMULATED = """\
 #include <cstddef>
@@ -301,7 +301,7 @@ struct Any { void* p; template <class T> operator T*() const { return static_cas
 
 
 def emulated(text: str, signature: Signature) -> str:
-    """A CUDA plan as C++ that launches its kernels as its own lines say, with ``plan(pointers, workspace)``."""
+    """A CUDA plan as C++ that launches its kernels by its @launch lines, with ``plan(pointers, workspace)``."""
     plan = parse_plan(text)
     order = {operand.name: place for place, operand in enumerate(signature.operands)}
 
@@ -320,13 +320,13 @@ def emulated(text: str, signature: Signature) -> str:
 
 @dataclass(frozen=True)
 class Library:
-    """Everything compiled: the cases that were generated, by name, and how to call them."""
+    """The compiled cases by name, and how to call them."""
 
     cases: Mapping[str, tuple[int, Case]]
     handle: ctypes.CDLL
 
     def call(self, name: str, how: str) -> tuple[Tensor, ...]:
-        """The outputs of a kernel, with everything around it poisoned, and watched."""
+        """The outputs of a kernel; the memory around them is poisoned and checked."""
         number, case = self.cases[name]
         given = [t.clone() for t in case.arguments]
         outputs = tuple(poison(t) for t in case.eager)
@@ -393,7 +393,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 
 def error(found: Tensor, exact: Tensor) -> float:
-    """Centred relative Frobenius error; plain relative error of a single number."""
+    """Frobenius norm of the error over that of the centred output; relative error for a single number."""
     spread = exact - exact.mean() if exact.numel() > 1 else exact
     return float((found.double() - exact).norm() / spread.norm().clamp(min=1e-30))
 
@@ -403,7 +403,7 @@ FLOORS = {torch.float64: 1e-15, torch.float32: 3e-7, torch.float16: 1e-3, torch.
 
 @pytest.mark.parametrize("how", ["cpp", "plan"])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in USUAL else pytest.mark.slow) for name in MAKERS])
-def test_naive_kernel_is_as_right_as_eager(library: Library, name: str, how: str) -> None:
+def test_naive_kernel_is_as_accurate_as_eager(library: Library, name: str, how: str) -> None:
     case = library.cases[name][1]
     for found, eager, exact in zip(library.call(name, how), case.eager, case.exact, strict=True):
         assert found.shape == eager.shape

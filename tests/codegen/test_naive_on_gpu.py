@@ -29,13 +29,13 @@ FLOORS = {torch.float32: 3e-7, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
 def error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """Centred relative Frobenius error; plain relative error of a single number."""
+    """Frobenius norm of the error over that of the centred output; relative error for a single number."""
     spread = exact - exact.mean() if exact.numel() > 1 else exact
     return float((found.cpu().double() - exact).norm() / spread.norm().clamp(min=1e-30))
 
 
 @pytest.mark.parametrize("spec", PROBLEMS, ids=lambda spec: Path(spec).stem)
-def test_naive_cuda_kernel_is_as_right_as_eager(tmp_path: Path, spec: str) -> None:
+def test_naive_cuda_kernel_is_as_accurate_as_eager(tmp_path: Path, spec: str) -> None:
     problem = catalog.find(spec)
     reference = Reference(problem, catalog.workload_for(problem, "small"))
     signature, graph = reference.signature(), trace_reference(reference)

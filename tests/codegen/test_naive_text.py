@@ -1,4 +1,4 @@
-"""What a naive source says besides computing: its guards, its launch lines, its workspace, and when there is none."""
+"""The text of naive kernels: guards, launch lines, workspace, and unsupported graphs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def softmax_graph(rows: int = 3, columns: int = 5) -> tuple[Graph, Signature]:
 
 
 def chain(*targets: str) -> Graph:
-    """One-argument operators after each other, on a vector."""
+    """A chain of unary operators on a vector."""
     nodes = tuple(
         node(f"n{place}", f"{target}.default", kind(4), x=Ref(f"n{place - 1}" if place else "x"))
         for place, target in enumerate(targets)
@@ -52,7 +52,7 @@ def chain(*targets: str) -> Graph:
 
 
 @pytest.mark.parametrize(("dialect", "contract"), PAIRS)
-def test_source_is_of_the_contract_asked_for_and_reproducible(dialect: Dialect, contract: Contract) -> None:
+def test_code_follows_the_contract_and_is_reproducible(dialect: Dialect, contract: Contract) -> None:
     graph, signature = softmax_graph()
     text = naive(graph, signature, dialect, contract)
     assert isinstance(text, str)
@@ -62,7 +62,7 @@ def test_source_is_of_the_contract_asked_for_and_reproducible(dialect: Dialect, 
 
 
 @pytest.mark.parametrize("change", ["X_DIM1", "DIM", "EPS"])
-def test_source_refuses_other_shapes_and_constants(tmp_path: Path, change: str) -> None:
+def test_code_rejects_other_shapes_and_constants(tmp_path: Path, change: str) -> None:
     graph, signature = softmax_graph()
     text = naive(graph, signature, Dialect.CPP, Contract.HOST)
     assert isinstance(text, str)
@@ -98,15 +98,15 @@ def test_views_cost_no_step() -> None:
     assert [step.target for step in program.steps] == ["out"]
 
 
-def test_long_reductions_into_few_results_are_shared_out() -> None:
+def test_long_reductions_into_few_results_are_split() -> None:
     nodes = (node("s", "sum.default", TensorType((), "float32"), x=Ref("x"), dtype=None),)
     program = lower(Graph((("x", kind(1 << 20)),), (), nodes, ("s",)), ["out"])
     assert isinstance(program, Program)
     assert [step.parallel_iterations for step in program.steps] == [1024, 1]
 
 
-def test_the_workspace_reuses_what_nobody_reads_any_more() -> None:
-    """Each sum needs the one before: two places are enough for any number of them."""
+def test_the_workspace_reuses_dead_buffers() -> None:
+    """Each sum needs only the previous one: two buffers are enough."""
     size, nodes = 1 << 12, []
     for place in range(6):
         source = f"c{place - 1}" if place else "x"
@@ -128,7 +128,7 @@ def test_the_workspace_reuses_what_nobody_reads_any_more() -> None:
         (chain(*["cumsum_like"]), "aten.cumsum_like.default"),
     ],
 )
-def test_what_has_no_naive_form_is_named_in_one_line(graph: Graph, what: str) -> None:
+def test_an_unsupported_graph_is_one_line(graph: Graph, what: str) -> None:
     found = lower(graph, ["out"])
     assert isinstance(found, Unsupported)
     assert found.what == what
@@ -145,7 +145,7 @@ def test_programs_are_bounded() -> None:
     assert "more than 8 kernels" in refused.what
 
 
-def test_an_operand_may_be_called_like_a_function_or_a_loop() -> None:
+def test_operand_names_may_clash_with_functions_and_loops() -> None:
     graph = Graph(
         (("exp", kind(4)), ("i", kind(4))),
         (),

@@ -1,4 +1,4 @@
-"""Scaffolds: every contract gives a file that its own reader accepts; empty ones compile; modules compute the same."""
+"""Scaffolds: every contract gives a valid file, empty kernels compile, modules compute the same as the reference."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_empty_plan_has_a_tunable_and_one_launch(softmax: tuple[Reference, Graph
     assert len(parse_plan(text).launches) == 1
 
 
-def test_empty_module_is_made_and_called(softmax: tuple[Reference, Graph]) -> None:
+def test_empty_module_can_be_constructed_and_called(softmax: tuple[Reference, Graph]) -> None:
     module = executed(empty_kernel(softmax[0].signature(), Dialect.PYTHON))
     assert module.ModelNew()(torch.rand(3, 5)).shape == (3, 5)
 
@@ -164,7 +164,7 @@ def test_shipped_problems_as_modules(name: str) -> None:
 
 
 def ast_names(module: ModuleType) -> set[str]:
-    """Classes that the module itself defines."""
+    """Classes that the module defines."""
     return {n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__}
 
 
@@ -185,14 +185,14 @@ def test_unsupported_is_one_clear_line(softmax: tuple[Reference, Graph]) -> None
     assert "class ModelNew" in scaffold(reference.problem, reference.workload, reference.signature(), missing, Dialect.PYTHON)
 
 
-def test_dialect_and_contract_must_go_together() -> None:
+def test_dialect_and_contract_must_match() -> None:
     assert contract_for(Dialect.CUDA) is Contract.PLAN
-    with pytest.raises(ProblemError, match="cpp kernel cannot have the contract plan"):
+    with pytest.raises(ProblemError, match="cpp does not support the plan contract"):
         contract_for(Dialect.CPP, Contract.PLAN)
 
 
 @pytest.mark.parametrize(("text", "what"), [("class Model(:", "syntax"), ("x = 1", "no `class Model`")])
-def test_a_text_that_is_no_reference(text: str, what: str) -> None:
+def test_an_invalid_reference_is_one_line(text: str, what: str) -> None:
     with pytest.raises(ProblemError, match=what):
         module_source(text, {})
 

@@ -1,4 +1,4 @@
-"""The templates of an exported module: Python that runs by itself, and what is changed when it is copied."""
+"""The templates of an exported module: they run by themselves, and copies are filled in and renamed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = sorted(path.stem for path in Path(kernel_module.__file__).parent.glob("*
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_copy_stands_alone_and_has_no_decorator(name: str) -> None:
+def test_a_copy_is_standalone_and_has_no_decorator(name: str) -> None:
     tree = ast.parse(template.template(name))
     imported = [s.module for s in ast.walk(tree) if isinstance(s, ast.ImportFrom)]
     assert not any(module and module.startswith(("engine", "tui")) for module in imported)
@@ -26,7 +26,7 @@ def test_a_copy_stands_alone_and_has_no_decorator(name: str) -> None:
     assert "Model = " not in template.template(name)
 
 
-def test_constants_are_filled_in_under_their_new_names_too() -> None:
+def test_renamed_constants_are_filled_in_too() -> None:
     text = template.keep_apart(
         "import time\n\nDEVICE: str = 'cpu'\n\nLIST = [\n    1,\n]\n\nprint(DEVICE, time.time())\n", {"DEVICE"}
     )
@@ -37,16 +37,16 @@ def test_constants_are_filled_in_under_their_new_names_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", "a'''b", "ends with '", "back\\", "carriage\r", 'quotes """ and \\n'])
-def test_a_literal_is_the_text(text: str) -> None:
+def test_a_literal_evaluates_to_the_text(text: str) -> None:
     assert ast.literal_eval(template.literal(text)) == text
 
 
-def test_the_template_s_operator_checks_what_it_is_given() -> None:
+def test_the_template_s_operator_checks_its_arguments() -> None:
     model = kernel_module.ModelNew()
     x = torch.zeros(1)
     assert model.operands(x) == [x]
     assert kernel_module._fake(x).shape == (1,)
-    for given, words in (((torch.zeros(2),), "made for torch.float32"), ((x, x), "2 tensors were given")):
+    for given, words in (((torch.zeros(2),), "expected torch.float32"), ((x, x), "expected 1 tensors, got 2")):
         with pytest.raises(ValueError, match=words):
             kernel_module._run(*given)
     with pytest.raises(TypeError, match="forward takes x"):
@@ -69,6 +69,6 @@ def test_the_template_s_errors(output: list[float], exact: list[float], wrong: b
     assert (max(errors) > 1e-6) is wrong
 
 
-def test_the_template_makes_models_as_kernelbench_does() -> None:
+def test_the_template_constructs_models_as_kernelbench_does() -> None:
     for given in ([2, 3], [[2, 3], {}], [2, {"out_features": 3}], {"in_features": 2, "out_features": 3}):
         assert module_check._model(torch.nn.Linear, given).weight.shape == (3, 2)

@@ -1,4 +1,4 @@
-"""Sessions as training data: one schema a shape, golden lines, calls linked to kernels, rewards by what happened."""
+"""Sessions as training data: one schema per shape, golden lines, calls linked to kernels, rewards."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from engine.export.attempts import RecordedSession, attempts, fenced
 
 GOLDEN = Path(__file__).parent / "golden" / "training.jsonl"
 PROMPT = "Write a kernel for idea i2."
-FAST, WRONG, MENDED, BROKEN = (f'// {name}\nextern "C" void launch();\n' for name in ("fast", "wrong", "mended", "broken"))
+FAST, WRONG, REPAIRED, BROKEN = (f'// {name}\nextern "C" void launch();\n' for name in ("fast", "wrong", "repaired", "broken"))
 TEXTS = (
-    "source of k1", "source of k6", "source of k7", FAST, WRONG, MENDED, BROKEN, PROMPT, f"{PROMPT} 2", f"{PROMPT} 3", "ideas?",
-    "repair this", f"Here it is.\n```cpp\n{FAST}```\n", f"```cpp\n{WRONG}```", f"```cpp\n{MENDED}```", f"```cpp\n{BROKEN}```",
+    "source of k1", "source of k6", "source of k7", FAST, WRONG, REPAIRED, BROKEN, PROMPT, f"{PROMPT} 2", f"{PROMPT} 3",
+    "ideas?", "repair this",
+    f"Here it is.\n```cpp\n{FAST}```\n", f"```cpp\n{WRONG}```", f"```cpp\n{REPAIRED}```", f"```cpp\n{BROKEN}```",
     "[ideas]", "half a re", "compiler output",
 )  # fmt: skip
 BLOBS = {b.digest(text): text for text in TEXTS}
@@ -42,7 +43,7 @@ def written(kernel: str, source: str) -> e.KernelDrafted:
 
 
 def history() -> list[e.Event]:
-    """k2 is fast, k3 was wrong and is mended, k4 does not build, k5 is a hand-written seed, k6 quarantined, k7 cancelled."""
+    """k2 is fast, k3 was wrong and is repaired, k4 does not build, k5 is a hand-written seed, k6 quarantined, k7 cancelled."""
     mismatch = m.Failure(m.FailureKind.MISMATCH, "error 1e-2 of 1e-6 allowed")
     code, ideas, repair = m.CallRole.CODE, m.CallRole.IDEAS, m.CallRole.REPAIR
     return [
@@ -62,8 +63,8 @@ def history() -> list[e.Event]:
         e.IdeaImplemented("i2", ("k2", "k3", "k4")),
         b.built("k2"), b.verified("k2", 2.0), b.measured("k2", 2.0),
         b.built("k3"), e.AttemptFailed("k3", 0, mismatch),
-        *call(6, "repair:k3:0", repair, "repair this", f"```cpp\n{MENDED}```"),
-        e.AttemptRevised("k3", 1, b.digest(MENDED)), b.built("k3"), b.verified("k3", 1.2), b.measured("k3", 1.2),
+        *call(6, "repair:k3:0", repair, "repair this", f"```cpp\n{REPAIRED}```"),
+        e.AttemptRevised("k3", 1, b.digest(REPAIRED)), b.built("k3"), b.verified("k3", 1.2), b.measured("k3", 1.2),
         e.KernelFailed("k4", b.failure()),
         e.KernelDrafted("k5", "i2", "k1", 1, m.Author("engineer"), "mine.cpp", m.Dialect.CPP, m.Contract.HOST,
                         b.digest("source of k1"), {"BLOCK": 4}, True),
@@ -131,7 +132,7 @@ REQUIRED = {
 
 
 def misfits(value: object, schema: object, path: str = "$") -> list[str]:
-    """Where a row is not of its schema; ``null`` fits everywhere but in required columns."""
+    """The places where a row violates its schema. ``null`` is valid everywhere but in required columns."""
     if isinstance(schema, dict):
         if not isinstance(value, dict) or list(value) != list(schema):
             return [f"{path}: columns {value if not isinstance(value, dict) else list(value)}"]
@@ -143,7 +144,7 @@ def misfits(value: object, schema: object, path: str = "$") -> list[str]:
     if value is None:
         return [f"{path}: null"] if path.removeprefix("$.") in REQUIRED else []
     fits = isinstance(value, int | float) and not isinstance(value, bool) if schema is float else type(value) is schema
-    return [] if fits else [f"{path}: {value!r} is no {schema.__name__}"]  # type: ignore[attr-defined]
+    return [] if fits else [f"{path}: {value!r} is not a {schema.__name__}"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", list(training.SHAPES))
@@ -164,8 +165,8 @@ def test_a_line_is_one_object_in_ascii_without_nan(kind: str) -> None:
         json.loads(line, parse_constant=pytest.fail)
 
 
-def test_the_lines_are_as_they_were() -> None:
-    """What trainers read must not change by accident: regenerate with ``python tests/report/test_training.py``."""
+def test_the_lines_match_the_golden_file() -> None:
+    """Training data must not change by accident. Regenerate with ``PYTHONPATH=tests python tests/export/test_training.py``."""
     assert golden() == GOLDEN.read_text(encoding="utf-8")
 
 
@@ -173,7 +174,7 @@ def golden() -> str:
     return "".join(f"{line}\n" for kind in training.SHAPES for line in training.lines(kind, [recording()]))
 
 
-def test_every_attempt_is_a_row_failures_included() -> None:
+def test_every_attempt_is_a_row_including_failures() -> None:
     found = [(row["kernel"], row["attempt"], row["verdict"]["status"], row["last_attempt"]) for row in rows("jsonl")]
     assert found == [
         ("k1", 0, "measured", True), ("k2", 0, "measured", True), ("k3", 0, "mismatch", False), ("k3", 1, "measured", True),
@@ -187,14 +188,14 @@ def test_a_kernel_is_linked_to_the_call_that_wrote_it() -> None:
     assert (found["k2", 0]["prompt"], found["k2", 0]["origin"], found["k2", 0]["model"]) == (PROMPT, "recorded", b.MODEL.name)
     assert found["k2", 0]["reply"].startswith("Here it is.")
     assert found["k3", 0]["prompt"] == f"{PROMPT} 2"
-    assert (found["k3", 1]["prompt"], found["k3", 1]["code"]) == ("repair this", MENDED)
+    assert (found["k3", 1]["prompt"], found["k3", 1]["code"]) == ("repair this", REPAIRED)
     seeded = found["k5", 0]
     assert (seeded["origin"], seeded["model"], seeded["seed"]) == ("reconstructed", "engineer", True)
-    assert "source of k1" in seeded["prompt"], "the parent's source"
+    assert "source of k1" in seeded["prompt"], "the parent's code"
     assert seeded["tunables"] == [{"name": "BLOCK", "value": 4}]
 
 
-def test_a_reconstructed_prompt_says_all_that_was_recorded() -> None:
+def test_a_reconstructed_prompt_has_every_recorded_field() -> None:
     (first, *_) = rows("jsonl")
     assert first["origin"] == "reconstructed"
     for words in (
@@ -217,18 +218,18 @@ def test_rewards_are_the_gain_over_the_parent_and_constants_for_failures() -> No
     assert found["k3", 0] == (rewards.FAILURES[m.FailureKind.MISMATCH], "failure")
     assert found["k3", 1] == (pytest.approx(math.log(1.2)), "parent")
     assert found["k4", 0] == (rewards.FAILURES[m.FailureKind.BUILD_FAILED], "failure")
-    assert found["k6", 0] == (None, "none"), "what is not believed teaches nothing"
+    assert found["k6", 0] == (None, "none"), "a quarantined kernel has no reward"
     assert found["k7", 0] == (None, "none")
 
 
-def test_a_right_kernel_is_never_worth_less_than_a_wrong_one() -> None:
+def test_a_verified_kernel_is_never_worth_less_than_a_failed_one() -> None:
     assert set(rewards.FAILURES) == set(m.FailureKind)
     assert max(rewards.FAILURES.values()) < rewards.LEAST_MEASURED
     slow = b.fold(*b.first_round(1.0), *b.measured_kernel("k2", 0.01, parent="k1"))
     assert rewards.kernel_reward(slow, slow.kernels["k2"]) == rewards.Reward(-1.0, rewards.Basis.PARENT)
 
 
-def test_a_parent_measured_elsewhere_gives_no_gain() -> None:
+def test_a_parent_measured_on_another_device_gives_no_gain() -> None:
     moved = b.fold(*b.first_round(1.0), b.prepared(name="other"), *b.measured_kernel("k2", 2.0, parent="k1"))
     assert rewards.kernel_reward(moved, moved.kernels["k2"]) == rewards.Reward(math.log(2), rewards.Basis.BASELINE)
     entries = b.entries((*b.first_round(1.0), b.prepared(name="other"), *b.measured_kernel("k2", 2.0, parent="k1")))
@@ -237,7 +238,7 @@ def test_a_parent_measured_elsewhere_gives_no_gain() -> None:
     assert devices == ["two cores", "other"]
 
 
-def test_a_chat_ends_in_a_verified_kernel_and_no_reply_is_there_twice() -> None:
+def test_a_chat_ends_in_a_verified_kernel_and_each_reply_occurs_once() -> None:
     found = rows("sft")
     assert [row["kernel"] for row in found] == ["k1", "k2", "k3", "k5"]
     assert all(row["verdict"] == "measured" for row in found)
@@ -248,15 +249,15 @@ def test_a_chat_ends_in_a_verified_kernel_and_no_reply_is_there_twice() -> None:
         b.built("k8"), b.verified("k8", 2.5), b.measured("k8", 2.5),
     ]  # fmt: skip
     twice = rows("sft", recording(entries=b.entries([*history(), *variants])))
-    assert [row["kernel"] for row in twice] == ["k1", "k8", "k3", "k5"], "the better variant stands for the reply"
+    assert [row["kernel"] for row in twice] == ["k1", "k8", "k3", "k5"], "the better variant represents the reply"
 
 
-def test_pairs_prefer_what_was_shown_to_be_faster_or_right() -> None:
+def test_pairs_prefer_a_significantly_faster_or_a_verified_kernel() -> None:
     found = [(row["chosen_kernel"], row["rejected_kernel"], row["rejected_verdict"]) for row in rows("pairs")]
     assert ("k2", "k3", "measured") in found
     assert ("k2", "k3", "mismatch") in found
     assert ("k3", "k4", "build_failed") in found
-    assert ("k2", "k5", "measured") in found, "1.96 to 2.04 against 1.86 to 1.94: the intervals do not meet"
+    assert ("k2", "k5", "measured") in found, "1.96 to 2.04 against 1.86 to 1.94: the intervals do not overlap"
     assert not any("k6" in pair or "k7" in pair or "k1" in pair for pair in found)
     close = rows("pairs", recording(entries=b.entries([*history(), *b.measured_kernel(
         "k8", 2.01, idea="i2", parent="k1", round_number=1, source="source of k7")])))  # fmt: skip
@@ -265,20 +266,20 @@ def test_pairs_prefer_what_was_shown_to_be_faster_or_right() -> None:
     )
 
 
-def test_a_pair_answers_one_prompt() -> None:
+def test_both_answers_of_a_pair_have_one_prompt() -> None:
     for row in rows("pairs"):
         ((prompt,), (chosen,), (rejected,)) = row["prompt"], row["chosen"], row["rejected"]
         assert (prompt["role"], chosen["role"], rejected["role"]) == ("user", "assistant", "assistant")
         assert chosen["content"] != rejected["content"]
         assert row["chosen_reward"] > row["rejected_reward"]
         if row["chosen_kernel"] == "k3":
-            assert chosen["content"] == f"```cpp\n{MENDED}```", "a repaired kernel answers the idea's own prompt as code"
+            assert chosen["content"] == f"```cpp\n{REPAIRED}```", "a repaired kernel answers the idea's own prompt as code"
 
 
-def test_licences_are_said() -> None:
+def test_rows_have_licences() -> None:
     assert {row["licence"] for row in rows("jsonl")} == {"MIT"}
     shipped = {row["kernel"]: row["licence"] for row in rows("jsonl", recording(shipped=True))}
-    assert shipped["k1"] == "Apache-2.0", "a playbook that ships"
+    assert shipped["k1"] == "Apache-2.0", "a shipped playbook"
     assert shipped["k2"] == "MIT"
 
 

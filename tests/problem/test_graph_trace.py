@@ -1,4 +1,4 @@
-"""Tracing: which tensors become operands, what is left of mutation and composite operators, and what cannot be traced."""
+"""Tracing: operands, removal of mutations and composite operators, and untraceable models."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_graph_survives_the_channel() -> None:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=TraceReply) == reply
 
 
-def test_the_model_is_as_before() -> None:
+def test_tracing_leaves_the_model_unchanged() -> None:
     model = nn.Sequential(nn.BatchNorm1d(3), Mixed().linear)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     held = dict(model.named_parameters())
@@ -90,7 +90,7 @@ def test_nothing_is_changed_in_place(model: nn.Module) -> None:
     assert not [node.target for node in graph.nodes if node.operator.endswith("_") or node.operator == "copy_"]
 
 
-def test_only_what_the_outputs_need_is_kept() -> None:
+def test_only_nodes_that_the_outputs_need_are_kept() -> None:
     graph = traced(nn.BatchNorm1d(3), torch.randn(4, 3), count=6)
     used = {name for node in graph.nodes for name in references(node.arguments)}
     assert {"p0", "p1", "p2"} <= used
@@ -126,7 +126,7 @@ class Heavy(nn.Module):
     [(Peeking(), "cannot be traced"), (Heavy(MAX_TABLE_ELEMENTS + 1), "4097 elements")],
     ids=["looks at values", "large constant"],
 )
-def test_what_cannot_be_written_down_is_a_value(model: nn.Module, what: str) -> None:
+def test_an_untraceable_model_is_unsupported(model: nn.Module, what: str) -> None:
     size = MAX_TABLE_ELEMENTS + 1 if isinstance(model, Heavy) else 3
     found = trace(model, (torch.randn(size),), ["x"])
     assert isinstance(found, Unsupported)
@@ -134,14 +134,14 @@ def test_what_cannot_be_written_down_is_a_value(model: nn.Module, what: str) -> 
     assert "\n" not in found.line
 
 
-def test_names_must_fit() -> None:
+def test_names_must_match_the_operands() -> None:
     with pytest.raises(ValueError, match="2 names"):
         trace(nn.ReLU(), (torch.randn(2),), ["x", "y"])
 
 
 @pytest.mark.parametrize("name", catalog.shipped_names())
-def test_shipped_problems_are_traced_at_full_size_without_making_them(name: str) -> None:
-    """Gigabytes of inputs: on a small machine this passes only if nobody allocates them."""
+def test_shipped_problems_are_traced_at_full_size_without_allocating(name: str) -> None:
+    """Gigabytes of inputs: on a small machine this passes only if they are not allocated."""
     problem = catalog.find(name)
     reference = Reference(problem, catalog.workload_for(problem, "full"))
     graph = trace_reference(reference)
@@ -150,7 +150,7 @@ def test_shipped_problems_are_traced_at_full_size_without_making_them(name: str)
     assert len(graph.outputs) == len(reference.signature().with_roles(*["output"]))  # type: ignore[arg-type]
 
 
-def test_a_reference_that_looks_at_its_inputs_while_making_them_is_traced_all_the_same(tmp_path: Path) -> None:
+def test_a_reference_that_reads_its_inputs_while_creating_them_is_traced(tmp_path: Path) -> None:
     text = (
         "import torch\nfrom torch import nn\nn = 4\nclass Model(nn.Module):\n    def forward(self, x):\n        return x * 2\n"
         "def get_inputs():\n    x = torch.rand(n)\n    return [x / x.sum().item()]\ndef get_init_inputs():\n    return []\n"

@@ -56,7 +56,7 @@ def error(spec: str) -> str:
 
 
 def refusal(spec: str, otherwise: str) -> str:
-    """What ``find`` says against ``spec``, or ``otherwise`` when it has nothing against it."""
+    """The error of ``find`` for ``spec``, or ``otherwise`` without an error."""
     try:
         catalog.find(spec)
     except ProblemError as refused:
@@ -64,7 +64,7 @@ def refusal(spec: str, otherwise: str) -> str:
     return otherwise
 
 
-def test_the_seven_problems_ship() -> None:
+def test_seven_problems_ship() -> None:
     assert tuple(p.name for p in catalog.shipped()) == SHIPPED
 
 
@@ -82,7 +82,7 @@ def test_a_shipped_problem_has_both_workloads_and_holdouts(name: str) -> None:
     assert catalog.folder(problem) == catalog.problems_root() / name
 
 
-def test_one_holdout_of_every_workload_is_odd() -> None:
+def test_every_workload_has_a_holdout_with_odd_sizes() -> None:
     for problem in catalog.shipped():
         for holdouts in problem.holdouts.values():
             assert any(any(int(v) % 2 for k, v in h.settings.items() if k in ODD[problem.name]) for h in holdouts)
@@ -111,8 +111,8 @@ def test_a_foreign_file_has_one_workload_as_written(tmp_path: Path) -> None:
     assert catalog.folder(problem) is None
 
 
-def test_an_unknown_workload_is_answered_with_those_there_are() -> None:
-    with pytest.raises(ProblemError, match="no workload 'huge': choose one of full, small"):
+def test_an_unknown_workload_lists_the_known_ones() -> None:
+    with pytest.raises(ProblemError, match="unknown workload 'huge' of problem softmax: choose one of full, small"):
         catalog.workload_for(catalog.find("softmax"), "huge")
 
 
@@ -160,7 +160,7 @@ def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -> None:
         ("#" * (1 << 21), "larger than"),
     ],
 )
-def test_a_file_that_is_no_reference_is_refused_with_the_reason(tmp_path: Path, text: str | bytes, said: str) -> None:
+def test_an_invalid_reference_is_rejected_with_the_reason(tmp_path: Path, text: str | bytes, said: str) -> None:
     message = error(write(tmp_path / "p", text))
     assert said in message
     assert "reference.py" in message
@@ -179,12 +179,12 @@ def test_a_file_that_is_no_reference_is_refused_with_the_reason(tmp_path: Path, 
         ("[workloads.full]\ndim = inf", "workloads.full.dim: expected a finite number, got inf"),
         ("[workloads.full]\nwidth = 3", "sets width, which reference.py does not assign"),
         ("[workloads.full]\nget_inputs = 3", "sets get_inputs"),
-        ("[[holdouts.full]]\ndim = 3", "belongs to no workload"),
+        ("[[holdouts.full]]\ndim = 3", "has no workload"),
         ("[workloads.full]\n[holdouts]\nfull = 3", "holdouts.full: expected a list, got int"),
         ("[workloads.full]\n[[holdouts.full]]\nwidth = 3", "full-holdout-1 sets width"),
     ],
 )
-def test_a_table_that_is_wrong_is_refused_with_the_reason(tmp_path: Path, table: str, said: str) -> None:
+def test_an_invalid_table_is_rejected_with_the_reason(tmp_path: Path, table: str, said: str) -> None:
     message = error(write(tmp_path / "p", GOOD, table))
     assert said in message
     assert "problem.toml" in message
@@ -197,27 +197,27 @@ def test_a_table_that_is_wrong_is_refused_with_the_reason(tmp_path: Path, table:
         ("Conv2D", "did you mean 'conv2d'"),
         ("zzz", "unknown problem 'zzz': `espalier problems`"),
         ("", "unknown problem ''"),
-        ("no/such.py", "'no/such.py' does not exist"),
-        ("other.py", "'other.py' does not exist"),
+        ("no/such.py", "'no/such.py' not found"),
+        ("other.py", "'other.py' not found"),
         ("/dev/null", "neither a file nor a folder"),
         ("a\0b", "problem"),
         ("x" * 5000, "problem"),
         ("~nobody-of-this-name/x", "problem"),
     ],
 )
-def test_what_is_not_there_is_named_with_advice(spec: str, said: str) -> None:
+def test_an_unknown_problem_is_rejected_with_advice(spec: str, said: str) -> None:
     message = error(spec)
     assert said in message
     assert "did you mean" in message or "`espalier problems`" in message
 
 
-def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+def test_an_empty_folder_is_rejected(tmp_path: Path) -> None:
     assert "has no reference.py" in error(str(tmp_path))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda t: t.encode("utf-8", "surrogatepass"))))
-def test_any_bytes_make_a_problem_or_one_clear_line(tmp_path: Path, data: bytes) -> None:
+def test_any_bytes_are_a_problem_or_one_clear_line(tmp_path: Path, data: bytes) -> None:
     for name, table in (("reference.py", None), ("problem.toml", data)):
         spec = write(tmp_path / "p", GOOD if table is not None else data)
         (tmp_path / "p" / "problem.toml").unlink(missing_ok=True)
@@ -238,7 +238,7 @@ def test_any_name_is_a_problem_or_one_clear_line(spec: str) -> None:
     second=st.floats(allow_nan=False, allow_infinity=False),
     names=st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), unique=True),
 )
-def test_settings_hold_for_whatever_follows(first: int, second: float, names: list[str]) -> None:
+def test_settings_apply_to_later_code(first: int, second: float, names: list[str]) -> None:
     text = "a = 1\nb = c = a + 1\n(d, e) = (b * 2, a)\nif a:\n    e += 1\nlast = [a, b, c, d, e]\n"
     chosen = {name: (first if i % 2 else second) for i, name in enumerate(names)}
     scope: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""problem.h: compiled, not admired."""
+"""problem.h, checked by compiling it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_cuda_header_compiles_for_device_code(kind: str, tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_cuda_includes_half_headers_only_where_an_operand_needs_them() -> None:
+def test_cuda_includes_half_headers_only_if_an_operand_needs_them() -> None:
     plain = Signature((Operand("x", Role.INPUT, (1,), "float32"),), {})
     half = Signature((Operand("x", Role.INPUT, (1,), "float16"),), {})
     assert "cuda_fp16.h" not in header.render(plain, Dialect.CUDA, "w")
@@ -126,7 +126,7 @@ def test_cuda_includes_half_headers_only_where_an_operand_needs_them() -> None:
     assert "typedef __half x_t;" in text
 
 
-def test_the_softmax_header_reads_as_documented() -> None:
+def test_the_softmax_header_matches_the_documentation() -> None:
     operands = (Operand("x", Role.INPUT, (128, 16384), "float32"), Operand("out", Role.OUTPUT, (128, 16384), "float32"))
     text = header.render(Signature(operands, {"BATCH_SIZE": 128, "DIM": 16384, "EPS": 1e-05}), Dialect.CPP, "small")
     for line in (
@@ -145,10 +145,10 @@ def test_the_softmax_header_reads_as_documented() -> None:
         assert heading not in text
 
 
-def test_python_kernels_and_types_unknown_to_c_are_refused() -> None:
+def test_python_kernels_and_types_unknown_to_c_are_rejected() -> None:
     strange = Operand("z", Role.INPUT, (1,), "complex64")
     assert not header.has_type(strange)
-    with pytest.raises(ProblemError, match="operand z holds complex64"):
+    with pytest.raises(ProblemError, match="operand z has dtype complex64"):
         header.render(Signature((strange,), {}), Dialect.CPP, "w")
     with pytest.raises(ProblemError, match="python"):
         header.render(Signature((), {}), Dialect.PYTHON, "w")
@@ -170,13 +170,13 @@ constants = st.dictionaries(st.text(max_size=12) | st.sampled_from(["M", "SMS", 
 
 
 def distinct(rows: list[Operand]) -> bool:
-    """As ``signature`` guarantees: names that differ as C identifiers even in upper case."""
+    """Names as in a signature: they differ as C identifiers even in upper case."""
     return len({names.identifier(o.name).upper() for o in rows}) == len(rows)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
 @given(rows=st.lists(operands, max_size=5).filter(distinct), table=constants, workload=st.text(max_size=20))
-def test_every_macro_comes_back_from_the_preprocessor(
+def test_every_macro_survives_the_preprocessor(
     tmp_path: Path, rows: list[Operand], table: dict[str, Number], workload: str
 ) -> None:
     signature = Signature(tuple(rows), table)

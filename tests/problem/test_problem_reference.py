@@ -1,4 +1,4 @@
-"""References at work: the odd forms that KernelBench files take, and what may go wrong in them."""
+"""Running references: the variety of KernelBench files, and their errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def made(folder: Path, text: str) -> Reference:
 
 
 def run(folder: Path, text: str) -> None:
-    """Everything that a judge does with a reference."""
+    """Every use that a judge makes of a reference."""
     reference = made(folder, text)
     reference.signature()
     model, inputs = reference.model(0), reference.inputs(0)
@@ -51,7 +51,7 @@ def rows(reference: Reference) -> list[tuple[str, str, tuple[int, ...], str]]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_form_runs_and_keeps_its_promises(name: str) -> None:
+def test_every_form_runs_and_has_a_consistent_signature(name: str) -> None:
     reference = bench(name)
     signature = reference.signature()
     model, inputs = reference.model(1), reference.inputs(2)
@@ -70,7 +70,7 @@ def test_every_form_runs_and_keeps_its_promises(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_form_has_a_float64_output_close_to_its_own(name: str) -> None:
+def test_every_form_has_a_close_float64_output(name: str) -> None:
     reference = bench(name)
     model, inputs = reference.model(1), reference.inputs(2)
     exact = reference.exact(model, inputs)
@@ -83,14 +83,14 @@ def test_every_form_has_a_float64_output_close_to_its_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_imagined_signature_is_the_one_that_a_run_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_signature_from_fake_tensors_equals_that_of_a_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     imagined = bench(name).signature()
     monkeypatch.setattr(Reference, "_trace_fake", lambda self: None)
     assert bench(name).signature() == imagined
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_signature_for_c_renders(name: str) -> None:
+def test_every_scalar_only_signature_renders(name: str) -> None:
     signature = bench(name).signature()
     assert signature.scalar_only == (name != "optional")
     for dialect in (Dialect.CPP, Dialect.CUDA):
@@ -98,7 +98,7 @@ def test_every_signature_for_c_renders(name: str) -> None:
 
 
 @pytest.mark.parametrize("problem", catalog.shipped(), ids=lambda p: p.name)
-def test_shipped_problems_sign_as_the_abi_says(problem: object) -> None:
+def test_signatures_of_shipped_problems_follow_the_abi(problem: object) -> None:
     assert isinstance(problem, type(catalog.find("softmax")))
     names, unit = EXPECTED[problem.name]
     every = (*problem.workloads, *(h for hs in problem.holdouts.values() for h in hs))
@@ -173,7 +173,7 @@ def test_operand_order_and_names() -> None:
     assert ("h0", "buffer", (2, 2, 6), "float32") in rows(bench("lstm"))
 
 
-def test_constants_are_the_modules_numbers_and_the_scalar_arguments() -> None:
+def test_constants_are_module_numbers_and_scalar_arguments() -> None:
     assert bench("scalars").signature().constants == {"M": 6, "N": 9, "S": 2.5, "AXIS": 1, "KEEP": 1}
     assert bench("init_tail").signature().constants == {"CHANNELS": 3, "KERNEL_SIZE_0": 3, "KERNEL_SIZE_1": 5, "GROUPS": 3}
     assert bench("init_keywords").signature().constants == {"IN_FEATURES": 6, "OUT_FEATURES": 4, "BIAS": 0, "SCALE": 0.5}
@@ -199,7 +199,7 @@ def test_a_setting_reaches_everything_derived_from_it() -> None:
     ("name", "said"),
     [("batch_norm", "its own state"), ("gru", "its own state"), ("in_place", "its inputs"), ("dropout", "random")],
 )
-def test_habits_are_noticed_and_told(name: str, said: str) -> None:
+def test_caveats_are_noted(name: str, said: str) -> None:
     reference = bench(name)
     reference.call(reference.model(1), reference.inputs(2))
     (note,) = reference.notes
@@ -212,7 +212,7 @@ def test_a_well_behaved_reference_has_no_notes() -> None:
     assert reference.notes == ()
 
 
-def test_seeds_make_inputs_and_weights_and_disturb_nothing() -> None:
+def test_seeds_determine_inputs_and_weights_without_side_effects() -> None:
     reference = bench("transformer")
     torch.manual_seed(5)
     random.seed(5)
@@ -230,7 +230,7 @@ def test_seeds_make_inputs_and_weights_and_disturb_nothing() -> None:
     assert not torch.equal(weights[0][2], weights[2][2])
 
 
-def test_the_mode_is_left_to_the_author(tmp_path: Path) -> None:
+def test_the_model_keeps_its_mode(tmp_path: Path) -> None:
     assert bench("batch_norm").model(0).training
     made_in_eval = "    def __init__(self):\n        super().__init__()\n        self.eval()\n    def forward"
     evaluated = MODEL.replace("    def forward", made_in_eval)
@@ -246,12 +246,12 @@ def test_casts_inside_the_forward_do_not_narrow_the_float64_run(tmp_path: Path) 
     assert torch.equal(truth, inputs[0].double() * 3.1)
 
 
-def test_float32_stands_in_where_float64_fails_and_says_so(tmp_path: Path) -> None:
+def test_float32_replaces_a_failing_float64_with_a_note(tmp_path: Path) -> None:
     body = "if x.dtype == torch.float64:\n            raise TypeError('no double here')\n        return x * 2"
     reference = made(tmp_path, HEAD + MODEL.replace("return x * 2", body) + INPUTS + INIT)
     exact = reference.exact(reference.model(0), reference.inputs(0))
     assert exact.outputs[0].dtype == torch.float32
-    assert exact.note.startswith("judged against float32")
+    assert exact.note.startswith("compared with float32")
     assert "no double here" in exact.note
 
 
@@ -283,7 +283,7 @@ def test_precision_can_be_lowered_on_copies() -> None:
         (HEAD + MODEL.replace("x * 2", "self.forward(x)") + INPUTS + INIT, 6, "RecursionError"),
     ],
 )
-def test_what_a_reference_raises_is_one_line_with_its_place(tmp_path: Path, text: str, line: int, said: str) -> None:
+def test_an_exception_of_a_reference_is_one_line_with_its_place(tmp_path: Path, text: str, line: int, said: str) -> None:
     with pytest.raises(ProblemError) as caught:
         run(tmp_path, text)
     message = str(caught.value)
@@ -292,7 +292,7 @@ def test_what_a_reference_raises_is_one_line_with_its_place(tmp_path: Path, text
     assert f"{tmp_path / 'made.py'}{f', line {line}' if line else ''}" in message
 
 
-def test_a_failed_call_leaves_the_models_state_alone(tmp_path: Path) -> None:
+def test_a_failed_call_leaves_the_model_state_unchanged(tmp_path: Path) -> None:
     text = (
         "class Model(nn.Module):\n"
         "    def __init__(self):\n"
@@ -309,13 +309,13 @@ def test_a_failed_call_leaves_the_models_state_alone(tmp_path: Path) -> None:
     assert dict(model.named_buffers())["n"].item() == 0
 
 
-def test_a_setting_that_does_not_fit_is_the_workloads_fault(tmp_path: Path) -> None:
+def test_an_invalid_setting_names_the_workload(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match=r"derived.py.*workload full raised"):
         bench("derived", dim=-2).inputs(0)
 
 
 @pytest.mark.parametrize("label", ["cuda:99", "gpu", "cpu:x", ""])
-def test_a_device_that_is_not_there_is_named(label: str) -> None:
+def test_an_unknown_device_is_named(label: str) -> None:
     problem = catalog.find("softmax")
     with pytest.raises(DeviceError, match="device"):
         Reference(problem, problem.workloads[1], label)
@@ -338,7 +338,7 @@ VALUES = st.recursive(
 
 
 @given(junk=VALUES, place=st.sampled_from(TEXTS))
-def test_whatever_a_reference_returns_only_a_problem_error_comes_out(
+def test_any_result_of_a_reference_gives_at_most_a_problem_error(
     tmp_path_factory: pytest.TempPathFactory, junk: str, place: Callable[[str], str]
 ) -> None:
     said = ""

@@ -1,4 +1,4 @@
-"""Strict TOML: an error is one line that names the key and what is expected there."""
+"""Strict TOML: an error is one line with the key and the expected value."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Template: an exported module's kernel, compiled once, registered as an operator of torch, called by ``ModelNew``.
+"""Template: an exported module's kernel, compiled once, registered as a torch operator, called by ``ModelNew``.
 
-``engine.export.template`` copies this file into the module. It fills in the constants, puts the reference's code in place of
-``Model``, and appends ``_`` to names that the reference has as well. No decorators, and each import binds plain names.
+``engine.export.template`` copies this file into the module. It fills in the constants, replaces ``Model`` by the reference's
+code, and appends ``_`` to names that the reference uses as well. No decorators, and each import binds plain names.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def _compiler() -> str:
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
     found = shutil.which(COMMAND[0], path=os.pathsep.join([os.environ.get("PATH", os.defpath), os.path.join(home, "bin")]))
     if found is None:
-        raise RuntimeError(f"{COMMAND[0]} is missing, and this kernel is compiled with it")
+        raise RuntimeError(f"{COMMAND[0]} not found: this kernel is compiled with it")
     return found
 
 
@@ -67,7 +67,7 @@ def _output(*command: str) -> str:
 
 
 def _cache() -> Path:
-    """The folder of compiled kernels; nobody but this user writes to it."""
+    """The folder of compiled kernels, writable only by this user."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     usual = Path(os.environ.get("ESPALIER_CACHE") or os.path.join(cache, "espalier")) / "exported"
     for place in (usual, Path(tempfile.gettempdir()) / f"espalier-{os.getuid()}"):
@@ -77,11 +77,11 @@ def _cache() -> Path:
                 return place
         except OSError:
             continue
-    raise RuntimeError(f"{usual} cannot be written: set ESPALIER_CACHE to a folder of yours")
+    raise RuntimeError(f"cannot write to {usual}: set ESPALIER_CACHE to a writable folder")
 
 
 def _build() -> ctypes.CDLL:
-    """Compiles and loads the kernel. Its name is the digest of its inputs; one rename puts it in place."""
+    """Compile and load the kernel. The file is named by the digest of its inputs and put in place by one rename."""
     compiler = _compiler()
     parts = [KERNEL, PROBLEM_H, *COMMAND, compiler, _output(compiler, "--version")]
     if "-march=native" in COMMAND:
@@ -95,12 +95,12 @@ def _build() -> ctypes.CDLL:
             done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
             if done.returncode:
                 lines = (done.stderr or done.stdout).splitlines() or [f"exit status {done.returncode}"]
-                raise RuntimeError(f"{COMMAND[0]} refused the kernel: " + next((x for x in lines if "error" in x), lines[0]))
+                raise RuntimeError(f"{COMMAND[0]} failed: " + next((x for x in lines if "error" in x), lines[0]))
             os.replace(Path(folder, "kernel.so"), binary)
     try:
         return ctypes.CDLL(str(binary))
     except OSError as error:
-        raise RuntimeError(f"{binary} cannot be loaded: {error}") from error
+        raise RuntimeError(f"cannot load {binary}: {error}") from error
 
 
 _library = functools.cache(_build)
@@ -117,10 +117,10 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 def _checked(given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     expected = [operand for operand in OPERANDS if operand[1] != "output"]
     if len(given) != len(expected):
-        raise ValueError(f"{len(given)} tensors were given, {len(expected)} are needed")
+        raise ValueError(f"expected {len(expected)} tensors, got {len(given)}")
     for tensor, (name, _, shape, dtype) in zip(given, expected, strict=True):
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-            raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, the kernel is made for {dtype} {shape}")
+            raise ValueError(f"{name}: expected {dtype} {shape}, got {tensor.dtype} {tuple(tensor.shape)}")
     return given
 
 
@@ -137,7 +137,7 @@ def _workspace(library: ctypes.CDLL, device: torch.device) -> torch.Tensor:
 
 
 def _call(library: ctypes.CDLL, tensors: list[torch.Tensor], workspace: torch.Tensor) -> None:
-    """One launch. Raises RuntimeError with the runtime's words where it is refused."""
+    """Launch the kernel. Raises RuntimeError with the runtime's message if the launch fails."""
     addresses, rest = [tensor.data_ptr() for tensor in tensors], [ctypes.c_void_p(workspace.data_ptr())]
     if DEVICE == "cuda":
         rest.append(ctypes.c_void_p(torch.cuda.current_stream(tensors[0].device).cuda_stream))
@@ -153,7 +153,7 @@ def _call(library: ctypes.CDLL, tensors: list[torch.Tensor], workspace: torch.Te
         reporter.restype = ctypes.c_char_p
         trouble = reporter()
     if trouble:
-        raise RuntimeError(f"the kernel could not be launched: {trouble.decode()}")
+        raise RuntimeError(f"kernel launch failed: {trouble.decode()}")
 
 
 def _launch(given: tuple[torch.Tensor, ...]) -> Any:
@@ -167,16 +167,16 @@ def _launch(given: tuple[torch.Tensor, ...]) -> Any:
 
 
 def _run(*given: torch.Tensor) -> Any:
-    """One call of the kernel. Raises ValueError for tensors that it is not made for."""
+    """Call the kernel. Raises ValueError for tensors that do not match OPERANDS."""
     for tensor, (name, *_) in zip(_checked(given), OPERANDS, strict=False):
         if tensor.device.type != DEVICE or tensor.device != given[0].device:
-            raise ValueError(f"{name} is on {tensor.device}, the kernel wants all its tensors on one device of kind {DEVICE}")
+            raise ValueError(f"{name} is on {tensor.device}: all tensors must be on the same {DEVICE} device")
     with torch.cuda.device(given[0].device) if DEVICE == "cuda" else contextlib.nullcontext():
         return _launch(given)
 
 
 def _fake(*given: torch.Tensor) -> Any:
-    """What ``_run`` returns, without contents."""
+    """Empty tensors shaped like the result of ``_run``."""
     outputs = _outputs(_checked(given)[0].device)
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -194,20 +194,20 @@ def _tensor_names(model: torch.nn.Module) -> list[str]:
 
 
 class ModelNew(Model):
-    """The reference's model, with the kernel in place of its forward. It has no backward, and does not train its weights."""
+    """The reference's model with the kernel as its forward. It has no backward pass, so its weights cannot be trained."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.espalier_held = _tensor_names(self)
 
     def operands(self, *arguments: Any, **named: Any) -> list[torch.Tensor]:
-        """The tensors that the operator is called with. Raises TypeError and ValueError for arguments that do not fit."""
+        """The operator's arguments. Raises TypeError and ValueError for arguments that do not match."""
         values = [*arguments, *(named[name] for name in FORWARD[len(arguments) :] if name in named)]
         if len(values) != len(arguments) + len(named):
             raise TypeError(f"forward takes {', '.join(FORWARD)}")
         for name, value in zip(FORWARD, values, strict=False):
             if isinstance(value, (int, float)) and value != NUMBERS.get(name, value):
-                raise ValueError(f"{name} is {value}, the kernel is compiled for {NUMBERS[name]}")
+                raise ValueError(f"{name} is {value}: the kernel is compiled for {NUMBERS[name]}")
         given, model = _tensors(values), cast(Any, self)
         for name in self.espalier_held:
             tensor = functools.reduce(getattr, name.split("."), model).detach()

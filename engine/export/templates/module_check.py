@@ -1,6 +1,6 @@
 """Template: an exported module's ``--test`` against the reference in float64 and ``--bench`` against eager.
 
-``engine.export.template`` copies this file into the module behind the kernel. Errors are computed as the tool's judge does it.
+``engine.export.template`` copies this file into the module after the kernel. Errors are computed as in Espalier's judge.
 """
 
 import argparse
@@ -26,7 +26,7 @@ LIMITS: tuple[float, float] | None = None
 
 
 def _reference() -> dict[str, Any]:
-    """The names of the reference: in this file, or, for a kernel in Python, in its own text."""
+    """The reference's names: this file's, or for a Python kernel those of ``REFERENCE``."""
     if REFERENCE is None:
         return globals()
     module = types.ModuleType("reference")
@@ -52,7 +52,7 @@ def _map(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
 
 
 def _map_attributes(function: Callable[[torch.Tensor], torch.Tensor], model: Any) -> Any:
-    """Changes the model's plain tensor attributes, which ``Module.to`` does not see."""
+    """Apply ``function`` to the model's plain tensor attributes, which ``Module.to`` ignores."""
     for part in model.modules():
         for name, value in list(vars(part).items()):
             if isinstance(value, torch.Tensor):
@@ -61,7 +61,7 @@ def _map_attributes(function: Callable[[torch.Tensor], torch.Tensor], model: Any
 
 
 def _model(kind: Any, given: Any) -> Any:
-    """A model from what ``get_init_inputs`` returns, as KernelBench makes it."""
+    """A model from the result of ``get_init_inputs``, constructed as in KernelBench."""
     items = [given] if isinstance(given, Mapping) else list(given or ())
     if items and isinstance(items[-1], Mapping):
         both = len(items) == 2 and isinstance(items[0], (list, tuple))
@@ -73,7 +73,7 @@ def _model(kind: Any, given: Any) -> Any:
 
 
 def _case(seed: int) -> tuple[Any, Any, list[Any]]:
-    """The reference's model, the kernel's with the same weights, and inputs."""
+    """The reference's model, the kernel's model with the same weights, and inputs."""
     found = _reference()
     models = []
     for kind in (found["Model"], ModelNew):
@@ -90,7 +90,7 @@ def _case(seed: int) -> tuple[Any, Any, list[Any]]:
 
 
 class _Float64Mode(TorchDispatchMode):
-    """Operators with a narrower ``dtype`` argument produce float64 instead."""
+    """Makes operators with a narrower ``dtype`` argument return float64 instead."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = dict(kwargs or {})
@@ -115,15 +115,20 @@ def _exact(model: Any, inputs: list[Any], dtype: torch.dtype) -> list[torch.Tens
 
 
 def _expected(model: Any, inputs: list[Any]) -> tuple[list[torch.Tensor], str]:
-    """What is compared with, and what stood in the way of float64."""
+    """The expected outputs, and a note if they are not in float64."""
     try:
         return _exact(model, inputs, torch.float64), ""
     except (RuntimeError, TypeError) as error:
-        return _exact(model, inputs, torch.float32), f" (judged against float32, for in float64: {str(error).splitlines()[0]})"
+        return _exact(
+            model, inputs, torch.float32
+        ), f" (compared with float32, because float64 failed: {str(error).splitlines()[0]})"
 
 
 def _errors(output: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
-    """The centred relative Frobenius error, and the worst element's in units of its scale; infinite for what none excuses."""
+    """Two errors: Frobenius norm of the difference over that of the centred output, and the worst element's over its scale.
+
+    Infinite for a wrong shape, a wrong integer, or a misplaced NaN or infinity.
+    """
     if output.shape != exact.shape:
         return math.inf, math.inf
     if output.is_complex():
@@ -152,13 +157,13 @@ def _worst(outputs: list[torch.Tensor], exact: list[torch.Tensor]) -> tuple[floa
 
 
 def _changed(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
-    """Whether two lists of tensors hold other bytes."""
+    """Whether two lists of tensors differ in any byte."""
     pairs = zip(before, after, strict=False)
     return any(not torch.equal(*(x.contiguous().reshape(-1).view(torch.uint8) for x in pair)) for pair in pairs)
 
 
 def _compare(seed: int) -> tuple[bool, str]:
-    """One comparison: whether it passed, and its errors in words."""
+    """One comparison: whether it passed, and its errors as text."""
     theirs, mine, inputs = _case(seed)
     exact, note = _expected(theirs, inputs)
     torch.manual_seed(seed + 2)
@@ -168,10 +173,10 @@ def _compare(seed: int) -> tuple[bool, str]:
     errors = _worst(_flat(mine(*inputs)), exact)
     limits = LIMITS or [10 * max(own, 4 * torch.finfo(torch.float32).eps) for own in eager]
     passed = errors[0] <= limits[0] and errors[1] <= limits[1]
-    words = f"centred error {errors[0]:.2g} of {limits[0]:.2g} allowed, worst element {errors[1]:.2g} of {limits[1]:.2g}"
+    words = f"error {errors[0]:.2g} (limit {limits[0]:.2g}), worst element {errors[1]:.2g} (limit {limits[1]:.2g})"
     if _changed(before, _flat(inputs)):
         return False, "the kernel changed its inputs"
-    return passed, f"{words}; eager's own {eager[0]:.2g}, {eager[1]:.2g}{note}"
+    return passed, f"{words}; eager {eager[0]:.2g}, {eager[1]:.2g}{note}"
 
 
 def _test(seeds: int) -> int:
@@ -197,7 +202,7 @@ def _device() -> str:
 
 
 def _timed(call: Callable[[], Any], cold: torch.Tensor) -> float:
-    """Microseconds of one call. On the CPU a pause lets the other contestant's spinning threads fall asleep first."""
+    """Microseconds of one call. On the CPU, a pause first lets the other contestant's spinning threads sleep."""
     if DEVICE == "cpu":
         cold.add_(1)
         time.sleep(0.01)
@@ -215,7 +220,7 @@ def _timed(call: Callable[[], Any], cold: torch.Tensor) -> float:
 
 
 def _bench(seconds: float, hot: bool) -> int:
-    """Pairs of calls, the order turned each time; the ratio is the median of the pairs', its interval by their ranks."""
+    """Time pairs of calls in alternating order. The ratio is the median over pairs, its interval from their ranks."""
     theirs, mine, inputs = _case(0)
     contestants = [("eager", lambda: theirs(*inputs)), ("ModelNew", lambda: mine(*inputs))]
     cold = torch.zeros(1 if hot else 1 << 27 if DEVICE == "cuda" else 1 << 26, dtype=torch.uint8, device=DEVICE)
@@ -232,7 +237,7 @@ def _bench(seconds: float, hot: bool) -> int:
     low = max(0, math.floor(pairs / 2 - 0.98 * math.sqrt(pairs)) - 1)
     for name, found in times.items():
         print(f"{name:<9}{sorted(found)[pairs // 2]:.4g} us")
-    interval = f"{ratios[low]:.3f} to {ratios[pairs - 1 - low]:.3f}, 95 % interval of {pairs} pairs in one process"
+    interval = f"95 % interval {ratios[low]:.3f} to {ratios[pairs - 1 - low]:.3f}, {pairs} pairs in one process"
     print(f"ratio    {ratios[pairs // 2]:.3f} x eager ({interval}, {'hot' if hot else 'cold'} caches, on {_device()})")
     return 0
 
@@ -242,13 +247,13 @@ def _main() -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--test", action="store_true", help="compare with the reference in float64; exit status 0 or 1")
     what.add_argument("--bench", action="store_true", help="time it interleaved with eager")
-    parser.add_argument("--seeds", type=int, default=5, help="of the test (5)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of the benchmark (5)")
-    parser.add_argument("--hot", action="store_true", help="leave the caches as they are between calls of the benchmark")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of the test (5)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of the benchmark (5)")
+    parser.add_argument("--hot", action="store_true", help="keep the caches hot between calls of the benchmark")
     chosen = parser.parse_args()
     try:
         if DEVICE == "cuda" and not torch.cuda.is_available():
-            raise RuntimeError("PyTorch finds no CUDA device, and this kernel runs on one")
+            raise RuntimeError("this kernel needs a CUDA device, and PyTorch finds none")
         if chosen.test:
             POISON.append(True)
         with torch.no_grad():
