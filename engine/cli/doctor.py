@@ -1,12 +1,14 @@
-"""``espalier doctor``: what this machine has, lacks, and what to do about it. Changes nothing."""
+"""``espalier doctor``: what this machine has and lacks, and what to do about it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import platform
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,36 +16,53 @@ from pathlib import Path
 
 import click
 
+from engine.cli import environment
 from engine.cli import options as o
 from engine.cli.output import show, show_json
 from engine.cli.ui import registered_ui
-from engine.domain.errors import ToolchainError
+from engine.domain.errors import EspalierError, ToolchainError
 from engine.journal import log_file, store
-from engine.report.text.lines import Span, Tone, table
+from engine.report.text.lines import Line, Span, Tone, table
 from engine.sandbox.bubblewrap import bubblewrap_reason
+from engine.session import requirements
 from engine.session.devices import gpu_names
-from engine.toolchain import compilers
-from engine.toolchain.cache import cache_folder
+from engine.toolchain import cache_bound, compilers
+from engine.toolchain.cache import Cache, cache_folder
 from engine.trial.judge import nvml
 from engine.trial.tools import ncu, perf
 
 _LOW_DISK = 2 << 30
+_OLDEST_PYTHON = ">=3.11"
+"""Where the program is not installed; elsewhere its metadata decides."""
+_GPU_EXTRA = "pip install 'espalier[gpu]'"
+_CUDA_TOOLKIT = "install the CUDA toolkit"
+
+EPILOG = """\b
+Exit status: 0, also if something is missing; --json has "ok" for a script. 2 if the
+cache cannot be cleared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check; ``remedy`` is empty when nothing needs doing."""
+    """The result of one check."""
 
     name: str
     ok: bool
-    found: str
+    """Whether a search on this machine's default device lacks nothing here."""
+    detail: str
+    """What was found."""
     remedy: str = ""
+    """What to do; of a check that is ok, what an optional part needs."""
 
 
-@click.command()
+@click.command(epilog=EPILOG)
+@click.option("--clear-cache", is_flag=True, help="Delete the compiled kernels that no running session uses, then check.")
 @o.json_option
-def doctor(as_json: bool) -> None:
-    """What this machine has and lacks for kernels on its CPU and its GPUs."""
+def doctor(clear_cache: bool, as_json: bool) -> None:
+    """Check compilers, GPU, sandbox and folders of this machine, and name the package for what is missing."""
+    if clear_cache:
+        deleted = Cache(cache_folder()).clear()
+        show([f"{_kernels(deleted)} deleted from {cache_folder()}"], err=True)
     checks = _all_checks()
     if as_json:
         show_json({"ok": all(check.ok for check in checks), "checks": checks})
@@ -51,35 +70,38 @@ def doctor(as_json: bool) -> None:
     show(table([_check_row(check) for check in checks]))
 
 
-def _check_row(check: Check) -> list[Span]:
-    mark = Span("ok", Tone.GOOD) if check.ok else Span("missing", Tone.WARN)
-    words = f"{check.found}; {check.remedy}" if check.remedy else check.found
-    return [Span(check.name, Tone.STRONG), mark, Span(words)]
+def _check_row(check: Check) -> Line:
+    if not check.ok:
+        mark = Span("missing", Tone.WARN)
+    else:
+        mark = Span("optional", Tone.FAINT) if check.remedy else Span("ok", Tone.GOOD)
+    detail = f"{check.detail}; {check.remedy}" if check.remedy else check.detail
+    return (Span(check.name, Tone.STRONG), mark, Span(detail))
 
 
 def _all_checks() -> list[Check]:
     return [
-        _python(), _torch(),
-        _compiler("g++", "cpp kernels on a CPU", compilers.find_gxx),
-        _compiler("nvcc", "cuda kernels", compilers.find_nvcc),
-        _gpu(), _bindings(), _bubblewrap(), _address_sanitizer(), _compute_sanitizer(), _nvml(), _counters(), _counters_cpu(),
-        _folder("cache", cache_folder().parent, "set ESPALIER_CACHE to a folder of your own"),
-        _folder("sessions", store.sessions_root(), "set ESPALIER_HOME to a folder of your own"),
-        Check("log", True, str(log_file.path())), _terminal_ui(),
+        _python(), _torch(), _gxx(), _nvcc(), _ninja(), _gpu(), _bindings(), _nvml(), _bubblewrap(),
+        _cpp_sanitizers(), _compute_sanitizer(), _ncu(), _perf(),
+        _folder("sessions", store.sessions_root(), "set ESPALIER_HOME to another folder"),
+        _folder("cache", cache_folder().parent, "set ESPALIER_CACHE to another folder"),
+        _build_cache(), Check("log", True, str(log_file.path())),
+        *_configuration(), _terminal_ui(),
     ]  # fmt: skip
 
 
 def _python() -> Check:
-    version = platform.python_version()
-    ok = platform.python_version_tuple()[:2] in (("3", "11"), ("3", "12"))
-    return Check("python", ok, version, "" if ok else "use Python 3.11 or 3.12")
+    required = _metadata("Requires-Python") or _OLDEST_PYTHON
+    oldest = re.search(r">=\s*(\d+)\.(\d+)", required)
+    ok = oldest is None or sys.version_info[:2] >= (int(oldest[1]), int(oldest[2]))
+    return Check("python", ok, platform.python_version(), "" if ok else f"install Python {required}")
 
 
-def _torch() -> Check:
-    version = _version("torch")
-    if version is None:
-        return Check("torch", False, "not installed", "pip install 'torch>=2.6,<2.14'")
-    return Check("torch", True, version)
+def _metadata(field: str) -> str:
+    try:
+        return metadata.metadata("espalier")[field] or ""
+    except (metadata.PackageNotFoundError, KeyError):
+        return ""
 
 
 def _version(package: str) -> str | None:
@@ -89,49 +111,87 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _compiler(name: str, use: str, find: Callable[[], Awaitable[compilers.Compiler]]) -> Check:
-    async def toolchain() -> compilers.Compiler:
+def _torch() -> Check:
+    version = _version("torch")
+    return Check("torch", version is not None, version or "not installed", "" if version else requirements.TORCH)
+
+
+def _compiler(name: str, use: str, find: Callable[[], Awaitable[compilers.Compiler]], *, needed: bool) -> Check:
+    async def compiler() -> compilers.Compiler:
         return await find()
 
     try:
-        found = asyncio.run(toolchain())
+        found = asyncio.run(compiler())
     except ToolchainError as error:
-        what, _, remedy = str(error).partition(": ")
-        return Check(name, False, what, remedy)
-    return Check(name, True, f"{found.path}, {found.version} ({use})")
+        detail, _, remedy = str(error).partition(": ")
+        return Check(name, not needed, detail, remedy)
+    return Check(name, True, f"{_release(found.version)} for {use}: {found.path}")
+
+
+def _release(version: str) -> str:
+    """The version's number, as the compiler prints it: ``12.2.0`` or ``13.0``."""
+    match = re.search(r"release ([\d.]+)", version) or re.search(r"([\d.]+)$", version)
+    return match[1] if match else version
+
+
+def _gxx() -> Check:
+    return _compiler("g++", "cpp kernels", compilers.find_gxx, needed=True)
+
+
+def _nvcc() -> Check:
+    return _compiler("nvcc", "cuda kernels", compilers.find_nvcc, needed=bool(gpu_names()))
+
+
+def _ninja() -> Check:
+    version = _version("ninja")
+    if version is None and shutil.which("ninja") is None:
+        return Check("ninja", False, "not installed; python kernels with inline extensions need it", "pip install ninja")
+    return Check("ninja", True, f"{version or shutil.which('ninja')} for python kernels with inline extensions")
 
 
 def _gpu() -> Check:
     names = gpu_names()
     if names:
         return Check("gpu", True, "; ".join(f"cuda:{n} {name}" for n, name in enumerate(names)))
-    return Check("gpu", False, "the driver offers none", "the CPU is used; for GPUs install NVIDIA's driver")
+    return Check("gpu", True, "none found, kernels run on the CPU", "for an NVIDIA GPU, install its driver")
+
+
+def _for_gpus(name: str, detail: str, remedy: str) -> Check:
+    """Something that only kernels on a GPU need, which is missing."""
+    return Check(name, not gpu_names(), detail, f"for an NVIDIA GPU, {remedy}")
 
 
 def _bindings() -> Check:
     version = _version("cuda-bindings")
-    if version is None:
-        return Check("cuda-bindings", not gpu_names(), "not installed", "for GPUs: pip install 'espalier[gpu]'")
-    return Check("cuda-bindings", True, version)
+    return Check("cuda-bindings", True, version) if version else _for_gpus("cuda-bindings", "not installed", _GPU_EXTRA)
+
+
+def _nvml() -> Check:
+    try:
+        nvml.open_gpu(0)
+    except nvml.NvmlMissing as error:
+        detail = str(error).partition(": ")[0]
+        return _for_gpus("nvml", f"{detail}; clocks, throttling and other processes are not recorded", _GPU_EXTRA)
+    return Check("nvml", True, "records clocks, throttling and other processes")
 
 
 def _bubblewrap() -> Check:
     reason = bubblewrap_reason()
     if reason is None:
-        return Check("bubblewrap", True, "works: foreign code has no network and a read-only file system")
-    remedy = "install it (Debian: apt install bubblewrap)" if "not installed" in reason else "allow user namespaces"
-    return Check("bubblewrap", False, f"{reason}; resource limits alone hold", remedy)
+        return Check("bubblewrap", True, "works: kernels have no network and a read-only file system")
+    remedy = requirements.BUBBLEWRAP if "not installed" in reason else requirements.USER_NAMESPACES
+    return Check("bubblewrap", False, f"{reason}; kernels run with resource limits only", remedy)
 
 
-def _address_sanitizer() -> Check:
+def _cpp_sanitizers() -> Check:
     gxx = shutil.which("g++")
     if gxx is None:
-        return Check("sanitizer cpp", False, "no g++", "install it (Debian: apt install g++)")
+        return Check("sanitizer cpp", False, "needs g++", "install g++ first")
     done = subprocess.run([gxx, "-print-file-name=libasan.so"], capture_output=True, text=True, timeout=20, check=False)
     path = Path(done.stdout.strip())
     if path.is_absolute():
-        return Check("sanitizer cpp", True, f"{path.name} of g++")
-    return Check("sanitizer cpp", False, "g++ has no libasan", "install libasan of your g++'s version")
+        return Check("sanitizer cpp", True, f"AddressSanitizer and UBSan of g++ ({path.name})")
+    return Check("sanitizer cpp", False, "g++ has no libasan", "dnf install libasan libubsan (Fedora)")
 
 
 def _compute_sanitizer() -> Check:
@@ -142,43 +202,56 @@ def _compute_sanitizer() -> Check:
     )
     if found is not None:
         return Check("sanitizer cuda", True, found)
-    return Check("sanitizer cuda", not gpu_names(), "no compute-sanitizer", "for GPUs: install it with the CUDA toolkit")
+    return _for_gpus("sanitizer cuda", "compute-sanitizer not found", _CUDA_TOOLKIT)
 
 
-def _nvml() -> Check:
-    try:
-        nvml.open_gpu(0)
-    except nvml.NvmlMissing as error:
-        what, _, remedy = str(error).partition(": ")
-        advice = remedy or "for GPUs: clocks, throttling and other processes are not seen without it"
-        return Check("nvml", not gpu_names(), what, advice)
-    return Check("nvml", True, "clocks, throttling and other processes are seen")
-
-
-def _counters() -> Check:
+def _ncu() -> Check:
     found = ncu.find_tool()
     if found is not None:
-        return Check("counters", True, str(found))
-    return Check("counters", not gpu_names(), "no ncu", "for GPUs: install Nsight Compute with the CUDA toolkit")
+        return Check("counters cuda", True, str(found))
+    return _for_gpus("counters cuda", "Nsight Compute (ncu) not found", _CUDA_TOOLKIT)
 
 
-def _counters_cpu() -> Check:
-    """Always ok: most virtual machines have none, and only ``espalier profile`` needs them."""
+def _perf() -> Check:
+    """Always ok: most virtual machines have no counters, and only ``espalier kernel profile`` reads them."""
     found = asyncio.run(perf.perf_support())
-    words = f"not read: {found}" if isinstance(found, str) else f"{found.tool} counts {len(found.events)} events"
-    return Check("counters cpu", True, words)
+    if not isinstance(found, str):
+        return Check("counters cpu", True, f"{found.tool} counts {len(found.events)} events")
+    reason, _, remedy = found.removeprefix("perf: ").partition(": ")
+    return Check("counters cpu", True, reason, remedy)
 
 
 def _folder(name: str, folder: Path, advice: str) -> Check:
-    there = next((place for place in (folder, *folder.parents) if place.exists()), Path("/"))
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        return Check(name, False, f"{folder} cannot be written", advice)
-    free = shutil.disk_usage(there).free
-    words = f"{folder}, {free / (1 << 30):.1f} GiB free"
-    return Check(name, free > _LOW_DISK, words, "" if free > _LOW_DISK else f"make room, or {advice}")
+    existing = next((place for place in (folder, *folder.parents) if place.exists()), Path("/"))
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return Check(name, False, f"{folder} is not writable", advice)
+    free = shutil.disk_usage(existing).free
+    detail = f"{folder}, {free / cache_bound.GB:.1f} GB free"
+    return Check(name, free > _LOW_DISK, detail, "" if free > _LOW_DISK else f"free some space, or {advice}")
+
+
+def _build_cache() -> Check:
+    try:
+        limits, used = cache_bound.bound(), Cache(cache_folder()).usage()
+    except EspalierError as error:
+        detail, _, remedy = str(error).partition(": ")
+        return Check("build cache", False, detail, remedy)
+    return Check("build cache", True, f"{_kernels(used)}; {limits}; `espalier doctor --clear-cache` empties it")
+
+
+def _kernels(usage: cache_bound.Usage) -> str:
+    return f"{usage.entries} compiled kernel{'' if usage.entries == 1 else 's'}, {usage.size / cache_bound.GB:.2f} GB"
+
+
+def _configuration() -> list[Check]:
+    names = ("user configuration", "project configuration")
+    return [
+        Check(name, True, f"{path}, {state.rpartition(': ')[2]}")
+        for name, (path, state) in zip(names, environment.configuration(), strict=True)
+    ]
 
 
 def _terminal_ui() -> Check:
     if registered_ui() is None:
-        return Check("screen", False, "the terminal face is not in this version", "every act is possible with the commands")
-    return Check("screen", True, "the terminal face is installed")
+        return Check("terminal UI", False, "not installed", "use the commands; `espalier --help` lists them")
+    return Check("terminal UI", True, "installed")

@@ -103,15 +103,14 @@ def _pinned() -> dict[str, str]:
 
 def environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
     """The environment of a host: an allow-list without anything that could hold a key."""
-    kept = {
-        name: os.environ[name]
-        for name in ("LD_LIBRARY_PATH", "CUDA_HOME", "PATH", "CUDA_VISIBLE_DEVICES")
-        if name in os.environ
-    }
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES") if name in os.environ}
+    # A virtual environment need not be activated: torch starts the ninja that is installed beside Python.
+    path = [*filter(None, os.environ.get("PATH", os.defpath).split(os.pathsep)), sysconfig.get_path("scripts")]
     package_root = str(Path(engine.__file__).parent.parent)
     others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     return {
         **kept,
+        "PATH": os.pathsep.join(dict.fromkeys(path)),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys([package_root, *others])),
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": "/tmp",

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import click
 import pytest
 from support.program import ROOT, Call, command, environment
 
+from engine.cli import doctor
 from engine.cli.command_table import SECTIONS
 from engine.cli.main import espalier as program
 from engine.cli.tree import CommandGroup
@@ -45,10 +47,13 @@ def test_sessions_are_listed_and_an_unreadable_one_says_why(espalier: Call, reco
 def test_doctor_says_of_each_thing_what_to_do(espalier: Call) -> None:
     found = espalier("doctor", "--json").json()
     names = [check["name"] for check in found["checks"]]
-    expected = "python torch g++ nvcc gpu bubblewrap nvml counters cache sessions".split()
-    for name in (*expected, "sanitizer cpp", "sanitizer cuda", "counters cpu"):
+    expected = "python torch g++ nvcc ninja gpu bubblewrap nvml cache sessions log".split()
+    for name in (*expected, "sanitizer cpp", "sanitizer cuda", "counters cpu", "counters cuda", "build cache"):
         assert name in names
+    assert len(set(names)) == len(names)
     for check in found["checks"]:
+        assert set(check) == {"name", "ok", "detail", "remedy"}
+        assert check["detail"]
         assert check["ok"] or check["remedy"], check
     assert found["ok"] == all(check["ok"] for check in found["checks"])
 
@@ -59,6 +64,34 @@ def test_doctor_finds_no_compiler_where_there_is_none(process: Call, tmp_path: P
     assert not checks["g++"]["ok"]
     assert "install" in checks["g++"]["remedy"]
     assert not checks["bubblewrap"]["ok"]
+    assert "dnf install bubblewrap" in checks["bubblewrap"]["remedy"]
+    assert "resource limits only" in checks["bubblewrap"]["detail"]
+
+
+def test_doctor_shows_the_build_cache_and_clears_it(espalier: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ESPALIER_CACHE_GB", "0.25")
+    entry = tmp_path / "cache" / "build" / "ab" / ("ab" * 32)
+    entry.mkdir(parents=True)
+    (entry / "kernel.so").write_bytes(b"x" * 20_000_000)
+    line = next(line for line in espalier("doctor").out.splitlines() if line.startswith("build cache"))
+    assert "1 compiled kernel, 0.02 GB; at most 0.25 GB, 30 days unused" in line
+    cleared = espalier("doctor", "--clear-cache", "--json")
+    assert "1 compiled kernel, 0.02 GB deleted" in cleared.err
+    (check,) = (check for check in cleared.json()["checks"] if check["name"] == "build cache")
+    assert check["detail"].startswith("0 compiled kernels, 0.00 GB")
+    assert not entry.exists()
+    monkeypatch.setenv("ESPALIER_CACHE_GB", "much")
+    (check,) = (check for check in espalier("doctor", "--json").json()["checks"] if check["name"] == "build cache")
+    assert (check["ok"], check["detail"]) == (False, "ESPALIER_CACHE_GB is 'much'")
+
+
+def test_doctor_asks_for_the_python_that_the_package_asks_for(monkeypatch: pytest.MonkeyPatch, espalier: Call) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == doctor._OLDEST_PYTHON
+    monkeypatch.setattr(doctor, "_metadata", {"Requires-Python": ">=3.99"}.get)
+    check = espalier("doctor", "--json").json()["checks"][0]
+    assert (check["name"], check["ok"], check["remedy"]) == ("python", False, "install Python >=3.99")
 
 
 def test_a_session_is_exported_as_a_bundle_and_as_data(espalier: Call, recorded: Path, tmp_path: Path) -> None:
@@ -70,7 +103,7 @@ def test_a_session_is_exported_as_a_bundle_and_as_data(espalier: Call, recorded:
     exported = json.loads((tmp_path / "s.json").read_text())
     assert exported["kernels"] == 10
     assert [(note["text"], note["by"]) for note in exported["notes"]] == [("keep it", "engineer")]
-    assert "is there already" in espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json").error_line()
+    assert "already exists" in espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json").error_line()
     assert espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json", "--force").status == 0
 
 

@@ -1,0 +1,94 @@
+"""The first command on a machine that lacks something: one line with what is missing, what it changes, what provides it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.domain.errors import ToolchainError
+from engine.sandbox import python_process
+from engine.session import requirements
+from espalier import main
+
+
+@pytest.fixture
+def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program on PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def _without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else find(name, *rest))
+
+
+def _lines(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str], list[str]]:
+    status = main(words)
+    found = capsys.readouterr()
+    return status, found.out.splitlines(), found.err.splitlines()
+
+
+RUN = ("run", "softmax", "--device", "cpu", "--headless")
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+    _without(monkeypatch, "torch")
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    status, out, err = _lines(RUN, capsys)
+    assert (status, out) == (2, [])
+    assert err == ["espalier: torch not found: the reference and the baselines run in it; pip install 'torch>=2.6,<2.14'"]
+    assert not (tmp_path / "sessions").exists()
+
+
+@pytest.mark.usefixtures("empty_path")
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    status, out, err = _lines(RUN, capsys)
+    assert (status, out) == (2, [])
+    (line,) = err
+    assert line.startswith("espalier: g++ not found: kernels for the CPU need it; apt install g++")
+
+
+@pytest.mark.usefixtures("empty_path")
+def test_without_a_cuda_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements.compilers, "DEFAULT_CUDA", "/nonexistent")
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ToolchainError, match=r"^nvcc not found: kernels for the GPU need it; install the CUDA toolkit"):
+        asyncio.run(requirements.check_requirements("cuda:0"))
+
+
+@pytest.mark.usefixtures("empty_path")
+def test_without_bubblewrap() -> None:
+    warning = requirements.sandbox_warning()
+    assert warning == (
+        "no sandbox, bubblewrap (bwrap) is not installed: kernels run with resource limits only and can read your files; "
+        "apt install bubblewrap (Debian, Ubuntu) or dnf install bubblewrap (Fedora)"
+    )
+    missing = asyncio.run(requirements.missing_tools())
+    assert missing[0] == warning
+    assert len(missing) == 2
+
+
+def test_without_a_terminal_the_help_is_printed(capsys: Any) -> None:
+    status, out, err = _lines((), capsys)
+    assert (status, err) == (0, [])
+    assert out[0].startswith("Usage: espalier")
+
+
+def test_the_torch_that_is_named_is_the_one_the_package_asks_for() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    wanted = requirements.TORCH.split("'")[1]
+    assert f'"{wanted}"' in text
+
+
+def test_ninja_is_found_in_an_environment_that_is_not_activated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    path = python_process.environment("cpu", alone=True, threads=1)["PATH"]
+    assert path.split(os.pathsep) == ["/usr/bin", sysconfig.get_path("scripts")]
