@@ -1,7 +1,7 @@
-"""The likely bottleneck of a CPU kernel by its hardware counters, in a few sentences. Pure.
+"""Derives the likely bottleneck of a CPU kernel from its hardware counters, in a few sentences. Pure.
 
-Rules of thumb, each with its figure: below one instruction a cycle a core mostly waits, from two on it is mostly busy; a branch
-miss costs about fifteen cycles; a cache miss loads a line of 64 bytes.
+Rules of thumb: below one instruction a cycle a core mostly stalls, from two on it is mostly busy; a mispredicted branch costs
+about 15 cycles; a cache miss loads a line of 64 bytes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from engine.domain.profile import Profile
 _WAITING, _BUSY = 1.0, 2.0
 _BRANCH_MISS_CYCLES = 15.0
 _MANY_BRANCH_MISSES = 0.1
-"""Share of all cycles from which branch misses are mentioned."""
+"""Share of all cycles above which branch misses are reported."""
 _LINE_BYTES = 64
 _LESS_THAN_ONCE, _MORE_THAN_ONCE = 0.5, 1.5
-"""Bytes loaded by misses ÷ bytes that the problem has to move: below the first most came otherwise, above the second
-repeatedly."""
+"""Bytes loaded by cache misses ÷ bytes that the problem must move: below the first, most data is prefetched or cached; above
+the second, data is loaded repeatedly."""
 
 
 def summary(profile: Profile, problem_bytes: int = 0) -> str:
-    """One paragraph; empty where too little was counted, and for a GPU.
+    """One paragraph; empty for a GPU or if too few counters were read.
 
-    ``problem_bytes`` is the least that a call reads and writes; 0 where that is not known.
+    ``problem_bytes`` is the least traffic of a call; 0 if unknown.
     """
     if profile.tool != "perf":
         return ""
@@ -37,16 +37,16 @@ def _pace(metrics: Mapping[str, float]) -> Iterator[str]:
         return
     pace = metrics["ipc"]
     if pace < _WAITING:
-        meaning = "the cores mostly wait"
+        meaning = "the cores mostly stall"
     elif pace < _BUSY:
-        meaning = "the cores wait part of the time"
+        meaning = "the cores stall part of the time"
     else:
-        meaning = "the cores are kept busy"
+        meaning = "the cores are busy"
     yield f"{pace:.2f} instructions a cycle: {meaning}."
 
 
 def _loaded_bytes(metrics: Mapping[str, float]) -> float | None:
-    """Bytes that the cache misses of a call load."""
+    """Bytes loaded by the cache misses of a call."""
     misses = metrics.get("llc_misses", metrics.get("cache_misses"))
     return None if misses is None else misses * _LINE_BYTES
 
@@ -56,23 +56,23 @@ def _traffic(metrics: Mapping[str, float], problem_bytes: int) -> Iterator[str]:
     if loaded is None:
         return
     if problem_bytes <= 0:
-        yield f"Cache misses bring in {_bytes(loaded)} a call."
+        yield f"Cache misses load {_bytes(loaded)} a call."
         return
     share = loaded / problem_bytes
     if share < _LESS_THAN_ONCE:
-        meaning = "the rest was fetched ahead of need or is in the caches"
+        meaning = "the rest is prefetched or cached"
     elif share < _MORE_THAN_ONCE:
-        meaning = "about every byte once"
+        meaning = "every byte about once"
     else:
-        meaning = "the same bytes are fetched more than once"
+        meaning = "the same bytes are loaded repeatedly"
     yield (
-        f"Cache misses bring in {_bytes(loaded)} a call, {share:.2g} times the {_bytes(problem_bytes)} that the problem has "
-        f"to move: {meaning}."
+        f"Cache misses load {_bytes(loaded)} a call, {share:.2g} times the {_bytes(problem_bytes)} that the problem must move: "
+        f"{meaning}."
     )
 
 
 def _branch_miss_share(metrics: Mapping[str, float]) -> float:
-    """Share of the cycles that branch misses cost."""
+    """Share of the cycles lost to branch misses."""
     cycles = metrics.get("cycles", 0.0)
     return metrics.get("branch_misses", 0.0) * _BRANCH_MISS_CYCLES / cycles if cycles > 0 else 0.0
 
@@ -81,23 +81,23 @@ def _branch_misses(metrics: Mapping[str, float]) -> Iterator[str]:
     branches, lost = metrics.get("branches", 0.0), _branch_miss_share(metrics)
     if branches > 0 and lost >= _MANY_BRANCH_MISSES:
         share = 100 * metrics.get("branch_misses", 0.0) / branches
-        yield f"{share:.2g} % of branches are guessed wrong, which costs about {100 * lost:.0f} % of the cycles."
+        yield f"{share:.2g} % of branches are mispredicted, which costs about {100 * lost:.0f} % of the cycles."
 
 
 def _verdict(metrics: Mapping[str, float], problem_bytes: int) -> Iterator[str]:
     pace, loaded = metrics.get("ipc"), _loaded_bytes(metrics)
     if _branch_miss_share(metrics) >= 2 * _MANY_BRANCH_MISSES:
-        yield "Likely bottleneck: branches; do without them, or make them predictable."
+        yield "Likely bottleneck: branch mispredictions; use branch-free code, or make branches predictable."
     elif pace is None:
         return
     elif pace >= _BUSY:
-        yield "Likely bottleneck: the number of instructions; use wider vectors, or do less."
+        yield "Likely bottleneck: instruction throughput; use wider vectors or fewer instructions."
     elif loaded is not None and problem_bytes > 0 and loaded >= _MORE_THAN_ONCE * problem_bytes:
-        yield "Likely bottleneck: memory traffic; keep blocks in the caches and fuse passes over the data."
+        yield "Likely bottleneck: memory traffic; block for the caches and fuse passes over the data."
     elif loaded is not None and problem_bytes > 0 and loaded >= _LESS_THAN_ONCE * problem_bytes:
-        yield "Likely bottleneck: memory, at about the traffic that cannot be avoided; stream, prefetch or use more cores."
+        yield "Likely bottleneck: memory bandwidth, near the least possible traffic; stream, prefetch or use more cores."
     else:
-        yield "Likely bottleneck: waiting for caches or for earlier results; make more independent work at a time."
+        yield "Likely bottleneck: cache latency or dependent instructions; expose more independent work."
 
 
 def _bytes(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The commands of a session, by hand or by policy: the closed union that ``rules.decide`` answers."""
+"""The commands of a session, from the engineer or the policy: the closed union that ``rules.decide`` handles."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from engine.domain.settings import Limits, Pauses
 
 @dataclass(frozen=True, slots=True)
 class WriteIdea:
-    """Add an idea of the engineer's own to the round."""
+    """Add an idea of the engineer to the round."""
 
     text: IdeaText
     parent: str | None = None
-    """Kernel it builds on; the incumbent when not given."""
+    """The parent kernel; by default the incumbent."""
     branch: int | None = None
     select: bool = False
     """Approve it immediately."""
     materials: tuple[str, ...] = ()
-    """Kernels attached to it, e.g. the second parent of a combination."""
+    """Kernels to attach, e.g. the second parent of a combination."""
 
 
 @dataclass(frozen=True, slots=True)
 class EditIdea:
-    """Change an undecided idea; ``None`` keeps what is there."""
+    """Change an undecided idea; ``None`` keeps the present value."""
 
     idea: str
     title: str | None = None
@@ -41,14 +41,14 @@ class EditIdea:
 
 @dataclass(frozen=True, slots=True)
 class ReorderIdeas:
-    """Take undecided ideas up in this order; the others follow in theirs."""
+    """Put these undecided ideas first, in this order; the others follow in their order."""
 
     ideas: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AttachKernel:
-    """Attach a kernel to an idea that is not implemented yet, as material for its writer."""
+    """Attach a kernel to an idea that is not implemented yet; the writer's prompt shows it."""
 
     idea: str
     kernel: str
@@ -62,7 +62,7 @@ class DetachKernel:
 
 @dataclass(frozen=True, slots=True)
 class SelectIdeas:
-    """Approve ideas; an empty tuple means every undecided one."""
+    """Approve ideas; an empty tuple approves every undecided one."""
 
     ideas: tuple[str, ...] = ()
 
@@ -80,7 +80,7 @@ class ParkIdea:
 
 @dataclass(frozen=True, slots=True)
 class SeedKernel:
-    """Bring a kernel in by hand. Its code is already a blob of the session; with ``idea`` it implements that idea."""
+    """Seed a kernel. Its code is already a blob of the session; with ``idea``, it implements that idea."""
 
     name: str
     dialect: Dialect
@@ -90,7 +90,7 @@ class SeedKernel:
     parent: str | None = None
     idea: str | None = None
     title: str = ""
-    """What the kernel does, where it implements no idea of the session."""
+    """Title of the kernel if it implements no idea of the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Remeasure:
 
 @dataclass(frozen=True, slots=True)
 class RecordProfile:
-    """Keep the hardware counters of a kernel. The log is already a blob of the session."""
+    """Record the hardware counters of a kernel. The log is already a blob of the session."""
 
     kernel: str
     profile: Profile
@@ -153,7 +153,7 @@ class RecordProfile:
 
 @dataclass(frozen=True, slots=True)
 class RaceKernel:
-    """Race a measured kernel against another one or the incumbent, with more effort where they were undecided."""
+    """Race a measured kernel against another one or the incumbent, with more effort if they were undecided."""
 
     kernel: str
     against: str | None = None
@@ -194,19 +194,19 @@ class SetPauses:
 
 @dataclass(frozen=True, slots=True)
 class PauseSearch:
-    """Ask for no further ideas and code; work under way continues."""
+    """Request no further ideas and code; running work continues."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeSearch:
-    """Resume after a pause."""
+    """Resume a paused search."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerCall:
-    """The reply to a prompt for a person. It is already a blob of the session."""
+    """Answer a prompt by hand. The reply is already a blob of the session."""
 
     call: str
     reply: Blob
@@ -214,7 +214,7 @@ class AnswerCall:
 
 @dataclass(frozen=True, slots=True)
 class CancelCall:
-    """Cancel one call of a model or a person. Its work continues without the reply and does not ask again."""
+    """Cancel a call to a model or a person. Its work continues without the reply and does not ask again."""
 
     call: str
     reason: str = ""

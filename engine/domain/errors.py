@@ -1,30 +1,30 @@
-"""Every error the engine raises on purpose, drawn once.
+"""The errors that the engine raises on purpose.
 
-    EspalierError                bad input or a broken contract with the outside: one line, exit status 2
+    EspalierError                bad input, or a failure outside the engine: one line, exit status 2
     ├── ProblemError             a problem cannot be found, read, run or judged
-    ├── KernelCodeError          a kernel's code is unreadable or malformed (carries line and column)
-    ├── ToolchainError           a compiler that is needed is missing or does not start
-    ├── DeviceError              the device asked for is absent, full or broken
-    ├── SandboxError             the isolation asked for cannot be had
-    ├── BudgetExhausted          the next call could pass a hard cap on tokens or money
-    ├── ProposerError            a proposer or writer cannot be reached or does not answer as agreed
+    ├── KernelCodeError          a kernel's code is unreadable or malformed (has line and column)
+    ├── ToolchainError           a required compiler is missing or fails to start
+    ├── DeviceError              the requested device is missing, full or broken
+    ├── SandboxError             the requested isolation is unavailable
+    ├── BudgetExhausted          the next call could exceed a hard cap on tokens or money
+    ├── ProposerError            a proposer or writer is unreachable or violates its protocol
     │   └── CallCancelled        someone cancelled the call
     ├── JournalError             a session cannot be read or written
     │   ├── JournalCorrupt       a line that is not the last cannot be read
     │   ├── JournalLocked        another process is writing this session
-    │   ├── JournalTooNew        written by a newer format than this program knows
-    │   └── JournalUnwritable    read-only folder, full disk
+    │   ├── JournalTooNew        written in a newer format than this program reads
+    │   └── JournalUnwritable    read-only folder or full disk
     └── CommandRejected          the rules do not allow this command in this state
 
-Expected outcomes (a kernel that does not compile, a mismatch, a time-out) are values, never exceptions.
-A message says what failed, which one, and what to do about it.
+Expected outcomes (a compile error, a mismatch, a time-out) are values, never exceptions.
+A message says what failed, which one, and what to do.
 """
 
 from __future__ import annotations
 
 
 class EspalierError(Exception):
-    """Base of everything raised on purpose; its text is one line for a person."""
+    """Base of all errors raised on purpose; the message is one line for people."""
 
 
 class ProblemError(EspalierError):
@@ -44,27 +44,27 @@ class KernelCodeError(EspalierError):
 
 
 class ToolchainError(EspalierError):
-    """A compiler that is needed is missing or does not start."""
+    """A required compiler is missing or fails to start."""
 
 
 class DeviceError(EspalierError):
-    """The device asked for is absent, full or broken."""
+    """The requested device is missing, full or broken."""
 
 
 class SandboxError(EspalierError):
-    """The isolation asked for cannot be had on this machine."""
+    """The requested isolation is unavailable on this machine."""
 
 
 class ProposerError(EspalierError):
-    """A proposer or writer cannot be reached or does not answer as agreed."""
+    """A proposer or writer is unreachable or violates its protocol."""
 
 
 class CallCancelled(ProposerError):
-    """Someone cancelled the call: no reply will come, and it is not repeated."""
+    """Someone cancelled the call: there is no reply, and it is not repeated."""
 
 
 class BudgetExhausted(EspalierError):
-    """The next call could pass a hard cap on tokens or money; it was not made."""
+    """The next call could exceed a hard cap on tokens or money and was not made."""
 
 
 class JournalError(EspalierError):
@@ -80,7 +80,7 @@ class JournalLocked(JournalError):
 
 
 class JournalTooNew(JournalError):
-    """The journal was written in a newer format than this program knows."""
+    """The journal was written in a newer format than this program reads."""
 
 
 class JournalUnwritable(JournalError):
@@ -92,5 +92,5 @@ class CommandRejected(EspalierError):
 
 
 def printable(text: str) -> str:
-    """A message that quotes foreign text: every control character but line feed and tab becomes a question mark."""
+    """Foreign text made printable: control characters except line feed and tab become question marks."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)

@@ -1,9 +1,9 @@
 """The events of a session: the closed union that a journal consists of.
 
-Events are frozen and small; large payloads are blobs. ``KIND`` is the name on disk and never changes its meaning: a change of
-shape needs a new journal version and an upcaster (see ``engine.journal.codec``).
+Events are frozen and small; large payloads are blobs. ``KIND`` is the name in the journal and never changes its meaning: a
+change of fields needs a new journal version and an upcaster (see ``engine.journal.codec``).
 
-One long file on purpose: each class is only its fields.
+One long file on purpose: each class has only fields.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from engine.domain.settings import Limits, Pauses, Settings
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """The first event of every journal: the problem, the settings and the device asked for."""
+    """The first event of every journal: the problem, the settings and the requested device."""
 
     KIND: ClassVar[str] = "session.opened"
     problem: Problem
     device: str
-    """The device asked for: ``cpu`` or ``cuda:0``; what it turned out to be is in ``session.prepared``."""
+    """The requested device: ``cpu`` or ``cuda:0``; ``session.prepared`` describes it."""
     settings: Settings
     mode: str
     versions: Mapping[str, str]
@@ -51,17 +51,17 @@ class SessionOpened:
 
 @dataclass(frozen=True, slots=True)
 class SessionResumed:
-    """A process took the session up again; ``unfinished`` names work that an earlier process started and never recorded."""
+    """A process opened the session again; ``unfinished`` names work that an earlier process started but did not record."""
 
     KIND: ClassVar[str] = "session.resumed"
     unfinished: tuple[str, ...]
     repaired: str = ""
-    """What opening had to repair, e.g. a torn last line."""
+    """What was repaired on opening, e.g. a torn last line."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPrepared:
-    """The device was described, the correctness check tried, the baselines measured. A later one means another device."""
+    """The device was described, the correctness check tested, the baselines measured. A later one means another device."""
 
     KIND: ClassVar[str] = "session.prepared"
     device: Device
@@ -70,7 +70,7 @@ class SessionPrepared:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """A limit was reached, or someone ended the session. ``reason`` is for people."""
+    """A limit was reached, or the engineer ended the session."""
 
     KIND: ClassVar[str] = "session.closed"
     reason: str
@@ -78,14 +78,14 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class SessionReopened:
-    """Someone asked a closed session for more."""
+    """A closed session was extended."""
 
     KIND: ClassVar[str] = "session.reopened"
 
 
 @dataclass(frozen=True, slots=True)
 class RoundOpened:
-    """A round began; its ideas start from these parents (none for round 0, the naive port)."""
+    """A round began with these parents (none for round 0, the naive port)."""
 
     KIND: ClassVar[str] = "round.opened"
     round: int
@@ -102,31 +102,31 @@ class RoundClosed:
 
 @dataclass(frozen=True, slots=True)
 class ProposedIdea:
-    """One idea as it enters a session: its identity, where it aims, who had it."""
+    """One idea as it enters a session: id, text, parent, author."""
 
     id: str
     text: IdeaText
     parent: str | None
     author: Author
     branch: int
-    """Implementations wanted."""
+    """Number of implementations."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdeasProposed:
-    """Ideas joined a round. ``from_source``: they are the proposer's answer for the round, which is asked for once."""
+    """Ideas joined a round. ``from_source``: they are the proposer's answer for the round; there is one per round."""
 
     KIND: ClassVar[str] = "ideas.proposed"
     round: int
     ideas: tuple[ProposedIdea, ...]
     from_source: bool
     dropped: tuple[str, ...] = ()
-    """Titles that were near-duplicates of earlier ideas."""
+    """Titles of ideas that were near-duplicates of earlier ones, or too many."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdeaEdited:
-    """The text, the parent or the number of implementations of an undecided idea was changed."""
+    """The text, parent, writer or number of implementations of an undecided idea was changed."""
 
     KIND: ClassVar[str] = "idea.edited"
     idea: str
@@ -134,7 +134,7 @@ class IdeaEdited:
     parent: str | None
     branch: int
     writer: str = ""
-    """Who writes its code; empty for the writer of the session's settings."""
+    """Who writes its code; empty for the session's writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class IdeasReordered:
 
 @dataclass(frozen=True, slots=True)
 class KernelAttached:
-    """A kernel was attached to an idea, as material for whoever writes its code."""
+    """A kernel was attached to an idea; the writer's prompt shows it."""
 
     KIND: ClassVar[str] = "material.attached"
     idea: str
@@ -163,7 +163,7 @@ class KernelDetached:
 
 @dataclass(frozen=True, slots=True)
 class IdeaSelected:
-    """The idea is worth compute."""
+    """The idea was approved."""
 
     KIND: ClassVar[str] = "idea.selected"
     idea: str
@@ -171,7 +171,7 @@ class IdeaSelected:
 
 @dataclass(frozen=True, slots=True)
 class IdeaRejected:
-    """The idea is not worth compute; the next prompt sees the reason."""
+    """The idea was rejected; the next prompt contains the reason."""
 
     KIND: ClassVar[str] = "idea.rejected"
     idea: str
@@ -180,7 +180,7 @@ class IdeaRejected:
 
 @dataclass(frozen=True, slots=True)
 class IdeaParked:
-    """Not now: the idea leaves its round undecided and can be taken up later."""
+    """The idea was put aside undecided; it can be approved later."""
 
     KIND: ClassVar[str] = "idea.parked"
     idea: str
@@ -206,7 +206,7 @@ class KernelDrafted:
 
 @dataclass(frozen=True, slots=True)
 class IdeaImplemented:
-    """The idea has all its drafts; ``note`` tells why there are fewer than requested."""
+    """The idea has all its drafts; ``note`` says why there are fewer than requested."""
 
     KIND: ClassVar[str] = "idea.implemented"
     idea: str
@@ -216,7 +216,7 @@ class IdeaImplemented:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """An attempt did not build or verify, and its author is asked for a repair."""
+    """An attempt failed to build or verify, and its author is asked for a repair."""
 
     KIND: ClassVar[str] = "attempt.failed"
     kernel: str
@@ -227,7 +227,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRevised:
-    """A failed kernel got new code from its author and is built again."""
+    """The author repaired a failed kernel; the new code is built next."""
 
     KIND: ClassVar[str] = "attempt.revised"
     kernel: str
@@ -242,17 +242,17 @@ class KernelBuilt:
     KIND: ClassVar[str] = "kernel.built"
     kernel: str
     artefact: str
-    """Key of the build cache."""
+    """Key in the build cache."""
     seconds: float
     resources: tuple[Resources, ...] = ()
     log: Blob = ""
     instructions: Mapping[str, int] = field(default_factory=dict)
-    """Instruction family → occurrences in the machine code; empty where it could not be read."""
+    """Instruction family → occurrences in the machine code; empty if it could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelVerified:
-    """All outputs of all trials were correct; ``screen`` is the quick measurement of the same trial."""
+    """All outputs of all trials were correct; ``screen`` is a quick measurement in the same process."""
 
     KIND: ClassVar[str] = "kernel.verified"
     kernel: str
@@ -263,7 +263,7 @@ class KernelVerified:
 
 @dataclass(frozen=True, slots=True)
 class KernelMeasured:
-    """The kernel's measurement is final on this device, until someone asks to measure it again."""
+    """The kernel's measurement is final on this device until someone remeasures it."""
 
     KIND: ClassVar[str] = "kernel.measured"
     kernel: str
@@ -283,7 +283,7 @@ class KernelFailed:
 
 @dataclass(frozen=True, slots=True)
 class KernelQuarantined:
-    """The kernel is correct and measured, but something about it is implausible: the engineer decides."""
+    """The kernel is correct and measured, but implausible: the engineer decides."""
 
     KIND: ClassVar[str] = "kernel.quarantined"
     kernel: str
@@ -305,13 +305,13 @@ class KernelAccepted:
 
 @dataclass(frozen=True, slots=True)
 class KernelSanitized:
-    """A finalist ran under the sanitizers. Findings are followed by a quarantine."""
+    """A finalist ran under the sanitizers. With findings it is quarantined next."""
 
     KIND: ClassVar[str] = "kernel.sanitized"
     kernel: str
     attempt: int
     tools: tuple[str, ...]
-    """Sanitizers that ran; empty with the reason in ``note``."""
+    """Sanitizers that ran; if none, ``note`` has the reason."""
     findings: tuple[str, ...] = ()
     note: str = ""
     log: Blob = ""
@@ -320,7 +320,7 @@ class KernelSanitized:
 
 @dataclass(frozen=True, slots=True)
 class KernelProfiled:
-    """The hardware counters of a kernel were read, or could not be."""
+    """The hardware counters of a kernel were read, or reading them failed."""
 
     KIND: ClassVar[str] = "kernel.profiled"
     kernel: str
@@ -329,14 +329,14 @@ class KernelProfiled:
 
 @dataclass(frozen=True, slots=True)
 class KernelRaced:
-    """A kernel raced another one, interleaved and on fresh samples. A new incumbent is an event of its own."""
+    """A kernel raced another one, interleaved and on fresh samples. A new incumbent is a separate event."""
 
     KIND: ClassVar[str] = "kernel.raced"
     kernel: str
     against: str
     outcome: RaceOutcome
     ratio: Interval | None = None
-    """Speedup of ``kernel`` over ``against``, never narrower than the session's noise; ``None`` where the race was given up."""
+    """Speedup of ``kernel`` over ``against``, never narrower than the session's noise; ``None`` if the race was abandoned."""
     effort: int = 0
     pairs: int = 0
     """Process pairs."""
@@ -349,7 +349,7 @@ class KernelRaced:
 
 @dataclass(frozen=True, slots=True)
 class RaceAsked:
-    """The engineer asked for a race of two kernels."""
+    """The engineer requested a race of two kernels."""
 
     KIND: ClassVar[str] = "race.asked"
     kernel: str
@@ -358,18 +358,18 @@ class RaceAsked:
 
 @dataclass(frozen=True, slots=True)
 class IncumbentChanged:
-    """A kernel became the incumbent. Journals from before races have none: there the best measured kernel is it."""
+    """A kernel became the incumbent. Journals from before races lack these events: there the best measured kernel leads."""
 
     KIND: ClassVar[str] = "incumbent.changed"
     kernel: str
     over: str
-    """The incumbent before it; empty for the first."""
+    """The previous incumbent; empty for the first."""
     why: Succession
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCancelled:
-    """Someone cancelled the kernel, or its branch was pruned before it settled."""
+    """The kernel was cancelled, or its branch was pruned before it settled."""
 
     KIND: ClassVar[str] = "kernel.cancelled"
     kernel: str
@@ -378,7 +378,7 @@ class KernelCancelled:
 
 @dataclass(frozen=True, slots=True)
 class KernelReopened:
-    """The kernel goes back to the build: measured again on request, or rebuilt because the session moved."""
+    """The kernel starts again from the build: it is remeasured, or the session moved to another device."""
 
     KIND: ClassVar[str] = "kernel.reopened"
     kernel: str
@@ -401,7 +401,7 @@ class KernelUnpinned:
 
 @dataclass(frozen=True, slots=True)
 class BranchPruned:
-    """The kernel and its descendants are closed: none becomes a parent any more."""
+    """The kernel and its descendants are closed: none becomes a parent again."""
 
     KIND: ClassVar[str] = "branch.pruned"
     kernel: str
@@ -425,7 +425,7 @@ class NoteAdded:
 
 @dataclass(frozen=True, slots=True)
 class ModeChanged:
-    """Who approves ideas changed: ``ask``, ``ask:SECONDS`` or ``autopilot`` (see ``settings.Mode``)."""
+    """The approval mode changed: ``ask``, ``ask:SECONDS`` or ``autopilot`` (see ``settings.Mode``)."""
 
     KIND: ClassVar[str] = "mode.changed"
     mode: str
@@ -439,7 +439,7 @@ class LimitsChanged:
 
 @dataclass(frozen=True, slots=True)
 class InstructionsChanged:
-    """Standing instructions that every later prompt carries."""
+    """The standing instructions changed; every later prompt contains them."""
 
     KIND: ClassVar[str] = "instructions.changed"
     text: str
@@ -453,7 +453,7 @@ class PausesChanged:
 
 @dataclass(frozen=True, slots=True)
 class SessionPaused:
-    """No ideas and no code are asked for until the engineer resumes the search."""
+    """The search was paused: no ideas and no code are requested until the engineer resumes it."""
 
     KIND: ClassVar[str] = "session.paused"
     reason: str
@@ -461,7 +461,7 @@ class SessionPaused:
 
 @dataclass(frozen=True, slots=True)
 class SessionContinued:
-    """The search was resumed. ``pauses`` are the conditions from now on, without those that held."""
+    """The search was resumed. ``pauses`` are the remaining conditions, without those that already hold."""
 
     KIND: ClassVar[str] = "session.continued"
     pauses: Pauses
@@ -469,32 +469,32 @@ class SessionContinued:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A model is about to be asked. The prompt is kept before the first token is spent."""
+    """A model is about to be asked. The prompt is stored before the first token is spent."""
 
     KIND: ClassVar[str] = "call.started"
     call: str
     work: str
-    """Key of the work that it serves."""
+    """Key of the work that needs it."""
     role: CallRole
     model: str
-    """As an author's name: ``openai:NAME``, ``paste``, ``command:CMD``."""
+    """The model's name as an author: ``openai:NAME``, ``paste``, ``command:CMD``."""
     prompt: Blob
     ceiling: int = 0
-    """Tokens that it may cost at most; 0 where they are not counted."""
+    """The highest possible number of tokens; 0 if they are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallAnswered:
-    """The reply as it came, before it is parsed."""
+    """The reply, recorded before it is parsed."""
 
     KIND: ClassVar[str] = "call.answered"
     call: str
     reply: Blob
     usage: Usage = field(default_factory=Usage)
     usd: float | None = None
-    """``None``: the model's price is not known."""
+    """``None``: the model's price is unknown."""
     finish: str = "stop"
-    """Why the model stopped, in the provider's words."""
+    """Why the model stopped."""
     seconds: float = 0.0
     recalled: bool = False
     """Answered from a recorded reply at no cost."""
@@ -502,21 +502,21 @@ class CallAnswered:
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """No reply came, or it cannot be used; it is never recalled."""
+    """No reply came, or it is unusable; such replies are never recalled."""
 
     KIND: ClassVar[str] = "call.failed"
     call: str
     reason: str
     usage: Usage = field(default_factory=Usage)
-    """Tokens beyond those that an answer has recorded already."""
+    """Tokens in addition to those of a recorded answer."""
     usd: float | None = None
     cancelled: bool = False
-    """Someone cancelled it: its work does not ask again."""
+    """Someone cancelled the call; its work does not ask again."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetReached:
-    """The next call could pass a hard cap, so it was not made."""
+    """The next call could exceed a hard cap and was not made."""
 
     KIND: ClassVar[str] = "budget.reached"
     work: str
@@ -525,7 +525,7 @@ class BudgetReached:
 
 @dataclass(frozen=True, slots=True)
 class WorkStarted:
-    """Work is about to start. Where no result follows, the process died in it."""
+    """Work is about to start. If no result follows, the process died during the work."""
 
     KIND: ClassVar[str] = "work.started"
     work: str
@@ -533,18 +533,18 @@ class WorkStarted:
 
 @dataclass(frozen=True, slots=True)
 class WorkFailed:
-    """The engine could not do a piece of work (device lost, disk full, no answer). It is no verdict on a kernel."""
+    """Work failed in the engine (device lost, disk full, no answer). This is not a verdict on a kernel."""
 
     KIND: ClassVar[str] = "work.failed"
     work: str
     reason: str
     called_off: bool = False
-    """The engine is not at fault: someone cancelled the call that the work needed."""
+    """Someone cancelled the call that the work needed; the engine is not at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownEvent:
-    """An event of a kind that this program does not know. It is kept and shown."""
+    """An event of an unknown kind. It is kept and displayed."""
 
     KIND: ClassVar[str] = "unknown"
     kind: str
@@ -607,7 +607,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a journal: an event with its place, time and author."""
+    """One line of a journal: an event with its sequence number, time and author."""
 
     seq: int
     at: float

@@ -1,6 +1,6 @@
-"""What the instruction mix and the resources of a built kernel say about it, in one paragraph for prompts and for the screen.
+"""Summarises the instruction mix and the resources of a built kernel in one paragraph, for prompts and the terminal UI. Pure.
 
-A mix maps a family of instructions to its count, as ``engine.toolchain.inspection`` lists the families. Pure.
+A mix maps instruction families to counts; ``engine.toolchain.inspection`` defines the families.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from engine.domain.model import Resources, SpeedOfLight
 _REGISTER_FILE = 65536
 _MOST_WARPS = 64
 _WARPS = 48
-"""Warps that a multiprocessor of any architecture holds; fewer are worth mentioning."""
+"""Warps that a multiprocessor of every architecture holds; fewer are reported."""
 _FAR = 0.6
-"""Below this share of its limit, a kernel is bound by something else."""
+"""Below this share of SOL, something else limits the kernel."""
 _FUNCTIONS = 3
 _MOVES = 4
 _TENSOR = {
@@ -25,7 +25,7 @@ _TENSOR = {
 _VECTOR_REGISTERS = ("zmm", "ymm", "xmm")
 _TENSOR_UNITS = re.compile(r"tf32|fp16|bf16|fp8|int8")
 _THROUGH_REGISTERS = 4
-"""A kernel with so many shared stores fills tiles; one with fewer only exchanges partial results."""
+"""A kernel with this many shared stores fills tiles; one with fewer only exchanges partial results."""
 
 
 def summary(
@@ -35,13 +35,13 @@ def summary(
     conditions: Sequence[str] = (),
     before: Mapping[str, int] | None = None,
 ) -> str:
-    """One paragraph on what holds a kernel back, for a prompt and for the screen; empty where nothing is known.
+    """One paragraph on what limits a kernel; empty if nothing is known.
 
     Args:
-        resources: of each function, as the compiler states them.
-        mix: family of instructions → how many the code holds.
-        sol: the kernel's share of the speed of light.
-        conditions: those of the measurement, in words.
+        resources: of each function, as the compiler reports them.
+        mix: instruction family → occurrences in the machine code.
+        sol: the kernel's speed of light.
+        conditions: those of the measurement.
         before: the parent's mix.
     """
     facts = [*_limit(sol), *_resources(resources), *_instructions(mix or {}, sol), *_changes(mix or {}, before)]
@@ -58,17 +58,17 @@ def _limit(sol: SpeedOfLight | None) -> Iterator[str]:
     share = f"{sol.fraction * 100:.0f} % of {'copy bandwidth' if memory else f'the peak of {unit}'}"
     why = ""
     if sol.fraction < _FAR:
-        why = ", so it moves more than it must or waits" if memory else ", so the unit waits or does more than it must"
+        why = " (excess traffic or latency)" if memory else " (excess work or stalls)"
     yield f"bound by {'memory' if memory else 'arithmetic'}: {share}{why}"
 
 
 def warps_by_registers(registers: int) -> int:
-    """Warps that fit a multiprocessor's 65,536 registers: allocated in steps of eight a thread, shared by four schedulers."""
+    """Warps that fit in a multiprocessor's 65,536 registers: allocated in steps of eight a thread, over four schedulers."""
     return min(_MOST_WARPS, _REGISTER_FILE // (32 * -(-registers // 8) * 8) // 4 * 4) if registers else _MOST_WARPS
 
 
 def _resources(resources: Sequence[Resources]) -> Iterator[str]:
-    """Registers, spills, stack and shared memory, those that use most registers first."""
+    """Registers, spills, stack and shared memory of each function, worst first."""
     ranked = sorted(resources, key=lambda used: (-used.spill_bytes, -used.registers))
     for used in ranked[:_FUNCTIONS]:
         facts = [f"{used.registers} registers", f"{used.spill_bytes} bytes spilled" if used.spill_bytes else "no spills"]
@@ -80,7 +80,7 @@ def _resources(resources: Sequence[Resources]) -> Iterator[str]:
             facts.append(f"room for {warps} warps a multiprocessor")
         yield (f"{used.function}: " if len(resources) > 1 else "") + ", ".join(facts)
     if len(ranked) > _FUNCTIONS:
-        yield f"{len(ranked) - _FUNCTIONS} more functions that use fewer registers"
+        yield f"{len(ranked) - _FUNCTIONS} more functions with fewer registers"
 
 
 def _instructions(mix: Mapping[str, int], sol: SpeedOfLight | None) -> Iterator[str]:
@@ -101,21 +101,21 @@ def _global_memory(mix: Mapping[str, int]) -> Iterator[str]:
     if stores:
         yield ("" if wide_stores else "no wide stores: ") + f"{wide_stores} of {stores} global stores are 128 bit"
     if local := mix.get("LDL", 0) + mix.get("STL", 0):
-        yield f"{local} instructions go to local memory"
+        yield f"{local} local memory instructions"
     if atomic := mix.get("ATOM", 0):
-        yield f"{atomic} atomic"
+        yield f"{atomic} atomics"
 
 
 def _staging(mix: Mapping[str, int]) -> Iterator[str]:
-    """How data gets into shared memory and out of it, and what waits for it."""
+    """Copies to shared memory, loads from it, and barriers."""
     copies = [f"{mix[family]} by {how}" for family, how in (("TMA", "TMA"), ("LDGSTS", "cp.async")) if mix.get(family)]
     if copies:
         yield f"asynchronous copies: {', '.join(copies)}"
     elif mix.get("STS", 0) >= _THROUGH_REGISTERS and mix.get("LDG"):
-        yield f"no asynchronous copies: {mix['STS']} stores fill shared memory through registers"
+        yield f"no asynchronous copies: {mix['STS']} stores fill shared memory from registers"
     if loads := mix.get("LDS", 0) + mix.get("LDSM", 0):
         wide = mix.get("LDS.128", 0) + mix.get("LDSM", 0)
-        yield f"{wide} of {loads} shared loads are 128 bit or by matrix"
+        yield f"{wide} of {loads} shared loads are 128 bit or ldmatrix"
     waits = [f"{mix[family]} {what}" for family, what in (("BAR", "of a block"), ("SYNCS", "on mbarriers")) if mix.get(family)]
     if waits:
         yield f"barriers: {', '.join(waits)}"
@@ -126,14 +126,14 @@ def _device_arithmetic(mix: Mapping[str, int], sol: SpeedOfLight | None) -> Iter
     if tensor:
         yield ", ".join(tensor)
     elif sol is not None and sol.bound != "bytes" and (unit := _TENSOR_UNITS.search(sol.bound)):
-        yield f"no tensor-core instructions, though the limit counts on {unit[0]}"
+        yield f"no tensor-core instructions, although the SOL assumes {unit[0]}"
     plain = [f"{mix[family]} {family}" for family in ("FFMA", "HFMA2", "DFMA", "MUFU") if mix.get(family)]
     if plain and mix.get("total"):
         yield f"{', '.join(plain)} among {mix['total']} instructions"
 
 
 def _vectors(mix: Mapping[str, int]) -> Iterator[str]:
-    """What share of the code works on which registers."""
+    """Vector and fused instructions of the code, by register width."""
     total = mix["total"]
     used = [f"{mix[name]} on {name}" for name in _VECTOR_REGISTERS if mix.get(name)]
     if used:
@@ -147,17 +147,17 @@ def _vectors(mix: Mapping[str, int]) -> Iterator[str]:
 
 
 def _native_memory(mix: Mapping[str, int]) -> Iterator[str]:
-    words = {
+    labels = {
         "stack": "vector accesses to the stack", "gather": "gathers", "scatter": "scatters", "prefetch": "prefetches",
         "stream": "non-temporal stores", "call": "calls",
     }  # fmt: skip
-    found = [f"{name}: {mix[family]}" for family, name in words.items() if mix.get(family)]
+    found = [f"{name}: {mix[family]}" for family, name in labels.items() if mix.get(family)]
     if found:
         yield ", ".join(found)
 
 
 def _changes(mix: Mapping[str, int], before: Mapping[str, int] | None) -> Iterator[str]:
-    """The families that changed most since the parent: by how many, weighted with the share of the larger count."""
+    """The families that changed most since the parent: ranked by squared change divided by the larger count."""
     if not mix or before is None:
         return
     moves: dict[str, float] = {}
@@ -167,4 +167,4 @@ def _changes(mix: Mapping[str, int], before: Mapping[str, int] | None) -> Iterat
             moves[family] = (now - was) ** 2 / max(was, now)
     ranked = [family for family in sorted(moves, key=lambda family: (-moves[family], family)) if family != "total"][:_MOVES]
     changes = [f"{family} {before.get(family, 0)} → {mix.get(family, 0)}" for family in ranked]
-    yield f"since its parent: {', '.join(changes)}" if changes else "the families of instructions as in its parent"
+    yield f"since its parent: {', '.join(changes)}" if changes else "same instruction mix as its parent"

@@ -1,7 +1,7 @@
-"""The nouns of a search as frozen dataclasses: problems, operands, measurements, ideas.
+"""The data types of a search as frozen dataclasses: problems, operands, measurements, ideas.
 
-Durations are seconds unless the name ends in ``_us`` (microseconds). Sizes are bytes. Large payloads (code, logs, samples) are
-not held here: a ``Blob`` is the SHA-256 of bytes that the journal keeps beside itself.
+Durations are in seconds unless the name ends in ``_us`` (microseconds); sizes are in bytes. Large payloads (code, logs,
+samples) are not part of these types: a ``Blob`` is the SHA-256 of bytes stored beside the journal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 Blob = str
-"""SHA-256 (hex) of a payload kept in the session's ``blobs/`` folder."""
+"""SHA-256 (hex) of a payload in the session's ``blobs/`` folder."""
 
 Number = int | float
 
@@ -26,7 +26,7 @@ class Dialect(StrEnum):
 
     @property
     def suffix(self) -> str:
-        """What its files are called: ``.cu``, ``.cpp``, ``.py``."""
+        """The suffix of its files: ``.cu``, ``.cpp``, ``.py``."""
         return {"cuda": ".cu", "cpp": ".cpp", "python": ".py"}[self.value]
 
 
@@ -34,7 +34,7 @@ class Contract(StrEnum):
     """How a kernel is launched, strongest guarantee first."""
 
     PLAN = "plan"
-    """Device code only; trusted code launches it as its ``@launch`` lines say."""
+    """Device code only; trusted code launches it according to its ``@launch`` lines."""
     HOST = "host"
     """A shared object with a C ``launch`` function, run natively in the sandboxed runner."""
     MODULE = "module"
@@ -42,7 +42,7 @@ class Contract(StrEnum):
 
 
 class Role(StrEnum):
-    """What an operand is to the reference. Kernels receive operands in this order."""
+    """The role of an operand in the reference. Kernels receive operands in this order."""
 
     INPUT = "input"
     PARAMETER = "parameter"
@@ -51,55 +51,55 @@ class Role(StrEnum):
 
 
 class PrecisionClass(StrEnum):
-    """How close to float64 an output is: the class of arithmetic in which the reference's own error is as large."""
+    """How close an output is to float64: the arithmetic with which the reference itself has as large an error."""
 
     FP32 = "fp32"
     TF32 = "tf32"
     HALF = "half"
     EXACT = "exact"
-    """Integer and boolean outputs: bit for bit."""
+    """Integer and boolean outputs, which must match exactly."""
     NONE = "none"
     """Worse than every class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One tensor that a kernel receives or writes: contiguous, row-major."""
+    """One tensor that a kernel reads or writes: contiguous, row-major."""
 
     name: str
     role: Role
     shape: tuple[int, ...]
     dtype: str
-    """As torch spells it, without the prefix: ``float32``, ``float16``, ``bfloat16``, ``int64``, ``bool`` …"""
+    """The torch name without its prefix: ``float32``, ``float16``, ``bfloat16``, ``int64``, ``bool`` …"""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The operands and constants of a kernel for one workload, found by running the reference once."""
+    """The operands and constants of a kernel for one workload, determined by running the reference once."""
 
     operands: tuple[Operand, ...]
     constants: Mapping[str, Number]
     """Upper-case names → values: the reference's module-level numbers and its scalar arguments."""
     operations: float = 0.0
-    """Floating-point operations that the reference's graph needs (a multiply-add is two)."""
+    """Floating-point operations of the reference's graph (a multiply-add counts as two)."""
     unit: str = "fp32"
-    """Which arithmetic unit does them by default: ``fp32``, ``tf32``, ``fp16``, ``bf16``."""
+    """The arithmetic unit that executes them by default: ``fp32``, ``tf32``, ``fp16``, ``bf16``."""
     scalar_only: bool = True
-    """False when some argument is neither a tensor nor a number: then only the ``python`` dialect can be used."""
+    """False if some argument is neither a tensor nor a number, which only the ``python`` dialect supports."""
 
     @property
     def shown_operations(self) -> float:
-        """Operations for a roofline: those counted, or one an output element where the reference is pointwise only."""
+        """Operations for the roofline: those counted, or one per output element if the reference is only pointwise."""
         return self.operations or float(sum(math.prod(o.shape) for o in self.with_roles(Role.OUTPUT)))
 
     def with_roles(self, *roles: Role) -> tuple[Operand, ...]:
-        """The operands with one of these roles, in the order kernels receive them."""
+        """The operands with one of these roles, in the order in which kernels receive them."""
         return tuple(o for o in self.operands if o.role in roles)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One concrete set of shapes: the reference's module-level names and the values they take."""
+    """One concrete set of shapes: values for the reference's module-level names."""
 
     name: str
     settings: Mapping[str, Number] = field(default_factory=dict)
@@ -112,13 +112,13 @@ class Problem:
     name: str
     title: str
     reference: str
-    """Source text of the reference module."""
+    """The text of the reference module."""
     digest: str
     workloads: tuple[Workload, ...]
     holdouts: Mapping[str, tuple[Workload, ...]]
-    """Workload name → neighbouring shapes on which a kernel must be correct too, and which no author is shown."""
+    """Workload name → hold-out shapes, on which a kernel must also be correct. Prompts never contain them."""
     origin: str = ""
-    """Where it was read from: a shipped name or a path."""
+    """Where it was read from: the name of a shipped problem, or a path."""
 
     def workload(self, name: str) -> Workload | None:
         return next((w for w in self.workloads if w.name == name), None)
@@ -126,7 +126,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where a session builds for and measures on."""
+    """The device that a session builds for and measures on."""
 
     kind: str
     """``cpu`` or ``cuda``."""
@@ -135,11 +135,11 @@ class Device:
     arch: str
     """``sm_90a`` for a GPU, the machine's architecture for a CPU."""
     units: int
-    """Multiprocessors of a GPU, cores lent to a kernel on a CPU."""
+    """Multiprocessors of a GPU; on a CPU, the cores available to a kernel."""
     cache_bytes: int
     memory_bytes: int
     software: str
-    """Driver and library versions. A baseline is valid only for those that it was measured with."""
+    """Driver and library versions. A baseline is valid only for the versions that it was measured with."""
 
     @property
     def label(self) -> str:
@@ -148,7 +148,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """A named compile-time parameter and the values to try; the first is the default."""
+    """A named compile-time parameter with the values to try; the first is the default."""
 
     name: str
     values: tuple[int, ...]
@@ -156,7 +156,7 @@ class Tunable:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one device function uses, as the compiler reports it."""
+    """The resources of one device function, as the compiler reports them."""
 
     function: str
     registers: int
@@ -175,44 +175,44 @@ class Interval:
 
 
 class RaceOutcome(StrEnum):
-    """How the first of two raced kernels compares with the second, by the whole interval."""
+    """Whether the first kernel of a race is faster than the second, by the whole interval."""
 
     FASTER = "faster"
     SLOWER = "slower"
     UNDECIDED = "undecided"
-    """The interval, never narrower than the session's noise, contains 1."""
+    """The interval contains 1; it is never narrower than the session's noise."""
 
 
 class Succession(StrEnum):
-    """How a kernel came to be the incumbent."""
+    """How a kernel became the incumbent."""
 
     FIRST = "first"
     """There was no incumbent to race against."""
     RACED = "raced"
-    """It won a race against the one before it."""
+    """It won a race against the previous incumbent."""
     SUCCEEDED = "succeeded"
-    """The incumbent before it may no longer lead."""
+    """The previous incumbent is no longer eligible."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedOfLight:
-    """The time that the device's own limits allow for this workload."""
+    """The least time that the device's peaks allow for this workload (SOL)."""
 
     bound: str
-    """The limit that binds: ``bytes``, or ``operations`` with the unit, e.g. ``operations (fp32)``."""
+    """The limiting resource: ``bytes``, or ``operations`` with the unit, e.g. ``operations (fp32)``."""
     floor_us: float
     fraction: float
-    """floor ÷ measured: 1.0 is as fast as the device allows."""
+    """floor ÷ measured time: 1.0 is as fast as the device allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How a kernel's outputs compared with the float64 reference, over all trials."""
+    """How a kernel's outputs compare with the float64 reference, over all trials."""
 
     policy: str
-    """Tolerance policy and the class allowed, e.g. ``class:fp32 (10x)``, ``crfm``, ``kernelbench``."""
+    """Tolerance policy with the allowed precision class, e.g. ``class:fp32 (10x)``, ``crfm``, ``kernelbench``."""
     trials: int
-    """Calls whose outputs were checked, timed ones included."""
+    """Calls whose outputs were checked, including timed ones."""
     rel_fro: float
     """Largest centred relative Frobenius error ‖o−r‖ / ‖r−mean(r)‖ over the trials."""
     rel_fro_limit: float
@@ -223,9 +223,10 @@ class Verification:
     max_scaled_limit: float
     precision_class: PrecisionClass
     holdouts: str = "none"
-    """``3/3``, or ``1/3, specialised`` when the source refuses other shapes at compile time, or ``none``."""
+    """Hold-out shapes passed: ``3/3``, or ``1/3, specialised`` if the code rejects other shapes at compile time, or
+    ``none``."""
     jitter: float = 0.0
-    """Largest difference between two calls on the same bytes, in units of the output's scale; 0 is bit-identical."""
+    """Largest difference between two calls on identical inputs, in units of the output's scale; 0 is bit-identical."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,31 +238,31 @@ class Measurement:
     samples: int
     processes: int
     speedup: Mapping[str, Interval]
-    """Baseline name → speedup; the session's ranking baseline is always among them after a precise measurement."""
+    """Baseline name → speedup; a precise measurement always includes the session's ranking baseline."""
     light: SpeedOfLight | None
     corroborated: bool
-    """Whether the judge's own clock confirms the times that the runner reported."""
+    """Whether the judge's clock confirms the times that the runner reported."""
     conditions: tuple[str, ...] = ()
     """Caveats: ``cold caches``, ``throttled in 3 of 40 samples``, ``host-bound`` …"""
     raw: Blob = ""
 
 
 class FailureKind(StrEnum):
-    """How a kernel can fail before it is measured."""
+    """How a kernel can fail."""
 
     BUILD_FAILED = "build_failed"
     MISMATCH = "mismatch"
     CRASHED = "crashed"
     TIMED_OUT = "timed_out"
     REJECTED = "rejected"
-    """It broke a rule of the trial: it wrote outside its buffers, changed its inputs, left work running …"""
+    """It broke a rule of the trial: wrote outside its buffers, changed its inputs, left work running …"""
     UNSTABLE = "unstable"
-    """Correct, but its time or its outputs did not settle."""
+    """Correct, but its time or its outputs vary too much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a kernel has no measurement: one line, and the whole log as a blob."""
+    """Why a kernel failed: one line, and the whole log as a blob."""
 
     kind: FailureKind
     reason: str
@@ -270,7 +271,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who did or wrote something: ``engineer``, ``engine``, ``playbook``, ``paste``, or a model as ``openai:NAME``."""
+    """The author of an event, idea or kernel: ``engineer``, ``engine``, ``playbook``, ``paste``, or a model as
+    ``openai:NAME``."""
 
     name: str
 
@@ -279,12 +281,12 @@ class Author:
 
     @property
     def provider(self) -> str:
-        """``openai`` of ``openai:NAME``; empty for who is no model."""
+        """``openai`` of ``openai:NAME``; empty for an author that is not a model."""
         return self.name.partition(":")[0] if ":" in self.name else ""
 
     @property
     def short(self) -> str:
-        """``NAME`` of ``openai:NAME``; else the whole name."""
+        """``NAME`` of ``openai:NAME``; otherwise the whole name."""
         return self.name.partition(":")[2] or self.name
 
     @property
@@ -297,14 +299,14 @@ class Author:
 
     @property
     def is_model(self) -> bool:
-        """Whether a model answers; a pasted reply is a model's as well."""
+        """Whether the author is a model; pasted replies count as a model's."""
         return bool(self.provider) or self == PASTE
 
 
 ENGINE = Author("engine")
 ENGINEER = Author("engineer")
 PASTE = Author("paste")
-"""A person who pastes the replies to prompts."""
+"""A person who pastes replies to prompts."""
 
 
 CATEGORIES = (
@@ -315,12 +317,12 @@ CATEGORIES = (
     "occupancy",
     "control flow",
 )
-"""What an optimisation acts on. The ideas of one round are spread over these."""
+"""What an optimisation acts on. The ideas of a round are spread over the categories."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdeaText:
-    """An optimisation in words, as its author gave it."""
+    """An optimisation in words, as its author wrote it."""
 
     title: str
     category: str
@@ -328,27 +330,27 @@ class IdeaText:
     predicted: float | None = None
     """Predicted speedup over the parent kernel."""
     key: str = ""
-    """The proposer's own name for it (a playbook entry), by which its implementations are found."""
+    """The proposer's identifier (a playbook entry), by which it finds the implementations."""
     expected: str = ""
-    """What should change in the measurements if the idea holds."""
+    """What should change in the measurements if the idea works."""
     risks: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Code that an author offers as an implementation."""
+    """Code that implements an idea."""
 
     source: str
     dialect: Dialect
     contract: Contract
     name: str
-    """File name or other short origin, shown to people."""
+    """File name or other short origin, for display."""
     tunables: Mapping[str, int] = field(default_factory=dict)
-    """The value chosen for each tunable of this variant."""
+    """The values of this variant's tunables."""
 
 
 class CallRole(StrEnum):
-    """What a model is asked for."""
+    """What a call asks for."""
 
     IDEAS = "ideas"
     CODE = "code"
@@ -357,7 +359,7 @@ class CallRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the provider counted them. ``cached`` is part of ``input``; reasoning is part of ``output``."""
+    """Tokens as counted by the provider. ``cached`` is part of ``input``; reasoning is part of ``output``."""
 
     input: int = 0
     cached: int = 0

@@ -1,6 +1,6 @@
-"""Predicted speedups of ideas over their parent kernels against the measured ones. Pure.
+"""Scores the predicted speedups of ideas over their parents against the measurements. Pure.
 
-Errors are logarithms of ratios, shown as factors: 1.25 is a prediction 25 % too high or 20 % too low.
+Errors are logarithms of ratios, displayed as factors: 1.25 is a prediction 25 % too high or 20 % too low.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class ScoredPrediction:
 
     @property
     def error(self) -> float:
-        """ln(predicted ÷ measured): above 0 the prediction was too high."""
+        """ln(predicted ÷ measured); above 0, the prediction was too high."""
         return math.log(self.predicted / self.measured.value)
 
     @property
     def hit(self) -> bool:
-        """Whether the direction was right. An undecided measurement confirms a prediction of 1.0 alone."""
+        """Whether the direction was right. An undecided measurement only confirms a prediction of 1.0."""
         if self.predicted == 1.0:
             return significant(self.measured) == "undecided"
         return significant(self.measured) == ("faster" if self.predicted > 1.0 else "slower")
@@ -41,7 +41,7 @@ class ScoredPrediction:
 
 @dataclass(frozen=True, slots=True)
 class PredictionRecord:
-    """How accurate one author's predictions were."""
+    """The accuracy of one author's predictions."""
 
     author: str
     count: int
@@ -49,11 +49,11 @@ class PredictionRecord:
     error: float
     """Median factor between prediction and measurement, at least 1.0; 1.0 where none was scored."""
     bias: float
-    """Median of predicted ÷ measured: above 1.0 the author predicts too much."""
+    """Median of predicted ÷ measured; above 1.0, the author's predictions are too high."""
     hits: int
     """Predictions whose direction was right."""
     fruitless: int
-    """Predictions of ideas that gave no verified kernel: they cannot be scored."""
+    """Predictions of ideas without a verified kernel, which cannot be scored."""
 
     @property
     def hit_rate(self) -> float:
@@ -61,7 +61,7 @@ class PredictionRecord:
 
 
 def gain(state: SessionState, kernel: Kernel) -> Interval | None:
-    """The kernel's measured speedup over its parent; ``None`` while one of them has no measurement on the present device.
+    """The kernel's measured speedup over its parent; ``None`` if one of them has no measurement on the present device.
 
     Both were measured against the same baseline in separate runs, so their errors are independent and add in quadrature.
     """
@@ -77,7 +77,7 @@ def gain(state: SessionState, kernel: Kernel) -> Interval | None:
 
 
 def _measured(state: SessionState, kernel: Kernel) -> Interval | None:
-    """Speedup over the ranking baseline, where it is one that logarithms can be taken of."""
+    """Speedup over the ranking baseline, if it is positive and finite."""
     found = queries.speedup(state, kernel) if kernel.stage is Stage.MEASURED else None
     sound = found is not None and all(0 < end < math.inf for end in (found.low, found.value, found.high))
     return found if sound else None
@@ -95,7 +95,7 @@ def best_gain(state: SessionState, idea: Idea) -> Interval | None:
 
 
 def is_dead(state: SessionState, idea: Idea) -> bool:
-    """Whether all kernels of the idea have settled, and none is verified or the best is slower than its parent."""
+    """Whether all kernels of the idea have settled and none is verified, or the best is slower than its parent."""
     if not idea.implemented or not idea.kernels or not all(state.kernels[k].stage.settled for k in idea.kernels):
         return False
     if all(state.kernels[k].stage is Stage.CANCELLED for k in idea.kernels):
@@ -108,8 +108,8 @@ def is_dead(state: SessionState, idea: Idea) -> bool:
 
 
 def scored_predictions(state: SessionState) -> tuple[ScoredPrediction, ...]:
-    """Every prediction with a measured outcome, in the order of the ideas. Edited ideas are left out: they have no one
-    author."""
+    """Every prediction with a measured outcome, in the order of the ideas, except for edited ideas, which have two
+    authors."""
     outcomes = ((idea, best_gain(state, idea)) for idea in _predicted(state))
     return tuple(
         ScoredPrediction(idea.id, idea.author.name, idea.text.predicted, measured)
@@ -119,7 +119,7 @@ def scored_predictions(state: SessionState) -> tuple[ScoredPrediction, ...]:
 
 
 def records(state: SessionState) -> tuple[PredictionRecord, ...]:
-    """The record of each author with a prediction that was tried, by name."""
+    """The records of all authors with tested predictions, sorted by name."""
     by_author: dict[str, list[ScoredPrediction]] = {}
     for one in scored_predictions(state):
         by_author.setdefault(one.author, []).append(one)
@@ -129,7 +129,7 @@ def records(state: SessionState) -> tuple[PredictionRecord, ...]:
 
 
 def record_of(state: SessionState, author: str) -> PredictionRecord | None:
-    """One author's record; ``None`` while none of their predictions was tried."""
+    """One author's record; ``None`` if none of their predictions was tested."""
     return next((r for r in records(state) if r.author == author), None)
 
 

@@ -1,4 +1,4 @@
-"""What a session establishes before it tries kernels: whether the problem can be judged, and against which baselines."""
+"""The result of preparing a session: signature, tolerance, baselines and device peaks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.domain.model import Blob, Interval, Measurement, PrecisionClass, Sig
 
 @dataclass(frozen=True, slots=True)
 class TrivialModel:
-    """A model that computes nothing, on which the correctness check is tried. Where one passes, the check is worthless."""
+    """A model that computes nothing, which the correctness check must reject. If one passes, the check is worthless."""
 
     name: str
     """``zeros``, ``constant``, ``other input's output``, ``input echo``, ``one tile unwritten``."""
@@ -20,7 +20,7 @@ class TrivialModel:
 
 @dataclass(frozen=True, slots=True)
 class ClassErrors:
-    """The error of the reference's own arithmetic in one precision class against float64, over the calibration inputs."""
+    """The reference's own error in one precision class against float64, over the calibration inputs."""
 
     rel_fro: float
     max_scaled: float
@@ -28,7 +28,7 @@ class ClassErrors:
 
 @dataclass(frozen=True, slots=True)
 class CorrectnessCheck:
-    """The tolerance of a session, and the trivial models that it was tried on."""
+    """The tolerance of a session, and the trivial models that it was tested with."""
 
     policy: str
     allowed: PrecisionClass
@@ -36,7 +36,7 @@ class CorrectnessCheck:
     max_scaled_limit: float
     factor: float
     classes: Mapping[str, ClassErrors]
-    """Class name → errors of the reference's own arithmetic in that class."""
+    """Reference error by precision class."""
     nulls: tuple[TrivialModel, ...]
     notes: tuple[str, ...] = ()
     """Caveats: float64 fell back to float32, the output hardly depends on the input …"""
@@ -49,7 +49,7 @@ class CorrectnessCheck:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Ceilings measured on this device, from which the speed of light is computed."""
+    """Peak rates measured on this device, from which the speed of light is computed."""
 
     copy_bytes_per_s: float
     operations_per_s: Mapping[str, float]
@@ -58,14 +58,14 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Everything a trial needs to know, established once per session and device."""
+    """Everything that trials need, determined once per session and device."""
 
     signature: Signature
     gate: CorrectnessCheck
     baselines: Mapping[str, Measurement]
-    """Baseline name → its own measurement; ``speedup`` of each is against the session's ranking baseline."""
+    """Baseline name → its measurement, with the speedup over the session's ranking baseline."""
     same: Interval
-    """The ranking baseline against itself (A/A): no smaller effect is ever claimed."""
+    """The ranking baseline against itself (A/A): no smaller effect is reported as a difference."""
     floor_us: float
     bound: str
     peaks: Peaks

@@ -1,7 +1,7 @@
 """Hardware counters of one call of a kernel, and how they changed from its parent. Pure.
 
-Figures have fixed names, whatever a tool calls them. A call of several launches is one profile: durations add up, shares are
-weighted by duration, and registers and shared memory are the maximum. On a CPU a figure is the mean of many calls.
+Metrics have fixed names, independent of the tool. A call of several launches is one profile: durations add up, percentages are
+weighted by duration, and registers and shared memory are the maximum. On a CPU, metrics are means over many calls.
 """
 
 from __future__ import annotations
@@ -30,42 +30,44 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "l1_misses": ("L1 data load misses", "count"),
     "llc_misses": ("last-level load misses", "count"),
 }
-"""Name → label and unit. Per cent of the device's peak; of accesses for hits; of the warps that a multiprocessor holds for
-occupancy. Those from ``cpu_us`` on are a CPU's, summed over all threads of a kernel."""
+"""Name → label and unit. Per cent refers to the device's peak, for hits to accesses, for occupancy to the warps that a
+multiprocessor holds. Those from ``cpu_us`` on are for CPUs, summed over all threads of a kernel."""
 CALLS = "calls"
 """Among a profile's metrics, but not a counter."""
 STALLS_SHOWN = 3
+UNCHANGED = "unchanged"
 _SCALES = ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"), (1.0, ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The counters of one attempt of a kernel, or why they could not be read."""
+    """The counters of one attempt of a kernel, or why reading them failed."""
 
     attempt: int
     tool: str = ""
-    """The tool that read them; empty where none could, with the reason in ``note``."""
+    """The tool that read them; empty if none did, with the reason in ``note``."""
     device: str = ""
-    """Name of the device. Figures of two devices are never compared."""
+    """Name of the device. Metrics of different devices are never compared."""
     launches: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Names of ``METRICS`` → values, those that were read."""
+    """Names from ``METRICS`` → the values that were read."""
     stalls: Mapping[str, float] = field(default_factory=dict)
-    """Why warps waited → per cent of the time between two instructions of a warp."""
+    """Stall reason → per cent of the time between two instructions of a warp."""
     note: str = ""
-    """Why nothing was read, or what could not be."""
+    """Why nothing was read, or what is missing."""
     log: Blob = ""
     seconds: float = 0.0
 
     @property
     def calls(self) -> int:
-        """Calls that the figures are the mean of. Kept among the metrics: the journal's format has no other place for it."""
+        """The number of calls that the metrics are means of. Stored among the metrics, because the journal has no field for
+        it."""
         return int(self.metrics.get(CALLS, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """One figure with its label and unit, and the parent's figure where both are known."""
+    """One metric with its label and unit, and the parent's value if it is comparable."""
 
     label: str
     value: float
@@ -78,16 +80,16 @@ class ProfileRow:
 
     @property
     def moved(self) -> str:
-        """``from 812 us``, or ``as before``; empty where the parent's is not known."""
+        """``from 812 us``, or ``unchanged``; empty if the parent's value is unknown."""
         if self.before is None:
             return ""
         was = _words(self.before, self.unit)
-        return "as before" if was == self.words else f"from {was}"
+        return UNCHANGED if was == self.words else f"from {was}"
 
     @property
     def delta(self) -> str:
-        """The relative change, ``−18 %``; empty where there is none or the parent's figure is not known."""
-        if not self.before or self.moved == "as before":
+        """The relative change, ``−18 %``; empty if there is none or the parent's value is unknown."""
+        if not self.before or self.moved == UNCHANGED:
             return ""
         return f"{100 * (self.value / self.before - 1):+.0f} %".replace("-", "−")
 
@@ -105,13 +107,13 @@ def _words(value: float, unit: str) -> str:
 
 
 def rows(profile: Profile, before: Profile | None = None) -> Iterator[ProfileRow]:
-    """The figures in a fixed order, then the most frequent stall reasons; ``before`` is the parent's profile."""
+    """The metrics in a fixed order, then the most frequent stall reasons; ``before`` is the parent's profile."""
     earlier = before if before is not None and before.tool and before.device == profile.device else None
     for name, (label, unit) in METRICS.items():
         if name in profile.metrics:
             yield ProfileRow(label, profile.metrics[name], unit, earlier.metrics.get(name) if earlier else None)
     for reason in sorted(profile.stalls, key=lambda name: (-profile.stalls[name], name))[:STALLS_SHOWN]:
-        yield ProfileRow(f"waits: {reason}", profile.stalls[reason], "%", earlier.stalls.get(reason, 0.0) if earlier else None)
+        yield ProfileRow(f"stalls: {reason}", profile.stalls[reason], "%", earlier.stalls.get(reason, 0.0) if earlier else None)
 
 
 def line(profile: Profile, before: Profile | None = None) -> str:
@@ -120,5 +122,5 @@ def line(profile: Profile, before: Profile | None = None) -> str:
         return f"counters not read: {profile.note}"
     figures = [f"{row.label} {row.words}{f' ({row.moved})' if row.moved else ''}" for row in rows(profile, before)]
     several = f" over {profile.launches} launches" if profile.launches > 1 else ""
-    mean = f" in the mean of {profile.calls} calls" if profile.calls > 1 else ""
+    mean = f" (mean of {profile.calls} calls)" if profile.calls > 1 else ""
     return f"{', '.join(figures) or 'nothing'}{several}{mean}"

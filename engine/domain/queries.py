@@ -1,4 +1,4 @@
-"""Questions about a state that rules, screens and reports share. Pure functions."""
+"""Queries on a session's state, shared by rules, screens and reports. Pure."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def ranking_baseline(state: SessionState) -> str:
 
 
 def device_label(state: SessionState) -> str:
-    """The device that the session runs on; before it is prepared, the one asked for."""
+    """The session's device; before it is prepared, the requested one."""
     return state.device.label if state.device else state.opened.device if state.opened else ""
 
 
 def same_device(recorded: Device, here: Device) -> bool:
-    """Whether figures measured on the two devices are comparable."""
+    """Whether measurements on the two devices are comparable."""
     return (recorded.kind, recorded.name, recorded.arch, recorded.units, recorded.software) == (
         here.kind, here.name, here.arch, here.units, here.software,
     )  # fmt: skip
@@ -44,7 +44,7 @@ def speedup(state: SessionState, kernel: Kernel) -> Interval | None:
 
 
 def title(state: SessionState, kernel: Kernel) -> str:
-    """The title of the kernel's idea, or its own name."""
+    """The title of the kernel's idea, or the kernel's name."""
     idea = state.ideas.get(kernel.idea)
     return idea.text.title if idea else kernel.name
 
@@ -78,7 +78,7 @@ def lineage(state: SessionState, kernel_id: str) -> tuple[Kernel, ...]:
 
 
 def descendants(state: SessionState, kernel_id: str) -> tuple[str, ...]:
-    """The kernel and everything below it, parents before children."""
+    """The kernel and all its descendants, parents before children."""
     below: dict[str, None] = {}
     todo = [kernel_id]
     while todo:
@@ -90,7 +90,7 @@ def descendants(state: SessionState, kernel_id: str) -> tuple[str, ...]:
 
 
 def verified(state: SessionState) -> tuple[Kernel, ...]:
-    """Kernels that passed verification on the present device and did not fail later."""
+    """Kernels that were verified on the present device and did not fail later."""
     return tuple(k for k in state.kernels.values() if _is_verified(k) and k.epoch == state.epoch)
 
 
@@ -99,9 +99,9 @@ def _is_verified(kernel: Kernel) -> bool:
 
 
 def ranked(state: SessionState) -> tuple[Kernel, ...]:
-    """Measured kernels of the present device, best first; precise measurements outrank screens of the same value.
+    """Measured kernels of the present device, best first; precise measurements rank above screens of the same value.
 
-    The lower end of the interval decides, so that a lucky screen with a wide interval ranks low.
+    The lower end of the interval decides: a lucky screen with a wide interval ranks low.
     """
     rated = [(rating(k, s), k) for k in verified(state) if (s := speedup(state, k)) is not None]
     rated.sort(key=lambda pair: pair[0])
@@ -109,21 +109,21 @@ def ranked(state: SessionState) -> tuple[Kernel, ...]:
 
 
 def rating(kernel: Kernel, ratio: Interval) -> tuple[float, bool, float, int, str]:
-    """The sort key of a ranking: smaller is better, and the older of two equals is first."""
+    """The sort key of the ranking: smaller is better; of two equal kernels the older one is first."""
     return (-ratio.low, not is_precise(kernel), -ratio.value, len(kernel.id), kernel.id)
 
 
 def incumbent(state: SessionState) -> Kernel | None:
-    """The kernel of the last ``IncumbentChanged``, or its successor where that kernel may no longer lead."""
+    """The kernel of the last ``IncumbentChanged``, or its successor if that kernel is no longer eligible."""
     last = state.kernels.get(state.incumbent)
     return last if last is not None and may_lead(state, last) else successor(state)
 
 
 def successor(state: SessionState) -> Kernel | None:
-    """The next incumbent without a race: the latest former incumbent that may still lead.
+    """The next incumbent without a race: the latest former incumbent that is still eligible.
 
-    Without one it is the best corroborated kernel, precisely measured before screened. In a journal from before races existed
-    that is the incumbent throughout.
+    Without one, the best corroborated kernel, precisely measured before screened. In a journal from before races existed, that
+    kernel is always the incumbent.
     """
     former = (state.kernels.get(name) for name in reversed(state.reigns) if name != state.incumbent)
     again = next((k for k in former if k is not None and may_lead(state, k)), None)
@@ -134,17 +134,17 @@ def successor(state: SessionState) -> Kernel | None:
 
 
 def is_sound(kernel: Kernel) -> bool:
-    """Whether its time is corroborated, or the engineer accepted it all the same."""
+    """Whether its time is corroborated, or the engineer accepted it."""
     return bool(kernel.accepted) or (kernel.measurement is not None and kernel.measurement.corroborated)
 
 
 def may_lead(state: SessionState, kernel: Kernel) -> bool:
-    """Whether it is verified, measured precisely on the present device, and sound."""
+    """Whether it is eligible as the incumbent: verified, precisely measured on the present device, and sound."""
     return _is_verified(kernel) and is_precise(kernel) and is_sound(kernel) and speedup(state, kernel) is not None
 
 
 def frontier(state: SessionState) -> tuple[Kernel, ...]:
-    """Kernels that may be a parent, best first: measured, and in no pruned branch."""
+    """Possible parents, best first: measured, and not in a pruned branch."""
     return tuple(k for k in ranked(state) if k.stage is Stage.MEASURED and not is_pruned(state, k.id))
 
 
@@ -165,12 +165,12 @@ def kernels_of(state: SessionState, round_number: int) -> tuple[Kernel, ...]:
 
 
 def pending_ideas(state: SessionState) -> tuple[Idea, ...]:
-    """Ideas that await a decision, in the engineer's order where there is one; while there are any, the session waits."""
+    """Ideas awaiting approval, in the engineer's order if there is one."""
     return tuple(sorted((i for i in state.ideas.values() if i.status is IdeaStatus.PROPOSED), key=lambda i: i.rank))
 
 
 def finalist(state: SessionState) -> Kernel | None:
-    """The incumbent, where the sanitizers have not run on its present code yet."""
+    """The incumbent, if the sanitizers have not run on its present code yet."""
     best = incumbent(state)
     if best is None or best.accepted or (best.sanitizing is not None and best.sanitizing.attempt == best.attempt):
         return None
@@ -182,9 +182,9 @@ def unsettled(state: SessionState) -> tuple[Kernel, ...]:
 
 
 def incumbents(state: SessionState) -> tuple[Kernel, ...]:
-    """All kernels that led and have a speedup on the present device, in order; the last is the incumbent.
+    """All incumbents with a speedup on the present device, in order; the last is the present one.
 
-    A journal from before there were races names none of them: there each that ranked above all before it led.
+    A journal from before races existed names none: there, every kernel that ranked above all earlier ones was the incumbent.
     """
     best = incumbent(state)
     if best is None:
@@ -201,9 +201,9 @@ def incumbents(state: SessionState) -> tuple[Kernel, ...]:
 
 
 def incumbent_by_round(state: SessionState) -> tuple[tuple[int, float], ...]:
-    """(round, speedup of who led at its end) from the first round with an incumbent on.
+    """(round, speedup of the incumbent at its end), from the first round with an incumbent on.
 
-    A kernel that took the lead after one of a later round counts from that round on.
+    A kernel that replaced an incumbent of a later round counts from that round on.
     """
     by_round: dict[int, float] = {}
     since = -1
@@ -219,11 +219,11 @@ def incumbent_by_round(state: SessionState) -> tuple[tuple[int, float], ...]:
 
 
 def stop_reason(state: SessionState) -> str | None:
-    """The limit that is reached, in words; ``None`` where none is. Round 0 (the naive port) does not count."""
+    """The limit that is reached, as text; ``None`` if there is none. Round 0 (the naive port) does not count."""
     limits = state.limits
     done = sum(1 for r in state.rounds.values() if r.closed and r.number > 0)
     best = incumbent(state)
-    light = best.measurement.light if best and best.measurement else None
+    sol = best.measurement.light if best and best.measurement else None
     if limits.rounds is not None and done >= limits.rounds:
         return f"{done} of {limits.rounds} rounds done"
     if limits.seconds is not None and state.active_seconds >= limits.seconds:
@@ -232,20 +232,20 @@ def stop_reason(state: SessionState) -> str | None:
         return f"limit of {limits.kernels} kernels reached"
     if state.capped is not None:
         return state.capped
-    if light is not None and limits.light is not None and light.fraction >= limits.light:
-        return f"{light.fraction:.0%} of the speed of light reached"
+    if sol is not None and limits.light is not None and sol.fraction >= limits.light:
+        return f"{sol.fraction * 100:.0f} % of SOL reached"
     if stalled_rounds(state) >= (limits.plateau or 10**9):
         return f"no new incumbent in {stalled_rounds(state)} rounds"
     return _exhausted(state, limits)
 
 
 def total_usage(state: SessionState) -> Usage:
-    """Tokens of all calls so far; recalled replies count nothing."""
+    """Tokens of all calls so far; recalled replies do not count."""
     return sum((c.usage for c in state.calls.values() if not c.recalled), Usage())
 
 
 def total_usd(state: SessionState) -> tuple[float, int]:
-    """(dollars of the calls whose price is known, calls with tokens whose price is not)."""
+    """(dollars of the calls with a known price, number of calls with an unknown price)."""
     paid = [c for c in state.calls.values() if not c.recalled and c.usage.total]
     return sum(c.usd for c in paid if c.usd is not None), sum(1 for c in paid if c.usd is None)
 
@@ -260,13 +260,13 @@ def round_of_call(state: SessionState, call: ModelCall) -> int | None:
 
 
 def pause_reason(state: SessionState) -> str | None:
-    """The engineer's condition for a pause that holds, in words."""
+    """The engineer's pause condition that holds, as text; ``None`` if there is none."""
     pauses = state.pauses
     dollars, _ = total_usd(state)
     if pauses.usd is not None and dollars > pauses.usd:
-        return f"${dollars:.2f} spent: above ${pauses.usd:g}"
+        return f"${dollars:.2f} spent, above ${pauses.usd:g}"
     if pauses.tokens is not None and total_usage(state).total > pauses.tokens:
-        return f"{total_usage(state).total:,} tokens spent: above {pauses.tokens:,}"
+        return f"{total_usage(state).total:,} tokens spent, above {pauses.tokens:,}"
     due = open_round(state) is None and last_round(state) + 1 == pauses.round
     return f"before round {pauses.round}" if due else None
 

@@ -1,7 +1,7 @@
 """Races between kernels: their outcomes, which of them count, which are pending. Pure.
 
-The best of many measurements is also the luckiest one. So a kernel takes the lead only by a race: it and the incumbent run
-interleaved in fresh processes, and earlier samples do not count.
+The best of many measurements is biased by luck. A kernel therefore becomes the incumbent only by a race: it and the incumbent
+run interleaved in fresh processes, and earlier samples do not count.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from engine.domain.state import Kernel, RaceRecord, SessionState, Stage
 from engine.domain.work import Race as RaceWork
 
 MAX_EFFORT = 3
-"""The most times that the cost of a race is doubled; two kernels still undecided then are as good as equal."""
+"""How often the cost of a race can double; two kernels that are still undecided then count as equal."""
 
 
 def with_noise_floor(ratio: Interval, same: Interval) -> Interval:
-    """The ratio with an interval no narrower than the baseline's against itself (``same``)."""
+    """The ratio with an interval no narrower than that of the baseline against itself (``same``)."""
     if ratio.value <= 0 or same.low <= 0:
         return ratio
     floor = math.exp(max(abs(math.log(same.low)), abs(math.log(same.high))))
@@ -31,13 +31,13 @@ def inverted(ratio: Interval) -> Interval:
 
 
 def outcome(ratio: Interval, *, corroborated: bool = True) -> RaceOutcome:
-    """Undecided where the interval contains 1, or where the judge's clock does not confirm that the first is faster."""
+    """Undecided if the interval contains 1, or if the judge's clock does not confirm that the first is faster."""
     raw = RaceOutcome(stats.significant(ratio))
     return RaceOutcome.UNDECIDED if raw is RaceOutcome.FASTER and not corroborated else raw
 
 
 def is_current(state: SessionState, race: RaceRecord) -> bool:
-    """Whether it ran on the session's present device, and neither kernel was reopened since."""
+    """Whether it ran on the session's present device and neither kernel was reopened since."""
     pair = (state.kernels.get(race.kernel), state.kernels.get(race.against))
     return race.epoch == state.epoch and all(
         kernel is not None and kernel.again == again for kernel, again in zip(pair, race.again, strict=True)
@@ -45,13 +45,13 @@ def is_current(state: SessionState, race: RaceRecord) -> bool:
 
 
 def latest_race(state: SessionState, one: str, other: str) -> RaceRecord | None:
-    """The latest race of the two that still counts, in either order."""
+    """The latest current race of the two, in either order."""
     both = {one, other}
     return next((r for r in reversed(state.races) if {r.kernel, r.against} == both and is_current(state, r)), None)
 
 
 def next_effort(state: SessionState, one: str, other: str) -> int:
-    """Effort of the next race of the two: one doubling for each time in a row that they were undecided."""
+    """The effort of the next race of the two: one step more for each undecided race in a row."""
     last = latest_race(state, one, other)
     if last is None or last.outcome is not RaceOutcome.UNDECIDED:
         return 0
@@ -66,7 +66,7 @@ def may_race(state: SessionState, kernel: Kernel) -> bool:
 def challengers(state: SessionState) -> tuple[Kernel, ...]:
     """Kernels that rank above the incumbent and have not raced it, best first.
 
-    There are none without an incumbent, or while it is being measured again.
+    There are none without an incumbent, or while it is being remeasured.
     """
     incumbent = state.kernels.get(state.incumbent)
     if incumbent is None or not queries.may_lead(state, incumbent):
@@ -87,13 +87,13 @@ def challengers(state: SessionState) -> tuple[Kernel, ...]:
 
 
 def kernel_to_beat(state: SessionState) -> Kernel | None:
-    """The kernel that a screened one must come near to be measured precisely: the best challenger, else the incumbent."""
+    """The kernel that a screened one must approach to be measured precisely: the best challenger, else the incumbent."""
     ahead = challengers(state)
     return ahead[0] if ahead else queries.incumbent(state)
 
 
 def pending_races(state: SessionState) -> tuple[RaceWork, ...]:
-    """Races still to be run: those that the engineer asked for, then those of the challengers, best first."""
+    """Races to run: those that the engineer requested, then those of the challengers, best first."""
     pairs = [pair for pair in state.asked if all(_can_race(state, name) for name in pair)]
     pairs += [(kernel.id, state.incumbent) for kernel in challengers(state)]
     return tuple(RaceWork(*pair, next_effort(state, *pair)) for pair in dict.fromkeys(pairs))
@@ -104,9 +104,9 @@ def _can_race(state: SessionState, name: str) -> bool:
 
 
 def winner(state: SessionState) -> Kernel | None:
-    """A kernel that may lead and has won its latest race against the incumbent, since that became incumbent.
+    """An eligible kernel that won its latest race against the incumbent since that became the incumbent.
 
-    Earlier races do not count: three kernels can beat each other in a circle, and the lead would change for ever.
+    Earlier races do not count: three kernels can beat each other in a cycle, and the incumbent would change indefinitely.
     """
     for race in reversed(state.races[state.reign_began :]):
         name = {RaceOutcome.FASTER: race.kernel, RaceOutcome.SLOWER: race.against}.get(race.outcome, "")
@@ -119,7 +119,7 @@ def winner(state: SessionState) -> Kernel | None:
 
 
 def winning_race(state: SessionState) -> RaceRecord | None:
-    """The race by which the incumbent took the lead; ``None`` where it took none."""
+    """The race that made the incumbent; ``None`` if it became the incumbent without a race."""
     last = state.races[state.reign_began - 1] if state.reign_began else None
     if last is None or {RaceOutcome.FASTER: last.kernel, RaceOutcome.SLOWER: last.against}.get(last.outcome) != state.incumbent:
         return None

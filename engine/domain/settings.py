@@ -1,4 +1,4 @@
-"""How a session searches: its settings, when it stops or pauses by itself, and who approves its ideas."""
+"""The settings of a session: how it searches, when it stops or pauses automatically, and who approves ideas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MODE = re.compile(r"(ask|autopilot)|ask:([0-9]{1,9})")
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """Who approves ideas: the engineer, the policy once the engineer was away for ``seconds``, or the policy at once."""
+    """Who approves ideas: the engineer, the policy after ``seconds`` without an action, or the policy immediately."""
 
     name: str = "ask"
     """``ask`` or ``autopilot``."""
@@ -18,7 +18,7 @@ class Mode:
 
     @classmethod
     def parse(cls, text: str) -> Mode | None:
-        """Reads ``ask``, ``ask:SECONDS`` or ``autopilot``; ``None`` for anything else."""
+        """Parse ``ask``, ``ask:SECONDS`` or ``autopilot``; ``None`` for anything else."""
         match = _MODE.fullmatch(text)
         if match is None or (match[2] is not None and int(match[2]) == 0):
             return None
@@ -34,7 +34,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a session stops by itself. ``None`` is no limit."""
+    """When a session closes automatically. ``None`` is no limit."""
 
     rounds: int | None = 3
     seconds: float | None = None
@@ -44,12 +44,12 @@ class Limits:
     plateau: int | None = 3
     """Rounds without a new incumbent."""
     light: float | None = 0.95
-    """Fraction of the speed of light (SOL) at which nothing is left to gain."""
+    """Fraction of the speed of light (SOL) at which the search stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """When a session stops asking for ideas and code until the engineer resumes it. ``None`` is never."""
+    """When a session pauses automatically until the engineer resumes it. ``None`` is never."""
 
     tokens: int | None = None
     """Above this many tokens spent."""
@@ -61,26 +61,26 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a session searches; frozen in its journal when it opens."""
+    """The settings of a session, recorded in its journal when it is created."""
 
     strategy: str = "branching"
     """``branching`` or ``sequential``."""
     ideas: int = 3
-    """Ideas a round (K)."""
+    """Ideas per round (K)."""
     branch: int = 3
     """Implementations of each idea (B)."""
     beam: int = 2
-    """Best kernels that seed the next round."""
+    """Number of best kernels that become parents of the next round."""
     repairs: int = 2
-    """Repairs of a kernel that does not build or verify, where its author can repair."""
+    """Most repairs of a kernel that fails to build or verify, if its author can repair."""
     source: str = "playbook"
-    """Who has the ideas: one proposer, or several with their shares (``openai:A=2,gemini:B=1``)."""
+    """The proposer, or several with their shares (``openai:A=2,gemini:B=1``)."""
     writer: str = ""
-    """Who writes the code; empty for who had the idea."""
+    """Who writes the code; empty for the idea's author."""
     base_url: str = ""
-    """Server that answers for ``openai:`` models; empty for the provider's own."""
+    """Server for ``openai:`` models; empty for the provider's own."""
     recall: str = ""
-    """Folder of a session whose recorded replies answer the same prompts, so that nothing is paid for twice."""
+    """Folder of a session whose recorded replies are reused for the same prompts at no cost."""
     workload: str = "small"
     tolerance: str = "class"
     """``class``, ``class:fp32|tf32|half``, ``crfm`` or ``kernelbench``."""
@@ -88,10 +88,10 @@ class Settings:
     others: tuple[str, ...] = ()
     """Further baselines."""
     cold: bool = True
-    """Time with cold caches."""
+    """Measure with cold caches."""
     seed: int = 0
-    """Seed of the search's own choices (never of a trial's inputs)."""
+    """Random seed of the search (not of a trial's inputs)."""
     accept_unverifiable: bool = False
-    """Search although a trivial model passes the correctness check; every verdict then says so."""
+    """Search even if a trivial model passes the correctness check; every verdict is marked then."""
     limits: Limits = field(default_factory=Limits)
     pauses: Pauses = field(default_factory=Pauses)

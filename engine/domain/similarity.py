@@ -1,4 +1,4 @@
-"""Near-duplicate ideas, by their words alone: no embedding, no model, the same answer on every machine."""
+"""Detects near-duplicate ideas by word overlap: no embeddings, no models, deterministic."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SAME_WORDS = 0.7
 def near_duplicate(a: IdeaText, b: IdeaText, *, same_parent: bool) -> bool:
     """Whether the two ideas are nearly the same.
 
-    Ideas with keys are the same if and only if key and parent agree. Free text is compared by the Jaccard index of its words:
-    titles alone, or titles and rationales of one category.
+    Ideas with keys are the same if key and parent agree, and only then. Free text is compared by the Jaccard index of its
+    words: the titles, or titles and rationales within one category.
     """
     if a.key and b.key:
         return a.key == b.key and same_parent
@@ -27,7 +27,7 @@ def near_duplicate(a: IdeaText, b: IdeaText, *, same_parent: bool) -> bool:
 
 
 def jaccard_index(a: frozenset[str], b: frozenset[str]) -> float:
-    """|a ∩ b| ÷ |a ∪ b|; two empty sets are alike."""
+    """|a ∩ b| ÷ |a ∪ b|; 1 for two empty sets."""
     union = a | b
     return len(a & b) / len(union) if union else 1.0
 
@@ -37,7 +37,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _stem(word: str) -> str:
-    """The word without a plural or participle ending: enough for titles."""
+    """The word without a plural or participle ending; sufficient for titles."""
     for ending in ("ising", "izing", "ised", "ized", "ise", "ize", "ing", "ed", "es", "s", "e"):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)]

@@ -1,9 +1,9 @@
-"""The fold of a session's events: ``advance(state, entries) -> state``.
+"""Folds a session's events into its state: ``advance(state, entries) -> state``.
 
-Pure, and total on every journal that ``rules`` produced. It decides nothing, and copies each table at most once a batch.
-``SessionState`` compares by identity, so that a screen can detect a new state at no cost.
+Pure, and total on every journal that ``rules`` produced. The fold decides nothing and copies each table at most once a batch.
+``SessionState`` compares by identity, which lets a screen detect a new state at no cost.
 
-One long file on purpose: each kind of event has one fold of a few lines, beside the fields that it fills.
+One long file on purpose: each kind of event has one fold of a few lines, next to the fields that it sets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class IdeaStatus(StrEnum):
 
 
 class Stage(StrEnum):
-    """What a kernel waits for, or how it ended."""
+    """The next step of a kernel, or how it ended."""
 
     BUILD = "build"
     VERIFY = "verify"
@@ -91,14 +91,14 @@ class Idea:
     note: str = ""
     writer: str = ""
     materials: tuple[str, ...] = ()
-    """Kernels attached to it for whoever writes its code."""
+    """Kernels attached to it for its writer."""
     rank: int = 0
-    """Place among the undecided, where the engineer has put them in order."""
+    """Position among the undecided ideas, if the engineer ordered them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sanitizing:
-    """What the sanitizers reported on one attempt at a kernel."""
+    """The sanitizers' report on one attempt of a kernel."""
 
     attempt: int
     tools: tuple[str, ...]
@@ -109,7 +109,7 @@ class Sanitizing:
 
 @dataclass(frozen=True, slots=True)
 class RaceRecord:
-    """The outcome of one race, and which measurements of the two kernels it belongs to."""
+    """The outcome of one race, and the measurements of the two kernels that it belongs to."""
 
     kernel: str
     against: str
@@ -124,7 +124,7 @@ class RaceRecord:
     at: float
     epoch: int
     again: tuple[int, int]
-    """How often each of the two had been reopened by then. The race no longer counts once one is reopened again."""
+    """How often each of the two had been reopened by then. The race no longer counts once either is reopened again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,7 @@ class ModelCall:
     seconds: float = 0.0
     recalled: bool = False
     cancelled: bool = False
-    """Cancelled by hand: its work continues without it. Reset once the work itself failed for it, so that a retry asks
-    again."""
+    """Cancelled by hand: its work continues without it. Reset if the work failed because of it, so a retry asks again."""
 
     @property
     def by_hand(self) -> bool:
@@ -184,7 +183,7 @@ class Kernel:
     reason: str = ""
     children: tuple[str, ...] = ()
     seconds: float = 0.0
-    """Engine time spent on it."""
+    """Engine time spent on it, in seconds."""
     epoch: int = 0
     """The preparation that its measurement belongs to; an older one means another device."""
     again: int = 0
@@ -192,7 +191,7 @@ class Kernel:
     evidence: tuple[str, ...] = ()
     """Why it is or was in quarantine."""
     accepted: str = ""
-    """Why the engineer accepted it all the same."""
+    """Why the engineer accepted it; empty if not."""
     sanitizing: Sanitizing | None = None
     profile: Profile | None = None
     """Hardware counters of its present code."""
@@ -219,14 +218,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionState:
-    """Everything that rules, screens and reports need, derived from the journal alone."""
+    """Everything that rules, screens and reports need, derived only from the journal."""
 
     opened: e.SessionOpened | None = None
     seq: int = -1
     opened_at: float = 0.0
     at: float = 0.0
     active_seconds: float = 0.0
-    """Time during which work was under way, without waits for the engineer and gaps before a resume."""
+    """Seconds during which work was running, without waits for the engineer and gaps before a resume."""
     limits: Limits = field(default_factory=Limits)
     mode: Mode = field(default_factory=Mode)
     instructions: str = ""
@@ -239,29 +238,29 @@ class SessionState:
     pinned: tuple[str, ...] = ()
     pruned: tuple[str, ...] = ()
     incumbent: str = ""
-    """The kernel of the last ``IncumbentChanged``; ``queries.incumbent`` tells whether it may still lead."""
+    """The kernel of the last ``IncumbentChanged``; ``queries.incumbent`` checks that it is still eligible."""
     reigns: tuple[str, ...] = ()
-    """All incumbents in the order of their latest reign, the present one last."""
+    """All incumbents, in the order in which they last became the incumbent; the present one is last."""
     races: tuple[RaceRecord, ...] = ()
     reign_began: int = 0
-    """How many races there had been when the incumbent took the lead."""
+    """The number of races before the incumbent became the incumbent."""
     asked: tuple[tuple[str, str], ...] = ()
-    """Races that the engineer asked for and that have not been run: (kernel, against)."""
+    """Races that the engineer requested and that have not run: (kernel, against)."""
     calls: Mapping[str, ModelCall] = field(default_factory=_empty)
     pauses: Pauses = field(default_factory=Pauses)
     paused: str | None = None
     capped: str | None = None
-    """The hard cap that the next call could pass; cleared by new limits."""
+    """The hard cap that the next call could exceed; cleared by new limits."""
     notes: tuple[Note, ...] = ()
     started: Mapping[WorkKey, int] = field(default_factory=_empty)
-    """Work that was started and has no result yet → in how many processes."""
+    """Work that was started and has no result yet → the number of processes that started it."""
     broken: Mapping[WorkKey, str] = field(default_factory=_empty)
-    """Work that the engine could not do → why. A resume clears it."""
+    """Work that failed in the engine → why. A resume clears it."""
     called_off: Mapping[WorkKey, str] = field(default_factory=_empty)
-    """Broken work whose call someone cancelled → why; the engine is not at fault."""
+    """Failed work whose call someone cancelled → why; the engine is not at fault."""
     closed: str | None = None
     unknown: tuple[str, ...] = ()
-    """Kinds of events that this program does not know."""
+    """Unknown kinds of events in the journal."""
 
     @property
     def next_idea(self) -> int:
@@ -280,7 +279,7 @@ class _Batch:
     """The tables of a state while a batch is folded: copied on the first write, frozen at the end."""
 
     WORK = ("started", "broken", "called_off")
-    """The tables whose keys are work."""
+    """The tables keyed by work."""
 
     def __init__(self, state: SessionState) -> None:
         self.state = state
@@ -313,7 +312,7 @@ class _Batch:
             table[key] = replace(table[key], **changes)
 
     def drop_races(self, kernel: str, *, asked: bool = True) -> None:
-        """Drops races of the kernel that are under way and, unless ``asked`` is false, those that the engineer asked for."""
+        """Drop running races of the kernel and, unless ``asked`` is false, those that the engineer requested."""
         wanted = self.get("asked")
         if asked and any(kernel in pair for pair in wanted):
             wanted = tuple(pair for pair in wanted if kernel not in pair)
@@ -323,7 +322,7 @@ class _Batch:
             self.finish(*(work for work in races if work.subjects not in wanted))
 
     def finish(self, *works: WorkKey) -> None:
-        """The work has a result: it is no longer under way nor broken."""
+        """Mark work as neither running nor failed: it has a result."""
         for name in self.WORK:
             known = self.peek(name)
             for work in [work for work in works if work in known] if known else ():
@@ -347,7 +346,7 @@ def advance(state: SessionState, entries: Iterable[e.Entry]) -> SessionState:
 
 
 def _mode_of(text: str) -> Mode:
-    """The mode that a journal names; ``ask`` where it names none that this program knows."""
+    """The mode that a journal names; ``ask`` if it is unknown."""
     return Mode.parse(text) or Mode()
 
 

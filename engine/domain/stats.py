@@ -1,8 +1,8 @@
 """Medians, confidence intervals and paired samples. Pure.
 
-Times are positive and skewed, so ratios are averaged in logarithms. The unit of inference is the *process pair*: one process
-runs the baseline, one the kernel, interleaved block by block. Samples within a process share its memory layout, so more of
-them do not reduce the error between processes; more pairs do (``Interval`` is Student's t over pairs).
+Times are positive and skewed, so ratios are averaged as logarithms. The unit of inference is the *process pair*: one process
+runs the baseline, one the kernel, interleaved block by block. Samples within a process share its memory layout: more samples do
+not reduce the error between processes, more pairs do (intervals are Student's t over pairs).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def median_interval(samples: Sequence[float]) -> Interval:
 def pair_log_ratio(baseline_blocks: Sequence[Sequence[float]], kernel_blocks: Sequence[Sequence[float]]) -> float:
     """log(baseline ÷ kernel) of one process pair: the median over block pairs of the ratio of block medians.
 
-    Blocks are paired in the order in which they ran, so that drift slower than a block cancels.
+    Blocks are paired in the order in which they ran: drift slower than a block cancels.
     """
     ratios = [math.log(median(b) / median(k)) for b, k in zip(baseline_blocks, kernel_blocks, strict=True) if b and k]
     if not ratios:
@@ -66,19 +66,19 @@ def ratio_interval(log_ratios: Sequence[float], floor: float = 0.0) -> Interval:
 
 
 def _exp(x: float) -> float:
-    """e to the x, infinite on overflow: an absurd claim of a runner must not crash the judge."""
+    """e to the x, infinite on overflow: an absurd time reported by a runner must not crash the judge."""
     return math.inf if x > _LARGEST_LOG else math.exp(x)
 
 
 def block_interval(baseline_blocks: Sequence[Sequence[float]], kernel_blocks: Sequence[Sequence[float]]) -> Interval:
-    """Speedup of a single process pair with the interval of its blocks: a screen, which leaves out the spread between
+    """Speedup of a single process pair with the interval over its blocks: for a screen, without the spread between
     processes."""
     ratios = [math.log(median(b) / median(k)) for b, k in zip(baseline_blocks, kernel_blocks, strict=True) if b and k]
     return ratio_interval(ratios)
 
 
 def widened(interval: Interval, factor: float) -> Interval:
-    """The interval with its ends moved out by ``factor`` (≥ 1)."""
+    """The interval with its ends moved outwards by ``factor`` (≥ 1)."""
     return Interval(interval.value, interval.low / factor, interval.high * factor)
 
 

@@ -1,7 +1,7 @@
-"""Work still owed, and its results.
+"""The kinds of work that a session owes, and their results.
 
-``rules.next_work(state)`` derives the work from the state alone, so a search that was killed continues where it stopped.
-Results are plain values; ``rules.record`` turns a piece of work and its result into events.
+``rules.next_work(state)`` derives the owed work only from the state, so a killed search continues where it stopped. Results are
+plain values; ``rules.record`` turns work and its result into events.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class WorkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkKey:
-    """Identifies a piece of work; spelled ``implement:i2``, ``build:k1:0`` or ``race:k2:k1:0``."""
+    """Identifies a work item; written as ``implement:i2``, ``build:k1:0`` or ``race:k2:k1:0``."""
 
     kind: str
-    """A ``WorkKind``, or what a newer program wrote."""
+    """A ``WorkKind``, or an unknown kind of a newer program."""
     subjects: tuple[str, ...] = ()
-    """The idea or the kernels that it is about."""
+    """The idea or the kernels that it concerns."""
     number: int | None = None
     """The round of a proposal, the attempt at a kernel, the effort of a race."""
 
     @classmethod
     def parse(cls, text: str) -> WorkKey:
-        """Reads the journal's spelling. Total: any text is a key of some kind."""
+        """Parse the journal's text form. Total: every text is a key of some kind."""
         kind, *rest = text.split(":")
         if rest and rest[-1].isdecimal() and len(rest[-1]) < 10:
             return cls(kind, tuple(rest[:-1]), int(rest[-1]))
@@ -64,13 +64,13 @@ class WorkKey:
 
     @property
     def subject(self) -> str:
-        """What it is about first: an idea, a kernel, or the number of a round; empty for the preparation."""
+        """The first subject: an idea, a kernel, or the number of a round; empty for the preparation."""
         return self.subjects[0] if self.subjects else "" if self.number is None else str(self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Describe the device, try the correctness check, measure the baselines."""
+    """Describe the device, test the correctness check, measure the baselines."""
 
     @property
     def key(self) -> WorkKey:
@@ -92,7 +92,7 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Implement:
-    """Ask the writer for implementations of a selected idea."""
+    """Ask the writer for implementations of an approved idea."""
 
     idea: str
 
@@ -137,7 +137,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Ask the author for new code, given the message of the compiler or the correctness check."""
+    """Ask the author to repair a kernel, given the output of the compiler or of the correctness check."""
 
     kernel: str
     attempt: int
@@ -162,12 +162,12 @@ class Sanitize:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Measure one kernel against another, interleaved and in fresh processes: no earlier sample counts."""
+    """Measure one kernel against another, interleaved and in fresh processes, without earlier samples."""
 
     kernel: str
     against: str
     effort: int = 0
-    """How often the two were undecided before; the bench spends twice as much each time."""
+    """How often the two were undecided before; each step doubles the cost."""
 
     @property
     def key(self) -> WorkKey:
@@ -185,7 +185,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One idea as a proposer offers it."""
+    """One idea from a proposer."""
 
     text: IdeaText
     parent: str | None
@@ -222,7 +222,7 @@ class Built:
     resources: tuple[Resources, ...] = ()
     log: Blob = ""
     instructions: Mapping[str, int] = field(default_factory=dict)
-    """Family → how often it occurs in the machine code; empty where nothing could read it."""
+    """Instruction family → occurrences in the machine code; empty if it could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """Verified or measured, but implausible: the kernel goes into quarantine."""
+    """Verified or measured, but implausible: the kernel is quarantined."""
 
     evidence: tuple[str, ...]
     verification: Verification | None
@@ -266,7 +266,7 @@ class Raced:
     pairs: int
     samples: int
     corroborated: bool = True
-    """Whether the judge's own clock confirms the times that the runners reported."""
+    """Whether the judge's clock confirms the times that the runners reported."""
     raw: Blob = ""
     seconds: float = 0.0
     note: str = ""
@@ -279,7 +279,7 @@ class Failed:
     failure: Failure
     seconds: float = 0.0
     kernel: str = ""
-    """Of a race: which of the two failed."""
+    """In a race: the kernel that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,14 +289,14 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class Unaffordable:
-    """The call that the work needs could pass a hard cap on tokens or money; it was not made."""
+    """The call that the work needs could exceed a hard cap on tokens or money and was not made."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
-    """The engine could not perform the work; says nothing about the kernel."""
+    """The work failed in the engine; this is not a verdict on a kernel."""
 
     reason: str
     called_off: bool = False

@@ -58,7 +58,7 @@ no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a 
         (("open", "nothing-of-that-name"), "unknown session"),
         (("eval", "softmax"), "missing argument 'KERNEL'"),
         (("eval", "softmax", "nowhere.cpp", "--device", "cpu"), "no kernel file"),
-        (("scaffold", "softmax", "--dialect", "cpp", "--contract", "plan"), "cannot have the contract plan"),
+        (("scaffold", "softmax", "--dialect", "cpp", "--contract", "plan"), "does not support the plan contract"),
         (("export", "nothing-of-that-name"), "unknown session"),
     ],
 )

@@ -109,14 +109,14 @@ def test_a_settled_kernel_is_measured_again_on_request(espalier: Call, recorded:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("kernel", "pin", "scripted", "k99"), "no kernel 'k99'"),
-        (("idea", "approve", "scripted", "i99"), "no idea 'i99'"),
+        (("kernel", "pin", "scripted", "k99"), "unknown kernel 'k99'"),
+        (("idea", "approve", "scripted", "i99"), "unknown idea 'i99'"),
         (("idea", "approve", "scripted"), "no idea awaits"),
         (("idea", "add", "scripted", " "), "needs a title"),
         (("idea", "add", "scripted", "x", "--category", "magic"), "unknown value 'magic'"),
-        (("session", "end", "scripted"), "closed already"),
-        (("kernel", "cancel", "scripted", "k1"), "already ended"),
-        (("session", "note", "scripted", "x", "--on", "z9"), "no 'z9'"),
+        (("session", "end", "scripted"), "already closed"),
+        (("kernel", "cancel", "scripted", "k1"), "already settled"),
+        (("session", "note", "scripted", "x", "--on", "z9"), "unknown target 'z9'"),
         (("session", "mode", "scripted", "sometimes"), "unknown mode"),
         (("session", "limits", "scripted", "--time", "soon"), "not a duration"),
         (("kernel", "seed", "scripted", "nowhere.cpp"), "no kernel file"),
@@ -154,8 +154,8 @@ def test_kernels_are_raced_against_the_best_each_other_and_all_the_leaders(espal
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("k99",), "no kernel 'k99'"),
-        ((), "no race with the incumbent is undecided"),
+        (("k99",), "unknown kernel 'k99'"),
+        ((), "no race against the incumbent is undecided"),
         (("--against", "k1"), "--against needs a KERNEL"),
         (("k1", "--leaders", "2"), "not both"),
         (("k1", "--against", "k1"), "k1 cannot race itself"),

@@ -21,14 +21,14 @@ def found(**changes: float) -> Profile:
 @pytest.mark.parametrize(
     ("changes", "problem_bytes", "pace", "verdict"),
     [
-        ({}, BYTES, "mostly wait", "memory traffic"),
-        ({"cache_misses": 2e4}, BYTES, "mostly wait", "memory, at about the traffic that cannot be avoided"),
-        ({"cache_misses": 1e3}, BYTES, "mostly wait", "waiting for caches"),
-        ({"llc_misses": 1e3}, BYTES, "mostly wait", "waiting for caches"),
-        ({}, 0, "mostly wait", "waiting for caches"),
-        ({"ipc": 1.5}, BYTES, "wait part of the time", "memory traffic"),
-        ({"ipc": 3.1}, BYTES, "kept busy", "number of instructions"),
-        ({"branch_misses": 2e5}, BYTES, "mostly wait", "branches"),
+        ({}, BYTES, "mostly stall", "memory traffic"),
+        ({"cache_misses": 2e4}, BYTES, "mostly stall", "memory bandwidth, near the least possible traffic"),
+        ({"cache_misses": 1e3}, BYTES, "mostly stall", "cache latency"),
+        ({"llc_misses": 1e3}, BYTES, "mostly stall", "cache latency"),
+        ({}, 0, "mostly stall", "cache latency"),
+        ({"ipc": 1.5}, BYTES, "stall part of the time", "memory traffic"),
+        ({"ipc": 3.1}, BYTES, "are busy", "instruction throughput"),
+        ({"branch_misses": 2e5}, BYTES, "mostly stall", "branch mispredictions"),
     ],
 )
 def test_the_figures_and_what_they_mean(changes: dict[str, float], problem_bytes: int, pace: str, verdict: str) -> None:
@@ -39,8 +39,8 @@ def test_the_figures_and_what_they_mean(changes: dict[str, float], problem_bytes
 
 
 def test_misses_are_set_against_the_bytes_of_the_problem() -> None:
-    assert "bring in 2.56 MB a call, 2 times the 1.28 MB that the problem has to move" in summary(found(), BYTES)
-    assert "50 % of branches are guessed wrong, which costs about 30 % of the cycles" in summary(found(branch_misses=2e5))
+    assert "load 2.56 MB a call, 2 times the 1.28 MB that the problem must move" in summary(found(), BYTES)
+    assert "50 % of branches are mispredicted, which costs about 30 % of the cycles" in summary(found(branch_misses=2e5))
 
 
 @pytest.mark.parametrize("gone", [("ipc",), ("cache_misses",), ("cycles", "ipc"), tuple(METRICS)])
@@ -62,4 +62,4 @@ def test_counts_are_short_and_their_change_is_in_per_cent() -> None:
     assert (moved["branch misses"].words, moved["branch misses"].delta) == ("2 k", "−33 %")
     assert (moved["instructions a cycle"].words, moved["instructions a cycle"].delta) == ("0.50", "")
     assert (moved["branches"].words, moved["branches"].delta) == ("400 k", ""), "no share of nothing"
-    assert line(found()).endswith("in the mean of 100 calls")
+    assert line(found()).endswith("(mean of 100 calls)")

@@ -18,7 +18,7 @@ MEMORY = SpeedOfLight("bytes", 50.0, 0.41)
     ("given", "words"),
     [
         ({}, ""),
-        ({"sol": MEMORY}, "bound by memory: 41 % of copy bandwidth, so it moves more than it must or waits."),
+        ({"sol": MEMORY}, "bound by memory: 41 % of copy bandwidth (excess traffic or latency)."),
         ({"sol": SpeedOfLight("bytes", 50.0, 0.93)}, "bound by memory: 93 % of copy bandwidth."),
         ({"sol": SpeedOfLight("operations (tf32)", 50.0, 0.7)}, "bound by arithmetic: 70 % of the peak of tf32."),
         ({"resources": (Resources("f", 64, 0, 0),)}, "64 registers, no spills, room for 32 warps a multiprocessor."),
@@ -29,25 +29,25 @@ MEMORY = SpeedOfLight("bytes", 50.0, 0.41)
          "b: 255 registers, 44 bytes spilled, room for 8 warps a multiprocessor; a: 16 registers, no spills."),
         ({"mix": {"total": 10, "LDG": 4, "LDG.128": 1}}, "1 of 4 global loads are 128 bit."),
         ({"mix": NAIVE, "sol": MEMORY, "conditions": ("cold caches",)},
-         "bound by memory: 41 % of copy bandwidth, so it moves more than it must or waits; no wide loads: 0 of 96 global loads "
-         "are 128 bit; no wide stores: 0 of 5 global stores are 128 bit; 0 of 2 shared loads are 128 bit or by matrix; "
+         "bound by memory: 41 % of copy bandwidth (excess traffic or latency); no wide loads: 0 of 96 global loads "
+         "are 128 bit; no wide stores: 0 of 5 global stores are 128 bit; 0 of 2 shared loads are 128 bit or ldmatrix; "
          "barriers: 4 of a block; 82 FFMA, 17 MUFU among 567 instructions; measured with cold caches."),
         ({"mix": TENSOR, "before": NAIVE},
-         "24 of 24 global loads are 128 bit; 4 instructions go to local memory; asynchronous copies: 29 by cp.async; 8 of 8 "
-         "shared loads are 128 bit or by matrix; barriers: 6 on mbarriers; 51 warp-group tensor-core instructions (HGMMA); "
+         "24 of 24 global loads are 128 bit; 4 local memory instructions; asynchronous copies: 29 by cp.async; 8 of 8 "
+         "shared loads are 128 bit or ldmatrix; barriers: 6 on mbarriers; 51 warp-group tensor-core instructions (HGMMA); "
          "since its parent: FFMA 82 → 0, LDG 96 → 24, HGMMA 0 → 51, LDGSTS 0 → 29."),
         ({"mix": {"total": 9, "LDG": 4, "STS": 8}},
          "no wide loads: 0 of 4 global loads are 128 bit; no asynchronous copies: 8 stores fill shared "
-         "memory through registers."),
+         "memory from registers."),
         ({"mix": {"total": 9, "FFMA": 4}, "sol": SpeedOfLight("operations (fp16)", 1.0, 0.9)},
-         "bound by arithmetic: 90 % of the peak of fp16; no tensor-core instructions, though the limit counts on fp16; 4 FFMA "
+         "bound by arithmetic: 90 % of the peak of fp16; no tensor-core instructions, although the SOL assumes fp16; 4 FFMA "
          "among 9 instructions."),
         ({"mix": {"total": 60, "xmm": 12, "call": 3}},
          "nothing wider than xmm: 12 on xmm of 60 instructions; no fused multiply-adds; calls: 3."),
         ({"mix": {"total": 397, "zmm": 152, "ymm": 32, "xmm": 118, "fma": 32, "fma.scalar": 2, "stream": 1, "stack": 5}},
          "152 on zmm, 32 on ymm, 118 on xmm of 397 instructions; 32 fused multiply-adds, 2 of them scalar; vector accesses to "
          "the stack: 5, non-temporal stores: 1."),
-        ({"mix": NAIVE, "before": NAIVE, "conditions": ()}, "the families of instructions as in its parent."),
+        ({"mix": NAIVE, "before": NAIVE, "conditions": ()}, "same instruction mix as its parent."),
         ({"before": NAIVE}, ""),
     ],
 )  # fmt: skip

@@ -144,7 +144,7 @@ def looked_at(state: SessionState) -> SessionState:
     [
         (Limits(rounds=1), "1 of 1 rounds done"),
         (Limits(rounds=None, kernels=3), "limit of 3 kernels reached"),
-        (Limits(rounds=None, light=0.3), "35% of the speed of light reached"),
+        (Limits(rounds=None, light=0.3), "35 % of SOL reached"),
         (Limits(rounds=None, plateau=1), "no new incumbent in 1 rounds"),
         (Limits(rounds=2), None),
         (Limits(rounds=None, kernels=4), None),
@@ -179,7 +179,7 @@ def test_a_source_without_further_ideas_ends_a_session() -> None:
 def test_what_cannot_be_judged_is_not_searched_unless_someone_accepts_it() -> None:
     fooled = b.prepared(fooled_by="zeros")
     (closed,) = rules.automatic(b.fold(b.opened(), fooled))
-    assert closed == e.SessionClosed("not verifiable: a model that computes nothing passes the gate (zeros)")
+    assert closed == e.SessionClosed("not verifiable: a trivial model passes the correctness check (zeros)")
     assert rules.automatic(b.fold(b.opened(accept_unverifiable=True), fooled)) == (e.RoundOpened(0, ()),)
 
 
@@ -254,7 +254,7 @@ def test_work_that_killed_two_processes_is_given_up_as_crashed(stage: str) -> No
     twice = then(once, *rules.resume_events(once, ""), started)
     _, failed = rules.resume_events(twice, "")
     assert failed == e.KernelFailed(
-        "k1", m.Failure(m.FailureKind.CRASHED, f"the engine died 2 times while it was to {stage} this")
+        "k1", m.Failure(m.FailureKind.CRASHED, f"the engine crashed 2 times during this {stage} step")
     )
     state = then(twice, *rules.resume_events(twice, ""))
     assert state.kernels["k1"].stage is Stage.FAILED
@@ -267,7 +267,7 @@ def test_an_idea_whose_implementation_killed_two_processes_ends_without_one() ->
     state = b.fold(*BEGUN, e.RoundOpened(0, ()), b.proposed("i1"), e.IdeaSelected("i1"), started, e.SessionResumed(()), started)
     state = then(state, *rules.resume_events(state, ""))
     assert state.ideas["i1"].implemented
-    assert "died 2 times" in state.ideas["i1"].note
+    assert "crashed 2 times" in state.ideas["i1"].note
     assert rules.next_work(state) == ()
 
 
@@ -276,7 +276,7 @@ def test_work_of_no_kernel_that_killed_two_processes_waits_for_a_person(key: str
     events = BEGUN[:1] if key == "prepare" else (*BEGUN, e.RoundOpened(0, ()))
     state = b.fold(*events, e.WorkStarted(key), e.SessionResumed(()), e.WorkStarted(key))
     state = then(state, *rules.resume_events(state, ""))
-    assert b.spelled(state.broken) == {key: f"the engine died 2 times while it was to {key.partition(':')[0]} this"}
+    assert b.spelled(state.broken) == {key: f"the engine crashed 2 times during this {key.partition(':')[0]} step"}
     assert rules.next_work(state) == ()
     state = then(state, *rules.resume_events(state, ""))
     assert [str(work.key) for work in rules.next_work(state)] == [key]
@@ -394,7 +394,7 @@ class TestPauses:
         state = b.fold(*b.first_round(pauses=Pauses(usd=5.0)), e.RoundOpened(1, ("k1",)), *spent(4.0, "c1"))
         assert moves(state) == ()
         state = then(state, *spent(2.0, "c2"))
-        assert rules.automatic(state) == (e.SessionPaused("$6.00 spent: above $5"),)
+        assert rules.automatic(state) == (e.SessionPaused("$6.00 spent, above $5"),)
         state = then(state, *rules.automatic(state))
         assert rules.next_work(state) == ()
         assert rules.wanted_work(state) == (w.Propose(1, ("k1",), 3),)
@@ -405,7 +405,7 @@ class TestPauses:
         state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)))
         state = then(state, *rules.decide(state, c.PauseSearch()))
         assert state.paused == "paused by hand"
-        with pytest.raises(CommandRejected, match="paused already"):
+        with pytest.raises(CommandRejected, match="already paused"):
             rules.decide(state, c.PauseSearch())
 
 
@@ -473,8 +473,8 @@ class TestQuestionCalledOff:
 
 def test_what_was_read_from_the_machine_code_stays_while_the_artefact_is_the_same() -> None:
     once = replace(b.built(), instructions={"fma": 8, "total": 90})
-    again = (e.KernelReopened("k1", "measured again on request"), b.built())
-    state = b.fold(*b.first_round(), e.KernelReopened("k1", "measured again on request"), once)
+    again = (e.KernelReopened("k1", "remeasured on request"), b.built())
+    state = b.fold(*b.first_round(), e.KernelReopened("k1", "remeasured on request"), once)
     assert dict(then(state, *again).kernels["k1"].instructions) == {"fma": 8, "total": 90}
     other = (again[0], replace(again[1], artefact=b.digest("of another machine")))
     assert dict(then(state, *other).kernels["k1"].instructions) == {}

@@ -33,13 +33,13 @@ def state(*more: e.Event) -> SessionState:
 def test_figures_in_words_with_what_they_were_in_the_parent() -> None:
     assert line(FOUND) == (
         "duration 812.3 us, memory throughput 86 %, registers a thread 32, shared memory a block 3,072 bytes, "
-        "waits: long scoreboard 60 %, waits: barrier 30 %, waits: wait 5 %"
+        "stalls: long scoreboard 60 %, stalls: barrier 30 %, stalls: wait 5 %"
     )
     moved = {row.label: row.moved for row in rows(FOUND, PARENT)}
     assert moved["duration"] == "from 1000 us"
-    assert moved["registers a thread"] == "as before"
-    assert moved["waits: long scoreboard"] == "from 80 %"
-    assert moved["waits: barrier"] == "from 0 %", "the parent's warps did not wait for that"
+    assert moved["registers a thread"] == "unchanged"
+    assert moved["stalls: long scoreboard"] == "from 80 %"
+    assert moved["stalls: barrier"] == "from 0 %", "the parent's warps did not wait for that"
 
 
 def test_another_device_and_a_parent_that_was_not_read_are_no_comparison() -> None:

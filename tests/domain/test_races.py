@@ -224,7 +224,7 @@ def test_a_race_that_took_the_process_down_twice_is_given_up_undecided() -> None
     resumed, given_up = rules.resume_events(state, "")
     assert isinstance(resumed, e.SessionResumed)
     assert isinstance(given_up, e.KernelRaced)
-    assert (given_up.outcome, given_up.ratio, "died 2 times" in given_up.note) == (UNDECIDED, None, True)
+    assert (given_up.outcome, given_up.ratio, "crashed 2 times" in given_up.note) == (UNDECIDED, None, True)
     state = then(state, resumed, given_up)
     assert (leads(state), b.spelled(state.started), races.pending_races(state)) == ("k1", {}, ())
     once = then(with_children(2.0), e.WorkStarted("race:k2:k1:0"))
@@ -241,7 +241,7 @@ def test_a_result_that_nobody_waits_for_any_longer_causes_nothing() -> None:
         raced(state, w.Race("k2", "k1"), b.interval(1.0)),
     ):
         assert rules.record(gone, w.Race("k2", "k1"), result) == ()
-    with pytest.raises(TypeError, match="is no result of race:k2:k1:0"):
+    with pytest.raises(TypeError, match="is not a result of race:k2:k1:0"):
         rules.record(state, w.Race("k2", "k1"), w.Repaired(""))
 
 
@@ -259,7 +259,7 @@ def test_who_led_before_succeeds_one_that_can_lead_no_longer_and_the_others_race
 
 
 def test_one_that_is_measured_anew_keeps_the_lead_and_nobody_races_meanwhile() -> None:
-    state = then(led_by_k2(), e.KernelReopened("k2", "measured again on request"))
+    state = then(led_by_k2(), e.KernelReopened("k2", "remeasured on request"))
     assert (leads(state), state.incumbent, races.pending_races(state)) == ("k1", "k2", ())
     assert not any(isinstance(event, e.IncumbentChanged) for event in rules.automatic(state))
     state = then(state, b.built("k2"), b.verified("k2", 2.0), b.measured("k2", 2.0))
@@ -328,14 +328,14 @@ def test_what_is_asked_for_by_hand_is_raced_the_incumbent_second(command: c.Comm
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (c.RaceKernel("k9"), "no kernel 'k9'"),
-        (c.RaceKernel("k3", "k9"), "no kernel 'k9'"),
-        (c.RaceKernel("k2"), "k2 leads"),
+        (c.RaceKernel("k9"), "unknown kernel 'k9'"),
+        (c.RaceKernel("k3", "k9"), "unknown kernel 'k9'"),
+        (c.RaceKernel("k2"), "k2 is the incumbent"),
         (c.RaceKernel("k3", "k3"), "k3 cannot race itself"),
         (c.RaceKernel("k4"), "k4 has no precise measurement"),
         (c.RaceKernel("k3", "k4"), "k4 has no precise measurement"),
-        (c.RaceLeaders(0), "at least one"),
-        (c.RaceUndecided(), "no race with the incumbent is undecided"),
+        (c.RaceLeaders(0), "must be at least 1"),
+        (c.RaceUndecided(), "no race against the incumbent is undecided"),
     ],
 )
 def test_what_cannot_be_raced_is_refused(command: c.Command, words: str) -> None:
@@ -351,7 +351,7 @@ def test_without_a_leader_there_is_nothing_to_race_against() -> None:
         with pytest.raises(CommandRejected):
             rules.decide(empty, command)
     alone = b.fold(*FIRST)
-    with pytest.raises(CommandRejected, match="nothing but k1"):
+    with pytest.raises(CommandRejected, match="only k1 has a precise measurement"):
         rules.decide(alone, c.RaceLeaders())
 
 

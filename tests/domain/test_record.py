@@ -165,7 +165,7 @@ def test_a_result_of_a_kernel_that_is_not_there_is_dropped() -> None:
     ],
 )
 def test_a_result_of_another_work_is_a_mistake_of_the_program(work: w.Work, result: w.Result) -> None:
-    with pytest.raises(TypeError, match=f"is no result of {work.key}"):
+    with pytest.raises(TypeError, match=f"is not a result of {work.key}"):
         rules.record(at_stage("build"), work, result)
 
 

@@ -203,8 +203,8 @@ def test_evidence_tells_counters_with_the_parents_in_brackets(state: SessionStat
     assert "counters, parent in brackets: duration 812.2 us (from 1000 us)" in text
     on_cpu = Profile(0, "perf", "a processor", 1, {"instructions": 2.5e9, "cycles": 1e9, "ipc": 2.5, "calls": 40.0})
     text = "\n".join(context.evidence(seen, replace(child, profile=on_cpu)))
-    assert "instructions 2.5 G, cycles 1 G in the mean of 40 calls" in text
-    assert "bottleneck by counters: 2.50 instructions a cycle: the cores are kept busy." in text
+    assert "instructions 2.5 G, cycles 1 G (mean of 40 calls)" in text
+    assert "bottleneck by counters: 2.50 instructions a cycle: the cores are busy." in text
     refused = replace(child, profile=Profile(0, note="no ncu"))
     assert "counters" not in "\n".join(context.evidence(seen, refused)), "a model can do nothing about that"
 

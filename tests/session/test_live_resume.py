@@ -170,7 +170,7 @@ def test_work_that_took_the_process_down_twice_is_given_up(tmp_path: Path) -> No
     failure = state.kernels["k2"].failure
     assert failure is not None
     assert failure.kind == "crashed"
-    assert "died 2 times" in failure.reason
+    assert "crashed 2 times" in failure.reason
     assert state.kernels["k3"].stage is Stage.MEASURED
 
 

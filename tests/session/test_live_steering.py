@@ -103,7 +103,7 @@ def test_an_idea_in_words_can_be_implemented_by_hand(tmp_path: Path) -> None:
 def test_what_may_not_be_asked_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
     async def act(live: LiveSession) -> None:
         before = live.state.seq
-        with pytest.raises(CommandRejected, match="no kernel 'k99'"):
+        with pytest.raises(CommandRejected, match="unknown kernel 'k99'"):
             await live.submit(c.PinKernel("k99"))
         assert live.state.seq == before
 

@@ -57,7 +57,7 @@ def test_batches_and_waits_follow_what_is_appended(tmp_path: Path) -> None:
 def test_steering_keeps_what_came_before_a_rejected_command(tmp_path: Path) -> None:
     SessionWriter.create(tmp_path, sessions.opened()).close()
     commands = (c.AddNote("", "first"), c.PinKernel("k9"), c.AddNote("", "never"))
-    with pytest.raises(CommandRejected, match="no kernel 'k9'"):
+    with pytest.raises(CommandRejected, match="unknown kernel 'k9'"):
         factory.steer(tmp_path, lambda _: commands)
     assert [note.text for note in store.state_of(tmp_path).notes] == ["first"]
     before, after = factory.steer(tmp_path, lambda writer: [c.Instruct(str(len(writer.state.notes)))])

@@ -1,13 +1,13 @@
-"""The rulebook: which events a command causes, which work is owed, what a result means. Pure functions over ``SessionState``.
+"""The rules of a search: the events of commands and results, and the work that is owed. Pure functions of ``SessionState``.
 
-Live sessions, resumed ones and tests share these functions; nothing else decides anything.
+Live sessions, resumed sessions and tests share these functions; nothing else decides anything.
 
-- ``decide(state, command)``: events a command causes, or ``CommandRejected``.
-- ``automatic(state)``: transitions that need neither a command nor an effect: rounds open and close, the policy approves.
+- ``decide(state, command)``: the events of a command, or ``CommandRejected``.
+- ``automatic(state)``: transitions that need neither a command nor work: rounds open and close, the policy approves.
 - ``next_work(state)``: work that can start now.
-- ``wanted_work(state)``: work whose result still matters, including work that a pause or a spent budget holds back.
-- ``record(state, work, result)``: events that a result causes.
-- ``resume_events(state, repaired)``: events that a process begins with when it takes a session up.
+- ``wanted_work(state)``: work whose result still matters, including work held back by a pause or an exhausted budget.
+- ``record(state, work, result)``: the events of a result.
+- ``resume_events(state, repaired)``: the first events of a process that opens an existing session.
 """
 
 from engine.domain.rules.decide import decide

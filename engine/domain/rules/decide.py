@@ -1,4 +1,5 @@
-"""``decide``: the events that a command causes, or why it is rejected. Ideas and kernels have modules of their own."""
+"""``decide``: the events of a command, or its rejection. Commands on ideas and kernels are in ``on_ideas`` and
+``on_kernels``."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from engine.domain.state import CallStatus, SessionState
 
 
 def decide(state: SessionState, command: c.Command) -> tuple[e.Event, ...]:
-    """Events that the command causes. Raises CommandRejected with one line for the person who asked."""
+    """The events of the command. Raises CommandRejected with a one-line reason."""
     if state.opened is None:
-        raise CommandRejected("this session has not been opened yet")
+        raise CommandRejected("this session is not open yet")
     if isinstance(command, c.IdeaCommand):
         return on_ideas.decide(state, command)
     if isinstance(command, c.KernelCommand):
@@ -53,10 +54,10 @@ def _decide_session(state: SessionState, command: c.SessionCommand) -> tuple[e.E
 
 def _note(state: SessionState, target: str, text: str) -> e.Event:
     if not text.strip():
-        raise CommandRejected("a note needs words")
+        raise CommandRejected("a note needs text")
     known = not target or target in state.kernels or target in state.ideas
     if not known and not (target.startswith("r") and target[1:].isdecimal() and int(target[1:]) in state.rounds):
-        raise CommandRejected(f"there is no {target!r} to put a note on: name a kernel (k3), an idea (i2) or a round (r1)")
+        raise CommandRejected(f"unknown target {target!r} for a note: name a kernel (k3), an idea (i2) or a round (r1)")
     return e.NoteAdded(target, text)
 
 
@@ -69,10 +70,10 @@ def _limits(state: SessionState, changed: e.LimitsChanged) -> tuple[e.Event, ...
 
 
 def _finite(*figures: float | None) -> None:
-    """What is not a number is passed by nothing, so it would be no limit where one was asked for."""
+    """Raises CommandRejected for NaN and infinity: nothing exceeds them, so they would disable the limit silently."""
     for figure in figures:
         if figure is not None and not math.isfinite(figure):
-            raise CommandRejected(f"{figure} is no limit: give a number, or none")
+            raise CommandRejected(f"invalid limit {figure}: give a finite number, or none")
 
 
 def _pausing(state: SessionState, command: c.SetPauses | c.PauseSearch | c.ResumeSearch) -> tuple[e.Event, ...]:
@@ -82,7 +83,7 @@ def _pausing(state: SessionState, command: c.SetPauses | c.PauseSearch | c.Resum
             return (e.PausesChanged(pauses),)
         case c.PauseSearch(reason):
             if state.paused is not None or state.closed is not None:
-                raise CommandRejected(f"this session is {'paused' if state.paused is not None else 'closed'} already")
+                raise CommandRejected(f"this session is already {'paused' if state.paused is not None else 'closed'}")
             return (e.SessionPaused(reason or "paused by hand"),)
         case c.ResumeSearch():
             if state.paused is None:
@@ -91,7 +92,7 @@ def _pausing(state: SessionState, command: c.SetPauses | c.PauseSearch | c.Resum
 
 
 def _still_ahead(state: SessionState) -> Pauses:
-    """The conditions without those that hold already."""
+    """The pause conditions that do not hold yet."""
     pauses = state.pauses
     spent, (dollars, _) = queries.total_usage(state).total, queries.total_usd(state)
     coming = queries.last_round(state) + (queries.open_round(state) is None)
@@ -103,26 +104,26 @@ def _still_ahead(state: SessionState) -> Pauses:
 
 
 def _cancel(state: SessionState, call: str, reason: str) -> e.Event:
-    """Only the call is ended here: what its work makes of that is for whoever asked, who may hold other replies."""
+    """Ends only the call; its work continues with the replies that it has."""
     found = call_of(state, call)
     if found.status is not CallStatus.OPEN:
-        how = "been answered" if found.status is CallStatus.ANSWERED else f"ended already ({found.reason})"
-        raise CommandRejected(f"{call} has {how}: only a call that is still open can be cancelled")
-    words = f"cancelled by hand: {reason}" if reason.strip() else "cancelled by hand"
-    return e.CallFailed(call, words, cancelled=True)
+        how = "been answered" if found.status is CallStatus.ANSWERED else f"failed ({found.reason})"
+        raise CommandRejected(f"{call} has already {how}: only open calls can be cancelled")
+    text = f"cancelled by hand: {reason}" if reason.strip() else "cancelled by hand"
+    return e.CallFailed(call, text, cancelled=True)
 
 
 def _answer(state: SessionState, call: str, reply: Blob) -> e.Event:
     found = call_of(state, call)
     if found.status is not CallStatus.OPEN:
-        raise CommandRejected(f"{call} has been answered already")
+        raise CommandRejected(f"{call} has already been answered")
     if not found.by_hand:
-        raise CommandRejected(f"{call} went to {found.model}: only prompts given out by hand are answered by hand")
+        raise CommandRejected(f"{call} was sent to {found.model}: only calls to 'paste' are answered by hand")
     return e.CallAnswered(call, reply, finish="pasted", seconds=max(0.0, state.at - found.asked_at))
 
 
 def _close(state: SessionState, reason: str) -> tuple[e.Event, ...]:
     if state.closed is not None:
-        raise CommandRejected(f"this session is closed already ({state.closed})")
+        raise CommandRejected(f"this session is already closed ({state.closed})")
     cancelled = [e.KernelCancelled(k.id, "session closed") for k in queries.unsettled(state)]
-    return (*cancelled, e.SessionClosed(reason or "closed by hand"))
+    return (*cancelled, e.SessionClosed(reason or "ended by hand"))

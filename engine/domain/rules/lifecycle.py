@@ -1,4 +1,4 @@
-"""Transitions that no command causes: rounds open and close, the policy approves ideas, limits end the session."""
+"""Automatic transitions: rounds open and close, the policy approves ideas, limits close the session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def automatic(state: SessionState) -> tuple[e.Event, ...]:
         return ()
     if not state.preparation.gate.verifiable and not state.opened.settings.accept_unverifiable:
         passed = ", ".join(n.name for n in state.preparation.gate.nulls if n.passed)
-        return (e.SessionClosed(f"not verifiable: a model that computes nothing passes the gate ({passed})"),)
+        return (e.SessionClosed(f"not verifiable: a trivial model passes the correctness check ({passed})"),)
     return _race_won(state) or _transitions(state) or _succession(state)
 
 
@@ -39,9 +39,9 @@ def _race_won(state: SessionState) -> tuple[e.Event, ...]:
 
 
 def _succession(state: SessionState) -> tuple[e.Event, ...]:
-    """Names an incumbent where there is none, or where the present one may no longer lead.
+    """Chooses an incumbent if there is none, or if the present one is no longer eligible.
 
-    An incumbent that is being measured again keeps its place. Only a race takes the lead from one that may lead.
+    An incumbent that is being remeasured keeps its place. An eligible incumbent is replaced only after a race.
     """
     named = state.kernels.get(state.incumbent)
     if named is not None and (queries.may_lead(state, named) or not named.stage.settled):
@@ -54,7 +54,7 @@ def _succession(state: SessionState) -> tuple[e.Event, ...]:
 
 
 def _approvals(state: SessionState) -> tuple[e.Event, ...]:
-    """In autopilot every idea is approved; the naive port always is."""
+    """On autopilot every idea is approved; the naive port is always approved."""
     chosen = [i for i in queries.pending_ideas(state) if state.mode.is_autopilot or _is_naive_port(i)]
     return tuple(e.IdeaSelected(i.id) for i in chosen)
 
@@ -64,7 +64,7 @@ def _is_naive_port(idea: Idea) -> bool:
 
 
 def _time_limit_reached(state: SessionState) -> tuple[e.Event, ...]:
-    """Past the time limit nothing is started: what waits is cancelled, what is under way may finish."""
+    """After the time limit no work starts: waiting kernels are cancelled, running work may finish."""
     seconds = state.limits.seconds
     if seconds is None or state.active_seconds < seconds:
         return ()
@@ -76,7 +76,7 @@ def _time_limit_reached(state: SessionState) -> tuple[e.Event, ...]:
 
 
 def _budget_reached(state: SessionState) -> tuple[e.Event, ...]:
-    """Past a hard cap no model is asked: ideas without code are parked, kernels that wait for a repair fail."""
+    """After a hard cap no model is asked: ideas without code are parked, kernels that wait for a repair fail."""
     if state.capped is None:
         return ()
     parked = [e.IdeaParked(i.id) for i in state.ideas.values() if _is_open(i) and w.Implement(i.id).key not in state.started]
@@ -89,13 +89,13 @@ def _budget_reached(state: SessionState) -> tuple[e.Event, ...]:
 
 
 def _pause_due(state: SessionState) -> tuple[e.Event, ...]:
-    """Pauses once when one of the engineer's conditions holds."""
+    """The pause for one of the engineer's conditions that holds."""
     reason = queries.pause_reason(state)
     return (e.SessionPaused(reason),) if reason is not None and state.paused is None else ()
 
 
 def finalist(state: SessionState) -> Kernel | None:
-    """The kernel that the session would end with, where the sanitizers have not run on it yet."""
+    """The incumbent of a session that is about to close, if the sanitizers have not run on it yet."""
     if state.closed is not None or _end_reason(state) is None:
         return None
     return queries.finalist(state)
@@ -122,7 +122,7 @@ def _is_settled(state: SessionState, current: Round) -> bool:
 
 
 def _end_reason(state: SessionState) -> str | None:
-    """Why the session ends; ``None`` while something is open or no limit is reached."""
+    """Why the session closes; ``None`` while work is unfinished or no limit is reached."""
     if queries.open_round(state) is not None or _is_busy(state):
         return None
     reason = queries.stop_reason(state)
@@ -150,7 +150,7 @@ def _between_rounds(state: SessionState) -> tuple[e.Event, ...]:
 
 
 def parents(state: SessionState) -> tuple[str, ...]:
-    """Parents of the next round: the incumbent, the beam's best, the pinned; with ``sequential`` the latest kernel."""
+    """Parents of the next round: the incumbent, the best of the beam, the pinned; with ``sequential`` the latest kernel."""
     assert state.opened is not None
     settings = state.opened.settings
     best = queries.incumbent(state)
@@ -168,16 +168,16 @@ def _may_be_parent(state: SessionState, kernel: Kernel) -> bool:
 
 
 _MAX_CRASHES = 2
-"""Processes that one piece of work may crash before it is given up."""
+"""How many processes a work item may crash before it is given up."""
 
 
 def resume_events(state: SessionState, repaired: str) -> tuple[e.Event, ...]:
-    """Events that a process begins with: unfinished work is named, work that crashed two processes is given up."""
+    """The first events of a process: unfinished work is listed, work that crashed two processes is given up."""
     events: list[e.Event] = [e.SessionResumed(tuple(map(str, state.started)), repaired)]
     for key, count in state.started.items():
         if count < _MAX_CRASHES:
             continue
-        reason = f"the engine died {count} times while it was to {key.kind} this"
+        reason = f"the engine crashed {count} times during this {key.kind} step"
         if key.subject in state.kernels and not state.kernels[key.subject].stage.settled:
             events.append(e.KernelFailed(key.subject, Failure(FailureKind.CRASHED, reason)))
         elif key.kind == w.WorkKind.IMPLEMENT and key.subject in state.ideas:
@@ -190,12 +190,12 @@ def resume_events(state: SessionState, repaired: str) -> tuple[e.Event, ...]:
 
 
 def _undecided_race(race: w.Race, reason: str) -> e.Event:
-    """Nobody can tell which of the two kernels crashed the engine: the race is undecided and the incumbent stays."""
+    """It is unknown which of the two kernels crashed the engine: the race is undecided and the incumbent stays."""
     return e.KernelRaced(race.kernel, race.against, RaceOutcome.UNDECIDED, effort=race.effort, note=reason)
 
 
 def device_changed_events(state: SessionState) -> tuple[e.Event, ...]:
-    """On another device the incumbent, the best and the pinned kernels, and those under way, start again from the build."""
+    """On another device, the incumbent, the best, the pinned and the unfinished kernels start again from the build."""
     best = [k.id for k in sorted(_measured(state), key=_by_recorded_speed)[: _kept_count(state)]]
     halfway = [k.id for k in queries.unsettled(state) if k.stage in (Stage.VERIFY, Stage.MEASURE)]
     incumbent = [k.id for k in _measured(state) if k.id == state.incumbent]

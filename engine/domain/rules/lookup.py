@@ -1,4 +1,4 @@
-"""The idea, kernel or call that a command names, or its rejection."""
+"""Looks up the idea, kernel or call that a command names; rejects unknown ones."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from engine.domain.state import Idea, IdeaStatus, Kernel, ModelCall, SessionStat
 def kernel_of(state: SessionState, kernel: str) -> Kernel:
     found = state.kernels.get(kernel)
     if found is None:
-        raise CommandRejected(f"there is no kernel {kernel!r} in this session")
+        raise CommandRejected(f"unknown kernel {kernel!r} in this session")
     return found
 
 
 def idea_of(state: SessionState, idea: str) -> Idea:
     found = state.ideas.get(idea)
     if found is None:
-        raise CommandRejected(f"there is no idea {idea!r} in this session")
+        raise CommandRejected(f"unknown idea {idea!r} in this session")
     return found
 
 
 def call_of(state: SessionState, call: str) -> ModelCall:
     found = state.calls.get(call)
     if found is None:
-        raise CommandRejected(f"there is no call {call!r} in this session")
+        raise CommandRejected(f"unknown call {call!r} in this session")
     return found
+
+
+_DECISIONS = {IdeaStatus.SELECTED: "approved", IdeaStatus.REJECTED: "rejected"}
 
 
 def undecided_idea(state: SessionState, idea: str) -> Idea:
     found = idea_of(state, idea)
     if found.status not in (IdeaStatus.PROPOSED, IdeaStatus.PARKED):
-        raise CommandRejected(f"{idea} has already been {found.status.value}")
+        raise CommandRejected(f"{idea} has already been {_DECISIONS[found.status]}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""``next_work``: the work still owed, derived from the state alone, in order of preference."""
+"""``next_work``: the owed work, derived only from the state, in order of preference."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage
 
 
 def next_work(state: SessionState) -> tuple[w.Work, ...]:
-    """Work that can start now, most useful first. Broken work is left out until the session is resumed.
+    """Work that can start now, most useful first, without failed work until the session is resumed.
 
-    Work under way is listed too; the scheduler skips it.
+    Includes running work, which the scheduler skips.
     """
     idle = state.paused is not None or state.capped is not None
     return tuple(work for work in wanted_work(state) if not (idle and isinstance(work, w.Propose | w.Implement | w.Repair)))
 
 
 def wanted_work(state: SessionState) -> tuple[w.Work, ...]:
-    """Work whose result still matters. A pause or a spent budget keeps it from starting, not from finishing."""
+    """Work whose result still matters. A pause or an exhausted budget keeps it from starting, not from finishing."""
     if state.opened is None or state.closed is not None:
         return ()
     owed = (w.Prepare(),) if state.preparation is None else (*_device_work(state), *_model_work(state))
@@ -30,7 +30,7 @@ def wanted_work(state: SessionState) -> tuple[w.Work, ...]:
 def _device_work(state: SessionState) -> Iterator[w.Work]:
     """Builds, measurements and races, later stages first.
 
-    Races wait until every possible challenger is measured: once the best challenger has won, the others rarely need a race.
+    Races wait until all possible challengers are measured: after the best one has won, the others rarely need a race.
     """
     waiting = queries.unsettled(state)
     for stage in (Stage.MEASURE, Stage.VERIFY):
@@ -53,7 +53,7 @@ def _stage_work(kernel: Kernel) -> w.Work:
 
 
 def _model_work(state: SessionState) -> Iterator[w.Work]:
-    """What proposers and writers are asked for."""
+    """Work of proposers and writers: repairs, then code, then ideas."""
     yield from (w.Repair(k.id, k.attempt) for k in queries.unsettled(state) if k.stage is Stage.REPAIR)
     selected = [i for i in state.ideas.values() if i.status is IdeaStatus.SELECTED and not i.implemented]
     yield from (w.Implement(idea.id) for idea in sorted(selected, key=_place))

@@ -1,4 +1,4 @@
-"""Commands about ideas: write, edit, order, select, and seed a kernel by hand."""
+"""Commands on ideas: write, edit, order, approve, reject, park, attach kernels; and seeding a kernel."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def _edit(state: SessionState, command: c.EditIdea) -> e.Event:
 def _reorder(state: SessionState, wanted: tuple[str, ...]) -> tuple[e.Event, ...]:
     first = tuple(dict.fromkeys(undecided_idea(state, idea).id for idea in wanted))
     if not first:
-        raise CommandRejected("name the ideas in the order in which they are to be taken up")
+        raise CommandRejected("name the ideas in the order in which they should be implemented")
     rest = tuple(i.id for i in queries.pending_ideas(state) if i.id not in first)
     return (e.IdeasReordered((*first, *rest)),)
 
 
 def _remove_material(idea: Idea, kernel: str) -> e.Event:
     if kernel not in idea.materials:
-        raise CommandRejected(f"{kernel} does not lie beside {idea.id}")
+        raise CommandRejected(f"{kernel} is not attached to {idea.id}")
     return e.KernelDetached(idea.id, kernel)
 
 
@@ -86,12 +86,12 @@ def _unwritten(state: SessionState, idea: str) -> Idea:
 def _select(state: SessionState, command: c.SelectIdeas) -> tuple[e.Event, ...]:
     wanted = command.ideas or tuple(i.id for i in queries.pending_ideas(state))
     if not wanted:
-        raise CommandRejected("no idea awaits a decision")
+        raise CommandRejected("no idea awaits approval")
     return (*reopen_events(state), *(e.IdeaSelected(undecided_idea(state, i).id) for i in dict.fromkeys(wanted)))
 
 
 def _home_round(state: SessionState) -> int:
-    """Where an idea or a kernel brought in by hand belongs: the open round, or the one to come."""
+    """The round of an idea or a kernel of the engineer: the open round, or the next one."""
     current = queries.open_round(state)
     return current.number if current else queries.last_round(state) + 1
 
@@ -102,7 +102,7 @@ def _checked_text(text: IdeaText) -> IdeaText:
     if text.category not in CATEGORIES:
         raise CommandRejected(f"unknown category {text.category!r}: use one of {', '.join(CATEGORIES)}")
     if text.predicted is not None and not 0 < text.predicted < 1e6:
-        raise CommandRejected(f"a predicted speedup of {text.predicted:g} makes no sense; 1.0 is no change")
+        raise CommandRejected(f"invalid predicted speedup {text.predicted:g}: use a positive factor; 1.0 is no change")
     return text
 
 
@@ -120,14 +120,14 @@ def _parent(state: SessionState, parent: str | None) -> str | None:
 
 
 def _seed(state: SessionState, command: c.SeedKernel) -> tuple[e.Event, ...]:
-    """A kernel by hand: with an idea it is that idea's implementation, else it brings an idea of its own."""
+    """Seeds a kernel: as the implementation of ``command.idea``, or of a new idea made for it."""
     round_number = max(_home_round(state), 0)
     kernel = f"k{state.next_kernel}"
     if command.idea is not None:
         return (*reopen_events(state), *_seed_for_idea(state, command, kernel))
     title = command.title or f"Seed: {command.name}"
     parent = kernel_of(state, command.parent).id if command.parent is not None else None
-    text = IdeaText(title, CATEGORIES[0], f"Brought in by hand from {command.name}.", key=f"seed:{kernel}")
+    text = IdeaText(title, CATEGORIES[0], f"Seeded by the engineer from {command.name}.", key=f"seed:{kernel}")
     idea = e.ProposedIdea(f"i{state.next_idea}", text, parent, ENGINEER, 1)
     return (
         *reopen_events(state),
@@ -142,7 +142,7 @@ def _seed_for_idea(state: SessionState, command: c.SeedKernel, kernel: str) -> t
     assert command.idea is not None
     idea = idea_of(state, command.idea)
     if idea.status is IdeaStatus.REJECTED:
-        raise CommandRejected(f"{idea.id} was rejected; seed the kernel without it or write a new idea")
+        raise CommandRejected(f"{idea.id} was rejected: seed the kernel without an idea, or write a new one")
     parent = kernel_of(state, command.parent).id if command.parent is not None else idea.parent
     drafted = _drafted(command, kernel, idea.id, parent, idea.round)
     if idea.implemented:

@@ -1,4 +1,4 @@
-"""Commands about kernels: pins, branches, quarantine, measuring again, and races between two of them."""
+"""Commands on kernels: pins, branches, quarantine, remeasurements, and races."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def decide(state: SessionState, command: c.KernelCommand) -> tuple[e.Event, ...]
             return _prune(state, kernel, reason)
         case c.ReopenBranch():
             if kernel.id not in state.pruned:
-                raise CommandRejected(f"{kernel.id} is not pruned itself; reopen the kernel that was pruned")
+                raise CommandRejected(f"{kernel.id} itself is not pruned: reopen the pruned ancestor")
             return (e.BranchReopened(kernel.id),)
         case c.CancelKernel(reason=reason):
             if kernel.stage.settled:
-                raise CommandRejected(f"{kernel.id} has already ended as {kernel.stage.value}")
+                raise CommandRejected(f"{kernel.id} has already settled: it is {kernel.stage.value}")
             return (e.KernelCancelled(kernel.id, reason or "cancelled by hand"),)
         case c.AcceptKernel() | c.DiscardKernel():
             return (_judge_quarantined(kernel, command),)
@@ -37,19 +37,19 @@ def decide(state: SessionState, command: c.KernelCommand) -> tuple[e.Event, ...]
             return (e.KernelProfiled(kernel.id, profile),)
         case c.Remeasure():
             if not kernel.stage.settled:
-                raise CommandRejected(f"{kernel.id} is still in stage {kernel.stage.value}; wait until it has settled")
-            return (*reopen_events(state), e.KernelReopened(kernel.id, "measured again on request"))
+                raise CommandRejected(f"{kernel.id} is still in stage {kernel.stage.value}: wait until it has settled")
+            return (*reopen_events(state), e.KernelReopened(kernel.id, "remeasured on request"))
 
 
 def _judge_quarantined(kernel: Kernel, command: c.AcceptKernel | c.DiscardKernel) -> e.Event:
     if kernel.stage is not Stage.QUARANTINED:
-        raise CommandRejected(f"{kernel.id} is not in quarantine: it is {kernel.stage.value}")
+        raise CommandRejected(f"{kernel.id} is not quarantined: it is {kernel.stage.value}")
     if isinstance(command, c.DiscardKernel):
         return e.KernelFailed(kernel.id, Failure(FailureKind.REJECTED, command.reason or "; ".join(kernel.evidence)))
     if kernel.measurement is None:
-        raise CommandRejected(f"{kernel.id} has no measurement to accept: discard it or measure it again")
+        raise CommandRejected(f"{kernel.id} has no measurement to accept: discard or remeasure it")
     if not command.note.strip():
-        raise CommandRejected("accepting a kernel out of quarantine needs a note: why do you believe it?")
+        raise CommandRejected("accepting a quarantined kernel needs a note that says why")
     return e.KernelAccepted(kernel.id, command.note)
 
 
@@ -70,16 +70,16 @@ def decide_race(state: SessionState, command: c.RaceCommand) -> tuple[e.Event, .
             return _race_events(state, [_checked_pair(state, *pair)])
         case c.RaceLeaders(count):
             if count < 1:
-                raise CommandRejected("at least one kernel must race the incumbent")
+                raise CommandRejected("the number of kernels to race must be at least 1")
             best = _incumbent(state)
             rivals = races.runners_up(state, count)
             if not rivals:
-                raise CommandRejected(f"nothing but {best.id} is measured precisely here: there is nothing to race it with")
+                raise CommandRejected(f"only {best.id} has a precise measurement on this device: no kernel can race it")
             return _race_events(state, [(kernel.id, best.id) for kernel in rivals])
         case c.RaceUndecided():
             open_races = races.undecided_races(state)
             if not open_races:
-                raise CommandRejected("no race with the incumbent is undecided")
+                raise CommandRejected("no race against the incumbent is undecided")
             best = _incumbent(state)
             return _race_events(state, [(r.against if r.kernel == best.id else r.kernel, best.id) for r in open_races])
 
@@ -87,18 +87,19 @@ def decide_race(state: SessionState, command: c.RaceCommand) -> tuple[e.Event, .
 def _incumbent(state: SessionState) -> Kernel:
     best = queries.incumbent(state)
     if best is None or not queries.may_lead(state, best):
-        raise CommandRejected("nothing leads yet: there is no kernel to race against")
+        raise CommandRejected("no incumbent yet: name the kernel to race against")
     return best
 
 
 def _checked_pair(state: SessionState, kernel: Kernel, against: Kernel) -> tuple[str, str]:
-    """The pair, the incumbent second where it is one of the two."""
+    """The two ids; if one of them is the incumbent, it is the second."""
     if kernel.id == against.id:
-        leads = queries.incumbent(state) is kernel
-        raise CommandRejected(f"{kernel.id} {'leads: name the kernel that it is to race' if leads else 'cannot race itself'}")
+        is_incumbent = queries.incumbent(state) is kernel
+        reason = "is the incumbent: name the kernel to race it against" if is_incumbent else "cannot race itself"
+        raise CommandRejected(f"{kernel.id} {reason}")
     for one in (kernel, against):
         if not races.may_race(state, one):
-            raise CommandRejected(f"{one.id} has no precise measurement on this device: measure it again before it races")
+            raise CommandRejected(f"{one.id} has no precise measurement on this device: remeasure it before the race")
     return (against.id, kernel.id) if kernel is queries.incumbent(state) else (kernel.id, against.id)
 
 

@@ -1,4 +1,4 @@
-"""``record``: the events that the result of a piece of work causes."""
+"""``record``: the events of a work item's result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONTENDER_SHARE = 0.85
 
 
 def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event, ...]:
-    """Events that the result causes; none where it no longer matters, e.g. because the kernel was cancelled meanwhile."""
+    """The events of the result; none if it no longer matters, e.g. because the kernel was cancelled meanwhile."""
     match work, result:
         case w.Sanitize(), _:
             return _sanitized(state, work, result)
@@ -40,7 +40,7 @@ def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event
             return _raced(state, work, result)
         case ((w.Build() | w.Verify() | w.Measure()), _):
             return _if_current(state, work, _kernel_result(state, work, result))
-    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+    raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
 
 
 def _prepared(state: SessionState, result: w.Prepared) -> tuple[e.Event, ...]:
@@ -54,7 +54,7 @@ _STAGE: Mapping[type[w.Work], Stage] = {
     w.Measure: Stage.MEASURE,
     w.Repair: Stage.REPAIR,
 }
-"""The stage that a kernel must be in for a result to count: it may have been cancelled and reopened meanwhile."""
+"""The stage in which a result of the work counts: the kernel may have been cancelled and reopened meanwhile."""
 
 
 def _if_current(
@@ -86,11 +86,11 @@ def _kernel_result(state: SessionState, work: w.Build | w.Verify | w.Measure, re
             )  # fmt: skip
         case w.Failed():
             return (_failed(state, work.kernel, work.attempt, result),)
-    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+    raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
 
 
 def _sanitized(state: SessionState, work: w.Sanitize, result: w.Result) -> tuple[e.Event, ...]:
-    """Findings put the finalist into quarantine; sanitizers that could not run are recorded and block nothing."""
+    """Findings quarantine the finalist; sanitizers that failed to run are recorded and block nothing."""
     kernel = state.kernels.get(work.kernel)
     if kernel is None or kernel.stage is not Stage.MEASURED or kernel.attempt != work.attempt:
         return ()
@@ -100,19 +100,19 @@ def _sanitized(state: SessionState, work: w.Sanitize, result: w.Result) -> tuple
             return (sanitized, e.KernelQuarantined(kernel.id, findings)) if findings else (sanitized,)
         case w.Impossible(reason):
             return (e.KernelSanitized(kernel.id, work.attempt, (), (), reason),)
-    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+    raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
 
 
 def _raced(state: SessionState, work: w.Race, result: w.Result) -> tuple[e.Event, ...]:
-    """The race's outcome, or the failure of one of the two; nothing where the race is no longer pending.
+    """The race's outcome, or the failure of one of the two; nothing if the race is no longer pending.
 
-    ``lifecycle`` makes a winner the incumbent.
+    ``lifecycle`` then makes a winner the incumbent.
     """
     if work not in races.pending_races(state):
         return ()
     match result:
         case w.Raced():
-            assert state.preparation is not None, "nothing is measured before"
+            assert state.preparation is not None, "kernels are measured after the preparation"
             ratio = races.with_noise_floor(result.ratio, state.preparation.same)
             outcome = races.outcome(ratio, corroborated=result.corroborated)
             raced = e.KernelRaced(
@@ -122,11 +122,11 @@ def _raced(state: SessionState, work: w.Race, result: w.Result) -> tuple[e.Event
             return (raced,)
         case w.Failed(failure, seconds, at_fault):
             return (e.KernelFailed(at_fault or work.kernel, failure, seconds),)
-    raise TypeError(f"{type(result).__name__} is no result of {work.key}")
+    raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
 
 
 def _failed(state: SessionState, kernel_id: str, attempt: int, result: w.Failed) -> e.Event:
-    """A model may repair its own kernel a bounded number of times; other authors are not asked."""
+    """Models repair their own kernels a limited number of times; other authors are not asked."""
     assert state.opened is not None
     kernel = state.kernels[kernel_id]
     repairable = result.failure.kind in (FailureKind.BUILD_FAILED, FailureKind.MISMATCH, FailureKind.CRASHED)
@@ -143,7 +143,8 @@ def _verified(state: SessionState, kernel_id: str, result: w.Verified) -> tuple[
 
 
 def wants_precision(state: SessionState, kernel_id: str, screen: Measurement) -> bool:
-    """Whether a screened kernel is measured precisely: it may lead, or it is a root, a seed, pinned or measured again."""
+    """Whether a screened kernel is measured precisely: it may beat the incumbent, or is a root, a seed, pinned or
+    remeasured."""
     kernel = state.kernels[kernel_id]
     to_beat = races.kernel_to_beat(state)
     if kernel.seed or kernel.parent is None or kernel_id in state.pinned or kernel.again or to_beat is None:
@@ -175,7 +176,7 @@ def _is_known(state: SessionState, kept: list[e.ProposedIdea], proposal: w.Propo
 
 
 def _tried_variants(state: SessionState) -> set[tuple[Blob, tuple[tuple[str, int], ...]]]:
-    """Every code that was tried with its tunables, repaired attempts included."""
+    """All code that was tried, with its tunables, including failed attempts."""
     kernels = [k for k in state.kernels.values() if k.stage is not Stage.CANCELLED]
     return {(source, tuple(sorted(k.tunables.items()))) for k in kernels for source in (*k.earlier, k.source)}
 
