@@ -1,8 +1,8 @@
 """Baselines measured in earlier sessions, cached per fingerprint of everything they depend on.
 
 ``compile`` and the like are expensive to prepare, and stay the same while device, driver, libraries, problem and workload do.
-The ranking baseline is measured in every session. Where its time has drifted from the one measured beside a kept baseline, the
-kept one is dropped. A damaged file counts as missing. No torch.
+The ranking baseline is measured in every session. Where its time has drifted from the one measured with a cached baseline, the
+cached one is dropped. A damaged file counts as missing. No torch.
 """
 
 from __future__ import annotations

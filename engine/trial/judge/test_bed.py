@@ -297,6 +297,6 @@ def operand_bytes(operands: Sequence[Operand]) -> int:
 
 
 def _slots(operands: Sequence[Operand], device: Device) -> int:
-    """The number of copies of all operands: eight where they are small beside the device's memory, at least one."""
+    """The number of copies of all operands: up to eight, fewer if they are large relative to the device's memory."""
     room = int(device.memory_bytes * _SHARE * _MOST_SLOTS)
     return max(1, min(_MOST_SLOTS, room // max(1, operand_bytes(operands))))
