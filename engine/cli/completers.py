@@ -38,23 +38,23 @@ def _problems(ctx: click.Context, incomplete: str) -> Iterable[CompletionItem[An
 
 
 def _kernels(ctx: click.Context, incomplete: str) -> Iterable[CompletionItem[Any]]:
-    state = _state(str(ctx.params.get("session") or ""))
+    state = _state(_session(ctx))
     return [CompletionItem(k.id, help=_title(state, k.idea)) for k in state.kernels.values()]
 
 
 def _ideas(ctx: click.Context, incomplete: str) -> Iterable[CompletionItem[Any]]:
-    state = _state(str(ctx.params.get("session") or ""))
+    state = _state(_session(ctx))
     typed = ctx.params.get("ideas") or ()
     return [CompletionItem(i.id, help=_title(state, i.id)) for i in state.ideas.values() if i.id not in typed]
 
 
 def _calls(ctx: click.Context, incomplete: str) -> Iterable[CompletionItem[Any]]:
-    state = _state(str(ctx.params.get("session") or ""))
+    state = _state(_session(ctx))
     return [CompletionItem(c.id, help=f"{c.role.value} {c.model}") for c in state.calls.values()]
 
 
 def _subjects(ctx: click.Context, incomplete: str) -> Iterable[CompletionItem[Any]]:
-    state = _state(str(ctx.params.get("session") or ""))
+    state = _state(_session(ctx))
     return [*_kernels(ctx, incomplete), *_ideas(ctx, incomplete), *(CompletionItem(f"r{n}") for n in state.rounds)]
 
 
@@ -67,6 +67,12 @@ def _devices(ctx: click.Context, incomplete: str) -> Iterable[CompletionItem[Any
     from engine.session.devices import devices
 
     return [CompletionItem(label, help=name) for label, name in devices()]
+
+
+def _session(ctx: click.Context) -> str:
+    """The session already typed. Click leaves arguments unparsed while an option waits for its value."""
+    typed = ctx.params.get("session") or next(iter(ctx.args), "")
+    return str(typed)
 
 
 def _state(session: str) -> SessionState:

@@ -157,5 +157,5 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _guess(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1, 0.6) or [one for one in known if one.endswith(f".{name}")][:1]
+    near = [one for one in known if one.endswith(f".{name}")][:1] or difflib.get_close_matches(name, known, 1, 0.6)
     return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(known[:40])}"

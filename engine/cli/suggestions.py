@@ -113,7 +113,7 @@ def _at_top(path: Sequence[str], known: Sequence[tuple[str, ...]]) -> str:
     tops = [name for section in SECTIONS.values() for name in section]
     if word in SYNONYMS:
         return SYNONYMS[word]
-    found = nearest(word, [*tops, *SYNONYMS])
+    found = nearest(word, tops) or nearest(word, SYNONYMS)
     if found in tops:
         verb = path[1] if found in GROUPS and len(path) > 1 else ""
         return f"{found} {verb}" if verb in GROUPS.get(found, ()) else found
@@ -128,4 +128,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The known word nearest to ``word``; empty when none is near."""
     names = list(known)
     begins = [name for name in names if len(word) >= 3 and name.startswith(word)]
-    return next(iter(begins[:1] or difflib.get_close_matches(word, names, 1, 0.7)), "")
+    return next(iter(begins[:1] or difflib.get_close_matches(word, names, 1, 0.65)), "")
