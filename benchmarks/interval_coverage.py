@@ -1,15 +1,15 @@
-"""Does the 95 % interval of a precise measurement hold the long-run ratio? Simulated noise, the true estimator.
+"""Coverage of the 95 % interval of a precise measurement: simulated noise, the engine's estimator.
 
 ``python benchmarks/interval_coverage.py``: under each noise model a session measures the baseline against itself, then the
-kernel in process pairs until the judge's own rule stops it; the interval counts as a hit when it holds the *long-run ratio*,
-which is what the same estimator tends to with ever more processes. Prints the share of hits with its own 95 % interval
-(Wilson), the typical half-width, the pairs that were spent, how often two equal contestants are called different, and the
-coverage without the floor that the baseline against itself gives (as when one kernel races another).
+kernel in process pairs until the judge's stopping rule ends it. The interval is a hit if it contains the *long-run ratio*,
+to which the same estimator converges with more processes. Prints the share of hits with its 95 % interval (Wilson), the typical
+half-width, the pairs spent, how often two equal contestants are called different, and the coverage without the floor from the
+baseline against itself (as in a race of two kernels).
 
 The estimator, the floor and the stopping rule are the engine's own: ``engine.domain.stats``, ``log_ratios`` and ``samples_for``
 of ``engine.trial.judge.timing``, ``claimable`` of ``engine.trial.judge.baselines``, ``is_settled`` of
-``engine.trial.judge.stopping``. Only the times are simulated. It cannot show that the noise of a real machine is like one of
-these models; ``benchmarks/same_kernel.py`` repeats a true measurement for that.
+``engine.trial.judge.stopping``. Only the times are simulated. It cannot show that the noise of a real machine resembles one
+of these models; ``benchmarks/same_kernel.py`` repeats a real measurement for that.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ITSELF = "itself"
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How times scatter; all standard deviations are of logarithms."""
+    """The scatter of times; standard deviations are of logarithms."""
 
     name: str
     device: str
@@ -50,13 +50,13 @@ class Noise:
     sample: float
     """Between the calls of one process."""
     correlation: float = 0.0
-    """Of neighbouring calls of one process (first-order autoregressive)."""
+    """Correlation of consecutive calls of one process (first-order autoregressive)."""
     outliers: float = 0.0
-    """Share of calls that something else disturbed: up to three times as long."""
+    """Share of disturbed calls, which take up to three times as long."""
     modes: float = 0.0
     """Share of a kernel's processes that are 5 % slower throughout, e.g. for an unlucky layout."""
     drift: float = 0.0
-    """Of a disturbance that both contestants of a pair share and that wanders from call to call."""
+    """Standard deviation of a drift that both contestants of a pair share."""
     time_us: float = 200.0
 
 
@@ -74,7 +74,7 @@ MODELS = (
 
 
 def pair(noise: Noise, dice: random.Random, contestants: dict[str, float], samples: int) -> PairTimes:
-    """One process of each contestant, interleaved; ``contestants`` are their undisturbed times as factors of the baseline's."""
+    """One process per contestant, interleaved; ``contestants`` are undisturbed times relative to the baseline."""
     own = {name: dice.gauss(0, noise.process) for name in contestants}
     if KERNEL in contestants and dice.random() < noise.modes:
         own[KERNEL] += math.log(1.05)
@@ -93,7 +93,7 @@ def pair(noise: Noise, dice: random.Random, contestants: dict[str, float], sampl
 
 
 def baseline_against_itself(noise: Noise, dice: random.Random) -> Interval:
-    """The baseline against itself, as a session measures it once."""
+    """The baseline against itself, measured once per session."""
     pairs: list[PairTimes] = []
     for _ in range(SAME_PAIRS):
         samples = samples_for(pairs, BASELINE)
@@ -103,14 +103,14 @@ def baseline_against_itself(noise: Noise, dice: random.Random) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """One measurement: its interval, and the pairs it took."""
+    """One measurement: its interval, and the number of pairs."""
 
     interval: Interval
     pairs: int
 
 
 def measure(noise: Noise, dice: random.Random, speedup: float, *, floored: bool = True) -> Repeat:
-    """A session's floor, then one precise measurement, stopped as the judge stops."""
+    """A session's floor, then one precise measurement with the judge's stopping rule."""
     floor = claimable(baseline_against_itself(noise, dice) if floored else None)
     least, most = PAIRS[noise.device]
     pairs: list[PairTimes] = []
@@ -122,7 +122,7 @@ def measure(noise: Noise, dice: random.Random, speedup: float, *, floored: bool 
 
 
 def long_run(noise: Noise, speedup: float, seed: int, processes: int = 4000) -> float:
-    """What the estimator tends to: the mean of very many process pairs."""
+    """The limit of the estimator: the mean of very many process pairs."""
     dice = random.Random(f"{noise.name}:{seed}:long run")
     first = [pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, samples_for([], KERNEL))]
     samples = samples_for(first, KERNEL)
@@ -131,7 +131,7 @@ def long_run(noise: Noise, speedup: float, seed: int, processes: int = 4000) -> 
 
 
 def wilson(hits: int, repeats: int) -> tuple[float, float]:
-    """95 % interval of a share."""
+    """95 % interval of a proportion."""
     z, share = 1.96, hits / repeats
     middle = (share + z * z / (2 * repeats)) / (1 + z * z / repeats)
     half = z / (1 + z * z / repeats) * math.sqrt(share * (1 - share) / repeats + z * z / (4 * repeats * repeats))
@@ -140,7 +140,7 @@ def wilson(hits: int, repeats: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How one noise model came out."""
+    """The result of one noise model."""
 
     model: str
     repeats: int
@@ -154,11 +154,11 @@ class Coverage:
     false_alarms: float
     """Share of repeats in which a kernel as fast as the baseline is called faster or slower."""
     without_floor: float
-    """Coverage where the interval is not widened to what the baseline shows against itself."""
+    """Coverage without widening the interval to the baseline-against-itself difference."""
 
 
 def coverage(noise: Noise, speedup: float, repeats: int, seed: int) -> Coverage:
-    """Measure again and again under one noise model."""
+    """Repeat the measurement under one noise model."""
     truth = long_run(noise, speedup, seed)
     equal = long_run(noise, 1.0, seed)
     found = [measure(noise, random.Random(f"{noise.name}:{seed}:{n}"), speedup) for n in range(repeats)]
@@ -175,7 +175,7 @@ def coverage(noise: Noise, speedup: float, repeats: int, seed: int) -> Coverage:
 
 
 def table_row(one: Coverage) -> str:
-    """One row for people."""
+    """One row of the table."""
     low, high = one.share
     return (
         f"{one.model:<20} {one.hits / one.repeats:6.1%} [{low:.1%}, {high:.1%}]   {one.long_run:.4f}x   "
@@ -184,15 +184,15 @@ def table_row(one: Coverage) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Every noise model, and whether each reaches 90 in 100."""
+    """Run every noise model and check that each reaches 90 % coverage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=1000)
     parser.add_argument("--speedup", type=float, default=1.25)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="one object on the last line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     options = parser.parse_args(arguments)
     began = time.monotonic()
-    print(f"{options.repeats} repeats, speedup {options.speedup:g}, process pairs at least and at most: {PAIRS}")
+    print(f"{options.repeats} repeats, speedup {options.speedup:g}, minimum and maximum of process pairs: {PAIRS}")
     print(
         f"{'noise':<20} {'coverage [95 %]':<23} {'long run':>9} {'half-width':>10} {'pairs':>6} {'alarms':>7} {'no floor':>14}"
     )
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows.append(coverage(noise, options.speedup, options.repeats, options.seed))
         print(table_row(rows[-1]), flush=True)
     short = [row.model for row in rows if row.hits < 0.9 * row.repeats]
-    print(f"{len(rows) - len(short)} of {len(rows)} models reach 90 in 100{': not ' + ', '.join(short) if short else ''}; "
+    print(f"{len(rows) - len(short)} of {len(rows)} models reach 90 % coverage{': not ' + ', '.join(short) if short else ''}; "
           f"{time.monotonic() - began:.0f} s")  # fmt: skip
     if options.json:
         print(json.dumps([asdict(row) for row in rows]))

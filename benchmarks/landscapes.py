@@ -1,12 +1,12 @@
-"""Searches without a model or a device: landscapes of optimisations, a source of ideas that walks on them, and a fast driver.
+"""Searches without a model or a device: landscapes of optimisations, a proposer that walks on them, and a fast driver.
 
-What is simulated is the world: which optimisations there are, what they gain together, how well a writer of code carries an
-idea out, how often it fails, how badly its author foresees what it brings. What is *not* simulated is the search. Rounds,
-parents, duplicates, ranking, incumbents and limits are ``engine.domain.rules`` and ``engine.domain.queries``, effects go
-through ``engine.session.perform``; ``tests/report`` shows that a ``LiveSession`` with the same ports grows the same tree.
+The simulated part is the world: which optimisations exist, what they gain together, how well a writer implements an idea, how
+often it fails, and how badly its author predicts the gain. The search is *not* simulated. Rounds, parents, duplicates, ranking,
+incumbents and limits are ``engine.domain.rules`` and ``engine.domain.queries``; effects go through ``engine.session.perform``.
+``tests/report`` shows that a ``LiveSession`` with the same ports grows the same tree.
 
 A kernel's true speed is exp(structure(moves) + polish): ``moves`` are the optimisations that it contains, ``polish`` (≤ 0) is
-what its writer left lying. A writer inherits half of the parent's polish and adds a loss of its own.
+the speed that its writer lost. A writer inherits half of the parent's polish and adds its own loss.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from engine.session.perform import Effects, perform
 from engine.session.ports import Bench
 
 BASELINE_US = 1000.0
-"""What the first port takes; ``FakeBench`` measures speedups against it."""
+"""Time of the naive port; ``FakeBench`` measures speedups against it."""
 AUTHOR = Author("simulated")
 POLISH = "polish"
-"""The idea to write the same thing again, better."""
+"""The idea to rewrite the same kernel with more care."""
 
 
 class Landscape(Protocol):
-    """What optimisations there are and what they gain together."""
+    """The optimisations and their joint gain."""
 
     def open(self, moves: frozenset[int]) -> Sequence[int]:
-        """Optimisations that can be put in now."""
+        """Optimisations that can be applied next."""
         ...
 
     def structure(self, moves: frozenset[int]) -> float:
-        """Logarithm of the speedup over the first port that these optimisations give in perfect code."""
+        """Logarithm of the speedup over the naive port with these optimisations in perfect code."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One family of landscapes, and how ideas and code come about on it."""
+    """One family of landscapes, and the quality of ideas and code on it."""
 
     name: str
     words: str
@@ -60,24 +60,24 @@ class World:
     sloppiness: float = 0.08
     """Typical loss (in logarithms) that a writer adds."""
     foresight: float = 0.3
-    """Standard deviation of the error (in logarithms) with which an idea's immediate gain is foreseen."""
+    """Standard deviation of the error (in logarithms) of an idea's predicted gain."""
     noise: float = 0.01
     """Standard deviation of a measurement (in logarithms)."""
     undo: bool = True
-    """Whether an optimisation can be taken out again, or later code is built around it."""
+    """Whether an optimisation can be removed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """Optimisations with gains of their own, some needing another one first, some spoiling others."""
+    """Optimisations with individual gains; some require another one, some spoil others."""
 
     gains: tuple[float, ...]
     after: Mapping[int, int]
-    """Optimisation → the one that it needs."""
+    """Optimisation → the one that it requires."""
     spoils: Mapping[int, frozenset[int]]
-    """Optimisation → those that gain next to nothing beside it."""
+    """Optimisation → those that it makes nearly worthless."""
     exclusive: Mapping[int, int]
-    """Optimisation → the group of which a kernel can contain only one."""
+    """Optimisation → its group; a kernel can contain only one of a group."""
 
     def open(self, moves: frozenset[int]) -> Sequence[int]:
         groups = {self.exclusive[m] for m in moves if m in self.exclusive}
@@ -97,7 +97,7 @@ class Net:
 
 @dataclass(frozen=True, slots=True)
 class Rugged:
-    """An NK landscape: each optimisation's gain depends on ``neighbours`` others being there or not."""
+    """An NK landscape: each optimisation's gain depends on the presence of ``neighbours`` others."""
 
     seed: str
     size: int
@@ -125,7 +125,7 @@ def _contribution(seed: str, place: int, around: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Forks:
-    """A tree of decisions that are for good: what each option gives depends on all that were taken before it."""
+    """A tree of irreversible decisions: the gain of each option depends on all earlier ones."""
 
     seed: str
     levels: int
@@ -146,35 +146,35 @@ class Forks:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a kernel's source says about it."""
+    """The optimisations and the polish that a kernel's code encodes."""
 
     moves: frozenset[int]
     polish: float
 
     def speed(self, landscape: Landscape) -> float:
-        """Logarithm of its true speedup over the first port."""
+        """Logarithm of the true speedup over the naive port."""
         return landscape.structure(self.moves) + self.polish
 
 
 def code_of(source: str) -> Code:
-    """The code that a source text written by ``Walker`` stands for."""
+    """Decode a source text written by ``Walker``."""
     fields = json.loads(source.splitlines()[0].removeprefix("// "))
     return Code(frozenset(fields["moves"]), fields["polish"])
 
 
 @dataclass(slots=True)
 class Walker:
-    """A source of ideas and code on a landscape: short-sighted, sometimes wrong, the same for every strategy.
+    """A proposer and writer on a landscape: short-sighted, sometimes wrong, the same for every strategy.
 
-    What it answers depends on the seed, the parent's source and what it has proposed for that parent before, so that two
-    strategies that stand at the same kernel are told the same things.
+    Its answers depend on the seed, the parent's code and its earlier proposals for that parent, so two strategies at the same
+    kernel receive the same ideas.
     """
 
     landscape: Landscape
     world: World
     seed: str
     calls: int = 0
-    """Questions that would have been paid for: one a round, one for each implementation."""
+    """Calls that a model would charge for: one per round, one per implementation."""
 
     @property
     def author(self) -> Author:
@@ -183,9 +183,7 @@ class Walker:
     async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[w.Proposal, ...]:
         self.calls += 1
         if request.round == 0:
-            return (
-                w.Proposal(IdeaText("First port", CATEGORIES[0], "It has to begin somewhere.", None, "root"), None, AUTHOR),
-            )
+            return (w.Proposal(IdeaText("Naive port", CATEGORIES[0], "The root of the tree.", None, "root"), None, AUTHOR),)
         proposals: list[w.Proposal] = []
         for number in range(request.count):
             parent = request.parents[number % len(request.parents)]
@@ -195,7 +193,7 @@ class Walker:
         return tuple(proposals)
 
     def _idea(self, source: str, before: Sequence[str]) -> IdeaText:
-        """The idea that looks best from here; one that was had already looks a little worse each time."""
+        """The idea with the best predicted gain; each repetition lowers its prediction."""
         code = code_of(source)
         dice = random.Random(f"{self.seed}:idea:{source}:{len(before)}")
         tried = [key.partition("#")[0] for key in before]
@@ -207,10 +205,10 @@ class Walker:
             looks[option] = foreseen + dice.gauss(0, self.world.foresight) - 0.3 * tried.count(option)
         best = max(options, key=lambda option: looks[option])
         title = f"{best} try {tried.count(best) + 1}"
-        return IdeaText(title, CATEGORIES[0], "It looks best from here.", math.exp(looks[best]), f"{best}#{tried.count(best)}")
+        return IdeaText(title, CATEGORIES[0], "The best predicted gain.", math.exp(looks[best]), f"{best}#{tried.count(best)}")
 
     def _after(self, code: Code, option: str) -> Code:
-        """The code with the idea carried out as writers usually do."""
+        """The code after a typical implementation of the idea."""
         usual = 0.5 * code.polish - 0.8 * self.world.sloppiness
         if option == POLISH:
             return Code(code.moves, usual)
@@ -243,11 +241,11 @@ class Walker:
         return None
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to release."""
 
 
 class MemoryBlobs(Blobs):
-    """Payloads kept by a search that leaves nothing behind."""
+    """Payloads kept in memory."""
 
     def __init__(self) -> None:
         self._kept: dict[Blob, bytes] = {}
@@ -264,16 +262,16 @@ class MemoryBlobs(Blobs):
 
 
 class _NoCalls:
-    """No model is asked here."""
+    """Fails on any model call."""
 
     def __getattr__(self, name: str) -> object:
-        raise AssertionError(f"a simulated source asked for calls.{name}")
+        raise AssertionError(f"a simulated proposer used calls.{name}")
 
 
 async def search(opened: e.SessionOpened, bench: Bench, ideas: Walker, blobs: Blobs) -> SessionState:
-    """A whole search in memory, one piece of work after another: the rules decide, ``perform`` acts, nothing is written.
+    """Run a whole search in memory, one work item at a time: the rules decide, ``perform`` acts, nothing is written.
 
-    Raises RuntimeError when the engine could not do some work: in a simulation that is a mistake of the simulation.
+    Raises RuntimeError if a work item fails, which is a bug of the simulation.
     """
     effects = Effects(bench, ideas, blobs)
     calls: Calls = _NoCalls()  # type: ignore[assignment]

@@ -1,10 +1,10 @@
-"""Do repeated sessions agree? ``python benchmarks/repeats.py --device cuda:0 [--repeats 20] [--kernels 10]``.
+"""Agreement of repeated sessions: ``python benchmarks/repeats.py --device cuda:0 [--repeats 20] [--kernels 10]``.
 
-Variants of a playbook are measured precisely, again and again on a bench of its own each time, so with fresh processes, inputs
-and baselines. Printed: in how many pairs of kernels whose intervals do not overlap in two repeats the order differs between
-them, and how often the interval holds the long-run ratio (the geometric mean over all repeats; its own error is given).
-With ``--keep FILE`` every repeat is written there when it is done, and those that the file holds count: an hour that a machine
-does not have in one piece can be spent in several. Put repeats of one machine and one version in a file.
+Measures variants of a playbook precisely, each time on a new bench with new processes, inputs and baselines. Prints how many
+pairs of kernels, with non-overlapping intervals in both of two repeats, change their order between them, and how often the
+interval contains the long-run ratio (the geometric mean over all repeats, given with its error).
+``--keep FILE`` writes each finished repeat to a file and counts those already in it, so a long run can be split. Use one file
+per machine and version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REPEAT = msgspec.json.Decoder(Repeat)
 
 
 def sources(bench: Workbench, folder: Path, dialect: str, most: int) -> dict[str, KernelSpec]:
-    """Kernels of a playbook by a name of their own, as many of each file as it takes to have ``most``."""
+    """Up to ``most`` kernels of a playbook by unique name, the same number of variants per file."""
     names = header.plan_names(bench.signature, bench.device.units)
     by_file: list[list[KernelSpec]] = []
     for path in sorted(folder.glob("*.cu" if dialect == "cuda" else "*.cpp")):
@@ -63,12 +63,12 @@ async def measure_session(problem: str, device: str, most: int) -> Repeat:
 
 
 def order(one: Interval, other: Interval) -> int:
-    """1 where the first lies above, -1 where below, 0 where they overlap."""
+    """1 if the first lies above, -1 if below, 0 if they overlap."""
     return (one.low > other.high) - (one.high < other.low)
 
 
 def contradictions(repeats: list[Repeat]) -> tuple[int, int]:
-    """(pairs of repeats that order two kernels differently, pairs of repeats that both order them)."""
+    """(pairs of repeats that disagree on the order of two kernels, pairs of repeats that both order them)"""
     against = both = 0
     for a, b in itertools.combinations(sorted(set.intersection(*(set(r) for r in repeats))), 2):
         orders = [found for r in repeats if (found := order(r[a], r[b]))]
@@ -79,7 +79,7 @@ def contradictions(repeats: list[Repeat]) -> tuple[int, int]:
 
 
 def coverage(repeats: list[Repeat]) -> tuple[int, int]:
-    """(intervals that hold the long-run ratio, all intervals)."""
+    """(intervals that contain the long-run ratio, all intervals)"""
     held = total = 0
     for name in set.intersection(*(set(r) for r in repeats)):
         long_run = math.exp(statistics.fmean(math.log(r[name].value) for r in repeats))
@@ -89,13 +89,13 @@ def coverage(repeats: list[Repeat]) -> tuple[int, int]:
 
 
 async def main() -> None:
-    """Print a line a repeat and what they come to."""
+    """Print one line per repeat, then the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--problem", default="softmax")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--kernels", type=int, default=10)
-    parser.add_argument("--keep", type=Path, help="a file for what was measured, and to go on from")
+    parser.add_argument("--keep", type=Path, help="file of finished repeats, to resume from")
     options = parser.parse_args()
     kept = options.keep.read_bytes() if options.keep and options.keep.exists() else b""
     repeats = [_REPEAT.decode(line) for line in kept.splitlines()]
@@ -105,18 +105,18 @@ async def main() -> None:
             with options.keep.open("ab") as file:
                 file.write(msgspec.json.encode(repeats[-1]) + b"\n")
         best = max(repeats[-1], key=lambda name: repeats[-1][name].value)
-        print(f"repeat {index + 1}: {len(repeats[-1])} kernels, best {best} {repeats[-1][best].value:.3f}", flush=True)
+        print(f"repeat {index + 1}: {len(repeats[-1])} kernels, best measured {best} {repeats[-1][best].value:.3f}", flush=True)
     for name in sorted(set.intersection(*(set(r) for r in repeats))):
         values = [r[name].value for r in repeats]
         halves = statistics.median(math.log(r[name].high / r[name].low) / 2 for r in repeats)
         spread = statistics.stdev(math.log(v) for v in values) if len(values) > 1 else 0.0
         error = spread / math.sqrt(len(values))
         figures = f"median {statistics.median(values):.4f}, spread {spread:.2%}, half-width {halves:.2%}"
-        print(f"  {name}: {figures}, long run known to {error:.2%}")
+        print(f"  {name}: {figures}, error of the long-run ratio {error:.2%}")
     against, both = contradictions(repeats)
     held, total = coverage(repeats)
-    print(f"orders: {against} of {both} pairs of repeats with both intervals apart disagree")
-    print(f"coverage: {held} of {total} intervals ({held / total:.1%}) hold the long-run ratio")
+    print(f"orders: {against} of {both} pairs of repeats with disjoint intervals disagree")
+    print(f"coverage: {held} of {total} intervals ({held / total:.1%}) contain the long-run ratio")
 
 
 if __name__ == "__main__":

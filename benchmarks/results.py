@@ -1,8 +1,8 @@
-"""The README's table of results, measured anew on this machine: ``python -m benchmarks.results [--device cuda:0]``.
+"""The README's table of results, measured on this machine: ``python -m benchmarks.results [--device cuda:0]``.
 
-For each recorded session the kernel that leads it is built, verified and measured beside eager PyTorch as shipped, eager with
-TF32 allowed, and ``torch.compile`` (default, and max-autotune without CUDA graphs), in one run. Printed: one Markdown row each,
-and below the device and what the baselines took. Exit status 1 where a kernel was not measured.
+Builds, verifies and measures the incumbent of each recorded session together with eager PyTorch as shipped, eager with TF32
+allowed, and ``torch.compile`` (default, and max-autotune without CUDA graphs), in one run. Prints one Markdown row per session,
+then the device and the baselines' times. Exit status 1 if a kernel was not measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEAD = ("problem", "class", "kernel", "time", *(f"over {name}" for name in _BAS
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One session's leader, measured here; ``remarks`` stand below the table."""
+    """One session's incumbent, measured here; ``remarks`` are printed below the table."""
 
     cells: tuple[str, ...]
     remarks: tuple[str, ...]
@@ -39,7 +39,7 @@ class Row:
 
 
 def leaders(sessions: Path, problems: list[str]) -> Iterator[BankEntry]:
-    """The leading kernel of each recorded session on one of ``problems`` (all, where none is named)."""
+    """The incumbent of each recorded session on one of ``problems`` (all by default)."""
     for folder in sorted(folder for folder in sessions.iterdir() if store.is_session(folder)):
         state = store.state_of(folder)
         leader = queries.incumbent(state)
@@ -49,7 +49,7 @@ def leaders(sessions: Path, problems: list[str]) -> Iterator[BankEntry]:
 
 
 async def row_of(entry: BankEntry, device: str, baselines: tuple[str, ...], *, fresh: bool) -> Row:
-    """Build, verify and measure one kernel beside the baselines."""
+    """Build, verify and measure one kernel with the baselines."""
     problem = catalog.find(entry.problem)
     workload = catalog.workload_for(problem, entry.workload)
     ranking, *others = baselines
@@ -81,7 +81,7 @@ def cells(entry: BankEntry, tried: KernelTrial, baselines: tuple[str, ...]) -> t
 
 
 def over(measured: Measurement, baseline: str) -> str:
-    """The speedup over one baseline, if it could be measured."""
+    """The speedup over one baseline, if it was measured."""
     ratio: Interval | None = measured.speedup.get(baseline)
     return times(ratio) if ratio is not None else "–"
 
@@ -91,9 +91,9 @@ async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--sessions", type=Path, default=_SESSIONS)
-    parser.add_argument("--problems", default="", help="these only, by comma")
-    parser.add_argument("--baselines", default=",".join(_BASELINES), help="the first one ranks")
-    parser.add_argument("--kept-baselines", action="store_true", help="let those count that earlier runs measured here")
+    parser.add_argument("--problems", default="", help="only these, comma separated")
+    parser.add_argument("--baselines", default=",".join(_BASELINES), help="comma separated, the ranking one first")
+    parser.add_argument("--kept-baselines", action="store_true", help="reuse baselines measured here by earlier runs")
     options = parser.parse_args()
     baselines = tuple(options.baselines.split(","))
     print("| " + " | ".join((*_HEAD[:4], *(f"over {name}" for name in baselines), _HEAD[-1])) + " |")

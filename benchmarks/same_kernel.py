@@ -1,8 +1,8 @@
-"""A kernel against a byte-identical copy of itself, many times over.
+"""Race a kernel against a byte-identical copy of itself, repeatedly.
 
-``python benchmarks/same_kernel.py --device cpu --runs 20``: each run starts anew (fresh judge, fresh hosts, fresh processes)
-and asks for the speedup of the kernel over its copy; the interval should hold 1.0 in at least 19 of 20 runs. Prints each
-interval and the count.
+``python benchmarks/same_kernel.py --device cpu --runs 20``: each run uses a new judge, new hosts and new processes, and
+measures the speedup of the kernel over its copy. The interval should contain 1.0 in at least 19 of 20 runs. Prints each interval
+and the count.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def speedup_over_copy(problem: str, device: str, path: Path) -> tuple[floa
 
 
 def main() -> None:
-    """Print one line a run."""
+    """Print one line per run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problem", default="softmax")
     parser.add_argument("--device", default="cpu")
@@ -52,7 +52,7 @@ def main() -> None:
     for run in range(options.runs):
         value, low, high = asyncio.run(speedup_over_copy(options.problem, options.device, path))
         held += low <= 1.0 <= high
-        print(f"run {run + 1:2}: {value:.4f}x [{low:.4f}, {high:.4f}]  holds 1.0 in {held} of {run + 1}", flush=True)
+        print(f"run {run + 1:2}: {value:.4f}x [{low:.4f}, {high:.4f}]  contains 1.0 in {held} of {run + 1}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How fast the terminal UI is: ``python -m benchmarks.screen``, on a machine that does nothing else.
+"""Speed of the terminal UI: ``python -m benchmarks.screen``, on an otherwise idle machine.
 
-Start: ``espalier --help``, and ``espalier`` in a pseudo-terminal of 120×40 from exec to its first usable frame, beside a
-Textual app that shows one line, in turns. Open: a session of 10,000 kernels, from a key at home to its tree on screen. Keys:
-the cursor moved in that tree while 100 events a second stream in, from the key to the repaint that shows it. Memory: what the
-process gains over ``--minutes`` of that stream, after its first fifth. Prints one line each with its bar; ``--json`` prints
-one object.
+Start: ``espalier --help``, and ``espalier`` in a pseudo-terminal of 120×40 from exec to its first usable frame, compared
+with a Textual app of one line, alternating. Open: a session of 10,000 kernels, from a key on the home screen to the drawn tree.
+Keys: from a cursor key in that tree to its repaint, under 100 events per second. Memory: growth of the process over
+``--minutes`` of that stream, without its first fifth. Prints one line per measurement with its limit; ``--json`` prints one
+object.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Bare().run()
 
 @dataclass
 class Figures:
-    """What was measured, by name."""
+    """The measured values by name."""
 
     values: dict[str, float] = field(default_factory=dict)
 
@@ -76,7 +76,7 @@ class Figures:
 
 
 def big_session(kernels: int) -> list[e.Event]:
-    """A search of that many kernels in rounds of forty, each on one of the round before, every outcome among them."""
+    """A search of that many kernels in rounds of forty, with parents in the previous round and every outcome."""
     dice = random.Random(7)
     history: list[e.Event] = [b.opened(mode="ask", source="openai:gpt-test"), b.prepared()]
     before = [""]
@@ -109,7 +109,7 @@ def _kernel_events(kernel: str, idea: str, parent: str | None, number: int, dice
 
 
 class Stream:
-    """A ``SessionSource`` that measures kernels of a session again and again, so many events a second, for ever."""
+    """A ``SessionSource`` that remeasures kernels endlessly, at a fixed number of events per second."""
 
     capabilities = frozenset({Capability.SUBMIT})
 
@@ -162,7 +162,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def frame_after(arguments: list[str], home: Path, awaited: bytes) -> float:
-    """Seconds from exec until the program has drawn these words in a pseudo-terminal."""
+    """Seconds from exec until the program has drawn this text in a pseudo-terminal."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", SIZE[1], SIZE[0], 0, 0))
     begun = time.monotonic()
@@ -194,7 +194,7 @@ def seconds_of(arguments: list[str], home: Path) -> float:
 
 
 def measure_start(figures: Figures, home: Path, times: int) -> None:
-    """All programs in turns, after one of each to warm the disk."""
+    """Time all programs in turn, after one warm-up run of each."""
     program = [sys.executable, "-m", "espalier"]
     turns = [
         (
@@ -211,7 +211,7 @@ def measure_start(figures: Figures, home: Path, times: int) -> None:
 
 
 async def measure_opening(figures: Figures, home: Path, folder: Path) -> None:
-    """From Enter at home to the tree on the screen, in a process that has shown home before."""
+    """Seconds from Enter on the home screen to the drawn tree, in a warm process."""
     app = EspalierApp(SessionOpener(), keymap=home / "none")
     async with app.run_test(size=SIZE) as pilot:
         while not (isinstance(app.screen, HomeScreen) and app.screen._sessions and app.focused is not None):
@@ -231,7 +231,7 @@ async def measure_opening(figures: Figures, home: Path, folder: Path) -> None:
 
 
 class TimedApp(EspalierApp):
-    """Notes when a repaint goes out, and which kernel is selected by then."""
+    """Records the time of each repaint and the selected kernel."""
 
     CSS_PATH = ROOT / "tui" / "app.tcss"
 
@@ -239,7 +239,7 @@ class TimedApp(EspalierApp):
         super().__init__(SessionOpener(), keymap=home / "none")
         self.awaited: tuple[float, float, str] | None = None
         self.waits: list[tuple[float, float]] = []
-        """(seconds, seconds of this process's own work) from a key to its repaint."""
+        """(seconds, CPU seconds of this process) from a key to its repaint."""
 
     def _display(self, screen: object, renderable: object) -> None:
         super()._display(screen, renderable)  # type: ignore[arg-type]
@@ -251,7 +251,7 @@ class TimedApp(EspalierApp):
 
 
 async def measure_streaming(figures: Figures, home: Path, minutes: float) -> None:
-    """Keys and memory under a stream, in one process."""
+    """Measure keys and memory under a stream, in one process."""
     app = TimedApp(home)
     bridge = Bridge(Stream(big_session(KERNELS), EVENTS_A_SECOND), home / "none")
     async with app.run_test(size=SIZE) as pilot:
@@ -288,7 +288,7 @@ def _quantile(share: float, values: tuple[float, ...]) -> float:
 
 
 def _press_keys(app: TimedApp, ended: threading.Event) -> None:
-    """Moves the cursor as a terminal's thread does: at moments of its own, one key at a time."""
+    """Moves the cursor from a separate thread, one key at a time, as a terminal does."""
     dice = random.Random(5)
     while not ended.wait(0.15 + 0.2 * dice.random()):
         screen = app.screen_stack[-1]
@@ -308,8 +308,8 @@ def _resident() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--minutes", type=float, default=0.5, help="how long to stream")
-    parser.add_argument("--times", type=int, default=5, help="how often to start")
+    parser.add_argument("--minutes", type=float, default=0.5, help="duration of the stream")
+    parser.add_argument("--times", type=int, default=5, help="starts per program")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     figures = Figures()

@@ -1,16 +1,16 @@
 """Branching against sequential revision at equal budget, on simulated landscapes with traps.
 
-``python benchmarks/search_quality.py``: for each family of landscapes and each seed both strategies start from the same first
-port and are told ideas by the same short-sighted source; the true rules of the engine decide everything else
-(``benchmarks/landscapes.py``). Printed for each family: the true speedup over the first port of the kernel that a search ends
-with (geometric mean over seeds), the paired ratio branching ÷ sequential, both with bootstrap 95 % intervals, and on how many
-seeds each was better. Branching comes in shapes: ideas a round x implementations of each, and the beam.
+``python benchmarks/search_quality.py``: for each family of landscapes and each seed, both strategies start from the same naive
+port and receive ideas from the same short-sighted proposer; the engine's rules decide everything else
+(``benchmarks/landscapes.py``). Prints per family: the true speedup over the naive port of a search's last incumbent (geometric
+mean over seeds), the paired ratio branching ÷ sequential, both with bootstrap 95 % intervals, and the number of seeds on which
+each was better. Branching has shapes: ideas per round x implementations of each, and the beam.
 
-The budget is equal in kernels tried, or in paid calls (one for a round's ideas, one for each implementation). A sequential
-search asks for ideas once a kernel, so the first favours it and the second favours branching; both are printed.
+The budget is equal in kernels tried, or in paid calls (one for a round's ideas, one per implementation). A sequential search
+asks for ideas once per kernel, so the first favours it and the second favours branching; both are printed.
 
-What this can show: which shape of search pays in worlds like these. What it cannot: how often real kernels have traps, how good
-a real model's ideas are, how an engineer at the gate changes either search, or how a model revises that reads its own history.
+This can show which shape of search pays in worlds like these. It cannot show how often real kernels have traps, how good a real
+model's ideas are, how an engineer's approval changes either search, or how a model revises that reads its own history.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ Make = Callable[[random.Random], Landscape]
 
 
 def independent(dice: random.Random) -> Landscape:
-    """Everything helps a little, nothing stands in the way."""
+    """Independent small gains, no obstacles."""
     return Net(tuple(dice.uniform(0.03, 0.15) for _ in range(24)), {}, {}, {})
 
 
 def ladder(dice: random.Random) -> Landscape:
-    """One long way up: each optimisation needs the one before."""
+    """One long chain: each optimisation requires the previous one."""
     return Net(tuple(dice.uniform(0.06, 0.12) for _ in range(40)), {m: m - 1 for m in range(1, 40)}, {}, {})
 
 
 def hit_or_miss(dice: random.Random) -> Landscape:
-    """Three ideas in four do harm, and nobody can tell which."""
+    """Three ideas in four are harmful, and predictions do not show which."""
     gains = [dice.uniform(0.1, 0.5) if m % 4 == 0 else -dice.uniform(0.05, 0.4) for m in range(40)]
     return Net(tuple(gains), {}, {}, {})
 
 
 def traps(dice: random.Random) -> Landscape:
-    """Four optimisations help at once and spoil most of what could come later."""
+    """Four optimisations help at first and spoil most later ones."""
     early = [dice.uniform(0.25, 0.4) for _ in range(4)]
     late = [dice.uniform(0.1, 0.35) for _ in range(12)]
     after = {m: m - 1 for m in range(4, 16) if m % 3 != 1}
@@ -66,7 +66,7 @@ def traps(dice: random.Random) -> Landscape:
 
 
 def dead_ends(dice: random.Random) -> Landscape:
-    """Four algorithms exclude each other; the one that starts best ends first."""
+    """Four algorithms exclude each other; the one with the best start has the lowest ceiling."""
     firsts, lengths = (0.5, 0.35, 0.25, 0.2), (2, 4, 6, 9)
     gains: list[float] = []
     after: dict[int, int] = {}
@@ -81,12 +81,12 @@ def dead_ends(dice: random.Random) -> Landscape:
 
 
 def forks(dice: random.Random) -> Landscape:
-    """Five decisions among six options each, none of which can be taken back."""
+    """Five irreversible decisions among six options each."""
     return Forks(str(dice.random()), 5, 6, 0.3)
 
 
 def rugged(dice: random.Random) -> Landscape:
-    """Every optimisation's worth depends on five others (NK, N = 16, K = 5)."""
+    """Every optimisation's gain depends on five others (NK, N = 16, K = 5)."""
     return Rugged(str(dice.random()), 16, 5, 6.0)
 
 
@@ -106,7 +106,7 @@ FAMILIES: tuple[tuple[World, Make], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How branching spends its kernels."""
+    """The shape of a branching search."""
 
     ideas: int
     branch: int
@@ -122,17 +122,17 @@ SEQUENTIAL = Shape(1, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class SearchEnd:
-    """How one search ended."""
+    """The end of one search."""
 
     log_speedup: float
-    """Of the incumbent, in truth: without the measurement's noise."""
+    """The incumbent's true speed, without measurement noise."""
     kernels: int
     calls: int
     rounds: int
 
 
 def opened(shape: Shape, kernels: int) -> e.SessionOpened:
-    """The first event of a session that ends when its kernels are spent, and for no other reason."""
+    """The first event of a session whose only limit is the number of kernels."""
     strategy = "sequential" if shape == SEQUENTIAL else "branching"
     limits = Limits(rounds=None, kernels=kernels, plateau=None, light=None)
     problem = Problem("simulated", "A simulated problem", "", "", (Workload("small"),), {})
@@ -141,7 +141,7 @@ def opened(shape: Shape, kernels: int) -> e.SessionOpened:
 
 
 async def run(world: World, make: Make, seed: int, shape: Shape, kernels: int) -> SearchEnd:
-    """One search. Raises RuntimeError when it did not spend its budget: then nothing could be compared."""
+    """Run one search. Raises RuntimeError if it did not spend its whole budget."""
     name = f"{world.name}:{seed}"
     landscape = make(random.Random(name))
     blobs = MemoryBlobs()
@@ -155,7 +155,7 @@ async def run(world: World, make: Make, seed: int, shape: Shape, kernels: int) -
 
 
 def affordable(calls: int) -> int:
-    """Kernels that a sequential search tries for this many paid calls: two for the first port, and two for each kernel."""
+    """Kernels that a sequential search tries for this many paid calls: two for the naive port, and two per kernel."""
     return calls // 2
 
 
@@ -169,7 +169,7 @@ def bootstrap(values: Sequence[float], seed: int = 0, repeats: int = 2000) -> In
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One family, one shape: how both strategies ended, and their ratio seed by seed."""
+    """One family and shape: the results of both strategies, and their paired ratio."""
 
     family: str
     shape: str
@@ -178,7 +178,7 @@ class Comparison:
     sequential: Interval
     ratio: Interval
     better: tuple[int, int]
-    """Seeds on which branching, on which sequential revision ended with the faster kernel."""
+    """Number of seeds on which branching, and on which sequential revision, ended with the faster kernel."""
     kernels: tuple[float, float]
     calls: tuple[float, float]
     rounds: tuple[float, float]
@@ -191,11 +191,11 @@ class Comparison:
 
 
 def comparison(world: World, shape: Shape, budget: str, pairs: Sequence[tuple[SearchEnd, SearchEnd]]) -> Comparison:
-    """What the searches of one family and shape come to. Raises RuntimeError where the budgets were not equal."""
+    """Compare the searches of one family and shape. Raises RuntimeError for unequal budgets."""
     for branching, sequential in pairs:
         spent = (branching.kernels, sequential.kernels) if budget == "kernels" else (branching.calls, sequential.calls)
         if not 0 <= spent[0] - spent[1] <= (0 if budget == "kernels" else 1):
-            raise RuntimeError(f"{world.name}, {shape}: {spent[0]} and {spent[1]} {budget} are no equal budgets")
+            raise RuntimeError(f"{world.name}, {shape}: unequal budgets: {spent[0]} and {spent[1]} {budget}")
     ends = [(b.log_speedup, s.log_speedup) for b, s in pairs]
     means = [tuple(statistics.fmean(getattr(pair[n], name) for pair in pairs) for n in (0, 1)) for name in _SPENT]
     return Comparison(
@@ -209,7 +209,7 @@ _SPENT = ("kernels", "calls", "rounds")
 
 
 async def compare(world: World, make: Make, kernels: int, seeds: int, shapes: Sequence[Shape]) -> list[Comparison]:
-    """Every shape against sequential revision on the same landscapes, for both meanings of an equal budget."""
+    """Compare every shape with sequential revision on the same landscapes, for both definitions of an equal budget."""
     same = [await run(world, make, seed, SEQUENTIAL, kernels) for seed in range(seeds)]
     rows: list[Comparison] = []
     for shape in shapes:
@@ -225,7 +225,7 @@ def times(interval: Interval) -> str:
 
 
 def table_lines(rows: Sequence[Comparison], budget: str) -> list[str]:
-    """A table for people."""
+    """The printed table."""
     chosen = [row for row in rows if row.budget == budget]
     head = f"{'family':<13} {'branching':<14} {'ends with':<22} {'sequential':<22} {'branching/sequential':<21} better"
     lines = [f"\nequal {budget}", head]
@@ -248,16 +248,16 @@ def _shape(text: str) -> Shape:
 
 
 async def main() -> None:
-    """Compare on every family that was asked for."""
+    """Compare on every chosen family."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", type=int, default=46, help="a search tries, the first port included")
+    parser.add_argument("--kernels", type=int, default=46, help="kernels per search, including the naive port")
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--shapes", type=_shape, nargs="+", default=SHAPES, metavar="IDEASxIMPLEMENTATIONSxBEAM")
     parser.add_argument("--families", default=",".join(world.name for world, _ in FAMILIES))
-    parser.add_argument("--json", action="store_true", help="one object on the last line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     options = parser.parse_args()
     began = time.monotonic()
-    print(f"{options.kernels} kernels a search, seeds 0 to {options.seeds - 1}; geometric means [bootstrap 95 %]")
+    print(f"{options.kernels} kernels per search, seeds 0 to {options.seeds - 1}; geometric means [bootstrap 95 %]")
     rows: list[Comparison] = []
     for world, make in FAMILIES:
         if world.name in options.families.split(","):

@@ -1,10 +1,10 @@
 """The same work under four stopwatches: ``python benchmarks/stopwatches.py --device cuda:0 [--kernelbench PATH]``.
 
-This program's (median of interleaved samples in several processes, caches cold, the device held until the call is enqueued),
-Triton's ``do_bench`` (median), KernelBench's CUDA events (its own code where ``--kernelbench`` names its ``src`` folder) and
-Nsight Compute's ``gpu__time_duration`` (caches flushed, clocks left alone). Printed: microseconds, and each as a ratio to this
-program's; and, where NVML can be read, the clock and the power that ``do_bench`` left the device at. It calls without a pause:
-work that draws all the device may draw is then timed at a lower clock than one call by itself.
+This program's (median of interleaved samples in several processes, cold caches, the device held until the call is enqueued),
+Triton's ``do_bench`` (median), KernelBench's CUDA events (its own code if ``--kernelbench`` names its ``src`` folder) and
+Nsight Compute's ``gpu__time_duration`` (caches flushed, clocks not locked). Prints microseconds, the ratio of each to this
+program's, and the clock and power after ``do_bench`` if NVML is available. ``do_bench`` calls without a pause, so work at the
+power limit is timed at a lower clock than a single call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Call = Callable[[], object]
 
 
 def eager(problem: str, device: str) -> Call:
-    """The reference as PyTorch runs it, on inputs of its own."""
+    """The reference as PyTorch runs it, on its own inputs."""
     found = catalog.find(problem)
     reference = Reference(found, full(problem), device)
     model, inputs = reference.model(1), reference.inputs(2)
@@ -64,7 +64,7 @@ def full(problem: str) -> Workload:
 
 
 async def espalier_times(problem: str, device: str) -> tuple[float, float, str]:
-    """Microseconds of eager and of the host kernel (nought where there is none), and where that was built."""
+    """Microseconds of eager and of the host kernel (0 if there is none), and the path of its binary."""
     async with open_workbench(
         Assignment(catalog.find(problem), full(problem), device), lambda _: None, accept_unverifiable=False
     ) as bench:
@@ -87,7 +87,7 @@ def by_do_bench(call: Call) -> float:
 
 
 def clock_and_power(device: str) -> str:
-    """The multiprocessors' clock and the power just now, or nothing where they cannot be read."""
+    """The current SM clock and power; empty if NVML is not available."""
     try:
         import pynvml
 
@@ -95,7 +95,7 @@ def clock_and_power(device: str) -> str:
         handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2] or 0))
         clock = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
         return f"  {clock} MHz, {pynvml.nvmlDeviceGetPowerUsage(handle) / 1000:.0f} W"
-    except Exception:  # without NVML the times stand alone
+    except Exception:  # no NVML: print times only
         return ""
 
 
@@ -110,7 +110,7 @@ def by_kernelbench(call: Call, checkout: str) -> float:
 
 
 def by_ncu(name: str, binary: str, device: str) -> float | str:
-    """Duration of one call: the sum over its kernels, the median over calls; or why there is none."""
+    """Duration of one call (the sum over its kernels, the median over calls), or the reason why it is missing."""
     tool = shutil.which("ncu")
     if tool is None:
         return "no ncu"
@@ -133,7 +133,7 @@ def _us(row: dict[str, str]) -> float:
 
 
 def run_profiled(call: Call) -> None:
-    """Run the calls that ncu measures."""
+    """Run the calls under ncu."""
     call()
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
@@ -144,7 +144,7 @@ def run_profiled(call: Call) -> None:
 
 
 def cases(device: str) -> Iterator[tuple[str, float, str]]:
-    """(name, this program's microseconds, binary)."""
+    """(name, this program's microseconds, binary)"""
     for problem in _EAGER:
         baseline, kernel, binary = asyncio.run(espalier_times(problem, device))
         yield f"eager {problem}", baseline, ""
@@ -158,7 +158,7 @@ def call_of(name: str, binary: str, device: str) -> Call:
 
 
 def main() -> None:
-    """Print one line a case."""
+    """Print one line per case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--kernelbench", default="")

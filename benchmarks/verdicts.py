@@ -1,10 +1,9 @@
-"""How long a verdict takes, and how many a minute: ``python benchmarks/verdicts.py --device cuda:0``.
+"""Latency of a verdict, and verdicts per minute: ``python benchmarks/verdicts.py --device cuda:0``.
 
-Latency: every kernel of the chosen playbooks, from source to precise verdict with nothing cached, once the hosts are warm.
-Rate: tunable variants of one playbook, builds running ahead on every core, precise where a session would be; and which share of
-the time the device was verifying or measuring. With ``--kernelbench PATH`` (a checkout of KernelBench, its ``src`` folder) the
-host-contract softmax kernel is also judged by KernelBench's own evaluator at its defaults, in the same run, and the ratio is
-printed.
+Latency: every kernel of the chosen playbooks, from code to precise verdict with nothing cached and warm hosts. Rate: tunable
+variants of one playbook, with builds ahead on every core and precise measurements as in a session, and the share of time in
+which the device was verifying or measuring. With ``--kernelbench PATH`` (the ``src`` folder of a KernelBench checkout) the
+host-contract softmax kernel is also evaluated by KernelBench at its defaults, in the same run, and the ratio is printed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _INLINE = "online_host.cu"
 
 
 def playbook_sources(problem: str, dialect: str) -> Iterator[Path]:
-    """Sources of a playbook's ideas, the naive first port left out."""
+    """Kernel files of a playbook's ideas, without the naive port."""
     folder = catalog.problems_root() / problem / "playbook"
     for idea in tomllib.loads((folder / "playbook.toml").read_text()).get("idea", []):
         yield from (folder / name for name in idea.get(dialect, []))
@@ -58,7 +57,7 @@ def latency_row(name: str, tried: KernelTrial) -> str:
 
 
 async def latency(device: str, problems: list[str]) -> list[float]:
-    """Seconds from source to precise verdict of each kernel that got one."""
+    """Seconds from code to precise verdict of each measured kernel."""
     dialect = "cuda" if device != "cpu" else "cpp"
     totals: list[float] = []
     for problem in problems:
@@ -79,7 +78,7 @@ def warm_bench(problem: str, device: str):  # type: ignore[no-untyped-def]
 
 
 async def rate(device: str, most: int) -> dict[str, float]:
-    """Verdicts a minute, builds running ahead of the device, and the share of the time in which it was in use.
+    """Verdicts per minute with builds ahead of the device, and the device's utilisation.
 
     As in a session every kernel is verified and screened, and those are measured precisely whose screen says they may lead.
     """
@@ -113,7 +112,7 @@ async def rate(device: str, most: int) -> dict[str, float]:
 
 
 def all_variants(bench: Workbench, dialect: str) -> Iterator[KernelSpec]:
-    """Every source of the sample playbook with up to eight combinations of its tunables."""
+    """Every kernel file of the sample playbook with up to eight combinations of its tunables."""
     names = header.plan_names(bench.signature, bench.device.units)
     for path in playbook_sources(_SAMPLE, dialect):
         kernel = read_kernel_file(path)
@@ -124,7 +123,7 @@ def all_variants(bench: Workbench, dialect: str) -> Iterator[KernelSpec]:
 
 
 def inline_module(problem: str, signature_header: str, source: KernelSpec) -> str:
-    """The host-contract kernel as the usual KernelBench answer: an inline extension with a torch binding."""
+    """The host-contract kernel as a typical KernelBench answer: an inline extension with a torch binding."""
     defines = "\n".join(f"#define {name} {value}" for name, value in source.tunables.items())
     body = source.text.replace('#include "problem.h"', signature_header)
     code = f"{defines}\n#include <torch/extension.h>\n#include <c10/cuda/CUDAStream.h>\n{body}\n" + (
@@ -140,7 +139,7 @@ def inline_module(problem: str, signature_header: str, source: KernelSpec) -> st
 
 
 def by_kernelbench(checkout: str, reference: str, module: str) -> float:
-    """Seconds that KernelBench's evaluator takes for one candidate, in a process of its own, build included."""
+    """Seconds that KernelBench's evaluator takes for one candidate in a separate process, including the build."""
     script = (
         "import sys, json, torch\nfrom kernelbench.eval import eval_kernel_against_ref\n"
         "ref, new = open(sys.argv[1]).read(), open(sys.argv[2]).read()\n"
@@ -155,12 +154,12 @@ def by_kernelbench(checkout: str, reference: str, module: str) -> float:
         began = time.monotonic()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         seconds = time.monotonic() - began
-    print(f"  KernelBench says: {done.stdout.strip()[-300:]} {done.stderr.strip()[-300:] if done.returncode else ''}")
+    print(f"  KernelBench: {done.stdout.strip()[-300:]} {done.stderr.strip()[-300:] if done.returncode else ''}")
     return seconds
 
 
 async def against_kernelbench(device: str, checkout: str) -> tuple[float, float]:
-    """(seconds by KernelBench, seconds here) for the same kernel."""
+    """(seconds by KernelBench, seconds here) for the same kernel"""
     async with warm_bench(_SAMPLE, device) as bench:
         source = with_defaults(catalog.problems_root() / _SAMPLE / "playbook" / _INLINE)
         text = header.render(bench.signature, Dialect.CUDA, "full")
@@ -172,7 +171,7 @@ async def against_kernelbench(device: str, checkout: str) -> tuple[float, float]
 
 
 async def main() -> None:
-    """Run the parts asked for and print a JSON summary last."""
+    """Run the chosen parts; prints a JSON summary last."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--problems", default=",".join(catalog.shipped_names()))
@@ -182,7 +181,7 @@ async def main() -> None:
     summary: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as cache:
         os.environ["ESPALIER_CACHE"] = cache
-        print("from source to precise verdict, nothing cached, hosts warm")
+        print("from code to precise verdict, nothing cached, warm hosts")
         totals = await latency(options.device, [name for name in options.problems.split(",") if name])
         if totals:
             summary |= {"latency_median_s": statistics.median(totals), "kernels": len(totals)}

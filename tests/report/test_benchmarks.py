@@ -43,7 +43,7 @@ def test_a_comparison_is_deterministic_and_at_equal_budget(family: str) -> None:
 def test_unequal_budgets_are_rejected() -> None:
     world, _ = FAMILIES["traps"]
     spent = (quality.SearchEnd(0.1, 14, 20, 3), quality.SearchEnd(0.2, 13, 20, 12))
-    with pytest.raises(RuntimeError, match="no equal budgets"):
+    with pytest.raises(RuntimeError, match="unequal budgets"):
         quality.comparison(world, quality.Shape(2, 2, 2), "kernels", [spent])
     assert quality.comparison(world, quality.Shape(2, 2, 2), "calls", [spent]).better == (0, 1)
 
