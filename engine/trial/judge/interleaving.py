@@ -123,7 +123,7 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
     if not findings.ruling.passed:
         on = "" if distribution == "own" else f" on perturbed inputs ({distribution})"
         what = errors.flaw or (
-            f"error {errors.rel_fro:.2e} relative to the output's spread, worst element {errors.max_scaled:.2e} of its scale, "
+            f"centred error {errors.rel_fro:.2e}, worst element {errors.max_scaled:.2e} of its scale, "
             f"largest absolute error {errors.max_abs:.2e}"
         )
         raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}")

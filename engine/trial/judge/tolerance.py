@@ -2,7 +2,7 @@
 
 With output o and expected r:
 
-- ``rel_fro``, the *centred* relative error: ‖o−r‖ ÷ ‖r−mean(r)‖ (Frobenius norms). A plain relative error, ÷ ‖r‖, hides a
+- ``rel_fro``, the *centred error*: ‖o−r‖ ÷ ‖r−mean(r)‖ (Frobenius norms). A plain relative error, ÷ ‖r‖, hides a
   half-precision result on KernelBench's uniform inputs, because a product of non-negative matrices is almost constant.
 - ``max_scaled``, the largest error of one element relative to its scale: |o−r| ÷ (|r| + rms(r−mean(r))). It detects a skipped
   tile.
