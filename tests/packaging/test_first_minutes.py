@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import signal
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from engine.domain.errors import ToolchainError
 from engine.sandbox import python_process
 from engine.session import requirements
 from espalier import main
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -83,7 +88,7 @@ def test_without_a_terminal_the_help_is_printed(capsys: Any) -> None:
 
 
 def test_the_torch_that_is_named_is_the_one_the_package_asks_for() -> None:
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     wanted = requirements.TORCH.split("'")[1]
     assert f'"{wanted}"' in text
 
@@ -92,3 +97,20 @@ def test_ninja_is_found_in_an_environment_that_is_not_activated(monkeypatch: pyt
     monkeypatch.setenv("PATH", "/usr/bin")
     path = python_process.environment("cpu", alone=True, threads=1)["PATH"]
     assert path.split(os.pathsep) == ["/usr/bin", sysconfig.get_path("scripts")]
+
+
+def test_progress_is_printed_before_torch_is_loaded(tmp_path: Path) -> None:
+    """Without a terminal too."""
+    variables = {**os.environ, "ESPALIER_HOME": str(tmp_path / "home"), "ESPALIER_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "espalier", *RUN]
+    with subprocess.Popen(command, cwd=ROOT, env=variables, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        lines = [program.stderr.readline()]
+        if "no sandbox" in lines[0]:
+            lines.append(program.stderr.readline())
+        before = not (tmp_path / "home" / "sessions").exists()
+        program.send_signal(signal.SIGINT)
+        program.communicate(timeout=60)
+    assert lines[-1].split(" s  ")[-1] == "loading torch and the problem\n"
+    assert before, "a session was made first"
+    assert program.returncode == 130
