@@ -1,4 +1,4 @@
-"""The app: themes, keys, the screens, and the workers that a search runs in. No logic of a search, no torch.
+"""The app: themes, keys, screens, and the workers that run a search. Contains no search logic; imports no torch.
 
 The command line calls ``main``.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -38,8 +39,9 @@ from tui.terminal import SHUTDOWN_SECONDS, TerminalDriver, TerminalLost, exit_wi
 
 
 def keymap_file() -> Path:
-    """The user's own key bindings: ``keys.toml`` in the configuration folder."""
-    return platformdirs.user_config_path("espalier") / "keys.toml"
+    """The user's key bindings: ``keys.toml`` under ESPALIER_HOME, else in the user's configuration folder."""
+    home = os.environ.get("ESPALIER_HOME")
+    return (Path(home).expanduser() / "config" if home else platformdirs.user_config_path("espalier")) / "keys.toml"
 
 
 class EspalierApp(App[None]):
@@ -70,16 +72,16 @@ class EspalierApp(App[None]):
         self._keymap_file = keymap or keymap_file()
         self._user_keys: dict[str, str] = {}
         self._search: Bridge | None = None
-        """The session that this process searches, if any; it continues while other screens are shown."""
+        """The session that this process searches, if any; the search continues while other screens are shown."""
         self._leaving = False
         self.fault: BaseException | None = None
-        """What ended the app unexpectedly. The command line prints it once the terminal is restored."""
+        """The exception that ended the app. The command line prints it after the terminal is restored."""
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return dict(theme.variable_defaults(self.current_theme.dark))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """None: ``ActionProvider`` offers the actions of the registry."""
+        """Empty: ``ActionProvider`` offers the actions of the registry."""
         return ()
 
     def on_mount(self) -> None:
@@ -106,7 +108,7 @@ class EspalierApp(App[None]):
             case ("new", NewSession() as request):
                 self._open(f"New session: {request.problem.name}", partial(self.opener.begin, request))
             case ("open", Path() as folder):
-                self._open_folder(folder, OpenMode.STEER)
+                self._open_folder(folder, OpenMode.OPEN)
             case ("replay", Path() as folder):
                 self._open_folder(folder, OpenMode.REPLAY)
             case ("follow", Path() as folder):
@@ -125,7 +127,7 @@ class EspalierApp(App[None]):
     @on(TransportScreen.ForkRequested)
     def _fork_requested(self, event: TransportScreen.ForkRequested) -> None:
         async def fork(say: Say) -> Bridge:
-            say("copying what happened until here")
+            say("copying the journal up to this point")
             folder = await asyncio.to_thread(self.opener.fork, event.folder, event.position)
             return await self.opener.resume(folder, say)
 
@@ -135,7 +137,7 @@ class EspalierApp(App[None]):
         running = self._search
         if running is not None and running.folder == folder and mode is not OpenMode.REPLAY:
             self.push_screen(SessionScreen(running, self.clock))
-        elif mode is OpenMode.STEER:
+        elif mode is OpenMode.OPEN:
             self._open(f"Opening {folder.name}", partial(self.opener.resume, folder), folder)
         else:
             self._watch(folder, mode)
@@ -151,7 +153,7 @@ class EspalierApp(App[None]):
 
     @work(group="open", exclusive=True)
     async def _open(self, title: str, opening: OpenBridge, folder: Path | None = None) -> None:
-        """Open a session to steer it, or to watch it where it cannot be steered."""
+        """Open a session to steer it; follow it if another process runs it."""
         if not await self._close_other_search():
             return
         outcome = await self.push_screen_wait(OpenSessionDialog(title, opening))
@@ -166,12 +168,15 @@ class EspalierApp(App[None]):
                 pass
 
     async def _close_other_search(self) -> bool:
-        """Make room for another search; whether the engineer agrees."""
+        """Close the running search, if any, after asking. Returns whether another one may start."""
         running = self._search
         if running is None:
             return True
-        words = f"{running.name} is being searched here, and two searches disturb each other's times. It stays resumable."
-        if running.in_hand and not await self.push_screen_wait(Confirm("Lay the other session down?", words, "Lay it down")):
+        words = (
+            f"{running.name} is running here. Two searches disturb each other's measurements, so only one can run. "
+            "A closed session can be resumed."
+        )
+        if running.in_hand and not await self.push_screen_wait(Confirm("Close the running session?", words, "Close")):
             return False
         await self._close_and_report(running)
         return True
@@ -197,14 +202,14 @@ class EspalierApp(App[None]):
     def _worker_ended(self, event: Worker.StateChanged) -> None:
         worker = event.worker
         if event.state is WorkerState.ERROR and worker.name in ("run", "pump") and worker.error is not None:
-            logging.getLogger(__name__).error("the session's %s ended", worker.name, exc_info=worker.error)
-            words = str(worker.error) if isinstance(worker.error, JournalError) else f"a fault of the program: {worker.error!r}"
+            logging.getLogger(__name__).error("the session's %s worker failed", worker.name, exc_info=worker.error)
+            words = str(worker.error) if isinstance(worker.error, JournalError) else f"internal error: {worker.error!r}"
             if self._search is not None:
                 self._search.fault = words
             self.notify(words, severity="error", markup=False, timeout=30)
 
     async def _close_and_report(self, bridge: Bridge) -> None:
-        """Close a session; an error is shown, and the app continues."""
+        """Close a session. An error is shown and the app continues."""
         try:
             await self._close(bridge)
         except EspalierError as error:
@@ -216,7 +221,7 @@ class EspalierApp(App[None]):
         await bridge.close()
 
     def get_driver_class(self) -> type[Driver]:
-        """On a terminal ``TerminalDriver``, which notices when the terminal is lost."""
+        """``TerminalDriver`` on a terminal: it detects that the terminal is lost."""
         usual = super().get_driver_class()
         return TerminalDriver if issubclass(TerminalDriver, usual) else usual
 
@@ -238,52 +243,48 @@ class EspalierApp(App[None]):
         self.exit()
 
     def _handle_exception(self, error: Exception) -> None:
-        """Textual would print a traceback of many pages: the fault goes to the log instead."""
+        """Replace Textual's traceback of many pages: the exception goes to the log."""
         super()._handle_exception(error)
         self._exit_renderables.clear()
         self.fault = self.fault or (error.error if isinstance(error, WorkerFailed) else error)
 
     @work(group="quit", exclusive=True)
-    async def _ask_to_leave(self) -> None:
+    async def _ask_to_quit(self) -> None:
         running = self._search
         if running is not None and running.in_hand:
             under_way = ", ".join(sorted(" ".join((key.kind, *key.subjects)) for key in running.in_hand))
-            words = f"Under way: {under_way}.\n\nNothing is lost: `espalier open {running.name}` does it again and goes on."
-            if not await self.push_screen_wait(Confirm("Leave while the search is under way?", words, "Leave", "Stay")):
+            words = f"Running: {under_way}.\n\n`espalier open {running.shell_name}` resumes the session and repeats this work."
+            if not await self.push_screen_wait(Confirm("Quit while the search is running?", words, "Quit", "Stay")):
                 return
         await self._leave()
 
     async def action_quit(self) -> None:
-        """Leave; asks first while work is under way."""
-        self._ask_to_leave()
+        """Quit; asks first while work is running."""
+        self._ask_to_quit()
 
     def action_suspend(self) -> None:
-        """Give the terminal back to the shell, as Ctrl-Z does elsewhere."""
+        """Return the terminal to the shell, as Ctrl-Z does in other programs."""
         if self._driver is None or not self._driver.can_suspend or not has_job_control():
-            self.notify("No shell stands behind this terminal that could bring Espalier back.", severity="warning")
+            self.notify("Cannot suspend: no shell with job control runs this terminal.", severity="warning")
             return
         self.action_suspend_process()
 
     def action_help(self) -> None:
-        """Every key of this screen."""
+        """List the keys of this screen."""
         if not isinstance(self.screen, HelpScreen):
             screen, place = self.screen, place_of(self.screen)
             able = [action for action in actions.ACTIONS if screen.check_action(action.verb, ())]
             self.push_screen(HelpScreen(place, able, self._user_keys, str(self._keymap_file)))
 
-    def action_dark(self) -> None:
-        """The other theme."""
+    def action_theme(self) -> None:
+        """Switch between the dark and the light theme."""
         self.theme = theme.LIGHT if self.current_theme.dark else theme.theme_for(self._colours)
-
-    def action_picture(self) -> None:
-        """Save what is on the screen."""
-        self.deliver_screenshot()
 
 
 def main(action: str = "home", subject: object = None) -> None:
-    """Run the terminal UI: ``home`` and nothing, ``new`` and a ``NewSession``; ``open``, ``replay`` or ``follow`` and a folder.
+    """Run the terminal UI: ``home``; ``new`` and a ``NewSession``; ``open``, ``replay`` or ``follow`` and a folder.
 
-    Raises what ended it, if that was not the engineer.
+    Raises the exception that ended the app, if one did.
     """
     app = EspalierApp(SessionOpener(), action, subject)
     app.run()

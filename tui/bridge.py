@@ -1,13 +1,15 @@
-"""The only door between the terminal UI and a session: reads its source, submits commands, keeps its search running.
+"""Connects the terminal UI to a session: reads its source, submits commands, keeps its search running.
 
-Knows ``engine.session`` and nothing of widgets. A screen asks its ``Bridge`` what is possible (``can``, ``transport``), never
-which kind of source it holds. ``SessionOpener`` opens sessions; tests replace it. No torch.
+The only module of the terminal UI that imports ``engine.session``; it imports no widgets and no torch. A screen asks its
+``Bridge`` what is possible (``can``, ``transport``), never which kind of source it holds. ``SessionOpener`` opens sessions;
+tests replace it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,11 +18,11 @@ from engine.domain.errors import CommandRejected, JournalCorrupt
 from engine.domain.events import Entry
 from engine.domain.model import Blob, Problem
 from engine.domain.state import Kernel, ModelCall, SessionState, advance
-from engine.domain.work import WorkKey
+from engine.domain.work import WorkKey, WorkKind
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import unwritable_error
-from engine.session import devices, factory, fork, seeds
+from engine.session import devices, factory, fork, requirements, seeds
 from engine.session.devices import default_workload
 from engine.session.factory import NewSession, find_problem
 from engine.session.follow import FollowSource
@@ -31,10 +33,11 @@ from engine.session.replay import Landmark, ReplaySource
 from engine.session.seeds import Seed, read_seed, seed_from_text
 from engine.session.source import Batch, Capability, SessionSource
 from engine.session.telemetry import LoadMonitor, open_monitor
+from tui.viewmodel.steps import StepLog
 
 _LARGE_BATCH = 2000
 _ENTRIES_KEPT = 5000
-"""Entries kept in memory for the story; the journal has the rest."""
+"""Entries kept in memory for the events pane; the journal has the rest."""
 _TEXTS_KEPT = 256
 
 __all__ = [
@@ -44,10 +47,10 @@ __all__ = [
 
 
 class Bridge:
-    """One source with all that the screens need of it.
+    """A session's source, with everything that screens need from it.
 
-    The app owns ``pump`` and ``run`` as workers: a worker dies with the node that started it, and a search must outlive every
-    screen.
+    The app owns ``pump`` and ``run`` as workers: a worker dies with the node that started it, and a search must outlive its
+    screens.
     """
 
     def __init__(
@@ -59,24 +62,30 @@ class Bridge:
         transport: ReplaySource | None = None,
         monitor: LoadMonitor | None = None,
     ) -> None:
-        """``live`` and ``transport`` are ``source`` again, where it runs or can seek; ``monitor`` samples its device."""
+        """``live``, ``transport``: ``source`` again, if it runs or can seek. ``monitor`` samples the device."""
         self.source = source
         self.folder = folder
         self.name = folder.name
+        self.shell_name = shlex.quote(store.short_name(folder))
+        """The session as an argument of ``espalier``."""
         self.transport = transport
-        """Play, pause and seek, where the source has them."""
+        """Play, pause and seek; ``None`` if the source cannot seek."""
         self.state: SessionState = source.state
         self.entries: list[Entry] = []
-        """The latest entries up to ``state``; another list after a seek."""
+        """The latest entries up to ``state``; a new list after a seek."""
         self.state_before = SessionState()
         """The state before the first of ``entries``."""
         self.progress: dict[WorkKey, str] = {}
-        """Key of the work under way → the latest message about it."""
+        """Running work → its latest progress message."""
+        self.start = StepLog()
+        """The steps of the preparation while this bridge was open."""
+        self._start_texts: list[str] = []
+        self._first_seen: dict[WorkKey, float] = {}
         self.stopped: Mapping[WorkKey, str] = {}
-        """Key of the work that the engine failed at → why; it waits for ``retry``."""
+        """Work that the engine failed to do → reason; it waits for ``retry``."""
         self.closed = False
         self.fault = ""
-        """Why the source can no longer be read or recorded."""
+        """Why the source can no longer be read or written; empty while it can."""
         self._monitor = monitor
         self._live = live
         self._blobs = Blobs(folder)
@@ -88,27 +97,27 @@ class Bridge:
 
     @property
     def state_now(self) -> SessionState:
-        """The source's own state, which may be ahead of ``state`` by what was submitted a moment ago."""
+        """The source's state. It may be ahead of ``state`` by commands submitted a moment ago."""
         return self.source.state
 
     @property
     def in_hand(self) -> frozenset[WorkKey]:
-        """Keys of the work under way in this process."""
+        """Work running in this process."""
         return self._live.in_hand if self._live is not None else frozenset()
 
     @property
     def device_load(self) -> str:
-        """What the device is doing right now, in words; empty where there is no reading."""
+        """The device's load as text; empty without a reading."""
         latest = self._monitor.latest if self._monitor is not None else None
         return latest.text if latest is not None else ""
 
     @property
     def deadline(self) -> float | None:
-        """When the policy decides in the engineer's place (seconds since the epoch)."""
+        """When open ideas are approved automatically (seconds since the epoch)."""
         return self._live.deadline if self._live is not None and not self.closed else None
 
     def read_blob(self, name: Blob) -> str:
-        """A payload as text. Raises JournalCorrupt when it is missing or damaged."""
+        """A blob as text. Raises JournalCorrupt if it is missing or damaged."""
         if name not in self._texts:
             if len(self._texts) > _TEXTS_KEPT:
                 self._texts.clear()
@@ -116,77 +125,88 @@ class Bridge:
         return self._texts[name]
 
     def blob_path(self, name: Blob) -> Path:
-        """Where a payload lies, for programs that would rather read a file."""
+        """The path of a blob, for programs that read a file."""
         return self._blobs.path(name)
 
     def code_of(self, kernel: Kernel) -> str:
-        """The kernel's code; in its place, why it cannot be read."""
+        """The kernel's code; a comment with the reason if it cannot be read."""
         try:
             return self.read_blob(kernel.source)
         except JournalCorrupt as error:
             return f"// {error}\n"
 
     def all_entries(self) -> Sequence[Entry]:
-        """Everything that is recorded, read from the journal. Raises JournalError."""
+        """All recorded entries, read from the journal. Raises JournalError."""
         return self.transport.entries if self.transport is not None else journal.read(self.folder).entries
 
     def empty_kernel(self) -> tuple[str, str]:
-        """(file name, text) of an empty kernel for this session's device, every operand explained."""
+        """(file name, text) of an empty kernel for this session's device; comments explain each operand."""
         preparation, device = self.state.preparation, self.state.device
         if preparation is None or device is None:
             return "kernel.cpp", ""
         return seeds.empty_kernel(device, preparation.signature)
 
+    def work_ages(self, now: float) -> Mapping[WorkKey, float]:
+        """Running work → seconds since it was first seen here. Also times the steps of the preparation."""
+        for text in self._start_texts:
+            self.start.add(text, now)
+        self._start_texts.clear()
+        started = self.state.started
+        if not any(work.kind == WorkKind.PREPARE for work in started):
+            self.start.finish(now)
+        self._first_seen = {work: self._first_seen.get(work, now) for work in started}
+        return {work: now - seen for work, seen in self._first_seen.items()}
+
     async def submit(self, command: Command) -> None:
-        """Raises CommandRejected with the reason, JournalError when it could not be recorded."""
+        """Raises CommandRejected with the reason, JournalError if the command could not be recorded."""
         self._check_folder()
         await self.source.submit(command)
-        self.state = self.source.state  # shown at once; the entries follow with the next batch
+        self.state = self.source.state  # shown immediately; the entries follow with the next batch
         self._resume.set()
 
     async def plant(self, seed: Seed, *, parent: str | None = None, idea: str | None = None, title: str = "") -> None:
-        """Bring a kernel in by hand.
+        """Add a kernel by hand.
 
         Raises:
-            ProblemError: a dialect that this session's device does not run.
-            CommandRejected: the rules do not allow it, or this source takes no commands.
+            ProblemError: the session's device does not run this dialect.
+            CommandRejected: the rules reject it, or this source takes no commands.
         """
         opened = self.state.opened
         if self._live is None or opened is None:
-            raise CommandRejected("nothing can be brought into a session that is only being watched")
+            raise CommandRejected("this session is only followed or replayed: open it to add a kernel")
         seeds.check_dialect(seed.kernel, self.state.device.label if self.state.device else opened.device)
         await self.submit(seeds.seed_command(self._live.store_blob, seed, parent, idea, title))
 
     async def answer(self, call: ModelCall, reply: str) -> None:
-        """Bring the reply to a prompt that was given out by hand. Raises CommandRejected, JournalError."""
+        """Answer a prompt by hand. Raises CommandRejected, JournalError."""
         if self._live is None:
-            raise CommandRejected("prompts are answered where the session runs")
+            raise CommandRejected("this session is only followed or replayed: open it to answer prompts")
         await self.submit(AnswerCall(call.id, self._live.store_blob(reply.encode("utf-8", "replace"))))
 
     async def retry(self) -> None:
-        """Owe again what the engine failed at. Raises CommandRejected when nothing runs here, JournalError like ``submit``."""
+        """Retry failed work. Raises CommandRejected if the session does not run here, JournalError like ``submit``."""
         if self._live is None:
-            raise CommandRejected("nothing is run here: there is nothing to try again")
+            raise CommandRejected("this session does not run here: open it to retry")
         self._check_folder()
         self.stopped = {}
         await self._live.retry()
         self._resume.set()
 
     async def pump(self) -> None:
-        """Take in what the source records until it is closed; a screen looks at ``state`` when it pleases."""
+        """Read the source until it is closed. Screens poll ``state``."""
         listening = asyncio.create_task(self._listen())
         try:
             async for batch in self.source.batches():
                 self._absorb(batch)
                 if len(batch.entries) > _LARGE_BATCH:
-                    gc.freeze()  # these objects stay: a collection that traverses them would stop the screen
+                    gc.freeze()  # these objects stay: traversing them in a collection would stall the screen
         finally:
             listening.cancel()
 
     async def run(self) -> None:
-        """Search while the session is open here; after it ended or stopped, continue when something is submitted.
+        """Search while the session is open here; after it ended or stopped, resume when a command is submitted.
 
-        Raises JournalError when it can no longer be recorded.
+        Raises JournalError if the journal can no longer be written.
         """
         live = self._live
         while live is not None and not self.closed:
@@ -196,7 +216,7 @@ class Bridge:
             await self._resume.wait()
 
     async def close(self) -> None:
-        """Leave the session; what was under way is owed again when it is opened next."""
+        """Close the session; interrupted work is repeated when the session is opened again."""
         if not self.closed:
             self.closed = True
             if self._monitor is not None:
@@ -204,7 +224,7 @@ class Bridge:
             await self.source.close()
 
     def _check_folder(self) -> None:
-        """A deleted journal takes what is written to it and keeps none of it. Raises JournalUnwritable."""
+        """Raises JournalUnwritable if the journal was deleted: writes to it would succeed and be lost."""
         if self._live is not None:
             try:
                 (self.folder / journal.NAME).stat()
@@ -227,47 +247,53 @@ class Bridge:
     async def _listen(self) -> None:
         async for message in self.source.progress():
             self.progress[message.work] = message.text
+            if message.work.kind == WorkKind.PREPARE:
+                self._start_texts.append(message.text)
 
 
 class SessionOpener:
-    """How sessions are begun and opened, and what a new one can choose from. Methods raise EspalierError with one line."""
+    """Creates and opens sessions, and lists the choices for a new one. Methods raise EspalierError with one line."""
 
     async def begin(self, request: NewSession, say: Say) -> Bridge:
-        """A new session; nothing of it is left when this raises."""
+        """Create a session. Nothing is left on disk if this raises."""
         return live_bridge(await factory.begin(request, say))
 
     async def resume(self, folder: Path, say: Say) -> Bridge:
-        """A session continues where it stands, on the device that it was on before."""
+        """Resume a session on the device it ran on before."""
         state = await asyncio.to_thread(store.state_of, folder)
         assert state.opened is not None, "a journal begins with it"
         label = devices.checked_device(state.device.label if state.device else state.opened.device)
         return live_bridge(await factory.resume(folder, say, label))
 
     def replay(self, folder: Path) -> Bridge:
-        """A recording, paused at its end: the result is seen first, and play starts it over."""
+        """Replay a session. It is paused at its end: the result is shown first, and play starts over."""
         recorded = ReplaySource(journal.read(folder).entries)
         recorded.seek(recorded.length)
         return Bridge(recorded, folder, transport=recorded)
 
     def follow(self, folder: Path) -> Bridge:
-        """A session that another process runs, to be watched."""
+        """Follow a session that another process runs."""
         return Bridge(FollowSource(folder), folder)
 
     def fork(self, folder: Path, position: int) -> Path:
-        """The first ``position`` entries of a session as a session in a new folder of its own."""
+        """Copy the first ``position`` entries of a session to a new session folder."""
         return fork.fork(folder, position)
 
     def devices(self) -> tuple[tuple[str, str], ...]:
-        """(label, name) of what this machine can measure on, the best first."""
+        """(label, name) of this machine's devices, the fastest first."""
         return devices.devices()
 
     def problems(self) -> tuple[Problem, ...]:
-        """The problems that ship, by name."""
+        """The shipped problems, by name."""
         return factory.shipped_problems()
 
     def proposers(self) -> tuple[str, ...]:
-        """Proposers that need no key, the usual one first."""
+        """Proposers that need no API key, the default first."""
         return factory.SOURCES
+
+    async def missing_tools(self) -> tuple[str, ...]:
+        """One line for each missing tool: what it changes, and the package that provides it."""
+        return await requirements.missing_tools()
 
 
 def live_bridge(live: LiveSession) -> Bridge:

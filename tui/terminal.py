@@ -1,8 +1,8 @@
-"""The terminal driver: handles a terminal that is lost, and one that is given back to the shell for a while.
+"""The terminal driver: handles a lost terminal, and one that is returned to the shell by Ctrl-Z.
 
-A closed window, a dropped connection or a killed multiplexer leaves a terminal that always reads as empty and refuses every
-write. Textual's driver then spins on reads, and dies or hangs on writes, so that the session is never closed. This driver
-notices the loss, replaces the terminal by /dev/null, and posts one message to the app.
+A closed window, a dropped connection or a killed multiplexer leaves a terminal that reads as empty and refuses every write.
+Textual's driver then spins on reads and dies or hangs on writes, and the session is never closed. This driver detects the
+loss, replaces the terminal by /dev/null and posts one message to the app.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SHUTDOWN_SECONDS = 4.0
 """How long the app may take to exit without a terminal."""
 _POLL_MS = 500
 _EXIT_SIGHUP = 129
-"""The exit status that a shell reports for a program that SIGHUP ended."""
+"""The exit status that a shell reports for a program killed by SIGHUP."""
 
 
 class TerminalLost(Message):
-    """The terminal is gone: the app closes its session and exits."""
+    """The terminal is lost: the app closes its session and exits."""
 
 
 class _BestEffortFile:
@@ -53,16 +53,16 @@ class _BestEffortFile:
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver, over a terminal that may disappear. Then it posts ``TerminalLost``, once."""
+    """Textual's driver over a terminal that may disappear. It posts ``TerminalLost`` once."""
 
     def __init__(
         self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         if self._file is not None:
-            self._file = _BestEffortFile(self._file)  # type: ignore[assignment]  # all that its writer needs of a file
+            self._file = _BestEffortFile(self._file)  # type: ignore[assignment]  # has the methods that its writer calls
         self._stop_watching: threading.Event | None = None
-        """Ends the thread that watches the terminal; ``None`` while there is none."""
+        """Stops the thread that watches the terminal; ``None`` without a thread."""
         self._suspended_at: float | None = None
 
     def start_application_mode(self) -> None:
@@ -77,7 +77,7 @@ class TerminalDriver(LinuxDriver):
             ).start()
 
     def suspend_application_mode(self) -> None:
-        """A shell or an editor has the terminal until ``start_application_mode``."""
+        """Leave the terminal to a shell or an editor until ``start_application_mode``."""
         self._suspended_at = time.monotonic()
         super().suspend_application_mode()
 
@@ -95,7 +95,7 @@ class TerminalDriver(LinuxDriver):
         super().close()
 
     def _watch_terminal(self, stop: threading.Event) -> None:
-        """Wait until the terminal hangs up, which is all that ``poll`` reports without requested events."""
+        """Wait until the terminal hangs up: the only event that ``poll`` reports when none is requested."""
         poll = select.poll()
         poll.register(self.fileno, 0)
         while not stop.is_set():
@@ -107,9 +107,9 @@ class TerminalDriver(LinuxDriver):
 
 
 def set_loop_clock_back(seconds: float) -> None:
-    """Turn the event loop's clock back by the time that the process was stopped.
+    """Set the event loop's clock back by the time that the process was stopped.
 
-    Otherwise every wait with a time limit, on a build or a trial, would expire at once although its answer has arrived.
+    Otherwise every wait with a time limit, on a build or a trial, would expire although its answer has arrived.
     """
     loop = asyncio.get_running_loop()
     original = loop.time
@@ -133,14 +133,14 @@ def _parent_of(process: int) -> int:
 
 
 def replace_terminal() -> None:
-    """Put /dev/null in the place of a lost terminal: reads never block, since the driver's thread may be about to read."""
+    """Replace a lost terminal by /dev/null, where a read of the driver's thread never blocks."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
 
 
 def exit_within(seconds: float) -> None:
-    """Exit after this time, whatever the process waits for then. The journal is complete after every entry."""
+    """Exit after this time, whatever the process waits for. The journal is complete after every entry."""
     timer = threading.Timer(seconds, lambda: os._exit(_EXIT_SIGHUP))
     timer.daemon = True
     timer.start()

@@ -1,7 +1,7 @@
 """The themes (dark, light, 16 colours), and the colour of each ink and ground of the view models.
 
-Colours are named by meaning. The third theme is for terminals with 16 colours, where the soft tones of the other two would
-turn grey. No colour carries a meaning alone: a glyph or a word says the same.
+Colours are named by meaning. The third theme is for terminals with 16 colours, where the soft tones of the other two turn
+grey. No colour carries a meaning alone: a glyph or a word repeats it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIXTEEN = "espalier-16"
 
 @dataclass(frozen=True, slots=True)
 class InkStyle:
-    """A colour by its variable (empty: the default) and the font style."""
+    """A colour variable (empty: the default colour) and a font style."""
 
     variable: str = ""
     bold: bool = False

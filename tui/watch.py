@@ -1,7 +1,7 @@
-"""A session watched in a browser on this machine: ``python -m tui.watch SESSION`` (needs the extra ``serve``).
+"""Follow a session in a browser on this machine: ``python -m tui.watch SESSION`` (needs the extra ``serve``).
 
-Every browser tab gets a terminal UI of its own that follows the journal; none of them can disturb whoever steers the session.
-Served on localhost only: a session is for whoever may read its folder.
+Each browser tab runs its own terminal UI, which follows the journal and cannot steer the session. The server listens on
+localhost only.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ PORT = 8760
 
 
 def command(folder: Path) -> str:
-    """The command line that runs in each tab."""
+    """The command line of each tab."""
     return shlex.join([sys.executable, "-m", "tui.watch", "--here", str(folder)])
 
 
 def serve(folder: Path, port: int = PORT) -> None:
-    """Serve until interrupted. Raises EspalierError where the server is not installed."""
+    """Serve until interrupted. Raises EspalierError if textual-serve is not installed."""
     try:
         server: Any = importlib.import_module("textual_serve.server")
     except ImportError as error:
-        raise EspalierError("watching in a browser needs textual-serve: pip install 'espalier[serve]'") from error
+        raise EspalierError("textual-serve is not installed: pip install 'espalier[serve]'") from error
     server.Server(command(folder), host=HOST, port=port, title=f"Espalier: {folder.name}").serve()
 
 
 def main() -> None:
-    """Watch a session, in a browser or (``--here``) in this terminal."""
-    parser = argparse.ArgumentParser(prog="python -m tui.watch", description="Watch a session in a browser on this machine.")
+    """Follow a session in a browser, or with ``--here`` in this terminal."""
+    parser = argparse.ArgumentParser(prog="python -m tui.watch", description="Follow a session in a browser on this machine.")
     parser.add_argument("session", help="a session's folder or name")
     parser.add_argument("--port", type=int, default=PORT)
-    parser.add_argument("--here", action="store_true", help="in this terminal instead")
+    parser.add_argument("--here", action="store_true", help="follow in this terminal")
     given = parser.parse_args()
     log_to_file()
     try:

@@ -1,4 +1,4 @@
-"""Windows that tests open are closed, whatever the program in them does."""
+"""Closes the windows that tests open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.window import Window
 
 @pytest.fixture
 def windows() -> Iterator[list[Window]]:
-    """What a test puts here ends with it."""
+    """Windows added to this list are closed after the test."""
     made: list[Window] = []
     yield made
     for one in made:

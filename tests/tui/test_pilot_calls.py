@@ -1,4 +1,4 @@
-"""Questions to models while they are under way: one alone is stopped, by key, asserted on the journal."""
+"""Cancelling one open model call by key, asserted on the journal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ On = Callable[[EspalierApp, Pilot[None], SessionScreen], Awaitable[None]]
 
 
 class Thinking(FakeModel):
-    """Proposes two ideas if it is to, and answers nothing else, however long one waits."""
+    """Proposes two ideas if ``proposes``; answers no other prompt."""
 
     def __init__(self, *, proposes: bool) -> None:
         super().__init__([ideas_reply("Tile the [rows]", "Prefetch far ahead")])
@@ -47,8 +47,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "session"
 
 
-def while_it_thinks(folder: Path, model: Thinking, calls: int, on: On) -> SessionState:
-    """A session on autopilot until so many questions are open, then ``on``; the state that the journal is left in."""
+def while_calls_are_open(folder: Path, model: Thinking, calls: int, on: On) -> SessionState:
+    """Run a session on autopilot until this many calls are open, then ``on``; return the journal's last state."""
     source = open_ideas(
         Settings(source=model.name), playbook=sessions.TREE, open_model=lambda _: model, tariff_of=lambda _: None, recall=None
     )
@@ -71,13 +71,13 @@ def _session(app: EspalierApp) -> SessionScreen:
 
 
 async def offered(app: EspalierApp, pilot: Pilot[None]) -> list[str]:
-    """The questions that can be stopped, as they are shown."""
+    """The calls offered for cancelling, as displayed."""
     await pilot.press("K")
     await until(pilot, lambda: isinstance(app.screen, Choose))
     return [str(option.prompt) for option in app.screen.query_one(OptionList).options]
 
 
-def test_one_of_two_questions_is_stopped_and_the_other_goes_on(folder: Path) -> None:
+def test_cancelling_one_of_two_calls_leaves_the_other_open(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None], screen: SessionScreen) -> None:
         await pilot.press("dollar_sign")
         shown = await offered(app, pilot)
@@ -89,13 +89,13 @@ def test_one_of_two_questions_is_stopped_and_the_other_goes_on(folder: Path) -> 
         assert len(await offered(app, pilot)) == 1
         await pilot.press("escape")
 
-    state = while_it_thinks(folder, Thinking(proposes=True), 2, on)
+    state = while_calls_are_open(folder, Thinking(proposes=True), 2, on)
     assert engineer_events(folder) == [e.CallFailed("c3", "cancelled by hand", cancelled=True)]
     assert (state.ideas["i3"].kernels, state.ideas["i3"].note) == ((), "implementation 1: c3 was cancelled by hand")
     assert not state.ideas["i2"].implemented
 
 
-def test_a_round_whose_question_is_stopped_says_what_can_be_done_and_is_asked_again_on_request(folder: Path) -> None:
+def test_a_cancelled_round_names_the_next_steps_and_is_retried_on_request(folder: Path) -> None:
     model = Thinking(proposes=False)
 
     async def on(app: EspalierApp, pilot: Pilot[None], screen: SessionScreen) -> None:
@@ -105,22 +105,22 @@ def test_a_round_whose_question_is_stopped_says_what_can_be_done_and_is_asked_ag
         assert "c1  ideas for round 1" in (await offered(app, pilot))[0]
         await pilot.press("enter")
         await until(pilot, lambda: "c1 was cancelled by hand" in banner())
-        assert "i: an idea of yours" in banner()
+        assert "i: add an idea" in banner()
         assert "stopped" not in banner()
         assert len(model.asked) == 1
         await pilot.press("R")
         await until(pilot, lambda: len(model.asked) == 2 and "cancelled" not in banner())
 
-    state = while_it_thinks(folder, model, 1, on)
+    state = while_calls_are_open(folder, model, 1, on)
     assert engineer_events(folder) == [e.CallFailed("c1", "cancelled by hand", cancelled=True), e.SessionResumed(())]
     assert state.calls["c1"].status is CallStatus.FAILED
     assert list(state.calls) == ["c1", "c2"]
 
 
-def test_where_no_question_is_open_nothing_can_be_stopped(folder: Path) -> None:
+def test_without_an_open_call_there_is_nothing_to_cancel(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         await pilot.press("K")
-        await until(pilot, lambda: any("No question is open" in note.message for note in app._notifications))
+        await until(pilot, lambda: any("No open model call" in note.message for note in app._notifications))
 
     ui.run_steered(folder, act)
     assert engineer_events(folder) == []

@@ -1,4 +1,4 @@
-"""Screens that leave twice or while something lies above them, sessions whose folder is gone, and a terminal UI that breaks."""
+"""Screens dismissed twice or while covered, sessions with a deleted folder, internal errors of the terminal UI."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ On = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
 
 
 class HeldOpener(ui.FakeOpener):
-    """Nothing is opened until it is let go of."""
+    """Opens a session only after ``go`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def at_home(on: On) -> None:
     sessions.run(body)
 
 
-def test_what_has_opened_waits_until_nothing_lies_above_it(home: Path) -> None:
+def test_an_opened_session_waits_until_its_dialog_is_on_top(home: Path) -> None:
     sessions.whole(home / "old")
 
     async def body() -> None:
@@ -77,7 +77,7 @@ def test_what_has_opened_waits_until_nothing_lies_above_it(home: Path) -> None:
             await until(pilot, lambda: isinstance(app.screen, HelpScreen))
             opener.go.set()
             await pilot.pause(0.2)
-            assert isinstance(app.screen, HelpScreen), "what the engineer reads is not taken away"
+            assert isinstance(app.screen, HelpScreen), "the help screen must stay"
             await pilot.press("escape")
             await until(pilot, lambda: ui.shows_tree(app))
             await app._leave()
@@ -86,7 +86,7 @@ def test_what_has_opened_waits_until_nothing_lies_above_it(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_that_was_begun_waits_until_nothing_lies_above_its_form(home: Path) -> None:
+def test_a_started_session_waits_until_its_form_is_on_top(home: Path) -> None:
     async def body() -> None:
         opener = HeldOpener()
         app = ui.app(opener)
@@ -107,7 +107,7 @@ def test_a_session_that_was_begun_waits_until_nothing_lies_above_its_form(home: 
     sessions.run(body)
 
 
-def test_escape_right_after_it_has_opened_leaves_home_where_it_is(home: Path) -> None:
+def test_escape_after_the_dialog_closed_does_not_close_home(home: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         async def fails(say: Say) -> Bridge:
             raise EspalierError("no such device")
@@ -128,12 +128,12 @@ def test_escape_right_after_it_has_opened_leaves_home_where_it_is(home: Path) ->
     lambda: CodeForm("Write", "a.cpp", "", ("a.cpp", "")),
     lambda: AskLine("Why?", "Words."),
 ], ids=["confirm", "code", "line"])  # fmt: skip
-def test_escape_before_a_question_is_drawn_calls_it_off(home: Path, make: Callable[[], Screen[object]]) -> None:
+def test_escape_before_a_dialog_is_drawn_cancels_it(home: Path, make: Callable[[], Screen[object]]) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         answers: list[object] = []
         asked = make()
         drawn = app.push_screen(asked, answers.append)
-        asked.action_cancel()  # type: ignore[attr-defined]  # every one of them has it
+        asked.action_cancel()  # type: ignore[attr-defined]  # each of these dialogs has it
         await drawn
         await until(pilot, lambda: answers)
         assert isinstance(app.screen, HomeScreen)
@@ -142,7 +142,7 @@ def test_escape_before_a_question_is_drawn_calls_it_off(home: Path, make: Callab
     at_home(on)
 
 
-def test_a_question_has_its_harmless_answer_focused(home: Path) -> None:
+def test_a_confirmation_focuses_the_safe_answer(home: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await app.push_screen(Confirm("Sure?", "It is.", "Yes"))
         await until(pilot, lambda: app.focused is not None and app.focused.id == "no")
@@ -150,7 +150,7 @@ def test_a_question_has_its_harmless_answer_focused(home: Path) -> None:
     at_home(on)
 
 
-def test_a_key_that_bounces_closes_the_gate_alone(tmp_path: Path) -> None:
+def test_a_bouncing_key_closes_only_the_gate(tmp_path: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         gate = app.screen
         assert isinstance(gate, GateScreen)
@@ -162,7 +162,7 @@ def test_a_key_that_bounces_closes_the_gate_alone(tmp_path: Path) -> None:
     ui.run_steered(tmp_path / "s", act)
 
 
-def test_the_gate_does_not_open_over_a_question(tmp_path: Path) -> None:
+def test_the_gate_does_not_open_over_a_dialog(tmp_path: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, SessionScreen))
@@ -179,8 +179,8 @@ def test_the_gate_does_not_open_over_a_question(tmp_path: Path) -> None:
     ui.run_steered(tmp_path / "s", act)
 
 
-def without_its_folder(folder: Path, on: On) -> EspalierApp:
-    """The app over a session that was opened, and whose folder is gone by now."""
+def with_a_deleted_folder(folder: Path, on: On) -> EspalierApp:
+    """Open a session, delete its folder, then run ``on``."""
     made = ui.app(None, "new", ui.new(folder))
 
     async def body() -> None:
@@ -195,7 +195,7 @@ def without_its_folder(folder: Path, on: On) -> EspalierApp:
     return made
 
 
-def test_what_cannot_be_recorded_any_more_is_said(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_recorded_shows_the_error(tmp_path: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("n")
         await until(pilot, lambda: isinstance(app.screen, AskLine))
@@ -204,36 +204,36 @@ def test_what_cannot_be_recorded_any_more_is_said(tmp_path: Path) -> None:
         await until(pilot, lambda: any("cannot be written" in one.message for one in app._notifications))
         await app._leave()
 
-    without_its_folder(tmp_path / "s", on)
+    with_a_deleted_folder(tmp_path / "s", on)
 
 
 @pytest.mark.slow
-def test_leaving_a_session_whose_folder_is_gone_ends_with_its_words(tmp_path: Path) -> None:
+def test_quitting_a_session_with_a_deleted_folder_reports_the_error(tmp_path: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("ctrl+q")
         await until(pilot, lambda: app.return_code is not None)
 
-    app = without_its_folder(tmp_path / "s", on)
+    app = with_a_deleted_folder(tmp_path / "s", on)
     assert isinstance(app.fault, EspalierError)
     assert f"session {tmp_path / 's'} cannot be written" in str(app.fault)
 
 
 @pytest.mark.slow
-def test_another_session_opens_where_the_folder_of_the_one_before_is_gone(tmp_path: Path) -> None:
+def test_another_session_opens_after_the_folder_of_the_first_was_deleted(tmp_path: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         app._open("New session", lambda say: app.opener.begin(ui.new(tmp_path / "t"), say))
         await until(pilot, lambda: store.is_session(tmp_path / "t") and isinstance(app.screen, GateScreen))
         assert any("cannot be written" in one.message for one in app._notifications)
         await app._leave()
 
-    assert without_its_folder(tmp_path / "s", on).fault is None
+    assert with_a_deleted_folder(tmp_path / "s", on).fault is None
 
 
 def headless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EspalierApp, "run", lambda self: App.run(self, headless=True))
 
 
-def test_a_face_that_breaks_says_so_in_one_line_and_keeps_the_traceback(
+def test_an_internal_error_is_one_line_with_the_traceback_in_the_log(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(self: HomeScreen) -> Static:
@@ -242,13 +242,13 @@ def test_a_face_that_breaks_says_so_in_one_line_and_keeps_the_traceback(
     headless(monkeypatch)
     monkeypatch.setattr(HomeScreen, "_brand", broken)
     assert exit_codes.exit_status_of(terminal_ui.main) == exit_codes.FAILED
-    said = capsys.readouterr().err
-    assert said.startswith("espalier: this is a fault of the program: LookupError: no [such] thing; the traceback is in ")
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("espalier: internal error: LookupError: no [such] thing; the traceback is in ")
+    assert output.count("\n") == 1
     assert "in broken" in log_file.path().read_text()
 
 
-def test_a_worker_that_breaks_is_named_by_its_own_fault(
+def test_a_failed_worker_reports_its_own_exception(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken() -> list[store.SessionSummary]:
@@ -257,4 +257,4 @@ def test_a_worker_that_breaks_is_named_by_its_own_fault(
     headless(monkeypatch)
     monkeypatch.setattr(store, "summaries", broken)
     assert exit_codes.exit_status_of(terminal_ui.main) == exit_codes.FAILED
-    assert "a fault of the program: LookupError: no summaries; " in capsys.readouterr().err
+    assert "internal error: LookupError: no summaries; " in capsys.readouterr().err

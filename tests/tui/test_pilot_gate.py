@@ -1,4 +1,4 @@
-"""Every act at the gate, by key, asserted on the journal."""
+"""Every action of the gate by key, asserted on the journal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def answered(app: EspalierApp, pilot: Pilot[None], words: str) -> None:
-    """Type a line where one is asked for."""
+    """Type a line into the open dialog."""
     await until(pilot, lambda: isinstance(app.screen, AskLine))
     app.screen.query_one(Input).value = words
     await pilot.press("enter")
@@ -65,7 +65,7 @@ def test_approving_all_approves_all_and_leaves_the_gate(folder: Path) -> None:
     assert engineer_events(folder) == [e.IdeaSelected("i2"), e.IdeaSelected("i3")]
 
 
-def test_rejecting_carries_the_reason(folder: Path) -> None:
+def test_rejecting_records_the_reason(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("r")
         await answered(app, pilot, "tried last [week]")
@@ -75,7 +75,7 @@ def test_rejecting_carries_the_reason(folder: Path) -> None:
     assert engineer_events(folder) == [e.IdeaRejected("i2", "tried last [week]")]
 
 
-def test_after_a_decision_the_next_idea_is_highlighted_and_a_bouncing_key_decides_once(folder: Path) -> None:
+def test_after_a_decision_the_next_idea_is_highlighted_and_a_bouncing_key_approves_one_idea(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("a", "a")
         await until(pilot, lambda: engineer_events(folder) and app.screen.idea == "i3")  # type: ignore[attr-defined]
@@ -88,7 +88,7 @@ def test_after_a_decision_the_next_idea_is_highlighted_and_a_bouncing_key_decide
     assert engineer_events(folder) == [e.IdeaSelected("i2"), e.IdeaSelected("i3")]
 
 
-def test_editing_changes_words_and_count(folder: Path) -> None:
+def test_editing_changes_text_and_number_of_kernels(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, IdeaForm))
@@ -107,21 +107,21 @@ def test_editing_changes_words_and_count(folder: Path) -> None:
     assert edited.parent == "k1"
 
 
-def test_a_wrong_parent_is_said_in_the_form_and_nothing_is_recorded(folder: Path) -> None:
+def test_an_unknown_parent_is_an_error_in_the_form_and_records_nothing(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, IdeaForm))
         app.screen.query_one("#parent", Input).value = "k99"
         await pilot.press("ctrl+s")
         await pilot.pause()
-        assert "no kernel k99" in str(app.screen.query_one("#message").render())
+        assert "Unknown kernel k99" in str(app.screen.query_one("#message").render())
 
     ui.run_steered(folder, act)
     assert engineer_events(folder) == []
 
 
 @pytest.mark.slow
-def test_more_and_fewer_implementations(folder: Path) -> None:
+def test_more_and_fewer_kernels(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("plus")
         await until(pilot, lambda: len(engineer_events(folder)) == 1)
@@ -157,17 +157,17 @@ def test_writing_an_idea(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_writing_the_implementation_of_an_idea(folder: Path) -> None:
+def test_writing_the_kernel_of_an_idea(folder: Path) -> None:
     text = source("mine", "time_us = 123")
 
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("w")
         await until(pilot, lambda: isinstance(app.screen, CodeForm))
-        assert "extern" in app.screen.query_one(TextArea).text, "it starts from the parent's source"
+        assert "extern" in app.screen.query_one(TextArea).text, "the form must start with the parent's code"
         app.screen.query_one(TextArea).text = "no kernel at all"
         await pilot.press("ctrl+s")
         await pilot.pause()
-        assert "launch" in str(app.screen.query_one("#message").render()), "what is no kernel is said in place"
+        assert "launch" in str(app.screen.query_one("#message").render()), "the form must show the error"
         app.screen.query_one(TextArea).text = text
         await pilot.press("ctrl+s")
         await until(pilot, lambda: any(isinstance(entry.event, e.KernelMeasured) and entry.event.kernel == "k2"
@@ -181,7 +181,7 @@ def test_writing_the_implementation_of_an_idea(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_mode_can_be_changed_at_any_moment(folder: Path) -> None:
+def test_changing_the_mode(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("o")
         await until(pilot, lambda: isinstance(app.screen, Choose))
@@ -193,7 +193,7 @@ def test_the_mode_can_be_changed_at_any_moment(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_patience_of_ones_own(folder: Path) -> None:
+def test_auto_approval_after_a_chosen_time(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("o")
         await until(pilot, lambda: isinstance(app.screen, Choose))
@@ -206,12 +206,12 @@ def test_a_patience_of_ones_own(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_gate_opens_again_for_the_next_rounds_ideas(folder: Path) -> None:
+def test_the_gate_opens_for_the_ideas_of_the_next_round(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("A")
         await until(pilot, lambda: "i4" in store.state_of(folder).ideas and isinstance(app.screen, GateScreen))
         await pilot.press("A")
         await pilot.pause(0.2)
-        assert len(engineer_events(folder)) == 2, "the grace holds for ideas that have just appeared"
+        assert len(engineer_events(folder)) == 2, "new ideas must not be approved within the grace time"
 
     ui.run_steered(folder, act)

@@ -1,4 +1,4 @@
-"""Home: begin, open, replay, watch, delete; leaving and coming back; keys of one's own, palette and help."""
+"""Home: start, open, replay, follow, delete; quitting and resuming; user-defined keys, palette, help."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "sessions"
 
 
-def test_two_presses_of_enter_begin_the_first_session(home: Path) -> None:
+def test_pressing_enter_twice_starts_the_first_session(home: Path) -> None:
     async def body() -> None:
         app = ui.app()
         async with app.run_test(size=(80, 24)) as pilot:
@@ -49,7 +49,7 @@ def test_two_presses_of_enter_begin_the_first_session(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_on_models_is_begun_with_its_cap(home: Path) -> None:
+def test_starting_a_session_with_models_and_a_cost_limit(home: Path) -> None:
     async def body() -> None:
         app = ui.app()
         async with app.run_test(size=(80, 24)) as pilot:
@@ -59,7 +59,7 @@ def test_a_session_on_models_is_begun_with_its_cap(home: Path) -> None:
             form.query_one("#source", Input).value = "openai:some-model=2,playbook=1"
             form.query_one("#usd", Input).value = "plenty"
             await pilot.press("ctrl+s")
-            assert "plenty is no sum in dollars" in str(form.query_one("#message").render())
+            assert "plenty is not an amount in dollars" in str(form.query_one("#message").render())
             form.query_one("#usd", Input).value = "$2.50"
             await pilot.press("ctrl+s")
             await until(pilot, lambda: isinstance(app.screen, GateScreen))
@@ -72,7 +72,7 @@ def test_a_session_on_models_is_begun_with_its_cap(home: Path) -> None:
     assert (opened.settings.source, opened.settings.limits.usd) == ("openai:some-model=2,playbook=1", 2.5)
 
 
-def test_what_is_wrong_is_said_in_the_form_and_nothing_is_lost(home: Path) -> None:
+def test_errors_are_shown_in_the_form_which_keeps_its_content(home: Path) -> None:
     async def body() -> None:
         app = ui.app(ui.FakeOpener(trouble="no compiler [here]: install g++"))
         async with app.run_test(size=(80, 24)) as pilot:
@@ -81,7 +81,7 @@ def test_what_is_wrong_is_said_in_the_form_and_nothing_is_lost(home: Path) -> No
             form = app.screen
             form.query_one("#rounds", Input).value = "0"
             await pilot.press("enter")
-            assert "Rounds: 0 will not do" in str(form.query_one("#message").render())
+            assert "Rounds: enter a number from 1 to" in str(form.query_one("#message").render())
             form.query_one("#rounds", Input).value = "7"
             await pilot.press("ctrl+s")
             await until(pilot, lambda: "no compiler [here]" in str(form.query_one("#message").render()))
@@ -117,14 +117,14 @@ def test_a_long_name_is_clipped_and_its_session_can_be_opened(home: Path, size: 
 
 
 @pytest.mark.slow
-def test_a_long_name_leaves_room_for_what_its_session_came_to(home: Path) -> None:
+def test_a_long_name_leaves_room_for_the_incumbent(home: Path) -> None:
     sessions.whole(home / ("long-" * 18))
 
     async def body() -> None:
         app = ui.app()
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1)
-            assert {"session", "best"} <= {str(key.value) for key in app.screen.query_one(DataTable).columns}
+            assert {"session", "incumbent"} <= {str(key.value) for key in app.screen.query_one(DataTable).columns}
 
     sessions.run(body)
 
@@ -149,7 +149,7 @@ def test_deleting_asks_first(home: Path) -> None:
     sessions.run(body)
 
 
-def test_replay_shows_the_end_and_steers_nothing(home: Path) -> None:
+def test_replay_starts_at_the_end_and_takes_no_commands(home: Path) -> None:
     sessions.whole(home / "old")
     before = (home / "old" / "journal.jsonl").read_bytes()
 
@@ -161,7 +161,7 @@ def test_replay_shows_the_end_and_steers_nothing(home: Path) -> None:
             await until(pilot, lambda: ui.shows_tree(app))
             await pilot.press("p", "x", "i", "s", "M")
             await pilot.pause(0.1)
-            assert isinstance(app.screen, SessionScreen), "what cannot be done asks nothing"
+            assert isinstance(app.screen, SessionScreen), "an unavailable action must not open a dialog"
             await pilot.press("escape")
             await until(pilot, lambda: isinstance(app.screen, HomeScreen))
 
@@ -189,7 +189,7 @@ def test_the_transport(home: Path) -> None:
             assert isinstance(transport.entries[transport.position - 1].event, e.RoundOpened)
             await pilot.press("left_parenthesis")
             await until(pilot, lambda: screen.state is transport.state)
-            assert len(screen.query_one(KernelTree).visible_kernels) < 10, "the tree is as it was"
+            assert len(screen.query_one(KernelTree).visible_kernels) < 10, "the tree must show the earlier state"
             await pilot.press("plus", "plus")
             assert transport.speed == 4.0
             await pilot.press(*["minus"] * 8)
@@ -202,7 +202,7 @@ def test_the_transport(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_forking_from_a_point_of_a_recording(home: Path) -> None:
+def test_forking_from_a_point_of_a_replay(home: Path) -> None:
     sessions.whole(home / "old")
     before = (home / "old" / "journal.jsonl").read_bytes()
 
@@ -213,7 +213,7 @@ def test_forking_from_a_point_of_a_recording(home: Path) -> None:
             await pilot.press("left_square_bracket", "left_square_bracket")
             await pilot.press("F")
             await until(pilot, lambda: isinstance(app.screen, Confirm))
-            assert "Left behind: 1 round" in str(app.screen.query("Static").first().render())
+            assert "Not in the fork: 1 round" in str(app.screen.query("Static").first().render())
             await pilot.press("y")
             await until(pilot, lambda: any(ui.ended(one) for one in home.iterdir() if one.name != "old"))
             await app._leave()
@@ -227,7 +227,7 @@ def test_forking_from_a_point_of_a_recording(home: Path) -> None:
     assert (home / "old" / "journal.jsonl").read_bytes() == before
 
 
-def test_a_session_that_another_process_writes_is_watched(home: Path) -> None:
+def test_following_a_session_that_another_process_writes(home: Path) -> None:
     sessions.whole(home / "old")
     lock = WriterLock(home / "old")
 
@@ -247,7 +247,7 @@ def test_a_session_that_another_process_writes_is_watched(home: Path) -> None:
     assert len(ui.recorded(home / "old")) == before
 
 
-def test_leaving_mid_round_says_what_is_under_way_and_the_session_resumes(home: Path) -> None:
+def test_quitting_names_running_work_and_the_session_resumes(home: Path) -> None:
     opener = ui.FakeOpener(pause=5.0)
 
     async def leave() -> None:
@@ -278,7 +278,7 @@ def test_leaving_mid_round_says_what_is_under_way_and_the_session_resumes(home: 
 
 
 @pytest.mark.slow
-def test_the_search_goes_on_while_home_is_shown(home: Path) -> None:
+def test_the_search_continues_while_home_is_shown(home: Path) -> None:
     async def body() -> None:
         app = ui.app(ui.FakeOpener(pause=0.05), "new", ui.new(home / "s", "autopilot"))
         async with app.run_test(size=(120, 40)) as pilot:
@@ -292,16 +292,17 @@ def test_the_search_goes_on_while_home_is_shown(home: Path) -> None:
     assert len(store.state_of(home / "s").kernels) == 10
 
 
-def test_keys_of_ones_own(home: Path, tmp_path: Path) -> None:
+def test_user_defined_keys(home: Path, tmp_path: Path) -> None:
     sessions.whole(home / "old")
     keymap = tmp_path / "keymap.toml"
-    keymap.write_text('"home.replay" = "f7"\n"home.nothing" = "f8"\n[app]\nhelp = "f9"\n')
+    keymap.write_text('"home.replay" = "f7"\n"session.again" = "f8"\n[app]\nhelp = "f9"\n')
 
     async def body() -> None:
         app = ui.app(keymap=keymap)
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1)
-            assert any("home.nothing" in n.message for n in app._notifications)
+            unknown = f"{keymap}: unknown action 'session.again': did you mean 'session.remeasure'?"
+            assert any(n.message == unknown for n in app._notifications)
             await pilot.press("f9")
             await until(pilot, lambda: isinstance(app.screen, HelpScreen))
             await pilot.press("escape")
@@ -329,7 +330,7 @@ def test_the_palette_finds_actions_and_kernels(home: Path) -> None:
     sessions.run(body)
 
 
-def test_help_is_there_on_every_screen(home: Path) -> None:
+def test_help_is_available_on_every_screen(home: Path) -> None:
     async def body() -> None:
         app = ui.app(None, "new", ui.new(home / "s"))
         async with app.run_test(size=(80, 24)) as pilot:

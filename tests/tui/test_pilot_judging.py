@@ -1,4 +1,4 @@
-"""Quarantine, pauses, prompts by hand, order and materials of ideas, crossing, going back: by key, asserted on the journal."""
+"""Quarantine, pauses, prompts by hand, order of ideas, attached kernels, combining, forking: by key, checked in the journal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 def at_the_tree(
     folder: Path, on: On, *, mode: str = "ask", opener: FakeOpener | None = None, shows: str = "k1"
 ) -> SessionState:
-    """The scripted session until a kernel is shown, then ``on`` on its tree; the state that the journal is left in."""
+    """Run the scripted session until a kernel is shown, then ``on`` on its tree; return the journal's last state."""
 
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         if isinstance(app.screen, GateScreen):
@@ -59,14 +59,14 @@ def _tree(app: EspalierApp) -> KernelTree:
 
 
 async def asked(app: EspalierApp, pilot: Pilot[None], words: str) -> None:
-    """Type a line where one is asked for."""
+    """Type a line into the open dialog."""
     await until(pilot, lambda: isinstance(app.screen, AskLine))
     app.screen.query_one(Input).value = words
     await pilot.press("enter")
 
 
 async def suspicious(app: EspalierApp, pilot: Pilot[None]) -> None:
-    """Bring a kernel in that ends in quarantine, and select it."""
+    """Seed a kernel that is quarantined, and select it."""
     screen = app.screen
     assert isinstance(screen, SessionScreen)
     await screen.bridge.plant(seed_from_text(sessions.source("odd", "suspicious"), "odd.cpp"))
@@ -76,21 +76,21 @@ async def suspicious(app: EspalierApp, pilot: Pilot[None]) -> None:
     _tree(app).reveal(odd)
 
 
-def test_a_quarantined_kernel_is_believed_with_a_note(folder: Path) -> None:
+def test_accepting_a_quarantined_kernel_records_the_reason(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await suspicious(app, pilot)
-        await until(pilot, lambda: "in quarantine" in str(app.screen.query_one("#banner").render()))
+        await until(pilot, lambda: "Quarantined: " in str(app.screen.query_one("#banner").render()))
         await pilot.press("a")
-        await asked(app, pilot, "the counters [bear] it out")
+        await asked(app, pilot, "the counters [agree]")
         await until(pilot, lambda: any(isinstance(event, e.KernelAccepted) for event in engineer_events(folder)))
 
     state = at_the_tree(folder, on)
     (kernel,) = (k for k in state.kernels.values() if k.accepted)
-    assert (kernel.stage, kernel.accepted) == (Stage.MEASURED, "the counters [bear] it out")
+    assert (kernel.stage, kernel.accepted) == (Stage.MEASURED, "the counters [agree]")
 
 
 @pytest.mark.slow
-def test_a_quarantined_kernel_is_discarded(folder: Path) -> None:
+def test_discarding_a_quarantined_kernel(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await suspicious(app, pilot)
         await pilot.press("d")
@@ -103,7 +103,7 @@ def test_a_quarantined_kernel_is_discarded(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_in_quarantine_cannot_be_believed(folder: Path) -> None:
+def test_only_a_quarantined_kernel_can_be_accepted(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("a", "d")
         await pilot.pause(0.1)
@@ -113,7 +113,7 @@ def test_what_is_not_in_quarantine_cannot_be_believed(folder: Path) -> None:
     assert engineer_events(folder) == []
 
 
-def test_pausing_and_going_on(folder: Path) -> None:
+def test_pausing_and_resuming(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("P")
         await asked(app, pilot, "lunch")
@@ -126,13 +126,13 @@ def test_pausing_and_going_on(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_where_it_pauses_by_itself(folder: Path) -> None:
+def test_pause_conditions(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("C")
         await until(pilot, lambda: isinstance(app.screen, PausesForm))
         app.screen.query_one("#usd", Input).value = "-1"
         await pilot.press("ctrl+s")
-        assert "will not do" in str(app.screen.query_one("#message").render())
+        assert "invalid value -1" in str(app.screen.query_one("#message").render())
         app.screen.query_one("#usd", Input).value = "2.5"
         app.screen.query_one("#round", Input).value = "2"
         await pilot.press("ctrl+s")
@@ -142,13 +142,13 @@ def test_where_it_pauses_by_itself(folder: Path) -> None:
     assert engineer_events(folder) == [e.PausesChanged(Pauses(usd=2.5, round=2))]
 
 
-def test_a_prompt_by_hand_is_copied_and_its_reply_pasted(folder: Path) -> None:
+def test_answering_a_prompt_by_hand(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "prompt" in str(app.screen.query_one("#banner").render()))
         await pilot.press("Q")
         await until(pilot, lambda: isinstance(app.screen, PromptForm))
         await pilot.press("ctrl+s")
-        assert "no reply yet" in str(app.screen.query_one("#message").render())
+        assert "No reply: " in str(app.screen.query_one("#message").render())
         await pilot.press("ctrl+y")
         assert app.clipboard.endswith("[now].")
         app.screen.query_one("#reply", TextArea).text = "time_us = 77"
@@ -162,7 +162,7 @@ def test_a_prompt_by_hand_is_copied_and_its_reply_pasted(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_reply_may_lie_in_a_file(folder: Path, tmp_path: Path) -> None:
+def test_answering_a_prompt_from_a_file(folder: Path, tmp_path: Path) -> None:
     reply = tmp_path / "reply.txt"
     reply.write_text("time_us = 66\n")
 
@@ -189,7 +189,7 @@ def at_the_gate(folder: Path, on: On) -> SessionState:
     return store.state_of(folder)
 
 
-def test_ideas_are_put_in_order_and_the_highlight_goes_along(folder: Path) -> None:
+def test_reordering_ideas_keeps_the_highlight_on_the_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         listed = app.screen.query_one(IdeaList)
         assert list(listed.ideas) == ["i2", "i3"]
@@ -212,7 +212,7 @@ def test_the_writer_of_an_idea(folder: Path) -> None:
     assert at_the_gate(folder, on).ideas["i2"].writer == "openai:other"
 
 
-def test_a_kernel_is_put_beside_an_idea_and_taken_away(folder: Path) -> None:
+def test_attaching_a_kernel_to_an_idea_and_detaching_it(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         for done in (1, 2):
             await pilot.press("m")
@@ -240,7 +240,7 @@ def test_the_parent_is_chosen_from_a_list(folder: Path) -> None:
     assert at_the_gate(folder, on).ideas["i2"].parent == "k2"
 
 
-def test_a_parked_idea_is_taken_up_again(folder: Path) -> None:
+def test_approving_a_parked_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         screen = app.screen
         assert isinstance(screen, GateScreen)
@@ -256,7 +256,7 @@ def test_a_parked_idea_is_taken_up_again(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_kernels_are_crossed_into_one_idea(folder: Path) -> None:
+def test_combining_two_kernels_in_one_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
         await pilot.press("m")
@@ -273,7 +273,7 @@ def test_two_kernels_are_crossed_into_one_idea(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_kernel_is_put_beside_an_idea_from_the_tree(folder: Path) -> None:
+def test_attaching_a_kernel_from_the_tree(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("A")
         await until(pilot, lambda: isinstance(app.screen, Choose))
@@ -285,9 +285,7 @@ def test_a_kernel_is_put_beside_an_idea_from_the_tree(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_going_on_from_an_earlier_round_of_a_session_that_runs(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forking_a_running_session_from_an_earlier_round(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path / "home"))
 
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
@@ -314,7 +312,7 @@ def test_going_on_from_an_earlier_round_of_a_session_that_runs(
     assert store.state_of(folder).seq == before.seq
 
 
-def test_a_click_chooses_a_kernel_a_page_and_an_idea(folder: Path) -> None:
+def test_clicks_select_a_kernel_a_page_and_an_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         tree = _tree(app)
         await until(pilot, lambda: app.screen.bridge.state.closed is not None)  # type: ignore[attr-defined]

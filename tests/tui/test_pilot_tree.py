@@ -1,4 +1,4 @@
-"""Every act on a kernel of a session, by key, asserted on the journal."""
+"""Every action on a kernel by key, asserted on the journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def after_the_search(folder: Path, on: On) -> SessionState:
-    """The scripted session searched to its end on autopilot in the app, then ``on``; the state that the journal is left in."""
+    """Run the scripted session to its end on autopilot, then ``on``; return the journal's last state."""
 
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await until(pilot, lambda: isinstance(app.screen, SessionScreen) and len(_tree(app).visible_kernels) == 10)
@@ -56,7 +56,7 @@ async def line(app: EspalierApp, pilot: Pilot[None], words: str) -> None:
     await until(pilot, lambda: isinstance(app.screen, SessionScreen))
 
 
-def test_the_cursor_starts_on_the_best_kernel(folder: Path) -> None:
+def test_the_cursor_starts_on_the_incumbent(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("up", "b")
         await pilot.pause()
@@ -90,7 +90,7 @@ def test_prune_with_a_reason_and_reopen(folder: Path) -> None:
     assert engineer_events(folder) == [e.BranchPruned("k6", "a dead end [/]"), e.BranchReopened("k6")]
 
 
-def test_a_refusal_is_shown_in_the_rules_own_words_and_records_nothing(folder: Path) -> None:
+def test_a_rejected_command_shows_the_reason_and_records_nothing(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
         await pilot.press("c")
@@ -101,7 +101,7 @@ def test_a_refusal_is_shown_in_the_rules_own_words_and_records_nothing(folder: P
 
 
 @pytest.mark.slow
-def test_cancel_a_kernel_under_way(folder: Path) -> None:
+def test_cancelling_an_unfinished_kernel(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
         await pilot.press("A")
         await until(pilot, lambda: "k2" in app.screen.bridge.state.kernels)  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ def test_cancel_a_kernel_under_way(folder: Path) -> None:
     assert store.state_of(folder).kernels["k2"].stage == "cancelled"
 
 
-def test_measure_again_reopens_an_ended_session_and_goes_on(folder: Path) -> None:
+def test_remeasuring_reopens_an_ended_session(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
         await pilot.press("M")
@@ -123,7 +123,7 @@ def test_measure_again_reopens_an_ended_session_and_goes_on(folder: Path) -> Non
                                        for entry in recorded(folder)) >= 2)  # fmt: skip
 
     after_the_search(folder, on)
-    assert engineer_events(folder) == [e.SessionReopened(), e.KernelReopened("k2", "measured again on request")]
+    assert engineer_events(folder) == [e.SessionReopened(), e.KernelReopened("k2", "remeasured on request")]
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_a_note_on_the_kernel(folder: Path) -> None:
     assert engineer_events(folder) == [e.NoteAdded("k5", "look at [red]this[/red] later")]
 
 
-def test_marking_two_and_comparing_them(folder: Path) -> None:
+def test_comparing_a_marked_kernel_with_another(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
         await pilot.press("m")
@@ -179,7 +179,7 @@ def test_seeding_a_file_below_a_kernel(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_seeding_what_is_pasted(folder: Path) -> None:
+def test_seeding_pasted_code(folder: Path) -> None:
     text = sessions.source("pasted", "time_us = 80")
 
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
@@ -215,7 +215,7 @@ def test_seeding_from_the_bank(folder: Path, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_more_rounds_take_an_ended_session_up_again(folder: Path) -> None:
+def test_more_rounds_reopen_an_ended_session(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("L")
         await until(pilot, lambda: isinstance(app.screen, LimitsForm))
@@ -254,11 +254,11 @@ def test_ending_a_session_asks_first(folder: Path) -> None:
         await until(pilot, lambda: engineer_events(folder))
 
     ui.run_steered(folder, act)
-    assert engineer_events(folder) == [e.SessionClosed("closed by hand")]
+    assert engineer_events(folder) == [e.SessionClosed("ended by hand")]
 
 
 @pytest.mark.slow
-def test_the_source_goes_to_the_clipboard(folder: Path) -> None:
+def test_copying_the_code_to_the_clipboard(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k10")
         await pilot.press("y")
@@ -268,7 +268,7 @@ def test_the_source_goes_to_the_clipboard(folder: Path) -> None:
     after_the_search(folder, on)
 
 
-def test_a_kernel_races_the_best_or_the_marked_one_and_the_leaders_race_again(folder: Path) -> None:
+def test_racing_against_the_incumbent_the_marked_kernel_and_racing_the_fastest(folder: Path) -> None:
     def raced() -> list[tuple[str, str]]:
         return [(event.kernel, event.against) for event in engineer_events(folder) if isinstance(event, e.RaceAsked)]
 
@@ -292,8 +292,8 @@ def test_a_kernel_races_the_best_or_the_marked_one_and_the_leaders_race_again(fo
 
 
 @pytest.mark.slow
-def test_one_key_spends_more_on_what_is_undecided(folder: Path) -> None:
-    """Brought in by hand, 0.6 % faster than the best: undecided, then with twice as much spent on it decided."""
+def test_racing_an_undecided_kernel_again_takes_more_pairs(folder: Path) -> None:
+    """A seed 0.6 % faster than the incumbent is undecided, then decided with twice the effort."""
 
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         screen = app.screen
@@ -313,10 +313,10 @@ def test_one_key_spends_more_on_what_is_undecided(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_on_the_best_itself_the_key_spends_more_on_all_that_is_undecided_or_says_that_nothing_is(folder: Path) -> None:
+def test_racing_on_the_incumbent_repeats_all_undecided_races(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("b", "r")
-        await until(pilot, lambda: any("no race with the incumbent is undecided" in n.message for n in app._notifications))
+        await until(pilot, lambda: any("no race against the incumbent is undecided" in n.message for n in app._notifications))
 
     after_the_search(folder, on)
     assert not any(isinstance(event, e.RaceAsked) for event in engineer_events(folder))
@@ -327,11 +327,11 @@ def test_on_the_best_itself_the_key_spends_more_on_all_that_is_undecided_or_says
     [
         ("t", "charts"),
         pytest.param("3", "kernel", marks=pytest.mark.slow),
-        pytest.param("dollar_sign", "budget", marks=pytest.mark.slow),
+        pytest.param("dollar_sign", "usage", marks=pytest.mark.slow),
         ("enter", "kernel"),
     ],
 )
-def test_a_pane_that_is_asked_for_takes_the_place_of_the_zoomed_tree(folder: Path, key: str, shown: str) -> None:
+def test_showing_a_pane_ends_the_zoom_of_the_tree(folder: Path, key: str, shown: str) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         tree, panes = _tree(app), app.screen.query_one(ContentSwitcher)
         tree.focus()
@@ -349,14 +349,14 @@ def test_a_pane_that_is_asked_for_takes_the_place_of_the_zoomed_tree(folder: Pat
 
 
 @pytest.mark.slow
-def test_the_focus_stays_with_the_panes_when_they_change(folder: Path) -> None:
-    """Without one arrows would do nothing; a pane that takes no keys leaves them to the tree."""
+def test_the_focus_follows_the_panes(folder: Path) -> None:
+    """Without focus arrow keys would do nothing; a pane that takes no keys leaves the focus to the tree."""
 
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         panes = app.screen.query_one(ContentSwitcher)
         await pilot.press("enter")
         await until(pilot, lambda: app.focused is not None and panes in app.focused.ancestors)
-        for pane in ("charts", "story", "notes", "budget", "kernel"):
+        for pane in ("charts", "events", "notes", "usage", "kernel"):
             await pilot.press("t")
             await until(pilot, lambda pane=pane: panes.current == pane and app.focused is not None)
             await until(pilot, lambda: app.focused is not None and bool(app.focused.region))

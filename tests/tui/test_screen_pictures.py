@@ -1,6 +1,6 @@
-"""Each screen as a picture at three sizes. A difference is judged by eye; ``--snapshot-update`` takes the new one.
+"""Snapshots of each screen at three sizes. Review a difference by eye; ``--snapshot-update`` accepts it.
 
-Pinned: clock, time zone, animations, folder names and versions (a picture made with another Textual says nothing).
+Clock, time zone, animations, folder names and the version of Textual are pinned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tui.screens.new_session import NewSessionForm
 from tui.screens.session import SessionScreen
 
 pytestmark = pytest.mark.skipif(
-    not metadata.version("textual").startswith("8.2."), reason="the pictures were made with textual 8.2"
+    not metadata.version("textual").startswith("8.2."), reason="the snapshots were made with textual 8.2"
 )
 SIZES = [pytest.param((80, 24), marks=pytest.mark.slow), (120, 40), pytest.param((200, 60), marks=pytest.mark.slow)]
 Compare = Callable[..., bool]
@@ -33,7 +33,7 @@ Before = Callable[[Pilot[None]], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def _pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The same folder names, time zone and pace wherever and whenever the pictures are made."""
+    """The same folder names, time zone and animation level on every machine."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ESPALIER_HOME", ".")
     monkeypatch.setenv("TZ", "UTC")
@@ -47,7 +47,7 @@ def _pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def snap_compare(snap_compare: Compare) -> Compare:
-    """The picture is taken when the screen has come to rest, however slow the machine."""
+    """Takes the snapshot when the screen no longer changes."""
 
     def compare(app: EspalierApp, *, terminal_size: tuple[int, int], run_before: Before) -> bool:
         async def before(pilot: Pilot[None]) -> None:
@@ -121,7 +121,7 @@ def test_session_awaiting(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(app_on("new", ui.new(Path("s"))), terminal_size=size, run_before=before)
 
 
-PANES: dict[str, tuple[str, ...]] = {"code": ("2",), "charts": ("t",), "story": ("t", "t"), "zoomed": ("z",)}
+PANES: dict[str, tuple[str, ...]] = {"code": ("2",), "charts": ("t",), "events": ("t", "t"), "zoomed": ("z",)}
 
 
 @pytest.mark.parametrize("size", SIZES)

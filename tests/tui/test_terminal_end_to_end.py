@@ -1,4 +1,4 @@
-"""The true ``espalier`` in a true terminal (tmux): softmax on the CPU, steered by keys alone, killed, reopened, replayed."""
+"""``espalier`` in a terminal (tmux): softmax on the CPU, steered by keys only, killed, resumed, replayed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Terminal:
         self._tmux("send-keys", "-t", "e", "-l", text)
 
     def paste(self, text: str) -> None:
-        """As a person's terminal pastes: bracketed."""
+        """A bracketed paste, as terminals send it."""
         subprocess.run(["tmux", "-S", self._socket, "load-buffer", "-"], input=text.encode(), check=True)
         self._tmux("paste-buffer", "-p", "-t", "e")
 
@@ -104,18 +104,18 @@ def wait_for(folder: Path, holds: object, what: str) -> SessionState:
 @pytest.mark.timeout(600)
 def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path: Path) -> None:
     terminal.start()
-    terminal.sees("ended")  # the recorded sessions of the checkout are listed, and have the focus
+    terminal.sees("ended")  # the checkout's recorded sessions are listed and focused
     terminal.keys("Tab")
-    terminal.sees("Enter: a new session on the highlighted problem")
+    terminal.sees("Enter: new session on the highlighted problem")
     terminal.keys("Enter")
-    terminal.sees("Who decides")
+    terminal.sees("Mode")
     terminal.keys("Enter")
-    terminal.sees("to decide on")
+    terminal.sees("await approval")
     (folder,) = (tmp_path / "sessions").iterdir()
-    time.sleep(0.7)  # the grace in which nothing is decided
+    time.sleep(0.7)  # the grace time in which no key approves
 
     terminal.keys("r")
-    terminal.sees("Why?")
+    terminal.sees("Reason (optional)")
     terminal.type("not [this] one")
     terminal.keys("Enter")
     state = wait_for(folder, lambda s: any(i.status is IdeaStatus.REJECTED for i in s.ideas.values()), "nothing was rejected")
@@ -128,7 +128,7 @@ def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path
 
     naive = (ROOT / "problems" / "softmax" / "playbook" / "naive.cpp").read_text()
     mine = tmp_path / "mine.cpp"
-    mine.write_text(f"// brought in by hand\n{naive}")
+    mine.write_text(f"// seeded by hand\n{naive}")
     terminal.keys("s")
     terminal.sees("Seed a kernel")
     terminal.type(str(mine))
@@ -136,7 +136,7 @@ def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path
     wait_for(folder, lambda s: any(k.name == "mine.cpp" for k in s.kernels.values()), "nothing was seeded")
 
     terminal.keys("w")
-    terminal.sees("Try it (Ctrl-S)")
+    terminal.sees("Submit (Ctrl-S)")
     terminal.keys("C-s")
     state = wait_for(folder, lambda s: len([k for k in s.kernels.values() if k.seed]) == 2, "nothing was written by hand")
     written = list(state.kernels.values())[-1]
@@ -147,10 +147,10 @@ def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path
     assert store.state_of(folder).closed is None
 
     terminal.start("open", folder.name)
-    terminal.sees("to decide on")
+    terminal.sees("await approval")
     time.sleep(0.7)
     terminal.keys("Escape")
-    terminal.sees("g opens the gate")
+    terminal.sees("g: approve or reject")
     wait_for(folder, lambda s: all(k.stage.settled for k in s.kernels.values()), "the seeds did not settle")
     terminal.keys("C-e")
     terminal.sees("End this session?")

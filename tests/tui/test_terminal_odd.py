@@ -1,4 +1,4 @@
-"""Terminals that are not as most are: none that a screen can be drawn on, and sizes that come and go."""
+"""Unusual terminals: those that cannot show the UI, Ctrl-Z, and changing sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.journal import journal, store
 from tui.terminal import set_loop_clock_back
 
 SESSION = "layernorm"
-"""One that ships."""
+"""A recorded session of the repository."""
 
 
 @pytest.mark.parametrize("arguments", [(), ("open", SESSION), ("replay", SESSION), ("follow", SESSION)])
@@ -30,7 +30,7 @@ SESSION = "layernorm"
         ({"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}, b"the locale is not UTF-8"),
     ],
 )
-def test_where_no_screen_can_be_drawn_one_line_says_so(
+def test_a_terminal_that_cannot_show_the_ui_gets_one_line(
     tmp_path: Path, windows: list[Window], changes: dict[str, str], words: bytes, arguments: tuple[str, ...]
 ) -> None:
     window = Window(command(*arguments), tmp_path, controlling=True, changes=changes)
@@ -42,7 +42,7 @@ def test_where_no_screen_can_be_drawn_one_line_says_so(
     assert b"\x1b" not in window.shown
 
 
-def test_a_screen_whose_errors_go_elsewhere_is_not_drawn_there(tmp_path: Path, windows: list[Window]) -> None:
+def test_redirected_errors_do_not_receive_the_screen(tmp_path: Path, windows: list[Window]) -> None:
     elsewhere = tmp_path / "errors"
     line = ["sh", "-c", f'"$@" 2> {elsewhere}', "sh", *command("replay", SESSION)]
     window = Window(line, tmp_path, controlling=True)
@@ -52,10 +52,10 @@ def test_a_screen_whose_errors_go_elsewhere_is_not_drawn_there(tmp_path: Path, w
     assert "\x1b" not in elsewhere.read_text()
 
 
-def test_without_an_input_there_is_no_screen(tmp_path: Path, windows: list[Window]) -> None:
+def test_without_an_input_terminal_the_ui_does_not_start(tmp_path: Path, windows: list[Window]) -> None:
     window = Window(["sh", "-c", '"$@" <&-', "sh", *command()], tmp_path, controlling=True)
     windows.append(window)
-    window.sees(b"Look around")
+    window.sees(b"Usage: espalier")
     assert window.process.wait(30) == 0
 
 
@@ -82,7 +82,7 @@ def children(process: int) -> list[str]:
     return Path(f"/proc/{process}/task/{process}/children").read_text().split()
 
 
-def lay_aside(shell: Window) -> None:
+def suspend(shell: Window) -> None:
     shell.shown = b""
     shell.type(b"\x1a")
     shell.sees(b"Stopped")
@@ -90,7 +90,7 @@ def lay_aside(shell: Window) -> None:
     assert b"\x1b[?1049l" in shell.shown, "the shell has its own screen again"
 
 
-def take_up(shell: Window) -> None:
+def resume_in_shell(shell: Window) -> None:
     shell.shown = b""
     shell.type(b"fg\n")
     shell.sees(b"\x1b[?1049h")
@@ -99,31 +99,29 @@ def take_up(shell: Window) -> None:
 @pytest.mark.parametrize(
     "wrapper", [(), pytest.param(("env",), marks=pytest.mark.slow), ("bash", "-c", '"$@"; exit $?', "bash")]
 )
-def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(
-    tmp_path: Path, windows: list[Window], wrapper: tuple[str, ...]
-) -> None:
+def test_ctrl_z_returns_to_the_shell_and_fg_resumes(tmp_path: Path, windows: list[Window], wrapper: tuple[str, ...]) -> None:
     shell = at_a_shell(windows, tmp_path)
     shell.type(line(*wrapper, *command("replay", SESSION)))
     shell.sees(b"outcome")
     for _ in range(2):
-        lay_aside(shell)
+        suspend(shell)
         shell.type(b"echo $((6 * 7))\n")
         shell.sees(b"42")
-        take_up(shell)
+        resume_in_shell(shell)
         shell.sees(b"outcome")
     shell.type(b"\x11")
     shell.sees(b"ready> ")
 
 
 def test_a_search_survives_ctrl_z(tmp_path: Path, windows: list[Window]) -> None:
-    """Its limits of time stand still while it does."""
+    """Its time limits do not run while it is suspended."""
     folder = tmp_path / "session"
     shell = at_a_shell(windows, tmp_path)
     shell.type(line(*searching(folder, 0.1)))
     shell.sees(b"k3")
-    lay_aside(shell)
+    suspend(shell)
     time.sleep(1.0)
-    take_up(shell)
+    resume_in_shell(shell)
     until(lambda: store.state_of(folder).closed is not None)
     kinds = {type(entry.event) for entry in journal.read(folder).entries}
     assert not kinds & {e.WorkFailed, e.KernelCancelled}
@@ -132,7 +130,7 @@ def test_a_search_survives_ctrl_z(tmp_path: Path, windows: list[Window]) -> None
     shell.sees(b"ready> ")
 
 
-def test_without_a_shell_behind_it_ctrl_z_stops_nothing(tmp_path: Path, windows: list[Window]) -> None:
+def test_ctrl_z_without_a_shell_does_not_suspend(tmp_path: Path, windows: list[Window]) -> None:
     window = Window(command("replay", SESSION), tmp_path, controlling=True)
     windows.append(window)
     window.sees(b"outcome")
@@ -142,7 +140,7 @@ def test_without_a_shell_behind_it_ctrl_z_stops_nothing(tmp_path: Path, windows:
     assert window.process.wait(30) == 0
 
 
-def test_the_time_away_does_not_count() -> None:
+def test_suspended_time_does_not_count() -> None:
     async def wait() -> None:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(30) as limit:
@@ -154,13 +152,13 @@ def test_the_time_away_does_not_count() -> None:
 
 
 @pytest.mark.slow
-def test_a_window_that_closes_after_ctrl_z_takes_the_face_with_it(tmp_path: Path, windows: list[Window]) -> None:
-    """The terminal is watched again after it was given back."""
+def test_closing_the_window_after_ctrl_z_ends_the_ui(tmp_path: Path, windows: list[Window]) -> None:
+    """The terminal is watched again after the UI resumed."""
     shell = at_a_shell(windows, tmp_path)
     shell.type(line(*command("replay", SESSION)))
     shell.sees(b"outcome")
-    lay_aside(shell)
-    take_up(shell)
+    suspend(shell)
+    resume_in_shell(shell)
     shell.sees(b"outcome")
     started = children(shell.process.pid)
     shell.hang_up()

@@ -1,4 +1,4 @@
-"""A terminal that goes away, in whatever way, ends the terminal UI within seconds, and the session can be resumed."""
+"""A lost terminal ends the terminal UI within seconds, and the session can be resumed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from engine.journal import journal
 from engine.journal.lock import WriterLock
 
 
-def told(number: signal.Signals) -> Callable[[Window], None]:
+def send(number: signal.Signals) -> Callable[[Window], None]:
     return lambda window: window.process.send_signal(number)
 
 
 WAYS: list[tuple[str, bool, Callable[[Window], None]]] = [
     ("closed", True, Window.hang_up),
     ("silent", False, Window.hang_up),
-    ("SIGHUP", True, told(signal.SIGHUP)),
-    ("SIGTERM", True, told(signal.SIGTERM)),
+    ("SIGHUP", True, send(signal.SIGHUP)),
+    ("SIGTERM", True, send(signal.SIGTERM)),
 ]
 
 
@@ -34,7 +34,7 @@ in_every_way = pytest.mark.parametrize(
 
 
 @in_every_way
-def test_the_face_goes_with_its_terminal(
+def test_the_ui_ends_with_its_terminal(
     tmp_path: Path, windows: list[Window], way: str, controlling: bool, vanish: Callable[[Window], None]
 ) -> None:
     window = Window(command(), tmp_path, controlling=controlling)
@@ -45,7 +45,7 @@ def test_the_face_goes_with_its_terminal(
 
 
 @in_every_way
-def test_a_search_that_is_left_so_can_be_gone_on_with(
+def test_a_search_that_lost_its_terminal_can_be_resumed(
     tmp_path: Path, windows: list[Window], way: str, controlling: bool, vanish: Callable[[Window], None]
 ) -> None:
     folder = tmp_path / "session"
@@ -55,5 +55,5 @@ def test_a_search_that_is_left_so_can_be_gone_on_with(
     vanish(window)
     window.gone()
     entries = journal.read(folder).entries
-    assert entries[-1].event == e.WorkFailed("prepare", "interrupted"), "it ended in good order, it was not killed"
+    assert entries[-1].event == e.WorkFailed("prepare", "interrupted"), "the session must be closed, not killed"
     WriterLock(folder).release()

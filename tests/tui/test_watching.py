@@ -1,4 +1,4 @@
-"""A session in a browser: the server answers on localhost, and a tab of it follows and cannot steer."""
+"""Following a session in a browser: the server answers on localhost; a tab follows and cannot steer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.ui import until
 from tui import watch
 
 
-def test_what_a_tab_runs_follows_and_steers_nothing(tmp_path: Path) -> None:
+def test_a_browser_tab_follows_and_cannot_steer(tmp_path: Path) -> None:
     sessions.whole(tmp_path / "s")
     assert shlex.split(watch.command(tmp_path / "s"))[1:] == ["-m", "tui.watch", "--here", str(tmp_path / "s")]
 
@@ -36,7 +36,7 @@ def test_what_a_tab_runs_follows_and_steers_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "s" / "journal.jsonl").read_bytes() == before
 
 
-def test_what_cannot_be_watched_is_said_in_one_line(tmp_path: Path) -> None:
+def test_an_error_of_the_server_is_one_line(tmp_path: Path) -> None:
     call = [sys.executable, "-m", "tui.watch", str(tmp_path / "none")]
     done = subprocess.run(call, capture_output=True, text=True, check=False, env=environment(tmp_path), timeout=60)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

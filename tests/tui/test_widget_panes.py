@@ -1,4 +1,4 @@
-"""Tabs, ideas, strip, head, transport, story, notes and charts under keys and mouse."""
+"""Tabs, ideas, strip, header, transport, events, notes and charts with keys and mouse."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_click_on_a_tab_shows_its_page() -> None:
     play(act, details)
 
 
-def test_another_kernel_is_shown_from_its_top_and_a_new_state_keeps_the_place() -> None:
+def test_another_kernel_scrolls_to_the_top_and_a_new_state_keeps_the_position() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         tabs = host.query_one(DetailTabs)
         view = tabs.query_one(LinesView)
@@ -88,7 +88,7 @@ def test_another_kernel_is_shown_from_its_top_and_a_new_state_keeps_the_place() 
     play(act, details, size=(80, 14))
 
 
-def test_the_marked_kernel_is_what_the_difference_is_against() -> None:
+def test_the_diff_compares_with_the_marked_kernel() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         tabs = host.query_one(DetailTabs)
         tabs.show(Tab.DIFF)
@@ -99,7 +99,7 @@ def test_the_marked_kernel_is_what_the_difference_is_against() -> None:
     play(act, details)
 
 
-def test_a_payload_that_is_not_there_is_no_crash() -> None:
+def test_a_missing_blob_is_shown_as_missing() -> None:
     def absent(blob: str) -> str:
         raise KeyError(blob)
 
@@ -110,12 +110,12 @@ def test_a_payload_that_is_not_there_is_no_crash() -> None:
             tabs.show(tab)
             await pilot.pause()
         tabs.show(Tab.CODE)
-        assert "not kept here" in shown(tabs.query_one(LinesView))
+        assert "missing from the session folder" in shown(tabs.query_one(LinesView))
 
     play(act, lambda: DetailTabs(absent))
 
 
-def test_ideas_are_walked_through_and_the_highlight_stays_on_its_idea() -> None:
+def test_keys_move_through_ideas_and_the_highlight_stays_on_its_idea() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         ideas = host.query_one(IdeaList)
         ideas.focus()
@@ -133,7 +133,7 @@ def test_ideas_are_walked_through_and_the_highlight_stays_on_its_idea() -> None:
     play(act, IdeaList)
 
 
-def test_a_click_highlights_the_idea_under_it() -> None:
+def test_a_click_highlights_an_idea() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         row = next(y for y, line in enumerate(shown(host.query_one(IdeaList)).splitlines()) if "i11" in line)
         await pilot.click(IdeaList, offset=(10, row + 1))
@@ -142,7 +142,7 @@ def test_a_click_highlights_the_idea_under_it() -> None:
     play(act, IdeaList)
 
 
-def test_the_transport_asks_and_does_nothing_itself() -> None:
+def test_the_transport_bar_only_posts_messages() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         bar = host.query_one(TransportBar)
         bar.length, bar.position = 100, 50
@@ -161,7 +161,7 @@ def test_the_transport_asks_and_does_nothing_itself() -> None:
     play(act, TransportBar)
 
 
-def test_the_story_grows_and_follows_its_end_until_one_scrolls_away() -> None:
+def test_the_event_log_follows_its_end_until_scrolled_away() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         log = host.query_one(LogView)
         log.show(LOG[:60])
@@ -185,7 +185,7 @@ def test_the_story_grows_and_follows_its_end_until_one_scrolls_away() -> None:
     play(act, LogView, size=(100, 20))
 
 
-def test_a_hidden_story_is_written_when_it_is_shown() -> None:
+def test_a_hidden_event_log_is_filled_when_it_is_shown() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         log = host.query_one(LogView)
         log.display = False
@@ -219,7 +219,7 @@ def test_charts_of_an_empty_session_are_empty() -> None:
     play(act, Charts)
 
 
-def test_head_strip_and_notes_show_a_new_state() -> None:
+def test_header_strip_and_notes_show_a_new_state() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         host.query_one(StageStrip).progress = {WorkKey.parse("build:k20:0"): "half way [0]"}
         host.query_one(SessionHeader).stopped = True
@@ -246,7 +246,7 @@ def test_text_on_a_page_can_be_selected_and_copied() -> None:
     play(act, details)
 
 
-def test_the_head_of_a_narrow_screen_keeps_the_leader_and_its_speedup() -> None:
+def test_the_header_of_a_narrow_screen_keeps_the_incumbent_and_its_speedup() -> None:
     async def act(host: Host, pilot: Pilot[None]) -> None:
         await pilot.pause()
         assert "k14 ▲ 2.83×" in shown(host.query_one(SessionHeader))
@@ -256,7 +256,7 @@ def test_the_head_of_a_narrow_screen_keeps_the_leader_and_its_speedup() -> None:
 
 
 @pytest.mark.parametrize("steered", [True, False])
-def test_the_key_that_races_is_named_where_it_races(steered: bool) -> None:
+def test_the_race_key_is_shown_only_where_it_works(steered: bool) -> None:
     raced = e.KernelRaced("k12", "k14", RaceOutcome.UNDECIDED)
     state = advance(STATE, b.entries([raced], start=STATE.seq + 1))
 
@@ -265,8 +265,8 @@ def test_the_key_that_races_is_named_where_it_races(steered: bool) -> None:
         tabs.state, tabs.kernel = state, "k12"
         tabs.show(Tab.TIMING)
         await pilot.pause()
-        said = "\n".join(line.text for line in tabs.query_one(LinesView).lines)
-        assert "undecided" in said
-        assert ("r spends more on it" in said) is steered
+        output = "\n".join(line.text for line in tabs.query_one(LinesView).lines)
+        assert "undecided" in output
+        assert ("r: race again" in output) is steered
 
     play(act, lambda: DetailTabs(showcase.read_blob, steered=steered))

@@ -1,6 +1,6 @@
-"""Pictures of the tree and of every page on a kernel, at three sizes; of the other panes at one.
+"""Snapshots of the tree and of every page on a kernel at three sizes; of the other panes at one.
 
-Look at a changed picture before accepting it: ``pytest tests/tui --snapshot-update`` records what there is.
+Review a changed snapshot before accepting it with ``pytest tests/tui --snapshot-update``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_charts(snap_compare: Compare) -> None:
     assert same(snap_compare, Host(Charts, prepare=prepare), (150, 36))
 
 
-def test_story_with_transport(snap_compare: Compare) -> None:
+def test_events_with_transport(snap_compare: Compare) -> None:
     def prepare(host: Host) -> None:
         host.query_one(LogView).show(LOG)
         bar = host.query_one(TransportBar)

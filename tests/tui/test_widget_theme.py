@@ -1,4 +1,4 @@
-"""What every ink looks like: told apart from its ground, also where a terminal has 16 colours."""
+"""The colour of every ink: contrast with its ground, also with 16 colours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def by_name(theme_: Theme) -> str:
 
 
 @pytest.mark.parametrize("one", theme.THEMES, ids=by_name)
-def test_every_ink_and_ground_has_a_colour_and_nothing_else_is_named(one: Theme) -> None:
+def test_every_ink_and_ground_has_a_colour_and_no_colour_is_unused(one: Theme) -> None:
     named = {look.variable for look in theme.INKS.values() if look.variable} | set(theme.GROUNDS.values())
     assert set(theme.INKS) == set(Ink)
     assert set(theme.GROUNDS) == set(Ground) - {Ground.NONE}
@@ -34,7 +34,7 @@ def test_every_ink_and_ground_has_a_colour_and_nothing_else_is_named(one: Theme)
 
 
 @pytest.mark.parametrize("one", theme.THEMES, ids=by_name)
-def test_words_stand_out_from_every_ground_they_stand_on(one: Theme) -> None:
+def test_text_has_contrast_on_every_ground(one: Theme) -> None:
     grounds = [Color.parse(str(one.surface)), Color.parse(one.variables["block-cursor-background"])]
     for look in theme.INKS.values():
         if look.variable and look.variable not in QUIET and not look.variable.startswith(("bar-", "code-")):
@@ -43,14 +43,14 @@ def test_words_stand_out_from_every_ground_they_stand_on(one: Theme) -> None:
 
 
 @pytest.mark.parametrize("one", theme.THEMES, ids=by_name)
-def test_rounded_to_sixteen_colours_no_word_vanishes_into_its_page(one: Theme) -> None:
+def test_text_stays_visible_in_sixteen_colours(one: Theme) -> None:
     page = rounded(str(one.surface))
     for look in theme.INKS.values():
         if look.variable:
             assert rounded(one.variables[look.variable]) != page, look.variable
 
 
-def test_the_theme_for_sixteen_colours_is_what_such_a_terminal_shows() -> None:
+def test_the_sixteen_colour_theme_uses_only_those_colours() -> None:
     one = next(t for t in theme.THEMES if t.name == theme.SIXTEEN)
     for value in one.variables.values():
         if value.startswith("#"):
@@ -65,5 +65,5 @@ def test_the_theme_for_sixteen_colours_is_what_such_a_terminal_shows() -> None:
     ("system", "dark", "name"),
     [("truecolor", True, theme.DARK), ("256", False, theme.LIGHT), ("standard", True, theme.SIXTEEN), (None, True, theme.DARK)],
 )
-def test_a_terminal_gets_the_theme_that_suits_it(system: str | None, dark: bool, name: str) -> None:
+def test_theme_by_colour_system(system: str | None, dark: bool, name: str) -> None:
     assert theme.theme_for(system, dark) == name

@@ -1,4 +1,4 @@
-"""The kernel tree under keys and mouse, and at ten thousand nodes."""
+"""The kernel tree with keys and mouse, and with ten thousand nodes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_folding_hides_the_branch_and_the_selection_moves_out_of_it() -> None:
     play(act, start="k14")
 
 
-def test_a_click_selects_and_one_on_the_sign_folds() -> None:
+def test_a_click_selects_and_a_click_on_the_fold_sign_folds() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         row = list(tree.visible_kernels).index("k7")
         await pilot.click(KernelTree, offset=(30, row + 1))
@@ -108,7 +108,7 @@ def test_a_double_click_opens() -> None:
     play(act)
 
 
-def test_the_head_stays_while_the_rows_scroll() -> None:
+def test_the_header_stays_while_the_rows_scroll() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         await pilot.press("end")
         shown = lines(tree)
@@ -133,7 +133,7 @@ def test_filter_and_order() -> None:
     play(act)
 
 
-def test_reveal_unfolds_what_hides_a_kernel() -> None:
+def test_reveal_unfolds_the_ancestors() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         tree.folded = frozenset({"k3", "k7", "k12"})
         assert "k14" not in tree.visible_kernels
@@ -145,7 +145,7 @@ def test_reveal_unfolds_what_hides_a_kernel() -> None:
     play(act)
 
 
-def test_a_new_state_shows_at_once_and_keeps_selection_and_folds() -> None:
+def test_a_new_state_keeps_selection_and_folds() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         tree.folded = frozenset({"k14"})
         tree.state = replace(STATE, pinned=(*STATE.pinned, "k3"))
@@ -156,7 +156,7 @@ def test_a_new_state_shows_at_once_and_keeps_selection_and_folds() -> None:
     play(act, start="k3")
 
 
-def test_an_empty_session_says_what_will_come() -> None:
+def test_an_empty_session_names_what_comes_next() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         await pilot.press("down", "enter", "left", "right")
         assert "no kernel yet" in "".join(lines(tree))
@@ -164,7 +164,7 @@ def test_an_empty_session_says_what_will_come() -> None:
     play(act, state=b.fold(b.opened()))
 
 
-def test_a_title_with_markup_and_escapes_is_shown_as_it_is() -> None:
+def test_a_title_with_markup_and_escapes_is_shown_literally() -> None:
     text = b.m.IdeaText("[red]x[/red] \x1b[2J", "instructions", "", None)
     idea = e.IdeasProposed(0, (e.ProposedIdea("i1", text, None, b.PLAYBOOK, 1),), True)
     state = b.fold(b.opened(), b.prepared(), e.RoundOpened(0, ()), idea, e.IdeaSelected("i1"), b.drafted("k1"))
@@ -175,7 +175,7 @@ def test_a_title_with_markup_and_escapes_is_shown_as_it_is() -> None:
     play(act, state=state)
 
 
-def test_ten_thousand_kernels_are_drawn_a_screenful_at_a_time() -> None:
+def test_of_ten_thousand_kernels_only_visible_rows_are_drawn() -> None:
     events: list[e.Event] = [*b.first_round()]
     events += [b.drafted(f"k{n}", parent=f"k{max(1, n - 1 - n % 7)}") for n in range(2, 10_001)]
     state = b.fold(*events)

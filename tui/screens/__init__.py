@@ -1,1 +1,1 @@
-"""What fills the terminal: home, session, gate, compare, and the small screens that ask for something."""
+"""The screens: home, session, gate, compare, and the dialogs."""

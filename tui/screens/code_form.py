@@ -1,4 +1,4 @@
-"""The form for a kernel's code: written, pasted, or edited in ``$EDITOR``."""
+"""The form for a kernel's code: typed, pasted, or edited in ``$EDITOR``."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tui.screens.dialogs import Dialog
 
 
 class CodeForm(Dialog[Seed | None]):
-    """Answers with the kernel, once its text fits a contract. What is wrong is said in place, and the text stays."""
+    """Answers with the kernel once its code fits a contract. Errors are shown in the form; the text stays."""
 
     CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "send", "Try it", priority=True),
+        Binding("ctrl+s", "send", "Submit", priority=True),
         Binding("ctrl+e", "editor", "$EDITOR", priority=True),
-        Binding("ctrl+n", "blank", "Empty frame", priority=True),
+        Binding("ctrl+n", "blank", "Empty kernel", priority=True),
         Binding("escape", "cancel", "Cancel", priority=True),
     ]
 
     def __init__(self, title: str, name: str, text: str, empty_kernel: tuple[str, str]) -> None:
-        """``empty_kernel``: (file name, text) of a kernel to start from instead."""
+        """``empty_kernel``: (file name, text) of an empty kernel to start from."""
         super().__init__()
         self._title = title
         self._name = name
@@ -52,7 +52,7 @@ class CodeForm(Dialog[Seed | None]):
             yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
-                yield Button("Try it (Ctrl-S)", id="send", variant="primary", compact=True)
+                yield Button("Submit (Ctrl-S)", id="send", variant="primary", compact=True)
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -60,7 +60,7 @@ class CodeForm(Dialog[Seed | None]):
 
     @on(Button.Pressed, "#send")
     def action_send(self) -> None:
-        """Answer with the text, if it is a kernel."""
+        """Answer with the text if it is a kernel."""
         try:
             seed = seed_from_text(*self._written())
         except KernelCodeError as error:
@@ -75,17 +75,17 @@ class CodeForm(Dialog[Seed | None]):
         area.replace(self._empty_kernel[1], (0, 0), area.document.end)
 
     def action_editor(self) -> None:
-        """Edit it in ``$VISUAL`` or ``$EDITOR``."""
+        """Edit the text in ``$VISUAL`` or ``$EDITOR``."""
         before, name = self._written()
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         try:
             with self.app.suspend():
                 text = _edited(editor, before, name)
         except SuspendNotSupported:
-            self.query_one("#message", Static).update("An editor cannot be opened in this terminal.")
+            self.query_one("#message", Static).update("This terminal cannot be handed to an editor.")
             return
         except (OSError, ValueError) as error:
-            self.query_one("#message", Static).update(f"{editor} could not be used: {error}")
+            self.query_one("#message", Static).update(f"{editor} failed: {error}")
             return
         area = self.query_one(TextArea)
         if text != before:
@@ -93,10 +93,10 @@ class CodeForm(Dialog[Seed | None]):
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Answer with ``None``; a changed text takes a second Escape."""
+        """Answer with ``None``; changed text needs a second Escape."""
         if self.is_mounted and not self._confirmed and self._written()[0] != self._text:
             self._confirmed = True
-            self.query_one("#message", Static).update("What you wrote is lost: Esc once more, or Ctrl-S to try it.")
+            self.query_one("#message", Static).update("Unsaved changes: Esc again discards them, Ctrl-S submits them.")
             return
         self.dismiss(None)
 
@@ -106,7 +106,7 @@ class CodeForm(Dialog[Seed | None]):
 
 
 def _edited(editor: str, text: str, name: str) -> str:
-    """The text as it was left in the editor."""
+    """The text after editing."""
     with tempfile.TemporaryDirectory(prefix="espalier-") as folder:
         file = Path(folder) / (Path(name).name or "kernel.cpp")
         file.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Two kernels side by side: their figures in one table, and the diff of their code."""
+"""Compares two kernels: figures in a table, and the diff of their code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import DataTable, Footer, Static
 
 from engine.domain import queries
-from engine.domain.model import Interval
+from engine.domain.model import Interval, Measurement
 from engine.domain.state import Kernel, SessionState
 from engine.report.text.tree import outcome
 from tui import actions
@@ -25,7 +25,7 @@ from tui.widgets.detail_tabs import DetailTabs, Tab
 
 _UNKNOWN = "—"
 ComparisonRow = tuple[str, ...]
-"""(what, left, right, change)."""
+"""(name, left, right, change)."""
 
 
 class CompareScreen(BridgeScreen):
@@ -75,35 +75,35 @@ class CompareScreen(BridgeScreen):
         tabs.kernel, tabs.other = self._right, self._left
 
     def action_tab(self, tab: str) -> None:
-        """A page of the right kernel."""
+        """Show a page of the right kernel."""
         self.query_one(DetailTabs).show(Tab[tab])
 
     def action_swap(self) -> None:
-        """Swap the sides."""
+        """Swap the two kernels."""
         self._left, self._right = self._right, self._left
         if self.state is not None:
             self._draw(self.state)
 
     def action_copy(self) -> None:
-        """Copy the right kernel's source."""
+        """Copy the right kernel's code."""
         kernel = self.bridge.state.kernels.get(self._right)
         if kernel is not None:
             self.app.copy_to_clipboard(self.bridge.code_of(kernel))
-            self.notify(f"{kernel.name} of {kernel.id} is on the clipboard.", markup=False, timeout=2)
+            self.notify(f"Copied {kernel.name} of {kernel.id}.", markup=False, timeout=2)
 
     def action_back(self) -> None:
-        """Back to the tree."""
+        """Return to the tree."""
         self.dismiss()
 
 
 def rows(state: SessionState, left: Kernel, right: Kernel) -> list[ComparisonRow]:
-    """The rows that at least one of the two kernels has a figure for."""
+    """The rows in which at least one kernel has a figure."""
     pair = (left, right)
     first, second = left.measurement, right.measurement
     ratios = [queries.speedup(state, kernel) for kernel in pair]
     times = [m.time_us if m else None for m in (first, second)]
-    lights = [m.light if m else None for m in (first, second)]
-    proofs = [kernel.verification for kernel in pair]
+    sols = [m.light if m else None for m in (first, second)]
+    verifications = [kernel.verification for kernel in pair]
     found: list[ComparisonRow] = [
         ("outcome", outcome(left), outcome(right), ""),
         ("time", *(fmt.duration_interval(t) if t else _UNKNOWN for t in times), _ratio_text(times[0], times[1])),
@@ -112,15 +112,22 @@ def rows(state: SessionState, left: Kernel, right: Kernel) -> list[ComparisonRow
             *(fmt.times(r) if r else _UNKNOWN for r in ratios),
             _interval_verdict(*ratios),
         ),
-        ("speed of light", *(fmt.percent(light.fraction) if light else _UNKNOWN for light in lights), ""),
-        ("samples", *(f"{m.samples} in {m.processes}" if m else _UNKNOWN for m in (first, second)), ""),
-        ("error", *(fmt.error(v.rel_fro) if v else _UNKNOWN for v in proofs), ""),
-        ("precision", *(v.precision_class.value if v else _UNKNOWN for v in proofs), ""),
+        ("SOL", *(fmt.percent(sol.fraction) if sol else _UNKNOWN for sol in sols), ""),
+        ("samples", *(_samples(m) for m in (first, second)), ""),
+        ("centred error", *(fmt.error(v.rel_fro) if v else _UNKNOWN for v in verifications), ""),
+        ("precision class", *(v.precision_class.value if v else _UNKNOWN for v in verifications), ""),
         ("contract", left.contract.value, right.contract.value, ""),
         ("tunables", *(fmt.tunables(kernel.tunables) or _UNKNOWN for kernel in pair), ""),
         *_resources(left, right),
     ]
     return [row for row in found if {row[1], row[2]} != {_UNKNOWN}]
+
+
+def _samples(measured: Measurement | None) -> str:
+    if measured is None:
+        return _UNKNOWN
+    processes = "one process" if measured.depth == "screen" else fmt.counted(measured.processes, "pair")
+    return f"{measured.samples} in {processes}"
 
 
 def _ratio_text(first: Interval | None, second: Interval | None) -> str:
@@ -130,7 +137,7 @@ def _ratio_text(first: Interval | None, second: Interval | None) -> str:
 def _interval_verdict(first: Interval | None, second: Interval | None) -> str:
     if first is None or second is None:
         return ""
-    return "clear" if second.low > first.high or first.low > second.high else "the intervals overlap"
+    return "disjoint" if second.low > first.high or first.low > second.high else "overlap"
 
 
 def _resources(left: Kernel, right: Kernel) -> Iterator[ComparisonRow]:

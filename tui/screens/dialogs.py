@@ -1,4 +1,4 @@
-"""Dialogs: yes or no, one line, one of several; and how any screen is dismissed. Nothing here knows a session."""
+"""Dialogs: confirm, one line of text, one of several choices; and a screen that is dismissed once. Knows no session."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from textual.widgets.option_list import Option
 class DismissOnceScreen(Screen[ScreenResultType]):
     """A screen that is dismissed once: the first ``dismiss`` counts, and waits until the screen is on top.
 
-    Textual's ``dismiss`` pops whatever is on top. Help or the palette may lie above a dialog whose worker ends, and a bouncing
-    key may reach a screen that was dismissed already.
+    Textual's ``dismiss`` pops the topmost screen. Help or the palette may cover a dialog whose worker ends, and a bouncing key
+    may reach a screen that was already dismissed.
     """
 
     _leaving = False
@@ -46,7 +46,7 @@ _ESCAPE: list[BindingType] = [Binding("escape", "cancel", "Cancel", show=True)]
 
 
 class Confirm(Dialog[bool]):
-    """A yes-or-no question; the harmless answer has the focus."""
+    """A yes-or-no question; the safe answer has the focus."""
 
     AUTO_FOCUS = "#no"
     CSS_PATH = "prompts.tcss"
@@ -95,7 +95,7 @@ class AskLine(Dialog[str | None]):
             box.border_title = Content(self._title)
             yield Static(self._words, markup=False)
             yield Input(self._initial, placeholder=self._placeholder)
-            yield Label("Enter: done · Esc: cancel", classes="hint")
+            yield Label("Enter: OK · Esc: cancel", classes="hint")
 
     @on(Input.Submitted)
     def _done(self, event: Input.Submitted) -> None:
@@ -116,7 +116,7 @@ class Choice:
 
 
 class Choose(Dialog[str | None]):
-    """One of several, the present one highlighted; or ``None``."""
+    """One of several choices, the current one highlighted; or ``None``."""
 
     CSS_PATH = "prompts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = _ESCAPE

@@ -1,6 +1,6 @@
 """The gate: ideas that await approval. Approve, reject, edit, order, write or park them.
 
-For half a second after ideas appear no key approves one: the key may have been meant for another screen.
+No key approves an idea in the half second after ideas appear: the key may have been meant for another screen.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from tui.screens.dialogs import AskLine
 from tui.screens.idea_form import IdeaForm
 from tui.screens.steering import SteeringScreen
 from tui.viewmodel import kernels
+from tui.viewmodel.ideas import awaiting_approval, status
 from tui.widgets.bars import SessionHeader, StageStrip
 from tui.widgets.idea_list import IdeaList
 
 GRACE_SECONDS = 0.5
 _BOUNCE_SECONDS = 0.25
-"""How long after a decision the next idea cannot be approved: a bouncing key decides once."""
+"""How long after a decision the next idea cannot be approved: a bouncing key approves one idea."""
+_WIDE_HINTS = 112
 _OPEN = (IdeaStatus.PROPOSED, IdeaStatus.PARKED)
 
 
 class GateScreen(SteeringScreen):
-    """Ideas at the left, the highlighted one in full at the right (below it on a narrow screen)."""
+    """Ideas at the left, the highlighted one in full at the right (below on a narrow screen)."""
 
     PLACE: ClassVar[actions.Place] = actions.Place.GATE
     CSS_PATH = "gate.tcss"
@@ -48,7 +50,7 @@ class GateScreen(SteeringScreen):
         self._first_shown = idea
         self._frozen_until = clock() + GRACE_SECONDS
         self._decided = ""
-        """The idea that was decided here last: the highlight moves on from it."""
+        """The idea that was decided last on this screen; the highlight moves on from it."""
         self._awaited: frozenset[str] = frozenset()
 
     @property
@@ -93,12 +95,14 @@ class GateScreen(SteeringScreen):
     def _question(self) -> Content:
         waiting = len(self._awaited)
         if not waiting:
-            return Content.styled(" No idea awaits a decision. Esc: back to the tree.", "$text-muted")
-        patience = self.bridge.deadline
-        words = f" {waiting} idea{'s' if waiting > 1 else ''} to decide on"
-        rest = "  Enter approves · r rejects · e edits · < > order · m material · A approves all"
-        if patience is not None:
-            rest = f"  the policy decides in {max(0, round(patience - self.clock()))} s{rest}"
+            return Content.styled(" No idea awaits approval. Esc returns to the tree.", "$text-muted")
+        deadline = self.bridge.deadline
+        words = f" {awaiting_approval(waiting)}"
+        rest = "  Enter: approve · r: reject · e: edit · A: approve all"
+        if self.size.width >= _WIDE_HINTS:
+            rest += " · < >: order · m: attach kernel"
+        if deadline is not None:
+            rest = f"  auto-approved in {max(0, round(deadline - self.clock()))} s{rest}"
         return Content.assemble((words, "bold $text-warning"), (rest, "$text-muted"))
 
     @on(IdeaList.Highlighted)
@@ -110,7 +114,10 @@ class GateScreen(SteeringScreen):
     def _undecided(self) -> Idea | None:
         idea = self.bridge.state.ideas.get(self.idea)
         if idea is None or idea.status not in _OPEN:
-            self.notify(f"{self.idea or 'Nothing'} is decided already." if idea else "There is no idea here.", markup=False)
+            self.notify(
+                f"{idea.id} is already {status(self.bridge.state, idea).word}." if idea else "No idea is selected.",
+                markup=False,
+            )
             return None
         return idea
 
@@ -136,36 +143,36 @@ class GateScreen(SteeringScreen):
 
     @on(IdeaList.Chosen)
     async def action_approve(self) -> None:
-        """The highlighted idea is worth compute."""
+        """Approve the highlighted idea."""
         idea = self._undecided()
         if idea is not None and not self._too_soon():
             await self._decide(c.SelectIdeas((idea.id,)), idea.id)
 
     async def action_approve_all(self) -> None:
-        """All undecided ideas are worth compute."""
+        """Approve all ideas that await approval."""
         if not self._too_soon() and await self.submit(c.SelectIdeas()):
             self._leave_when_done()
 
     @work
     async def action_reject(self) -> None:
-        """The highlighted idea is not worth compute."""
+        """Reject the highlighted idea."""
         idea = self._undecided()
         if idea is None:
             return
-        words = "Why? The next question to the source of ideas carries it; empty is no reason."
+        words = "Reason (optional). It goes into the next prompt."
         reason = await self.app.push_screen_wait(AskLine(f"Reject {idea.id}: {idea.text.title}", words, empty=True))
         if reason is not None:
             await self._decide(c.RejectIdea(idea.id, reason), idea.id)
 
     async def action_park(self) -> None:
-        """Not now."""
+        """Put the highlighted idea aside."""
         idea = self._undecided()
         if idea is not None:
-            await self._decide(c.ParkIdea(idea.id), idea.id, f"{idea.id} is parked: approve it here whenever you like.")
+            await self._decide(c.ParkIdea(idea.id), idea.id, f"{idea.id} is parked. Approve it here at any time.")
 
     @work
     async def action_edit(self) -> None:
-        """Change the highlighted idea."""
+        """Edit the highlighted idea."""
         idea = self._undecided()
         if idea is None:
             return
@@ -186,17 +193,17 @@ class GateScreen(SteeringScreen):
             )
 
     async def action_up(self) -> None:
-        """Move the idea up."""
+        """Move the highlighted idea up."""
         await self._reorder(-1)
 
     async def action_down(self) -> None:
-        """Move the idea down."""
+        """Move the highlighted idea down."""
         await self._reorder(+1)
 
     async def _reorder(self, step: int) -> None:
         waiting = [idea.id for idea in queries.pending_ideas(self.bridge.state_now)]
         if self.idea not in waiting:
-            self.notify("Only ideas that await a decision have an order.", markup=False)
+            self.notify("Only ideas that await approval can be ordered.", markup=False)
             return
         here = waiting.index(self.idea)
         there = here + step
@@ -206,38 +213,38 @@ class GateScreen(SteeringScreen):
 
     @work
     async def action_parent(self) -> None:
-        """Aim the idea at another kernel."""
+        """Choose another parent kernel."""
         idea = self._undecided()
         if idea is not None:
-            parent = await self.choose_kernel(f"What does {idea.id} build on?", present=idea.parent or "")
+            parent = await self.choose_kernel(f"Parent kernel of {idea.id}", present=idea.parent or "")
             if parent is not None and parent != idea.parent:
                 await self.submit(c.EditIdea(idea.id, parent=parent))
 
     @work
     async def action_writer(self) -> None:
-        """Which source of code writes this idea."""
+        """Choose the writer of the idea's code."""
         idea = self._undecided()
         if idea is not None:
-            words = "A source, as openai:NAME, gemini:NAME, paste or playbook; empty is the session's own."
-            writer = await self.app.push_screen_wait(AskLine(f"Who writes {idea.id}?", words, initial=idea.writer, empty=True))
+            words = "openai:MODEL, gemini:MODEL, paste or playbook. Empty: the session's writer."
+            writer = await self.app.push_screen_wait(AskLine(f"Writer of {idea.id}", words, initial=idea.writer, empty=True))
             if writer is not None and writer != idea.writer:
                 await self.submit(c.EditIdea(idea.id, writer=writer))
 
     @work
-    async def action_material(self) -> None:
+    async def action_attach(self) -> None:
         """Attach a kernel to the idea, or detach it."""
         idea = self.bridge.state_now.ideas.get(self.idea)
         if idea is not None:
-            kernel = await self.choose_kernel(f"Which kernel may help {idea.id}?", chosen=idea.materials)
+            kernel = await self.choose_kernel(f"Attach a kernel to {idea.id}", chosen=idea.materials)
             if kernel is not None:
-                await self.toggle_material(idea.id, kernel)
+                await self.toggle_attached(idea.id, kernel)
 
     async def action_more(self) -> None:
-        """One implementation more."""
+        """Ask for one more kernel of the idea."""
         await self._branch(+1)
 
     async def action_fewer(self) -> None:
-        """One implementation fewer."""
+        """Ask for one kernel fewer of the idea."""
         await self._branch(-1)
 
     async def _branch(self, step: int) -> None:
@@ -246,28 +253,28 @@ class GateScreen(SteeringScreen):
             await self.submit(c.EditIdea(idea.id, branch=idea.branch + step))
 
     def action_write(self) -> None:
-        """Write the implementation of the highlighted idea."""
+        """Write the kernel of the highlighted idea."""
         idea = self.bridge.state.ideas.get(self.idea)
         if idea is not None:
             self.write_implementation(idea.id)
 
     def go_to(self, idea: str) -> None:
-        """Show this idea, and the round that it belongs to."""
+        """Show this idea in its round."""
         found = self.bridge.state.ideas.get(idea)
         if found is not None:
             listed = self.query_one(IdeaList)
             listed.round = found.round
             listed.highlighted = idea
 
-    def action_earlier(self) -> None:
-        """The ideas of the round before."""
-        self._turn(-1)
+    def action_previous_round(self) -> None:
+        """Show the ideas of the previous round."""
+        self._show_round(-1)
 
-    def action_later(self) -> None:
-        """The ideas of the next round."""
-        self._turn(+1)
+    def action_next_round(self) -> None:
+        """Show the ideas of the next round."""
+        self._show_round(+1)
 
-    def _turn(self, step: int) -> None:
+    def _show_round(self, step: int) -> None:
         rounds = sorted({idea.round for idea in self.bridge.state.ideas.values()})
         listed = self.query_one(IdeaList)
         present = listed.round if listed.round in rounds else rounds[-1] if rounds else None
@@ -276,7 +283,7 @@ class GateScreen(SteeringScreen):
             listed.round = rounds[place]
 
     def action_back(self) -> None:
-        """Back to the tree."""
+        """Return to the tree."""
         self.dismiss()
 
     def _leave_when_done(self) -> None:
@@ -285,22 +292,27 @@ class GateScreen(SteeringScreen):
 
 
 def idea_card(state: SessionState, idea: Idea) -> Content:
-    """Everything that is known of an idea, in words that came from others: no markup is read in them."""
+    """All facts of an idea. Its text may come from a model and is never parsed as markup."""
     parent = kernels.label(state, idea.parent)
-    predicted = f"{idea.text.predicted:g}× over its parent" if idea.text.predicted is not None else "not predicted"
+    predicted = f"{idea.text.predicted:g}× over its parent" if idea.text.predicted is not None else "none"
     rows = [
         ("category", idea.text.category),
-        ("builds on", "".join(cell.text for cell in parent) or "nothing: a root"),
+        ("parent", "".join(cell.text for cell in parent)),
         ("predicted", predicted),
-        ("kernels", f"{idea.branch} wanted" + (f", there are {', '.join(idea.kernels)}" if idea.kernels else "")),
-        ("by", kernels.author(idea.author.name) + (", edited" if idea.edited else "")),
-        *((("beside it", ", ".join(idea.materials)),) if idea.materials else ()),
-        *((("written by", idea.writer),) if idea.writer else ()),
-        ("status", idea.status.value + (f": {idea.reason}" if idea.reason else "")),
+        ("kernels", f"{idea.branch} requested" + (f": {', '.join(idea.kernels)}" if idea.kernels else "")),
+        ("author", kernels.author(idea.author.name) + (", edited" if idea.edited else "")),
+        *((("attached", ", ".join(idea.materials)),) if idea.materials else ()),
+        *((("writer", idea.writer),) if idea.writer else ()),
+        ("status", _status_text(state, idea)),
         *((("note", idea.note),) if idea.note else ()),
         *(("note", note.text) for note in state.notes if note.target == idea.id),
     ]
     parts: list[tuple[str, str] | str] = [(f"{idea.id}  {idea.text.title}\n\n", "bold")]
     for name, words in rows:
         parts += [(f"{name:<11}", "$text-muted"), f"{words}\n"]
-    return Content.assemble(*parts, "\n", idea.text.rationale or "No rationale was given.")
+    return Content.assemble(*parts, "\n", idea.text.rationale or "No rationale given.")
+
+
+def _status_text(state: SessionState, idea: Idea) -> str:
+    word = "awaiting approval" if idea.status is IdeaStatus.PROPOSED else status(state, idea).word
+    return f"{word}: {idea.reason}" if idea.reason else word

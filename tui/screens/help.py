@@ -1,4 +1,4 @@
-"""Help: every key of the screen below, from the registry of actions."""
+"""Help: the keys of the screen below, from the registry of actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textual.widgets import Static
 from tui import actions
 from tui.screens.dialogs import Dialog
 
-_LISTS = "Arrows move, Tab goes to the next pane, Enter opens; the mouse does all of it too."
+_LISTS = "Arrow keys move, Tab focuses the next pane, Enter opens. The mouse works everywhere."
 
 
 class HelpScreen(Dialog[None]):
@@ -27,7 +27,7 @@ class HelpScreen(Dialog[None]):
     def __init__(
         self, place: actions.Place | None, able: Collection[actions.Action], keymap: Mapping[str, str], keymap_file: str
     ) -> None:
-        """``able``: the actions that are available now; only these are listed."""
+        """``able``: the actions that are available now; the others are hidden."""
         super().__init__()
         self._place = place
         self._able = able
@@ -40,7 +40,7 @@ class HelpScreen(Dialog[None]):
             page.border_subtitle = "Esc closes"
             yield Static(self._keys())
             yield Static(_LISTS, markup=False, classes="hint")
-            own = f'Keys of your own: lines like  "gate.approve" = "y"  in {self._keymap_file}'
+            own = f'To change a key, add a line such as  "gate.approve" = "y"  to {self._keymap_file}'
             yield Static(own, markup=False, classes="hint")
 
     def on_mount(self) -> None:
@@ -60,5 +60,5 @@ class HelpScreen(Dialog[None]):
         return table
 
     def action_close(self) -> None:
-        """Back to the screen below."""
+        """Return to the screen below."""
         self.dismiss(None)

@@ -1,4 +1,4 @@
-"""Home: lists sessions and problems. Asks the app to open one; opens nothing itself."""
+"""Home: lists sessions and problems, and asks the app to open one."""
 
 from __future__ import annotations
 
@@ -27,26 +27,27 @@ from tui.bridge import Bridge, SessionOpener
 from tui.screens.dialogs import Confirm
 from tui.screens.new_session import NewSessionForm
 from tui.viewmodel import fmt
+from tui.viewmodel.ideas import awaiting_approval
 
 _WELCOME = (
-    "Choose a problem and press Enter twice. Espalier measures what PyTorch does with it, writes a first kernel, and proposes "
-    "ideas round by round; you decide which are worth compute, change them, or write your own. Every kernel is proven right "
-    "before it is timed."
+    "Choose a problem and press Enter twice. Espalier measures PyTorch on it, writes a naive port, and proposes ideas round by "
+    "round. You approve, edit or reject ideas, or write your own. Every kernel is verified before it is timed."
 )
+TAG_LINE = "Search for faster GPU kernels, with you in control."
 _DEFAULT_PROBLEM = "softmax"
-"""The problem that is highlighted first: quick anywhere."""
+"""The problem that is highlighted first: it is quick on every device."""
 
 
 class OpenMode(StrEnum):
     """How to open a session."""
 
-    STEER = "steer"
+    OPEN = "open"
     REPLAY = "replay"
     FOLLOW = "follow"
 
 
 class HomeScreen(Screen[None]):
-    """Sessions, the latest first, beside the problems."""
+    """Sessions, latest first, beside the problems."""
 
     CSS_PATH = "home.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.HOME)]
@@ -54,14 +55,14 @@ class HomeScreen(Screen[None]):
 
     @dataclass
     class OpenRequested(Message):
-        """The engineer opens a session."""
+        """Open a session."""
 
         folder: Path
         mode: OpenMode
 
     @dataclass
     class SessionBegun(Message):
-        """A session was begun."""
+        """A session was started."""
 
         bridge: Bridge
 
@@ -75,7 +76,7 @@ class HomeScreen(Screen[None]):
     ) -> None:
         """``searched``: the folder of the session that this process searches.
 
-        ``behind``: another screen is shown first, so the sessions are read only when the engineer comes here.
+        ``behind``: another screen is shown first; the sessions are read when this screen appears.
         """
         super().__init__()
         self._opener = opener
@@ -84,7 +85,7 @@ class HomeScreen(Screen[None]):
         self._behind = behind
         self._sessions: dict[str, store.SessionSummary] = {}
         self._was_read = False
-        """Whether the list was read before: then the focus stays where the engineer put it."""
+        """Whether the list was read before: the focus then stays where it is."""
 
     def compose(self) -> ComposeResult:
         yield Static(self._brand(), id="brand")
@@ -97,13 +98,15 @@ class HomeScreen(Screen[None]):
             yield problems
         yield Static(_WELCOME, id="welcome", markup=False)
         yield Static("", id="about", markup=False)
+        missing = Static("", id="missing", markup=False)
+        missing.display = False
+        yield missing
         yield Footer(compact=True, show_command_palette=False)
 
     def _brand(self) -> Content:
         devices = self._opener.devices()
-        where = f"{devices[0][1]} ({devices[0][0]})" if devices[0][0] != "cpu" else "no GPU here: measuring on the CPU"
-        words = "train a tree of GPU kernels by hand"
-        return Content.assemble((" Espalier ", "bold $primary"), (f" {words}  ·  {where}", "$text-muted"))
+        where = f"{devices[0][1]} ({devices[0][0]})" if devices[0][0] != "cpu" else "CPU only"
+        return Content.assemble((" Espalier ", "bold $primary"), (f" {TAG_LINE}  ·  {where}", "$text-muted"))
 
     def _problems(self) -> list[Option]:
         problems = self._opener.problems()
@@ -117,6 +120,15 @@ class HomeScreen(Screen[None]):
         names = [problem.name for problem in self._opener.problems()]
         self.query_one("#problems", OptionList).highlighted = names.index(_DEFAULT_PROBLEM) if _DEFAULT_PROBLEM in names else 0
         self.query_one("#problems").focus()
+        self._show_missing()
+
+    @work(group="missing")
+    async def _show_missing(self) -> None:
+        """One line for each missing tool: what it changes and which package provides it."""
+        found = await self._opener.missing_tools()
+        missing = self.query_one("#missing", Static)
+        missing.display = bool(found)
+        missing.update("\n".join(found))
 
     def on_screen_resume(self) -> None:
         if not self._behind:
@@ -125,7 +137,7 @@ class HomeScreen(Screen[None]):
 
     @work(exclusive=True, group="summaries")
     async def action_refresh(self) -> None:
-        """Read the list of sessions anew."""
+        """Reload the list of sessions."""
         self._fill(await asyncio.to_thread(store.summaries))
         if self._sessions and not self._was_read:
             self.query_one("#sessions").focus()
@@ -157,7 +169,7 @@ class HomeScreen(Screen[None]):
             best = Text.assemble((fmt.speedup(one.best).text, self._colour(name)), ends)
         return {
             "session": Text(one.name, "bold"),
-            "best": best,
+            "incumbent": best,
             "trend": Text(fmt.sparkline(one.best_so_far), self._colour("primary")),
             "rounds": Text(str(one.rounds), justify="right"),
             "kernels": Text(f"{one.verified}/{one.kernels}", justify="right"),
@@ -177,7 +189,7 @@ class HomeScreen(Screen[None]):
             return Text("● running", self._colour("success"))
         if one.status == "closed":
             return Text("ended", "dim")
-        return Text(f"◆ {one.awaiting} to decide", self._colour("warning")) if one.awaiting else Text("○ open")
+        return Text(f"◆ {one.awaiting} to approve", self._colour("warning")) if one.awaiting else Text("○ open")
 
     def on_resize(self) -> None:
         if self._sessions:
@@ -195,11 +207,11 @@ class HomeScreen(Screen[None]):
         about = self.query_one("#about", Static)
         one = self._highlighted()
         if isinstance(self.focused, OptionList) or one is None:
-            about.update("Enter: a new session on the highlighted problem. Enter again starts it with the usual settings.")
+            about.update("Enter: new session on the highlighted problem. Enter again starts it with default settings.")
         elif one.status == "unreadable":
             about.update(f"{one.name} cannot be read: {one.reason}")
         else:
-            state = one.reason if one.status == "closed" else _awaiting_text(one.awaiting) if one.awaiting else "open"
+            state = one.reason if one.status == "closed" else awaiting_approval(one.awaiting) if one.awaiting else "open"
             kernels = f"{one.verified} of {one.kernels} kernels verified"
             about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {kernels} · {state}")
 
@@ -207,22 +219,22 @@ class HomeScreen(Screen[None]):
         self._describe()
 
     @on(DataTable.RowSelected)
-    def action_steer(self) -> None:
-        """Open the highlighted session to steer it."""
-        self._request_open(OpenMode.STEER)
+    def action_open(self) -> None:
+        """Resume the highlighted session."""
+        self._request_open(OpenMode.OPEN)
 
     def action_replay(self) -> None:
-        """Watch the highlighted session as it went."""
+        """Replay the highlighted session."""
         self._request_open(OpenMode.REPLAY)
 
     def action_follow(self) -> None:
-        """Watch the highlighted session while another process runs it."""
+        """Follow the highlighted session while another process runs it."""
         self._request_open(OpenMode.FOLLOW)
 
     def _request_open(self, mode: OpenMode) -> None:
         one = self._highlighted()
         if one is None:
-            self.notify("There is no session yet: choose a problem.", markup=False)
+            self.notify("No sessions yet: choose a problem.", markup=False)
         elif one.status == "unreadable":
             self.notify(one.reason, severity="warning", markup=False)
         else:
@@ -248,11 +260,11 @@ class HomeScreen(Screen[None]):
 
     @work
     async def action_delete(self) -> None:
-        """Remove the highlighted session, after a question."""
+        """Delete the highlighted session; asks first."""
         one = self._highlighted()
         if one is None:
             return
-        words = f"{one.folder}\n\n{one.kernels} kernels, {one.verified} of them verified. This cannot be undone."
+        words = f"{one.folder}\n\n{one.kernels} kernels, {one.verified} verified. This cannot be undone."
         if not await self.app.push_screen_wait(Confirm(f"Delete {one.name}?", words, "Delete")):
             return
         try:
@@ -262,13 +274,13 @@ class HomeScreen(Screen[None]):
         self.action_refresh()
 
 
-_COLUMNS = ("session", "best", "trend", "kernels", "rounds", "device", "state", "last")
-_BY_IMPORTANCE = ("session", "best", "state", "last", "trend", "kernels", "rounds", "device")
-"""Columns by importance: shown while there is room, the first in any case."""
+_COLUMNS = ("session", "incumbent", "trend", "kernels", "rounds", "device", "state", "last")
+_BY_IMPORTANCE = ("session", "incumbent", "state", "last", "trend", "kernels", "rounds", "device")
+"""Columns by importance: shown while they fit, the first always."""
 
 
 def _clip_names(rows: list[dict[str, Text]], room: int) -> None:
-    """Cut names to half the room where the longest does not fit: the result matters more than the end of a name."""
+    """Cut names to half the room if the longest does not fit: the result matters more than the end of a name."""
     if any(row["session"].cell_len + 2 > room for row in rows):
         for row in rows:
             row["session"].truncate(max(4, room // 2), overflow="ellipsis")
@@ -284,12 +296,8 @@ def _fitting_columns(rows: list[dict[str, Text]], room: int) -> list[str]:
     return [name for name in _COLUMNS if name in shown]
 
 
-def _awaiting_text(ideas: int) -> str:
-    return f"{fmt.counted(ideas, 'idea')} await{'s' if ideas == 1 else ''} you"
-
-
 def time_since(seconds: float) -> str:
-    """``3 min ago``: how long since."""
+    """Time since then: ``3 min ago``."""
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
         if seconds >= size:
             return f"{int(seconds / size)} {unit} ago"

@@ -1,4 +1,4 @@
-"""The form for an idea: title, category, rationale, parent, number of implementations."""
+"""The form for an idea: title, category, rationale, parent, number of kernels."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class IdeaInput:
     parent: str | None
     branch: int
     by_hand: bool = False
-    """Whether the engineer writes the implementation too, immediately."""
+    """Whether the engineer writes the kernel, immediately after this form."""
     writer: str = ""
-    """Which writer writes its code; empty: the session's own."""
+    """The writer of its code; empty: the session's writer."""
 
 
 class IdeaForm(Dialog[IdeaInput | None]):
-    """Answers with its content, or ``None``. Shows invalid input in place; the rules decide in the end."""
+    """Answers with its content, or ``None``. Shows invalid input in the form; the session's rules decide."""
 
     CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,7 +56,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
 
     @classmethod
     def new(cls, state: SessionState, parent: str, text: IdeaText = _EMPTY, materials: tuple[str, ...] = ()) -> Self:
-        """For an idea of the engineer's, on a kernel or on the incumbent."""
+        """For the engineer's idea, on the given kernel or the incumbent."""
         best = queries.incumbent(state)
         aim = parent or (best.id if best else None)
         branch = state.opened.settings.branch if state.opened else 1
@@ -64,7 +64,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
 
     @classmethod
     def edit(cls, state: SessionState, idea: Idea) -> Self:
-        """For an undecided idea."""
+        """For an idea that awaits approval."""
         given = IdeaInput(idea.text, idea.parent, idea.branch, writer=idea.writer)
         return cls(f"Edit {idea.id}", given, state, new=False, materials=idea.materials)
 
@@ -75,31 +75,31 @@ class IdeaForm(Dialog[IdeaInput | None]):
             box.can_focus = False
             with Grid():
                 yield Label("Title")
-                yield Input(given.text.title, id="title", compact=True, placeholder="what changes, in a few words")
+                yield Input(given.text.title, id="title", compact=True, placeholder="the change, in a few words")
                 yield Label("Category")
                 categories = [(name, name) for name in dict.fromkeys((*CATEGORIES, given.text.category))]
                 yield Select(categories, value=given.text.category, allow_blank=False, id="category", compact=True)
-                yield Label("On kernel")
-                yield Input(given.parent or "", id="parent", compact=True, placeholder="k3; empty: none, a root")
+                yield Label("Parent")
+                yield Input(given.parent or "", id="parent", compact=True, placeholder="k3; empty: a new root")
                 yield Label("Kernels")
                 yield Input(str(given.branch), id="branch", type="integer", compact=True)
                 yield Label("Predicted")
                 predicted = f"{given.text.predicted:g}" if given.text.predicted is not None else ""
                 yield Input(predicted, id="predicted", compact=True, placeholder="speedup over the parent, e.g. 1.4")
                 if not self._new:
-                    yield Label("Written by")
-                    yield Input(given.writer, id="writer", compact=True, placeholder="empty: as the session's settings say")
+                    yield Label("Writer")
+                    yield Input(given.writer, id="writer", compact=True, placeholder="empty: the session's writer")
                 if self._materials:
-                    yield Label("Beside it")
+                    yield Label("Attached")
                     yield Static(", ".join(self._materials), markup=False)
             area = TextArea(given.text.rationale, id="rationale", soft_wrap=True, tab_behavior="focus")
-            area.border_title = "What binds the parent, what changes, what should move and by how much"
+            area.border_title = "Rationale: the parent's bottleneck, the change, the expected effect"
             yield area
             yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 if self._new:
-                    yield Button("Write its kernel …", id="by_hand", compact=True)
+                    yield Button("Write the kernel …", id="by_hand", compact=True)
                 yield Button("Propose" if self._new else "Save", id="done", variant="primary", compact=True)
 
     def on_mount(self) -> None:
@@ -138,10 +138,10 @@ class IdeaForm(Dialog[IdeaInput | None]):
         if not title:
             return "An idea needs a title."
         if parent and parent not in self._state.kernels:
-            return f"There is no kernel {parent}."
+            return f"Unknown kernel {parent}."
         if not branch.isdecimal() or not 1 <= int(branch) <= _MOST_BRANCHES:
-            return f"Kernels: give a number from 1 to {_MOST_BRANCHES}."
-        return "" if not predicted or _positive(predicted) else f"Predicted: {predicted} is no speedup; write 1.4."
+            return f"Kernels: enter a number from 1 to {_MOST_BRANCHES}."
+        return "" if not predicted or _positive(predicted) else f"Predicted: {predicted} is not a speedup; enter 1.4."
 
 
 def _positive(text: str) -> bool:

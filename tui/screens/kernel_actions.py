@@ -1,4 +1,4 @@
-"""Actions on the selected kernel: pin, prune, cancel, judge, remeasure, race, cross, attach, note. Knows no layout."""
+"""Actions on the selected kernel: pin, prune, cancel, accept, discard, remeasure, race, combine, attach, note."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tui.screens.dialogs import AskLine, Choice, Choose
 from tui.screens.idea_form import IdeaForm
 from tui.screens.transport import TransportScreen
 from tui.viewmodel import kernels
+from tui.viewmodel.fmt import counted
 
 
 class KernelActionScreen(TransportScreen):
@@ -19,17 +20,17 @@ class KernelActionScreen(TransportScreen):
 
     @property
     def marked(self) -> str:
-        """The first kernel of actions on two; empty where none is marked."""
+        """The marked kernel, the first one of actions on two kernels; empty if none is marked."""
         return ""
 
     def _selected_kernel(self) -> Kernel | None:
         kernel = self.bridge.state.kernels.get(self.kernel)
         if kernel is None:
-            self.notify("There is no kernel yet.", markup=False)
+            self.notify("No kernel yet.", markup=False)
         return kernel
 
     async def action_pin(self) -> None:
-        """Keep the kernel among the parents of the next rounds, or unpin it."""
+        """Pin the kernel as a parent of later rounds, or unpin it."""
         if kernel := self._selected_kernel():
             pinned = kernel.id in self.bridge.state_now.pinned
             await self.submit(c.UnpinKernel(kernel.id) if pinned else c.PinKernel(kernel.id))
@@ -41,93 +42,93 @@ class KernelActionScreen(TransportScreen):
         if kernel is None:
             return
         if kernel.id in self.bridge.state_now.pruned:
-            await self.submit(c.ReopenBranch(kernel.id), f"{kernel.id} is open again.")
+            await self.submit(c.ReopenBranch(kernel.id), f"Reopened {kernel.id}.")
             return
         below = len(queries.descendants(self.bridge.state_now, kernel.id)) - 1
-        words = f"{below} kernels below it are closed with it. " if below else ""
+        words = f"Also prunes {counted(below, 'kernel')} below it. " if below else ""
         reason = await self.app.push_screen_wait(
-            AskLine(f"Prune {kernel.id}", f"{words}Why? Empty is no reason. The same key takes it up again.", empty=True)
+            AskLine(f"Prune {kernel.id}", f"{words}Reason (optional). x reopens the branch.", empty=True)
         )
         if reason is not None:
             await self.submit(c.PruneBranch(kernel.id, reason))
 
     async def action_cancel(self) -> None:
-        """Stop a kernel that has not settled."""
+        """Cancel an unfinished kernel."""
         if kernel := self._selected_kernel():
-            await self.submit(c.CancelKernel(kernel.id), f"{kernel.id} is stopped.")
+            await self.submit(c.CancelKernel(kernel.id), f"Cancelled {kernel.id}.")
 
-    async def action_again(self) -> None:
-        """Verify and measure a settled kernel again."""
+    async def action_remeasure(self) -> None:
+        """Verify and measure the kernel again."""
         if kernel := self._selected_kernel():
-            await self.submit(c.Remeasure(kernel.id), f"{kernel.id} is verified and measured again.")
+            await self.submit(c.Remeasure(kernel.id), f"Remeasuring {kernel.id}.")
 
     async def action_race(self) -> None:
-        """Race the kernel against the marked one or the incumbent. On the incumbent: repeat the undecided races."""
+        """Race the kernel against the marked one or the incumbent. On the incumbent: repeat its undecided races."""
         kernel, state = self._selected_kernel(), self.bridge.state_now
         if kernel is None:
             return
         against = self.marked if self.marked in state.kernels and self.marked != kernel.id else None
         best = queries.incumbent(state)
         if against is None and best is not None and best.id == kernel.id:
-            await self.submit(c.RaceUndecided(), "What was undecided is raced again, with more spent on it.")
+            await self.submit(c.RaceUndecided(), "Repeating the undecided races with more process pairs.")
             return
         other = against or (best.id if best is not None else "")
-        await self.submit(c.RaceKernel(kernel.id, against), f"{kernel.id} races {other}.")
+        await self.submit(c.RaceKernel(kernel.id, against), f"Racing {kernel.id} against {other}.")
 
-    async def action_race_best(self) -> None:
-        """Race the leaders against the incumbent."""
-        await self.submit(c.RaceLeaders(), "The leaders race again.")
+    async def action_race_fastest(self) -> None:
+        """Race the fastest kernels against the incumbent."""
+        await self.submit(c.RaceLeaders(), "Racing the fastest kernels against the incumbent.")
 
     @work
     async def action_accept(self) -> None:
         """Accept a quarantined kernel."""
         if kernel := self._quarantined_kernel():
-            words = f"{'; '.join(kernel.evidence)}.\n\nWhy do you believe it all the same? The journal keeps your words."
-            note = await self.app.push_screen_wait(AskLine(f"Believe {kernel.id}?", words))
+            words = f"{'; '.join(kernel.evidence)}.\n\nReason for accepting it (required, recorded in the journal)."
+            note = await self.app.push_screen_wait(AskLine(f"Accept {kernel.id}?", words))
             if note:
-                await self.submit(c.AcceptKernel(kernel.id, note), f"{kernel.id} counts as measured from now on.")
+                await self.submit(c.AcceptKernel(kernel.id, note), f"Accepted {kernel.id}: it now counts as measured.")
 
     @work
     async def action_discard(self) -> None:
         """Discard a quarantined kernel."""
         if kernel := self._quarantined_kernel():
-            words = f"{'; '.join(kernel.evidence)}.\n\nIt fails with this reason; an empty line is the evidence itself."
+            words = f"{'; '.join(kernel.evidence)}.\n\nThe kernel fails. Reason (empty: the evidence above)."
             reason = await self.app.push_screen_wait(AskLine(f"Discard {kernel.id}?", words, empty=True))
             if reason is not None:
-                await self.submit(c.DiscardKernel(kernel.id, reason), f"{kernel.id} is discarded.")
+                await self.submit(c.DiscardKernel(kernel.id, reason), f"Discarded {kernel.id}.")
 
     def _quarantined_kernel(self) -> Kernel | None:
-        """The selected kernel if it is quarantined; otherwise names those that are."""
+        """The selected kernel if it is quarantined; otherwise a message names the quarantined ones."""
         kernel = self._selected_kernel()
         if kernel is None or kernel.stage is Stage.QUARANTINED:
             return kernel
         waiting = kernels.quarantined(self.bridge.state)
-        others = f": {', '.join(one.id for one in waiting)} {'is' if len(waiting) == 1 else 'are'}" if waiting else ""
-        self.notify(f"{kernel.id} is not in quarantine{others}.", markup=False)
+        others = f" Quarantined: {', '.join(one.id for one in waiting)}." if waiting else ""
+        self.notify(f"{kernel.id} is not quarantined.{others}", markup=False)
         return None
 
     @work
     async def action_note(self) -> None:
-        """Add a note to the kernel, or to the session while there is none."""
+        """Add a note to the kernel, or to the session if no kernel is selected."""
         target = self.kernel
-        text = await self.app.push_screen_wait(AskLine(f"Note on {target or 'the session'}", "Kept in the journal."))
+        text = await self.app.push_screen_wait(AskLine(f"Note on {target or 'the session'}", "The journal records it."))
         if text:
             await self.submit(c.AddNote(target, text))
 
     @work
-    async def action_cross(self) -> None:
-        """Write an idea that combines the marked kernel with this one; its writer gets the code of both."""
+    async def action_combine(self) -> None:
+        """Add an idea that combines the marked kernel with this one; its writer gets the code of both."""
         state, kernel = self.bridge.state_now, self._selected_kernel()
         other = state.kernels.get(self.marked)
         if kernel is None or other is None or other.id == kernel.id:
-            self.notify("Mark one of the two first: m on it, then X on the other.", markup=False)
+            self.notify("Mark a kernel first: press m on it, then X on the other.", markup=False)
             return
-        title = f"Cross {other.id} with {kernel.id}"
-        why = f"Bring together {other.id} ({kernels.title(state, other)}) and {kernel.id} ({kernels.title(state, kernel)})."
+        title = f"Combine {other.id} with {kernel.id}"
+        why = f"Combine {other.id} ({kernels.title(state, other)}) and {kernel.id} ({kernels.title(state, kernel)})."
         form = IdeaForm.new(state, other.id, IdeaText(title, _category(state, other), why), materials=(kernel.id,))
         idea = await self.app.push_screen_wait(form)
         if idea is not None:
-            await self.write_idea(idea, "The crossing waits with the other ideas.", (kernel.id,))
+            await self.write_idea(idea, "Added: the idea awaits approval.", (kernel.id,))
 
     @work
     async def action_attach(self) -> None:
@@ -137,16 +138,16 @@ class KernelActionScreen(TransportScreen):
             return
         open_ideas = [i for i in state.ideas.values() if not i.implemented and i.status is not IdeaStatus.REJECTED]
         if not open_ideas:
-            self.notify("Every idea is written or rejected: i writes a new one.", markup=False)
+            self.notify("Every idea has its code or is rejected: press i to add an idea.", markup=False)
             return
         choices = [Choice(i.id, f"{'✓ ' if kernel.id in i.materials else '  '}{i.id}", i.text.title) for i in open_ideas]
-        title = f"Beside which idea does {kernel.id} lie?"
+        title = f"Attach {kernel.id} to an idea"
         idea = await self.app.push_screen_wait(Choose(title, choices))
         if idea is not None:
-            await self.toggle_material(idea, kernel.id)
+            await self.toggle_attached(idea, kernel.id)
 
 
 def _category(state: SessionState, kernel: Kernel) -> str:
-    """The category of the kernel's own idea."""
+    """The category of the kernel's idea."""
     idea = state.ideas.get(kernel.idea)
     return idea.text.category if idea is not None and idea.text.category in CATEGORIES else CATEGORIES[0]

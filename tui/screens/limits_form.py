@@ -19,7 +19,7 @@ Numbers = TypeVar("Numbers", Limits, Pauses)
 
 
 class Field(NamedTuple):
-    """One number: its attribute and its label."""
+    """One number: attribute, label, hint."""
 
     name: str
     label: str
@@ -28,7 +28,7 @@ class Field(NamedTuple):
 
 
 class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
-    """Answers with its content, or ``None``; an empty field is no limit."""
+    """Answers with its content, or ``None``; an empty field means no limit."""
 
     CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel"), Binding("ctrl+s", "done", "Done")]
@@ -63,7 +63,7 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
             self.dismiss(replace(self._given, **found))
 
     def _read(self) -> Mapping[str, Any] | None:
-        """The numbers in the form; ``None`` where one is invalid, which is shown."""
+        """The numbers in the form; ``None`` after showing an error."""
         found: dict[str, Any] = {}
         for name, label, _, whole in self.FIELDS:
             text = self.query_one(f"#{name}", Input).value.strip()
@@ -72,7 +72,9 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
             except ValueError:
                 value = 0
             if value is not None and not value > 0:
-                self.query_one("#message", Static).update(f"{label}: {text} will not do; give a number above zero, or nothing.")
+                self.query_one("#message", Static).update(
+                    f"{label}: invalid value {text}; enter a positive number or leave it empty."
+                )
                 return None
             found[name] = value
         return found
@@ -87,15 +89,15 @@ class LimitsForm(_NumbersForm[Limits]):
     """When the session ends."""
 
     FORM_TITLE = "Limits"
-    WORDS = "The session ends when one of these is reached; empty is no limit."
+    WORDS = "The session ends when one limit is reached. Empty: no limit."
     FIELDS = (
-        Field("rounds", "Rounds", "after the first port", whole=True),
-        Field("seconds", "Seconds", "at work, over all runs"),
+        Field("rounds", "Rounds", "after the naive port", whole=True),
+        Field("seconds", "Seconds", "of work, over all runs"),
         Field("kernels", "Kernels", "in the tree", whole=True),
-        Field("plateau", "Plateau", "rounds without a new best", whole=True),
-        Field("light", "Light", "fraction of the speed of light that is enough"),
-        Field("tokens", "Tokens", "of models", whole=True),
-        Field("usd", "Dollars", "of model use"),
+        Field("plateau", "Plateau", "rounds without a new incumbent", whole=True),
+        Field("light", "SOL", "target fraction of the speed of light, such as 0.8"),
+        Field("tokens", "Tokens", "input and output of all models", whole=True),
+        Field("usd", "Dollars", "for all models"),
     )
 
 
@@ -103,9 +105,9 @@ class PausesForm(_NumbersForm[Pauses]):
     """Where the session pauses."""
 
     FORM_TITLE = "Pause at"
-    WORDS = "The session pauses where one of these holds and waits until you say go on (P); empty is nowhere."
+    WORDS = "The session pauses when one condition holds; P resumes it. Empty: no condition."
     FIELDS = (
-        Field("tokens", "Tokens", "when more than these are spent", whole=True),
-        Field("usd", "Dollars", "when more than these are spent"),
-        Field("round", "Round", "before this round opens", whole=True),
+        Field("tokens", "Tokens", "above this many", whole=True),
+        Field("usd", "Dollars", "above this amount"),
+        Field("round", "Round", "before this round", whole=True),
     )

@@ -1,11 +1,12 @@
-"""The form for a new session, filled with defaults so that Enter begins.
+"""The form for a new session, filled with defaults: Enter starts it.
 
-Begins the session itself and answers with its bridge: after an error the form is still there, with its content.
+The form starts the session and answers with its bridge; after an error it stays open with its content.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from typing import ClassVar
 
@@ -21,10 +22,12 @@ from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.settings import Limits, Settings
 from tui.bridge import Bridge, NewSession, SessionOpener, default_workload, find_problem, read_seed
 from tui.screens.dialogs import Dialog
+from tui.screens.open_session import FIRST_STEP
+from tui.viewmodel.steps import StepLog
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_MODES = (("ask me each round", "ask"), ("ask me, decide after 60 s", "ask:60"), ("autopilot", "autopilot"))
+_MODES = (("ask", "ask"), ("ask, then auto-approve after 60 s", "ask:60"), ("autopilot", "autopilot"))
 _BASELINES = ("eager", "eager_tf32", "compile")
 
 
@@ -41,6 +44,7 @@ class NewSessionForm(Dialog[Bridge | None]):
         super().__init__()
         self._opener = opener
         self._problem = problem
+        self._steps = StepLog()
 
     def compose(self) -> ComposeResult:
         devices = self._opener.devices()
@@ -59,25 +63,25 @@ class NewSessionForm(Dialog[Bridge | None]):
                 yield Label("Workload")
                 shapes = [("full", "full"), ("small", "small")]
                 yield Select(shapes, value=default_workload(devices[0][0]), allow_blank=False, id="workload", compact=True)
-                yield Label("Who decides")
+                yield Label("Mode")
                 yield Select(_MODES, value="ask", allow_blank=False, id="mode", compact=True)
-                yield Label("Ideas from")
+                yield Label("Proposer")
                 proposers = self._opener.proposers()
-                hint = f"{', '.join(proposers)}, openai:NAME, gemini:NAME, command:CMD"
+                hint = f"{', '.join(proposers)}, openai:MODEL, gemini:MODEL, command:CMD"
                 yield Input(proposers[0], id="source", compact=True, placeholder=hint, suggester=SuggestFromList(proposers))
                 yield Label("Rounds")
                 yield Input("3", id="rounds", type="integer", compact=True)
-                yield Label("Ideas a round")
+                yield Label("Ideas per round")
                 yield Input("3", id="ideas", type="integer", compact=True)
-                yield Label("Kernels an idea")
+                yield Label("Kernels per idea")
                 yield Input("3", id="branch", type="integer", compact=True)
                 yield Label("Time limit")
                 yield Input("", id="time", placeholder="none · 90s, 15m, 2h", compact=True)
-                yield Label("Spend at most")
-                yield Input("", id="usd", placeholder="no cap · dollars for models, as 2.50", compact=True)
-                yield Label("Speedup over")
+                yield Label("Cost limit")
+                yield Input("", id="usd", placeholder="none · dollars for models, such as 2.50", compact=True)
+                yield Label("Baseline")
                 yield Select([(b, b) for b in _BASELINES], value="eager", allow_blank=False, id="baseline", compact=True)
-                yield Label("First kernel")
+                yield Label("Seed kernel")
                 yield Input("", id="seed", placeholder="none · a file, or SESSION:k7", compact=True)
             yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
@@ -86,6 +90,7 @@ class NewSessionForm(Dialog[Bridge | None]):
 
     def on_mount(self) -> None:
         self.query_one("#start").focus()
+        self.set_interval(0.5, self._show_step)
 
     @on(Select.Changed, "#device")
     def _device_changed(self, event: Select.Changed) -> None:
@@ -94,20 +99,21 @@ class NewSessionForm(Dialog[Bridge | None]):
     @on(Input.Submitted)
     @on(Button.Pressed, "#start")
     def action_start(self) -> None:
-        """Begin the session."""
+        """Start the session."""
         if self.has_class("-starting"):
             return
         try:
             request = self._request()
         except EspalierError as error:
-            self._say(str(error), wrong=True)
+            self._show_error(str(error))
             return
         self.add_class("-starting")
+        self._say(FIRST_STEP)
         self._begin(request)
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Answer with ``None``; a session that is being prepared is abandoned."""
+        """Answer with ``None``; a session that is starting is abandoned."""
         self.workers.cancel_group(self, "begin")
         self.dismiss(None)
 
@@ -117,15 +123,29 @@ class NewSessionForm(Dialog[Bridge | None]):
             bridge = await self._opener.begin(request, self._say)
         except EspalierError as error:
             self.remove_class("-starting")
-            self._say(str(error), wrong=True)
+            self._show_error(str(error))
             self.query_one("#start").focus()
         else:
             self.dismiss(bridge)
 
-    def _say(self, text: str, wrong: bool = False) -> None:
+    def _show_error(self, text: str) -> None:
+        self._steps = StepLog()
         message = self.query_one("#message", Static)
-        message.set_class(wrong, "-wrong")
-        message.update(text if wrong else f"Starting: {text} …")
+        message.add_class("-wrong")
+        message.update(text)
+
+    def _say(self, text: str) -> None:
+        self._steps.add(text, time.monotonic())
+        self._show_step()
+
+    def _show_step(self) -> None:
+        """The running step with its elapsed time."""
+        if self._steps.steps:
+            step = self._steps.steps[-1]
+            seconds = int(time.monotonic() - step.began)
+            message = self.query_one("#message", Static)
+            message.remove_class("-wrong")
+            message.update(f"Starting: {step.text} …{f' {seconds} s' if seconds else ''}")
 
     def _request(self) -> NewSession:
         """The session as the form describes it. Raises EspalierError for invalid input."""
@@ -134,8 +154,8 @@ class NewSessionForm(Dialog[Bridge | None]):
         limits = Limits(rounds=self._count("rounds", "Rounds", 10_000), seconds=self._seconds(), usd=self._dollars())
         settings = replace(
             Settings(),
-            ideas=self._count("ideas", "Ideas a round", 64),
-            branch=self._count("branch", "Kernels an idea", 64),
+            ideas=self._count("ideas", "Ideas per round", 64),
+            branch=self._count("branch", "Kernels per idea", 64),
             source=self._text("source"),
             workload=self._chosen("workload"),
             baseline=self._chosen("baseline"),
@@ -153,7 +173,7 @@ class NewSessionForm(Dialog[Bridge | None]):
     def _count(self, name: str, label: str, most: int) -> int:
         text = self._text(name)
         if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise ProblemError(f"{label}: {text or 'nothing'} will not do; give a number from 1 to {most}")
+            raise ProblemError(f"{label}: enter a number from 1 to {most}")
         return int(text)
 
     def _dollars(self) -> float | None:
@@ -165,7 +185,7 @@ class NewSessionForm(Dialog[Bridge | None]):
         except ValueError:
             amount = 0.0
         if not 0 < amount < 1e9:
-            raise ProblemError(f"Spend at most: {text} is no sum in dollars; write 2.50, or nothing for no cap")
+            raise ProblemError(f"Cost limit: {text} is not an amount in dollars; enter 2.50, or leave it empty")
         return amount
 
     def _seconds(self) -> float | None:
@@ -174,5 +194,5 @@ class NewSessionForm(Dialog[Bridge | None]):
             return None
         match = _DURATION.fullmatch(text)
         if match is None or float(match.group(1)) <= 0:
-            raise ProblemError(f"Time limit: {text} is no duration; write 90s, 15m or 2h")
+            raise ProblemError(f"Time limit: {text} is not a duration; enter 90s, 15m or 2h")
         return float(match.group(1)) * _SECONDS[match.group(2) or "s"]

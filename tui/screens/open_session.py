@@ -1,7 +1,8 @@
-"""The dialog while a session is opened: progress, and a way to cancel."""
+"""The dialog while a session starts or is opened: its steps with their elapsed time; Esc cancels."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
@@ -15,7 +16,11 @@ from textual.widgets import Label, LoadingIndicator, Static
 from engine.domain.errors import EspalierError
 from tui.bridge import Bridge, Say
 from tui.screens.dialogs import Dialog
+from tui.viewmodel.steps import StepLog, step_lines
 
+_ROOM = 60
+FIRST_STEP = "checking settings and compiler"
+"""What the engine does before it reports its first step."""
 OpenBridge = Callable[[Say], Awaitable[Bridge]]
 
 
@@ -29,15 +34,18 @@ class OpenSessionDialog(Dialog[Bridge | EspalierError | None]):
         super().__init__()
         self._title = title
         self._opening = opening
+        self._steps = StepLog()
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = Content(self._title)
-            yield Static("reading the journal …", id="message", markup=False)
+            yield Static("", id="message", markup=False)
             yield LoadingIndicator()
-            yield Label("Esc: not now", classes="hint")
+            yield Label("Esc: cancel", classes="hint")
 
     def on_mount(self) -> None:
+        self._say(FIRST_STEP)
+        self.set_interval(0.5, self._show_steps)
         self._open()
 
     @work(exclusive=True, group="open")
@@ -47,8 +55,13 @@ class OpenSessionDialog(Dialog[Bridge | EspalierError | None]):
         except EspalierError as error:
             self.dismiss(error)
 
-    def _say(self, words: str) -> None:
-        self.query_one("#message", Static).update(f"{words} …")
+    def _say(self, text: str) -> None:
+        self._steps.add(text, time.monotonic())
+        self._show_steps()
+
+    def _show_steps(self) -> None:
+        lines = step_lines(self._steps.steps, time.monotonic(), _ROOM)
+        self.query_one("#message", Static).update("\n".join(line.text.strip() for line in lines))
 
     def action_cancel(self) -> None:
         """Answer with ``None``."""

@@ -1,4 +1,4 @@
-"""The command palette: the actions of the screen below, and the kernels and ideas of its session."""
+"""The command palette: actions of the screen below, kernels and ideas of its session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST = 4000
 
 
 def place_of(screen: object) -> actions.Place | None:
-    """The kind of screen; ``None`` for a dialog."""
+    """The kind of a screen; ``None`` for a dialog."""
     match screen:
         case HomeScreen():
             return actions.Place.HOME
@@ -61,7 +61,7 @@ def _line(action: actions.Action) -> Content:
 
 
 class NodeProvider(Provider):
-    """Kernels and ideas by id and title: choosing one goes there."""
+    """Kernels and ideas by id and title; choosing one selects it."""
 
     async def search(self, query: str) -> Hits:
         screen = self.screen
@@ -79,6 +79,6 @@ class NodeProvider(Provider):
         if isinstance(screen, SessionScreen):
             for kernel in list(state.kernels.values())[:_MOST]:
                 words = f"{kernel.id} {one_line(kernels.title(state, kernel))}"
-                yield "Go to this kernel.", words, partial(screen.go_to, kernel.id)
+                yield "Select this kernel.", words, partial(screen.go_to, kernel.id)
         for idea in list(state.ideas.values())[:_MOST]:
-            yield "Go to this idea.", f"{idea.id} {one_line(idea.text.title)}", partial(screen.go_to, idea.id)
+            yield "Show this idea.", f"{idea.id} {one_line(idea.text.title)}", partial(screen.go_to, idea.id)

@@ -1,4 +1,4 @@
-"""The form for prompts that a person answers by hand: copy the prompt, paste the reply."""
+"""The form for prompts answered by hand: copy the prompt, paste the reply."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MOST_BYTES = 4 << 20
 
 
 class PromptForm(Dialog[tuple[ModelCall, str] | None]):
-    """Answers with a call and its reply, pasted or from a file; or ``None``, and the prompt keeps waiting."""
+    """Answers with a call and its reply, pasted or from a file; or ``None``: the prompt stays open."""
 
     CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "send", "Answer", priority=True),
-        Binding("ctrl+y", "copy", "Copy the prompt", priority=True),
+        Binding("ctrl+y", "copy", "Copy prompt", priority=True),
         Binding("ctrl+n", "next", "Next prompt", priority=True),
         Binding("escape", "cancel", "Later", priority=True),
     ]
@@ -46,21 +46,21 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="form") as box:
-            box.border_title = "Prompt by hand"
+            box.border_title = "Answer a prompt"
             yield Static("", id="which", markup=False)
             prompt = TextArea("", id="prompt", read_only=True, soft_wrap=True)
-            prompt.border_title = "Prompt: Ctrl-Y copies it"
+            prompt.border_title = "Prompt (Ctrl-Y copies it)"
             yield prompt
             reply = TextArea("", id="reply", soft_wrap=True, tab_behavior="focus")
-            reply.border_title = "Reply: paste it here"
+            reply.border_title = "Reply (paste it here)"
             yield reply
             with Horizontal(id="top"):
-                yield Label("Or a file")
-                yield Input("", id="file", compact=True, placeholder="that holds the reply")
+                yield Label("Or from file")
+                yield Input("", id="file", compact=True, placeholder="path of a file with the reply")
             yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Later", id="cancel", compact=True)
-                yield Button("Copy the prompt", id="copy", compact=True)
+                yield Button("Copy prompt", id="copy", compact=True)
                 yield Button("Answer (Ctrl-S)", id="send", variant="primary", compact=True)
         yield Footer(compact=True, show_command_palette=False)
 
@@ -70,9 +70,9 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
 
     def _show(self) -> None:
         call = self.call
-        more = f" · prompt {self._at + 1} of {len(self._calls)}, Ctrl-N shows the next" if len(self._calls) > 1 else ""
+        more = f" · prompt {self._at + 1} of {len(self._calls)}, Ctrl-N: next" if len(self._calls) > 1 else ""
         text = self._prompt()
-        words = f"{call.id} asks for {call.role.value}, for {call.work} · {counted(len(text), 'character')}{more}"
+        words = f"{call.id}: {call.role.value} for {call.work} · {counted(len(text), 'character')}{more}"
         self.query_one("#which", Static).update(f"{words}\n{self._bridge.blob_path(call.prompt)}")
         self.query_one("#prompt", TextArea).load_text(text)
 
@@ -91,7 +91,7 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
     def action_copy(self) -> None:
         """Copy the prompt."""
         self.app.copy_to_clipboard(self._prompt())
-        self.query_one("#message", Static).update(Content("The prompt is on the clipboard."))
+        self.query_one("#message", Static).update(Content("Copied the prompt."))
 
     @on(Button.Pressed, "#send")
     @on(Input.Submitted)
@@ -106,7 +106,7 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
                 self._show_error(f"{file} cannot be read: {error}")
                 return
         if not reply.strip():
-            self._show_error("There is no reply yet: paste it, or name a file that holds it.")
+            self._show_error("No reply: paste it, or enter a file.")
             return
         self.dismiss((self.call, reply))
 
@@ -115,7 +115,7 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
-        """Answer with ``None``; the prompt keeps waiting."""
+        """Answer with ``None``; the prompt stays open."""
         self.dismiss(None)
 
 

@@ -1,4 +1,4 @@
-"""The form for a seed: a file, a kernel of the bank or of another session, or one to be pasted; and its parent."""
+"""The form for a seed kernel: a file, a kernel of the bank or another session, or pasted code; and its parent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tui.viewmodel import fmt
 
 @dataclass(frozen=True, slots=True)
 class SeedInput:
-    """A kernel, or ``None`` for one still to be written; its parent and title."""
+    """A kernel (``None``: still to be written), its parent and title."""
 
     seed: Seed | None
     parent: str | None
@@ -53,12 +53,12 @@ class SeedForm(Dialog[SeedInput | None]):
             with Grid():
                 yield Label("Kernel")
                 yield Input("", id="kernel", compact=True, placeholder="a file (.cu, .cpp, .py), or SESSION:k7")
-                yield Label("Below kernel")
+                yield Label("Parent")
                 yield Input(self._below, id="parent", compact=True, placeholder="k3; empty: a new root")
-                yield Label("In words")
-                yield Input("", id="title", compact=True, placeholder="what it does, for the tree")
+                yield Label("Title")
+                yield Input("", id="title", compact=True, placeholder="what it does, shown in the tree")
             listed = OptionList(id="bank")
-            listed.border_title = "Bank: verified kernels of all sessions for this problem"
+            listed.border_title = "Bank: verified kernels for this problem from all sessions"
             yield listed
             yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
@@ -79,7 +79,7 @@ class SeedForm(Dialog[SeedInput | None]):
         listed = self.query_one("#bank", OptionList)
         listed.add_options(Option(self._line(one), id=f"b{n}") for n, one in enumerate(self._banked))
         if not self._banked:
-            listed.add_option(Option(Content("nothing yet: other sessions on this problem fill it"), disabled=True))
+            listed.add_option(Option(Content("empty: no other session has a verified kernel for this problem"), disabled=True))
 
     def _line(self, one: bank.BankEntry) -> Content:
         speed = fmt.speedup(one.speedup).text
@@ -99,7 +99,7 @@ class SeedForm(Dialog[SeedInput | None]):
         """Answer with the named kernel."""
         name = self.query_one("#kernel", Input).value.strip()
         if not name:
-            self._show_error("Name a file or a kernel of another session, choose one of the bank, or write one.")
+            self._show_error("Enter a file or SESSION:KERNEL, choose a kernel of the bank, or write one.")
             return
         try:
             self._answer(read_seed(name))
@@ -119,7 +119,7 @@ class SeedForm(Dialog[SeedInput | None]):
     def _answer(self, seed: Seed | None) -> None:
         parent = self.query_one("#parent", Input).value.strip()
         if parent and parent not in self._bridge.state_now.kernels:
-            self._show_error(f"There is no kernel {parent} in this session.")
+            self._show_error(f"Unknown kernel {parent}.")
             return
         self.dismiss(SeedInput(seed, parent or None, self.query_one("#title", Input).value.strip()))
 

@@ -1,9 +1,9 @@
-"""The session: the kernel tree, everything about the selected kernel, and what is under way. Over any source."""
+"""The session screen: kernel tree, pages on the selected kernel, running work. Works over any source."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +19,7 @@ from textual.widgets import ContentSwitcher, Footer, Static
 from engine.domain import queries
 from engine.domain.errors import JournalError
 from engine.domain.state import Idea, SessionState
+from engine.domain.work import WorkKey
 from tui import actions
 from tui.bridge import Bridge, Capability
 from tui.screens.compare import CompareScreen
@@ -26,29 +27,35 @@ from tui.screens.dialogs import AskLine
 from tui.screens.gate import GateScreen
 from tui.screens.kernel_actions import KernelActionScreen
 from tui.viewmodel import kernels
-from tui.viewmodel.fmt import counted
-from tui.viewmodel.stages import calls_by_hand
+from tui.viewmodel.cells import Line
+from tui.viewmodel.ideas import awaiting_approval
+from tui.viewmodel.stages import awaiting_answer, calls_by_hand
+from tui.viewmodel.steps import start_lines
 from tui.viewmodel.tree_facts import tree_facts
 from tui.viewmodel.tree_rows import Sort
 from tui.widgets.bars import SessionHeader, StageStrip, TransportBar
 from tui.widgets.charts import Charts
 from tui.widgets.detail_tabs import DetailTabs, Tab
 from tui.widgets.kernel_tree import KernelTree
-from tui.widgets.panes import BudgetView, LogView, NoteList
+from tui.widgets.panes import LogView, NoteList, UsageView
 
-_PANES = ("kernel", "charts", "story", "notes", "budget")
-_ORDERS = {Sort.BORN: "As it grew.", Sort.BRANCH: "Best branch first.", Sort.RANK: "By speed alone."}
+_PANES = ("kernel", "charts", "events", "notes", "usage")
+_ORDERS = {
+    Sort.BORN: "Sorted by age.", Sort.BRANCH: "Sorted by best branch.", Sort.RANK: "All kernels, sorted by speedup.",
+}  # fmt: skip
 
 
 def _undecided(state: SessionState) -> str:
-    """The undecided races, and the key that repeats them with more effort."""
+    """The undecided races, and the key that repeats them with more process pairs."""
     found = sorted(tree_facts(state).undecided)
     best = queries.incumbent(state)
-    return f"≈ {', '.join(found[:4])} undecided against {best.id}  ·  r on it spends more" if found and best is not None else ""
+    if not found or best is None:
+        return ""
+    return f"≈ {', '.join(found[:4])} undecided against {best.id}  ·  r on {best.id}: race again"
 
 
 class SessionScreen(KernelActionScreen):
-    """Tree at the left, a pane at the right (below on a narrow screen): the kernel, charts, story, notes or budget."""
+    """Tree at the left, a pane at the right (below on a narrow screen): kernel, charts, events, notes or usage."""
 
     PLACE: ClassVar[actions.Place] = actions.Place.SESSION
     CSS_PATH = "session.tcss"
@@ -59,7 +66,7 @@ class SessionScreen(KernelActionScreen):
 
     @dataclass
     class HomeRequested(Message):
-        """Back to the list of sessions."""
+        """Return to the home screen."""
 
     def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time) -> None:
         super().__init__(bridge, clock)
@@ -68,7 +75,7 @@ class SessionScreen(KernelActionScreen):
         self._drawn_count = 0
         self._waiting: tuple[Idea, ...] = ()
         seek, submit = bridge.can(Capability.SEEK), bridge.can(Capability.SUBMIT)
-        self._note = "" if submit else "replay" if seek else "watching"
+        self._note = "" if submit else "replay" if seek else "following"
 
     @property
     def kernel(self) -> str:
@@ -81,7 +88,7 @@ class SessionScreen(KernelActionScreen):
     def compose(self) -> ComposeResult:
         yield SessionHeader()
         banner = Static("", id="banner")
-        banner.display = False  # until there is something to say
+        banner.display = False  # until there is a message
         yield banner
         with Container(id="body"):
             with Vertical(id="left"):
@@ -90,9 +97,9 @@ class SessionScreen(KernelActionScreen):
             with ContentSwitcher(initial="kernel", id="pane"):
                 yield DetailTabs(self.bridge.read_blob, steered=self.bridge.can(Capability.SUBMIT), id="kernel")
                 yield Charts(id="charts")
-                yield LogView(id="story")
+                yield LogView(id="events")
                 yield NoteList(id="notes")
-                yield BudgetView(id="budget")
+                yield UsageView(id="usage")
         yield StageStrip()
         bar = TransportBar()
         bar.display = self.bridge.can(Capability.SEEK)
@@ -116,11 +123,11 @@ class SessionScreen(KernelActionScreen):
         for charts in self.query(Charts):
             charts.state = state
         self.query_one(NoteList).state = state
-        self.query_one(BudgetView).state = state
+        self.query_one(UsageView).state = state
         if follow:
             best = queries.incumbent(state)
             tree.reveal(best.id if best else next(iter(state.kernels)))
-        self._draw_story()
+        self._draw_events()
 
     def update_live(self) -> None:
         header = self.query_one(SessionHeader)
@@ -129,15 +136,22 @@ class SessionScreen(KernelActionScreen):
         header.telemetry = self.bridge.device_load
         header.deadline, header.now = self.bridge.deadline, self.clock()
         progress = dict(self.bridge.progress)
-        self.query_one(StageStrip).progress = progress
+        ages = {} if self.bridge.can(Capability.SEEK) else self.bridge.work_ages(self.clock())
+        strip = self.query_one(StageStrip)
+        strip.progress, strip.seconds = progress, {work: int(age) for work, age in ages.items()}
         self.query_one(DetailTabs).progress = progress
+        tree = self.query_one(KernelTree)
+        tree.start = () if self.bridge.state.kernels else self._start_lines(ages, tree.size.width)
         self.show_text(self._banner(), self.query_one("#banner", Static))
         self.update_transport()
         self._open_gate_for_new_ideas()
 
-    def _draw_story(self) -> None:
-        """Only while it is shown: the story of a long session takes a while to write."""
-        if self.query_one(ContentSwitcher).current != "story":
+    def _start_lines(self, ages: Mapping[WorkKey, float], room: int) -> tuple[Line, ...]:
+        return start_lines(self.bridge.state, self.bridge.start, ages, self.clock(), room)
+
+    def _draw_events(self) -> None:
+        """Update the events pane while it is shown: formatting the events of a long session takes a while."""
+        if self.query_one(ContentSwitcher).current != "events":
             return
         log, entries = self.query_one(LogView), self.bridge.entries
         if entries is not self._drawn or len(entries) < self._drawn_count:
@@ -147,38 +161,54 @@ class SessionScreen(KernelActionScreen):
         self._drawn, self._drawn_count = entries, len(entries)  # type: ignore[assignment]  # compared by identity alone
 
     def _banner(self) -> Content:
-        """The most important message."""
+        """The most important message; empty if there is none."""
         state, bridge = self.bridge.state, self.bridge
         waiting = self._waiting
         if bridge.fault:
             return Content.styled(f" {bridge.fault}", "$text-error")
         if state.called_off:
-            words = f" {next(iter(state.called_off.values()))}  ·  i: an idea of yours  ·  R asks again"
+            words = f" {next(iter(state.called_off.values()))}  ·  i: add an idea  ·  R: retry"
             return Content.styled(words, "bold $text-warning")
         if bridge.stopped:
             work, reason = next(iter(bridge.stopped.items()))
-            return Content.styled(f" The engine stopped at {work}: {' '.join(reason.split())}  ·  R tries again", "$text-error")
+            return Content.styled(f" {work} failed: {' '.join(reason.split())}  ·  R: retry", "$text-error")
         if not bridge.can(Capability.SUBMIT):
-            return Content("")
+            return self._ended_elsewhere(state)
         if state.closed is not None:
             more = f"  ·  {undecided}" if (undecided := _undecided(state)) else ""
-            words = f" Ended: {state.closed}.  L: more rounds  ·  i: an idea  ·  s: a kernel takes it up again{more}"
-            return Content.styled(words, "$text-muted")
+            return Content.assemble(
+                (f" Ended: {state.closed}{more}\n", "bold $text-muted"), (f" Next: {self._next_steps(state)}", "$text-muted")
+            )
         if prompts := calls_by_hand(state):
-            words = f" {counted(len(prompts), 'prompt')} to answer by hand  ·  Q shows {'it' if len(prompts) == 1 else 'them'}"
+            words = f" {awaiting_answer(len(prompts))}  ·  Q: answer"
             return Content.styled(words, "bold $text-warning")
         if quarantined := kernels.quarantined(state):
             which = ", ".join(kernel.id for kernel in quarantined[:4])
-            words = f" {which} in quarantine: not believed  ·  4 shows why · a believes · d discards"
+            words = f" Quarantined: {which}  ·  4: evidence  ·  a: accept  ·  d: discard"
             return Content.styled(words, "bold $text-warning")
         if state.paused is not None:
-            return Content.styled(f" Paused: {state.paused}  ·  P goes on", "bold $text-warning")
+            return Content.styled(f" Paused: {state.paused}  ·  P: resume", "bold $text-warning")
         if waiting:
-            words = f" {len(waiting)} idea{'s' if len(waiting) > 1 else ''} to decide on  ·  g opens the gate"
+            words = f" {awaiting_approval(len(waiting))}  ·  g: approve or reject"
             return Content.styled(words, "bold $text-warning")
         if undecided := _undecided(state):
             return Content.styled(f" {undecided}", "$text-warning")
         return Content("")
+
+    def _ended_elsewhere(self, state: SessionState) -> Content:
+        """What to do with an ended session that is replayed or followed; empty before its end."""
+        transport, name = self.bridge.transport, self.bridge.shell_name
+        if state.closed is None or (transport is not None and transport.position < transport.length):
+            return Content("")
+        steps = "Space: play from the start  ·  F: fork" if transport is not None else "F: fork"
+        export = f"  ·  espalier export {name}" if queries.incumbent(state) is not None else ""
+        return Content.styled(f" Next: {steps}  ·  espalier open {name}{export}", "$text-muted")
+
+    def _next_steps(self, state: SessionState) -> str:
+        """What to do with an ended session."""
+        name = self.bridge.shell_name
+        export = f"  ·  espalier export {name}" if queries.incumbent(state) is not None else ""
+        return f"L: more rounds  ·  i: add an idea  ·  s: seed a kernel{export}  ·  espalier replay {name}"
 
     def _open_gate_for_new_ideas(self) -> None:
         """Open the gate once for each set of new ideas."""
@@ -192,7 +222,7 @@ class SessionScreen(KernelActionScreen):
 
     @on(KernelTree.Selected)
     def _kernel_selected(self) -> None:
-        self.call_after_refresh(self._show_kernel)  # the cursor moves first, whatever the pages take
+        self.call_after_refresh(self._show_kernel)  # the cursor moves first; making the pages may take longer
 
     def _show_kernel(self) -> None:
         kernel = self.kernel
@@ -206,7 +236,7 @@ class SessionScreen(KernelActionScreen):
         self.query_one("#kernel LinesView").focus()
 
     def action_gate(self) -> None:
-        """Look at the ideas."""
+        """Show the ideas."""
         self.app.push_screen(GateScreen(self.bridge, self.clock))
 
     def action_mark(self) -> None:
@@ -216,49 +246,49 @@ class SessionScreen(KernelActionScreen):
         self.query_one(DetailTabs).other = tree.marked
 
     def action_compare(self) -> None:
-        """The marked kernel (or the parent) and this one."""
+        """Compare the marked kernel, or the parent, with this one."""
         kernel = self._selected_kernel()
         if kernel is None:
             return
         marked = self.query_one(KernelTree).marked
         other = marked if marked and marked != kernel.id else kernel.parent or ""
         if other not in self.bridge.state.kernels:
-            self.notify("Mark another kernel first: m on it, then v here.", markup=False)
+            self.notify("Mark a kernel first: press m on it, then v on the other.", markup=False)
             return
         self.app.push_screen(CompareScreen(self.bridge, other, kernel.id, self.clock))
 
     def action_copy(self) -> None:
-        """Copy the kernel's source."""
+        """Copy the kernel's code."""
         if kernel := self._selected_kernel():
             try:
                 self.app.copy_to_clipboard(self.bridge.read_blob(kernel.source))
             except JournalError as error:
                 self.notify(str(error), severity="error", markup=False)
             else:
-                self.notify(f"{kernel.name} of {kernel.id} is on the clipboard.", markup=False, timeout=2)
+                self.notify(f"Copied {kernel.name} of {kernel.id}.", markup=False, timeout=2)
 
-    def action_best(self) -> None:
-        """Go to the best verified kernel."""
+    def action_incumbent(self) -> None:
+        """Select the incumbent."""
         best = queries.incumbent(self.bridge.state)
         if best is not None:
             self.query_one(KernelTree).reveal(best.id)
         else:
-            self.notify("No kernel is verified yet.", markup=False)
+            self.notify("No verified kernel yet.", markup=False)
 
     def go_to(self, node: str) -> None:
-        """Show this kernel in the tree, or this idea at the gate."""
+        """Select this kernel in the tree, or show this idea at the gate."""
         if node in self.bridge.state.kernels:
             self.query_one(KernelTree).reveal(node)
         else:
             self.app.push_screen(GateScreen(self.bridge, self.clock, node))
 
     def action_tab(self, tab: str) -> None:
-        """A page of the selected kernel."""
+        """Show a page of the selected kernel."""
         self._show_pane("kernel")
         self.query_one(DetailTabs).show(Tab[tab])
 
     def action_sort(self) -> None:
-        """The next order of the tree."""
+        """Use the next sort order of the tree."""
         tree = self.query_one(KernelTree)
         orders = tuple(Sort)
         tree.sort = orders[(orders.index(tree.sort) + 1) % len(orders)]
@@ -266,43 +296,43 @@ class SessionScreen(KernelActionScreen):
 
     @work
     async def action_filter(self) -> None:
-        """Show only kernels that hold a text."""
+        """Filter the tree."""
         tree = self.query_one(KernelTree)
-        words = "Kernels whose id, title, author or outcome holds all of these words; empty shows all."
+        words = "Shows kernels whose id, title, author or outcome contains all these words. Empty: all kernels."
         text = await self.app.push_screen_wait(AskLine("Filter the tree", words, initial=tree.pattern, empty=True))
         if text is not None:
             tree.pattern = text
 
-    def action_budget(self) -> None:
-        """What models were asked and what it cost."""
-        self._show_pane("budget")
+    def action_usage(self) -> None:
+        """Show model calls and their cost."""
+        self._show_pane("usage")
 
     def action_pane(self) -> None:
-        """The next pane."""
+        """Show the next pane."""
         place = _PANES.index(self.query_one(ContentSwitcher).current or _PANES[0])
         self._show_pane(_PANES[(place + 1) % len(_PANES)])
 
     def _show_pane(self, pane: str) -> None:
-        """Show a pane, in place of a zoomed tree."""
+        """Show a pane; a zoomed tree returns to its place."""
         self.remove_class("-zoomed-tree")
         panes = self.query_one(ContentSwitcher)
         panes.current = pane
-        self._draw_story()
+        self._draw_events()
         self.call_after_refresh(self._focus_again, panes)
 
     def _focus_again(self, place: Widget) -> None:
-        """If the focused widget was hidden with its pane, focus the new pane or whatever takes keys."""
+        """If the focused widget was hidden with its pane, focus the new pane, or else the first focusable widget."""
         if self.focused is None or not self.focused.region:
             able = self.focus_chain
             self.set_focus(next((one for one in able if place in one.ancestors), able[0] if able else None))
 
     def action_zoom(self) -> None:
-        """The focused pane alone, or all again."""
+        """Show only the focused pane, or all panes."""
         self.toggle_class("-zoomed")
         self.set_class(self.has_class("-zoomed") and isinstance(self.focused, KernelTree), "-zoomed-tree")
 
     def action_home(self) -> None:
-        """Back to the list of sessions; zoomed, back to all panes first."""
+        """Return to the home screen; if zoomed, show all panes first."""
         if self.has_class("-zoomed"):
             self.action_zoom()
         else:

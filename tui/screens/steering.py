@@ -1,6 +1,6 @@
-"""What all screens over a session share: the state ten times a second, the steering actions, and refusals as notifications.
+"""Shared by all screens over a session: reading the state ten times a second, steering actions, rejections as notifications.
 
-Knows the bridge and the dialogs; the screens themselves draw.
+Knows the bridge and the dialogs; each screen draws itself.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from tui.screens.limits_form import LimitsForm, PausesForm
 from tui.screens.prompt_form import PromptForm
 from tui.screens.seed_form import SeedForm
 from tui.viewmodel import kernels
+from tui.viewmodel.fmt import counted
 from tui.viewmodel.stages import call_label, calls_by_hand, open_calls
 
 FRAMES_A_SECOND = 10
 _MOST_CHOICES = 400
 MODES = (
-    Choice("ask", "ask", "nothing is computed before you decide"),
-    Choice("ask:30", "ask, 30 s", "after half a minute without you the policy decides"),
-    Choice("ask:120", "ask, 2 min", "after two minutes without you the policy decides"),
-    Choice("autopilot", "autopilot", "the policy decides at once; you can still step in"),
-    Choice("other", "ask, other …", "how many seconds the policy waits for you"),
+    Choice("ask", "ask", "every idea awaits your approval"),
+    Choice("ask:30", "ask, 30 s", "ask, then auto-approve after 30 s"),
+    Choice("ask:120", "ask, 2 min", "ask, then auto-approve after 2 min"),
+    Choice("autopilot", "autopilot", "ideas are approved automatically; you can still steer"),
+    Choice("other", "ask, N s …", "ask, then auto-approve after N s"),
 )
 
 
@@ -56,14 +57,14 @@ class BridgeScreen(DismissOnceScreen[None]):
         self.drain()
 
     def drain(self) -> None:
-        """Draw what changed since the last call."""
+        """Draw the changes since the last call."""
         with self.app.batch_update():
             if self.bridge.state is not self.state:
                 self.state = self.bridge.state
             self.update_live()
 
     def update_live(self) -> None:
-        """Draw what changes without an event: progress of work under way, the clock, the transport."""
+        """Draw what changes without an event: progress, the clock, the transport."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         found = actions.action_for(action, self.PLACE)
@@ -76,13 +77,13 @@ class BridgeScreen(DismissOnceScreen[None]):
                 return True
 
     def show_text(self, text: Content, place: Static) -> None:
-        """Show a text; the layout changes only where the text does. An empty text takes no room."""
+        """Show a text; the layout changes only if the text does. An empty text takes no room."""
         if place.content != text:
             place.display = bool(text.plain)
             place.update(text)
 
     async def attempt(self, request: Awaitable[None], done: str = "") -> bool:
-        """Whether the session accepted; a refusal is shown as the rules word it."""
+        """Whether the session accepted; a rejection is shown in the rules' words."""
         try:
             await request
         except EspalierError as error:
@@ -103,42 +104,42 @@ class SteeringScreen(BridgeScreen):
 
     @property
     def kernel(self) -> str:
-        """The selected kernel; empty where a screen has none."""
+        """The selected kernel; empty if the screen has none."""
         return ""
 
     @property
     def idea(self) -> str:
-        """The highlighted idea; empty where a screen has none."""
+        """The highlighted idea; empty if the screen has none."""
         return ""
 
     @work
     async def action_idea(self) -> None:
-        """Write an idea."""
+        """Add an idea."""
         state = self.bridge.state
         idea = await self.app.push_screen_wait(IdeaForm.new(state, self.kernel))
         if idea is not None:
-            await self.write_idea(idea, "" if idea.by_hand else "Your idea waits with the others.")
+            await self.write_idea(idea, "" if idea.by_hand else "Added: the idea awaits approval.")
 
-    async def write_idea(self, idea: IdeaInput, done: str, materials: tuple[str, ...] = ()) -> None:
-        """Submit an idea; one that is implemented by hand goes on to the code form."""
-        command = c.WriteIdea(idea.text, idea.parent, idea.branch, select=idea.by_hand, materials=materials)
+    async def write_idea(self, idea: IdeaInput, done: str, attached: tuple[str, ...] = ()) -> None:
+        """Submit an idea; if the engineer writes its kernel, open the code form."""
+        command = c.WriteIdea(idea.text, idea.parent, idea.branch, select=idea.by_hand, materials=attached)
         if await self.submit(command, done) and idea.by_hand:
             await self.implement(tuple(self.bridge.state_now.ideas)[-1])
 
     @work
     async def write_implementation(self, idea: str) -> None:
-        """Write or paste an implementation of an idea."""
+        """Write or paste a kernel of an idea."""
         await self.implement(idea)
 
-    async def toggle_material(self, idea: str, kernel: str) -> None:
-        """Attach a kernel to an idea, for whoever writes its code, or detach it."""
+    async def toggle_attached(self, idea: str, kernel: str) -> None:
+        """Attach a kernel to an idea as reference for its writer, or detach it."""
         if kernel in self.bridge.state_now.ideas[idea].materials:
-            await self.submit(c.DetachKernel(idea, kernel), f"{kernel} no longer lies beside {idea}.")
+            await self.submit(c.DetachKernel(idea, kernel), f"Detached {kernel} from {idea}.")
         else:
-            await self.submit(c.AttachKernel(idea, kernel), f"{kernel} lies beside {idea}.")
+            await self.submit(c.AttachKernel(idea, kernel), f"Attached {kernel} to {idea}.")
 
     async def implement(self, idea: str) -> None:
-        """Ask for an implementation, starting from the parent's source."""
+        """Open the code form for an idea, with the parent's code."""
         state = self.bridge.state_now
         target = state.ideas[idea]
         parent = state.kernels.get(target.parent or "")
@@ -146,11 +147,11 @@ class SteeringScreen(BridgeScreen):
         form = CodeForm(f"{idea}: {target.text.title}", name, text, self.bridge.empty_kernel())
         seed = await self.app.push_screen_wait(form)
         if seed is not None:
-            await self.attempt(self.bridge.plant(seed, idea=idea), f"{seed.kernel.name} is on its way through the trial.")
+            await self.attempt(self.bridge.plant(seed, idea=idea), f"Added {seed.kernel.name}; it is built next.")
 
     @work
     async def action_seed(self) -> None:
-        """Bring a kernel in."""
+        """Add a seed kernel."""
         choice = await self.app.push_screen_wait(SeedForm(self.bridge, self.kernel))
         if choice is None:
             return
@@ -161,74 +162,74 @@ class SteeringScreen(BridgeScreen):
             if seed is None:
                 return
         planted = self.bridge.plant(seed, parent=choice.parent, title=choice.title)
-        await self.attempt(planted, "Seeded: it is built, verified and measured like every other.")
+        await self.attempt(planted, "Added the seed kernel; it is built next.")
 
     @work
     async def action_mode(self) -> None:
-        """Change who decides."""
+        """Change the mode."""
         present = str(self.bridge.state.mode)
-        mode = await self.app.push_screen_wait(Choose("Who decides?", MODES, present))
+        mode = await self.app.push_screen_wait(Choose("Mode", MODES, present))
         if mode == "other":
-            words = "Seconds to wait for you before the policy decides."
-            seconds = await self.app.push_screen_wait(AskLine("Ask, with patience", words, placeholder="45"))
+            words = "Seconds to wait for your decision."
+            seconds = await self.app.push_screen_wait(AskLine("Ask, then auto-approve", words, placeholder="45"))
             mode = f"ask:{seconds}" if seconds else None
         if mode is not None and mode != present:
             await self.submit(c.SetMode(mode))
 
     @work
     async def action_limits(self) -> None:
-        """Change when the session stops by itself."""
+        """Change the limits that end the session."""
         limits = await self.app.push_screen_wait(LimitsForm(self.bridge.state.limits))
         if limits is not None:
             await self.submit(c.SetLimits(limits))
 
     @work
     async def action_pauses(self) -> None:
-        """Change where the session pauses by itself."""
+        """Change the conditions that pause the session."""
         pauses = await self.app.push_screen_wait(PausesForm(self.bridge.state.pauses))
         if pauses is not None:
             await self.submit(c.SetPauses(pauses))
 
     @work
     async def action_pause(self) -> None:
-        """Pause, with a reason for the journal; or resume."""
+        """Pause with a reason, which the journal records; or resume."""
         if self.bridge.state_now.paused is not None:
-            await self.submit(c.ResumeSearch(), "It goes on.")
+            await self.submit(c.ResumeSearch(), "Resumed.")
             return
-        words = "What is under way goes on; no further ideas and code are asked for. Why? Empty is no reason."
+        words = "Running work finishes; no further ideas or code are requested. Reason (optional)."
         reason = await self.app.push_screen_wait(AskLine("Pause the session", words, empty=True))
         if reason is not None:
             await self.submit(c.PauseSearch(reason))
 
     @work
     async def action_answer(self) -> None:
-        """Answer a prompt that was given out by hand."""
+        """Answer a prompt by hand."""
         if not calls_by_hand(self.bridge.state_now):
-            self.notify("No prompt waits to be answered by hand.", markup=False)
+            self.notify("No prompt awaits your answer.", markup=False)
             return
         reply = await self.app.push_screen_wait(PromptForm(self.bridge))
         if reply is not None:
-            await self.attempt(self.bridge.answer(*reply), f"{reply[0].id} is answered.")
+            await self.attempt(self.bridge.answer(*reply), f"Answered {reply[0].id}.")
 
     @work
     async def action_cancel_call(self) -> None:
         """Cancel one open call."""
         calls = open_calls(self.bridge.state_now)
         if not calls:
-            self.notify("No question is open.", markup=False)
+            self.notify("No open model call.", markup=False)
             return
         choices = [Choice(call.id, *call_label(self.bridge.state_now, call)) for call in calls]
-        call = await self.app.push_screen_wait(Choose("Which question is to be stopped?", choices))
+        call = await self.app.push_screen_wait(Choose("Cancel a model call", choices))
         if call is not None:
-            await self.submit(c.CancelCall(call), f"{call} is cancelled.")
+            await self.submit(c.CancelCall(call), f"Cancelled {call}.")
 
     async def choose_kernel(self, title: str, *, present: str = "", chosen: Collection[str] = ()) -> str | None:
-        """Choose a kernel, the best first; ``chosen`` ones carry a tick."""
+        """Choose a kernel, the fastest first; ``chosen`` kernels have a tick."""
         state = self.bridge.state_now
         best = [kernel.id for kernel in queries.ranked(state)]
         names = list(dict.fromkeys((*chosen, *best, *state.kernels)))[:_MOST_CHOICES]
         if not names:
-            self.notify("There is no kernel yet.", markup=False)
+            self.notify("No kernel yet.", markup=False)
             return None
         choices = []
         for name in names:
@@ -240,21 +241,21 @@ class SteeringScreen(BridgeScreen):
     @work
     async def action_instruct(self) -> None:
         """Change the standing instructions."""
-        words = "Every later prompt carries this. An empty line takes it back."
+        words = "Every later prompt contains this text. Empty: no instructions."
         initial = self.bridge.state.instructions
         text = await self.app.push_screen_wait(AskLine("Standing instructions", words, initial=initial, empty=True))
         if text is not None and text != initial:
             await self.submit(c.Instruct(text))
 
     async def action_retry(self) -> None:
-        """Retry what the engine itself failed at."""
+        """Retry the failed work."""
         await self.attempt(self.bridge.retry())
 
     @work
-    async def action_finish(self) -> None:
+    async def action_end(self) -> None:
         """End the session."""
         waiting = len(queries.unsettled(self.bridge.state))
-        words = f"{waiting} kernels have not settled and are cancelled." if waiting else "All kernels have settled."
-        words += " More rounds, a seed or an idea take the session up again."
-        if await self.app.push_screen_wait(Confirm("End this session?", words, "End it")):
-            await self.submit(c.EndSession("closed by hand"))
+        words = f"Cancels {counted(waiting, 'unfinished kernel')}. " if waiting else "All kernels are finished. "
+        words += "More rounds, a seed kernel or an idea reopens the session."
+        if await self.app.push_screen_wait(Confirm("End this session?", words, "End")):
+            await self.submit(c.EndSession("ended by hand"))

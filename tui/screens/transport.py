@@ -1,4 +1,4 @@
-"""The transport of a source that can seek: play, pause, speed, steps and jumps; and forking. No effect on other sources."""
+"""Transport actions of a source that can seek (play, pause, speed, steps, jumps), and forking."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tui.viewmodel import forking
 from tui.widgets.bars import TransportBar
 
 _MOST_POINTS = 40
+_LANDMARKS = {Landmark.ROUND: "round", Landmark.IMPROVEMENT: "incumbent", Landmark.DECISION: "decision of yours"}
 
 
 class TransportScreen(SteeringScreen):
@@ -27,7 +28,7 @@ class TransportScreen(SteeringScreen):
 
     @dataclass
     class ForkRequested(Message):
-        """Another session continues from here."""
+        """Fork the session here."""
 
         folder: Path
         position: int
@@ -67,7 +68,7 @@ class TransportScreen(SteeringScreen):
 
     @work
     async def action_fork(self) -> None:
-        """Fork the session: from the position of the transport, or from a point to choose."""
+        """Fork the session at the transport's position, or at a chosen point."""
         bridge, transport = self.bridge, self.bridge.transport
         if transport is not None:
             transport.pause()
@@ -79,7 +80,7 @@ class TransportScreen(SteeringScreen):
         position = transport.position if transport is not None else await self._choose_point(entries)
         if position is None:
             return
-        words = f"A new session begins with the first {position} events of {bridge.name}, which stays as it is.\n\n"
+        words = f"The new session starts with the first {position} events of {bridge.name}, which does not change.\n\n"
         words += forking.left_words(left_behind(entries, position))
         if await self.app.push_screen_wait(Confirm("Fork from here?", words, "Fork")):
             self.post_message(self.ForkRequested(bridge.folder, position))
@@ -88,48 +89,48 @@ class TransportScreen(SteeringScreen):
         choices = []
         for point in forking.points(entries)[:_MOST_POINTS]:
             left = forking.left_counts(left_behind(entries, point.position))
-            choices.append(Choice(str(point.position), point.words, f"leaves {left} behind" if left else ""))
-        chosen = await self.app.push_screen_wait(Choose("Go on from where?", choices))
+            choices.append(Choice(str(point.position), point.words, f"without {left}" if left else ""))
+        chosen = await self.app.push_screen_wait(Choose("Fork from", choices))
         return int(chosen) if chosen is not None else None
 
     def action_forward(self) -> None:
-        """One event on."""
+        """Go forward one event."""
         self._step(+1)
 
     def action_back(self) -> None:
-        """One event back."""
+        """Go back one event."""
         self._step(-1)
 
     def action_next_round(self) -> None:
-        """To the next round."""
+        """Jump to the next round."""
         self._jump(Landmark.ROUND)
 
-    def action_last_round(self) -> None:
-        """To the round before."""
+    def action_previous_round(self) -> None:
+        """Jump to the previous round."""
         self._jump(Landmark.ROUND, back=True)
 
-    def action_next_best(self) -> None:
-        """To the next improvement."""
+    def action_next_incumbent(self) -> None:
+        """Jump to the next incumbent."""
         self._jump(Landmark.IMPROVEMENT)
 
-    def action_last_best(self) -> None:
-        """To the improvement before."""
+    def action_previous_incumbent(self) -> None:
+        """Jump to the previous incumbent."""
         self._jump(Landmark.IMPROVEMENT, back=True)
 
     def action_next_decision(self) -> None:
-        """To the engineer's next decision."""
+        """Jump to the engineer's next decision."""
         self._jump(Landmark.DECISION)
 
-    def action_last_decision(self) -> None:
-        """To the engineer's decision before."""
+    def action_previous_decision(self) -> None:
+        """Jump to the engineer's previous decision."""
         self._jump(Landmark.DECISION, back=True)
 
     def action_faster(self) -> None:
-        """Twice the speed."""
+        """Double the speed."""
         self._scale(2.0)
 
     def action_slower(self) -> None:
-        """Half the speed."""
+        """Halve the speed."""
         self._scale(0.5)
 
     def _step(self, by: int) -> None:
@@ -141,7 +142,7 @@ class TransportScreen(SteeringScreen):
     def _jump(self, landmark: Landmark, *, back: bool = False) -> None:
         transport = self.bridge.transport
         if transport is not None and self.bridge.can(Capability.SEEK) and not transport.jump(landmark, back=back):
-            self.notify(f"There is no {landmark.value} that way.", markup=False, timeout=2)
+            self.notify(f"No {'earlier' if back else 'later'} {_LANDMARKS[landmark]}.", markup=False, timeout=2)
 
     def _scale(self, by: float) -> None:
         if self.bridge.transport is not None:

@@ -1,1 +1,1 @@
-"""What a session looks like, as plain values: state → rows, cells and strings. Knows no terminal and no toolkit."""
+"""What the screens show, as plain values: state → rows, cells and strings. Imports no terminal toolkit."""

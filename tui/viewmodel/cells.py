@@ -1,7 +1,7 @@
-"""Painted text as plain values: lines of cells, each with an ink. Measures and cuts text by terminal cells.
+"""Styled text as plain values: lines of cells, each with an ink. Measures and cuts text by terminal cells.
 
-Knows what a part of a line *is* (a good speedup, a running build, a keyword) and never what it looks like: ``tui.theme`` gives
-each ink its colour. Text from compilers, models and files passes ``clean`` before it can reach a terminal.
+An ink names what a part of a line *is* (a good speedup, a running build, a keyword); ``tui.theme`` maps it to a colour. Text
+from compilers, models and files passes ``clean`` before it reaches a terminal.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Line:
 
     @property
     def width(self) -> int:
-        """Terminal cells that it takes."""
+        """The line's width in terminal cells."""
         return sum(width(cell.text) for cell in self.cells)
 
 
@@ -119,7 +119,7 @@ def line(*parts: Cell | str, ground: Ground = Ground.NONE) -> Line:
 
 
 def from_report(spans: report.Line) -> Line:
-    """A line of the engine's reports, its tones as inks."""
+    """A line of the engine's reports, with tones as inks."""
     return Line(tuple(Cell(clean(span.text), Ink(span.tone.value)) for span in spans))
 
 
@@ -170,12 +170,12 @@ def _char_width(char: str) -> int:
 
 
 def width(text: str) -> int:
-    """Terminal cells that the text takes."""
+    """The text's width in terminal cells."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
 def cut(text: str, room: int) -> str:
-    """The text in at most ``room`` cells, with an ellipsis where something was cut off."""
+    """The text in at most ``room`` cells; a cut text ends with an ellipsis."""
     if width(text) <= room:
         return text
     if room <= 0:
@@ -190,7 +190,7 @@ def cut(text: str, room: int) -> str:
 
 
 def tail(text: str, room: int) -> str:
-    """The end of the text in at most ``room`` cells, with an ellipsis where something was cut off before it."""
+    """The end of the text in at most ``room`` cells; a cut text starts with an ellipsis."""
     if width(text) <= room:
         return text
     return f"…{cut(text[::-1], room)[:-1][::-1].lstrip()}" if room > 1 else ""
@@ -204,7 +204,7 @@ def pad(text: str, room: int, *, right: bool = False) -> str:
 
 
 def cut_cells(cells: Sequence[Cell], room: int) -> tuple[Cell, ...]:
-    """The cells in at most ``room`` terminal cells, with an ellipsis where something was cut off."""
+    """The cells in at most ``room`` terminal cells; a cut text ends with an ellipsis."""
     if sum(width(cell.text) for cell in cells) <= room:
         return tuple(cells)
     kept: list[Cell] = []

@@ -1,4 +1,4 @@
-"""Both charts as the terminal draws them: kernels by round, ceilings as lines. The figures are ``report.facts.charts``."""
+"""Both charts as the terminal draws them: kernels by round, the roofline. The figures come from ``report.facts.charts``."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from engine.domain.state import SessionState
 from engine.report.facts import charts
 
 _SPREAD = 0.32
-"""How far dots of one round stand to the sides of it, in rounds."""
+"""Horizontal spread of the dots of one round, in rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """One kernel in a chart."""
+    """A kernel in a chart."""
 
     kernel: str
     x: float
     y: float
     precise: bool
-    """Measured precisely; a screened one is drawn hollow."""
+    """Measured with process pairs; a screened kernel is drawn hollow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ClimbPlot:
 
 
 def climb(state: SessionState) -> ClimbPlot:
-    """Every measured kernel by its round, those of one round side by side in the order they were drafted."""
+    """Every measured kernel by its round; kernels of one round side by side, oldest first."""
     found = charts.climb(state)
     by_round: dict[int, list[tuple[str, float, bool]]] = {}
     for dot in found.dots:
@@ -51,7 +51,7 @@ def climb(state: SessionState) -> ClimbPlot:
 
 @dataclass(frozen=True, slots=True)
 class RooflineSegments:
-    """One ceiling of the device: operations a second by operations a byte."""
+    """One ceiling of the device: operations per second over operations per byte."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -59,16 +59,16 @@ class RooflineSegments:
 
 @dataclass(frozen=True, slots=True)
 class RooflinePlot:
-    """The ceilings as lines, the kernels as dots at one intensity."""
+    """Ceilings as lines, kernels as dots at one arithmetic intensity."""
 
     facts: charts.Roofline
     ceilings: tuple[RooflineSegments, ...]
     dots: tuple[Dot, ...]
-    """y: operations a second; x: the intensity."""
+    """y: operations per second; x: arithmetic intensity."""
 
 
 def roofline(state: SessionState) -> RooflinePlot | None:
-    """``None`` where there is no roofline."""
+    """The roofline; ``None`` before the preparation or without measured peaks."""
     found = charts.roofline(state)
     if found is None:
         return None

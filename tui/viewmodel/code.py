@@ -1,4 +1,4 @@
-"""A kernel's code as highlighted lines, by pygments' lexers. Pure."""
+"""A kernel's code as highlighted lines, using pygments' lexers. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _lexer(dialect: Dialect) -> Lexer:
 
 @lru_cache(maxsize=64)
 def highlight(source: str, dialect: Dialect) -> tuple[Line, ...]:
-    """The highlighted lines of the code; launch and tuning directives stand out."""
+    """The highlighted lines of the code, launch and tuning directives included."""
     lines: list[list[Cell]] = [[]]
     for kind, value in _lexer(dialect).get_tokens(source.replace("\r\n", "\n")):
         ink = _ink(kind)

@@ -1,6 +1,6 @@
-"""Pages on one kernel: idea and lineage, verification, machine code. Pure.
+"""Pages on one kernel: idea and lineage, verification, resources. Pure.
 
-``timing``, ``code`` and ``diff`` have pages of their own.
+The other pages are in ``timing``, ``code`` and ``diff``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from engine.domain import bottleneck, instruction_mix, profile, queries
 from engine.domain.model import Resources
 from engine.domain.preparation import Preparation
 from engine.domain.state import Idea, Kernel, SessionState, Stage
+from engine.report.text.progress import sanitizer_names
 from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, line, one_line, pad, pad_cells, width, wrap
 from tui.viewmodel.pages import INDENT, empty_page, paragraph, section, table
 
 Cells = tuple[Cell, ...]
 _TOTAL = "total"
-"""The count of all instructions among those of the families."""
+"""The key of the total among the instruction counts by family."""
 
 
 def heading(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
@@ -36,7 +37,7 @@ def heading(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
 
 
 def _fitting(facts: Sequence[Cells], room: int) -> Line:
-    """As many facts as fit, with dots between."""
+    """As many facts as fit, separated by dots."""
     shown: list[Cell] = []
     used = 1
     for fact in facts:
@@ -62,7 +63,7 @@ def idea(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
     """The kernel's idea and its lineage."""
     lines: list[Line] = [BLANK]
     behind = state.ideas.get(kernel.idea)
-    lines += _idea(state, kernel, behind, room) if behind else [line(Cell("  seeded without an idea", Ink.FAINT))]
+    lines += _idea(state, kernel, behind, room) if behind else [line(Cell("  seed kernel without an idea", Ink.FAINT))]
     lines += [BLANK, section("lineage", room), *_lineage(state, kernel, room)]
     notes = [n for n in state.notes if n.target in (kernel.id, kernel.idea)]
     if notes:
@@ -81,16 +82,16 @@ def _idea(state: SessionState, kernel: Kernel, behind: Idea, room: int) -> list[
         ("idea", (Cell(behind.id, Ink.STRONG), Cell(f" of round {behind.round}{', edited' if behind.edited else ''}"))),
         ("category", (Cell(one_line(behind.text.category)),)),
         ("author", (Cell(one_line(behind.author.name)),)),
-        ("builds on", kernels.label(state, behind.parent)),
+        ("parent", kernels.label(state, behind.parent)),
         ("predicted", (predicted,)),
     ]
     if (gain := measured_gain(state, kernel)) is not None:
-        rows.append(("came out", gain))
+        rows.append(("measured", gain))
     return [*head, *([BLANK] if head else []), *paragraph(behind.text.rationale, room), BLANK, *table(rows, room)]
 
 
 def measured_gain(state: SessionState, kernel: Kernel) -> Cells | None:
-    """The measured speedup over the parent, where both were measured on this device."""
+    """The measured speedup over the parent, if both were measured on this device."""
     mine = queries.speedup(state, kernel)
     parent = state.kernels.get(kernel.parent) if kernel.parent else None
     theirs = queries.speedup(state, parent) if parent else None
@@ -129,18 +130,21 @@ def verification(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, 
         return tuple(lines) if kernel.failure or kernel.evidence else empty_page("not verified yet")
     bit_for_bit = found.jitter == 0
     rows: list[tuple[str, Sequence[Cell]]] = [
-        ("class", (Cell(found.precision_class.value, Ink.STRONG), Cell(f", gate {found.policy}", Ink.FAINT))),
+        ("class", (Cell(found.precision_class.value, Ink.STRONG), Cell(f", tolerance {found.policy}", Ink.FAINT))),
         ("trials", (Cell(f"{fmt.counted(found.trials, 'call')} checked against float64"),)),
-        ("hold-outs", (Cell(one_line(found.holdouts), Ink.WARN if "specialised" in found.holdouts else Ink.PLAIN),)),
+        ("hold-out shapes", (Cell(one_line(found.holdouts), Ink.WARN if "specialised" in found.holdouts else Ink.PLAIN),)),
         ("centred error", _error_meter(found.rel_fro, found.rel_fro_limit, room)),
         ("worst element", _error_meter(found.max_scaled, found.max_scaled_limit, room)),
         ("largest error", (Cell(fmt.error(found.max_abs)), Cell(" absolute", Ink.FAINT))),
-        ("repeatable", (Cell("bit for bit") if bit_for_bit else Cell(f"to {fmt.error(found.jitter)} of its scale", Ink.WARN),)),
+        (
+            "repeatable",
+            (Cell("bit for bit") if bit_for_bit else Cell(f"to {fmt.error(found.jitter)} of the scale", Ink.WARN),),
+        ),
     ]
     lines += table(rows, room)
     lines += _sanitized(kernel, room)
     if (prepared := state.preparation) is not None:
-        lines += [BLANK, section("the gate of this session", room), *_correctness_check(prepared)]
+        lines += [BLANK, section("correctness check of this session", room), *_correctness_check(prepared)]
     return tuple(lines)
 
 
@@ -149,15 +153,15 @@ def _quarantine(kernel: Kernel, room: int) -> list[Line]:
     if not kernel.evidence:
         return []
     waits = kernel.stage is Stage.QUARANTINED
-    lines = [BLANK, section("in quarantine: not believed" if waits else "was in quarantine", room)]
+    lines = [BLANK, section("quarantined" if waits else "was quarantined", room)]
     for one in kernel.evidence:
         parts = wrap(one, min(room - 6, 96))
         lines += [line(Cell("  ◬ " if n == 0 else "    ", Ink.QUARANTINED), part) for n, part in enumerate(parts)]
     if kernel.accepted:
-        parts = wrap(f"believed by hand: {kernel.accepted}", min(room - 6, 96))
+        parts = wrap(f"accepted by the engineer: {kernel.accepted}", min(room - 6, 96))
         lines += [line(Cell("  ✓ " if n == 0 else "    ", Ink.GOOD), part) for n, part in enumerate(parts)]
     elif waits:
-        words = "It leads nothing and is no parent until you believe (a) or discard (d) it."
+        words = "It cannot become the incumbent or a parent until you accept (a) or discard (d) it."
         lines += [line(Cell(f"  {part}", Ink.FAINT)) for part in wrap(words, room - 4)]
     return lines
 
@@ -174,23 +178,26 @@ def _sanitized(kernel: Kernel, room: int) -> list[Line]:
     elif found.findings:
         verdict = Cell(f"✗ {fmt.counted(len(found.findings), 'finding')}", Ink.BAD)
     else:
-        verdict = Cell("✓ nothing found", Ink.GOOD)
-    lines += [line("  ", verdict, Cell(f"  {one_line(', '.join(found.tools))}{earlier}", Ink.FAINT))]
+        verdict = Cell("✓ clean", Ink.GOOD)
+    tools = one_line(sanitizer_names(found.tools)) if found.tools else ""
+    lines += [line("  ", verdict, Cell(f"  {tools}{earlier}", Ink.FAINT))]
     lines += [line(Cell(f"  {part}", Ink.BAD)) for one in found.findings for part in wrap(one, min(room - 4, 96))]
     lines += [line(Cell(f"  {part}", Ink.FAINT)) for part in wrap(found.note, min(room - 4, 96))]
     return lines
 
 
 def _correctness_check(prepared: Preparation) -> list[Line]:
-    """The reference's own error by precision class, and the trivial models that the check refused."""
+    """Reference error by precision class, and the trivial models that the check rejected."""
     rows: list[tuple[str, Sequence[Cell]]] = [
         (f"reference in {name}", (Cell(fmt.error(found.rel_fro)), Cell(" centred error", Ink.FAINT)))
         for name, found in prepared.gate.classes.items()
     ]
-    passes, refused = Cell("✗ passes", Ink.BAD), Cell("✓ refused", Ink.GOOD)
-    rows += [(one_line(null.name), (passes if null.passed else refused,)) for null in prepared.gate.nulls]
+    passed, rejected = Cell("✗ passed", Ink.BAD), Cell("✓ rejected", Ink.GOOD)
+    rows += [
+        (f"trivial: {one_line(trivial.name)}", (passed if trivial.passed else rejected,)) for trivial in prepared.gate.nulls
+    ]
     confined = prepared.sandbox == "bubblewrap"
-    sandbox = Cell("bubblewrap" if confined else "resource limits only", Ink.PLAIN if confined else Ink.WARN)
+    sandbox = Cell("bubblewrap" if confined else "none, resource limits only", Ink.PLAIN if confined else Ink.WARN)
     return table([*rows, ("sandbox", (sandbox,))])
 
 
@@ -202,11 +209,11 @@ def _error_meter(value: float, limit: float, room: int) -> Cells:
     return (*fmt.meter(share, max(6, min(24, room - 52)), ink), *figures)
 
 
-def machine_code(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
-    """Resources, counters and instruction mix, each with its change from the parent."""
+def resources(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
+    """Resources, counters and instruction mix, with changes from the parent."""
     mix = kernel.instructions
     if not kernel.resources and not mix and kernel.profile is None:
-        return empty_page("not built yet" if not kernel.artefact else "the compiler says nothing of what it uses")
+        return empty_page("not built yet" if not kernel.artefact else "the compiler reports no resources")
     parent = state.kernels.get(kernel.parent) if kernel.parent else None
     before = {r.function: r for r in parent.resources} if parent else {}
     lines: list[Line] = []
@@ -214,7 +221,11 @@ def machine_code(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, 
         earlier = before.get(used.function)
         if earlier is None and len(before) == 1 == len(kernel.resources):
             earlier = next(iter(before.values()))
-        lines += [BLANK, section(one_line(used.function), room), *_resources(state, used, earlier, parent.id if parent else "")]
+        lines += [
+            BLANK,
+            section(one_line(used.function), room),
+            *_used(state, used, earlier, parent.id if parent else ""),
+        ]
     lines += _counters(state, kernel, parent, room)
     lines += [BLANK, section("instructions", room)]
     if not mix:
@@ -222,18 +233,21 @@ def machine_code(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, 
     parents_mix = parent.instructions or None if parent else None
     sol = kernel.measurement.light if kernel.measurement else None
     summary = instruction_mix.summary(kernel.resources, mix, sol, before=parents_mix)
-    lines += [*_mix(mix, parents_mix, room), BLANK, section("in short", room), *paragraph(summary, room)]
+    lines += [*_mix(mix, parents_mix, room), BLANK, section("summary", room), *paragraph(summary, room)]
     return tuple(lines)
 
 
 def _counters(state: SessionState, kernel: Kernel, parent: Kernel | None, room: int) -> list[Line]:
-    """The hardware counters of one call and their summary, where ``espalier profile`` recorded them."""
+    """The hardware counters of one call and their summary, if ``espalier kernel profile`` recorded them."""
     found = kernel.profile
     if found is None:
         return []
     lines = [BLANK, section("counters", room)]
     if not found.tool:
-        return [*lines, *(line(Cell(f"  {part}", Ink.WARN)) for part in wrap(f"not read: {found.note}", min(room - 4, 96)))]
+        return [
+            *lines,
+            *(line(Cell(f"  {part}", Ink.WARN)) for part in wrap(f"not available: {found.note}", min(room - 4, 96))),
+        ]
     rows: list[tuple[str, Sequence[Cell]]] = [
         (one_line(row.label), (Cell(pad(row.words, 12)), Cell(row.moved, Ink.FAINT)))
         for row in profile.rows(found, parent.profile if parent else None)
@@ -242,7 +256,7 @@ def _counters(state: SessionState, kernel: Kernel, parent: Kernel | None, room: 
     return [*lines, *table(rows), *(paragraph(words, room) if words else ())]
 
 
-def _resources(state: SessionState, used: Resources, earlier: Resources | None, parent: str) -> list[Line]:
+def _used(state: SessionState, used: Resources, earlier: Resources | None, parent: str) -> list[Line]:
     def change(name: str, amount: int, before: int | None, words: str) -> tuple[str, Sequence[Cell]]:
         cells = [Cell(pad(words, 12))]
         if before is not None:
@@ -259,7 +273,7 @@ def _resources(state: SessionState, used: Resources, earlier: Resources | None, 
     ]
     if state.device is not None and state.device.kind == "cuda" and used.registers:
         warps = instruction_mix.warps_by_registers(used.registers)
-        rows.append(("occupancy", [Cell(f"{warps} of 64 warps", Ink.STRONG), Cell(" as far as registers go", Ink.FAINT)]))
+        rows.append(("occupancy", [Cell(f"{warps} of 64 warps", Ink.STRONG), Cell(", limited by registers", Ink.FAINT)]))
     return table(rows)
 
 
@@ -270,7 +284,7 @@ def _mix(mix: Mapping[str, int], before: Mapping[str, int] | None, room: int) ->
     rows: list[tuple[str, Sequence[Cell]]] = []
     if _TOTAL in mix:
         moved = [Cell("  "), _count_change(before.get(_TOTAL, 0), mix[_TOTAL])] if before is not None else []
-        rows.append(("all", [Cell(pad("", max(6, min(24, room - 44)))), Cell(f" {mix[_TOTAL]:>6}", Ink.STRONG), *moved]))
+        rows.append(("total", [Cell(pad("", max(6, min(24, room - 44)))), Cell(f" {mix[_TOTAL]:>6}", Ink.STRONG), *moved]))
     for family, count in sorted({**families, **gone}.items(), key=lambda item: -item[1]):
         shape = fmt.meter(count / most, max(6, min(24, room - 44)))
         moved = [Cell("  "), _count_change(before.get(family, 0), count)] if before is not None else []
@@ -279,7 +293,7 @@ def _mix(mix: Mapping[str, int], before: Mapping[str, int] | None, room: int) ->
 
 
 def _count_change(before: int, after: int) -> Cell:
-    """The change of an instruction count: neither direction is better by itself."""
+    """The change of an instruction count; neither direction is better in itself."""
     return (
         Cell(f"{'▼' if after < before else '▲'} {abs(after - before)}", Ink.ACCENT) if after != before else Cell("=", Ink.FAINT)
     )

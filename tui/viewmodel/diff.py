@@ -17,7 +17,7 @@ CONTEXT = 3
 _WORD = re.compile(r"\w+|\s+|[^\w\s]")
 _MOST_WORDS = 400
 _ALIKE = 0.4
-"""Lines less similar than this are shown as replaced, not as changed."""
+"""Lines less similar than this count as replaced, not as changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Difference:
 
 @lru_cache(maxsize=8)
 def difference(before: str, after: str, dialect: Dialect, *, context: int = CONTEXT) -> Difference:
-    """The diff from ``before`` to ``after``, with this many lines of context."""
+    """The diff from ``before`` to ``after`` with this many context lines."""
     old, new = before.splitlines(), after.splitlines()
     old_lines, new_lines = _padded(highlight(before, dialect), len(old)), _padded(highlight(after, dialect), len(new))
     room = len(str(max(len(old), len(new), 1)))
@@ -59,7 +59,7 @@ def difference(before: str, after: str, dialect: Dialect, *, context: int = CONT
 
 
 def _padded(lines: tuple[Line, ...], count: int) -> tuple[Line, ...]:
-    """The highlighted lines, as many as the text has (a lexer drops empty ones at the end)."""
+    """The highlighted lines, padded to the text's line count: a lexer drops empty lines at the end."""
     return lines + (Line(),) * max(0, count - len(lines))
 
 
@@ -78,7 +78,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, Spans], dict[int, Spans]]:
-    """The changed characters of each line, where as many lines were added as removed."""
+    """The changed characters of each line, if as many lines were added as removed."""
     left: dict[int, Spans] = {}
     right: dict[int, Spans] = {}
     if len(old) != len(new):
@@ -104,7 +104,7 @@ def _spans(words: Sequence[str], changed: Sequence[tuple[int, int]]) -> Spans:
 
 
 def _with_ground(text: Line, spans: Spans, ground: Ground) -> Line:
-    """The line with the ground under these characters."""
+    """The line with the ground on these characters."""
     if not spans:
         return text
     cells: list[Cell] = []

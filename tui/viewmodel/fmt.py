@@ -1,6 +1,6 @@
-"""How figures are written on the screen: times, ratios, shares, counts, bars, intervals, histograms. One place for all.
+"""Formats figures for the screen: times, ratios, shares, counts, bars, intervals, histograms.
 
-Where the engine's reports already write a figure (``engine.report.text.lines``), the same words are used here.
+Formats that the engine's reports define (``engine.report.text.lines``) are reused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def interval_ends(interval: Interval) -> str:
 
 
 def speedup_ink(interval: Interval) -> Ink:
-    """Faster or slower than the baseline only where the whole interval is."""
+    """Faster or slower than the baseline only if the whole interval is."""
     if interval.low > 1.0:
         return Ink.FASTER
     return Ink.SLOWER if interval.high < 1.0 else Ink.UNDECIDED
@@ -61,7 +61,7 @@ def speedup(interval: Interval) -> Cell:
 def bar(interval: Interval, top: float, room: int) -> tuple[Cell, ...]:
     """A bar of ``room`` cells from 0 to ``top``: solid up to the interval's low end, a lighter band from there to its high end.
 
-    Where the bar does not reach the baseline (1×), a thin line marks it.
+    A thin line marks the baseline (1×) if the bar does not reach it.
     """
     if room <= 0 or top <= 0:
         return ()
@@ -72,7 +72,7 @@ def bar(interval: Interval, top: float, room: int) -> tuple[Cell, ...]:
 
 
 def _bar_cell(ink: Ink, solid: int, reach: int, marked: bool) -> Cell:
-    """One cell of a bar; ``solid`` and ``reach`` are how many eighths of it the two parts cover."""
+    """One cell of a bar; ``solid`` and ``reach``: eighths of the cell covered by the two parts."""
     bar_ink, band_ink, band = _BANDS[ink]
     if solid >= 8:
         return Cell("█", bar_ink)
@@ -117,10 +117,10 @@ def interval_line(interval: Interval, low: float, high: float, room: int, ink: I
 
 
 def histogram(values: Sequence[float], room: int, height: int = 4) -> tuple[list[str], float, float]:
-    """Columns of how many values fall where, as ``height`` rows of text from the top, with the scale's two ends.
+    """A histogram as ``height`` rows of text from the top, with both ends of the scale.
 
-    The scale runs from the smallest value to the 99th percentile when a few stragglers would squeeze the rest into one column;
-    what lies beyond is counted in the last column.
+    If a few outliers would squeeze the rest into one column, the scale ends at the 99th percentile and the last column counts
+    what lies beyond.
     """
     if not values or room <= 0:
         return [], 0.0, 0.0
@@ -142,7 +142,7 @@ def histogram(values: Sequence[float], room: int, height: int = 4) -> tuple[list
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One column a value, between the smallest and the largest."""
+    """One column per value, scaled between the smallest and the largest."""
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -182,12 +182,12 @@ def day(at: float) -> str:
 
 
 def moment(at: float, since: float) -> str:
-    """Time of day, with the day before it where that is another than that of ``since``."""
+    """Time of day, preceded by the date if that differs from the date of ``since``."""
     return clock(at) if day(at) == day(since) else f"{day(at)} {clock(at)}"
 
 
 def error(value: float) -> str:
-    """``9.0e-08``; a plain ``0`` for bit for bit."""
+    """``9.0e-08``; ``0`` for zero."""
     return "0" if value == 0 else f"{value:.1e}"
 
 
@@ -199,12 +199,12 @@ def tokens(count: int) -> str:
 
 
 def dollars(amount: float) -> str:
-    """``$0.42``; below a cent three decimals, so that a little is not nothing."""
+    """``$0.42``; three decimals below ten cents."""
     return f"${amount:.2f}" if amount >= 0.095 or amount == 0 else f"${amount:.3f}"
 
 
 def change(before: float, after: float, *, fewer_is_better: bool = True, unit: str = "") -> Cell:
-    """The change of a count: ``▼ 12``, good or bad by whether fewer is better; ``=`` without a change."""
+    """The change of a count: ``▼ 12``, coloured by whether fewer is better; ``=`` without a change."""
     if after == before:
         return Cell("=", Ink.FAINT)
     better = (after < before) is fewer_is_better

@@ -1,4 +1,4 @@
-"""Where a session can be forked, and what a fork leaves behind. Pure."""
+"""Where a session can be forked, and what the fork does not contain. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _NAMED = 12
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place to fork: how many entries are kept."""
+    """A point to fork from, and how many entries the fork keeps."""
 
     position: int
     words: str
 
 
 def points(entries: Sequence[e.Entry]) -> tuple[Point, ...]:
-    """Where to fork, the latest first: now, and for each round before its decisions and before it opened."""
-    found = [Point(len(entries), "now, with all that happened")]
+    """Points to fork from, latest first: now; for each round, before its decisions and before it opened."""
+    found = [Point(len(entries), "now, with all events")]
     for place in range(len(entries) - 1, -1, -1):
         match entries[place].event:
             case e.IdeasProposed(number, ideas, True) if ideas and number > 0:
-                found.append(Point(place + 1, f"round {number}, its {fmt.counted(len(ideas), 'idea')} undecided"))
+                found.append(Point(place + 1, f"round {number}, before its {fmt.counted(len(ideas), 'idea')} are approved"))
             case e.RoundOpened(number) if number > 0:
                 found.append(Point(place, f"before round {number}"))
             case _:
@@ -36,20 +36,20 @@ def points(entries: Sequence[e.Entry]) -> tuple[Point, ...]:
 
 
 def left_counts(left: LeftBehind) -> str:
-    """``1 round, 3 ideas and 4 kernels``; empty where nothing is left behind."""
+    """``1 round, 3 ideas and 4 kernels``; empty if the fork contains everything."""
     counts = ((left.rounds, "round"), (left.ideas, "idea"), (len(left.kernels), "kernel"))
     parts = [fmt.counted(number, thing) for number, thing in counts if number]
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else ""
 
 
 def left_words(left: LeftBehind) -> str:
-    """What a fork leaves behind, in words."""
+    """What the fork does not contain, as text."""
     counts = left_counts(left)
     if not counts:
-        return "Nothing is left behind."
+        return "The fork contains everything."
     named = ", ".join(left.kernels[:_NAMED]) + (" …" if len(left.kernels) > _NAMED else "")
-    lines = [f"Left behind: {counts}{f' ({named})' if named else ''}.", f"Best taken along: {_figure(left.kept)}."]
-    return "\n".join((*lines, *((f"Better, and left behind: {_figure(left.lost)}.",) if left.lost else ())))
+    lines = [f"Not in the fork: {counts}{f' ({named})' if named else ''}.", f"Incumbent of the fork: {_figure(left.kept)}."]
+    return "\n".join((*lines, *((f"Faster, but not in the fork: {_figure(left.lost)}.",) if left.lost else ())))
 
 
 def _figure(incumbent: tuple[str, Interval | None] | None) -> str:

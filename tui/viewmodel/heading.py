@@ -1,4 +1,4 @@
-"""The session's head: problem, device, round, incumbent, budget used, who decides. Pure."""
+"""The session's header: problem, device, round, incumbent, limits used, mode. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _METER = 8
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """What the state does not know: how it is watched, and the time."""
+    """Facts that are not part of the state: the kind of source, failures, time, device load."""
 
     note: str = ""
     stopped: bool = False
-    """The engine failed at some work and waits for a retry."""
+    """Some work failed and waits for a retry."""
     deadline: float | None = None
     now: float = 0.0
     telemetry: str = ""
@@ -34,7 +34,7 @@ class Piece:
 
 
 def lines(state: SessionState, status: SessionStatus, room: int) -> tuple[Line, Line]:
-    """Two lines: the task with its mode, the incumbent with the budget used."""
+    """Two lines: the task with its mode, the incumbent with the limits used."""
     opened = state.opened
     if opened is None:
         return (line(Cell(" an empty session", Ink.FAINT)), line())
@@ -44,15 +44,16 @@ def lines(state: SessionState, status: SessionStatus, room: int) -> tuple[Line, 
         Piece((Cell(one_line(opened.problem.name), Ink.TITLE), Cell(f" {settings.workload}", Ink.FAINT)), 0),
         Piece((Cell(one_line(device.name) if device else opened.device),), 4),
         Piece(_round(state), 1),
-        Piece((Cell(f"source {one_line(settings.source)}", Ink.FAINT),), 6),
+        Piece((Cell(f"proposer {one_line(settings.source)}", Ink.FAINT),), 6),
         Piece((Cell(one_line(status.telemetry), Ink.ACCENT),), 5),
+        Piece((Cell("no sandbox", Ink.WARN),) if unconfined(state) else (), 3),
     ]
     standing = [Piece(_incumbent(state, room), 0), *_budget(state)]
     return (_line(task, mode(state, status), room), _line(standing, (), room))
 
 
 def _line(pieces: Sequence[Piece], right: tuple[Cell, ...], room: int) -> Line:
-    """The pieces that fit, with dots between, and ``right`` at the right edge."""
+    """The pieces that fit, separated by dots, and ``right`` at the right edge."""
     left_over = room - 2 - sum(width(c.text) for c in right) - (2 if right else 0)
     kept: list[Piece] = []
     for piece in sorted((p for p in pieces if any(c.text for c in p.cells)), key=lambda p: p.rank):
@@ -67,6 +68,11 @@ def _line(pieces: Sequence[Piece], right: tuple[Cell, ...], room: int) -> Line:
     return line(" ", *shown, fill, *right)
 
 
+def unconfined(state: SessionState) -> bool:
+    """Whether kernels of this session run without a sandbox."""
+    return state.preparation is not None and state.preparation.sandbox != "bubblewrap"
+
+
 def _round(state: SessionState) -> tuple[Cell, ...]:
     number = queries.last_round(state)
     if number < 0:
@@ -76,7 +82,7 @@ def _round(state: SessionState) -> tuple[Cell, ...]:
 
 
 def mode(state: SessionState, status: SessionStatus) -> tuple[Cell, ...]:
-    """Who decides, and whether the session is running, paused or ended."""
+    """The mode, or that the session is stopped, paused or ended."""
     cells: list[Cell] = []
     if status.note:
         cells.append(Cell(f" {one_line(status.note)} ", Ink.ACCENT, Ground.CHIP))
@@ -90,12 +96,12 @@ def mode(state: SessionState, status: SessionStatus) -> tuple[Cell, ...]:
         return (*cells, Cell(f" ‖ paused: {cut(one_line(state.paused), 32)} ", Ink.WARN, Ground.CHIP))
     waiting = len(queries.pending_ideas(state))
     if waiting and not state.mode.is_autopilot:
-        left = f", policy in {fmt.elapsed(max(0.0, status.deadline - status.now))}" if status.deadline is not None else ""
-        return (*cells, Cell(f" ◇ awaiting you{left} ", Ink.WARN, Ground.CHIP))
+        left = f", auto-approve in {fmt.elapsed(max(0.0, status.deadline - status.now))}" if status.deadline is not None else ""
+        return (*cells, Cell(f" ◇ awaiting approval{left} ", Ink.WARN, Ground.CHIP))
     if state.mode.is_autopilot:
         return (*cells, Cell(" ▸▸ autopilot ", Ink.GOOD, Ground.CHIP))
     seconds = state.mode.seconds
-    return (*cells, Cell(f" ◈ asks you{f' for {seconds} s' if seconds else ''} ", Ink.ACCENT, Ground.CHIP))
+    return (*cells, Cell(f" ◈ ask{f', auto-approve after {seconds} s' if seconds else ''} ", Ink.ACCENT, Ground.CHIP))
 
 
 def _incumbent(state: SessionState, room: int) -> tuple[Cell, ...]:
@@ -103,13 +109,13 @@ def _incumbent(state: SessionState, room: int) -> tuple[Cell, ...]:
     ratio = queries.speedup(state, best) if best else None
     if best is None or best.measurement is None or ratio is None:
         return (Cell("no verified kernel yet", Ink.FAINT),)
-    light = best.measurement.light
+    sol = best.measurement.light
     title = cut(kernels.title(state, best), max(0, min(48, room - 60)))
     head = (Cell(f"{kernels.INCUMBENT} {best.id} ", Ink.BEST), Cell(f"{title} " if title else ""), fmt.speedup(ratio))
     more = (
         Cell(f" {fmt.interval_ends(ratio)} {queries.ranking_baseline(state)}", Ink.FAINT),
         Cell(f" {fmt.duration(best.measurement.time_us.value)}"),
-        Cell(f" {fmt.percent(light.fraction)} of light" if light and room >= 64 else "", Ink.FAINT),
+        Cell(f" {fmt.percent(sol.fraction)} of SOL" if sol and room >= 64 else "", Ink.FAINT),
     )
     return _beginning((*head, *more), len(head), room - 2)
 
@@ -121,7 +127,7 @@ def _beginning(cells: tuple[Cell, ...], least: int, room: int) -> tuple[Cell, ..
 
 
 def _budget(state: SessionState) -> list[Piece]:
-    """The use of each limit but the rounds, which stand in the first line."""
+    """The use of each limit, except rounds, which the first line shows."""
     limits = state.limits
     pieces = []
     if limits.kernels is not None:
@@ -132,16 +138,16 @@ def _budget(state: SessionState) -> list[Piece]:
         used = state.active_seconds
         pieces.append(_used("time", used, limits.seconds, fmt.elapsed(used), fmt.elapsed(limits.seconds), 2))
     else:
-        pieces.append(Piece((Cell(f"{fmt.elapsed(state.active_seconds)} at work", Ink.FAINT),), 4))
+        pieces.append(Piece((Cell(f"active {fmt.elapsed(state.active_seconds)}", Ink.FAINT),), 4))
     pieces += _spent(state)
     if limits.plateau is not None and (stalled := _stalled(state)):
-        words = f"{fmt.counted(stalled, 'round')} of {limits.plateau} without a new leader"
+        words = f"{stalled} of {fmt.counted(limits.plateau, 'round')} without a new incumbent"
         pieces.append(Piece((Cell(words, Ink.WARN if stalled >= limits.plateau - 1 else Ink.FAINT),), 5))
     return pieces
 
 
 def _spent(state: SessionState) -> list[Piece]:
-    """Tokens and dollars, where models were called or a cap is set."""
+    """Tokens and dollars, if models were called or a limit is set."""
     limits, used = state.limits, queries.total_usage(state).total
     dollars, unpriced = queries.total_usd(state)
     pieces = []
@@ -158,7 +164,7 @@ def _spent(state: SessionState) -> list[Piece]:
 
 
 def _stalled(state: SessionState) -> int:
-    """Closed rounds since the one that the incumbent came from."""
+    """Closed rounds since the incumbent's round."""
     best = kernels.incumbent(state)
     closed = [r.number for r in state.rounds.values() if r.closed and r.number > 0]
     return sum(1 for number in closed if best is None or number > best.round)

@@ -12,13 +12,18 @@ from tui.viewmodel.cells import Cell, Ink, Line, cut, cut_cells, join_cells, lin
 from tui.viewmodel.kernels import Outcome
 
 _STATUS: Mapping[IdeaStatus, Outcome] = {
-    IdeaStatus.PROPOSED: Outcome("◇", "to decide", Ink.WARN),
-    IdeaStatus.SELECTED: Outcome("◆", "selected", Ink.GOOD),
+    IdeaStatus.PROPOSED: Outcome("◇", "to approve", Ink.WARN),
+    IdeaStatus.SELECTED: Outcome("◆", "approved", Ink.GOOD),
     IdeaStatus.REJECTED: Outcome("✗", "rejected", Ink.FAILED),
     IdeaStatus.PARKED: Outcome("‖", "parked", Ink.CANCELLED),
 }
 _WRITING = Outcome("✎", "being written", Ink.BUILD)
 _RATIONALE_LINES = 2
+
+
+def awaiting_approval(ideas: int) -> str:
+    """``3 ideas await approval``."""
+    return f"{fmt.counted(ideas, 'idea')} await{'s' if ideas == 1 else ''} approval"
 
 
 def status(state: SessionState, idea: Idea) -> Outcome:
@@ -29,7 +34,7 @@ def status(state: SessionState, idea: Idea) -> Outcome:
 
 
 def round_number(state: SessionState, number: int | None) -> int:
-    """The given round; without one the open round, or else the last."""
+    """The given round, or else the open round, or else the last."""
     if number is not None:
         return number
     opened = queries.open_round(state)
@@ -37,9 +42,9 @@ def round_number(state: SessionState, number: int | None) -> int:
 
 
 def ideas_in_order(state: SessionState, number: int | None, order: Sequence[str] = ()) -> tuple[Idea, ...]:
-    """The round's ideas, undecided ones first; those in ``order`` come before all others.
+    """The round's ideas: those in ``order`` first, then those that await approval.
 
-    Without a round, undecided and parked ideas of earlier rounds are included.
+    Without a round, open and parked ideas of earlier rounds are included.
     """
     chosen = round_number(state, number)
     found = [i for i in state.ideas.values() if i.round == chosen or (number is None and _open(i))]
@@ -54,7 +59,7 @@ def _open(idea: Idea) -> bool:
 
 
 def card(state: SessionState, idea: Idea, room: int) -> tuple[Line, ...]:
-    """Title and status, then parent and prediction, then the beginning of the rationale."""
+    """Title and status; parent and prediction; the beginning of the rationale."""
     settled = idea.status in (IdeaStatus.REJECTED, IdeaStatus.PARKED)
     became = status(state, idea)
     ink = Ink.FAINT if settled else Ink.TITLE
@@ -81,18 +86,18 @@ def _facts(state: SessionState, idea: Idea, room: int) -> Line:
         if idea.author.name
         else (),
         (Cell("edited", Ink.WARN),) if idea.edited else (),
-        (Cell("beside it ", Ink.LABEL), Cell(", ".join(idea.materials), Ink.STRONG)) if idea.materials else (),
-        (Cell("written by ", Ink.LABEL), Cell(kernels.author(idea.writer), Ink.ACCENT)) if idea.writer else (),
+        (Cell("attached ", Ink.LABEL), Cell(", ".join(idea.materials), Ink.STRONG)) if idea.materials else (),
+        (Cell("writer ", Ink.LABEL), Cell(kernels.author(idea.writer), Ink.ACCENT)) if idea.writer else (),
         (Cell(one_line(idea.text.category), Ink.LABEL),) if idea.text.category else (),
     ]
     return line(*cut_cells((Cell("    "), *join_cells(parts, Cell(" · ", Ink.RULE))), room))
 
 
 def _kernels(state: SessionState, idea: Idea) -> tuple[Cell, ...]:
-    """The number of implementations, with the best of those that are measured."""
-    there = [state.kernels[k] for k in idea.kernels if k in state.kernels]
-    if not there:
+    """The number of kernels, and the speedup of the one with the highest lower bound."""
+    made = [state.kernels[k] for k in idea.kernels if k in state.kernels]
+    if not made:
         return (Cell(fmt.counted(idea.branch, "kernel")),)
-    ratios = [r for r in (queries.speedup(state, k) for k in there) if r is not None]
-    count = Cell(fmt.counted(len(there), "kernel"))
-    return (count, Cell(", best "), fmt.speedup(max(ratios, key=lambda r: r.low))) if ratios else (count,)
+    ratios = [r for r in (queries.speedup(state, k) for k in made) if r is not None]
+    count = Cell(fmt.counted(len(made), "kernel"))
+    return (count, Cell(", fastest "), fmt.speedup(max(ratios, key=lambda r: r.low))) if ratios else (count,)

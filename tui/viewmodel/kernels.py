@@ -1,4 +1,4 @@
-"""How one kernel appears on the screen: outcome as glyph, word and ink; badges; title. Pure."""
+"""How a kernel appears on the screen: outcome as glyph, word and ink; badges; title. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEED = "❖"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A kernel's status or outcome; a glyph and a word, not only an ink."""
+    """A kernel's status or outcome: glyph, word and ink."""
 
     glyph: str
     word: str
@@ -53,33 +53,33 @@ _UNDECIDED = Outcome("≈", "undecided", Ink.UNDECIDED)
 _CANCELLED = Outcome("■", "cancelled", Ink.CANCELLED)
 _MEASURED = Outcome("●", "measured", Ink.MEASURED)
 _SCREENED = Outcome("◍", "screened", Ink.MEASURED)
-_ELSEWHERE = Outcome("◌", "elsewhere", Ink.CANCELLED)
+_ELSEWHERE = Outcome("◌", "other device", Ink.CANCELLED)
 
 OUTCOME_WIDTH = 2 + max(len("build failed"), len("to measure"))
 
 
 def incumbent(state: SessionState) -> Kernel | None:
-    """``queries.incumbent``, computed once for each state."""
+    """``queries.incumbent``, cached per state."""
     return tree_facts(state).incumbent
 
 
 def work_key(kernel: Kernel) -> WorkKey:
-    """The key under which the engine works at the kernel's present stage."""
+    """The key of the work of the kernel's current stage."""
     return WorkKey(kernel.stage.value, (kernel.id,), kernel.attempt)
 
 
 def quarantined(state: SessionState) -> tuple[Kernel, ...]:
-    """Kernels that the engineer must accept or discard."""
+    """Kernels that await accept or discard."""
     return tuple(state.kernels[name] for name in tree_facts(state).quarantined)
 
 
 def under_way(state: SessionState, kernel: Kernel) -> bool:
-    """Whether work on the kernel is under way."""
+    """Whether work on the kernel is running."""
     return not kernel.stage.settled and work_key(kernel) in state.started
 
 
 def outcome(state: SessionState, kernel: Kernel) -> Outcome:
-    """Waiting, under way, or how it ended."""
+    """Waiting, running, or how the kernel ended."""
     if kernel.stage is Stage.FAILED:
         word = failure_words(kernel.failure.kind) if kernel.failure else "failed"
         return Outcome("✗", word, Ink.FAILED)
@@ -102,13 +102,13 @@ def outcome(state: SessionState, kernel: Kernel) -> Outcome:
 
 
 def title(state: SessionState, kernel: Kernel) -> str:
-    """The title of the idea it implements, or its own name."""
+    """The title of the kernel's idea, or the kernel's name."""
     idea = state.ideas.get(kernel.idea)
     return one_line(idea.text.title) if idea and idea.text.title.strip() else one_line(kernel.name)
 
 
 def author(name: str) -> str:
-    """A short form of an author's name: of ``openai:NAME`` the model's part."""
+    """The short form of an author's name: the model of ``openai:MODEL``."""
     return one_line(Author(name).short)
 
 

@@ -1,4 +1,4 @@
-"""What every page is made of: headings, tables and paragraphs; and the page of notes. Pure."""
+"""Building blocks of pages: headings, tables, paragraphs; and the page of notes. Pure."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ def section(title: str, room: int) -> Line:
 
 
 def empty_page(words: str) -> tuple[Line, ...]:
-    """A page that has nothing to show says so."""
+    """A page without content, and why."""
     return (BLANK, line(Cell(f"  {words}", Ink.FAINT)))
 
 
 def table(rows: Sequence[tuple[str, Sequence[Cell]]], room: int = _ANY) -> list[Line]:
-    """Name and value a line, indented, the values aligned; a value that is too long goes on below itself."""
+    """One line for each name and value, indented and aligned; long values wrap below themselves."""
     widest = max((len(name) for name, _ in rows), default=0)
     lines = (line(Cell(f"{INDENT}{pad(name, widest)}  ", Ink.LABEL), *cells) for name, cells in rows)
     return [part for one in lines for part in fold_line(one, room, widest + 4)]
 
 
 def paragraph(text: str, room: int) -> list[Line]:
-    """The text broken into indented lines, no longer than is comfortable to read."""
+    """The text wrapped into indented lines of readable length."""
     return [line(f"{INDENT}{part}") for part in wrap(text, min(room - 4, 96))]
 
 
 def notes(state: SessionState, room: int) -> tuple[Line, ...]:
-    """All notes, newest first, each with its author, its time and its subject."""
+    """All notes, newest first, with author, time and subject."""
     if not state.notes:
-        return empty_page("no notes yet")
+        return empty_page("no notes yet: press n to add one")
     lines: list[Line] = []
     for note in reversed(state.notes):
         lines += [BLANK, _note_head(state, note, room), *paragraph(note.text, room)]

@@ -1,4 +1,4 @@
-"""The strip of counts by stage and work under way; and open calls of models. Pure."""
+"""The strip of counts by stage and running work; open model calls. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from engine.domain.state import CallStatus, IdeaStatus, ModelCall, SessionState,
 from engine.domain.work import WorkKey, WorkKind
 from tui.viewmodel import fmt
 from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, join_cells, line, one_line, tail, width
+from tui.viewmodel.ideas import awaiting_approval
 from tui.viewmodel.kernels import author
 from tui.viewmodel.tree_facts import tree_facts
 
-_VERBS = {
+VERBS = {
     "build": "building", "verify": "verifying", "measure": "measuring", "repair": "repairing", "sanitize": "sanitizing",
     "race": "racing",
-    "propose": "asking for ideas", "implement": "asking for code", "prepare": "preparing",
+    "propose": "proposing ideas", "implement": "writing code", "prepare": "preparing",
 }  # fmt: skip
 _INKS = {
     "build": Ink.BUILD, "verify": Ink.VERIFY, "measure": Ink.MEASURE, "race": Ink.MEASURE, "repair": Ink.REPAIR,
@@ -67,8 +68,10 @@ def counts(state: SessionState) -> Counts:
     )
 
 
-def strip(state: SessionState, progress: Mapping[WorkKey, str], room: int) -> tuple[Line, ...]:
-    """The counts in one line, the work under way in the next; what does not fit is dropped from the end."""
+def strip(
+    state: SessionState, progress: Mapping[WorkKey, str], room: int, seconds: Mapping[WorkKey, int] | None = None
+) -> tuple[Line, ...]:
+    """A line of counts and a line of running work, each with its elapsed ``seconds``; what does not fit is cut off."""
     found = counts(state)
     always = (
         (found.building, "◔", "building", Ink.BUILD),
@@ -79,7 +82,7 @@ def strip(state: SessionState, progress: Mapping[WorkKey, str], room: int) -> tu
         (found.failed, "✗", "failed", Ink.FAILED),
     )
     sometimes = (
-        (found.undecided, "◇", "to decide", Ink.WARN),
+        (found.undecided, "◇", "to approve", Ink.WARN),
         (found.quarantined, "◬", "quarantined", Ink.QUARANTINED),
         (found.writing, "✎", "being written", Ink.BUILD),
         (found.repairing, "↻", "repairing", Ink.REPAIR),
@@ -92,12 +95,12 @@ def strip(state: SessionState, progress: Mapping[WorkKey, str], room: int) -> tu
         parts = [_count(number, glyph, names.get(word, word), ink) for number, glyph, word, ink in counted]
         if sum(width(cell.text) for part in parts for cell in part) + len(gap) * (len(parts) - 1) <= room - 2:
             break
-    return (_fitting(parts, room, gap), _words(state, progress, room))
+    return (_fitting(parts, room, gap), _work_line(state, progress, seconds or {}, room))
 
 
 _SHORT = {
-    "building": "build", "verifying": "verify", "measuring": "measure", "measured": "done", "queued": "wait",
-    "failed": "failed", "to decide": "open", "being written": "writing", "cancelled": "cancel", "repairing": "repair",
+    "building": "build", "verifying": "verify", "measuring": "measure", "measured": "done", "queued": "queue",
+    "failed": "failed", "to approve": "approve", "being written": "writing", "cancelled": "cancel", "repairing": "repair",
     "ideas parked": "parked",
 }  # fmt: skip
 
@@ -120,40 +123,45 @@ def _fitting(parts: Sequence[Sequence[Cell]], room: int, gap: str) -> Line:
     return line(*cells)
 
 
-def _words(state: SessionState, progress: Mapping[WorkKey, str], room: int) -> Line:
-    """The latest progress of each work under way; without any, why nothing is."""
+def _work_line(state: SessionState, progress: Mapping[WorkKey, str], seconds: Mapping[WorkKey, int], room: int) -> Line:
+    """The latest progress of each running work; without any, why nothing runs."""
     keys = list(state.started)
     if not keys:
         return line(*cut_cells((Cell(f" {idle_reason(state)}", Ink.FAINT),), room))
     share = max(_LEAST_WORDS, (room - 2) // len(keys) - 3)
-    parts = [_work(key, progress.get(key, ""), share) for key in keys]
+    parts = [_work(key, progress.get(key, ""), seconds.get(key, 0), share) for key in keys]
     shown = cut_cells((Cell(" "), *join_cells(parts, Cell(" │ ", Ink.RULE))), room)
     return line(*shown)
 
 
-def _work(key: WorkKey, word: str, room: int) -> tuple[Cell, ...]:
-    """The progress of one work; of a model's output the end, which is what changes."""
+def _work(key: WorkKey, message: str, seconds: int, room: int) -> tuple[Cell, ...]:
+    """The progress of one work; of a model's output the end, which changes."""
     kind, subject = key.kind, key.subject
     ink = _INKS.get(kind, Ink.BUILD)
-    name = {"propose": f"round {subject}", "prepare": "device"}.get(kind, subject)
-    text = one_line(word) or _VERBS.get(kind, kind)
+    name = {"propose": f"round {subject}", "prepare": "preparation"}.get(kind, subject)
+    text = one_line(message) or VERBS.get(kind, kind)
     if kind in _MODEL_WORK:
         text = tail(text, room - width(name) - 1)
-    return (Cell(f"{name} ", ink), Cell(text, Ink.FAINT))
+    return (Cell(f"{name} ", ink), Cell(text, Ink.FAINT), Cell(f" {fmt.elapsed(seconds)}" if seconds >= 2 else "", Ink.RULE))
 
 
 def calls_by_hand(state: SessionState) -> tuple[ModelCall, ...]:
-    """Open calls that a person is to answer, oldest first."""
+    """Open calls to answer by hand, oldest first."""
     return tuple(call for call in state.calls.values() if call.by_hand and call.status is CallStatus.OPEN)
 
 
+def awaiting_answer(prompts: int) -> str:
+    """``2 prompts await your answer``."""
+    return f"{fmt.counted(prompts, 'prompt')} await{'s' if prompts == 1 else ''} your answer"
+
+
 def open_calls(state: SessionState) -> tuple[ModelCall, ...]:
-    """Calls without a reply yet, oldest first."""
+    """Calls without a reply, oldest first."""
     return tuple(call for call in state.calls.values() if call.status is CallStatus.OPEN)
 
 
 def call_label(state: SessionState, call: ModelCall) -> tuple[str, str]:
-    """(call and purpose, model and idea): label and description in a list."""
+    """(call and purpose, model and idea): label and description of a choice."""
     subject = call.work.subject
     idea = state.ideas.get(state.kernels[subject].idea if subject in state.kernels else subject)
     name = f"round {subject}" if call.role is CallRole.IDEAS else subject
@@ -162,18 +170,18 @@ def call_label(state: SessionState, call: ModelCall) -> tuple[str, str]:
 
 
 def idle_reason(state: SessionState) -> str:
-    """Why nothing is under way."""
+    """Why no work is running."""
     waiting = len(queries.pending_ideas(state))
     if state.closed is not None:
         return f"ended: {one_line(state.closed)}"
     if state.called_off:
-        return f"not asked: {one_line(next(iter(state.called_off.values())))}"
+        return f"not requested: {one_line(next(iter(state.called_off.values())))}"
     if state.broken:
         return f"stopped: {one_line(next(iter(state.broken.values())))}"
     if prompts := len(calls_by_hand(state)):
-        return f"{fmt.counted(prompts, 'prompt')} to answer by hand"
+        return awaiting_answer(prompts)
     if state.paused is not None:
         return f"paused: {one_line(state.paused)}"
     if waiting and not state.mode.is_autopilot:
-        return f"nothing under way: {fmt.counted(waiting, 'idea')} to decide on"
-    return "nothing under way"
+        return f"idle: {awaiting_approval(waiting)}"
+    return "idle"

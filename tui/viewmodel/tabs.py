@@ -1,4 +1,4 @@
-"""The seven pages on a kernel: names, the line of tabs, and their content. Pure."""
+"""The seven pages on a kernel: names, tab line and content. Pure."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from tui.viewmodel.cells import BLANK, Cell, Ground, Ink, Line, clean, line, wra
 from tui.viewmodel.pages import empty_page, section
 
 Read = Callable[[str], str | None]
-"""Blob → its text, ``None`` when it is not there."""
+"""Blob → its text; ``None`` if it is missing."""
 
 
 class Tab(StrEnum):
-    """In the order they stand."""
+    """The pages, in order."""
 
     IDEA = "idea"
     CODE = "code"
     DIFF = "diff"
     VERIFICATION = "verification"
     TIMING = "timing"
-    MACHINE = "machine code"
+    RESOURCES = "resources"
     LOG = "log"
 
 
-_SHORT = {Tab.VERIFICATION: "checks", Tab.MACHINE: "machine"}
-_SHORTEST = {Tab.VERIFICATION: "check", Tab.MACHINE: "asm", Tab.TIMING: "time"}
+_SHORT = {Tab.VERIFICATION: "verify"}
+_SHORTEST = {Tab.VERIFICATION: "verify", Tab.RESOURCES: "res", Tab.TIMING: "time"}
 
 
 @dataclass(frozen=True, slots=True)
 class TabLine:
-    """The line of tabs and the place of each in it."""
+    """The tab line and the position of each tab."""
 
     line: Line
     places: tuple[tuple[int, int, Tab], ...]
 
 
 def tab_line(shown: Tab, room: int) -> TabLine:
-    """The tabs with their numbers, shorter names where there is little room, numbers alone where there is none."""
+    """The tabs with their numbers; with less room shorter names, then numbers only."""
     for names in ({}, _SHORT, _SHORTEST):
         labels = {tab: f" {number} {names.get(tab, tab.value)} " for number, tab in enumerate(Tab, 1)}
         if sum(map(len, labels.values())) <= room:
@@ -66,16 +66,16 @@ def tab_line(shown: Tab, room: int) -> TabLine:
 
 @dataclass(frozen=True, slots=True)
 class PageSubject:
-    """The kernel that pages are about, and how they read payloads."""
+    """The kernel that the pages describe, and how they read blobs."""
 
     state: SessionState
     kernel: Kernel
     other: str
-    """The kernel to compare with; empty for the parent."""
+    """The kernel to compare with; empty: the parent."""
     read: Read
     progress: Mapping[WorkKey, str] | None = None
     steered: bool = True
-    """Whether keys act on the kernel where the pages are shown."""
+    """Whether keys act on the kernel on this screen."""
 
 
 def page(tab: Tab, subject: PageSubject, room: int) -> tuple[Line, ...]:
@@ -93,8 +93,8 @@ def page(tab: Tab, subject: PageSubject, room: int) -> tuple[Line, ...]:
         case Tab.TIMING:
             raw = kernel.measurement.raw if kernel.measurement else ""
             return timing.page(state, kernel, room, (subject.read(raw) or "") if raw else "", steered=subject.steered)
-        case Tab.MACHINE:
-            return detail.machine_code(state, kernel, room)
+        case Tab.RESOURCES:
+            return detail.resources(state, kernel, room)
         case Tab.LOG:
             return _log(subject, room)
 
@@ -102,7 +102,7 @@ def page(tab: Tab, subject: PageSubject, room: int) -> tuple[Line, ...]:
 def _code(subject: PageSubject) -> tuple[Line, ...]:
     source = subject.read(subject.kernel.source)
     if source is None:
-        return empty_page("the source is not kept here")
+        return empty_page("the code is missing from the session folder")
     return code.number_lines(code.highlight(source, subject.kernel.dialect))
 
 
@@ -111,10 +111,10 @@ def _diff(subject: PageSubject, room: int) -> tuple[Line, ...]:
     name = subject.other if subject.other and subject.other != kernel.id else kernel.parent or ""
     other = subject.state.kernels.get(name)
     if other is None:
-        return empty_page("a root has no parent to compare with: mark another kernel")
+        return empty_page("a root kernel has no parent: press m on another kernel to compare with it")
     before, after = subject.read(other.source), subject.read(kernel.source)
     if before is None or after is None:
-        return empty_page("one of the two sources is not kept here")
+        return empty_page("the code of one kernel is missing from the session folder")
     found = diff.difference(before, after, kernel.dialect)
     role = "marked" if name == subject.other else "parent"
     head = line(
@@ -122,12 +122,12 @@ def _diff(subject: PageSubject, room: int) -> tuple[Line, ...]:
         Cell(f"   +{found.added}", Ink.GOOD), Cell(f" −{found.removed}", Ink.BAD), Cell(_chosen(other, kernel), Ink.FAINT),
     )  # fmt: skip
     if not found.lines:
-        return (BLANK, head, BLANK, line(Cell("  the same source, line for line", Ink.FAINT)))
+        return (BLANK, head, BLANK, line(Cell("  identical code", Ink.FAINT)))
     return (head, BLANK, *found.lines)
 
 
 def _chosen(before: Kernel, after: Kernel) -> str:
-    """How the tunables differ."""
+    """The changed tunables."""
     changed = {n: v for n, v in after.tunables.items() if before.tunables.get(n) != v}
     return f"   {clean(fmt.tunables(changed))}" if changed else ""
 
@@ -146,13 +146,13 @@ def _log(subject: PageSubject, room: int) -> tuple[Line, ...]:
     if kernel.reason:
         lines += [BLANK, *(line(Cell(f"  {part}", Ink.FAINT)) for part in wrap(kernel.reason, room - 4))]
     if kernel.build_log and (kernel.failure is None or kernel.build_log != kernel.failure.log):
-        lines += [BLANK, section("the compiler", room), *_payload(subject, kernel.build_log)]
+        lines += [BLANK, section("compiler", room), *_payload(subject, kernel.build_log)]
     if kernel.sanitizing is not None and kernel.sanitizing.log:
-        lines += [BLANK, section("the sanitizers", room), *_payload(subject, kernel.sanitizing.log)]
+        lines += [BLANK, section("sanitizers", room), *_payload(subject, kernel.sanitizing.log)]
     if kernel.attempt:
-        words = f"  {fmt.counted(kernel.attempt, 'attempt')} before this one did not build or verify"
+        words = f"  {fmt.counted(kernel.attempt, 'earlier attempt')} failed to build or verify"
         lines += [BLANK, line(Cell(words, Ink.FAINT))]
-    return tuple(lines) or empty_page("nothing was said yet")
+    return tuple(lines) or empty_page("no output yet")
 
 
 def _payload(subject: PageSubject, blob: str) -> list[Line]:
@@ -160,5 +160,5 @@ def _payload(subject: PageSubject, blob: str) -> list[Line]:
         return []
     text = subject.read(blob)
     if text is None:
-        return [line(Cell("  the log is not kept here", Ink.FAINT))]
+        return [line(Cell("  the log is missing from the session folder", Ink.FAINT))]
     return [line(Cell(f"  {clean(part)}")) for part in text.rstrip().splitlines()]

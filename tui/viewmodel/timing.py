@@ -1,4 +1,4 @@
-"""The page on a kernel's time: intervals on one scale, the samples as a histogram, the conditions. Pure."""
+"""The timing page of a kernel: intervals on one scale, races, samples as a histogram, conditions. Pure."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ from tui.viewmodel.cells import BLANK, Cell, Ink, Line, line, one_line, pad
 from tui.viewmodel.pages import empty_page, section, table
 
 _KERNEL = "kernel"
-"""What the samples of the kernel under test are called in their blob."""
+"""The name of the kernel's samples in their blob."""
 _LABEL = 12
 
 
 def page(state: SessionState, kernel: Kernel, room: int, raw: str = "", *, steered: bool = True) -> tuple[Line, ...]:
-    """Everything known about the kernel's time. ``raw`` is the samples' blob, empty where there is none.
+    """The whole page. ``raw``: the blob of samples, empty if there is none.
 
-    ``steered``: whether a race can be asked for where this is shown; else its key is not named.
+    ``steered``: whether this screen can request a race; otherwise its key is not shown.
     """
     measured = kernel.measurement
     if measured is None:
         return empty_page("not measured yet")
-    lines = [BLANK, *_figures(state, measured, room), BLANK, section("against the baselines", room)]
+    lines = [BLANK, *_figures(state, measured, room), BLANK, section("speedup over the baselines", room)]
     lines += _intervals(state, kernel, measured, room)
     lines += _races(state, kernel, room, steered)
     times = claimed_times(raw)
     if times.get(_KERNEL):
         lines += [BLANK, section("samples", room), *_histograms(state, times, room)]
     elif measured.raw:
-        lines += [BLANK, line(Cell("  the samples are not kept here", Ink.FAINT))]
+        lines += [BLANK, line(Cell("  the samples are missing from the session folder", Ink.FAINT))]
     return tuple(lines)
 
 
 def _figures(state: SessionState, measured: Measurement, room: int) -> list[Line]:
     depth = "screened in one process" if measured.depth == "screen" else fmt.counted(measured.processes, "process pair")
-    count = fmt.counted(measured.samples, "sample")
     rows: list[tuple[str, tuple[Cell, ...]]] = [
-        ("time", (Cell(fmt.duration_interval(measured.time_us), Ink.STRONG), Cell(f"  {count}, {depth}", Ink.FAINT))),
+        ("time", (Cell(fmt.duration_interval(measured.time_us), Ink.STRONG),)),
+        ("samples", (Cell(f"{measured.samples}, {depth}"),)),
     ]
     if measured.light is not None:
         meter = fmt.meter(measured.light.fraction, max(8, min(24, room - 56)))
-        words = f" of the speed of light: {fmt.duration(measured.light.floor_us)}, {one_line(measured.light.bound)}"
-        rows.append(("light", (*meter, Cell(f" {fmt.percent(measured.light.fraction)}", Ink.STRONG), Cell(words, Ink.FAINT))))
-    borne = Cell("✓ the judge's clock bears it out", Ink.GOOD) if measured.corroborated else Cell("✗ not corroborated", Ink.BAD)
-    rows.append(("clock", (borne,)))
+        words = f" of {fmt.duration(measured.light.floor_us)}, bound by {one_line(measured.light.bound)}"
+        share = Cell(f" {fmt.percent(measured.light.fraction)}", Ink.STRONG)
+        rows.append(("SOL", (*meter, share, Cell(words, Ink.FAINT))))
+    corroborated = Cell("✓ corroborated", Ink.GOOD) if measured.corroborated else Cell("✗ not corroborated", Ink.BAD)
+    rows.append(("judge", (corroborated,)))
     if measured.conditions:
         rows.append(("conditions", (Cell("; ".join(map(one_line, measured.conditions))),)))
     if state.preparation is not None:
@@ -60,7 +61,7 @@ def _figures(state: SessionState, measured: Measurement, room: int) -> list[Line
 
 
 def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room: int) -> list[Line]:
-    """Speedups over each baseline, the parent's and the incumbent's beside them, on one scale."""
+    """Speedup over each baseline, with the parent's and the incumbent's, on one scale."""
     base = queries.ranking_baseline(state)
     shown: list[tuple[str, Interval, Ink]] = [
         (f"× {name}", ratio, fmt.speedup_ink(ratio)) for name, ratio in measured.speedup.items()
@@ -71,7 +72,7 @@ def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room:
         if other is not None and theirs is not None:
             shown.append((f"{role} {other.id}", theirs, Ink.FAINT))
     if not shown:
-        return [line(Cell("  against nothing yet", Ink.FAINT))]
+        return [line(Cell("  no baseline measured", Ink.FAINT))]
     low, high = _scale([ratio for _, ratio, _ in shown])
     label = max([_LABEL, *(len(name) for name, _, _ in shown)])
     room = max(12, min(64, room - label - 28))
@@ -87,26 +88,26 @@ _INKS = {RaceOutcome.FASTER: Ink.FASTER, RaceOutcome.SLOWER: Ink.SLOWER, RaceOut
 
 
 def _races(state: SessionState, kernel: Kernel, room: int, steered: bool) -> list[Line]:
-    """Races with other kernels, the latest first."""
+    """Races with other kernels, latest first."""
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for race in reversed(state.races):
         if kernel.id not in (race.kernel, race.against):
             continue
         other, outcome, ratio = race_text.seen_by(race, kernel.id)
-        past = "" if races.is_current(state, race) else ", before one of them was measured anew"
-        spend = steered and outcome is RaceOutcome.UNDECIDED and races.latest_race(state, kernel.id, other) is race
+        past = "" if races.is_current(state, race) else ", before a remeasurement"
+        repeat = steered and outcome is RaceOutcome.UNDECIDED and races.latest_race(state, kernel.id, other) is race
         cells = [Cell(f"{race_text.GLYPHS[outcome]} {outcome.value}", _INKS[outcome])]
         if ratio is not None:
             cells.append(Cell(f"  {fmt.times(ratio)}", Ink.STRONG))
         pairs = f"  {fmt.counted(race.pairs, 'process pair')}" if race.pairs else ""
         note = f"; {one_line(race.note)}" if race.note else ""
-        cells.append(Cell(f"{pairs}{note}{past}{'; r spends more on it' if spend else ''}", Ink.FAINT))
+        cells.append(Cell(f"{pairs}{note}{past}{'; r: race again' if repeat else ''}", Ink.FAINT))
         rows.append((f"against {other}", tuple(cells)))
     return [BLANK, section("races", room), *table(rows, room)] if rows else []
 
 
 def _scale(ratios: Sequence[Interval]) -> tuple[float, float]:
-    """From below the lowest to above the highest; includes the baseline where it is near."""
+    """A scale that spans all intervals, and the baseline if it is close."""
     low, high = min(r.low for r in ratios), max(r.high for r in ratios)
     if low - 1.0 < high - low:
         low, high = min(low, 1.0), max(high, 1.0)
@@ -115,7 +116,7 @@ def _scale(ratios: Sequence[Interval]) -> tuple[float, float]:
 
 
 def _axis(low: float, high: float, room: int, base: str, label: int) -> list[Line]:
-    """A line with both ends named, and the baseline where it lies on it."""
+    """A line with both ends labelled, and the baseline if it is on the scale."""
     marks = ["─"] * room
     words = [" "] * room
     for text, at in ((fmt.ratio(low), 0), (fmt.ratio(high), room - len(fmt.ratio(high)))):
@@ -151,7 +152,7 @@ def _histograms(state: SessionState, times_us: Mapping[str, Sequence[float]], ro
 
 @lru_cache(maxsize=4)
 def claimed_times(text: str) -> Mapping[str, Sequence[float]]:
-    """Claimed times in microseconds by name (``kernel`` or a baseline's) out of a samples' blob; empty where it is not one.
+    """Claimed times in microseconds by name (``kernel`` or a baseline) from a blob of samples; empty for anything else.
 
     A blob is ``{"columns": [...], "pairs": [{name: [[claimed, wall, idle], …]}]}``.
     """

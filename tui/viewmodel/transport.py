@@ -1,4 +1,4 @@
-"""The transport of a recording as one line: state, speed, a track with the rounds, the position. Pure."""
+"""The transport bar of a replay: play state, speed, track with rounds, position. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Transport:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The line, and the place of its track."""
+    """The line, and the position of its track."""
 
     line: Line
     start: int
@@ -64,14 +64,14 @@ def _track(shown: Transport, room: int) -> tuple[Cell, ...]:
 
 
 def position_at(x: int, shown: Bar, length: int) -> int | None:
-    """The position that a click at this cell asks for; ``None`` beside the track."""
+    """The position for a click at this cell; ``None`` outside the track."""
     if not shown.start <= x < shown.start + shown.room or shown.room < 2:
         return None
     return round((x - shown.start) / (shown.room - 1) * length)
 
 
 def next_speed(speed: float, *, faster: bool, steps: Sequence[float] = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)) -> float:
-    """The next step up or down, within the steps there are."""
+    """The next faster or slower step."""
     if faster:
         return next((s for s in steps if s > speed), steps[-1])
     return next((s for s in reversed(steps) if s < speed), steps[0])

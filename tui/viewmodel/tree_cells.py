@@ -1,6 +1,6 @@
 """A row of the kernel tree as cells: the columns that fit a width, and their content. Pure.
 
-Columns are granted by priority until the room is used up, so that 80 columns show what matters and 200 show everything.
+Columns are added by priority while they fit: 80 columns show the essentials, 200 show everything.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tui.viewmodel.tree_rows import NodeRow
 
 GAP = 2
 GUTTER = 3
-"""Badges stand here, left of the tree."""
+"""Width of the badges left of the tree."""
 
 
 class Column(StrEnum):
-    """In the order they stand."""
+    """The columns, in order."""
 
     NAME = "kernel"
     OUTCOME = "outcome"
@@ -58,10 +58,10 @@ _GRANTS: tuple[tuple[Column, int], ...] = (
     (Column.CLASS, 5),
     (Column.BAR, 32),
 )
-"""Column → the width it is to have; a column named again grows."""
+"""(column, width) by priority; a repeated column grows to the new width."""
 
 _MEASURED = (Column.SPEEDUP, Column.BAR, Column.INTERVAL, Column.TIME, Column.SOL, Column.CLASS)
-"""Columns that only a measured kernel fills: the others say there why they have nothing."""
+"""Columns of measured kernels; other kernels show their reason there."""
 _LEAST_TITLE = 12
 _RIGHT = frozenset({Column.TIME, Column.SOL})
 
@@ -78,7 +78,7 @@ class ColumnLayout:
 
 
 def layout(room: int) -> ColumnLayout:
-    """The columns for this many terminal cells. What is left over goes to the name."""
+    """The columns for this many terminal cells; the name gets the remaining room."""
     widths: dict[Column, int] = {Column.NAME: max(1, min(20, room - GUTTER))}
     left = room - GUTTER - widths[Column.NAME]
     for column, granted in _GRANTS:
@@ -93,7 +93,7 @@ def layout(room: int) -> ColumnLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeContext:
-    """What all rows of a tree share, computed once for each state."""
+    """Facts shared by all rows of a tree, computed once per state."""
 
     state: SessionState
     incumbent: str
@@ -110,7 +110,7 @@ def tree_context(state: SessionState) -> TreeContext:
 
 
 def signature(view: TreeContext, row: NodeRow) -> tuple[object, ...]:
-    """Everything that the row's line depends on, apart from the layout."""
+    """Everything that the row's line depends on, except the layout."""
     state, kernel = view.state, view.state.kernels[row.kernel]
     at_work = kernels.work_key(kernel) in state.started or Sanitize(kernel.id, kernel.attempt).key in state.started
     found = tree_facts(state)
@@ -122,8 +122,8 @@ def signature(view: TreeContext, row: NodeRow) -> tuple[object, ...]:
 
 
 def head(shown: ColumnLayout, baseline: str) -> Line:
-    """The line above the tree: the names of the columns."""
-    names = {Column.SPEEDUP: f"× {baseline}", Column.INTERVAL: "95% interval", Column.SOL: "light"}
+    """The header line: the names of the columns."""
+    names = {Column.SPEEDUP: f"× {baseline}", Column.INTERVAL: "95% interval", Column.SOL: "SOL"}
     cells = [Cell(" " * GUTTER)]
     for place, column in enumerate(shown.columns):
         room = shown.widths[column] + (GAP if place else 0)
@@ -223,7 +223,7 @@ def _name(view: TreeContext, row: NodeRow, kernel: Kernel, shown: ColumnLayout) 
 
 
 def _variant(kernel: Kernel, room: int) -> str:
-    """The tunables, or where they do not fit their values alone, or nothing: half a name tells no variants apart."""
+    """The tunables; their values only if they do not fit; nothing if those do not fit either."""
     if not kernel.tunables:
         return ""
     every = (fmt.tunables(kernel.tunables), "·".join(str(value) for value in kernel.tunables.values()))
@@ -268,7 +268,7 @@ def _words(view: TreeContext, kernel: Kernel, row: NodeRow, column: Column, room
 
 
 def remarks(view: TreeContext, kernel: Kernel, row: NodeRow) -> list[str]:
-    """The badges in words, and doubts about the measurement."""
+    """The badges as words, and warnings about the measurement."""
     measured = kernel.measurement
     holding = {
         "incumbent": kernel.id == view.incumbent,
@@ -276,7 +276,7 @@ def remarks(view: TreeContext, kernel: Kernel, row: NodeRow) -> list[str]:
         "pinned": kernel.id in view.state.pinned,
         "pruned": row.pruned,
         "seed": kernel.seed,
-        "believed by hand": bool(kernel.accepted),
+        "accepted": bool(kernel.accepted),
         "not corroborated": measured is not None and not measured.corroborated,
         "module contract": kernel.contract == "module",
         f"attempt {kernel.attempt + 1}": kernel.attempt > 0,

@@ -1,7 +1,7 @@
-"""Facts about all kernels of a state, cached: the incumbent, the fastest, counts by stage. Pure to its callers.
+"""Cached facts about all kernels of a state: incumbent, largest speedup, counts by stage. Pure to its callers.
 
 A large session changes a few kernels at a time, ten times a second. The facts of a kernel are kept while it is the same
-object, so that a new state costs one quick pass.
+object; a new state costs one quick pass.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ Rating = tuple[bool, float, float, int, str]
 class _KernelFacts(NamedTuple):
     kernel: Kernel
     speedup: float
-    """0 where it has none."""
+    """0 if it has none."""
     rating: Rating | None
-    """Smaller is better, screened ones after all precise ones; ``None`` for what cannot lead."""
+    """Smaller is better; screened kernels rank after precise ones; ``None`` for kernels that cannot become incumbent."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeFacts:
-    """All kernels of one state together."""
+    """Facts about all kernels of one state."""
 
     incumbent: Kernel | None
     fastest: float
-    """The largest speedup; 0 while there is none."""
+    """The largest speedup; 0 without one."""
     stages: Mapping[Stage, int]
     under_way: Mapping[Stage, int]
-    """Of those that have not settled: being worked at, not waiting."""
+    """Unfinished kernels whose work is running, not waiting."""
     quarantined: tuple[str, ...]
     racing: frozenset[str]
-    """Kernels that are being raced."""
+    """Kernels in a running race."""
     undecided: frozenset[str]
     """Kernels whose race with the incumbent was undecided."""
 
 
 class _FactsCache:
-    """The facts about the kernels of one session."""
+    """The cached facts of one session's kernels."""
 
     def __init__(self) -> None:
         self.epoch = -1
         self.facts: dict[str, _KernelFacts] = {}
 
     def update(self, state: SessionState) -> list[_KernelFacts]:
-        """The facts of every kernel, computed again for those that changed."""
+        """The facts of every kernel; only changed kernels are recomputed."""
         if state.epoch != self.epoch or len(self.facts) > len(state.kernels):
             self.epoch, self.facts = state.epoch, {}
         facts = self.facts
@@ -69,14 +69,14 @@ _caches: dict[int, tuple[object, _FactsCache]] = {}
 
 @lru_cache(maxsize=4)
 def tree_facts(state: SessionState) -> TreeFacts:
-    """The facts of a state, computed once."""
+    """The facts of a state, cached."""
     facts = _cache_of(state).update(state)
     best = min((found.rating for found in facts if found.rating is not None), default=None)
     stages = Counter(found.kernel.stage for found in facts)
     quarantined = tuple(f.kernel.id for f in facts if f.kernel.stage is Stage.QUARANTINED) if stages[Stage.QUARANTINED] else ()
-    leader = state.kernels[best[-1]] if best is not None else None
+    best_rated = state.kernels[best[-1]] if best is not None else None
     return TreeFacts(
-        queries.incumbent(state) if state.incumbent else leader,
+        queries.incumbent(state) if state.incumbent else best_rated,
         max((found.speedup for found in facts), default=0.0),
         stages,
         Counter(_stages_under_way(state)),

@@ -1,6 +1,6 @@
-"""The kernel tree as rows, by folded nodes, filter and order. Pure and iterative.
+"""The kernel tree as rows, given folded nodes, filter and sort order. Pure and iterative.
 
-A row is a place in the tree, without figures: ``tree_cells`` makes cells for the visible rows alone.
+A row is a position in the tree, without figures: ``tree_cells`` makes cells for the visible rows only.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from engine.report.text.tree import outcome as plain_outcome
 from tui.viewmodel import fmt
 
 GUIDE_LEVELS = 24
-"""Levels of strokes that are kept: a chain of 10,000 kernels must not take 10,000² characters."""
+"""How many levels of guide strokes are kept: a chain of 10,000 kernels must not take 10,000² characters."""
 _CORNER, _TEE, _PIPE, _GAP = "╰─", "├─", "│ ", "  "
 
 
 class Sort(StrEnum):
-    """The order of the kernels."""
+    """The sort order of the kernels."""
 
     BORN = "born"
-    """A tree, siblings in the order they were drafted."""
+    """A tree, siblings by age."""
     BRANCH = "branch"
-    """A tree, the sibling with the best kernel below it first."""
+    """A tree, the sibling with the fastest kernel in its branch first."""
     RANK = "rank"
-    """No tree: every kernel, best speedup first."""
+    """A flat list, fastest kernel first."""
 
 
 class NodeRow(NamedTuple):
-    """One line of the tree; a tuple, since ten thousand of them are made at a time."""
+    """One line of the tree; a tuple because ten thousand are made at a time."""
 
     kernel: str
     depth: int
     guides: str
-    """The strokes that lead to it; of deep nodes the nearest ``GUIDE_LEVELS`` only."""
+    """The guide strokes before it, at most ``GUIDE_LEVELS`` levels."""
     children: int
     folded: bool
     hidden: int
-    """Kernels below it that folding hides."""
+    """Kernels hidden by folding."""
     pruned: bool
     """It or an ancestor was pruned."""
     context: bool = False
-    """Shown for the sake of a match below it only."""
+    """Shown only because a kernel below it matches the filter."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """What the rows depend on, apart from the state."""
+    """What the rows depend on, besides the state."""
 
     folded: frozenset[str] = frozenset()
     pattern: str = ""
-    """Every word must occur in the kernel's id, title, name, author, outcome or tunables; case does not matter."""
+    """Every word must occur in the kernel's id, title, name, author, outcome or tunables, in any case."""
     sort: Sort = Sort.BORN
 
 
@@ -62,7 +62,7 @@ PLAIN = TreeShape()
 
 
 def rows(state: SessionState, shape: TreeShape = PLAIN) -> tuple[NodeRow, ...]:
-    """The rows of the tree from top to bottom. A filter unfolds what it needs to show its matches."""
+    """The rows of the tree from top to bottom. A filter unfolds the ancestors of its matches."""
     matches = _matching(state, shape.pattern) if shape.pattern.strip() else None
     if shape.sort is Sort.RANK:
         return tuple(_ranked(state, matches))
@@ -133,7 +133,7 @@ def _topological(state: SessionState) -> list[str]:
 
 
 def _sizes(state: SessionState) -> dict[str, int]:
-    """Kernel → how many kernels its branch holds, itself included."""
+    """Kernel → number of kernels in its branch, including itself."""
     sizes = dict.fromkeys(state.kernels, 1)
     for name in reversed(_topological(state)):
         parent = state.kernels[name].parent
@@ -178,6 +178,6 @@ def _matches(state: SessionState, kernel: Kernel, words: Sequence[str]) -> bool:
 
 
 def parent_row(found: Sequence[NodeRow], place: int) -> int | None:
-    """Index of the row that the row at ``place`` hangs from."""
+    """Index of the parent's row; ``None`` for a root."""
     depth = found[place].depth
     return next((n for n in range(place - 1, -1, -1) if found[n].depth < depth), None)

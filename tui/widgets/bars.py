@@ -1,4 +1,4 @@
-"""The bars around a session: its head above; work under way and the transport of a recording below."""
+"""The bars around a session: the header above; running work and the transport bar below."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tui.widgets.lines import Panel
 
 
 class SessionHeader(Panel):
-    """Two lines: problem, device, round, incumbent with its interval, budget used, who decides.
+    """Two lines: problem, device, round, incumbent with its interval, limits used, mode.
 
-    The screen sets what the state cannot know: how it is watched, the time, the device's load.
+    The screen sets what is not part of the state: the kind of source, the time, the device's load.
     """
 
     DEFAULT_CSS = """
@@ -45,7 +45,7 @@ class SessionHeader(Panel):
 
 
 class StageStrip(Panel):
-    """Two lines: counts of kernels and ideas by stage, and the latest progress."""
+    """Two lines: counts of kernels and ideas by stage, and running work with its elapsed time."""
 
     DEFAULT_CSS = """
     StageStrip { height: 2; background: $panel; }
@@ -53,13 +53,14 @@ class StageStrip(Panel):
 
     state: reactive[SessionState | None] = reactive(None)
     progress: reactive[Mapping[WorkKey, str]] = reactive(dict)
+    seconds: reactive[Mapping[WorkKey, int]] = reactive(dict)
 
     def make_lines(self, width: int) -> Sequence[Line]:
-        return stages.strip(self.state, self.progress, width) if self.state is not None else (BLANK, BLANK)
+        return stages.strip(self.state, self.progress, width, self.seconds) if self.state is not None else (BLANK, BLANK)
 
 
 class TransportBar(Panel):
-    """One line. A click on the track seeks, one on the sign plays or pauses, one on the speed changes it."""
+    """One line. A click on the track seeks, on the sign plays or pauses, on the speed changes it."""
 
     DEFAULT_CSS = """
     TransportBar { height: 1; background: $boost; }
@@ -73,7 +74,7 @@ class TransportBar(Panel):
 
     @dataclass
     class SeekRequested(Message):
-        """Show the state after so many entries."""
+        """Show the state after this many entries."""
 
         position: int
 

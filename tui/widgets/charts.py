@@ -1,4 +1,4 @@
-"""Two charts: the incumbent's speedup by round with every kernel as a dot, and the device's roofline."""
+"""Two charts: the incumbent's speedup by round with a dot for every kernel, and the device's roofline."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tui.widgets.painter import Painter
 _WIDE = 96
 _EVERY_SECONDS = 0.5
 _GRID = 256
-"""Dots that would fall on the same of so many places on either axis are drawn once."""
+"""Grid cells per axis; of several dots in one cell, one is drawn."""
 _CEILINGS = ("ink-accent", "stage-verify", "stage-build", "stage-repair")
 _LEGEND = "● measured   ○ screened   ◆ selected"
 Colour = tuple[int, int, int]
 
 
 class _Chart(PlotextPlot):
-    """A plot that is redrawn when its state, the theme or its size changes; only while it is visible."""
+    """A plot that is redrawn when its state, the theme or its size changes, while it is visible."""
 
     DEFAULT_CSS = """
     _Chart {
@@ -61,7 +61,7 @@ class _Chart(PlotextPlot):
         self._replot_soon()
 
     def _replot_soon(self) -> None:
-        """Redraws at once, or at most twice a second while many kernels stream in."""
+        """Redraw immediately, or at most twice a second in a large session."""
         many = self.state is not None and len(self.state.kernels) > _GRID
         left = self._drawn_at + _EVERY_SECONDS - time.monotonic()
         if left <= 0 or not many:
@@ -80,7 +80,7 @@ class _Chart(PlotextPlot):
         self.replot()
 
     def replot(self) -> None:
-        """Draws the state, where there is one and room for it."""
+        """Draw the state if there is one and room for it."""
         if self._due is not None:
             self._due.stop()
             self._due = None
@@ -100,7 +100,7 @@ class _Chart(PlotextPlot):
         self.refresh()
 
     def render(self) -> Text:
-        """As drawn by ``replot``: in the colours of the app's theme, not in plotext's."""
+        """The plot as drawn by ``replot``, in the colours of the app's theme."""
         plot: Any = self.plt
         plot.plotsize(self.size.width, self.size.height)
         plot._set_size(self.size.width, self.size.height)
@@ -108,7 +108,7 @@ class _Chart(PlotextPlot):
 
     @property
     def _most_marks(self) -> int:
-        """How many ticks the y axis has room for."""
+        """How many ticks fit on the y axis."""
         return max(1, min(6, (self.size.height - 5) // 2))
 
     def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
@@ -116,7 +116,7 @@ class _Chart(PlotextPlot):
 
 
 class SpeedupChart(_Chart):
-    """Speedup by round: the incumbent as stairs, each kernel a dot, the baseline a line at one."""
+    """Speedup by round: the incumbent as steps, each kernel as a dot, the baseline as a line at 1×."""
 
     def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
         shown = charts.climb(state)
@@ -138,16 +138,16 @@ class SpeedupChart(_Chart):
 
 
 class RooflineChart(_Chart):
-    """Operations a second under the measured ceilings of the device, both axes logarithmic."""
+    """Operations per second under the device's measured ceilings; both axes are logarithmic."""
 
     def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
         shown = charts.roofline(state)
         if shown is None:
             prepared = state.preparation is not None
-            self.border_title = Content(f"roofline: {'no peaks were measured' if prepared else 'comes with the preparation'}")
+            self.border_title = Content(f"roofline: {'no peaks measured' if prepared else 'available after the preparation'}")
             return
         facts = shown.facts
-        figures = f"{fmt.digits(facts.intensity)} operations a byte" if facts.counted else "one operation an output"
+        figures = f"{fmt.digits(facts.intensity)} FLOP/byte" if facts.counted else "one operation per output"
         self.border_title = Content(f"roofline: {figures}, bound by {facts.bound}")
         for ceiling, variable in zip(
             shown.ceilings, ("ink-accent", "stage-verify", "stage-build", "stage-repair"), strict=False
@@ -155,9 +155,9 @@ class RooflineChart(_Chart):
             xs, ys = _log([p[0] for p in ceiling.points]), _log([p[1] for p in ceiling.points])
             plot.plot(xs[:2], ys[:2], marker="braille", color=painter.rgb(variable))
             plot.plot(xs[1:], ys[1:], marker="─", color=painter.rgb(variable))
-            words = f"{ceiling.name} {fmt.scaled(ceiling.points[-1][1])}FLOP/s "
+            label = f"{ceiling.name} {fmt.scaled(ceiling.points[-1][1])}FLOP/s "
             ground = painter.rgb("surface")
-            plot.text(words, xs[-1], ys[-1] + 0.2, alignment="right", color=painter.rgb(variable), background=ground)
+            plot.text(label, xs[-1], ys[-1] + 0.2, alignment="right", color=painter.rgb(variable), background=ground)
         dots = tuple(charts.Dot(d.kernel, math.log10(d.x), math.log10(d.y), d.precise) for d in shown.dots)
         corners = [p for ceiling in shown.ceilings for p in ceiling.points]
         xs = _log([x for x, _ in corners])
@@ -170,7 +170,7 @@ class RooflineChart(_Chart):
 
 
 def _stairs(plot: Any, steps: Sequence[tuple[float, float]], right: float, colour: Colour) -> None:
-    """The incumbent, drawn with lines that join: along a round, then up or down to the next one's speedup."""
+    """The incumbent as connected lines: along a round, then up or down to the next speedup."""
     joints: list[tuple[float, float, str]] = []
     for (x, y), (end, level) in itertools.pairwise([*steps, (right, 0.0)]):
         if end > x:
@@ -193,13 +193,13 @@ def _log_ticks(put: Any, low: float, high: float, words: Callable[[float], str],
 
 
 def _marks(high: float, most: int) -> list[float]:
-    """Round figures from 0 to ``high``, at most ``most``."""
+    """At most ``most`` round numbers from 0 to ``high``."""
     step = next(s * 10**p for p in range(-1, 9) for s in (1, 2, 5) if high / (s * 10**p) <= most)
     return [step * n for n in range(int(high / step) + 1)]
 
 
 def _dots(plot: Any, dots: Sequence[charts.Dot], selected: str, painter: Painter) -> None:
-    """Hollow where only screened, solid where precise, a diamond for the selected kernel: readable without colour."""
+    """A hollow dot for a screened kernel, a solid one for a measured kernel, a diamond for the selected one."""
     dots = _thinned(dots, selected)
     groups = (
         ("○", painter.rgb("speedup-undecided"), [d for d in dots if not d.precise and d.kernel != selected]),
@@ -212,7 +212,7 @@ def _dots(plot: Any, dots: Sequence[charts.Dot], selected: str, painter: Painter
 
 
 def _thinned(dots: Sequence[charts.Dot], selected: str) -> Sequence[charts.Dot]:
-    """One dot for each cell of a fine grid, and always the selected one: thousands cover each other."""
+    """One dot for each cell of a fine grid, and always the selected one."""
     if len(dots) < _GRID:
         return dots
     width = max(d.x for d in dots) - min(d.x for d in dots) or 1.0

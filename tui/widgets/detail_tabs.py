@@ -1,4 +1,4 @@
-"""The seven pages on one kernel: idea and lineage, code, diff, verification, timing, machine code, log."""
+"""The seven pages on one kernel: idea and lineage, code, diff, verification, timing, resources, log."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Heading(Panel):
 
 
 class DetailTabs(Vertical):
-    """Makes one page at a time, and again only when its content may have changed."""
+    """Makes one page at a time, and makes it again only if its content may have changed."""
 
     DEFAULT_CSS = """
     DetailTabs {
@@ -69,7 +69,7 @@ class DetailTabs(Vertical):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(number), f"show('{tab.value}')", tab.value, show=False, id=f"detail.{tab.value.replace(' ', '-')}")
+        *(Binding(str(number), f"show('{tab.value}')", tab.value, show=False, id=f"detail.{tab.value}")
           for number, tab in enumerate(Tab, 1)),
     ]  # fmt: skip
 
@@ -88,9 +88,9 @@ class DetailTabs(Vertical):
         id: str | None = None,
         classes: str | None = None,
     ) -> None:
-        """``read_blob``: SHA-256 → text; raises where it is missing.
+        """``read_blob``: SHA-256 → text; raises if it is missing.
 
-        ``steered``: whether keys act on the kernel here; otherwise the pages do not mention them.
+        ``steered``: whether keys act on the kernel on this screen; otherwise the pages do not mention them.
         """
         super().__init__(name=name, id=id, classes=classes)
         self._read_blob = read_blob
@@ -119,7 +119,7 @@ class DetailTabs(Vertical):
             self._fill(from_top=False)
 
     def _content_key(self) -> tuple[object, ...]:
-        """Everything that the pages depend on."""
+        """Everything that the page depends on."""
         state = self.state
         kernel = state.kernels.get(self.kernel) if state is not None else None
         if state is None or kernel is None:
@@ -180,7 +180,7 @@ class DetailTabs(Vertical):
         heading.refresh()
         kernel = self.state.kernels.get(self.kernel) if self.state is not None else None
         if self.state is None or kernel is None:
-            view.lines = pages.empty_page("no kernel is selected")
+            view.lines = pages.empty_page("no kernel selected")
             return
         subject = tabs.PageSubject(self.state, kernel, self.other, self._read, self.progress, self._steered)
         lines = tabs.page(self.tab, subject, max(20, view.scrollable_content_region.width or self.size.width))

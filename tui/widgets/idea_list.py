@@ -1,4 +1,4 @@
-"""The ideas of a round as cards, one of them highlighted."""
+"""The ideas of a round as cards; one is highlighted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tui.widgets.painter import PaintedWidget
 
 
 class IdeaList(ScrollView, PaintedWidget, can_focus=True):
-    """Proposed ideas and their status. The highlight stays on its idea when the list changes."""
+    """Ideas and their status. The highlight stays on its idea when the list changes."""
 
     DEFAULT_CSS = """
     IdeaList {
@@ -107,8 +107,8 @@ class IdeaList(ScrollView, PaintedWidget, can_focus=True):
     def render_line(self, y: int) -> Strip:
         place = self.scroll_offset.y + y
         if not self._lines and y == 1:
-            words = line(Cell("  no idea has been proposed in this round", Ink.FAINT))
-            return self.painter.strip(words, self.size.width, self.rich_style)
+            empty = line(Cell("  no ideas in this round yet", Ink.FAINT))
+            return self.painter.strip(empty, self.size.width, self.rich_style)
         if place >= len(self._lines):
             return Strip.blank(self.size.width, self.rich_style)
         idea, shown = self._lines[place]

@@ -1,4 +1,4 @@
-"""The tree of kernels. Renders only the lines on the screen, so ten thousand kernels are no slower than a screenful."""
+"""The kernel tree. Renders only visible lines: ten thousand kernels are as fast as one screenful."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from textual.strip import Strip
 
 from engine.domain.state import SessionState
 from tui.viewmodel import tree_cells, tree_rows
-from tui.viewmodel.cells import Cell, Ink, line
+from tui.viewmodel.cells import Cell, Ink, Line, line
 from tui.viewmodel.tree_rows import NodeRow, Sort, TreeShape
 from tui.widgets.painter import PaintedWidget
 
 _STRIPS_KEPT = 512
 _NO_MATCH = "   no kernel matches the filter"
-_NO_KERNEL = "   no kernel yet: the first port comes with round 0"
+_NO_KERNEL = "   no kernel yet: round 0 adds the naive port"
 
 
 class KernelTree(ScrollView, PaintedWidget, can_focus=True):
-    """The kernels of a state, one of them selected. Owns folding, filter and order. The first line names the columns."""
+    """The kernels of a state; one is selected. Owns folding, filter and sort order. The first line names the columns.
+
+    Without kernels it shows ``start``: the steps of the session's start.
+    """
 
     DEFAULT_CSS = """
     KernelTree {
@@ -63,6 +66,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
     folded: reactive[frozenset[str]] = reactive(frozenset())
     pattern: reactive[str] = reactive("")
     sort: reactive[Sort] = reactive(Sort.BORN)
+    start: reactive[tuple[Line, ...]] = reactive(())
     hovered: reactive[int] = reactive(-1)
 
     @dataclass
@@ -73,7 +77,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
 
     @dataclass
     class Opened(Message):
-        """Enter or a double click: show more of this kernel."""
+        """Enter or a double click: show this kernel's pages."""
 
         kernel: str
 
@@ -89,7 +93,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
 
     @property
     def visible_kernels(self) -> Sequence[str]:
-        """Ids of the rows from top to bottom, without folded and filtered ones."""
+        """Ids of the rows from top to bottom, without folded and filtered kernels."""
         return tuple(self._places)
 
     @property
@@ -110,7 +114,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Recompute the rows where their order may have changed; the selection stays or moves to the nearest row."""
+        """Recompute the rows if their order may have changed; the selection stays or moves to the nearest row."""
         state = self.state
         shape = TreeShape(self.folded, self.pattern, self.sort)
         plain = not self.pattern.strip() and self.sort is Sort.BORN
@@ -128,7 +132,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
             self._refresh_changed()
 
     def _refresh_changed(self) -> None:
-        """Render again the visible rows that changed."""
+        """Render the visible rows that changed."""
         view = self._tree_context
         width = self.scrollable_content_region.width
         for y in range(1, self.size.height):
@@ -162,7 +166,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         self.refresh()
 
     def reveal(self, kernel: str) -> None:
-        """Select the kernel; unfolds its ancestors, and clears a filter that hides it."""
+        """Select the kernel; unfold its ancestors, and clear a filter that hides it."""
         state = self.state
         if state is None or kernel not in state.kernels:
             return
@@ -216,10 +220,15 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         return self.get_component_rich_style("kernel-tree--hover") if place == self.hovered else self.rich_style
 
     def _blank(self, y: int, width: int) -> Strip:
-        if self._rows or y != 2:
+        if self._rows or not 2 <= y < 2 + len(lines := self._empty_lines()):
             return Strip.blank(width, self.rich_style)
-        words = _NO_MATCH if self.pattern.strip() else _NO_KERNEL
-        return self.painter.strip(line(Cell(words, Ink.FAINT)), width, self.rich_style)
+        return self.painter.strip(lines[y - 2], width, self.rich_style)
+
+    def _empty_lines(self) -> tuple[Line, ...]:
+        """What the tree shows without rows."""
+        if self.pattern.strip():
+            return (line(Cell(_NO_MATCH, Ink.FAINT)),)
+        return self.start or (line(Cell(_NO_KERNEL, Ink.FAINT)),)
 
     def _show_row(self, place: int) -> None:
         self.scroll_to_region(Region(0, place, 1, 2), animate=False, force=True, immediate=True)

@@ -1,4 +1,4 @@
-"""Widgets that show prepared lines: a page that scrolls, and a panel of one or two."""
+"""Widgets that show prepared lines: a scrolling page, and a panel of one or two lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Lines = Sequence[Line]
 
 
 class LinesView(ScrollView, PaintedWidget, can_focus=True):
-    """A page of lines; text can be selected with the mouse and copied."""
+    """A page of lines; the mouse selects text for copying."""
 
     DEFAULT_CSS = """
     LinesView {
@@ -38,7 +38,7 @@ class LinesView(ScrollView, PaintedWidget, can_focus=True):
         self.refresh()
 
     def _resize_page(self, size: Size) -> None:
-        """Set the size of the page; the layout changes only where a scrollbar comes or goes."""
+        """Set the size of the page; the layout changes only if a scrollbar appears or disappears."""
         here, before = self.scrollable_content_region.size, self.virtual_size
         if here and (size.width > here.width, size.height > here.height) == (
             before.width > here.width, before.height > here.height,
@@ -84,7 +84,7 @@ def _highlight_selection(widget: Widget, strip: Strip, place: int) -> Strip:
 
 
 class Panel(PaintedWidget):
-    """One or two lines, made for the widget's width whenever a reactive changes."""
+    """One or two lines, made for the widget's width when a reactive changes."""
 
     DEFAULT_CSS = """
     Panel { width: 1fr; color: $foreground; }

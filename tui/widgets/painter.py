@@ -1,6 +1,6 @@
-"""Renders lines of the view models as strips. The one place where an ink becomes a colour.
+"""Renders lines of the view models as strips. The only module that maps an ink to a colour.
 
-Takes plain strings: markup in a text is never interpreted.
+Text is plain: markup in it is never interpreted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tui.viewmodel.cells import Cell, Ground, Ink, Line, clean
 
 
 class Painter:
-    """Renders for one widget under the theme of its app; make a new one when the styles change."""
+    """Renders for one widget under the app's theme; create a new one when the styles change."""
 
     def __init__(self, widget: Widget) -> None:
         app = widget.app
@@ -30,11 +30,11 @@ class Painter:
         self._mixed: dict[tuple[Ink, Ground, Ground, Style], Style] = {}
 
     def strip(self, line: Line, width: int, base: Style) -> Strip:
-        """The line in exactly ``width`` cells over the style ``base``."""
+        """The line in exactly ``width`` cells on the style ``base``."""
         return self.segments(line, base).adjust_cell_length(width, self._over(base, line.ground))
 
     def segments(self, line: Line, base: Style) -> Strip:
-        """The line in its own width."""
+        """The line in its natural width."""
         return Strip([Segment(clean(cell.text), self._style(cell, line.ground, base)) for cell in line.cells])
 
     def _style(self, cell: Cell, ground: Ground, base: Style) -> Style:
@@ -56,19 +56,19 @@ class Painter:
         return _parsed(self._variables[variable])
 
     def rgb(self, variable: str) -> tuple[int, int, int]:
-        """A variable of the theme as red, green and blue."""
+        """A theme variable as red, green and blue."""
         red, green, blue = Color.parse(self._variables[variable]).rgb
         return (red, green, blue)
 
 
 class PaintedWidget(Widget):
-    """A widget that renders lines with a painter of its own."""
+    """A widget that renders lines with its own painter."""
 
     _painter: Painter | None = None
 
     @property
     def painter(self) -> Painter:
-        """Made again after the styles changed."""
+        """The painter; a new one after the styles change."""
         if self._painter is None:
             self._painter = Painter(self)
         return self._painter

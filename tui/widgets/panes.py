@@ -1,4 +1,4 @@
-"""The panes beside the kernel that are pages of lines: story, notes and budget."""
+"""The panes that are pages of lines: events, notes and usage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textual.reactive import reactive
 
 from engine.domain.events import Entry
 from engine.domain.state import SessionState
-from tui.viewmodel import budget, pages, story
+from tui.viewmodel import event_log, pages, usage
 from tui.viewmodel.cells import Line, fold_line
 from tui.widgets.lines import LinesView, is_displayed
 
@@ -16,7 +16,7 @@ _MOST_LINES = 4000
 
 
 class LogView(LinesView):
-    """The story, newest at the bottom; follows the end until one scrolls away. Long lines are wrapped."""
+    """The events, newest at the bottom; follows the end until the engineer scrolls away. Long lines wrap."""
 
     DEFAULT_CSS = """
     LogView { overflow-x: hidden; scrollbar-gutter: stable; }
@@ -24,14 +24,14 @@ class LogView(LinesView):
 
     def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(name=name, id=id, classes=classes)
-        self._story = story.BEGINNING
-        self._lines_of_story: tuple[Line, ...] = ()
+        self._log = event_log.EMPTY
+        self._log_lines: tuple[Line, ...] = ()
         self._pending: list[Entry] = []
         self._follows = True
 
     def show(self, entries: Sequence[Entry], before: SessionState | None = None) -> None:
-        """Show these entries alone, after a seek. ``before`` is the state that they begin from."""
-        self._story, self._lines_of_story, self._pending = story.story_at(before), (), list(entries)
+        """Show only these entries, after a seek. ``before``: the state before the first of them."""
+        self._log, self._log_lines, self._pending = event_log.log_at(before), (), list(entries)
         self._follows = True
         self.lines = ()
         self._append_pending()
@@ -42,15 +42,15 @@ class LogView(LinesView):
         self._append_pending()
 
     def _append_pending(self) -> None:
-        """Add the lines of the pending entries; while hidden they wait, and of many only the last are shown."""
+        """Add the lines of the pending entries if the pane is displayed; of many entries only the last are shown."""
         if not self._pending or not is_displayed(self):
             return
         if self.lines:
             self._follows = self.scroll_offset.y >= self.max_scroll_y - 1
-        self._story, lines = story.tell(self._story, self._pending)
+        self._log, lines = event_log.append(self._log, self._pending)
         self._pending = []
-        whole = (*self._lines_of_story, *lines)
-        self._lines_of_story = whole[-_MOST_LINES:]
+        whole = (*self._log_lines, *lines)
+        self._log_lines = whole[-_MOST_LINES:]
         if len(whole) > _MOST_LINES:
             self._lay_out()
         else:
@@ -65,12 +65,12 @@ class LogView(LinesView):
         self._scroll_to_end()
 
     def _lay_out(self) -> None:
-        self.lines = self._wrapped(self._lines_of_story)
+        self.lines = self._wrapped(self._log_lines)
         self._scroll_to_end()
 
     def _wrapped(self, lines: Sequence[Line]) -> tuple[Line, ...]:
         room = self.scrollable_content_region.width or 80
-        return tuple(part for line in lines for part in fold_line(line, room, story.INDENT))
+        return tuple(part for line in lines for part in fold_line(line, room, event_log.INDENT))
 
     def _scroll_to_end(self) -> None:
         if self._follows:
@@ -98,11 +98,11 @@ class NoteList(LinesView):
         self.lines = pages.notes(self.state, room) if self.state is not None else ()
 
 
-class BudgetView(LinesView):
-    """The budget; made again when something was spent or a limit changed, while it is shown."""
+class UsageView(LinesView):
+    """Model calls and cost; made again while displayed, when a call, a limit or a pause changes."""
 
     DEFAULT_CSS = """
-    BudgetView { overflow-x: hidden; scrollbar-gutter: stable; }
+    UsageView { overflow-x: hidden; scrollbar-gutter: stable; }
     """
 
     state: reactive[SessionState | None] = reactive(None)
@@ -126,4 +126,4 @@ class BudgetView(LinesView):
         shown = (state.calls, state.limits, state.pauses, state.paused, state.capped, width)
         if shown != self._made:
             self._made = shown
-            self.lines = budget.page(state, width)
+            self.lines = usage.page(state, width)

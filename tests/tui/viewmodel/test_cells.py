@@ -1,4 +1,4 @@
-"""Text measured, cut, cleaned and broken by terminal cells."""
+"""Measuring, cutting, cleaning and wrapping text by terminal cells."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LINES = st.lists(st.builds(Cell, TEXTS.map(clean), st.sampled_from([Ink.PLAIN, I
     ("text", "room", "expected"),
     [("softmax", 7, "softmax"), ("softmax", 6, "softm…"), ("soft max", 6, "soft…"), ("核心核心", 5, "核心…"), ("x", 0, "")],
 )
-def test_what_does_not_fit_ends_in_an_ellipsis(text: str, room: int, expected: str) -> None:
+def test_cut_text_ends_with_an_ellipsis(text: str, room: int, expected: str) -> None:
     assert cut(text, room) == expected
 
 
@@ -46,7 +46,7 @@ def test_what_does_not_fit_ends_in_an_ellipsis(text: str, room: int, expected: s
         ("del\x7f", "del␡"),
     ],
 )
-def test_nothing_reaches_the_terminal_that_could_move_its_cursor(text: str, shown: str) -> None:
+def test_control_characters_are_made_visible(text: str, shown: str) -> None:
     assert clean(text) == shown
 
 
@@ -75,12 +75,12 @@ def test_wrapping_keeps_every_word_within_the_room(text: str, room: int) -> None
 
 
 @given(LINES, st.integers(12, 40))
-def test_folding_loses_nothing_but_spaces(cells: list[Cell], room: int) -> None:
+def test_folding_loses_only_spaces(cells: list[Cell], room: int) -> None:
     shown = Line(tuple(cells))
     parts = fold_line(shown, room, 3)
     assert "".join("".join(p.text for p in parts).split()) == "".join(shown.text.split())
     assert all(width(part.text.rstrip()) <= room for part in parts)
 
 
-def test_neighbours_of_one_ink_become_one_cell() -> None:
+def test_neighbours_of_one_ink_are_merged() -> None:
     assert merge_cells([Cell("a"), Cell("b"), Cell("c", Ink.STRONG)]) == (Cell("ab"), Cell("c", Ink.STRONG))

@@ -1,4 +1,4 @@
-"""Figures, bars, intervals and histograms as they are drawn."""
+"""Formatting of figures, bars, intervals and histograms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POSITIVE = st.floats(0.001, 1000)
 
 
 @pytest.mark.parametrize(
-    ("interval", "said"),
+    ("interval", "output"),
     [
         (Interval(1.5, 1.4, 1.6), "▲ 1.50×"),
         (Interval(0.5, 0.4, 0.6), "▼ 0.50×"),
@@ -23,8 +23,8 @@ POSITIVE = st.floats(0.001, 1000)
         (Interval(123.4, 120, 126), "▲ 123×"),
     ],
 )
-def test_a_speedup_is_claimed_only_where_the_whole_interval_says_so(interval: Interval, said: str) -> None:
-    assert fmt.speedup(interval).text == said
+def test_a_speedup_is_claimed_only_if_the_whole_interval_supports_it(interval: Interval, output: str) -> None:
+    assert fmt.speedup(interval).text == output
 
 
 def drawn(value: float, low: float, high: float, top: float, room: int) -> str:
@@ -77,25 +77,27 @@ def test_a_histogram_has_its_room_and_a_full_column(values: list[float], room: i
     assert min(values) == low <= high <= max(values)
 
 
-def test_a_straggler_does_not_squeeze_a_histogram_into_one_column() -> None:
+def test_an_outlier_does_not_squeeze_a_histogram_into_one_column() -> None:
     rows, _, high = fmt.histogram([100 + n % 10 for n in range(200)] + [5000], 20)
     assert high < 200
     assert sum(char != " " for char in rows[-1]) >= 10
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.84, "0.8 s"), (59, "59 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"), (-3, "0.0 s")]
+    ("seconds", "output"), [(0.84, "0.8 s"), (59, "59 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"), (-3, "0.0 s")]
 )
-def test_time_spent(seconds: float, said: str) -> None:
-    assert fmt.elapsed(seconds) == said
+def test_elapsed_time(seconds: float, output: str) -> None:
+    assert fmt.elapsed(seconds) == output
 
 
-@pytest.mark.parametrize(("size", "said"), [(0, "0 B"), (16, "16 B"), (49152, "48 KiB"), (1536, "1.5 KiB"), (3 << 20, "3 MiB")])
-def test_sizes(size: int, said: str) -> None:
-    assert fmt.binary_bytes(size) == said
+@pytest.mark.parametrize(
+    ("size", "output"), [(0, "0 B"), (16, "16 B"), (49152, "48 KiB"), (1536, "1.5 KiB"), (3 << 20, "3 MiB")]
+)
+def test_sizes(size: int, output: str) -> None:
+    assert fmt.binary_bytes(size) == output
 
 
-def test_how_a_count_moved() -> None:
+def test_change_of_a_count() -> None:
     assert fmt.change(64, 48).text == "▼ 16"
     assert fmt.change(64, 48).ink is Ink.GOOD
     assert fmt.change(48, 64).ink is Ink.WARN

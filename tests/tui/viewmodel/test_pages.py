@@ -1,4 +1,4 @@
-"""The pages on a kernel, the cards of ideas, the head, the strip, the story and the transport."""
+"""Pages on a kernel, idea cards, header, strip, event log, notes, charts and transport."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.domain.profile import Profile
 from engine.domain.settings import Mode
 from engine.domain.state import Kernel, SessionState
 from engine.domain.work import WorkKey
-from tui.viewmodel import cells, charts, code, diff, fmt, heading, ideas, pages, stages, story, tabs, timing, transport
+from tui.viewmodel import cells, charts, code, diff, event_log, fmt, heading, ideas, pages, stages, tabs, timing, transport
 from tui.viewmodel.cells import Ground, Line
 from tui.viewmodel.tabs import Tab
 
@@ -40,77 +40,77 @@ def page(tab: Tab, kernel: str, other: str = "", room: int = 90, state: SessionS
 
 @pytest.mark.parametrize("tab", list(Tab))
 @pytest.mark.parametrize("kernel", sorted(STATE.kernels))
-def test_every_page_of_every_kernel_can_be_made_narrow_and_wide(tab: Tab, kernel: str) -> None:
+def test_every_page_of_every_kernel_at_narrow_and_wide_widths(tab: Tab, kernel: str) -> None:
     for room in (20, 40, 200):
         assert page(tab, kernel, room=room)
 
 
-def test_the_idea_is_held_against_what_came_of_it() -> None:
-    said = page(Tab.IDEA, "k12")
-    assert "predicted  1.35× over its parent" in said
-    assert "came out   1.33× over k7" in said
-    assert [line.split()[-5:][0] for line in said.splitlines() if "╰─" in line]
-    assert said.index("k1 Naive port") < said.index("k3 Split rows") < said.index("k7 Stream")
+def test_the_idea_page_compares_prediction_and_measurement() -> None:
+    output = page(Tab.IDEA, "k12")
+    assert "predicted  1.35× over its parent" in output
+    assert "measured   1.33× over k7" in output
+    assert [line.split()[-5:][0] for line in output.splitlines() if "╰─" in line]
+    assert output.index("k1 Naive port") < output.index("k3 Split rows") < output.index("k7 Stream")
 
 
-def test_words_of_others_are_shown_as_they_are() -> None:
+def test_foreign_text_is_shown_literally() -> None:
     assert "markup: [b]x[/b]]" in page(Tab.IDEA, "k12")
     assert "[bold red]this is not markup[/bold red] ␛[31mnor an escape" in page(Tab.LOG, "k6")
 
 
-def test_verification_says_how_much_of_what_is_allowed_was_used() -> None:
-    said = page(Tab.VERIFICATION, "k12")
-    assert "9.0e-08 of 1.0e-06 (9%)" in said
-    assert "hold-outs" in said
-    assert "✓ refused" in said
+def test_verification_shows_errors_as_a_share_of_their_limits() -> None:
+    output = page(Tab.VERIFICATION, "k12")
+    assert "9.0e-08 of 1.0e-06 (9%)" in output
+    assert "hold-out shapes" in output
+    assert "✓ rejected" in output
     assert "4.1e-03 at out[17, 9031]" in page(Tab.VERIFICATION, "k5")
 
 
 def test_timing_draws_samples_and_intervals() -> None:
-    said = page(Tab.TIMING, "k12")
-    assert "2.30 ms [2.29, 2.31]" in said
-    assert "├●┤" in said
-    assert "160 samples" in said
-    assert "█" in said
+    output = page(Tab.TIMING, "k12")
+    assert "2.30 ms [2.29, 2.31]" in output
+    assert "├●┤" in output
+    assert "160 samples" in output
+    assert "█" in output
 
 
-def test_timing_without_its_samples_says_so() -> None:
+def test_timing_with_missing_samples() -> None:
     subject = tabs.PageSubject(STATE, STATE.kernels["k12"], "", lambda _: None)
-    assert "not kept here" in text(tabs.page(Tab.TIMING, subject, 90))
+    assert "missing from the session folder" in text(tabs.page(Tab.TIMING, subject, 90))
 
 
-def test_machine_code_is_held_against_the_parent() -> None:
-    without_mix = page(Tab.MACHINE, "k12")
+def test_resources_are_compared_with_the_parent() -> None:
+    without_mix = page(Tab.RESOURCES, "k12")
     assert "registers      66          ▲ 15 from k7" in without_mix
     assert "not recorded for this kernel" in without_mix
     mixes = {"k12": {"fma": 10}, "k7": {"fma": 12}}
     kernels = {name: replace(kernel, instructions=mixes.get(name, {})) for name, kernel in STATE.kernels.items()}
     subject = tabs.PageSubject(replace(STATE, kernels=kernels), kernels["k12"], "", showcase.BLOBS.get)
-    assert "▼ 2" in text(tabs.page(Tab.MACHINE, subject, 90))
+    assert "▼ 2" in text(tabs.page(Tab.RESOURCES, subject, 90))
 
 
-def test_the_difference_is_against_the_parent_or_the_marked_kernel() -> None:
+def test_the_diff_is_against_the_parent_or_the_marked_kernel() -> None:
     assert "k7 (parent) → k12   +3 −1" in page(Tab.DIFF, "k12")
     assert "k1 (marked) → k12" in page(Tab.DIFF, "k12", other="k1")
     assert "k7 (parent) → k12" in page(Tab.DIFF, "k12", other="k12")
-    assert "mark another kernel" in page(Tab.DIFF, "k1")
+    assert "a root kernel has no parent" in page(Tab.DIFF, "k1")
 
 
-def test_counters_are_held_against_the_parent_or_the_reason_stands_there() -> None:
+def test_counters_are_compared_with_the_parent_or_show_why_they_are_missing() -> None:
     kernel, parent = (replace(STATE.kernels[k], profile=b.profile(us)) for k, us in (("k12", 812.25), ("k7", 1000.0)))
 
-    def said(kernel: Kernel) -> str:
+    def output(kernel: Kernel) -> str:
         state = replace(STATE, kernels={**STATE.kernels, kernel.id: kernel, parent.id: parent})
-        found = text(tabs.page(Tab.MACHINE, tabs.PageSubject(state, kernel, "", showcase.BLOBS.get), 90))
+        found = text(tabs.page(Tab.RESOURCES, tabs.PageSubject(state, kernel, "", showcase.BLOBS.get), 90))
         return " ".join(found.split())
 
-    assert "duration 812.2 us from 1000 us" in said(kernel)
-    assert "waits: barrier 30 % as before" in said(kernel)
-    refused = replace(kernel, profile=Profile(0, note="only administrators may"), resources=())
-    assert "not read: only administrators may" in said(refused)
+    assert "duration 812.2 us from 1000 us" in output(kernel)
+    assert "stalls: barrier 30 % unchanged" in output(kernel)
+    unavailable = replace(kernel, profile=Profile(0, note="only administrators may"), resources=())
+    assert "not available: only administrators may" in output(unavailable)
     on_cpu = Profile(0, "perf", "a processor", 1, {"instructions": 2.5e9, "cycles": 1e9, "ipc": 2.5, "calls": 40.0})
-    assert "instructions 2.5 G" in said(replace(kernel, profile=on_cpu))
-    assert "2.50 instructions a cycle: the cores are kept busy." in said(replace(kernel, profile=on_cpu))
+    assert "instructions 2.5 G" in output(replace(kernel, profile=on_cpu))
+    assert "2.50 instructions a cycle: the cores are busy." in output(replace(kernel, profile=on_cpu))
 
 
 PIECES = ["a = 1;", "b = 2;", "", "  for (;;) {}", "// c", "/* d", "x\ty"]
@@ -118,7 +118,7 @@ SOURCES = st.lists(st.sampled_from(PIECES), max_size=12).map("\n".join)
 
 
 @given(SOURCES, SOURCES)
-def test_a_difference_with_all_its_context_holds_both_sources(before: str, after: str) -> None:
+def test_a_diff_with_full_context_contains_both_texts(before: str, after: str) -> None:
     found = diff.difference(before, after, Dialect.CPP, context=1000)
     old, new = before.splitlines(), after.splitlines()
     if old == new:
@@ -139,7 +139,7 @@ def test_highlighting_changes_no_text(source: str) -> None:
     assert [s.split() for s in shown] == [x.split() for x in expected]
 
 
-def test_changed_words_of_a_changed_line_stand_out() -> None:
+def test_changed_words_of_a_changed_line_are_highlighted() -> None:
     found = diff.difference("int n = 4;", "int n = 8;", Dialect.CPP)
     marked = [c.text for line in found.lines for c in line.cells if c.ground in (Ground.ADDED_WORD, Ground.REMOVED_WORD)]
     assert marked == ["4", "8"]
@@ -149,7 +149,7 @@ EMPTY_ROW = '{"columns": ["claimed"], "pairs": [{"kernel": [[]]}]}'
 
 
 @pytest.mark.parametrize("raw", ["", "{}", "[]", "null", '{"columns": ["wall"], "pairs": []}', EMPTY_ROW])
-def test_samples_that_are_none_are_not_read(raw: str) -> None:
+def test_malformed_samples_are_ignored(raw: str) -> None:
     assert not timing.claimed_times(raw)
 
 
@@ -160,16 +160,16 @@ def test_samples_are_read_by_column() -> None:
 
 
 @given(st.integers(20, 240))
-def test_the_head_and_the_strip_fit_their_width(room: int) -> None:
+def test_the_header_and_the_strip_fit_their_width(room: int) -> None:
     lines = (*heading.lines(STATE, heading.SessionStatus(note="replay"), max(44, room)), *stages.strip(STATE, {}, room))
     assert all(line.width <= max(44, room) for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("changes", "standing", "said"),
+    ("changes", "standing", "output"),
     [
-        ({}, heading.SessionStatus(), "◇ awaiting you"),
-        ({}, heading.SessionStatus(deadline=130.0, now=100.0), "policy in 30 s"),
+        ({}, heading.SessionStatus(), "◇ awaiting approval"),
+        ({}, heading.SessionStatus(deadline=130.0, now=100.0), "auto-approve in 30 s"),
         ({"mode": Mode("autopilot")}, heading.SessionStatus(), "autopilot"),
         ({"mode": Mode("autopilot")}, heading.SessionStatus(stopped=True), "stopped"),
         ({"closed": "enough"}, heading.SessionStatus(), "ended"),
@@ -177,31 +177,31 @@ def test_the_head_and_the_strip_fit_their_width(room: int) -> None:
         ({}, heading.SessionStatus(note="following"), "following"),
     ],
 )
-def test_who_decides_is_always_said(changes: dict[str, object], standing: heading.SessionStatus, said: str) -> None:
-    state = replace(STATE, **changes)  # type: ignore[arg-type]  # fields by name, for the table's sake
+def test_the_mode_is_always_shown(changes: dict[str, object], standing: heading.SessionStatus, output: str) -> None:
+    state = replace(STATE, **changes)  # type: ignore[arg-type]  # fields by name
     first, _ = heading.lines(state, standing, 80)
-    assert said in first.text
+    assert output in first.text
 
 
-def test_the_strip_counts_what_is_where() -> None:
+def test_the_strip_counts_kernels_by_stage() -> None:
     found = stages.counts(STATE)
     assert (found.building, found.verifying, found.measuring, found.queued) == (1, 1, 1, 1)
     assert (found.measured, found.failed, found.cancelled, found.undecided) == (12, 4, 1, 1)
     assert "k18 pair 2 of 4" in stages.strip(STATE, {WorkKey.parse("measure:k18:0"): "pair 2 of 4"}, 200)[1].text
 
 
-def test_ideas_that_wait_come_first_and_an_order_goes_before_all() -> None:
+def test_open_ideas_come_first_after_an_explicit_order() -> None:
     assert [i.id for i in ideas.ideas_in_order(STATE, None)] == ["i12", "i10", "i11"]
     assert [i.id for i in ideas.ideas_in_order(STATE, None, ("i11",))] == ["i11", "i12", "i10"]
     assert [i.id for i in ideas.ideas_in_order(STATE, 3)] == ["i7", "i8"]
 
 
-def test_a_card_says_what_is_promised_and_what_came() -> None:
-    said = text(ideas.card(STATE, STATE.ideas["i10"], 100))
-    assert "predicted 1.08×" in said
-    assert "on k14 ▲ 2.83×" in said
-    assert "2 kernels" in said
-    assert "selected" in said
+def test_a_card_shows_prediction_parent_and_status() -> None:
+    output = text(ideas.card(STATE, STATE.ideas["i10"], 100))
+    assert "predicted 1.08×" in output
+    assert "on k14 ▲ 2.83×" in output
+    assert "2 kernels" in output
+    assert "approved" in output
     assert all(line.width <= 100 for line in ideas.card(STATE, STATE.ideas["i10"], 100))
 
 
@@ -210,58 +210,58 @@ def test_a_rejected_idea_shows_the_reason() -> None:
     assert "rejected: too wide" in text(ideas.card(state, state.ideas["i2"], 80))
 
 
-def test_the_story_names_every_leader_in_turn() -> None:
-    _, lines = story.tell(story.BEGINNING, LOG)
-    led = [line.text.split()[2] for line in lines if "leads now" in line.text]
-    assert led == ["k1", "k2", "k3", "k7", "k12", "k14"]
+def test_the_event_log_names_every_incumbent_in_turn() -> None:
+    _, lines = event_log.append(event_log.EMPTY, LOG)
+    incumbents = [line.text.split()[2] for line in lines if "is the incumbent" in line.text]
+    assert incumbents == ["k1", "k2", "k3", "k7", "k12", "k14"]
 
 
-def test_the_story_is_the_same_at_once_or_bit_by_bit() -> None:
-    _, whole = story.tell(story.BEGINNING, LOG)
-    told, parts = story.BEGINNING, []
+def test_the_event_log_does_not_depend_on_batches() -> None:
+    _, whole = event_log.append(event_log.EMPTY, LOG)
+    log, parts = event_log.EMPTY, []
     for entry in LOG:
-        told, lines = story.tell(told, (entry,))
+        log, lines = event_log.append(log, (entry,))
         parts += lines
     assert parts == whole
 
 
-def test_of_a_long_past_only_the_end_is_shown() -> None:
-    many = b.entries([*b.first_round(), *(e.NoteAdded("", f"note {n}") for n in range(story.MOST_ENTRIES + 50))])
-    _, lines = story.tell(story.BEGINNING, many)
+def test_only_the_end_of_a_long_event_log_is_shown() -> None:
+    many = b.entries([*b.first_round(), *(e.NoteAdded("", f"note {n}") for n in range(event_log.MOST_ENTRIES + 50))])
+    _, lines = event_log.append(event_log.EMPTY, many)
     assert "earlier events" in lines[0].text
-    assert len(lines) == story.MOST_ENTRIES + 1
+    assert len(lines) == event_log.MOST_ENTRIES + 1
 
 
 DAY = 86_400.0
 
 
-def test_the_story_says_the_day_where_another_one_begins() -> None:
+def test_the_event_log_shows_a_change_of_date() -> None:
     entries = b.entries([*b.first_round(), *(e.NoteAdded("", f"note {n}") for n in range(3))])
     late = [*entries[:-2], *(replace(entry, at=entry.at + 2 * DAY) for entry in entries[-2:])]
-    told, lines = story.tell(story.BEGINNING, late)
+    log, lines = event_log.append(event_log.EMPTY, late)
     days = [n for n, one in enumerate(lines) if "──" in one.text]
     assert [lines[n].text.strip(" ─") for n in days] == [fmt.day(b.START + 2 * DAY)]
     assert "note 0" in lines[days[0] - 1].text
     assert "note 1" in lines[days[0] + 1].text
     again = replace(late[-1], seq=late[-1].seq + 1, at=late[-1].at + DAY)
-    _, more = story.tell(told, [again])
+    _, more = event_log.append(log, [again])
     assert fmt.day(again.at) in more[0].text
-    _, same = story.tell(story.story_at(told.state), [replace(again, at=late[-1].at)])
+    _, same = event_log.append(event_log.log_at(log.state), [replace(again, at=late[-1].at)])
     assert "──" not in same[0].text
 
 
-def test_a_note_of_another_day_says_which() -> None:
+def test_a_note_of_another_day_shows_the_date() -> None:
     later = [replace(note, at=note.at + DAY) for note in STATE.notes]
     state = replace(STATE, notes=(*STATE.notes[:1], *later[1:]))
-    said = text(pages.notes(state, 80))
-    assert said.count(fmt.day(STATE.opened_at + DAY)) == len(later) - 1
-    assert fmt.day(STATE.opened_at) not in said
-    assert max(len(one) for one in said.splitlines()) <= 80
+    output = text(pages.notes(state, 80))
+    assert output.count(fmt.day(STATE.opened_at + DAY)) == len(later) - 1
+    assert fmt.day(STATE.opened_at) not in output
+    assert max(len(one) for one in output.splitlines()) <= 80
 
 
 def test_notes_newest_first_and_by_target() -> None:
-    said = text(pages.notes(STATE, 80))
-    assert said.index("branch predictor") < said.index("write counters")
+    output = text(pages.notes(STATE, 80))
+    assert output.index("branch predictor") < output.index("write counters")
     assert "no notes" in text(pages.notes(replace(STATE, notes=()), 80))
 
 
@@ -276,7 +276,7 @@ def test_the_chart_follows_the_incumbent() -> None:
     assert all(abs(d.x - STATE.kernels[d.kernel].round) < 0.5 for d in found.dots)
 
 
-def test_no_kernel_stands_above_the_roof_that_its_time_allows() -> None:
+def test_the_roofline_has_all_kernels_at_one_intensity() -> None:
     found = charts.roofline(STATE)
     assert found is not None
     assert found.facts.intensity == pytest.approx(1.05e7 / 16_777_216)
@@ -284,7 +284,7 @@ def test_no_kernel_stands_above_the_roof_that_its_time_allows() -> None:
     assert charts.roofline(b.fold(b.opened())) is None
 
 
-def test_where_operations_are_not_counted_one_stands_for_each_output() -> None:
+def test_uncounted_operations_default_to_one_per_output() -> None:
     assert STATE.preparation is not None
     signature = replace(STATE.preparation.signature, operations=0.0)
     found = charts.roofline(replace(STATE, preparation=replace(STATE.preparation, signature=signature)))
@@ -295,7 +295,7 @@ def test_where_operations_are_not_counted_one_stands_for_each_output() -> None:
 
 
 @given(st.integers(0, 500), st.integers(30, 200), st.integers(0, 500))
-def test_a_click_on_the_track_finds_the_place_it_shows(position: int, room: int, length: int) -> None:
+def test_a_click_on_the_track_seeks_to_the_position_shown(position: int, room: int, length: int) -> None:
     position = min(position, length)
     bar = transport.bar(transport.Transport(position, length, False, 1.0), room)
     at = bar.line.text.index("●")
@@ -312,13 +312,13 @@ def test_speeds_step_up_and_down_and_stop_at_the_ends() -> None:
 
 
 @pytest.mark.parametrize("room", [20, 60, 100])
-def test_tabs_lie_where_the_line_says(room: int) -> None:
+def test_tab_positions_match_the_tab_line(room: int) -> None:
     found = tabs.tab_line(Tab.TIMING, room)
     assert [tab for _, _, tab in found.places] == list(Tab)
     assert all(found.line.text[start:end].strip().startswith(str(n)) for n, (start, end, _) in enumerate(found.places, 1))
 
 
-def test_view_models_load_no_toolkit() -> None:
+def test_view_models_import_no_toolkit() -> None:
     folder = Path(cells.__file__).parent
     imports = "\n".join(f"import tui.viewmodel.{path.stem}" for path in sorted(folder.glob("*.py")))
     program = f"import sys\n{imports}\nprint({{'textual', 'rich', 'torch'}} & set(sys.modules))"

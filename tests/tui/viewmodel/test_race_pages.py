@@ -1,4 +1,4 @@
-"""Races on the screen and in reports: outcome in glyph, word and ink; what is undecided, and how to spend more on it."""
+"""Races on the screen and in reports: outcome as glyph, word and ink; undecided races and how to repeat them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.domain.work import WorkKey
 from engine.report.facts import charts
 from engine.report.page import decisions
 from engine.report.text import lines, progress, races, tree
-from tui.viewmodel import cells, kernels, stages, story, timing, tree_cells, tree_facts
+from tui.viewmodel import cells, event_log, kernels, stages, timing, tree_cells, tree_facts
 from tui.viewmodel.cells import Ink
 from tui.viewmodel.tree_rows import rows
 
@@ -49,14 +49,14 @@ def row_of(state: SessionState, kernel: str, room: int = 200) -> str:
 
 
 @pytest.mark.parametrize("room", [80, 120, 200])
-def test_undecided_is_an_outcome_in_glyph_word_and_ink(room: int) -> None:
+def test_undecided_has_a_glyph_a_word_and_an_ink(room: int) -> None:
     assert kernels.outcome(UNDECIDED, UNDECIDED.kernels["k2"]) == kernels.Outcome("≈", "undecided", Ink.UNDECIDED)
     assert "≈ undecided" in row_of(UNDECIDED, "k2", room)
     assert row_of(UNDECIDED, "k1", room).startswith(kernels.INCUMBENT)
     assert cells.width(row_of(UNDECIDED, "k2", room)) == room
 
 
-def test_the_incumbent_and_one_that_lost_stand_as_measured() -> None:
+def test_the_incumbent_and_a_slower_kernel_are_shown_as_measured() -> None:
     lost = after(race(RACED.SLOWER, 0.9))
     for state, kernel in ((UNDECIDED, "k1"), (lost, "k2"), (WON, "k2"), (WON, "k1")):
         assert kernels.outcome(state, state.kernels[kernel]).word == "measured"
@@ -64,7 +64,7 @@ def test_the_incumbent_and_one_that_lost_stand_as_measured() -> None:
     assert races.remark(lost, lost.kernels["k2"]) == "▼ slower than k1: 0.90× [0.88, 0.92], 3 process pairs"
 
 
-def test_a_race_under_way_shows_on_both_kernels() -> None:
+def test_a_running_race_is_shown_on_both_kernels() -> None:
     state = after(e.WorkStarted("race:k2:k1:0"))
     assert {k: kernels.outcome(state, state.kernels[k]).word for k in ("k1", "k2")} == {"k1": "racing", "k2": "racing"}
     assert "k2 racing" in plain(stages.strip(state, {}, 120))
@@ -74,31 +74,34 @@ def test_a_race_under_way_shows_on_both_kernels() -> None:
     assert drawn != tree_cells.signature(tree_cells.tree_context(idle), rows(idle)[0])
 
 
-def test_a_row_is_drawn_anew_when_its_race_has_ended() -> None:
+def test_a_row_is_redrawn_when_its_race_ends() -> None:
     signatures = [tree_cells.signature(tree_cells.tree_context(s), rows(s)[1])[1:] for s in (after(), UNDECIDED, WON)]
     assert len(set(signatures)) == 3
 
 
-def test_the_page_on_timing_tells_every_race_and_the_key_that_spends_more() -> None:
-    said = plain(timing.page(UNDECIDED, UNDECIDED.kernels["k2"], 100))
-    assert "races" in said
-    assert "≈ undecided  1.01× [0.99, 1.03]" in said
-    assert "3 process pairs; r spends more on it" in said
+def test_the_timing_page_lists_every_race_and_the_key_to_race_again() -> None:
+    output = plain(timing.page(UNDECIDED, UNDECIDED.kernels["k2"], 100))
+    assert "races" in output
+    assert "≈ undecided  1.01× [0.99, 1.03]" in output
+    assert "3 process pairs; r: race again" in output
     seen_by_the_other = plain(timing.page(WON, WON.kernels["k1"], 100))
     assert "▼ slower  0.53×" in seen_by_the_other
-    assert "spends more" not in seen_by_the_other
-    anew = advance(UNDECIDED, b.entries([e.KernelReopened("k1", "")], start=UNDECIDED.seq + 1))
-    assert "before one of them was measured anew" in plain(timing.page(anew, anew.kernels["k2"], 120))
+    assert "race again" not in seen_by_the_other
+    remeasured = advance(UNDECIDED, b.entries([e.KernelReopened("k1", "")], start=UNDECIDED.seq + 1))
+    assert "before a remeasurement" in plain(timing.page(remeasured, remeasured.kernels["k2"], 120))
     assert "races" not in plain(timing.page(after(), after().kernels["k2"], 100))
 
 
-def test_a_race_that_was_given_up_says_why() -> None:
-    given_up = after(e.KernelRaced("k2", "k1", RACED.UNDECIDED, note="the engine died 2 times while it was to race this"))
-    for said in (plain(timing.page(given_up, given_up.kernels["k2"], 160)), races.remark(given_up, given_up.kernels["k2"])):
-        assert "the engine died 2 times" in said
+def test_an_abandoned_race_shows_the_reason() -> None:
+    abandoned = after(e.KernelRaced("k2", "k1", RACED.UNDECIDED, note="the engine crashed 2 times"))
+    for output in (
+        plain(timing.page(abandoned, abandoned.kernels["k2"], 160)),
+        races.remark(abandoned, abandoned.kernels["k2"]),
+    ):
+        assert "the engine crashed 2 times" in output
 
 
-def test_what_many_widgets_ask_is_what_the_engine_says() -> None:
+def test_cached_facts_match_the_engine() -> None:
     for state in (after(), UNDECIDED, WON, after(e.WorkStarted("race:k2:k1:0"))):
         best = queries.incumbent(state)
         assert tree_facts.tree_facts(state).incumbent is best
@@ -110,47 +113,50 @@ def test_what_many_widgets_ask_is_what_the_engine_says() -> None:
     ("event", "words"),
     [
         (race(RACED.FASTER, 1.9), "k2 raced k1: ▲ faster (1.90× [1.86, 1.94], 3 process pairs, interleaved)"),
-        (race(RACED.UNDECIDED, 1.01), "k2 raced k1: ≈ undecided (1.01× [0.99, 1.03], 3 process pairs, interleaved); k1 stays"),
-        (e.KernelRaced("k2", "k1", RACED.UNDECIDED, note="it died"), "k2 raced k1: ≈ undecided (it died); k1 stays"),
-        (e.RaceAsked("k2", "k1"), "k2 is to race k1"),
+        (
+            race(RACED.UNDECIDED, 1.01),
+            "k2 raced k1: ≈ undecided (1.01× [0.99, 1.03], 3 process pairs, interleaved); the incumbent stays",
+        ),
+        (e.KernelRaced("k2", "k1", RACED.UNDECIDED, note="it died"), "k2 raced k1: ≈ undecided (it died); the incumbent stays"),
+        (e.RaceAsked("k2", "k1"), "k2 will race k1"),
     ],
 )
-def test_the_log_tells_a_race_in_one_line(event: e.Event, words: str) -> None:
+def test_a_race_is_one_line_of_the_log(event: e.Event, words: str) -> None:
     before = after()
     (entry,) = b.entries([event], start=before.seq + 1)
     assert [lines.plain(line) for line in progress.lines(before, entry, advance(before, [entry]))] == [words]
 
 
-def test_the_story_and_the_log_say_who_leads_when_it_is_won_and_not_when_it_is_measured() -> None:
+def test_the_incumbent_changes_when_a_race_is_won_not_when_a_kernel_is_measured() -> None:
     log = b.entries([*BEGUN, race(RACED.FASTER, 1.9), e.IncumbentChanged("k2", "k1", m.Succession.RACED)])
-    told = [line.text for line in story.tell(story.BEGINNING, log)[1]]
-    leads = [place for place, words in enumerate(told) if "leads now" in words]
-    assert len(leads) == 2
-    assert "k2 raced k1" in told[leads[1] - 1]
+    output = [line.text for line in event_log.append(event_log.EMPTY, log)[1]]
+    places = [place for place, words in enumerate(output) if "is the incumbent" in words]
+    assert len(places) == 2
+    assert "k2 raced k1" in output[places[1] - 1]
 
 
-def test_the_tree_in_words_tells_what_is_undecided_and_how_the_best_came_to_lead() -> None:
+def test_the_text_report_shows_undecided_races_and_how_the_incumbent_won() -> None:
     undecided = dict(tree.evidence(UNDECIDED))
-    assert undecided["lead"].text == "k1 had nothing to race against"
+    assert undecided["race"].text == "k1 leads without a race"
     assert undecided["undecided"].text.startswith("k2 ≈ undecided against k1: 1.01× [0.99, 1.03], 3 process pairs")
     won = dict(tree.evidence(WON))
-    assert won["lead"].text == "k2 raced for it: ▲ faster than k1, 1.90× [1.86, 1.94], 3 process pairs"
+    assert won["race"].text == "k2 ▲ faster than k1: 1.90× [1.86, 1.94], 3 process pairs"
     assert "undecided" not in won
-    assert "lead" not in dict(tree.evidence(after()))
+    assert "race" not in dict(tree.evidence(after()))
     assert any("≈ undecided against k1" in lines.plain(line) for line in tree.tree(UNDECIDED))
 
 
-def test_the_chart_climbs_over_those_that_led() -> None:
+def test_the_chart_follows_past_incumbents() -> None:
     assert [(step.kernel, step.place, step.speedup) for step in charts.climb(UNDECIDED).incumbents] == [("k1", 1, 1.0)]
     assert charts.climb(WON).by_round == ((0, 1.0), (1, 2.0))
 
 
-def test_who_asked_for_a_race_is_a_decision() -> None:
+def test_a_requested_race_is_a_decision() -> None:
     (entry,) = b.entries([e.RaceAsked("k2", "k1")])
     (found,) = decisions.decisions([entry])
-    assert (found.what, found.about) == ("asked to race against k1", ("k2",))
+    assert (found.what, found.about) == ("requested a race against k1 for", ("k2",))
 
 
-def test_a_search_s_report_tells_its_last_race(tmp_path: object) -> None:
+def test_the_report_of_a_search_shows_its_last_race(tmp_path: object) -> None:
     state = searched(tmp_path)  # type: ignore[arg-type]
-    assert dict(tree.evidence(state))["lead"].text.startswith("k10 raced for it: ▲ faster than k6, 1.50×")
+    assert dict(tree.evidence(state))["race"].text.startswith("k10 ▲ faster than k6: 1.50×")

@@ -1,4 +1,4 @@
-"""What is counted step by step is what the engine counts at once: forwards, backwards, and from one session to another."""
+"""Facts cached per kernel match the engine's: forwards, backwards, and across sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checked(state: SessionState) -> None:
     assert list(found.quarantined) == [k.id for k in state.kernels.values() if k.stage is Stage.QUARANTINED]
 
 
-def test_after_every_entry_and_in_any_order() -> None:
+def test_facts_match_the_engine_after_every_entry_in_any_order() -> None:
     states = [advance(SessionState(), LOG[:length]) for length in range(len(LOG) + 1)]
     for state in states:
         checked(state)
@@ -36,7 +36,7 @@ def test_after_every_entry_and_in_any_order() -> None:
         checked(state)
 
 
-def test_a_move_to_another_device_and_a_belief_count_at_once() -> None:
+def test_facts_after_a_device_change_and_an_accepted_kernel() -> None:
     state = advance(SessionState(), LOG)
     checked(state)
     state = advance(state, b.entries([e.KernelAccepted("k22", "seen"), b.prepared(name="another")], start=state.seq + 1))

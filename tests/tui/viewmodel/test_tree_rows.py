@@ -1,4 +1,4 @@
-"""Rows of the tree: what stands below what, folded, filtered and ordered."""
+"""Rows of the tree: hierarchy, folding, filter and sort order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATE = showcase.session()[0]
 
 
 def grown(parents: list[int]) -> SessionState:
-    """A tree in which kernel n + 2 hangs from one of those before it."""
+    """A tree in which kernel n + 2 is a child of an earlier one."""
     events: list[e.Event] = [b.opened(), b.prepared(), b.drafted("k1")]
     events += [b.drafted(f"k{n + 2}", parent=f"k{parent % (n + 1) + 1}") for n, parent in enumerate(parents)]
     return b.fold(*events)
@@ -26,13 +26,13 @@ def grown(parents: list[int]) -> SessionState:
 TREES = st.lists(st.integers(0, 10**6), max_size=40).map(grown)
 
 
-def test_the_tree_as_it_stands() -> None:
+def test_rows_of_the_whole_tree() -> None:
     drawn = [f"{row.guides}{row.kernel}" for row in rows(STATE)]
     assert drawn[:8] == ["k1", "├─k2", "├─k3", "│ ├─k7", "│ │ ├─k11", "│ │ ├─k12", "│ │ │ ╰─k14", "│ │ │   ├─k15"]
     assert len(drawn) == len(STATE.kernels)
 
 
-def test_a_folded_kernel_hides_its_branch_and_says_how_many() -> None:
+def test_a_folded_kernel_hides_its_branch_and_counts_it() -> None:
     found = rows(STATE, TreeShape(folded=frozenset({"k7"})))
     row = next(r for r in found if r.kernel == "k7")
     assert row.folded
@@ -40,12 +40,12 @@ def test_a_folded_kernel_hides_its_branch_and_says_how_many() -> None:
     assert len(found) == len(STATE.kernels) - row.hidden
 
 
-def test_a_pruned_branch_is_pruned_all_the_way_down() -> None:
+def test_a_pruned_branch_includes_all_descendants() -> None:
     state = b.fold(*b.first_round(), b.drafted("k2", parent="k1"), b.drafted("k3", parent="k2"), e.BranchPruned("k2", ""))
     assert {r.kernel: r.pruned for r in rows(state)} == {"k1": False, "k2": True, "k3": True}
 
 
-def test_a_filter_shows_matches_with_the_way_to_them_and_ignores_folds() -> None:
+def test_a_filter_shows_matches_with_their_ancestors_and_ignores_folds() -> None:
     found = rows(STATE, TreeShape(folded=frozenset({"k1"}), pattern="CHAINS=8 block"))
     assert [r.kernel for r in found] == ["k1", "k3", "k7", "k12", "k14"]
     assert [r.context for r in found] == [True, True, True, True, False]
@@ -61,19 +61,19 @@ def test_a_filter_finds_outcomes_authors_and_titles() -> None:
     assert matches("no such thing") == set()
 
 
-def test_ranked_rows_are_flat_and_best_first_with_the_rest_after() -> None:
+def test_ranked_rows_are_flat_fastest_first_then_unmeasured() -> None:
     found = rows(STATE, TreeShape(sort=Sort.RANK))
     assert {r.depth for r in found} == {0}
     assert [r.kernel for r in found][:3] == [k.id for k in queries.ranked(STATE)][:3]
     assert len(found) == len(STATE.kernels)
 
 
-def test_the_branch_with_the_best_kernel_comes_first() -> None:
+def test_the_branch_with_the_fastest_kernel_comes_first() -> None:
     found = [r.kernel for r in rows(STATE, TreeShape(sort=Sort.BRANCH)) if r.depth == 1]
     assert found[0] == "k3"
 
 
-def test_a_very_deep_chain_neither_recurses_nor_grows_its_strokes() -> None:
+def test_a_very_deep_chain_does_not_recurse_and_bounds_its_strokes() -> None:
     state = grown(list(range(3000)))
     found = rows(state)
     assert found[-1].depth == 3000
@@ -86,7 +86,7 @@ def test_every_kernel_has_one_row(state: SessionState, sort: Sort) -> None:
 
 
 @given(TREES, st.data())
-def test_folding_hides_exactly_what_lies_below(state: SessionState, data: st.DataObject) -> None:
+def test_folding_hides_exactly_the_descendants(state: SessionState, data: st.DataObject) -> None:
     folded = data.draw(st.frozensets(st.sampled_from(sorted(state.kernels))))
     found = rows(state, TreeShape(folded=folded))
     shown = {r.kernel for r in found}
@@ -97,7 +97,7 @@ def test_folding_hides_exactly_what_lies_below(state: SessionState, data: st.Dat
 
 
 @given(TREES)
-def test_a_row_hangs_from_its_parent(state: SessionState) -> None:
+def test_the_parent_row_is_the_parent_kernel(state: SessionState) -> None:
     found = rows(state)
     for place, row in enumerate(found):
         above = tree_rows.parent_row(found, place)

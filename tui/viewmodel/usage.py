@@ -1,4 +1,4 @@
-"""Calls of models and what they cost: totals beside their caps, by round, role and model, then call by call."""
+"""Model calls and their cost: totals with their limits; by round, role and model; then every call."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _STATUS: Mapping[CallStatus, tuple[str, str, Ink]] = {
 def page(state: SessionState, room: int) -> tuple[Line, ...]:
     """The whole page at a width."""
     if not state.calls:
-        lines = empty_page("no model was asked: ideas and code from a playbook cost nothing")
+        lines = empty_page("no model calls: ideas and code come from the playbook")
         return (*lines, BLANK, *_conditions(state, room))
     calls = tuple(state.calls.values())
-    lines = (BLANK, section("spent", room), *_totals(state, usage.totals(calls), room), BLANK, *_conditions(state, room))
+    lines = (BLANK, section("total", room), *_totals(state, usage.totals(calls), room), BLANK, *_conditions(state, room))
     groups = {
         "round": usage.by_round(state),
         "role": usage.grouped(calls, lambda call: call.role.value),
@@ -34,11 +34,11 @@ def page(state: SessionState, room: int) -> tuple[Line, ...]:
     }
     for title, rows in groups.items():
         lines += (BLANK, section(f"by {title}", room), *_grouped(title, rows, room))
-    return (*lines, BLANK, section("calls, the latest first", room), *_calls(calls, room))
+    return (*lines, BLANK, section("calls, latest first", room), *_calls(calls, room))
 
 
 def _dollars(total: CallTotals) -> Cell:
-    """Says what is not known; an unknown price does not count as nothing."""
+    """The cost; unknown prices are marked, not counted as zero."""
     if total.unpriced and not total.usd:
         return Cell("price unknown", Ink.WARN)
     return Cell(f"{fmt.dollars(total.usd)}{' + ?' if total.unpriced else ''}", Ink.WARN if total.unpriced else Ink.PLAIN)
@@ -48,24 +48,24 @@ def _totals(state: SessionState, total: CallTotals, room: int) -> list[Line]:
     used, limits = total.usage, state.limits
     share = f"  ({fmt.percent(used.cached / used.input)})" if used.cached and used.input else ""
     rows: list[tuple[str, Sequence[Cell]]] = [
-        ("tokens in", (Cell(f"{used.input:,}", Ink.STRONG), Cell(f"  of which {used.cached:,} cached{share}", Ink.FAINT))),
+        ("tokens in", (Cell(f"{used.input:,}", Ink.STRONG), Cell(f"  {used.cached:,} cached{share}", Ink.FAINT))),
         ("tokens out", (Cell(f"{used.output:,}", Ink.STRONG),)),
         ("tokens", (Cell(f"{used.total:,}", Ink.STRONG), *_cap_meter(used.total, limits.tokens, _count, room))),
         ("cost", (_dollars(total), *_cap_meter(total.usd, limits.usd, fmt.dollars, room))),
     ]
     if total.unpriced:
-        words = f"the price of {fmt.counted(total.unpriced, 'call')} is unknown: a cap in dollars does not see it"
+        words = f"price unknown for {fmt.counted(total.unpriced, 'call')}, not counted in the limit"
         rows += [("", (Cell(part, Ink.WARN),)) for part in wrap(words, room - 16)]
     if total.recalled:
-        words = f"{fmt.counted(total.recalled, 'call')} answered from a recording, at no cost"
+        words = f"{fmt.counted(total.recalled, 'call')} answered from a recording, no cost"
         rows.append(("recalled", (Cell(words, Ink.FAINT),)))
     return table(rows, room)
 
 
 def _cap_meter(used: float, cap: float | None, words: Callable[[float], str], room: int) -> tuple[Cell, ...]:
-    """A meter towards the cap, where there is one."""
+    """A meter towards the limit, if there is one."""
     if cap is None:
-        return (Cell("  no cap", Ink.FAINT),)
+        return (Cell("  no limit", Ink.FAINT),)
     share = used / cap if cap > 0 else 1.0
     ink = Ink.BAD if share >= 1 else Ink.WARN if share >= 0.8 else Ink.ACCENT
     return (Cell("  "), *fmt.meter(share, max(6, min(24, room - 48)), ink), Cell(f" {fmt.percent(share)} of {words(cap)}", ink))
@@ -76,19 +76,19 @@ def _count(amount: float) -> str:
 
 
 def _conditions(state: SessionState, room: int) -> tuple[Line, ...]:
-    """What ends the session, what makes it pause, and whether it does now."""
+    """The conditions that pause the session, whether it is paused, and a limit that was reached."""
     pauses = state.pauses
     soft = [
         f"above {pauses.tokens:,} tokens" if pauses.tokens is not None else "",
         f"above {fmt.dollars(pauses.usd)}" if pauses.usd is not None else "",
         f"before round {pauses.round}" if pauses.round is not None else "",
     ]
-    rows: list[tuple[str, Sequence[Cell]]] = [("pauses", (Cell(", ".join(filter(None, soft)) or "nowhere by itself"),))]
+    rows: list[tuple[str, Sequence[Cell]]] = [("pause at", (Cell(", ".join(filter(None, soft)) or "no condition set"),))]
     if state.paused is not None:
-        rows.append(("now", (Cell(f"‖ paused: {one_line(state.paused)}", Ink.WARN), Cell("  P goes on", Ink.FAINT))))
+        rows.append(("now", (Cell(f"‖ paused: {one_line(state.paused)}", Ink.WARN), Cell("  P: resume", Ink.FAINT))))
     if state.capped is not None:
-        rows.append(("cap", (Cell(f"■ {one_line(state.capped)}", Ink.BAD),)))
-    return (section("where it stops", room), *table(rows, room))
+        rows.append(("limit", (Cell(f"■ {one_line(state.capped)}", Ink.BAD),)))
+    return (section("pause conditions", room), *table(rows, room))
 
 
 def _grouped(title: str, rows: Mapping[str, CallTotals], room: int) -> list[Line]:

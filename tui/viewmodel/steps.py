@@ -1,0 +1,86 @@
+"""The steps of a session's start with their elapsed time, shown until the first kernel exists. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.domain.state import SessionState
+from engine.domain.work import WorkKey, WorkKind
+from tui.viewmodel import fmt
+from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, line, one_line, pad
+from tui.viewmodel.stages import VERBS, idle_reason
+
+_WIDEST = 64
+_INDENT = "   "
+
+
+@dataclass(slots=True)
+class Step:
+    """One step; it ends when the next one begins."""
+
+    text: str
+    began: float
+    ended: float | None = None
+
+
+class StepLog:
+    """The steps of one start, in order."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def add(self, text: str, now: float) -> None:
+        """Begin a step; repeating the text of the running step changes nothing."""
+        if self.steps and self.steps[-1].ended is None:
+            if self.steps[-1].text == text:
+                return
+            self.steps[-1].ended = now
+        self.steps.append(Step(text, now))
+
+    def finish(self, now: float) -> None:
+        """End the running step."""
+        if self.steps and self.steps[-1].ended is None:
+            self.steps[-1].ended = now
+
+
+def step_lines(steps: Sequence[Step], now: float, room: int) -> tuple[Line, ...]:
+    """One line for each step: done or running, its text, its time."""
+    width = max(8, min(_WIDEST, room - len(_INDENT) - 14))
+    return tuple(_line(step.text, now - step.began if step.ended is None else step.ended - step.began,
+                       running=step.ended is None, width=width) for step in steps)  # fmt: skip
+
+
+def _line(text: str, seconds: float | None, *, running: bool, width: int) -> Line:
+    mark = Cell(f"{_INDENT}◔ ", Ink.BUILD) if running else Cell(f"{_INDENT}✓ ", Ink.GOOD)
+    name = Cell(pad(cut(one_line(text), width), width), Ink.PLAIN if running else Ink.FAINT)
+    return line(mark, name, Cell(f"  {fmt.elapsed(seconds)}" if seconds is not None else "", Ink.FAINT))
+
+
+def start_lines(state: SessionState, log: StepLog, ages: Mapping[WorkKey, float], now: float, room: int) -> tuple[Line, ...]:
+    """What the tree shows while there is no kernel: finished steps, running work, what comes next.
+
+    Work without an entry in ``ages`` has no elapsed time: it is replayed.
+    """
+    if state.opened is None:
+        return ()
+    opened = state.opened
+    device = state.device.name if state.device is not None else opened.device
+    head = f"{_INDENT}{one_line(opened.problem.name)} {opened.settings.workload} on {one_line(device)}"
+    lines = [line(Cell(cut(head, room), Ink.TITLE)), BLANK, *step_lines(log.steps, now, room)]
+    preparing = bool(log.steps) and log.steps[-1].ended is None
+    width = max(8, min(_WIDEST, room - len(_INDENT) - 14))
+    running = [work for work in state.started if work.kind != WorkKind.PREPARE or not preparing]
+    lines += [_line(_text(work), ages.get(work), running=True, width=width) for work in running]
+    if state.started:
+        lines += [BLANK, line(Cell(cut(f"{_INDENT}Next: the naive port, then ideas round by round.", room), Ink.FAINT))]
+    else:
+        lines.append(line(Cell(cut(f"{_INDENT}No kernel yet; {idle_reason(state)}.", room), Ink.FAINT)))
+    return tuple(lines)
+
+
+def _text(work: WorkKey) -> str:
+    if work.kind == WorkKind.PREPARE:
+        return "preparing the session"
+    name = f"round {work.subject}" if work.kind == WorkKind.PROPOSE else work.subject
+    return f"{name}: {VERBS.get(work.kind, work.kind)}"
