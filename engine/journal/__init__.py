@@ -1,1 +1,1 @@
-"""How a session is kept: one append-only journal, blobs beside it, nothing else."""
+"""Stores a session: one append-only journal and its blobs, nothing else."""

@@ -1,6 +1,6 @@
 """The bank: verified kernels of all sessions, offered as seeds.
 
-Derived from the journals; nothing is stored for it. A session that cannot be read contributes nothing.
+Derived from the journals on every call. Unreadable sessions are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine.journal.blobs import Blobs
 
 @dataclass(frozen=True, slots=True)
 class BankEntry:
-    """A verified and precisely measured kernel, and where it comes from."""
+    """A verified and precisely measured kernel with its session."""
 
     problem: str
     workload: str
@@ -31,7 +31,7 @@ class BankEntry:
     idea: str
     """Title of the idea that it implements."""
     name: str
-    """File name or other origin of the source."""
+    """File name or other origin of the code."""
     source: Blob
     source_path: Path
     tunables: Mapping[str, int]
@@ -42,7 +42,8 @@ class BankEntry:
 def banked_kernels() -> list[BankEntry]:
     """All banked kernels, best first by the lower end of their speedup.
 
-    The same code with the same tunables on the same device and workload is one kernel, with the figures of the latest session.
+    The same code with the same tunables on the same device and workload counts once, with the measurement of the latest
+    session.
     """
     kernels: dict[object, BankEntry] = {}
     for _, entries in sorted(_contributions(), key=lambda pair: pair[0], reverse=True):
@@ -53,7 +54,7 @@ def banked_kernels() -> list[BankEntry]:
 
 
 def kernels_to_bank(folder: Path, state: SessionState) -> tuple[BankEntry, ...]:
-    """The kernels that one session adds to the bank, best first. Raises JournalCorrupt for a blob name that is none."""
+    """The kernels that one session adds to the bank, best first. Raises JournalCorrupt for an invalid blob name."""
     entries = (_entry(folder, state, kernel) for kernel in queries.ranked(state) if _is_sound(kernel))
     return tuple(entry for entry in entries if entry.source_path.is_file())
 

@@ -1,6 +1,6 @@
-"""Payloads beside a journal, named by their SHA-256: code, logs, prompts, samples.
+"""Stores payloads beside a journal by their SHA-256: code, logs, prompts, samples.
 
-Knows the folder ``blobs/`` and nothing of what the bytes mean. A name always stands for the same bytes.
+Manages the folder ``blobs/``; the content is opaque. A name always refers to the same bytes.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ def is_blob_name(text: str) -> bool:
 
 
 class Blobs:
-    """The payloads of one session. Writing is safe from several threads; nothing is written before the first ``put``."""
+    """The payloads of one session. Thread-safe; nothing is written before the first ``put``."""
 
     def __init__(self, session: Path) -> None:
         """``session`` is the session's folder, not ``blobs/`` itself."""
         self._folder = session / FOLDER
 
     def path(self, name: Blob) -> Path:
-        """The path of the blob, whether or not it exists. Raises JournalCorrupt when ``name`` is not a blob's name."""
+        """The path of the blob, whether or not it exists. Raises JournalCorrupt if ``name`` is not a valid blob name."""
         if not is_blob_name(name):
-            raise JournalCorrupt(f"{name[:80]!r} is no name of a blob: the journal was changed by hand or is damaged")
+            raise JournalCorrupt(f"invalid blob name {name[:80]!r}: the journal was edited or is damaged")
         return self._folder / name
 
     def put(self, payload: bytes) -> Blob:
-        """Stores the payload and returns its name. Storing it again changes nothing.
+        """Store the payload and return its name. Storing it again changes nothing.
 
-        The bytes are written under a temporary name first, so a blob is whole or absent. Raises JournalUnwritable.
+        The bytes are first written under a temporary name, so a blob is complete or absent. Raises JournalUnwritable.
         """
         name = hashlib.sha256(payload).hexdigest()
         target = self._folder / name
@@ -49,17 +49,17 @@ class Blobs:
                 self._write(target, payload)
         except OSError as error:
             raise JournalUnwritable(
-                f"cannot keep {len(payload)} bytes in {self._folder} ({error.strerror}): free some space or make it writable"
+                f"cannot write {len(payload)} bytes to {self._folder} ({error.strerror}): free some space or make it writable"
             ) from error
         return name
 
     def get(self, name: Blob) -> bytes:
-        """The payload. Raises JournalCorrupt when it is missing or does not match its name."""
+        """The payload. Raises JournalCorrupt if it is missing or does not match its name."""
         path = self.path(name)
         try:
             payload = path.read_bytes()
         except FileNotFoundError as error:
-            raise JournalCorrupt(f"blob {name} is missing from {self._folder}: copy it from where the session came") from error
+            raise JournalCorrupt(f"blob {name} is missing from {self._folder}: copy it from the original session") from error
         except OSError as error:
             raise JournalCorrupt(f"blob {name} cannot be read from {self._folder} ({error.strerror})") from error
         if hashlib.sha256(payload).hexdigest() != name:

@@ -1,12 +1,12 @@
-"""One event, one JSON line, and back: versions, upcasters, strict types.
+"""Converts events to JSON lines and back: versions, upcasters, strict types.
 
-The only module that sees an event as a dictionary; it knows nothing of files. A line is::
+The only module that handles events as dictionaries; it does not access files. A line is::
 
     {"v":1,"seq":7,"at":"2026-11-20T13:10:00.000000Z","by":"engine","kind":"kernel.built","data":{...}}
 
-JSON has no infinity and no NaN: such a float is written as ``{"$float":"inf"}`` (``-inf``, ``nan``), and a key that begins
-with ``$`` gets a second one. Unknown fields of a known kind are ignored, an unknown kind becomes an ``UnknownEvent`` with its
-data; anything else that does not fit is an error.
+JSON has neither infinity nor NaN: such a float is written as ``{"$float":"inf"}`` (``-inf``, ``nan``), and a key that begins
+with ``$`` gets a second ``$``. Unknown fields of a known kind are ignored, an unknown kind becomes an ``UnknownEvent`` with its
+data; everything else that does not match is an error.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from engine.domain.events import Entry, Event, UnknownEvent
 from engine.domain.model import Author
 
 VERSION = 1
-"""The format that this program writes."""
+"""The journal format that this program writes."""
 
 Upcaster = Callable[[str, dict[str, Any]], tuple[str, dict[str, Any]]]
 """(kind, data) of one version → of the next version."""
 
 UPCASTERS: dict[int, Upcaster] = {}
-"""Version → the upcaster to the version after it. Version 1 is the first."""
+"""Version → the upcaster to the next version. Version 1 is the first."""
 
 _FLOAT = "$float"
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
@@ -59,12 +59,12 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 def kinds() -> tuple[str, ...]:
-    """Every kind of event that this program knows."""
+    """All kinds of events that this program knows."""
     return tuple(_KINDS)
 
 
 def encode(entry: Entry) -> bytes:
-    """The entry as one line, without its newline. Times have microseconds; a lone surrogate becomes U+FFFD."""
+    """The entry as one line without newline. Times have microsecond resolution; lone surrogates become U+FFFD."""
     event = entry.event
     data: object
     if isinstance(event, UnknownEvent):
@@ -80,9 +80,9 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(line: bytes, number: int = 0) -> Entry:
-    """The entry on a line; ``number`` (from 1) names the line in errors.
+    """The entry on a line; ``number`` (from 1) is the line number in errors.
 
-    Raises JournalTooNew for a newer format, JournalCorrupt for anything that is not an entry.
+    Raises JournalTooNew for a newer format, JournalCorrupt for everything else that is not an entry.
     """
     where = f"line {number} of the journal" if number else "a line of the journal"
     try:
@@ -98,7 +98,7 @@ def decode(line: bytes, number: int = 0) -> Entry:
 
 
 def is_json(line: bytes) -> bool:
-    """Whether the line is valid JSON; a line that was cut short never is."""
+    """Whether the line is valid JSON; a truncated line never is."""
     try:
         _ANYTHING.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -107,7 +107,7 @@ def is_json(line: bytes) -> bool:
 
 
 def _event(line: _Line, marked: bool) -> Event:
-    """``marked``: some key of the data may begin with ``$``."""
+    """``marked``: keys of the data may begin with ``$``."""
     raw: bytes | msgspec.Raw = line.data
     kind = line.kind
     if line.v < VERSION:
@@ -124,7 +124,7 @@ def _event(line: _Line, marked: bool) -> Event:
 
 
 def _newer_version(line: bytes) -> int:
-    """The version of an unreadable line where it is newer than this program; else 0."""
+    """The version of an unreadable line if it is newer than this program's, else 0."""
     try:
         version = _VERSION.decode(line).v
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -133,16 +133,14 @@ def _newer_version(line: bytes) -> int:
 
 
 def _too_new(where: str, version: int) -> JournalTooNew:
-    return JournalTooNew(
-        f"{where} has format {version}, and this program reads formats up to {VERSION}: open it with a newer espalier"
-    )
+    return JournalTooNew(f"{where} has format {version}; this program reads formats up to {VERSION}: use a newer espalier")
 
 
 def _decode_reason(line: bytes, error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if line.startswith(codecs.BOM_UTF8):
-        return "a byte order mark of some editor stands before it; save the file without one"
+        return "it begins with a byte order mark: save the file without one"
     return str(error) if line.strip() else "it is blank"
 
 

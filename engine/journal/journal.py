@@ -1,10 +1,10 @@
-"""The append-only log of a session: one writer, many readers, whole lines only.
+"""The append-only log of a session, ``journal.jsonl``: one writer, many readers, whole lines only.
 
-Repairs what a killed process left of the file ``journal.jsonl``. Of the events it knows only that the first is
-``session.opened`` and that sequence numbers have no gap.
+Opening repairs a file that a killed process left incomplete. About events, this module only requires that the first is
+``session.opened`` and that sequence numbers have no gaps.
 
-A kill costs at most events of the write in flight: the file then ends within its batch, and a torn line is set aside. Lines go
-to the operating system at every append and reach the disk at ``sync``.
+A kill loses at most the batch being written: the file may end within that batch, and a torn last line is set aside. Lines go to
+the operating system at every append and are synced to disk by ``sync``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TORN = "journal.torn"
 
 @dataclass(frozen=True, slots=True)
 class JournalContents:
-    """The entries of a journal. ``torn``: its last line was cut short and is not among them."""
+    """The entries of a journal. ``torn``: its last line is truncated and not included."""
 
     entries: tuple[Entry, ...]
     torn: bool
@@ -38,8 +38,8 @@ class JournalContents:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """``whole_bytes``: length of the whole lines. What follows is one readable line without its newline (``unfinished``, its
-    entry is included) or torn."""
+    """The result of reading a journal. ``whole_bytes``: length of the complete lines. The rest is either one readable line
+    without its newline (``unfinished``; its entry is included) or ``torn``."""
 
     entries: tuple[Entry, ...]
     whole_bytes: int
@@ -48,9 +48,9 @@ class _Scan:
 
 
 def read(folder: Path) -> JournalContents:
-    """All entries of a session. Takes no lock and changes nothing, whoever is writing it.
+    """All entries of a session. Takes no lock and changes nothing; another process may be writing the session.
 
-    Raises JournalError when the folder is no session, JournalCorrupt and JournalTooNew when it cannot be understood.
+    Raises JournalError if the folder is not a session, JournalCorrupt or JournalTooNew if its journal is unreadable.
     """
     scan = _scan(_load(folder))
     if not scan.entries:
@@ -59,7 +59,7 @@ def read(folder: Path) -> JournalContents:
 
 
 def whole_lines(folder: Path) -> bytes:
-    """The journal's bytes up to its last whole event, for a copy. Raises like ``read``."""
+    """The journal's bytes up to its last complete event, for a copy. Raises like ``read``."""
     data = _load(folder)
     scan = _scan(data)
     if not scan.entries:
@@ -68,7 +68,7 @@ def whole_lines(folder: Path) -> bytes:
 
 
 class Journal:
-    """The one writer of a session. Made by ``create`` or ``open_for_append``; holds the session's lock until closed."""
+    """The only writer of a session. Made by ``create`` or ``open_for_append``; holds the session's lock until closed."""
 
     def __init__(self, folder: Path, lock: WriterLock, handle: int, size: int, seq: int) -> None:
         self.folder = folder
@@ -81,10 +81,10 @@ class Journal:
 
     @classmethod
     def create(cls, folder: Path) -> Journal:
-        """A journal without events. The folder is made if it does not exist.
+        """Create a journal without events, and the folder if needed.
 
-        A journal whose first event was never whole is replaced. Raises JournalError when the folder holds a session,
-        JournalLocked, JournalUnwritable.
+        Replaces a journal whose first event is incomplete. Raises JournalError if the folder holds a session, JournalLocked,
+        JournalUnwritable.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -107,9 +107,8 @@ class Journal:
     def open_for_append(cls, folder: Path) -> tuple[Journal, tuple[Entry, ...], str]:
         """The journal, its entries, and what was repaired (empty for nothing).
 
-        A torn last line is moved to ``journal.torn-N`` beside the journal; a missing last newline is added. Raises
-        JournalLocked,
-        JournalUnwritable, JournalCorrupt, JournalTooNew, or JournalError when the folder is no session; then nothing is
+        Moves a torn last line to ``journal.torn-N`` beside the journal; adds a missing last newline. Raises JournalLocked,
+        JournalUnwritable, JournalCorrupt, JournalTooNew, or JournalError if the folder is not a session; then nothing is
         changed.
         """
         _load(folder)
@@ -130,9 +129,9 @@ class Journal:
             raise
 
     def append(self, events: Sequence[Event], by: Author, clock: Callable[[], float]) -> tuple[Entry, ...]:
-        """Writes the events as one batch with one time, and returns them as every reader will see them.
+        """Write the events as one batch with one time, and return the entries as readers will see them.
 
-        After JournalUnwritable (disk full, read-only) nothing of the batch is in the journal, and the call may be repeated.
+        After JournalUnwritable (disk full, read-only) the journal contains nothing of the batch, and the call can be repeated.
         """
         if not events:
             return ()
@@ -147,18 +146,17 @@ class Journal:
         return as_read
 
     def sync(self) -> None:
-        """Waits until everything appended is on the disk. Raises JournalUnwritable, also when the journal was removed or
-        replaced."""
+        """Wait until all appended lines are on disk. Raises JournalUnwritable, also if the journal was removed or replaced."""
         try:
             os.fsync(self._handle)
             here, there = os.fstat(self._handle), os.stat(self.folder / NAME)
         except OSError as error:
             raise unwritable_error(self.folder, error) from error
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
-            raise unwritable_error(self.folder, FileNotFoundError(None, "another file has taken the journal's place"))
+            raise unwritable_error(self.folder, FileNotFoundError(None, "another file replaced the journal"))
 
     def close(self) -> None:
-        """Syncs and releases the session. A second call does nothing."""
+        """Sync and release the session. A second call does nothing."""
         if self._handle < 0:
             return
         try:
@@ -213,7 +211,7 @@ class Journal:
 
 
 class Tail:
-    """Follows a journal that another process writes. ``poll`` returns the new whole entries and never waits."""
+    """Follows a journal that another process writes. ``poll`` returns new complete entries and never waits."""
 
     def __init__(self, folder: Path, from_seq: int) -> None:
         self._folder = folder
@@ -222,9 +220,9 @@ class Tail:
         self._offset = 0
 
     def poll(self) -> tuple[Entry, ...]:
-        """Entries since the last call, from ``from_seq`` on. A line that is still being written comes with a later call.
+        """Entries since the last call, from ``from_seq`` on. A line that is still being written is returned by a later call.
 
-        Raises JournalError when the journal was removed or shortened, JournalCorrupt, JournalTooNew.
+        Raises JournalError if the journal was removed or truncated, JournalCorrupt, JournalTooNew.
         """
         data = self._new_bytes()
         lines = data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
@@ -240,7 +238,7 @@ class Tail:
         try:
             with (self._folder / NAME).open("rb") as file:
                 if file.seek(0, os.SEEK_END) < self._offset:
-                    raise JournalError(f"the journal of {self._folder} was shortened while it was followed: open it again")
+                    raise JournalError(f"the journal of {self._folder} was truncated while it was followed: open it again")
                 file.seek(self._offset)
                 return file.read()
         except OSError as error:
@@ -248,7 +246,7 @@ class Tail:
 
 
 def tail(folder: Path, from_seq: int = 0) -> Tail:
-    """A reader that follows a session from an event on, e.g. ``from_seq=len(contents.entries)``."""
+    """A reader that follows a session from entry ``from_seq`` on, e.g. ``from_seq=len(contents.entries)``."""
     return Tail(folder, from_seq)
 
 
@@ -261,19 +259,18 @@ def _load(folder: Path) -> bytes:
 
 def _unreadable_error(folder: Path, error: OSError) -> JournalError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        what = f"is no session: it has no {NAME}" if folder.is_dir() else "is not there"
-        return JournalError(f"session {folder} {what}; `espalier session list` lists the sessions")
+        what = f"{folder} is not a session: it has no {NAME}" if folder.is_dir() else f"session {folder} not found"
+        return JournalError(f"{what}; `espalier session list` lists the sessions")
     return JournalError(f"the journal of {folder} cannot be read ({error.strerror})")
 
 
 def _empty_journal_error(folder: Path) -> JournalCorrupt:
-    return JournalCorrupt(f"the journal of {folder} holds no event, so nothing was recorded: start a new session there")
+    return JournalCorrupt(f"the journal of {folder} has no complete event: start a new session there")
 
 
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """Pauses the garbage collector: entries hold no cycles, and collecting among 100,000 new objects takes longer than
-    reading."""
+    """Pause the garbage collector: entries have no cycles, and collecting 100,000 new objects takes longer than reading."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -311,7 +308,7 @@ def _checked(entry: Entry, seq: int) -> Entry:
 
 
 def _remove_empty_journal(folder: Path) -> None:
-    """Removes a journal whose first event was never whole."""
+    """Remove a journal whose first event is incomplete."""
     scan = _scan(_load(folder))
     if scan.entries:
         raise JournalError(f"{folder} already holds a session: open it, or name another folder")
@@ -324,7 +321,7 @@ def _remove_empty_journal(folder: Path) -> None:
 
 
 def _set_aside(folder: Path, torn: bytes) -> str:
-    """Writes the bytes to the first free name and returns it; they are on the disk before anything else changes."""
+    """Write the bytes to the first free name and return it; they are on disk before anything else changes."""
     number = 1
     while (folder / f"{TORN}-{number}").exists():
         number += 1
@@ -340,7 +337,7 @@ def _set_aside(folder: Path, torn: bytes) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Syncs the folder's directory entry, where the file system can."""
+    """Sync the folder's directory entry, if the file system supports it."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

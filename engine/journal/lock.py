@@ -1,6 +1,6 @@
-"""The lock of a session: one process at a time may write it.
+"""The lock of a session: only one process at a time can write it.
 
-An advisory lock on the file ``lock`` of the session's folder, which ends with the process. The file itself stays.
+An advisory lock on the file ``lock`` in the session's folder, released when the process ends. The file itself stays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class WriterLock:
     """The exclusive right to write a session, until ``release`` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
-        """Takes the lock. Raises JournalLocked naming the writer, JournalUnwritable when the folder is read-only."""
+        """Take the lock. Raises JournalLocked with the writer's process, JournalUnwritable if the folder is read-only."""
         path = folder / NAME
         try:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -36,38 +36,38 @@ class WriterLock:
             raise JournalLocked(_locked_message(folder, holder)) from error
         except OSError as error:
             os.close(self._handle)
-            raise JournalUnwritable(f"{folder} cannot be locked ({error.strerror}): keep sessions on a local disk") from error
+            raise JournalUnwritable(f"cannot lock {folder} ({error.strerror}): keep sessions on a local disk") from error
         with suppress(OSError):
             os.ftruncate(self._handle, 0)
             os.pwrite(self._handle, f"{os.getpid()} {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n".encode(), 0)
 
     def release(self) -> None:
-        """Releases the lock. A second call does nothing."""
+        """Release the lock. A second call does nothing."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
 
 def unwritable_error(place: Path, error: OSError, what: str = _SESSION) -> JournalUnwritable:
-    """The error for a failed write to ``place``, with what to do about it."""
+    """The error for a failed write to ``place``, with advice."""
     match error:
         case FileNotFoundError() | NotADirectoryError():
-            advice = "put its folder back, or name another"
+            advice = "restore its folder, or name another one"
         case PermissionError() | OSError(errno=errno.EROFS):
             copied = what == _SESSION and place.exists()
-            advice = "copy it to a folder that you can write to, and use the copy" if copied else "name a folder of your own"
+            advice = "copy it to a writable folder, and use the copy" if copied else "name a writable folder"
         case _:
-            advice = "free some space and go on: all that was recorded before is kept"
+            advice = "free some space and continue: everything recorded before is kept"
     return JournalUnwritable(f"{what} {place} cannot be written ({error.strerror}): {advice}")
 
 
 def _locked_message(folder: Path, holder: list[str]) -> str:
     if not holder or not holder[0].isdigit():
-        return f"session {folder} is being written by another process: close it there first"
+        return f"session {folder} is open in another process: close it there first"
     pid, since = holder[0], f" since {holder[1]}" if len(holder) > 1 else ""
     if _is_alive(int(pid)):
-        return f"session {folder} is being written by process {pid}{since}: close it there first, or only watch it here"
-    return f"session {folder} is still held by a process that {pid} started before it ended: end that one first"
+        return f"session {folder} is open in process {pid}{since}: close it there first, or follow it with `espalier follow`"
+    return f"session {folder} is locked by a child of process {pid}, which has ended: end that child process first"
 
 
 def _is_alive(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""The log file: tracebacks of faults and the program's own warnings. Loads no room."""
+"""The program's log file: tracebacks of bugs, and warnings. Imports no other room."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def append(record: logging.LogRecord) -> Path:
 
 
 class LogFileHandler(logging.Handler):
-    """Warnings into the log file; those that cannot be written are dropped."""
+    """Writes warnings to the log file; drops those that cannot be written."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

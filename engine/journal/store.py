@@ -1,7 +1,6 @@
-"""The folders of sessions: where they are, their names, a summary of each.
+"""Finds, names, summarises and deletes session folders.
 
-Creates and removes folders and reads journals; it writes nothing into a session. A damaged session does not keep the others
-from being listed.
+Reads journals but never writes into a session. A damaged session does not prevent the others from being listed.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ from engine.journal.lock import WriterLock, unwritable_error
 from engine.journal.shipped import shipped_folder
 
 HOME = "ESPALIER_HOME"
-"""Environment variable: the folder that holds ``sessions/`` in place of the user's data folder."""
+"""Environment variable: the folder that contains ``sessions/`` instead of the user's data folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """One line of a list of sessions. An unreadable session has name, folder, time, status and reason alone."""
+    """One line of a list of sessions. An unreadable session only has name, folder, time, status and reason."""
 
     name: str
     folder: Path
     status: Literal["open", "closed", "unreadable"]
     reason: str
-    """Why it closed, or why it cannot be read."""
+    """Why it closed, or why it is unreadable."""
     last_activity: float
-    """Time of the last event, in seconds since the epoch; of an unreadable session, of the last change of its journal."""
+    """Time of the last event in seconds since the epoch; for an unreadable session, of the last change of its journal."""
     problem: str = ""
     workload: str = ""
     device: str = ""
-    """The device's name once the session is prepared, before that the label asked for."""
+    """The device's name once the session is prepared; before that, the requested label."""
     baseline: str = ""
     best: Interval | None = None
     """The incumbent's speedup over the baseline."""
@@ -57,7 +56,7 @@ class SessionSummary:
     best_so_far: tuple[float, ...] = ()
     """The incumbent's speedup at the end of each round, for a sparkline."""
     awaiting: int = 0
-    """Ideas that wait for a decision."""
+    """Ideas awaiting approval."""
 
 
 def sessions_root() -> Path:
@@ -73,7 +72,7 @@ def shipped_root() -> Path | None:
 
 
 def new_folder(problem: str) -> Path:
-    """Makes an empty folder with a new name, e.g. ``softmax-2026-11-20-1``.
+    """Create an empty folder with a new name, e.g. ``softmax-2026-11-20-1``.
 
     Raises JournalUnwritable.
     """
@@ -96,17 +95,17 @@ def new_folder(problem: str) -> Path:
 
 
 def short_name(folder: Path) -> str:
-    """What a person types for a session: its name where new sessions are made, else its folder."""
+    """The shortest text that identifies a session on the command line: its name in the default place, else its folder."""
     return folder.name if folder.parent == sessions_root() else str(folder)
 
 
 def is_session(folder: Path) -> bool:
-    """Whether the folder holds a journal, readable or not."""
+    """Whether the folder contains a journal, readable or not."""
     return _holds(Path.is_file, folder / journal.NAME)
 
 
 def folders() -> tuple[Path, ...]:
-    """The folder of every session: the user's own before the shipped ones, each sorted by name."""
+    """All session folders: the user's, then the shipped ones, each sorted by name."""
     found: list[Path] = []
     for root in (sessions_root(), shipped_root()):
         try:
@@ -117,9 +116,9 @@ def folders() -> tuple[Path, ...]:
 
 
 def resolve(text: str) -> Path:
-    """The folder of a session given as a folder, its journal, or a session's name.
+    """The folder of a session, given as a folder, its journal, or a session's name.
 
-    Raises JournalError, with similar names, when there is none.
+    Raises JournalError, with similar names, for an unknown one.
     """
     here = _as_path(text)
     if here is not None and is_session(here):
@@ -135,24 +134,24 @@ def resolve(text: str) -> Path:
     near = near or [name for name in names if difflib.get_close_matches(text, [name.partition("-")[0]], 1, 0.8)]
     hint = f"did you mean {' or '.join(map(repr, near[-3:]))}?" if near else "`espalier session list` lists the sessions"
     if here is not None and _holds(Path.is_dir, here):
-        raise JournalError(f"folder {text} holds no session (no {journal.NAME}): {hint}")
+        raise JournalError(f"folder {text} is not a session (it has no {journal.NAME}): {hint}")
     if here is not None and _holds(Path.is_file, here):
         raise JournalError(f"file {text} is not a session: use its folder, its name, or a bundle (.tar.gz); {hint}")
     raise JournalError(f"unknown session {text[:200]!r}: {hint}")
 
 
 def state_of(folder: Path) -> SessionState:
-    """The state that a session's journal folds to. Raises JournalError and its kinds."""
+    """The state that a session's journal folds to. Raises JournalError and its subclasses."""
     return advance(SessionState(), journal.read(folder).entries)
 
 
 def summaries() -> list[SessionSummary]:
-    """All sessions, the latest activity first. Never raises for a damaged session."""
+    """All sessions, latest activity first. Never raises for a damaged session."""
     return sorted((summary(folder) for folder in folders()), key=lambda s: s.last_activity, reverse=True)
 
 
 def summary(folder: Path) -> SessionSummary:
-    """The summary of one session; an unreadable one has the reason."""
+    """The summary of one session, with the reason if it is unreadable."""
     try:
         state = state_of(folder)
     except EspalierError as error:
@@ -170,12 +169,12 @@ def summary(folder: Path) -> SessionSummary:
 
 
 def delete(folder: Path) -> None:
-    """Removes a session: its journal, torn lines, blobs, and the folder if nothing else is in it.
+    """Delete a session: its journal, torn lines, blobs, and the folder if it is empty then.
 
-    Raises JournalError when the folder is none, JournalLocked while a process writes it, JournalUnwritable.
+    Raises JournalError if the folder is not a session, JournalLocked while a process writes it, JournalUnwritable.
     """
     if not is_session(folder):
-        raise JournalError(f"{folder} is no session, so it is not deleted")
+        raise JournalError(f"{folder} is not a session: nothing was deleted")
     lock = WriterLock(folder)
     try:
         own = [folder / journal.NAME, *folder.glob(f"{journal.TORN}-*"), folder / LOCK]
@@ -195,11 +194,11 @@ def _as_path(text: str) -> Path | None:
     try:
         return Path(text).expanduser() if text else None
     except RuntimeError:
-        return None  # ~somebody who has no home
+        return None  # ~user for an unknown user
 
 
 def _holds(what: Callable[[Path], bool], path: Path) -> bool:
-    """``Path.is_dir`` and the like of a typed text, which may not be a path."""
+    """Apply ``Path.is_dir`` or the like to typed text, which may not be a valid path."""
     try:
         return what(path)
     except (OSError, ValueError):

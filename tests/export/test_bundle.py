@@ -85,7 +85,7 @@ def test_a_session_with_a_missing_or_damaged_blob_is_not_packed(session: Path, t
 def test_a_bundle_that_cannot_be_written_is_an_error(session: Path, tmp_path: Path) -> None:
     with pytest.raises(JournalError, match=r"use a name that ends in \.tar\.gz"):
         pack(session, tmp_path / "x.zip")
-    with pytest.raises(JournalUnwritable, match="put its folder back, or name another"):
+    with pytest.raises(JournalUnwritable, match="restore its folder, or name another one"):
         pack(session, tmp_path / "nowhere" / "x.tar.gz")
 
 

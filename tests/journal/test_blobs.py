@@ -63,7 +63,7 @@ def test_a_blob_that_was_cut_short_is_written_again(tmp_path: Path) -> None:
 )
 def test_what_is_no_name_is_never_looked_up(tmp_path: Path, name: str) -> None:
     assert not is_blob_name(name)
-    with pytest.raises(JournalCorrupt, match="is no name of a blob"):
+    with pytest.raises(JournalCorrupt, match="invalid blob name"):
         Blobs(tmp_path).get(name)
 
 
@@ -78,7 +78,7 @@ def test_many_threads_may_keep_the_same_and_other_payloads(tmp_path: Path) -> No
 
 def test_a_place_that_cannot_be_written_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_bytes(b"a file")
-    with pytest.raises(JournalUnwritable, match=r"cannot keep 6 bytes in .*blobs"):
+    with pytest.raises(JournalUnwritable, match=r"cannot write 6 bytes to .*blobs"):
         Blobs(tmp_path).put(b"source")
 
 

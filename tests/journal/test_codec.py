@@ -206,7 +206,7 @@ def test_damage_anywhere_is_noticed_or_harmless(place: int, bytes_: bytes) -> No
 
 @pytest.mark.parametrize("line", [_with(v=2), _with(v=99, seq="4"), b'{"v":2}', b'{"v":2,"at":5,"changed":{}}'])
 def test_a_newer_format_is_said_to_be_newer(line: bytes) -> None:
-    with pytest.raises(JournalTooNew, match=r"line 1 of the journal has format \d+, .* newer espalier"):
+    with pytest.raises(JournalTooNew, match=r"line 1 of the journal has format \d+; .* newer espalier"):
         codec.decode(line, 1)
 
 

@@ -133,7 +133,7 @@ def test_a_file_is_no_place_for_a_session(tmp_path: Path) -> None:
 def test_one_process_writes_and_the_other_is_told_who(folder: Path) -> None:
     log, _, _ = Journal.open_for_append(folder)
     with log:
-        with pytest.raises(JournalLocked, match=rf"being written by process {os.getpid()} since 20\d\d-"):
+        with pytest.raises(JournalLocked, match=rf"open in process {os.getpid()} since 20\d\d-"):
             Journal.open_for_append(folder)
         with pytest.raises(JournalLocked):
             Journal.create(folder)
@@ -186,7 +186,7 @@ def test_a_lock_that_a_child_inherited_is_said_to_be_the_child_s(folder: Path) -
         assert parent.stdout is not None
         assert parent.stdout.readline() == "held\n"
         parent.wait()
-        with pytest.raises(JournalLocked, match=rf"still held by a process that {parent.pid} started before it ended"):
+        with pytest.raises(JournalLocked, match=rf"locked by a child of process {parent.pid}, which has ended"):
             Journal.open_for_append(folder)
 
 
@@ -252,9 +252,9 @@ def test_cut_at_any_byte_it_loses_at_most_the_event_being_written(tmp_path: Path
         rewrite(folder, data[:cut])
         whole = sum(end <= cut for end in ends)
         if whole == 0:
-            with pytest.raises(JournalCorrupt, match="nothing was recorded"):
+            with pytest.raises(JournalCorrupt, match="has no complete event"):
                 read(folder)
-            with pytest.raises(JournalCorrupt, match="nothing was recorded"):
+            with pytest.raises(JournalCorrupt, match="has no complete event"):
                 Journal.open_for_append(folder)
             assert (folder / NAME).read_bytes() == data[:cut]
             continue
@@ -310,18 +310,18 @@ def test_a_missing_session_and_a_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "file").touch()
     for attempt in (read, Journal.open_for_append, whole_lines, lambda f: tail(f).poll()):
-        with pytest.raises(JournalError, match="nowhere is not there"):
+        with pytest.raises(JournalError, match="nowhere not found"):
             attempt(tmp_path / "nowhere")
-        with pytest.raises(JournalError, match=r"photos is no session: it has no journal\.jsonl"):
+        with pytest.raises(JournalError, match=r"photos is not a session: it has no journal\.jsonl"):
             attempt(tmp_path / "photos")
-        with pytest.raises(JournalError, match="file is not there"):
+        with pytest.raises(JournalError, match="file not found"):
             attempt(tmp_path / "file")
     assert not list((tmp_path / "photos").iterdir()), "looking must not leave a lock behind"
 
 
 def test_an_empty_journal_and_one_that_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / NAME).touch()
-    with pytest.raises(JournalCorrupt, match="holds no event"):
+    with pytest.raises(JournalCorrupt, match="has no complete event"):
         read(tmp_path)
     (tmp_path / NAME).unlink()
     (tmp_path / NAME).mkdir()
@@ -414,9 +414,9 @@ def test_a_full_disk_leaves_nothing_half_written_and_the_session_goes_on(folder:
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert len(said) == 3
-    advice = "free some space and go on: all that was recorded before is kept"
+    advice = "free some space and continue: everything recorded before is kept"
     assert said[0] == said[1] == f"session {folder} cannot be written (File too large): {advice}"
-    assert "cannot keep" in said[2]
+    assert "cannot write" in said[2]
 
 
 def test_a_write_that_fails_and_cannot_be_undone_is_undone_by_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,10 +480,10 @@ def test_a_read_only_session_can_be_read_and_not_written(folder: Path, lock_left
     finally:
         folder.chmod(0o755)
     assert done.returncode == 0, done.stderr
-    advice = "copy it to a folder that you can write to, and use the copy"
+    advice = "copy it to a writable folder, and use the copy"
     said = done.stdout.splitlines()
     assert said[0] == f"session {folder.name} cannot be written (Permission denied): {advice}"
-    assert said[1] == f"session {folder.name}/below cannot be written (Permission denied): name a folder of your own"
+    assert said[1] == f"session {folder.name}/below cannot be written (Permission denied): name a writable folder"
     assert "make it writable" in said[2]
 
 
@@ -493,7 +493,7 @@ def test_a_session_that_is_taken_away_while_it_runs_is_noticed(folder: Path) -> 
     with pytest.raises(JournalUnwritable, match="No such file"):
         log.sync()
     (folder / NAME).write_bytes(b"")
-    with pytest.raises(JournalUnwritable, match="another file has taken the journal's place"):
+    with pytest.raises(JournalUnwritable, match="another file replaced the journal"):
         log.close()
     log.close()
 
@@ -540,10 +540,10 @@ def test_a_follower_says_when_the_journal_is_another_one(folder: Path) -> None:
     follower = tail(folder)
     follower.poll()
     rewrite(folder, lines(folder)[0])
-    with pytest.raises(JournalError, match="shortened while it was followed"):
+    with pytest.raises(JournalError, match="truncated while it was followed"):
         follower.poll()
     (folder / NAME).unlink()
-    with pytest.raises(JournalError, match="is no session"):
+    with pytest.raises(JournalError, match="is not a session"):
         follower.poll()
 
 

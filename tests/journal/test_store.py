@@ -69,7 +69,7 @@ def test_a_root_on_a_read_only_disk_is_not_to_be_copied(root: Path, monkeypatch:
 
     monkeypatch.setattr(Path, "mkdir", lambda folder, **_: refuse(folder))
     with pytest.raises(
-        JournalUnwritable, match=r"sessions cannot be written \(Read-only file system\): name a folder of your own"
+        JournalUnwritable, match=r"sessions cannot be written \(Read-only file system\): name a writable folder"
     ):
         store.new_folder("softmax")
 
@@ -95,7 +95,7 @@ def test_what_is_no_session_is_answered_with_the_nearest_names(root: Path, tmp_p
     for text in ("zzz", "", "a\0b", "~nobody-here/x", "x" * 5000):
         with pytest.raises(JournalError, match="`espalier session list` lists"):
             store.resolve(text)
-    with pytest.raises(JournalError, match="holds no session"):
+    with pytest.raises(JournalError, match="is not a session"):
         store.resolve(str(tmp_path))
     (tmp_path / "kernel.cpp").touch()
     with pytest.raises(JournalError, match=r"kernel\.cpp is not a session"):
@@ -139,7 +139,7 @@ def test_sessions_are_listed_with_the_latest_first_and_the_unreadable_with_their
     assert (found["newer"].status, found["newer"].reason) == ("closed", "closed by hand")
     assert {name for name, s in found.items() if s.status == "unreadable"} == {"torn", "future", "empty", "holes"}
     assert "format 7" in found["future"].reason
-    assert "nothing was recorded" in found["torn"].reason
+    assert "has no complete event" in found["torn"].reason
     assert "line 1" in found["holes"].reason
     assert found["empty"].last_activity == b.START - 50
 
@@ -168,7 +168,7 @@ def test_deleting_removes_a_session_and_nothing_of_anybody_else_s(root: Path) ->
     (shared / "thesis.tex").write_text("mine")
     store.delete(shared)
     assert [path.name for path in shared.iterdir()] == ["thesis.tex"]
-    with pytest.raises(JournalError, match="is no session"):
+    with pytest.raises(JournalError, match="is not a session"):
         store.delete(shared)
 
 

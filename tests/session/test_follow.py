@@ -80,5 +80,5 @@ def test_a_follower_writes_nothing_and_takes_no_commands(tmp_path: Path) -> None
 
 
 def test_a_folder_without_a_session_cannot_be_followed(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="is no session"):
+    with pytest.raises(JournalError, match="is not a session"):
         FollowSource(tmp_path)

@@ -254,7 +254,7 @@ def test_a_second_process_cannot_write_the_same_session(tmp_path: Path) -> None:
             await live.run()
             return other.stdout
 
-    assert "is being written by process" in sessions.run(search)
+    assert "is open in process" in sessions.run(search)
     sessions.run(lambda: _open_and_close(tmp_path))
 
 
