@@ -17,6 +17,7 @@ from engine.domain.model import Contract, Dialect
 from engine.problem import catalog
 from engine.problem.graph_ir import Unsupported
 from engine.session.devices import checked_device, default_workload
+from engine.session.requirements import check_torch
 from engine.trial.bench import Assignment, TrialBench
 
 EPILOG = "\b\n" + writing.GRAMMAR.replace("\n\n", "\n\n\b\n")
@@ -43,6 +44,7 @@ def scaffold(problem: str, **given: Any) -> None:
     target: Path | None = given["output"]
     if target is not None and target.exists() and not given["force"]:
         raise ProblemError(f"{target} already exists: choose another file, or overwrite it with --force")
+    check_torch()
 
     async def work(printer: ProgressPrinter) -> str:
         bench = TrialBench(Assignment(chosen, workload, "cpu"), lambda _: "")

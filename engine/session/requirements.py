@@ -14,10 +14,15 @@ BUBBLEWRAP = "apt install bubblewrap (Debian, Ubuntu) or dnf install bubblewrap 
 USER_NAMESPACES = "allow unprivileged user namespaces on this machine, or in its container"
 
 
-async def check_requirements(device: str) -> None:
-    """Raises ToolchainError if torch, or the compiler for the device's kernels, is missing."""
+def check_torch() -> None:
+    """Raises ToolchainError if torch is missing. Does not import it."""
     if importlib.util.find_spec("torch") is None:
         raise ToolchainError(f"torch not found: the reference and the baselines run in it; {TORCH}")
+
+
+async def check_requirements(device: str) -> None:
+    """Raises ToolchainError if torch, or the compiler for the device's kernels, is missing."""
+    check_torch()
     if device == "cpu":
         await compilers.find_gxx()
     else:

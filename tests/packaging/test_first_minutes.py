@@ -42,10 +42,11 @@ def _lines(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tuple[
 RUN = ("run", "softmax", "--device", "cpu", "--headless")
 
 
-def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("command", [RUN, ("scaffold", "softmax")])
+def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any, command: tuple[str, ...]) -> None:
     _without(monkeypatch, "torch")
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
-    status, out, err = _lines(RUN, capsys)
+    status, out, err = _lines(command, capsys)
     assert (status, out) == (2, [])
     assert err == ["espalier: torch not found: the reference and the baselines run in it; pip install 'torch>=2.6,<2.14'"]
     assert not (tmp_path / "sessions").exists()
