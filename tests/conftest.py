@@ -1,4 +1,4 @@
-"""How the tests run: what shares a process, what may run again, and how many examples a property is tried on."""
+"""How tests run: which share a process, which may rerun, and the number of examples of a property."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MEASURING = (
     "trial/test_baselines.py",
     "trial/test_others_problems.py",
 )
-"""Folders and files whose tests time kernels. They run one after the other, for two of them would disturb each other's
-times; CI runs them (``-m measuring``) with nothing else beside them."""
+"""Folders and files whose tests time kernels. They run one at a time, because they would disturb each other's
+times; CI runs them (``-m measuring``) alone."""
 BESIDE_A_CLOCK = ("cli", "faults", "ideas/models", "session", "trial", "tui")
-"""Folders whose tests wait for a screen, a server or another process. A machine that does something else meanwhile can be late;
-a fault of the program fails every time."""
+"""Folders whose tests wait for a screen, a server or another process. A busy machine can be late;
+a bug fails every time."""
 ONCE = ("cli/test_cli_real.py", "trial/test_sandbox.py", "trial/test_candidates.py")
 """Within those, what runs once, as exploits and contracts do: a rerun could hide an escape."""
 SPREAD = ("tui",)
@@ -71,7 +71,7 @@ def _shares_a_fixture(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread_for_each_worker() -> None:
-    """The tests' own tensors take no core from the other workers. What a test starts keeps all threads."""
+    """Tensors of the tests take no core from other workers. Processes that a test starts keep all threads."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         import torch
 
@@ -80,7 +80,7 @@ def _one_thread_for_each_worker() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_shipped_sessions() -> Iterator[None]:
-    """Lists of sessions hold what a test made, not what this checkout comes with."""
+    """Session lists contain the sessions of the test, not those of this checkout."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "shipped_root", lambda: None)
         yield

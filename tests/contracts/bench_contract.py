@@ -1,4 +1,4 @@
-"""What every bench must do for a session, whatever it builds and runs with. Subclass and say how the sources look.
+"""The contract of every bench. Subclasses provide the kernels.
 
     class TestMine(BenchContract):
         good = "..."
@@ -30,7 +30,7 @@ LIMIT_SECONDS = 150
 
 
 class Stand:
-    """A bench, prepared, with a blob store and an event loop of its own."""
+    """A prepared bench with its own blob store and event loop."""
 
     def __init__(self, suite: type[BenchContract], blobs: Blobs) -> None:
         self.suite = suite
@@ -50,7 +50,7 @@ class Stand:
         )  # fmt: skip
 
     def whole_way(self, source: str, number: int = 1, **changes: Any) -> list[w.Result]:
-        """Build, verify, measure, as far as it goes."""
+        """Build, verify and measure, until a stage fails."""
         return list(self.run(self._whole_way(replace(self.kernel(source, number), **changes), source)))
 
     async def _whole_way(self, kernel: Kernel, source: str) -> list[w.Result]:
@@ -64,7 +64,7 @@ class Stand:
         return results
 
     def close(self) -> None:
-        """Closing twice is closing once."""
+        """Closing twice is allowed."""
         self.run(self.bench.close())
         self.run(self.bench.close())
         self._runner.close()
@@ -77,15 +77,15 @@ class BenchContract:
     contract: ClassVar[Contract] = Contract.HOST
     tunables: ClassVar[Mapping[str, int]] = {}
     good: ClassVar[str]
-    """A source that builds, verifies and can be measured."""
+    """A kernel that builds, verifies and can be measured."""
     slower: ClassVar[str]
-    """A source that is right as well, and does many times the work."""
+    """Another correct kernel with many times the work."""
     ends: ClassVar[Mapping[FailureKind, str]]
-    """Sources that must end so."""
+    """Kernels by the failure that they must end with."""
     suspect: ClassVar[str]
-    """A source that is right, and that nobody should believe."""
+    """A correct kernel that must be suspected."""
     unsafe: ClassVar[str]
-    """A source that is right, and in which the sanitizers find something."""
+    """A correct kernel with sanitizer findings."""
 
     @classmethod
     def bench(cls, store: StoreBlob) -> Bench:
@@ -217,12 +217,12 @@ class BenchContract:
 
 
 def say(text: str) -> None:
-    """A listener that insists on being told something."""
+    """A listener that must receive at least one message."""
     assert text
 
 
 def _next(kernel: Kernel, result: w.Result) -> Kernel:
-    """The kernel as the session would hold it after this result."""
+    """The kernel as the session holds it after this result."""
     match result:
         case w.Built():
             return replace(kernel, stage=Stage.VERIFY, artefact=result.artefact, resources=result.resources)

@@ -1,4 +1,4 @@
-"""The fake bench honours the contract, and is the same every time."""
+"""The fake bench fulfils the contract and is deterministic."""
 
 from __future__ import annotations
 

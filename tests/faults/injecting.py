@@ -1,4 +1,4 @@
-"""Whole sessions with faults in them, drawn from a seed: what breaks, where, and at which of its turns.
+"""Whole sessions with seeded faults: what breaks, where, and on which occurrence.
 
 ``run_seed`` searches the scripted tree of ``support.sessions`` with a fake bench, in which every party can be killed, hang or
 answer nonsense at any stage, and does what a person would: goes on, opens it again, retries. By itself this file is a program::
@@ -39,9 +39,9 @@ from engine.session.perform import Ceilings
 from engine.trial.client import JudgeDied
 
 LIMIT_S = 0.03
-"""What a port may take in these sessions before it is given up."""
+"""Time limit of a port in these sessions."""
 HANG_S = 20.0
-"""A whole session with its faults takes a tenth of a second each; one that needs longer hangs."""
+"""A session with faults takes about 0.1 s; one that exceeds this limit hangs."""
 
 FAULTS: dict[str, Callable[[], Exception]] = {
     "the compiler is gone": lambda: ToolchainError("g++ is missing: install it"),
@@ -60,7 +60,7 @@ SITES = {
     "prepare": 1, "build": 10, "verify": 8, "measure": 8, "race": 4, "sanitize": 1, "propose": 4, "implement": 6,
     "append": 90, "sync": 5, "blob": 20, "die": 90, "clock": 60, "close": 1,
 }  # fmt: skip
-"""Where a fault may strike → about how many turns there are."""
+"""Fault site → approximate number of occurrences."""
 
 _NO_KERNEL = (WorkKind.PREPARE, WorkKind.PROPOSE, WorkKind.IMPLEMENT, WorkKind.RACE)
 
@@ -71,7 +71,7 @@ class Killed(BaseException):
 
 @dataclass
 class Dice:
-    """What a seed has in store: site → turn → fault."""
+    """The faults of a seed: site → occurrence → fault."""
 
     seed: int
     planned: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Dice:
             self.planned.setdefault(site, {})[chance.randrange(SITES[site])] = fault
 
     def strikes(self, site: str) -> str:
-        """The fault of this turn, each once; empty for none."""
+        """The fault of this occurrence, each once; empty for none."""
         turn = self.turns[site]
         self.turns[site] += 1
         fault = self.planned.get(site, {}).pop(turn, "")
@@ -154,11 +154,11 @@ class Ideas:
         return await sessions.TREE.repair(*args)
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to release."""
 
 
 class Clock(sessions.Ticking):
-    """Jumps: a laptop wakes up, or somebody sets the time."""
+    """A clock that jumps, as when a laptop wakes up or the time is set."""
 
     def __init__(self, dice: Dice) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class Clock(sessions.Ticking):
 
 
 class Disk:
-    """Stands for ``os`` in the journal's modules: now and then a write fails, is cut short, or is the last thing ever."""
+    """Replaces ``os`` in the journal's modules: some writes fail, are truncated, or kill the process."""
 
     def __init__(self, dice: Dice) -> None:
         self._dice = dice
@@ -214,7 +214,7 @@ def _disk(dice: Dice) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SeedResult:
-    """How a seed went."""
+    """The result of a seed."""
 
     seed: int
     state: SessionState
@@ -222,11 +222,11 @@ class SeedResult:
     processes: int
     seconds: float
     twice: frozenset[str]
-    """Kernels whose work took two processes down: those are failed as crashed, on purpose."""
+    """Kernels whose work killed two processes: they fail as crashed, by design."""
 
 
 async def run_seed(seed: int, folder: Path) -> SeedResult:
-    """The scripted tree with this seed's faults, to its end. Raises AssertionError when it does not come to one."""
+    """Run the scripted tree with this seed's faults. Raises AssertionError if it does not end."""
     began = time.monotonic()
     dice = Dice(seed)
     deaths: Counter[WorkKey] = Counter()
@@ -242,7 +242,7 @@ async def run_seed(seed: int, folder: Path) -> SeedResult:
 
 
 async def _one_process(folder: Path, dice: Dice, deaths: Counter[WorkKey]) -> SessionState | None:
-    """Open the session and search until it ends or the process does: the state at the session's end, or ``None``."""
+    """Open the session and search until it ends or the process dies: the final state, or ``None``."""
     live = _open(folder, dice)
     if live is None:
         return None
@@ -255,7 +255,7 @@ async def _one_process(folder: Path, dice: Dice, deaths: Counter[WorkKey]) -> Se
             for reason in outcome.reasons.values():
                 _one_line(reason)
             await live.retry()
-        raise AssertionError(f"seed {dice.seed} is retried for ever")
+        raise AssertionError(f"seed {dice.seed} is retried without end")
     except (Killed, JournalError) as error:
         deaths.update(key for key in live.state.started)
         if not isinstance(error, Killed):
@@ -271,7 +271,7 @@ def _one_line(text: str) -> None:
 
 
 def _open(folder: Path, dice: Dice) -> LiveSession | None:
-    """The session as the next process finds it; ``None`` when this one ended while it opened it."""
+    """The session as the next process finds it; ``None`` if this process died while opening it."""
     clock = Clock(dice)
     ceilings = Ceilings(prepare=LIMIT_S, build=LIMIT_S, verify=LIMIT_S, measure=LIMIT_S, model=LIMIT_S)
     given = sessions.ports(folder, Ideas(dice), Bench(folder, dice), clock=clock, sleep=clock.sleep, ceilings=ceilings)
@@ -291,7 +291,7 @@ def _has_begun(folder: Path) -> bool:
 
 
 async def _leave(live: LiveSession) -> None:
-    """In good order where that is possible; as a killed process does otherwise."""
+    """Close cleanly if possible, else as a killed process."""
     try:
         await live.close()
     except (Killed, EspalierError, OSError, MemoryError, RuntimeError):
@@ -304,7 +304,7 @@ def _let_go(journal: Journal) -> None:
 
 
 def verdicts(state: SessionState) -> dict[str, object]:
-    """Kernel by its file's name → how it ended: numbers may differ where ideas were written in another order."""
+    """File name of a kernel → its outcome. Kernel numbers may differ with the order of ideas."""
     return {
         k.name: (k.stage, k.failure and (k.failure.kind, k.failure.reason), k.measurement and k.measurement.time_us.value)
         for k in state.kernels.values()
@@ -312,7 +312,7 @@ def verdicts(state: SessionState) -> dict[str, object]:
 
 
 def check(result: SeedResult, expected: dict[str, object], folder: Path) -> None:
-    """Nothing lost, nothing changed, nothing left."""
+    """Check that nothing is lost, changed or left running."""
     found = verdicts(result.state)
     names = {k.id: k.name for k in result.state.kernels.values()}
     excused = {names[k] for k in result.twice if k in names}
@@ -346,7 +346,7 @@ def limited(effect: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def main() -> None:
-    """Run many seeds and say what came of them."""
+    """Run many seeds and print the results."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)

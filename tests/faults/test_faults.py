@@ -1,4 +1,4 @@
-"""Two hundred seeded sessions in which something breaks: they end, and no kernel's verdict is another's fault."""
+"""Two hundred seeded sessions with faults: they end, and no fault changes another kernel's verdict."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 @pytest.mark.parametrize(
     "first", [pytest.param(n, marks=[] if n < 4 * _SHARE else pytest.mark.slow) for n in range(0, SEEDS, _SHARE)]
 )
-def test_whatever_breaks_the_session_ends_as_it_would_have(first: int, expected: dict[str, object], tmp_path: Path) -> None:
+def test_a_session_with_faults_ends_as_without(first: int, expected: dict[str, object], tmp_path: Path) -> None:
     for seed in range(first, first + _SHARE):
         folder = tmp_path / str(seed)
         result = injecting.limited(lambda seed=seed, folder=folder: injecting.run_seed(seed, folder))
         injecting.check(result, expected, folder)
 
 
-def test_the_seeds_strike_everywhere() -> None:
+def test_the_seeds_cover_every_fault_site() -> None:
     planned = {
         (site, fault)
         for seed in range(SEEDS)

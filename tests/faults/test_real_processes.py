@@ -1,4 +1,4 @@
-"""Real processes of a real bench, killed or stopped at moments of chance: the bench goes on, and no other verdict changes.
+"""Real processes of a real bench, killed or stopped at random times: the bench continues, and no other verdict changes.
 
 ``--seeds`` is not needed here: ``ESPALIER_FAULT_SEEDS=100`` in the environment runs more of them.
 """
@@ -35,7 +35,7 @@ TESTS = Path(__file__).parent.parent
 RIGHT = (TESTS / "exploits" / "right.h").read_text()
 SEEDS = int(os.environ.get("ESPALIER_FAULT_SEEDS", "1"))
 LIMIT_S = 6.0
-"""What a session's ceiling is for these tests: past it the work is cancelled."""
+"""Time limit in these tests, after which the work is cancelled."""
 GRACE_S = 5.0
 
 pytestmark = pytest.mark.skipif(bubblewrap_reason() is not None, reason="orphans are only found for sure in a sandbox")
@@ -63,7 +63,7 @@ class Stand:
         return self._runner.run(asyncio.wait_for(effect, 90))
 
     async def wounded(self, seed: int) -> tuple[str, float]:
-        """Verify a kernel while something happens to one of the processes: what came of it, and seconds past the limit."""
+        """Verify a kernel while a process is disturbed: the result, and seconds past the limit."""
         chance = random.Random(seed)
         victim = source(f"victim{seed}", f"right(x, weight, out); // {seed}")
         harm = asyncio.create_task(self._harm(chance))
@@ -113,7 +113,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_the_bench_outlives_what_happens_to_its_processes(stand: Stand, seed: int) -> None:
+def test_the_bench_survives_disturbed_processes(stand: Stand, seed: int) -> None:
     told, late = stand.run(stand.wounded(seed))
     assert late < GRACE_S, told
     good = stand.run(stand.bench.verify_kernel(GOOD, lambda _: None))
@@ -138,7 +138,7 @@ COMPILERS = {
 
 
 @pytest.mark.parametrize(("script", "words"), COMPILERS.values(), ids=list(COMPILERS))
-def test_a_compiler_that_misbehaves_is_one_line_and_leaves_nothing(
+def test_a_misbehaving_compiler_is_one_line_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
     fake = tmp_path / "bin" / "g++"
@@ -158,7 +158,7 @@ def test_a_compiler_that_misbehaves_is_one_line_and_leaves_nothing(
 
 
 def test_a_full_disk_while_the_sanitizers_get_their_inputs_is_one_line(stand: Stand) -> None:
-    """The judge writes them; where it cannot, the work is impossible and the next kernel is judged as ever."""
+    """The judge writes them. If it fails, so does the work, and the next kernel is still judged."""
 
     async def act() -> w.Sanitized:
         await stand.bench.open()
@@ -211,7 +211,7 @@ def judges_of(engine: int) -> list[int]:
 
 @pytest.mark.parametrize("moment", ["it starts", "it computes"])
 def test_a_judge_ends_with_its_engine(moment: str, tmp_path: Path) -> None:
-    """Importing torch takes the judge seconds, and a request may wait for it by then."""
+    """The judge imports torch for seconds; a request may already be waiting."""
     path = tmp_path / "endless.py"
     computes = tmp_path / "computes"
     path.write_text(ENDLESS.format(mark=str(computes)))

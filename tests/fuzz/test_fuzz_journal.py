@@ -1,4 +1,4 @@
-"""Journals that somebody damaged: read, followed, opened for writing and folded, or one line that says why not."""
+"""Damaged journals are read, followed, opened and folded, or rejected in one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, ...]:
-    """Journals as they come out of the program: one recorded long ago, one of today."""
+    """Journals written by the program: an old recording and a new one."""
     folder = tmp_path_factory.mktemp("whole") / "session"
     sessions.whole(folder)
     return (GOLDEN.read_bytes(), (folder / journal.NAME).read_bytes())
@@ -32,7 +32,7 @@ def one_line(error: EspalierError) -> None:
 
 
 def survives(data: bytes, folder: Path) -> None:
-    """Whatever is done with a folder that holds ``data``, it works or says one line."""
+    """Every operation on a folder with ``data`` works or fails with one line."""
     folder.mkdir(exist_ok=True)
     (folder / journal.NAME).write_bytes(data)
     for act in (_read, _follow, _list, _write):
@@ -74,7 +74,7 @@ def test_any_bytes(tmp_path: Path, data: bytes) -> None:
 
 @QUICK
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=4), st.booleans())
-def test_bits_that_flipped(tmp_path: Path, real: tuple[bytes, ...], flips: list[tuple[float, int]], old: bool) -> None:
+def test_flipped_bits(tmp_path: Path, real: tuple[bytes, ...], flips: list[tuple[float, int]], old: bool) -> None:
     data = bytearray(real[0 if old else 1])
     for place, bit in flips:
         data[int(place * len(data))] ^= 1 << bit
@@ -83,7 +83,7 @@ def test_bits_that_flipped(tmp_path: Path, real: tuple[bytes, ...], flips: list[
 
 @QUICK
 @given(st.floats(0, 1), st.floats(0, 1), st.binary(max_size=6), st.booleans())
-def test_a_part_that_is_missing_and_another_in_its_place(
+def test_a_missing_part_and_a_replaced_part(
     tmp_path: Path, real: tuple[bytes, ...], begin: float, end: float, instead: bytes, old: bool
 ) -> None:
     data = real[0 if old else 1]
@@ -93,7 +93,7 @@ def test_a_part_that_is_missing_and_another_in_its_place(
 
 @QUICK
 @given(st.integers(0, 2**32))
-def test_lines_in_another_order_twice_or_not_at_all(tmp_path: Path, real: tuple[bytes, ...], seed: int) -> None:
+def test_reordered_doubled_and_missing_lines(tmp_path: Path, real: tuple[bytes, ...], seed: int) -> None:
     chance = random.Random(seed)
     lines = chance.choice(real).splitlines(keepends=True)
     for _ in range(chance.randint(1, 3)):
@@ -110,8 +110,8 @@ def test_lines_in_another_order_twice_or_not_at_all(tmp_path: Path, real: tuple[
 
 @QUICK
 @given(st.integers(0, 2**32), st.sampled_from(["null", "-1", '""', "[]", "{}", "1e999", '"k1"', "true", "9" * 40, '"\\ud800"']))
-def test_values_of_another_kind(tmp_path: Path, real: tuple[bytes, ...], seed: int, value: str) -> None:
-    """A number where a name belongs, nothing where a list does: whole JSON all the same."""
+def test_values_of_a_wrong_type(tmp_path: Path, real: tuple[bytes, ...], seed: int, value: str) -> None:
+    """Valid JSON with wrong types: a number for a name, null for a list."""
     chance = random.Random(seed)
     lines = chance.choice(real).decode().splitlines()
     place = chance.randrange(len(lines))

@@ -1,4 +1,4 @@
-"""Kernel files, plans, tunables and problems that somebody mangled: understood, or one line with its place."""
+"""Mangled kernel files, plans, tunables and problems are parsed, or rejected in one line with the place."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def one_line(error: EspalierError) -> None:
 
 
 def mangled(text: str, seed: int, junk: list[str]) -> str:
-    """Junk put in, pieces taken out, doubled or swapped."""
+    """Insert junk; remove, double or swap pieces."""
     chance = random.Random(seed)
     for piece in junk:
         place = chance.randrange(len(text) + 1)
@@ -98,8 +98,8 @@ def test_any_words_as_an_expression(words: list[str]) -> None:
 
 @QUICK
 @given(st.integers(0, 2**32), st.lists(JUNK, min_size=1, max_size=4), st.sampled_from(REFERENCES))
-def test_a_mangled_problem_is_read_or_refused(tmp_path: Path, seed: int, junk: list[str], path: Path) -> None:
-    """Reading it runs nothing of it."""
+def test_a_mangled_problem_is_read_or_rejected(tmp_path: Path, seed: int, junk: list[str], path: Path) -> None:
+    """Reading it executes no code."""
     folder = tmp_path / "p"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -119,6 +119,6 @@ def test_a_mangled_problem_is_read_or_refused(tmp_path: Path, seed: int, junk: l
 
 
 @pytest.mark.parametrize("dialect", list(Dialect))
-def test_the_longest_nonsense_is_looked_at_in_a_moment(dialect: Dialect) -> None:
+def test_very_long_input_is_scanned_quickly(dialect: Dialect) -> None:
     for text in ("(" * 100_000, "a " * 100_000, '"' * 100_001, "/*" * 100_000, "@" * 100_000, 'R"(' * 50_000):
         static_scan.static_scan(text, dialect)

@@ -1,4 +1,4 @@
-"""Hostile references in the process that runs them, and files that are none: one line, and the next problem is judged."""
+"""Hostile references and invalid files: one line each, and the next problem is still judged."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ HARMLESS = (
     "replaces torch",
     "gives an empty tensor",
     "answers with not a number",
-    "answers by chance",
+    "returns random values",
 )
-"""What may be opened all the same; a gate that a model which computes nothing passes says so itself."""
+"""Problems that may open. A correctness check that a trivial model passes reports it."""
 HOSTILE: dict[str, dict[str, str]] = {
     "leaves while it is read": {"top": "sys.exit(0)"},
     "kills its process": {"forward": "os.kill(os.getpid(), signal.SIGKILL)"},
@@ -65,14 +65,14 @@ HOSTILE: dict[str, dict[str, str]] = {
     "gives names of its own": {"inits": "return {'\\n': 1}"},
     "answers with nothing": {"forward": "return None"},
     "answers with not a number": {"forward": "return x * float('nan')"},
-    "answers by chance": {"forward": "return torch.randn(64)"},
+    "returns random values": {"forward": "return torch.randn(64)"},
     "answers with a word": {"forward": "return 'x'"},
     "answers with itself": {"forward": "y = []; y.append(y); return y"},
 }  # fmt: skip
 
 
 class Stand:
-    """A judge that takes on one problem after the other, started again when one of them has taken it down."""
+    """A judge that opens one problem after the other, restarted after a crash."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -80,7 +80,7 @@ class Stand:
         self.started = 0
 
     def tried(self, problem: Problem) -> str:
-        """What is said of a problem when it is opened and calibrated; empty where it can be judged."""
+        """The error of opening and calibrating a problem; empty if it can be judged."""
         return str(self._runner.run(asyncio.wait_for(self._tried(problem), 60)))
 
     async def _tried(self, problem: Problem) -> str:
@@ -95,11 +95,11 @@ class Stand:
             return str(error)
         return ""
 
-    def afresh(self) -> None:
+    def restart(self) -> None:
         self._runner.run(self._judge.close())
 
     def close(self) -> None:
-        self.afresh()
+        self.restart()
         self._runner.close()
 
 
@@ -126,7 +126,7 @@ TELLING = (
     "gives petabytes",
     "answers with itself",
 )
-"""One for each way in which the judge's process can end, hang or be altered; CI tries them all."""
+"""One for each way to end, hang or alter the judge's process; CI runs them all."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in TELLING else pytest.mark.slow) for n in HOSTILE])
@@ -136,7 +136,7 @@ def test_a_hostile_reference_is_one_line(stand: Stand, tmp_path: Path, name: str
     began = time.monotonic()
     words = stand.tried(catalog.find(str(path)))
     if name in POISONS:
-        stand.afresh()
+        stand.restart()
     assert "\n" not in words
     assert "Traceback" not in words
     assert words or name in HARMLESS
@@ -144,13 +144,13 @@ def test_a_hostile_reference_is_one_line(stand: Stand, tmp_path: Path, name: str
     assert time.monotonic() - began < 30
 
 
-def test_the_next_problem_is_judged_as_ever(stand: Stand) -> None:
+def test_the_next_problem_is_still_judged(stand: Stand) -> None:
     assert stand.tried(tiny()) == ""
     assert stand.started < 12
 
 
 @pytest.mark.parametrize("data", [b"\0\1\2", b"\xff\xfe", b"def Model(:", b"", b"Model = get_inputs = get_init_inputs = 3\n"])
-def test_what_is_no_reference_is_refused_without_being_run(tmp_path: Path, data: bytes) -> None:
+def test_an_invalid_reference_is_rejected_without_running_it(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "reference_of_mine.py"
     path.write_bytes(data)
     if data.startswith(b"Model ="):

@@ -117,7 +117,7 @@ def lines() -> bytes:
 
 
 def digest(journal: bytes) -> str:
-    """Of the state that a journal folds to."""
+    """Digest of the state that a journal folds to."""
     return state_digest(advance(SessionState(), (codec.decode(line) for line in journal.splitlines())))
 
 

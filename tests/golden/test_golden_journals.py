@@ -1,4 +1,4 @@
-"""Journals of every released format can be read for ever, and fold to the state that they folded to then."""
+"""Journals of every released format stay readable and fold to the same state."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from engine.journal.journal import NAME, Journal, read
 HERE = Path(__file__).resolve().parent
 JOURNALS = sorted(HERE.glob("v*/session.jsonl"))
 BEFORE_RACES = HERE / "v1" / "before_races.jsonl"
-"""As format 1 was written before kernels raced for the lead: no such event in it."""
+"""Format 1 before races existed: without their events."""
 DIGESTS = {"v1/session.jsonl": "509a8ff59d7cfe7c2da938e3f65d50ebf7c2c202bd7d4e7cb7ac71e1cacf527e"}
-"""Of the folded states. A new field of the state changes them, and that is when to look; a journal's bytes never change."""
+"""Digests of the folded states. A new field of the state changes them, which needs a review; a journal's bytes never change."""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_a_session_of_then_goes_on_today(golden: Path, tmp_path: Path) -> None:
 
 
 def test_a_journal_from_before_there_were_races_is_led_by_whom_it_was_and_goes_on_from_there(tmp_path: Path) -> None:
-    """The best measured kernel led, entry by entry; a program of today says so when it takes the session up."""
+    """The best measured kernel led, entry by entry; the current program records so when it resumes the session."""
     shutil.copy(BEFORE_RACES, tmp_path / NAME)
     kinds = {json.loads(line)["kind"] for line in BEFORE_RACES.read_bytes().splitlines()}
     assert not kinds & {"kernel.raced", "race.asked", "incumbent.changed"}

@@ -1,4 +1,4 @@
-"""The sessions that ship fold to the states that they were recorded with, entry by entry and in batches."""
+"""Shipped sessions fold to their recorded states, entry by entry and in batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.journal import journal
 HERE = Path(__file__).resolve().parent
 SESSIONS = HERE.parents[1] / "sessions"
 DIGESTS: dict[str, str] = json.loads((HERE / "shipped_sessions.json").read_text())
-"""Session → digest of its folded state. A new field of the state changes them; a rework of the code must not."""
+"""Session → digest of its folded state. A new field of the state changes them; a refactoring must not."""
 
 
 def _folded(name: str, batch: int) -> SessionState:

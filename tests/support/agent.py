@@ -1,4 +1,4 @@
-"""A model that can be scripted for whole searches: ideas and code for the fake bench, told from the prompt alone.
+"""A scripted model for whole searches: ideas and code for the fake bench, derived from the prompt.
 
 Its replies depend on nothing but what it is asked, so that a search can be done again and compared.
 """
@@ -39,7 +39,7 @@ FAULTS: tuple[Callable[[Turn], Turn], ...] = (
     lambda said: Says(_text(said)[: len(_text(said)) // 2], finish="length"),
     lambda said: Says('```cpp\n#include <cmath>\nextern "C" void launch(const float* x,'),
 )
-"""Every way in which a call may go wrong that another attempt can mend."""
+"""Every failure of a call that a retry can fix."""
 
 
 def _text(turn: Turn) -> str:
@@ -55,7 +55,7 @@ def wants_ideas(asked: Asked) -> bool:
 
 
 def reply(asked: Asked, write: Callable[[random.Random], str] | None = None) -> Turn:
-    """Four ideas with different words, or one kernel: ``write``'s, or one for the fake bench with a time of its own."""
+    """Four ideas with different words, or one kernel: ``write``'s, or one for the fake bench with its own time."""
     dice = random.Random(_number(asked))
     if not wants_ideas(asked):
         return Says(f"Here it is.\n\n```cpp\n{(write or kernel)(dice)}```\n", reasoning=dice.randint(0, 500))
@@ -72,7 +72,7 @@ def _idea(dice: random.Random, offered: Sequence[str]) -> dict[str, object]:
 
 
 def kernel(dice: random.Random) -> str:
-    """A source that the fake bench measures at some time; one in three fails, so that repairs are asked for as well."""
+    """Code with a time for the fake bench; one in three fails, so that repairs occur."""
     mark = dice.choice(["build_failed", "mismatch"]) if dice.random() < 1 / 3 else f"time_us = {dice.randint(60, 1500)}"
     return (
         f"// FAKE: {mark}\n// {dice.random()}\n"
@@ -81,7 +81,7 @@ def kernel(dice: random.Random) -> str:
 
 
 class Troubled:
-    """``reply``, but some answers are faults: as many as ``share`` says, never more than two in a row for one prompt."""
+    """``reply`` with a ``share`` of faults, at most two in a row per prompt."""
 
     def __init__(self, seed: int, share: float = 0.3, write: Callable[[random.Random], str] | None = None) -> None:
         self._write = write

@@ -1,4 +1,4 @@
-"""Whether an event makes sense in a state: what the fold tolerates but the rules must never write."""
+"""Whether an event is valid in a state. The fold tolerates invalid events; the rules must never write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNDECIDED = (IdeaStatus.PROPOSED, IdeaStatus.PARKED)
 
 
 def misfit(state: SessionState, event: e.Event) -> str:
-    """What is wrong with the event in this state; empty when nothing is."""
+    """Why the event is invalid in this state; empty if it is valid."""
     if state.opened is None:
         return "" if isinstance(event, e.SessionOpened) else "before session.opened"
     return _of_session(state, event) or _of_idea(state, event) or _of_kernel(state, event)

@@ -1,4 +1,4 @@
-"""Honest values and whole searches to test with, made without a device, a compiler or a clock.
+"""Test values and whole searches, built without a device, a compiler or a clock.
 
 ``opened()``, ``prepared()``, ``measured_kernel()`` and friends are events as the engine writes them; ``Walk`` drives the true
 rules in memory; ``FakeBench`` answers any work as a function of the work alone, so that two walks can be compared.
@@ -50,12 +50,12 @@ def get_init_inputs():
 
 
 def spelled(table: Mapping[w.WorkKey, Any]) -> dict[str, Any]:
-    """A table of work with its keys as the journal spells them."""
+    """A table of work, keyed as in the journal."""
     return {str(key): value for key, value in table.items()}
 
 
 def digest(text: str) -> m.Blob:
-    """The name that a blob with this text has."""
+    """The name of the blob with this text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -83,7 +83,7 @@ def signature() -> m.Signature:
 
 
 def gate(*, fooled_by: str = "") -> p.CorrectnessCheck:
-    """A gate that discriminates, or one that the named null model passes."""
+    """A correctness check that rejects all trivial models, or one that the named trivial model passes."""
     nulls = tuple(p.TrivialModel(name, name == fooled_by, 1.0) for name in ("zeros", "constant", "input echo"))
     classes = {"fp32": p.ClassErrors(1e-7, 3e-7), "half": p.ClassErrors(4e-4, 2e-3)}
     return p.CorrectnessCheck("class:fp32 (10x)", m.PrecisionClass.FP32, 1e-6, 3e-6, 10.0, classes, nulls)
@@ -138,7 +138,7 @@ _TITLES = (
 
 
 def idea_text(number: int = 1, *, key: str | None = None) -> m.IdeaText:
-    """Distinct numbers are distinct ideas, also to the near-duplicate rule."""
+    """Distinct numbers give ideas that the near-duplicate rule keeps apart."""
     title = f"{_TITLES[number % len(_TITLES)]} variant{number} step{number}"
     category = m.CATEGORIES[number % len(m.CATEGORIES)]
     return m.IdeaText(title, category, f"Because reason{number}.", 1.2, f"idea_{number}" if key is None else key)
@@ -178,7 +178,7 @@ def measured_kernel(
     kernel: str = "k1", speedup: float = 1.5, *, idea: str = "i1", parent: str | None = None, round_number: int = 0,
     source: str = "", tunables: Mapping[str, int] | None = None,
 ) -> tuple[e.Event, ...]:  # fmt: skip
-    """A kernel's whole way, from its draft to a precise measurement."""
+    """A kernel from draft to precise measurement."""
     draft = drafted(kernel, idea=idea, parent=parent, round_number=round_number, source=source, tunables=tunables)
     return (draft, built(kernel), verified(kernel, speedup), measured(kernel, speedup))
 
@@ -205,7 +205,7 @@ def first_round(speedup: float = 1.0, **settings: Any) -> tuple[e.Event, ...]:
 
 
 def entries(events: Iterable[e.Event], start: int = 0, at: float = START) -> tuple[e.Entry, ...]:
-    """The events as a journal would number them, one a second."""
+    """The events numbered as in a journal, one per second."""
     return tuple(e.Entry(start + n, at + start + n, ENGINE, event) for n, event in enumerate(events))
 
 
@@ -220,7 +220,7 @@ def contents(state: SessionState) -> dict[str, object]:
 
 
 class FakeBench:
-    """Answers every work with a result that depends on the work and the kernel's source alone, never on when it is asked.
+    """Answers every work with a result that depends only on the work and the kernel's code, not on the order.
 
     About one source in five does not build and one in six of the others is wrong, as a hash of it says, unless the bench is
     ``reliable``; the root always is right. Speedups lie between 0.5 and 3. A model as ``author`` repairs what failed.
@@ -281,7 +281,7 @@ def _speedup_of(source: m.Blob) -> float:
 
 
 class Walk:
-    """A session in memory: the true rules, an honest log, a clock that ticks once an event."""
+    """A session in memory: the real rules, a log, and a clock that ticks once per event."""
 
     def __init__(self, log: Iterable[e.Entry] = (), *, tick: float = 1.0) -> None:
         self.log: list[e.Entry] = list(log)
@@ -289,7 +289,7 @@ class Walk:
         self.tick = tick
 
     def write(self, events: Iterable[e.Event], by: m.Author = ENGINE) -> None:
-        """Logs the events and advances; fails on one that makes no sense where it stands."""
+        """Log the events and advance; fails on an invalid event."""
         now = (self.log[-1].at if self.log else START) + self.tick
         for event in events:
             wrong = misfit(self.state, event)
@@ -302,7 +302,7 @@ class Walk:
         self.write(rules.decide(self.state, command), by=m.ENGINEER)
 
     def settle(self) -> None:
-        """All automatic transitions; fails when they do not come to an end."""
+        """Apply all automatic transitions; fails if they do not terminate."""
         for _ in range(1000):
             events = rules.automatic(self.state)
             if not events:
@@ -317,7 +317,7 @@ class Walk:
         self.write(rules.record(self.state, work, result))
 
     def drive(self, bench: FakeBench, steps: int = 5000) -> None:
-        """One piece of work after another, the most useful first, until nothing is owed."""
+        """Do one work item after another, in order of priority, until none is owed."""
         for _ in range(steps):
             self.settle()
             owed = rules.next_work(self.state)
@@ -329,7 +329,7 @@ class Walk:
 
 
 def walk(bench: FakeBench | None = None, *, mode: str = "autopilot", **settings: Any) -> Walk:
-    """A whole search driven to its end (or to the first decision, in ask mode)."""
+    """A whole search, run to its end (or to the first decision in ask mode)."""
     made = Walk()
     made.write((opened(mode=mode, **settings),))
     made.drive(bench or FakeBench())

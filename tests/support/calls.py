@@ -1,4 +1,4 @@
-"""The recorded calls of one work, kept in memory: what a source of ideas is given where there is no session."""
+"""The recorded calls of one work, in memory, for a proposer without a session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.session.calls import WorkCalls
 
 
 class Memory:
-    """A ``CallRecorder`` without a session; ``answers`` are given by hand, in turn."""
+    """A ``CallRecorder`` without a session; ``answers`` are typed in turn."""
 
     def __init__(self, state: SessionState | None = None) -> None:
         self.state = state or SessionState()
@@ -37,5 +37,5 @@ class Memory:
 
 
 def calls(blobs: Blobs | None = None, work: str = "propose:1", state: SessionState | None = None) -> WorkCalls:
-    """Calls of one work; without ``blobs`` no prompt can be kept, as for sources that ask no model."""
+    """Calls of one work; without ``blobs`` no prompt is kept, as for proposers without a model."""
     return WorkCalls(WorkKey.parse(work), Memory(state), blobs, lambda _: None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A digest of a folded state that no rename of a class changes."""
+"""A digest of a folded state, independent of class names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def state_digest(state: SessionState) -> str:
 
 
 def _canonical(value: object) -> object:
-    """Plain data. A class with a spelling of its own, or with a single field, is that one value."""
+    """Plain data. A class with its own encoding, or with a single field, becomes that value."""
     if is_dataclass(value) and not isinstance(value, type):
         if type(value).__str__ is not object.__str__:
             return str(value)

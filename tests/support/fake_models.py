@@ -1,4 +1,4 @@
-"""Fake models, and a call recorder that can be cut off anywhere."""
+"""Fake models, and a call recorder that can stop after any event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAUNCH = '#include "problem.h"\nextern "C" void launch(const float* x, float* ou
 
 
 class Killed(BaseException):
-    """The process is gone: nothing after this is recorded."""
+    """The process was killed: nothing further is recorded."""
 
 
 class Shelf:
@@ -43,7 +43,7 @@ class Shelf:
 
 
 class Tape:
-    """A ``CallRecorder`` that keeps events, optionally only so many; ``calls_by_hand`` answers what waits for a person."""
+    """A ``CallRecorder`` that keeps events, optionally a limited number; ``calls_by_hand`` answers pasted prompts."""
 
     def __init__(self, state: SessionState | None = None, *, room: int | None = None, blobs: Shelf | None = None) -> None:
         self.state = state or SessionState()
@@ -81,7 +81,7 @@ class Tape:
 
 @dataclass
 class FakeModel:
-    """Answers from a list in turn, the last for ever: texts, whole replies, or what is to be raised; or by a function."""
+    """Answers from a list in turn, repeating the last: texts, whole replies or exceptions. Or answers by a function."""
 
     answers: Sequence[str | Reply | BaseException | Callable[[Prompt], str]] = ("nothing",)
     name: str = "openai:fake"
@@ -109,7 +109,7 @@ class FakeModel:
 
 
 def ideas_reply(*titles: str, **others: Any) -> str:
-    """A reply with ideas of these titles, each in a category of its own as far as they go."""
+    """A reply with ideas of these titles, each in a different category if possible."""
     made = [
         {
             "title": title, "category": CATEGORIES[n % len(CATEGORIES)], "parent": "k1", "rationale": f"Because of {title}.",

@@ -28,7 +28,7 @@ perf_event_paranoid setting is 4:
 To make the adjusted perf_event_paranoid setting permanent preserve it
 in /etc/sysctl.conf (e.g. kernel.perf_event_paranoid = <setting>)
 """
-"""The real one's words, to the letter."""
+"""The real message, verbatim."""
 
 Answers = Mapping[str, tuple[float, float] | str]
 
@@ -37,7 +37,7 @@ COUNTS: Answers = {
     "branch-misses": (300, 2_000), "cache-references": (900, 90_000), "cache-misses": (100, 4_000),
     "L1-dcache-load-misses": (700, 60_000), "LLC-load-misses": "<not supported>",
 }  # fmt: skip
-"""Of a processor without a counter for the last level."""
+"""From a processor without a last-level cache counter."""
 
 _PROGRAM = """
 import json, os, select, subprocess, sys
@@ -82,7 +82,7 @@ sys.exit(status)
 
 @dataclass(frozen=True, slots=True)
 class FakePerf:
-    """The program in its folder, and what it is to answer."""
+    """The program in its folder, and its answer."""
 
     folder: Path
 
@@ -94,6 +94,6 @@ class FakePerf:
         self.answer()
 
     def answer(self, answers: Answers = COUNTS, *, refusal: str = "", modifier: str = ":u") -> None:
-        """What it says from now on."""
+        """Set its answer from now on."""
         said = {"answers": dict(answers), "refusal": refusal, "modifier": modifier}
         (self.folder / "answers").write_text(json.dumps(said))

@@ -1,4 +1,4 @@
-"""A management library that answers from memory, for code that asks NVML."""
+"""A fake NVML that answers from memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ IDLE, CLOCKS_SET, POWER_CAP, HARDWARE, SYNC, HEAT, HARD_HEAT = 0x1, 0x2, 0x4, 0x
 
 
 class FakeNvml:
-    """Answers like the module ``pynvml`` for one device. What is ``None`` raises, as for a device that does not tell."""
+    """Behaves like ``pynvml`` for one device. A value of ``None`` raises, as on a device without that reading."""
 
     class NVMLError(Exception):
-        """What every call of the library raises."""
+        """The error of every call."""
 
     def __init__(self, *, pids: Iterable[int] | None = (), reasons: Iterable[int] | None = (), missing: str = "") -> None:
-        """``reasons``: the masks of one look after the other, the last for ever."""
+        """``reasons``: the masks of successive readings; the last one repeats."""
         self.pids = None if pids is None else list(pids)
         self.reasons = None if reasons is None else list(reasons)
         self.clocks = {1: 1980, 2: 3201}

@@ -1,4 +1,4 @@
-"""A tiny app around the widgets of a session: nothing but the themes, the showcase and a list of what was posted."""
+"""A minimal app around the widgets of a session: themes, the showcase and a list of posted messages."""
 
 from __future__ import annotations
 

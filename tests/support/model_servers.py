@@ -45,11 +45,11 @@ from engine.domain.model import Usage
 
 OPENAI_KEY = "sk-test-openai-0123456789abcdef"
 GEMINI_KEY = "AIzaTestGemini0123456789abcdef"
-"""Keys of nobody, for servers that want one."""
+"""Fake keys for servers that require one."""
 
 
 class ModelServer:
-    """What both servers have in common: a port, a script, and books."""
+    """The common part of both servers: a port, a script, and a log of requests."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ModelServer:
         models: Iterable[str] | None = None,
         refuses: Iterable[str] = (),
     ) -> None:
-        """``key``: the only one taken, else any. ``models``: those there are, else any. ``refuses``: options not known here."""
+        """``key``: the only accepted one, else any. ``models``: the known ones, else any. ``refuses``: unknown options."""
         self.requests: list[Asked] = []
         self.most_at_once = 0
         self._key = key
@@ -90,12 +90,12 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """What a client is given as its base URL."""
+        """The client's base URL."""
         raise NotImplementedError
 
     @property
     def counted(self) -> Usage:
-        """Tokens of all requests, as far as clients were told."""
+        """Tokens of all requests, as reported to clients."""
         with self._lock:
             return sum(self._told.values(), Usage())
 
@@ -104,7 +104,7 @@ class ModelServer:
             self._told[request] = usage
 
     def take(self, asked: Asked) -> tuple[int, Turn]:
-        """Enter a request into the books and find out what to do with it."""
+        """Log a request and decide how to handle it."""
         with self._lock:
             self.requests.append(asked)
             number = len(self.requests)
@@ -132,7 +132,7 @@ class ModelServer:
         raise NotImplementedError
 
     def stream(self, number: int, asked: Asked, turn: Turn) -> Iterator[str | bytes]:
-        """The stream of a turn: chunks of it, ``bytes`` for something else than an event."""
+        """The stream of a turn as chunks; ``bytes`` for anything but an event."""
         raise NotImplementedError
 
     def refusal(self, turn: Limited | Fails | OutOfCredit) -> tuple[Fails, Any]:
@@ -147,7 +147,7 @@ class ModelServer:
 
 
 class _LostError(Exception):
-    """The script wants the connection to be lost here."""
+    """The script drops the connection here."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -156,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
     owner: ModelServer
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is printed; what was asked is in the books."""
+        """Prints nothing; requests are in the log."""
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -297,7 +297,7 @@ _GOOGLE = "type.googleapis.com/google.rpc"
 
 
 class GeminiServer(ModelServer):
-    """``streamGenerateContent`` with server-sent events; every chunk tells the running total of tokens."""
+    """``streamGenerateContent`` with server-sent events; every chunk has the running total of tokens."""
 
     @property
     def url(self) -> str:

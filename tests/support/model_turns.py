@@ -1,4 +1,4 @@
-"""What a model server of the tests can be told to do with a request (``model_servers`` does it)."""
+"""The scripted responses of a test model server (performed by ``model_servers``)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from engine.domain.model import Usage
 
 PIECES = 4
-"""Into how many chunks a reply is cut."""
+"""Number of chunks of a reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """A reply. ``usage`` stands in for what the texts count."""
+    """A reply. ``usage`` replaces the counted tokens."""
 
     text: str
     finish: str = "stop"
@@ -24,12 +24,12 @@ class Says:
     cached: int = 0
     usage: Usage | None = None
     unended: bool = False
-    """The stream ends in order, but without a reason to stop: what proxies make of a lost connection."""
+    """The stream ends normally but without a stop reason, as when a proxy loses its connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuses:
-    """A refusal, in the way of the protocol: a message (OpenAI), a blocked prompt (Gemini)."""
+    """A refusal in the protocol: a message (OpenAI), a blocked prompt (Gemini)."""
 
     text: str = "I cannot help with that."
 
@@ -44,7 +44,7 @@ class BreaksOff:
 
 @dataclass(frozen=True, slots=True)
 class Garbled:
-    """A chunk in the middle of the reply is not what the protocol says."""
+    """A chunk in the middle of the reply violates the protocol."""
 
     text: str
     chunk: str = '{"choices": [{"delta"'
@@ -60,7 +60,7 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class Fails:
-    """An HTTP status with the provider's own words; ``kind`` is its error code."""
+    """An HTTP status with the provider's message; ``kind`` is its error code."""
 
     status: int = 500
     message: str = "The server had an error while processing your request."
@@ -71,7 +71,7 @@ class Fails:
 
 @dataclass(frozen=True, slots=True)
 class FailsInside:
-    """An error object inside a stream that began well."""
+    """An error object inside a stream that started normally."""
 
     message: str = "The model is overloaded."
     kind: str = "server_error"
@@ -80,7 +80,7 @@ class FailsInside:
 
 @dataclass(frozen=True, slots=True)
 class OutOfCredit:
-    """Nothing left to spend; asking again is useless."""
+    """The quota is used up; a retry fails, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Hangs:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Something that answers every request, and not in this protocol."""
+    """A server that answers every request in another protocol."""
 
     body: str = "<html><body>Welcome</body></html>"
 
@@ -100,7 +100,7 @@ Turn = Says | Refuses | BreaksOff | Garbled | Limited | Fails | FailsInside | Ou
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request, as the protocol's own words for it were read."""
+    """One parsed request."""
 
     model: str
     system: str
@@ -120,7 +120,7 @@ Script = Callable[[Asked], Turn | str] | Iterable[Turn | str]
 
 
 def count(text: str) -> int:
-    """Tokens of a text: its words and its other signs."""
+    """Tokens of a text: its words and other characters."""
     return len(re.findall(r"\w+|[^\w\s]", text))
 
 
@@ -137,7 +137,7 @@ def in_turn(script: Iterable[Turn | str]) -> Callable[[Asked], Turn | str]:
 
 
 def usage_of(asked: Asked, turn: Says, text: str) -> Usage:
-    """What a reply costs after so much of its text."""
+    """The usage after part of a reply."""
     if turn.usage is not None:
         return turn.usage
     return Usage(input=asked.tokens, cached=min(turn.cached, asked.tokens), output=count(text) + turn.reasoning)

@@ -1,4 +1,4 @@
-"""A bench that computes nothing, in the place of the real one: times from a hash, playbooks as they ship."""
+"""A fake bench in place of the real one: times from a hash, shipped playbooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.trial.bench import Assignment
 
 
 class PretendedBench(FakeBench):
-    """What ``session.factory`` asks of a ``TrialBench``, answered at once. A tolerance of ``crfm`` passes trivial models."""
+    """The ``TrialBench`` methods that ``session.factory`` uses. A tolerance of ``crfm`` passes trivial models."""
 
     def __init__(self, assignment: Assignment, store: Callable[[bytes], str]) -> None:
         super().__init__(store, verifiable=assignment.tolerance != "crfm")

@@ -1,4 +1,4 @@
-"""The command line as a program: how a call of it ended, and how it is started in a process of its own."""
+"""The command line as a program: run it in a separate process and read its result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CommandResult:
     err: str
 
     def json(self) -> Any:
-        """Standard output as the one object it must be."""
+        """Standard output, parsed as one JSON object."""
         return json.loads(self.out)
 
     def error_line(self) -> str:

@@ -42,7 +42,7 @@ def any_settings(dice: random.Random) -> dict[str, object]:
 
 
 def any_command(dice: random.Random, state: SessionState) -> c.Command:
-    """Any command at kernels and ideas that are mostly there."""
+    """Any command on kernels and ideas that mostly exist."""
     kernel = dice.choice([*state.kernels, "k0", "k1"])
     idea = dice.choice([*state.ideas, "i0", "i1"])
     parent = dice.choice([None, None, kernel])
@@ -150,7 +150,7 @@ def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Resu
 
 
 class RandomWalk(b.Walk):
-    """Several pieces of work in hand at once, commands between any two steps, processes that die."""
+    """Several concurrent work items, commands between any two steps, processes that die."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(tick=random.Random(seed).choice([0.125, 1.0, 10.0]))
@@ -161,7 +161,7 @@ class RandomWalk(b.Walk):
         self.write((b.opened(mode=self.dice.choice(["ask", "autopilot"]), **any_settings(self.dice)),))
 
     def step(self) -> bool:
-        """One thing happens; False when nothing is in hand or owed any more."""
+        """One step; False if no work is running or owed."""
         self.settle()
         chance = self.dice.random()
         if self.commands and chance < 0.15:
@@ -189,7 +189,7 @@ class RandomWalk(b.Walk):
             self._call(work)
 
     def _call(self, work: w.Work) -> None:
-        """A model is asked, and answers, fails, or is still silent when the process dies."""
+        """A model call that succeeds, fails, or is unanswered when the process dies."""
         call = f"c{self.state.next_call}"
         model = self.dice.choice(["openai:gpt-test", "paste"])
         self.write((e.CallStarted(call, str(work.key), m.CallRole.IDEAS, model, b.digest("prompt"), 1000),))
@@ -207,7 +207,7 @@ class RandomWalk(b.Walk):
             self.refusals.append(str(error))
 
     def _die(self) -> None:
-        """The process is gone with all it had in hand; another one takes the session up."""
+        """The process dies with all running work; another one resumes the session."""
         self.in_hand.clear()
         self.write(rules.resume_events(self.state, ""))
         if self.dice.random() < 0.3 and self.state.preparation is not None:

@@ -1,4 +1,4 @@
-"""What the build room's tests share: a cache of their own, and each confinement that works on this machine."""
+"""Fixtures of toolchain and sandbox tests: a private cache, and each confinement that works on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cache_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def bubblewrap() -> Confinement:
-    """Bubblewrap, or a skip that says why there is none."""
+    """Bubblewrap, or a skip with the reason."""
     found = probe()
     if not isinstance(found, Bubblewrap):
         pytest.skip(found.reason)

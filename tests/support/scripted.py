@@ -38,4 +38,4 @@ class ScriptedProposer:
         return self.repairs.get((request.kernel.id, request.kernel.attempt))
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""

@@ -1,4 +1,4 @@
-"""Whole sessions on disk to test with: a scripted tree of kernels, a clock that ticks, and what two sessions have in common."""
+"""Whole sessions on disk for tests: a scripted tree of kernels, a fake clock, and a comparison of two sessions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.session.ports import Bench
 
 
 class Ticking:
-    """A clock that moves a hundredth of a second at every look, and as far as it is told to by ``sleep``."""
+    """A clock that advances 10 ms at every reading, and by the given time in ``sleep``."""
 
     def __init__(self) -> None:
         self.now = builders.START
@@ -70,7 +70,7 @@ TREE = ScriptedProposer(
         "last": (draft("last_a", "time_us = 200"),),
     },
 )
-"""Three rounds after the first port: k1 ← k2 k3 · k4 k5, k2 ← k6 k7 · k8 k9, k6 ← k10. ``never`` has no implementation."""
+"""Three rounds after the naive port: k1 ← k2 k3 · k4 k5, k2 ← k6 k7 · k8 k9, k6 ← k10. ``never`` has no implementation."""
 
 OPENED = builders.opened(branch=2, ideas=2)
 
@@ -86,7 +86,7 @@ def ports(folder: Path, ideas: Proposer = TREE, bench: Bench | None = None, **ot
 
 
 def run(action: Callable[[], Awaitable[Any]]) -> Any:
-    """An event loop for one test; what does not end within 30 s never would."""
+    """An event loop for one test, with a limit of 30 s."""
 
     async def limited() -> Any:
         return await asyncio.wait_for(action(), 30)
@@ -95,7 +95,7 @@ def run(action: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def whole(folder: Path, **settings: Any) -> SessionState:
-    """The scripted tree, searched on autopilot to its end."""
+    """The scripted tree, searched to its end on autopilot."""
 
     async def search() -> SessionState:
         async with LiveSession.create(folder, opened(**settings), ports(folder)) as live:
@@ -107,7 +107,7 @@ def whole(folder: Path, **settings: Any) -> SessionState:
 
 
 def tree(state: SessionState) -> dict[str, object]:
-    """What must not depend on when, or in how many processes, a session was searched."""
+    """The part of a session that must not depend on timing or on the number of processes."""
     kernels = {
         k.id: (k.idea, k.parent, k.round, k.name, k.source, dict(k.tunables), k.stage, k.failure and k.failure.kind,
                k.measurement and k.measurement.time_us.value)

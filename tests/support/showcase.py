@@ -1,4 +1,4 @@
-"""A search worth looking at: six rounds on a softmax, with every outcome, badge and decision that a screen must show.
+"""A showcase search: six rounds on softmax, with every outcome, badge and decision that a screen must show.
 
 ``session()`` gives the state with its entries; ``read_blob`` answers for its sources, logs and samples. Always the same.
 """
@@ -66,7 +66,7 @@ compilation terminated: [bold red]this is not markup[/bold red] \x1b[31mnor an e
 
 @dataclass(frozen=True)
 class Try:
-    """One kernel to be: its idea, where it hangs, and how it ends."""
+    """One planned kernel: its idea, its parent, and its outcome."""
 
     kernel: str
     idea: str
@@ -179,7 +179,7 @@ BLOBS = _blobs()
 
 
 def read_blob(digest: str) -> str:
-    """The payload of that name; KeyError when there is none."""
+    """The payload of that name; KeyError if unknown."""
     return BLOBS[digest]
 
 
@@ -244,7 +244,7 @@ def _proposed(number: int) -> tuple[e.ProposedIdea, ...]:
 
 
 def _calls(number: int) -> list[e.Event]:
-    """What the models of a round were asked: ideas, the code of each idea of theirs, and one repair."""
+    """The model calls of a round: ideas, the code of each idea, and one repair."""
     prompt, said = b.digest(PROMPT), []
     asked = [("ideas", f"propose:{number}", "openai:gpt-test", 3100)]
     asked += [("code", f"implement:{i.id}", "openai:gpt-test", 5200) for i in _proposed(number) if i.author == MODEL]
@@ -260,7 +260,7 @@ def _calls(number: int) -> list[e.Event]:
 
 
 def history() -> list[e.Event]:
-    """All events, in an order the rules could have made."""
+    """All events, in an order that the rules could produce."""
     prepared = e.SessionPrepared(
         b.device("Two honest cores"), replace(b.preparation(), floor_us=FLOOR_US, baselines={
             "eager": replace(b.measurement(1.0), time_us=b.interval(BASELINE_US, 0.01)),

@@ -1,4 +1,4 @@
-"""Sessions on disk to test with: a list of events, written by the true journal with true blobs."""
+"""Sessions on disk for tests: a list of events, written by the real journal with real blobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOBS = ("source of k1", "source of k2", "log", "problem.h", "compiler output", 
 
 
 def stored(folder: Path, events: Iterable[e.Event], at: float = b.START, blobs: Iterable[str] = BLOBS) -> Path:
-    """A closed session with these events, one a second from ``at``, and blobs with these texts."""
+    """A closed session with these events, one per second from ``at``, and blobs with these texts."""
     with Journal.create(folder) as log:
         for number, event in enumerate(events):
             log.append((event,), ENGINE, lambda now=at + number: now)

@@ -1,4 +1,4 @@
-"""The showcase as a session on disk, as ``scripts/pictures.py`` shows it."""
+"""The showcase as a session on disk, used by ``scripts/pictures.py``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.journal.journal import Journal
 
 
 def store(folder: Path) -> Path:
-    """Writes the session into ``folder``, which must not exist, and returns it."""
+    """Write the session into ``folder``, which must not exist, and return it."""
     with Journal.create(folder) as journal:
         for text in showcase.BLOBS.values():
             journal.blobs.put(text.encode())

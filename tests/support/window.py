@@ -1,4 +1,4 @@
-"""A program in a terminal of its own: what a person at a window sees of it and does to it."""
+"""A program in its own pseudo-terminal, seen and operated as in a terminal window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ui.app(opener, "new", ui.new(pathlib.Path(sys.argv[1]), "autopilot")).run()
 
 
 def searching(folder: Path, pause: float) -> list[str]:
-    """The command of a search into ``folder`` whose every work takes ``pause`` seconds: something is always under way."""
+    """The command of a search into ``folder`` whose work items take ``pause`` seconds each, so that one is always running."""
     return [sys.executable, "-c", SEARCH, str(folder), str(pause)]
 
 
@@ -37,7 +37,7 @@ PATIENCE = 60.0
 
 
 class Window:
-    """A program in a pseudo-terminal of 100×30 whose other end this test holds."""
+    """A program in a pseudo-terminal of 100×30 whose other end the test holds."""
 
     def __init__(
         self, arguments: list[str], home: Path, *, controlling: bool, changes: Mapping[str, str] | None = None
@@ -82,23 +82,23 @@ class Window:
         os.write(self.master, keys)
 
     def resize(self, columns: int, rows: int) -> None:
-        """What dragging the window's corner does."""
+        """Resize the window."""
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.process.send_signal(signal.SIGWINCH)
 
     def hang_up(self) -> None:
-        """What closing a window does."""
+        """Close the window."""
         self._closed.set()
         self._reader.join()
         os.close(self.master)
         self.master = -1
 
     def gone(self) -> None:
-        """Wait until it has ended, by itself: not by its last resort."""
+        """Wait until the program has ended by itself."""
         assert self.process.wait(GONE_WITHIN) == 0
 
     def close(self) -> None:
-        """End the program, whatever it does."""
+        """Kill the program."""
         self.process.kill()
         self.process.wait()
         if self.master >= 0:
