@@ -1,4 +1,4 @@
-"""Bad input: exactly one clear line on what, which and what to do, exit status 2, and nothing lost."""
+"""Bad input: one line (what failed, which one, what to do), exit status 2, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a 
     ("arguments", "words"),
     [
         (("run", "sofmax"), "did you mean 'softmax'?"),
-        (("run", "nowhere.py"), "does not exist"),
+        (("run", "nowhere.py"), "'nowhere.py' not found"),
         (("run",), "missing argument 'PROBLEM'"),
         (("run", "softmax", "--bogus"), "unknown option '--bogus'"),
         (("run", "softmax", "--rounds", "none"), "'none' is not a valid integer"),
         (("run", "softmax", "--rounds", "0"), "0 is not in the range"),
         (("run", "softmax", "--device", "tpu"), "unknown device 'tpu'"),
-        (("run", "softmax", "--device", "cpu", "--workload", "huge"), "no workload 'huge'"),
+        (("run", "softmax", "--device", "cpu", "--workload", "huge"), "unknown workload 'huge'"),
         (("run", "softmax", "--device", "cpu", "--tolerance", "loose"), "unknown value 'loose'"),
         (("run", "softmax", "--device", "cpu", "--baselines", "eager,magic"), "unknown value 'magic'"),
         (("run", "softmax", "--device", "cpu", "--mode", "now"), "unknown mode"),
@@ -62,7 +62,7 @@ no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a 
         (("export", "nothing-of-that-name"), "unknown session"),
     ],
 )
-def test_words_that_mean_nothing(espalier: Call, home: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_bad_arguments_are_one_line(espalier: Call, home: Path, arguments: tuple[str, ...], words: str) -> None:
     assert words in espalier(*arguments).error_line()
     assert not (home / "sessions").exists()
 
@@ -81,7 +81,7 @@ def test_words_that_mean_nothing(espalier: Call, home: Path, arguments: tuple[st
         ("tuned.cpp", b'// @tune = 3\nextern "C" void launch() {}', "line 1"),
     ],
 )
-def test_files_that_are_no_kernel(espalier: Call, tmp_path: Path, name: str, content: bytes, words: str) -> None:
+def test_files_without_a_kernel(espalier: Call, tmp_path: Path, name: str, content: bytes, words: str) -> None:
     (tmp_path / name).write_bytes(content)
     assert words in espalier("eval", "softmax", tmp_path / name, "--json").error_line()
 
@@ -95,7 +95,7 @@ def test_files_that_are_no_kernel(espalier: Call, tmp_path: Path, name: str, con
         ("\0\1\2", "binary"),
     ],
 )
-def test_files_that_are_no_problem(espalier: Call, tmp_path: Path, text: str, words: str) -> None:
+def test_files_without_a_problem(espalier: Call, tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "problem.py").write_text(text)
     assert words in espalier("run", tmp_path / "problem.py", "--device", "cpu", "--headless").error_line()
 
@@ -109,7 +109,7 @@ def test_a_reference_that_raises_is_named_with_its_line(process: Call, home: Pat
     assert not (home / "sessions").exists()
 
 
-def test_without_a_compiler_nothing_is_begun(process: Call, home: Path, tmp_path: Path) -> None:
+def test_without_a_compiler_no_session_is_created(process: Call, home: Path, tmp_path: Path) -> None:
     words = process("run", "softmax", "--device", "cpu", "--headless", env={"PATH": str(tmp_path)}).error_line()
     assert "g++ not found" in words
     assert "install" in words
@@ -118,7 +118,7 @@ def test_without_a_compiler_nothing_is_begun(process: Call, home: Path, tmp_path
 
 @no_gpu
 @pytest.mark.parametrize("arguments", [("run", "softmax", "--device", "cuda:0"), ("eval", "softmax", "KERNEL")])
-def test_without_a_gpu_where_one_is_needed(espalier: Call, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_gpu_that_is_not_there(espalier: Call, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     kernel = tmp_path / "kernel.cu"
     kernel.write_text('// @launch k(x, out) grid(1) block(1)\nextern "C" __global__ void k(const float*, float*) {}\n')
     words = espalier(*(str(kernel) if a == "KERNEL" else a for a in arguments)).error_line()
@@ -126,13 +126,13 @@ def test_without_a_gpu_where_one_is_needed(espalier: Call, tmp_path: Path, argum
     assert "doctor" in words
 
 
-def test_a_kernel_of_the_other_kind_of_device(espalier: Call, tmp_path: Path) -> None:
+def test_a_cuda_kernel_on_a_cpu(espalier: Call, tmp_path: Path) -> None:
     kernel = tmp_path / "kernel.cu"
     kernel.write_text('// @launch k(x, out) grid(1) block(1)\nextern "C" __global__ void k(const float*, float*) {}\n')
     assert "needs a GPU" in espalier("eval", "softmax", kernel, "--device", "cpu").error_line()
 
 
-def test_a_folder_that_holds_a_session_is_not_used_for_another(espalier: Call, recorded: Path) -> None:
+def test_a_session_folder_is_not_overwritten(espalier: Call, recorded: Path) -> None:
     before = (recorded / "journal.jsonl").read_bytes()
     words = espalier("run", "softmax", "--device", "cpu", "--session", recorded).error_line()
     assert "already holds a session" in words
@@ -150,7 +150,7 @@ def test_a_folder_that_holds_a_session_is_not_used_for_another(espalier: Call, r
         ("k1 k2", "unknown kernel 'k1 k2' in scripted"),
     ],
 )
-def test_a_list_of_kernels_to_run_again_that_names_none(
+def test_rerun_with_a_list_of_no_kernels(
     espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch, kernels: str, words: str
 ) -> None:
     monkeypatch.setattr("engine.cli.rerun.drive", lambda _: pytest.fail("nothing is run"))
@@ -171,11 +171,11 @@ def test_a_session_from_a_newer_version(espalier: Call, recorded: Path) -> None:
     assert journal.read_bytes() == before
 
 
-def test_two_processes_on_one_session(process: Call, recorded: Path) -> None:
+def test_a_session_that_another_process_writes(process: Call, recorded: Path) -> None:
     lock = WriterLock(recorded)
     try:
         for arguments in (("kernel", "pin", recorded, "k1"), ("step", recorded)):
-            assert "being written by process" in process(*arguments).error_line()
+            assert "in process" in process(*arguments).error_line()
         assert process("replay", recorded, "--headless").status == 0
     finally:
         lock.release()
@@ -210,7 +210,7 @@ def test_a_full_disk_loses_nothing(home: Path, recorded: Path) -> None:
     assert journal.read_bytes() == before
 
 
-def test_a_fault_of_the_program_is_one_line_and_a_log(espalier: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_one_line_and_a_log(espalier: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fault() -> None:
         raise ZeroDivisionError("by nought")
 
@@ -225,7 +225,7 @@ def test_a_fault_of_the_program_is_one_line_and_a_log(espalier: Call, home: Path
     assert "Traceback" in log.read_text()
 
 
-def test_colour_is_for_terminals_that_want_it() -> None:
+def test_colour_follows_no_color_and_term() -> None:
     code = "import sys; from engine.cli.streams import shows_colour; "
     code += "sys.stdout.isatty = lambda: True; print(shows_colour(sys.stdout))"
     for changes, expected in (({}, "True"), ({"NO_COLOR": "1"}, "False"), ({"TERM": "dumb"}, "False")):
@@ -237,7 +237,7 @@ def test_colour_is_for_terminals_that_want_it() -> None:
 
 
 @pytest.mark.parametrize("closed", [">&-", "> /dev/full"])
-def test_an_output_that_takes_nothing_is_no_fault_of_the_program(home: Path, closed: str) -> None:
+def test_a_closed_or_full_output_is_not_an_internal_error(home: Path, closed: str) -> None:
     line = f'"{sys.executable}" -m espalier problems {closed}'
     ended = subprocess.run(["sh", "-c", line], env=environment(home), capture_output=True, text=True, timeout=60, check=False)
     assert "internal error" not in ended.stderr
@@ -245,7 +245,7 @@ def test_an_output_that_takes_nothing_is_no_fault_of_the_program(home: Path, clo
     assert len(ended.stderr.splitlines()) <= 1
 
 
-def test_what_strangers_write_does_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     show(["kernel.cpp:2: error: #error \x1b]0;owned\x07\tsee"])
 
     def refuse() -> None:

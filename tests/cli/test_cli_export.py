@@ -39,7 +39,7 @@ def test_training_data_is_json_lines(espalier: Call, recorded: Path, here: Path,
     assert {row["session"] for row in rows} == {"scripted"}
 
 
-def test_every_failure_of_a_session_is_in_its_rows(espalier: Call, recorded: Path, here: Path) -> None:
+def test_jsonl_contains_every_failure(espalier: Call, recorded: Path, here: Path) -> None:
     espalier("export", "scripted", "--format", "jsonl")
     statuses = [json.loads(line)["verdict"]["status"] for line in (here / "scripted.jsonl").read_text().splitlines()]
     assert len(statuses) == 10
@@ -53,7 +53,7 @@ def test_several_sessions_go_into_one_file_of_training_data(espalier: Call, reco
     assert "takes one session" in espalier("export", "scripted", "second", "--format", "report").error_line()
 
 
-def test_nothing_is_overwritten_unasked_and_nothing_empty_is_written(espalier: Call, recorded: Path, here: Path) -> None:
+def test_files_are_not_overwritten_and_empty_ones_not_written(espalier: Call, recorded: Path, here: Path) -> None:
     assert espalier("export", "scripted", "--format", "sft").status == 0
     assert "already exists" in espalier("export", "scripted", "--format", "sft").error_line()
     assert espalier("export", "scripted", "--format", "sft", "--force").status == 0
@@ -62,7 +62,7 @@ def test_nothing_is_overwritten_unasked_and_nothing_empty_is_written(espalier: C
     assert not (here / "short.pairs.jsonl").exists()
 
 
-def test_a_missing_source_is_said_in_one_line(espalier: Call, recorded: Path, here: Path) -> None:
+def test_a_missing_blob_is_one_line(espalier: Call, recorded: Path, here: Path) -> None:
     for blob in (recorded / "blobs").iterdir():
         blob.unlink()
     assert "is missing" in espalier("export", "scripted", "--format", "jsonl").error_line()
@@ -70,7 +70,7 @@ def test_a_missing_source_is_said_in_one_line(espalier: Call, recorded: Path, he
     assert list(here.iterdir()) == []
 
 
-def test_the_help_says_what_a_reward_is(espalier: Call) -> None:
+def test_the_help_defines_the_reward(espalier: Call) -> None:
     text = " ".join(espalier("export", "--help").out.split())
     assert "ln(speedup over the parent)" in text
     assert "mismatch -1.5" in text

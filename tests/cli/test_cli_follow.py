@@ -1,4 +1,4 @@
-"""A session watched from a second process."""
+"""``espalier follow``: a session watched from a second process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from support.program import Call, command, environment
 
 
-def test_an_ended_session_is_told_and_its_tree_printed(espalier: Call, recorded: Path) -> None:
+def test_an_ended_session_is_printed_with_its_tree(espalier: Call, recorded: Path) -> None:
     before = (recorded / "journal.jsonl").read_bytes()
     result = espalier("follow", "scripted", "--headless")
     assert result.status == 0

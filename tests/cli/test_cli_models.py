@@ -1,4 +1,4 @@
-"""What concerns models, quarantine and forks, without a screen: calls and their cost, replies by hand, pauses, what-if."""
+"""Model calls and their usage, replies by hand, pauses, quarantine and forks from the command line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def asked(recorded: Path) -> Path:
     return recorded
 
 
-def test_calls_are_listed_and_their_words_printed(espalier: Call, asked: Path) -> None:
+def test_calls_are_listed_and_their_prompts_printed(espalier: Call, asked: Path) -> None:
     listed = espalier("model", "prompts", "scripted").out.splitlines()
     assert [row.split()[0] for row in listed] == ["c1", "c2", "c3"]
     assert "5,000 in, 200 out" in listed[0]
@@ -59,7 +59,7 @@ def test_calls_are_listed_and_their_words_printed(espalier: Call, asked: Path) -
     assert [(c["id"], c["work"]) for c in calls] == [("c1", "propose:1"), ("c2", "implement:i2"), ("c3", "propose:1")]
 
 
-def test_what_was_spent_is_told_by_round_role_and_model(espalier: Call, asked: Path) -> None:
+def test_usage_is_listed_by_round_role_and_model(espalier: Call, asked: Path) -> None:
     rows = espalier("model", "usage", "scripted", "--json").json()["usage"]
     whole = rows[0]
     assert (whole["calls"], whole["usage"], whole["usd"], whole["unpriced"]) == (
@@ -70,12 +70,12 @@ def test_what_was_spent_is_told_by_round_role_and_model(espalier: Call, asked: P
     assert "0.0125 and 1 of unknown price" in espalier("model", "usage", "scripted").out
 
 
-def test_without_a_model_nothing_was_spent(espalier: Call, recorded: Path) -> None:
+def test_usage_without_a_call(espalier: Call, recorded: Path) -> None:
     assert espalier("model", "usage", "scripted").out == "no model has been called yet\n"
     assert espalier("model", "prompts", "scripted").out == "no model has been called yet\n"
 
 
-def test_a_reply_is_given_by_hand_once(espalier: Call, asked: Path, tmp_path: Path) -> None:
+def test_a_prompt_is_answered_once(espalier: Call, asked: Path, tmp_path: Path) -> None:
     reply = tmp_path / "reply.md"
     reply.write_text("Use them.")
     assert espalier("model", "answer", "scripted", "c3", reply).status == 0
@@ -93,7 +93,7 @@ def test_a_reply_is_given_by_hand_once(espalier: Call, asked: Path, tmp_path: Pa
         ("c3", None, "cannot be read"),
     ],
 )
-def test_a_reply_that_fits_nowhere_is_one_line(
+def test_a_reply_that_is_not_accepted_is_one_line(
     espalier: Call, asked: Path, tmp_path: Path, call: str, text: str | None, words: str
 ) -> None:
     reply = tmp_path / "reply.md"
@@ -103,7 +103,7 @@ def test_a_reply_that_fits_nowhere_is_one_line(
     assert state(asked).calls["c3"].status is CallStatus.OPEN
 
 
-def test_a_session_pauses_now_or_on_conditions_and_goes_on(espalier: Call, recorded: Path) -> None:
+def test_a_session_pauses_now_or_on_conditions_and_resumes(espalier: Call, recorded: Path) -> None:
     espalier("session", "limits", "scripted", "--rounds", "9", "--plateau", "none")
     result = espalier("session", "pause", "scripted", "--above-usd", "5", "--before-round", "6")
     assert "before round 6" in result.out
@@ -119,7 +119,7 @@ def test_a_session_pauses_now_or_on_conditions_and_goes_on(espalier: Call, recor
     assert state(recorded).pauses == Pauses()
 
 
-def test_quarantine_is_the_engineer_s_to_judge(espalier: Call, recorded: Path) -> None:
+def test_quarantined_kernels_are_accepted_or_discarded(espalier: Call, recorded: Path) -> None:
     evidence = ("faster than the speed of light",)
     doubted = [e.KernelQuarantined(k, evidence, b.verification(), b.measurement(9.0)) for k in ("k2", "k3")]
     written(recorded, *doubted)
@@ -152,7 +152,7 @@ def test_ideas_are_ordered_and_get_kernels_and_a_writer(espalier: Call, recorded
 class TestFork:
     """A session's past as the beginning of another."""
 
-    def test_it_keeps_what_was_and_says_what_stays_behind(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
+    def test_a_fork_copies_the_past_and_counts_what_is_left_out(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
         before = (recorded / "journal.jsonl").read_bytes()
         preview = espalier("fork", "scripted", "--round", "1", "--preview", "--json").json()
         assert preview["session"] is None
@@ -166,12 +166,12 @@ class TestFork:
         assert all(k.stage.settled for k in forked.kernels.values())
         assert (recorded / "journal.jsonl").read_bytes() == before
 
-    def test_every_payload_comes_along(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
+    def test_every_blob_is_copied(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
         espalier("fork", "scripted", "--into", tmp_path / "other")
         blobs = Blobs(tmp_path / "other")
         assert all(blobs.text(k.source) for k in state(tmp_path / "other").kernels.values())
 
-    def test_recalling_names_the_session_that_answers(self, espalier: Call, asked: Path, tmp_path: Path) -> None:
+    def test_recall_names_the_recorded_session(self, espalier: Call, asked: Path, tmp_path: Path) -> None:
         espalier("fork", "scripted", "--round", "0", "--recall", "--into", tmp_path / "other")
         opened = state(tmp_path / "other").opened
         assert opened is not None
@@ -188,20 +188,18 @@ class TestFork:
             (("--event", "100000", "--preview"), "unknown event 100000 in scripted: its journal has "),
         ],
     )
-    def test_a_point_that_is_not_there_is_one_line(
-        self, espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str
-    ) -> None:
+    def test_an_unknown_point_is_one_line(self, espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str) -> None:
         assert words in espalier("fork", "scripted", *arguments).error_line()
         assert list(recorded.parent.iterdir()) == [recorded], "nothing is made"
 
-    def test_a_forked_session_goes_on(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
+    def test_a_forked_session_can_be_steered(self, espalier: Call, recorded: Path, tmp_path: Path) -> None:
         espalier("fork", "scripted", "--round", "1", "--into", tmp_path / "other")
         espalier("session", "note", tmp_path / "other", "another way from here")
         assert state(tmp_path / "other").notes[-1].text == "another way from here"
         assert state(tmp_path / "other").kernels["k2"].stage is Stage.MEASURED
 
 
-def test_predictions_stand_beside_what_came(espalier: Call, recorded: Path) -> None:
+def test_predictions_are_compared_with_measurements(espalier: Call, recorded: Path) -> None:
     found = espalier("idea", "predictions", "scripted", "--json").json()
     assert found["predictions"], "the scripted ideas predict 1.5 each"
     (author,) = found["authors"]
@@ -211,7 +209,7 @@ def test_predictions_stand_beside_what_came(espalier: Call, recorded: Path) -> N
     assert "script: right direction in" in result
 
 
-def test_an_open_call_is_cancelled_and_stays_so(espalier: Call, asked: Path) -> None:
+def test_an_open_call_is_cancelled_once(espalier: Call, asked: Path) -> None:
     result = espalier("model", "cancel", "scripted", "c3", "--reason", "no time")
     assert result.status == 0
     assert "c3 cancelled by hand: no time" in result.out
@@ -225,14 +223,12 @@ def test_an_open_call_is_cancelled_and_stays_so(espalier: Call, asked: Path) -> 
 @pytest.mark.parametrize(
     ("call", "words"), [("c9", "unknown call 'c9'"), ("c1", "c1 has already been answered"), ("x3", "unknown call 'x3'")]
 )
-def test_what_is_not_open_cannot_be_cancelled(espalier: Call, asked: Path, call: str, words: str) -> None:
+def test_a_call_that_is_not_open_cannot_be_cancelled(espalier: Call, asked: Path, call: str, words: str) -> None:
     assert words in espalier("model", "cancel", "scripted", call).error_line()
     assert state(asked).calls["c3"].status is CallStatus.OPEN
 
 
-def test_a_round_whose_prompt_was_cancelled_goes_on_with_an_idea_or_asks_again(
-    espalier: Call, home: Path, pretended: None
-) -> None:
+def test_a_round_with_a_cancelled_prompt_stops_then_repeats_the_call(espalier: Call, home: Path, pretended: None) -> None:
     espalier("run", "softmax", "--source", "paste", "--rounds", "1", "--session", home / "sessions" / "mine")
     folder = home / "sessions" / "mine"
     assert [(call.id, str(call.work), call.status) for call in state(folder).calls.values()] == [

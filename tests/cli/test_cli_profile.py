@@ -1,4 +1,4 @@
-"""Counters from the command line: kept in the journal, shown beside the parent's, and the reason where there are none."""
+"""``espalier kernel profile``: counters are kept and compared with the parent's; if there are none, the reason."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def child_of(folder: Path) -> tuple[str, str]:
     return next((k.id, k.parent) for k in store.state_of(folder).kernels.values() if k.parent)
 
 
-def test_a_profile_is_shown_and_kept_with_the_tools_own_words(espalier: Call, recorded: Path) -> None:
+def test_a_profile_is_printed_and_kept_with_the_tool_s_log(espalier: Call, recorded: Path) -> None:
     result = espalier("kernel", "profile", "scripted", "k2")
     assert result.status == 0
     assert "one call of 2 launches, by ncu" in result.out
@@ -64,7 +64,7 @@ def test_a_profile_is_shown_and_kept_with_the_tools_own_words(espalier: Call, re
     assert "".join(span.text for span in line).startswith("k2 profiled: duration 812.2 us")
 
 
-def test_each_figure_has_what_it_was_in_the_parent(
+def test_each_counter_is_compared_with_the_parent_s(
     espalier: Call, recorded: Path, counting: type[Counting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child, parent = child_of(recorded)
@@ -78,7 +78,7 @@ def test_each_figure_has_what_it_was_in_the_parent(
     assert (plain["metrics"]["duration_us"], plain["parent_metrics"]["duration_us"]) == (812.25, 1000.0)
 
 
-def test_why_counters_cannot_be_read_is_said_and_kept(
+def test_the_reason_for_missing_counters_is_printed_and_kept(
     espalier: Call, recorded: Path, counting: type[Counting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "found", Profile(0, note="only administrators may"))
@@ -91,9 +91,7 @@ def test_why_counters_cannot_be_read_is_said_and_kept(
     assert kept.note == "only administrators may"
 
 
-def test_a_session_at_work_and_a_kernel_that_is_not_there_are_refused_before_anything_runs(
-    espalier: Call, recorded: Path
-) -> None:
+def test_a_locked_session_and_an_unknown_kernel_are_refused_first(espalier: Call, recorded: Path) -> None:
     assert espalier("kernel", "profile", "scripted", "k99").status == 2
     lock = WriterLock(recorded)
     try:

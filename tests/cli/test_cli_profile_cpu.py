@@ -119,7 +119,7 @@ def usual(place: Place) -> None:
     place.perf.answer()
 
 
-def test_each_counter_is_of_one_call_beside_the_parents(place: Place) -> None:
+def test_each_counter_is_of_one_call_and_compared_with_the_parent_s(place: Place) -> None:
     place.perf.answer({**COUNTS, "instructions": (30_000, 10_000_000), "cache-misses": (100, 4_000)})
     assert place.profiled("k1").status == 0
     place.perf.answer()
@@ -137,7 +137,7 @@ def test_each_counter_is_of_one_call_beside_the_parents(place: Place) -> None:
     assert "not counted on this machine: LLC-load-misses" in result.out
 
 
-def test_a_module_is_profiled_too_and_what_opening_the_counters_costs_is_taken_off(place: Place) -> None:
+def test_a_module_is_profiled_without_the_cost_of_opening_counters(place: Place) -> None:
     result = place.profiled("k3")
     assert result.status == 0, result.out + result.err
     found = result.json()
@@ -148,7 +148,7 @@ def test_a_module_is_profiled_too_and_what_opening_the_counters_costs_is_taken_o
     assert found["summary"].startswith("1.25 instructions a cycle")
 
 
-def test_a_setting_that_forbids_it_is_named_and_nothing_is_started(place: Place) -> None:
+def test_a_setting_that_forbids_counters_is_named(place: Place) -> None:
     place.perf.answer(refusal=REFUSAL)
     result = place.call("kernel", "profile", "./session", "k1")
     assert result.status == 1
@@ -157,14 +157,14 @@ def test_a_setting_that_forbids_it_is_named_and_nothing_is_started(place: Place)
     assert result.out.count("\n") == 1
 
 
-def test_a_machine_without_counters_says_so(place: Place) -> None:
+def test_a_machine_without_counters(place: Place) -> None:
     place.perf.answer({"task-clock": (0.02, 1.5)})
     result = place.profiled("k1")
     assert result.status == 1
     assert "no hardware counters" in result.json()["reason"]
 
 
-def test_where_perf_is_missing_it_is_said_how_to_get_it(place: Place, tmp_path: Path) -> None:
+def test_a_missing_perf_names_its_package(place: Place, tmp_path: Path) -> None:
     result = place.call("kernel", "profile", "./session", "k1", env={"PATH": str(tmp_path)})
     assert result.status == 1
     assert "perf is not installed" in result.out

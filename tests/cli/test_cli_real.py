@@ -1,4 +1,4 @@
-"""The program in earnest on a small problem: real compiler, real judge, real sandbox. Times are not looked at, verdicts are."""
+"""The program on a small problem with the real compiler, judge and sandbox. Verdicts are checked, times are not."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(folder, bare.call("run", "shrink.py", *SMALL, "--session", "session", "--json"))
 
 
-def test_a_problem_without_a_playbook_gets_a_first_port_and_a_tree(place: Place) -> None:
+def test_a_problem_without_a_playbook_gets_a_naive_port(place: Place) -> None:
     assert place.searched.status == 0, place.searched.err
     found = place.searched.json()
     assert (found["problem"], found["device"]["label"], found["rounds"], found["kernels"], found["verified"]) == (
@@ -170,7 +170,7 @@ def test_a_problem_without_a_playbook_gets_a_first_port_and_a_tree(place: Place)
     assert again.json() == found
 
 
-def test_a_right_kernel_is_measured_and_another_is_compared_with_it(place: Place) -> None:
+def test_a_correct_kernel_is_measured_and_compared_with_another(place: Place) -> None:
     result = place.call("eval", "shrink.py", "right.cpp", "--json", "--tune", "STEP=2", "--against", "right.cpp")
     assert result.status == 0, result.out + result.err
     found = msgspec.json.decode(result.out, type=Verdict)
@@ -195,7 +195,7 @@ def test_a_right_kernel_is_measured_and_another_is_compared_with_it(place: Place
         pytest.param("*(volatile int*)nullptr = 1;", "crashed", "", marks=pytest.mark.slow),
     ],
 )
-def test_a_kernel_that_fails_has_a_verdict_too(place: Place, body: str, status: str, words: str) -> None:
+def test_a_failed_kernel_has_a_verdict(place: Place, body: str, status: str, words: str) -> None:
     file = place.folder / f"{status}.cpp"
     file.write_text(
         f'#include "problem.h"\nextern "C" void launch(const x_t* x, const weight_t* weight, out_t* out, void*) {{ {body} }}\n'
@@ -211,7 +211,7 @@ def test_a_kernel_that_fails_has_a_verdict_too(place: Place, body: str, status: 
 
 
 @pytest.mark.slow
-def test_the_reference_as_its_author_wrote_it_is_a_kernel_of_the_weakest_contract(place: Place) -> None:
+def test_a_model_new_has_the_module_contract(place: Place) -> None:
     (place.folder / "new.py").write_text(PROBLEM.replace("Model", "ModelNew"))
     result = place.call("eval", "shrink.py", "new.py", "--device", "cpu")
     assert result.status == 0, result.out + result.err
@@ -219,7 +219,7 @@ def test_the_reference_as_its_author_wrote_it_is_a_kernel_of_the_weakest_contrac
 
 
 @pytest.mark.slow
-def test_a_recorded_kernel_runs_again_beside_what_was_recorded(place: Place) -> None:
+def test_rerun_compares_with_the_recording(place: Place) -> None:
     result = place.call("rerun", "session", "--json")
     assert result.status == 0, result.out + result.err
     found = result.json()
@@ -232,7 +232,7 @@ def test_a_recorded_kernel_runs_again_beside_what_was_recorded(place: Place) -> 
 
 
 @pytest.mark.slow
-def test_the_best_kernel_leaves_as_a_module_that_agrees_with_the_reference(place: Place) -> None:
+def test_the_exported_module_agrees_with_the_reference(place: Place) -> None:
     assert place.call("export", "session", "-o", "best.py").status == 0
     script = place.folder / "check.py"
     script.write_text(
@@ -257,7 +257,7 @@ def test_a_scaffold_is_written_and_not_overwritten(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_search_says_how_to_go_on(place: Place, number: signal.Signals) -> None:
+def test_an_interrupted_search_prints_how_to_resume(place: Place, number: signal.Signals) -> None:
     session = place.folder / f"interrupted-{number.name}"
     running = subprocess.Popen(
         command("run", "shrink.py", *SMALL, "--session", session), env=place.env, cwd=place.folder, stderr=subprocess.PIPE,
@@ -275,5 +275,5 @@ def test_an_interrupted_search_says_how_to_go_on(place: Place, number: signal.Si
     assert first["kind"] == "session.opened"
 
 
-def test_a_session_s_folder_holds_what_design_says_and_nothing_else(place: Place) -> None:
+def test_a_session_folder_holds_journal_blobs_and_lock(place: Place) -> None:
     assert sorted(path.name for path in place.session.iterdir()) == ["blobs", "journal.jsonl", "lock"]

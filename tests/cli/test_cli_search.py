@@ -1,4 +1,4 @@
-"""run, open, step and replay over a bench that pretends: shapes, exit statuses, and who decides."""
+"""run, open, step and replay over a fake bench: output, exit statuses, and who approves ideas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_object(found: dict[str, object]) -> None:
 
 
 @pytest.mark.usefixtures("pretended")
-def test_a_run_ends_with_its_tree_and_says_what_a_sceptic_asks(espalier: Call, home: Path) -> None:
+def test_a_run_prints_its_tree_and_its_evidence(espalier: Call, home: Path) -> None:
     result = espalier("run", "softmax", *TINY)
     assert result.status == 0
     for words in ("k1 Naive port", "★", "check", "trivial models rejected", "baseline", "eager against itself", "sandbox",
@@ -53,7 +53,7 @@ def test_run_and_replay_print_the_same_object(espalier: Call, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("pretended")
-def test_a_step_is_one_more_round_even_past_the_limit(espalier: Call, tmp_path: Path) -> None:
+def test_a_step_runs_one_round_past_the_limit(espalier: Call, tmp_path: Path) -> None:
     espalier("run", "softmax", *TINY, "--session", tmp_path / "s")
     result = espalier("step", tmp_path / "s", "--json")
     assert result.status == 0
@@ -77,7 +77,7 @@ def test_in_mode_ask_a_run_stops_for_approval_and_step_approves(espalier: Call, 
 
 
 @pytest.mark.usefixtures("pretended")
-def test_open_goes_on_to_the_end_and_prints_what_has_ended(espalier: Call, tmp_path: Path) -> None:
+def test_open_resumes_to_the_end_and_prints_an_ended_session(espalier: Call, tmp_path: Path) -> None:
     espalier("run", "softmax", *TINY, "--mode", "ask", "--session", tmp_path / "s")
     result = espalier("open", tmp_path / "s", "--mode", "autopilot", "--json")
     check_object(result.json())
@@ -89,7 +89,7 @@ def test_open_goes_on_to_the_end_and_prints_what_has_ended(espalier: Call, tmp_p
 
 
 @pytest.mark.usefixtures("pretended")
-def test_several_seeds_and_another_baseline_are_taken(espalier: Call, tmp_path: Path) -> None:
+def test_several_seeds_and_the_sequential_strategy(espalier: Call, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.cpp").write_text(f'// {name}\nextern "C" void launch(const float*, float*, void*) {{}}\n')
     seeds = ("--seed-kernel", tmp_path / "a.cpp", "--seed-kernel", tmp_path / "b.cpp")
@@ -113,7 +113,7 @@ def test_a_search_without_a_verified_kernel_ends_with_1(espalier: Call, tmp_path
 
 
 @pytest.mark.usefixtures("pretended")
-def test_a_problem_that_cannot_be_verified_is_refused_unless_that_is_accepted(espalier: Call) -> None:
+def test_an_unverifiable_problem_is_refused_unless_accepted(espalier: Call) -> None:
     refused = espalier("run", "softmax", *TINY, "--tolerance", "crfm")
     assert refused.status == 2
     assert refused.out == ""
@@ -125,16 +125,18 @@ def test_a_problem_that_cannot_be_verified_is_refused_unless_that_is_accepted(es
 
 
 @pytest.mark.usefixtures("pretended")
-def test_without_a_first_port_and_without_a_seed_nothing_is_begun(espalier: Call, home: Path, tmp_path: Path) -> None:
+def test_without_a_naive_port_and_a_seed_no_session_is_created(espalier: Call, home: Path, tmp_path: Path) -> None:
     problem = tmp_path / "plain.py"
     problem.write_text("class Model: ...\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n")
-    words = espalier("run", problem, *TINY).error_line()
+    refused = espalier("run", problem, *TINY)
+    assert refused.status == 2
+    words = refused.err.splitlines()[-1]
     assert "a pretended operator" in words
     assert "--seed-kernel" in words
     assert not (home / "sessions").exists()
 
 
-def test_a_malformed_price_list_is_reported_before_anything_is_begun(espalier: Call, home: Path) -> None:
+def test_a_malformed_price_list_is_refused_first(espalier: Call, home: Path) -> None:
     (home / "config").mkdir(parents=True)
     (home / "config" / "prices.toml").write_text('[openai]\n"x" = { input = 1 }\n')
     words = espalier("run", "softmax", *TINY, "--source", "command:true").error_line()
@@ -142,7 +144,7 @@ def test_a_malformed_price_list_is_reported_before_anything_is_begun(espalier: C
     assert not (home / "sessions").exists()
 
 
-def test_a_recorded_session_is_told_line_by_line(espalier: Call, recorded: Path) -> None:
+def test_the_story_prints_one_line_per_event(espalier: Call, recorded: Path) -> None:
     result = espalier("replay", "scripted", "--headless", "--story")
     assert result.status == 0
     assert "round 2 opened, parents k2, k3" in result.out
@@ -150,7 +152,7 @@ def test_a_recorded_session_is_told_line_by_line(espalier: Call, recorded: Path)
     assert result.out.index("session ended") < result.out.index("★")
 
 
-def test_a_recording_with_a_torn_end_is_shown_without_it(espalier: Call, recorded: Path) -> None:
+def test_a_recording_is_shown_without_its_torn_last_line(espalier: Call, recorded: Path) -> None:
     with (recorded / "journal.jsonl").open("ab") as file:
         file.write(b'{"v":1,"se')
     result = espalier("replay", recorded, "--headless", "--json")
@@ -159,7 +161,7 @@ def test_a_recording_with_a_torn_end_is_shown_without_it(espalier: Call, recorde
     assert "cut short" in result.err
 
 
-def test_a_locale_without_utf8_is_no_fault(process: Call, recorded: Path) -> None:
+def test_a_locale_without_utf8(process: Call, recorded: Path) -> None:
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     process("session", "note", recorded, "4× – ★ naïve", "--on", "k2")
     for arguments in (
@@ -177,7 +179,7 @@ def test_a_locale_without_utf8_is_no_fault(process: Call, recorded: Path) -> Non
     check_object(process("replay", recorded, "--json", env=env).json())
 
 
-def test_a_stand_in_leaves_columns_where_they_are() -> None:
+def test_substitutes_keep_columns_aligned() -> None:
     written = io.BytesIO()
     stream = io.TextIOWrapper(written, encoding="latin-1")
     substitute_unencodable(stream)
@@ -187,7 +189,7 @@ def test_a_stand_in_leaves_columns_where_they_are() -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_whose_name_is_no_text_is_no_fault(process: Call, recorded: Path) -> None:
+def test_a_folder_name_that_is_not_utf8(process: Call, recorded: Path) -> None:
     odd = recorded.rename(recorded.parent / os.fsdecode(b"odd\xff"))
     for arguments in (
         (
@@ -218,7 +220,7 @@ TORN = b'{"v":1,"se'
         ("rerun", "scripted", "--kernels", "k999"),
     ],
 )
-def test_a_torn_end_is_left_out_and_said_once(
+def test_readers_report_a_torn_last_line_once(
     espalier: Call, recorded: Path, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     journal = recorded / "journal.jsonl"
@@ -232,7 +234,7 @@ def test_a_torn_end_is_left_out_and_said_once(
 @pytest.mark.parametrize(
     "arguments", [("session", "note", "scripted", "hello"), ("session", "limits", "scripted", "--rounds", "9")]
 )
-def test_a_torn_end_is_set_aside_by_what_writes_and_said(espalier: Call, recorded: Path, arguments: tuple[str, ...]) -> None:
+def test_writers_set_a_torn_last_line_aside_and_report_it(espalier: Call, recorded: Path, arguments: tuple[str, ...]) -> None:
     journal = recorded / "journal.jsonl"
     before = journal.read_bytes()
     journal.write_bytes(before + TORN)

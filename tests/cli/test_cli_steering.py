@@ -1,4 +1,4 @@
-"""Every steering act without a screen: each command submits the domain's own, and the journal shows it."""
+"""Steering from the command line: each command changes the journal as the domain's command does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_kernels_are_pinned_pruned_and_reopened(espalier: Call, recorded: Path) 
     assert state(recorded).pruned == ()
 
 
-def test_a_session_is_noted_instructed_limited_moded_and_closed(espalier: Call, recorded: Path) -> None:
+def test_a_session_gets_notes_instructions_a_mode_and_limits_and_ends(espalier: Call, recorded: Path) -> None:
     assert espalier("session", "note", "scripted", "remember this", "--on", "k2").status == 0
     assert state(recorded).notes[-1].text == "remember this"
     assert espalier("session", "instruct", "scripted", "no shared memory").status == 0
@@ -75,7 +75,7 @@ def test_a_session_is_noted_instructed_limited_moded_and_closed(espalier: Call, 
     assert state(recorded).closed == "enough"
 
 
-def test_a_seed_brings_its_own_idea_or_implements_one(espalier: Call, recorded: Path, tmp_path: Path) -> None:
+def test_a_seed_has_its_own_idea_or_implements_one(espalier: Call, recorded: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.cpp"
     file.write_text(f"// @tune WIDTH = 4, 8\n{KERNEL}")
     assert (
@@ -100,7 +100,7 @@ def test_a_kernel_of_the_bank_seeds_another_session(espalier: Call, recorded: Pa
     assert list(state(recorded).kernels.values())[-1].source == best["source"]
 
 
-def test_a_settled_kernel_is_measured_again_on_request(espalier: Call, recorded: Path) -> None:
+def test_a_settled_kernel_is_remeasured(espalier: Call, recorded: Path) -> None:
     assert espalier("kernel", "remeasure", "scripted", "k2").status == 0
     assert state(recorded).kernels["k2"].stage is Stage.BUILD
     assert state(recorded).closed is None
@@ -124,22 +124,20 @@ def test_a_settled_kernel_is_measured_again_on_request(espalier: Call, recorded:
         (("kernel", "pin", "scriptet", "k1"), "did you mean 'scripted'"),
     ],
 )
-def test_what_the_rules_do_not_allow_is_one_line(
-    espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str
-) -> None:
+def test_a_rejected_command_is_one_line(espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str) -> None:
     before = (recorded / "journal.jsonl").read_bytes()
     assert words in espalier(*arguments).error_line()
     after = (recorded / "journal.jsonl").read_bytes()
     assert after.startswith(before), "nothing is lost"
 
 
-def test_a_gpu_kernel_cannot_seed_a_session_of_the_cpu(espalier: Call, recorded: Path, tmp_path: Path) -> None:
+def test_a_cuda_kernel_cannot_seed_a_cpu_session(espalier: Call, recorded: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.cu"
     file.write_text(KERNEL)
     assert "needs a GPU" in espalier("kernel", "seed", "scripted", file).error_line()
 
 
-def test_kernels_are_raced_against_the_best_each_other_and_all_the_leaders(espalier: Call, recorded: Path) -> None:
+def test_races_with_the_incumbent_with_each_other_and_of_the_best(espalier: Call, recorded: Path) -> None:
     leader = queries.incumbent(state(recorded))
     assert leader is not None
     assert "k1 will race" in espalier("kernel", "race", "scripted", "k1").out
@@ -161,7 +159,7 @@ def test_kernels_are_raced_against_the_best_each_other_and_all_the_leaders(espal
         (("k1", "--against", "k1"), "k1 cannot race itself"),
     ],
 )
-def test_races_that_cannot_be_are_bad_usage(espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_impossible_races_are_bad_usage(espalier: Call, recorded: Path, arguments: tuple[str, ...], words: str) -> None:
     refused = espalier("kernel", "race", "scripted", *arguments)
     assert refused.status == 2
     assert words in refused.err

@@ -32,7 +32,7 @@ def test_problems_are_listed_with_their_ideas(espalier: Call) -> None:
     assert "softmax" in espalier("problems").out
 
 
-def test_sessions_are_listed_and_an_unreadable_one_says_why(espalier: Call, recorded: Path) -> None:
+def test_sessions_are_listed_with_the_reason_of_an_unreadable_one(espalier: Call, recorded: Path) -> None:
     broken = recorded.parent / "broken"
     broken.mkdir()
     (broken / "journal.jsonl").write_text("not a journal\n{}\n")
@@ -44,7 +44,7 @@ def test_sessions_are_listed_and_an_unreadable_one_says_why(espalier: Call, reco
     assert "unreadable" in espalier("session", "list").out
 
 
-def test_doctor_says_of_each_thing_what_to_do(espalier: Call) -> None:
+def test_doctor_has_a_remedy_for_each_missing_thing(espalier: Call) -> None:
     found = espalier("doctor", "--json").json()
     names = [check["name"] for check in found["checks"]]
     expected = "python torch g++ nvcc ninja gpu bubblewrap nvml cache sessions log".split()
@@ -107,7 +107,7 @@ def test_a_session_is_exported_as_a_bundle_and_as_data(espalier: Call, recorded:
     assert espalier("export", "scripted", "--format", "json", "-o", tmp_path / "s.json", "--force").status == 0
 
 
-def test_alone_and_without_a_terminal_it_prints_the_help(process: Call) -> None:
+def test_without_a_command_and_a_terminal_it_prints_the_help(process: Call) -> None:
     result = process()
     assert result.status == 0
     for section in SECTIONS.values():
@@ -141,14 +141,14 @@ def test_no_module_of_the_command_line_loads_torch_or_a_model_library() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_the_entry_point_loads_no_room() -> None:
+def test_the_entry_point_loads_no_other_room() -> None:
     code = "import sys, espalier; print(sorted(m for m in sys.modules if m.startswith('engine.')))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "engine.domain.model" not in done.stdout
     assert "engine.session" not in done.stdout
 
 
-def test_a_reader_that_goes_away_is_no_trouble(home: Path) -> None:
+def test_a_closed_pipe_ends_quietly(home: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(command("problems"), env=environment(home), stdout=write, stderr=subprocess.PIPE, check=False)
