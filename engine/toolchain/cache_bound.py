@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from engine.domain.errors import EspalierError
 
@@ -142,13 +141,13 @@ def _entries(root: Path) -> list[_Entry]:
 class _UseList:
     """The keys that this process uses, in a file that it keeps open and locked."""
 
-    file: IO[str]
+    descriptor: int
     keys: set[str]
 
     @property
     def exists(self) -> bool:
         """Whether the file is still on disk: somebody may have deleted the cache."""
-        return os.fstat(self.file.fileno()).st_nlink > 0
+        return os.fstat(self.descriptor).st_nlink > 0
 
 
 _lists: dict[tuple[Path, int], _UseList] = {}
@@ -169,10 +168,9 @@ def mark_used(root: Path, key: str) -> None:
         with _locked(root, fcntl.LOCK_SH):
             if known is None or not known.exists:
                 if known is not None:
-                    known.file.close()
+                    os.close(known.descriptor)
                 known = _lists[root, os.getpid()] = _new_list(root)
-            known.file.write(f"{key}\n")
-            known.file.flush()
+            os.write(known.descriptor, f"{key}\n".encode())
             known.keys.add(key)
 
 
@@ -181,7 +179,7 @@ def _new_list(root: Path) -> _UseList:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor, _ = tempfile.mkstemp(prefix=f"{os.getpid()}-", dir=folder)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return _UseList(os.fdopen(descriptor, "w"), set())
+    return _UseList(descriptor, set())
 
 
 def _keys_in_use(root: Path) -> set[str]:

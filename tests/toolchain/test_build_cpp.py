@@ -81,7 +81,7 @@ def test_openmp_and_intrinsics_work(confinement: Confinement) -> None:
         (
             '#include <vector>\n#include <algorithm>\nstruct S {};\nextern "C" void launch() {\n'
             "    std::vector<S> v;\n    std::sort(v.begin(), v.end());\n}\n",
-            "mine.cpp:6:14: error: no match for 'operator<'",
+            "mine.cpp:6:14: error: no match for ",
         ),
         ('#include "absent.h"\nextern "C" void launch() {}\n', "mine.cpp:1:10: error: absent.h: No such file or directory"),
         ("#error this shape is not for us\n", "mine.cpp:1:2: error: #error this shape is not for us"),

@@ -60,7 +60,7 @@ def _in_use(root: Path, keys: list[str]) -> Iterator[None]:
         yield
     finally:
         if keys:
-            cache_bound._lists.pop((root, os.getpid())).file.close()
+            os.close(cache_bound._lists.pop((root, os.getpid())).descriptor)
 
 
 def _keys(root: Path) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,7 @@ def test_triton_s_disassemblers_are_a_fallback(monkeypatch: pytest.MonkeyPatch, 
     (tools / "nvdisasm").write_text("#!/bin/sh\necho '        /*0000*/  LDG.E R1, desc[UR4][R2.64] ;'\n")
     (tools / "nvdisasm").chmod(0o755)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr(inspection, "find_nvcc", _none)
     (tmp_path / "kernel.cubin").write_bytes(b"\x7fELF")
