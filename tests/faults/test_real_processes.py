@@ -126,10 +126,10 @@ def test_the_bench_survives_disturbed_processes(stand: Stand, seed: int) -> None
 COMPILERS = {
     "killed": ("kill -9 $$", "was killed by signal 9"),
     "ends without a word": ("exit 3", "exited with status 3 and printed nothing"),
-    "claims success and makes nothing": ("exit 0", "ended with status 0"),
+    "claims success and makes nothing": ("exit 0", "exited with status 0"),
     "ignores every request to stop": ("trap '' TERM INT HUP; while :; do sleep 0.1; done", "exceeded its time limit"),
     "leaves children behind": ("(trap '' TERM; sleep 300) & exit 1", "exceeded its time limit"),
-    "says far too much": ("head -c 300000000 /dev/zero; exit 1", "ended with status 1"),
+    "says far too much": ("head -c 300000000 /dev/zero; exit 1", "exited with status 1"),
     "runs out of space": (
         "echo 'fatal error: error writing to /tmp/x.s: No space left on device' >&2; exit 1",
         "No space left",

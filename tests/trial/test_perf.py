@@ -50,7 +50,7 @@ def test_a_kernel_that_exits_is_a_note(fake: FakePerf) -> None:
     )
     for found in (crashed, left, raised):
         assert found.tool == ""
-        assert found.note.startswith("not called to the end under perf, status ")
+        assert found.note.startswith("the kernel did not finish under perf, status ")
         assert found.log == "blob"
     assert raised.note.endswith("ValueError: not today")
     assert unbuilt.note.startswith("does not build: ")
