@@ -103,7 +103,7 @@ class BenchContract:
     def good_results(cls, stand: Stand) -> list[Any]:
         return stand.whole_way(cls.good)
 
-    def test_preparing_names_a_baseline_a_gate_and_a_header(self, stand: Stand) -> None:
+    def test_preparing_returns_a_baseline_a_tolerance_and_a_header(self, stand: Stand) -> None:
         assert isinstance(stand.prepared, w.Prepared), stand.prepared
         preparation = stand.prepared.preparation
         assert "eager" in preparation.baselines
@@ -113,7 +113,7 @@ class BenchContract:
         assert preparation.sandbox in ("bubblewrap", "limits")
         assert stand.blobs.get(preparation.header)
 
-    def test_a_good_kernel_goes_the_whole_way(self, good_results: list[Any]) -> None:
+    def test_a_correct_kernel_passes_all_stages(self, good_results: list[Any]) -> None:
         assert [type(r) for r in good_results] == [w.Built, w.Verified, w.Measured], good_results[-1]
 
     def test_times_and_speedups_are_intervals_around_their_values(self, good_results: list[Any]) -> None:
@@ -132,15 +132,15 @@ class BenchContract:
         assert found.rel_fro <= found.rel_fro_limit
         assert found.max_scaled <= found.max_scaled_limit
 
-    def test_stages_say_how_long_they_took(self, good_results: list[Any]) -> None:
+    def test_stages_report_their_duration(self, good_results: list[Any]) -> None:
         assert all(result.seconds > 0 for result in good_results)
 
-    def test_blobs_that_are_named_are_there(self, stand: Stand, good_results: list[Any]) -> None:
+    def test_named_blobs_exist(self, stand: Stand, good_results: list[Any]) -> None:
         built, verified, measured = good_results
         for name in (built.log, verified.screen.raw, measured.measurement.raw):
             assert not name or stand.blobs.get(name)
 
-    def test_what_must_fail_fails_as_what_it_is_and_the_bench_goes_on(self, stand: Stand) -> None:
+    def test_failures_have_their_kind_and_the_bench_continues(self, stand: Stand) -> None:
         for number, (kind, source) in enumerate(self.ends.items(), 2):
             last = stand.whole_way(source, number)[-1]
             assert isinstance(last, w.Failed), (kind, last)
@@ -150,7 +150,7 @@ class BenchContract:
             assert not last.failure.log or stand.blobs.get(last.failure.log)
         assert isinstance(stand.whole_way(self.good)[-1], w.Measured)
 
-    def test_what_is_right_and_not_believed_goes_to_the_engineer_with_its_times(self, stand: Stand) -> None:
+    def test_an_implausible_kernel_is_quarantined_with_its_times(self, stand: Stand) -> None:
         last = stand.whole_way(self.suspect, 20)[-1]
         assert isinstance(last, w.Suspected), last
         assert last.evidence
@@ -158,7 +158,7 @@ class BenchContract:
         assert last.measurement is not None
         assert last.measurement.time_us.value > 0
 
-    def test_a_finalist_is_looked_at_by_the_sanitizers(self, stand: Stand) -> None:
+    def test_a_finalist_runs_under_the_sanitizers(self, stand: Stand) -> None:
         clean = stand.run(stand.bench.sanitize(stand.kernel(self.good, 21), self.good, say))
         assert isinstance(clean, w.Sanitized), clean
         assert clean.tools
@@ -170,7 +170,7 @@ class BenchContract:
         assert not any("\n" in line for line in found.findings)
         assert not found.log or stand.blobs.get(found.log)
 
-    def test_two_kernels_race_and_the_first_is_told_over_the_second(self, stand: Stand) -> None:
+    def test_two_kernels_race_and_the_ratio_is_first_over_second(self, stand: Stand) -> None:
         for slower_first in (False, True):
             pair = (self.slower, self.good) if slower_first else (self.good, self.slower)
             raced = self._race(stand, *pair)
@@ -182,7 +182,7 @@ class BenchContract:
             assert raced.seconds > 0
             assert not raced.raw or stand.blobs.get(raced.raw)
 
-    def test_a_race_says_which_of_the_two_has_failed(self, stand: Stand) -> None:
+    def test_a_failed_race_names_the_kernel_at_fault(self, stand: Stand) -> None:
         for kind in set(self.ends) & {FailureKind.MISMATCH, FailureKind.CRASHED, FailureKind.REJECTED}:
             for place, pair in enumerate(((self.ends[kind], self.good), (self.good, self.ends[kind]))):
                 failed = self._race(stand, *pair)
@@ -194,7 +194,7 @@ class BenchContract:
     def _race(self, stand: Stand, one: str, other: str, effort: int = 0) -> Any:
         return stand.run(stand.bench.race(stand.kernel(one, 31), one, stand.kernel(other, 32), other, effort, say))
 
-    def test_kernels_are_built_side_by_side(self, stand: Stand) -> None:
+    def test_kernels_are_built_concurrently(self, stand: Stand) -> None:
         async def act() -> list[w.Result]:
             kernels = [stand.kernel(self.good, number) for number in (1, 2, 3)]
             return list(await asyncio.gather(*(stand.bench.build(k, self.good, say) for k in kernels)))
@@ -204,7 +204,7 @@ class BenchContract:
         assert len({result.artefact for result in built}) == 1
 
     @pytest.mark.slow
-    def test_a_bench_that_was_interrupted_is_good_for_the_next_kernel(self, stand: Stand) -> None:
+    def test_an_interrupted_bench_works_for_the_next_kernel(self, stand: Stand) -> None:
         async def act() -> None:
             built = await stand.bench.build(stand.kernel(self.good), self.good, say)
             interrupted = asyncio.create_task(stand.bench.verify(_next(stand.kernel(self.good), built), self.good, say))

@@ -33,14 +33,14 @@ class TestFakeBench(BenchContract):
         assert time_of(first, BLOCK=1) == time_of(first, BLOCK=1)
         assert len({time_of(first, BLOCK=1), time_of(first, BLOCK=2), time_of(other, BLOCK=1)}) == 3
 
-    def test_more_effort_makes_a_race_s_interval_narrower_and_its_pairs_more(self, stand: Stand) -> None:
+    def test_more_effort_narrows_the_interval_and_adds_pairs(self, stand: Stand) -> None:
         races = [self._race(stand, self.good, self.slower, effort) for effort in (0, 1, 2)]
         assert [race.pairs for race in races] == [3, 6, 12]
         widths = [race.ratio.high / race.ratio.low for race in races]
         assert widths == sorted(widths, reverse=True)
         assert {race.ratio.value for race in races} == {4.5}
 
-    def test_a_kernel_can_be_planted_that_fails_in_races_alone(self, stand: Stand) -> None:
+    def test_a_kernel_can_be_planted_that_fails_only_in_races(self, stand: Stand) -> None:
         tired = sessions.source("tired", "exhausted")
         assert isinstance(stand.whole_way(tired)[-1], w.Measured)
         assert self._race(stand, self.good, tired).kernel == "k32"

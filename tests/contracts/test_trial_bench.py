@@ -42,12 +42,12 @@ class TestTrialBench(BenchContract):
         return TrialBench(Assignment(problem, catalog.workload_for(problem, "small"), "cpu"), store)
 
     @pytest.mark.skipif(shutil.which("objdump") is None, reason="nothing here reads machine code")
-    def test_what_the_machine_code_holds_is_recorded_with_the_build(self, stand: Stand) -> None:
+    def test_the_instruction_mix_is_recorded_with_the_build(self, stand: Stand) -> None:
         built = stand.run(stand.bench.build(stand.kernel(self.good), self.good, lambda _: None))
         assert built.instructions["total"] > built.instructions.get("xmm", 0) >= 0
         assert list(built.instructions) == sorted(built.instructions)
 
-    def test_without_a_tool_that_reads_it_nothing_is_recorded_and_the_build_is_none_the_worse(
+    def test_without_a_disassembler_the_build_succeeds_without_an_instruction_mix(
         self, stand: Stand, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(inspection, "_NATIVE_TOOL", ("no-such-objdump", "-d"))
@@ -55,7 +55,7 @@ class TestTrialBench(BenchContract):
         assert dict(built.instructions) == {}
         assert built.artefact
 
-    def test_a_race_on_which_more_is_spent_takes_at_least_twice_the_pairs(self, stand: Stand) -> None:
+    def test_a_race_with_more_effort_runs_at_least_twice_the_pairs(self, stand: Stand) -> None:
         raced = self._race(stand, self.good, self.slower, 1)
         assert isinstance(raced, w.Raced), raced
         assert raced.pairs >= 6

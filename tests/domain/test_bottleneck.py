@@ -31,27 +31,27 @@ def found(**changes: float) -> Profile:
         ({"branch_misses": 2e5}, BYTES, "mostly stall", "branch mispredictions"),
     ],
 )
-def test_the_figures_and_what_they_mean(changes: dict[str, float], problem_bytes: int, pace: str, verdict: str) -> None:
+def test_counters_are_interpreted(changes: dict[str, float], problem_bytes: int, pace: str, verdict: str) -> None:
     said = summary(found(**changes), problem_bytes)
     assert pace in said
     assert verdict in said.partition("Likely bottleneck: ")[2]
     assert "\n" not in said
 
 
-def test_misses_are_set_against_the_bytes_of_the_problem() -> None:
+def test_cache_misses_are_compared_with_the_least_traffic() -> None:
     assert "load 2.56 MB a call, 2 times the 1.28 MB that the problem must move" in summary(found(), BYTES)
     assert "50 % of branches are mispredicted, which costs about 30 % of the cycles" in summary(found(branch_misses=2e5))
 
 
 @pytest.mark.parametrize("gone", [("ipc",), ("cache_misses",), ("cycles", "ipc"), tuple(METRICS)])
-def test_what_was_not_counted_is_not_spoken_of(gone: tuple[str, ...]) -> None:
+def test_missing_counters_are_not_mentioned(gone: tuple[str, ...]) -> None:
     left = {name: value for name, value in METRICS.items() if name not in gone}
     said = summary(Profile(0, "perf", "a processor", 1, left), BYTES)
     assert ("instructions a cycle" in said) == ("ipc" not in gone)
     assert ("Cache misses" in said) == ("cache_misses" not in gone)
 
 
-def test_nothing_is_said_of_what_was_not_read_and_of_a_gpu() -> None:
+def test_no_summary_without_counters_or_for_a_gpu() -> None:
     assert summary(Profile(0, note="no perf"), BYTES) == ""
     assert summary(Profile(0, "ncu", "a GPU", 1, {"duration_us": 8.0}), BYTES) == ""
 

@@ -48,7 +48,7 @@ TEXT = b.idea_text(9)
 SEED = c.SeedKernel("mine.cpp", m.Dialect.CPP, m.Contract.HOST, b.digest("mine"), {"BLOCK": 8})
 
 
-def test_nothing_can_be_asked_of_a_session_that_was_not_opened() -> None:
+def test_commands_are_rejected_before_a_session_is_opened() -> None:
     with pytest.raises(CommandRejected, match="is not open yet"):
         rules.decide(SessionState(), c.Instruct("hello"))
 
@@ -96,14 +96,14 @@ def test_nothing_can_be_asked_of_a_session_that_was_not_opened() -> None:
     ],
     ids=str,
 )
-def test_what_the_rules_do_not_allow_is_refused_in_one_line(state: SessionState, command: c.Command, words: str) -> None:
+def test_rejected_commands_get_one_line(state: SessionState, command: c.Command, words: str) -> None:
     with pytest.raises(CommandRejected) as caught:
         rules.decide(state, command)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_an_idea_of_one_s_own_joins_the_open_round_below_the_incumbent(state: SessionState) -> None:
+def test_an_idea_of_the_engineer_joins_the_open_round_with_the_incumbent_as_parent(state: SessionState) -> None:
     (proposed,) = rules.decide(state, c.WriteIdea(TEXT))
     assert proposed == e.IdeasProposed(1, (e.ProposedIdea("i6", TEXT, "k2", m.Author("engineer"), 3),), False)
     assert rules.decide(state, c.WriteIdea(TEXT, parent="k1", branch=5, select=True)) == (
@@ -112,7 +112,7 @@ def test_an_idea_of_one_s_own_joins_the_open_round_below_the_incumbent(state: Se
     )
 
 
-def test_an_idea_between_rounds_belongs_to_the_next_and_before_all_to_the_first() -> None:
+def test_an_idea_between_rounds_belongs_to_the_next_one() -> None:
     (proposed,) = rules.decide(b.fold(*b.first_round()), c.WriteIdea(TEXT))
     assert isinstance(proposed, e.IdeasProposed)
     assert (proposed.round, proposed.ideas[0].parent) == (1, "k1")
@@ -121,7 +121,7 @@ def test_an_idea_between_rounds_belongs_to_the_next_and_before_all_to_the_first(
     assert (proposed.round, proposed.ideas[0].parent) == (0, None)
 
 
-def test_an_undecided_idea_can_be_edited_and_keeps_what_is_not_named(state: SessionState) -> None:
+def test_an_undecided_idea_can_be_edited_field_by_field(state: SessionState) -> None:
     old = state.ideas["i2"]
     assert rules.decide(state, c.EditIdea("i2")) == (e.IdeaEdited("i2", old.text, "k1", 3),)
     command = c.EditIdea("i5", "New title", "New reason", "instructions", "k2", 7)
@@ -131,7 +131,7 @@ def test_an_undecided_idea_can_be_edited_and_keeps_what_is_not_named(state: Sess
     assert (edited.text, edited.parent, edited.branch, edited.edited) == (text, "k2", 7, True)
 
 
-def test_selecting_takes_all_that_wait_or_those_named_once(state: SessionState) -> None:
+def test_approving_takes_all_pending_ideas_or_the_named_ones(state: SessionState) -> None:
     assert rules.decide(state, c.SelectIdeas()) == (e.IdeaSelected("i2"),)
     assert rules.decide(state, c.SelectIdeas(("i5", "i2", "i5"))) == (e.IdeaSelected("i5"), e.IdeaSelected("i2"))
     with pytest.raises(CommandRejected, match="no idea awaits approval"):
@@ -145,7 +145,7 @@ def test_rejecting_and_parking(state: SessionState) -> None:
     assert after(state, c.RejectIdea("i2", "spills")).ideas["i2"].reason == "spills"
 
 
-def test_a_seed_brings_an_idea_of_its_own(state: SessionState) -> None:
+def test_a_seed_creates_its_own_idea(state: SessionState) -> None:
     grown = after(state, replace(SEED, parent="k1", title="Hand-tuned"))
     idea, kernel = grown.ideas["i6"], grown.kernels["k4"]
     assert (idea.text.title, idea.parent, idea.implemented, idea.kernels, idea.author.name) == (
@@ -196,7 +196,7 @@ def test_pinning_is_idempotent_both_ways(state: SessionState) -> None:
     assert rules.decide(state, c.UnpinKernel("k1")) == ()
 
 
-def test_pruning_closes_a_branch_and_cancels_what_waits_in_it(state: SessionState) -> None:
+def test_pruning_closes_a_branch_and_cancels_its_waiting_kernels(state: SessionState) -> None:
     events = rules.decide(state, c.PruneBranch("k2", "dead end"))
     assert events == (e.BranchPruned("k2", "dead end"), e.KernelCancelled("k3", "branch k2 pruned"))
     pruned = then(state, *events)
@@ -213,7 +213,7 @@ def test_cancelling(state: SessionState) -> None:
     assert rules.decide(state, c.CancelKernel("k3", "too long")) == (e.KernelCancelled("k3", "too long"),)
 
 
-def test_measuring_again_forgets_what_was_found(state: SessionState, closed: SessionState) -> None:
+def test_remeasuring_resets_a_kernel(state: SessionState, closed: SessionState) -> None:
     assert rules.decide(state, c.Remeasure("k2")) == (e.KernelReopened("k2", "remeasured on request"),)
     kernel = after(state, c.Remeasure("k2")).kernels["k2"]
     assert (kernel.stage, kernel.verification, kernel.measurement, kernel.again) == (Stage.BUILD, None, None, 1)
@@ -221,7 +221,7 @@ def test_measuring_again_forgets_what_was_found(state: SessionState, closed: Ses
 
 
 @pytest.mark.parametrize("target", ["", "k1", "i4", "r0", "r1"])
-def test_a_note_can_be_put_on_anything_there_is(state: SessionState, target: str) -> None:
+def test_kernels_ideas_rounds_and_sessions_take_notes(state: SessionState, target: str) -> None:
     noted = after(state, c.AddNote(target, "look at this"))
     assert [(n.target, n.text) for n in noted.notes] == [(target, "look at this")]
 
@@ -237,13 +237,13 @@ def test_instructions_and_limits(state: SessionState) -> None:
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf")])
-def test_what_nothing_passes_is_no_limit(state: SessionState, figure: float) -> None:
+def test_non_finite_limits_are_rejected(state: SessionState, figure: float) -> None:
     for command in (c.SetLimits(Limits(usd=figure)), c.SetLimits(Limits(light=figure)), c.SetPauses(Pauses(usd=figure))):
         with pytest.raises(CommandRejected, match="invalid limit"):
             rules.decide(state, command)
 
 
-def test_closing_cancels_what_waits(state: SessionState, closed: SessionState) -> None:
+def test_ending_a_session_cancels_waiting_kernels(state: SessionState, closed: SessionState) -> None:
     assert rules.decide(state, c.EndSession("")) == (
         e.KernelCancelled("k3", "session closed"),
         e.SessionClosed("ended by hand"),
@@ -256,7 +256,7 @@ def test_closing_cancels_what_waits(state: SessionState, closed: SessionState) -
 @pytest.mark.parametrize("command", [
     c.WriteIdea(TEXT), c.SelectIdeas(), c.SelectIdeas(("i5",)), SEED, replace(SEED, idea="i2"), c.Remeasure("k1"),
 ], ids=str)  # fmt: skip
-def test_whoever_gives_a_closed_session_more_to_do_reopens_it(closed: SessionState, command: c.Command) -> None:
+def test_new_work_reopens_a_closed_session(closed: SessionState, command: c.Command) -> None:
     assert rules.decide(closed, command)[0] == e.SessionReopened()
     assert after(closed, command).closed is None
 
@@ -265,7 +265,7 @@ def test_whoever_gives_a_closed_session_more_to_do_reopens_it(closed: SessionSta
     c.AddNote("", "x"), c.PinKernel("k1"), c.RejectIdea("i2", ""), c.ParkIdea("i2"), c.Instruct("x"), c.SetMode("ask"),
     c.PruneBranch("k2"), c.EditIdea("i2", "x"),
 ], ids=str)  # fmt: skip
-def test_remarks_on_a_closed_session_leave_it_closed(closed: SessionState, command: c.Command) -> None:
+def test_notes_do_not_reopen_a_closed_session(closed: SessionState, command: c.Command) -> None:
     assert after(closed, command).closed == "enough"
 
 

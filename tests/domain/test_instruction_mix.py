@@ -51,7 +51,7 @@ MEMORY = SpeedOfLight("bytes", 50.0, 0.41)
         ({"before": NAIVE}, ""),
     ],
 )  # fmt: skip
-def test_the_summary_says_what_the_figures_say_and_no_more(given: Mapping[str, object], words: str) -> None:
+def test_summaries_of_instruction_mixes(given: Mapping[str, object], words: str) -> None:
     found = summary(**given)  # type: ignore[arg-type]
     if given.get("before") is NAIVE and given.get("mix") is NAIVE:
         assert found.endswith(words)

@@ -46,7 +46,7 @@ def test_round_0_opens_first_and_its_idea_needs_no_approval() -> None:
     assert moves(state) == ()
 
 
-def test_an_idea_of_the_engineer_s_own_waits_in_round_0_too() -> None:
+def test_an_idea_of_the_engineer_awaits_approval_in_round_0_too() -> None:
     state = b.fold(*BEGUN)
     state = then(state, *rules.decide(state, c.WriteIdea(b.idea_text(5))))
     assert moves(state) == ()
@@ -63,12 +63,12 @@ def test_in_ask_mode_a_round_waits_for_its_decisions() -> None:
 
 
 @pytest.mark.parametrize("mode", ["ask", "ask:30"])
-def test_only_autopilot_decides_by_itself(mode: str) -> None:
+def test_only_autopilot_approves_automatically(mode: str) -> None:
     assert moves(then(b.fold(*ROUND_1), e.ModeChanged(mode))) == ()
     assert rules.automatic(then(b.fold(*ROUND_1), e.ModeChanged("autopilot"))) == (e.IdeaSelected("i2"), e.IdeaSelected("i3"))
 
 
-def test_a_round_closes_when_all_of_it_has_settled() -> None:
+def test_a_round_closes_when_all_its_kernels_have_settled() -> None:
     state = then(b.fold(*ROUND_1), e.IdeaSelected("i2"), e.IdeaRejected("i3", ""))
     assert moves(state) == ()
     state = then(state, b.drafted("k2", idea="i2", parent="k1", round_number=1), e.IdeaImplemented("i2", ("k2",)))
@@ -80,11 +80,11 @@ def test_a_round_closes_when_all_of_it_has_settled() -> None:
     assert rules.automatic(state) == (e.RoundOpened(2, ("k2", "k1")),)
 
 
-def test_a_round_without_its_answer_is_not_over() -> None:
+def test_a_round_without_an_answer_stays_open() -> None:
     assert moves(b.fold(*b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)))) == ()
 
 
-def test_no_round_opens_while_anything_of_an_earlier_one_is_left() -> None:
+def test_no_round_opens_before_the_earlier_ones_are_done() -> None:
     closed = b.fold(*b.first_round(mode="ask"))
     assert rules.automatic(closed) == (e.RoundOpened(1, ("k1",)),)
     assert moves(then(closed, e.KernelReopened("k1", ""))) == ()
@@ -123,7 +123,7 @@ def grown(*speedups: float, **settings: object) -> tuple[e.Event, ...]:
         ({"strategy": "sequential"}, (e.BranchPruned("k4", ""),), ("k3",)),
     ],
 )
-def test_the_best_and_the_pinned_seed_the_next_round(
+def test_the_best_and_pinned_kernels_are_parents_of_the_next_round(
     settings: dict[str, object], more: tuple[e.Event, ...], parents: tuple[str, ...]
 ) -> None:
     state = b.fold(*grown(0.8, 3.0, 2.0, **settings), *more)
@@ -159,7 +159,7 @@ def test_limits_end_a_session_between_rounds(limits: Limits, reason: str | None)
     assert rules.automatic(state) == ((e.SessionClosed(reason),) if reason else (e.RoundOpened(2, ("k1", "k3")),))
 
 
-def test_the_first_port_is_no_round_done_and_no_plateau() -> None:
+def test_the_naive_port_does_not_count_as_a_round() -> None:
     state = b.fold(*b.first_round(limits=Limits(rounds=1, plateau=1)))
     assert rules.automatic(state) == (e.RoundOpened(1, ("k1",)),)
 
@@ -169,14 +169,14 @@ def test_a_session_without_a_verified_kernel_has_nothing_to_build_on() -> None:
     assert rules.automatic(state) == (e.SessionClosed("no verified kernel to build on"),)
 
 
-def test_a_source_without_further_ideas_ends_a_session() -> None:
+def test_a_proposer_without_further_ideas_ends_the_session() -> None:
     state = looked_at(b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)), b.proposed(round_number=1), e.RoundClosed(1)))
     assert rules.automatic(state) == (e.SessionClosed("no further ideas"),)
     state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)), b.proposed("i2", round_number=1), e.IdeaRejected("i2", ""))
     assert rules.automatic(then(state, e.RoundClosed(1))) == (e.RoundOpened(2, ("k1",)),)
 
 
-def test_what_cannot_be_judged_is_not_searched_unless_someone_accepts_it() -> None:
+def test_an_unverifiable_problem_is_not_searched_unless_accepted() -> None:
     fooled = b.prepared(fooled_by="zeros")
     (closed,) = rules.automatic(b.fold(b.opened(), fooled))
     assert closed == e.SessionClosed("not verifiable: a trivial model passes the correctness check (zeros)")
@@ -187,7 +187,7 @@ def test_nothing_happens_in_a_closed_session() -> None:
     assert moves(b.fold(*BEGUN, e.SessionClosed("enough"))) == ()
 
 
-def test_past_the_time_limit_what_waits_is_dropped_and_what_runs_may_finish() -> None:
+def test_after_the_time_limit_waiting_work_is_dropped_and_running_work_finishes() -> None:
     limits = Limits(seconds=100.0)
     events = (
         *b.first_round(mode="ask", limits=limits), e.RoundOpened(1, ("k1",)),
@@ -210,7 +210,7 @@ def test_past_the_time_limit_what_waits_is_dropped_and_what_runs_may_finish() ->
     assert rules.automatic(state) == (e.SessionClosed(why),)
 
 
-def test_only_time_in_which_work_is_under_way_is_counted() -> None:
+def test_only_time_with_running_work_counts() -> None:
     state = b.fold(b.opened(), e.WorkStarted("prepare"), b.prepared())
     assert state.active_seconds == 1.0
     assert then(state, e.NoteAdded("", "after a night's sleep"), seconds=86_400).active_seconds == 1.0
@@ -223,12 +223,12 @@ def test_time_in_which_no_process_ran_is_not_counted() -> None:
     assert state.active_seconds == 2.0
 
 
-def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
+def test_a_clock_set_back_does_not_reduce_active_time() -> None:
     state = b.fold(b.opened(), e.WorkStarted("prepare"), e.NoteAdded("", "a second later"))
     assert then(state, b.prepared(), seconds=-5000).active_seconds == state.active_seconds == 1.0
 
 
-def test_an_unreachable_source_leaves_the_round_open_until_a_resume() -> None:
+def test_an_unreachable_proposer_leaves_the_round_open_until_a_resume() -> None:
     broken = then(b.fold(*b.first_round(), e.RoundOpened(1, ("k1",))), e.WorkFailed("propose:1", "no answer"))
     assert (moves(broken), rules.next_work(broken)) == ((), ())
     assert rules.next_work(then(broken, e.SessionResumed(()))) == (w.Propose(1, ("k1",), 3),)
@@ -237,14 +237,14 @@ def test_an_unreachable_source_leaves_the_round_open_until_a_resume() -> None:
 # ---------------------------------------------------------------- a process takes it up
 
 
-def test_resuming_names_what_was_left_unfinished() -> None:
+def test_resuming_lists_unfinished_work() -> None:
     state = b.fold(*BEGUN, e.WorkStarted("propose:0"), e.WorkStarted("build:k9:0"))
-    assert rules.resume_events(state, "mended") == (e.SessionResumed(("propose:0", "build:k9:0"), "mended"),)
+    assert rules.resume_events(state, "repaired") == (e.SessionResumed(("propose:0", "build:k9:0"), "repaired"),)
     assert rules.resume_events(b.fold(*BEGUN), "") == (e.SessionResumed((), ""),)
 
 
 @pytest.mark.parametrize("stage", ["build", "verify", "measure", "repair"])
-def test_work_that_killed_two_processes_is_given_up_as_crashed(stage: str) -> None:
+def test_work_that_crashed_two_processes_fails_as_crashed(stage: str) -> None:
     started = e.WorkStarted(f"{stage}:k1:0")
     way = {"build": 0, "verify": 1, "measure": 2, "repair": 0}[stage]
     events = (*BEGUN, b.proposed("i1"), *b.measured_kernel()[: 1 + way])
@@ -262,7 +262,7 @@ def test_work_that_killed_two_processes_is_given_up_as_crashed(stage: str) -> No
     assert not any(getattr(work, "kernel", "") == "k1" for work in rules.next_work(state))
 
 
-def test_an_idea_whose_implementation_killed_two_processes_ends_without_one() -> None:
+def test_an_idea_whose_implementation_crashed_two_processes_has_no_kernel() -> None:
     started = e.WorkStarted("implement:i1")
     state = b.fold(*BEGUN, e.RoundOpened(0, ()), b.proposed("i1"), e.IdeaSelected("i1"), started, e.SessionResumed(()), started)
     state = then(state, *rules.resume_events(state, ""))
@@ -272,7 +272,7 @@ def test_an_idea_whose_implementation_killed_two_processes_ends_without_one() ->
 
 
 @pytest.mark.parametrize("key", ["prepare", "propose:0"])
-def test_work_of_no_kernel_that_killed_two_processes_waits_for_a_person(key: str) -> None:
+def test_preparations_and_proposals_that_crashed_two_processes_wait_for_the_engineer(key: str) -> None:
     events = BEGUN[:1] if key == "prepare" else (*BEGUN, e.RoundOpened(0, ()))
     state = b.fold(*events, e.WorkStarted(key), e.SessionResumed(()), e.WorkStarted(key))
     state = then(state, *rules.resume_events(state, ""))
@@ -282,7 +282,7 @@ def test_work_of_no_kernel_that_killed_two_processes_waits_for_a_person(key: str
     assert [str(work.key) for work in rules.next_work(state)] == [key]
 
 
-def test_work_that_ended_is_never_held_against_a_kernel() -> None:
+def test_finished_work_never_counts_as_a_crash() -> None:
     """Two quiet ends of a process between finished effects are no crashes."""
     walk = b.Walk()
     walk.write((b.opened(),))
@@ -307,7 +307,7 @@ def moved(*events: e.Event, **settings: object) -> SessionState:
     return then(state, *rules.record(state, w.Prepare(), result))
 
 
-def test_on_another_device_the_leaders_and_the_pinned_are_built_and_measured_again() -> None:
+def test_on_another_device_the_best_and_pinned_kernels_are_remeasured() -> None:
     state = moved(e.KernelPinned("k2"), beam=1)
     assert state.device == b.device("another machine")
     assert state.epoch == 2
@@ -316,7 +316,7 @@ def test_on_another_device_the_leaders_and_the_pinned_are_built_and_measured_aga
     assert [str(work.key) for work in rules.next_work(state)] == ["build:k2:0", "build:k3:0", "build:k4:0"]
 
 
-def test_what_was_measured_elsewhere_does_not_lead_here() -> None:
+def test_kernels_measured_on_another_device_are_not_eligible() -> None:
     state = moved()
     assert queries.ranked(state) == queries.verified(state) == queries.frontier(state) == ()
     assert queries.incumbent(state) is None
@@ -324,13 +324,13 @@ def test_what_was_measured_elsewhere_does_not_lead_here() -> None:
 
 
 @pytest.mark.parametrize("way", [2, 3])
-def test_a_kernel_that_was_halfway_on_the_old_device_begins_anew_on_this_one(way: int) -> None:
+def test_an_unfinished_kernel_restarts_on_a_new_device(way: int) -> None:
     state = moved(*b.measured_kernel("k6", 9.0, idea="i2", parent="k1", round_number=1)[:way])
     assert state.kernels["k6"].stage is Stage.BUILD
     assert state.kernels["k6"].verification is None
 
 
-def test_the_first_preparation_moves_nothing() -> None:
+def test_the_first_preparation_reopens_nothing() -> None:
     state = b.fold(b.opened())
     assert rules.record(state, w.Prepare(), w.Prepared(b.device(), b.preparation())) == (b.prepared(),)
 
@@ -338,14 +338,14 @@ def test_the_first_preparation_moves_nothing() -> None:
 ENDED = b.fold(*grown(1.5, 2.0, limits=Limits(rounds=1)))
 
 
-def test_a_session_does_not_end_before_the_sanitizers_have_seen_its_winner() -> None:
+def test_a_session_closes_only_after_its_incumbent_was_sanitized() -> None:
     assert moves(ENDED) == ()
     assert rules.next_work(ENDED) == (w.Sanitize("k3", 0),)
     seen = then(ENDED, *rules.record(ENDED, w.Sanitize("k3", 0), w.Sanitized(("address",))))
     assert rules.automatic(seen) == (e.SessionClosed("1 of 1 rounds done"),)
 
 
-def test_sanitizers_that_cannot_run_hold_nothing_up_and_are_said() -> None:
+def test_sanitizers_that_fail_to_run_are_recorded_and_block_nothing() -> None:
     said = rules.record(ENDED, w.Sanitize("k3", 0), w.Impossible("no sanitizer here"))
     state = then(ENDED, *said)
     sanitizing = state.kernels["k3"].sanitizing
@@ -354,7 +354,7 @@ def test_sanitizers_that_cannot_run_hold_nothing_up_and_are_said() -> None:
     assert rules.automatic(state) == (e.SessionClosed("1 of 1 rounds done"),)
 
 
-def test_a_winner_with_findings_goes_to_quarantine_and_the_next_one_is_looked_at() -> None:
+def test_an_incumbent_with_findings_is_quarantined_and_the_next_one_is_sanitized() -> None:
     found = rules.record(ENDED, w.Sanitize("k3", 0), w.Sanitized(("address",), ("heap-buffer-overflow",)))
     state = then(ENDED, *found)
     assert state.kernels["k3"].stage is Stage.QUARANTINED
@@ -364,7 +364,7 @@ def test_a_winner_with_findings_goes_to_quarantine_and_the_next_one_is_looked_at
     assert rules.automatic(accepted) == (e.SessionClosed("1 of 1 rounds done"),)
 
 
-def test_what_is_suspected_leads_nothing_until_someone_believes_it() -> None:
+def test_a_quarantined_kernel_is_not_eligible_until_accepted() -> None:
     state = b.fold(*grown(1.5), b.drafted("k9", idea="i2", parent="k1", round_number=1), b.built("k9"))
     suspected = w.Suspected(("faster than light",), b.verification(), b.measurement(9.0), 0.5)
     state = then(state, *rules.record(state, w.Verify("k9", 0), suspected))
@@ -390,7 +390,7 @@ class TestPauses:
         state = then(state, *rules.decide(state, c.ResumeSearch()))
         assert rules.automatic(state) == (e.RoundOpened(1, ("k1",)),)
 
-    def test_above_a_sum_of_money(self) -> None:
+    def test_pausing_above_a_cost(self) -> None:
         state = b.fold(*b.first_round(pauses=Pauses(usd=5.0)), e.RoundOpened(1, ("k1",)), *spent(4.0, "c1"))
         assert moves(state) == ()
         state = then(state, *spent(2.0, "c2"))
@@ -401,7 +401,7 @@ class TestPauses:
         state = then(state, *rules.decide(state, c.ResumeSearch()))
         assert rules.next_work(state) == (w.Propose(1, ("k1",), 3),)
 
-    def test_by_hand(self) -> None:
+    def test_pausing_by_hand(self) -> None:
         state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)))
         state = then(state, *rules.decide(state, c.PauseSearch()))
         assert state.paused == "paused by hand"
@@ -414,7 +414,7 @@ def spent(usd: float, call: str) -> tuple[e.Event, ...]:
     return (started, e.CallAnswered(call, b.digest("reply"), m.Usage(100, 0, 50), usd))
 
 
-def test_past_a_hard_cap_no_model_is_asked_and_the_session_ends() -> None:
+def test_after_a_hard_cap_no_model_is_asked_and_the_session_closes() -> None:
     state = b.fold(
         *b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)), b.proposed("i2", "i3", round_number=1, parent="k1"),
         e.IdeaSelected("i2"), e.WorkStarted("implement:i2"),
@@ -440,12 +440,12 @@ class TestQuestionCalledOff:
     )  # fmt: skip
     off = then(state, *rules.record(state, w.Propose(1, ("k1",), 3), w.Impossible("c1 was cancelled by hand", called_off=True)))
 
-    def test_it_is_not_asked_again_and_the_round_waits(self) -> None:
+    def test_a_cancelled_proposal_is_not_repeated_and_the_round_waits(self) -> None:
         assert b.spelled(self.off.called_off) == {"propose:1": "c1 was cancelled by hand"}
         assert rules.next_work(self.off) == ()
         assert moves(self.off) == ()
 
-    def test_the_engineer_s_ideas_make_the_round(self) -> None:
+    def test_a_round_can_consist_of_the_engineers_ideas(self) -> None:
         state = then(self.off, *rules.decide(self.off, c.WriteIdea(b.idea_text(7), select=True)))
         assert [str(work.key) for work in rules.next_work(state)] == ["implement:i2"]
         assert moves(state) == ()
@@ -455,12 +455,12 @@ class TestQuestionCalledOff:
         assert (dict(state.broken), b.spelled(state.called_off)) == ({}, {})
         assert moves(state) == (e.RoundOpened(2, ("k1",)),)
 
-    def test_a_failure_of_the_engine_s_own_does_not_end_the_round(self) -> None:
+    def test_an_engine_failure_does_not_close_the_round(self) -> None:
         state = then(self.state, e.WorkFailed("propose:1", "no connection"))
         state = then(state, *rules.decide(state, c.WriteIdea(b.idea_text(7), select=True)), e.IdeaImplemented("i2", ()))
         assert moves(state) == ()
 
-    def test_whoever_takes_it_up_again_asks_anew(self) -> None:
+    def test_a_retried_proposal_is_requested_again(self) -> None:
         assert self.state.calls["c1"].cancelled
         state = then(self.off, *rules.resume_events(self.off, ""))
         assert [str(work.key) for work in rules.next_work(state)] == ["propose:1"]
@@ -471,7 +471,7 @@ class TestQuestionCalledOff:
         assert then(state, *rules.resume_events(state, "")).calls["c1"].cancelled
 
 
-def test_what_was_read_from_the_machine_code_stays_while_the_artefact_is_the_same() -> None:
+def test_the_instruction_mix_is_kept_for_the_same_artefact() -> None:
     once = replace(b.built(), instructions={"fma": 8, "total": 90})
     again = (e.KernelReopened("k1", "remeasured on request"), b.built())
     state = b.fold(*b.first_round(), e.KernelReopened("k1", "remeasured on request"), once)

@@ -87,7 +87,7 @@ def test_the_best_kernel_of_an_idea_counts() -> None:
         (1.0, Interval(1.2, 1.1, 1.3), False),
     ],
 )
-def test_a_direction_is_right_where_the_measurement_can_tell(predicted: float, measured: Interval, hit: bool) -> None:
+def test_a_direction_is_scored_only_for_decided_measurements(predicted: float, measured: Interval, hit: bool) -> None:
     assert ScoredPrediction("i1", "a", predicted, measured).hit is hit
 
 
@@ -114,13 +114,13 @@ def test_records_are_by_author_in_factors() -> None:
     assert record_of(state, "nobody") is None
 
 
-def test_only_fruitless_predictions_make_a_record_without_a_score() -> None:
+def test_fruitless_predictions_give_a_record_without_a_score() -> None:
     state = _state(_tried("i2", 2.0, None, None))
     assert records(state) == (PredictionRecord(A.name, 0, 1.0, 1.0, 0, 1),)
     assert records(state)[0].hit_rate == 0.0
 
 
-def test_edited_ideas_are_nobody_s_prediction() -> None:
+def test_edited_ideas_are_not_scored() -> None:
     tried = _tried("i2", 2.0, 3.0)
     state = _state(tried)
     edited = e.IdeaEdited("i2", replace(state.ideas["i2"].text, predicted=1.5), "k1", 2)
@@ -132,12 +132,12 @@ def test_edited_ideas_are_nobody_s_prediction() -> None:
     ("speedups", "dead"),
     [((None, None), True), ((1.0, None), True), ((2.0, None), False), ((4.0, 1.0), False), ((), False)],
 )
-def test_dead_is_what_was_tried_and_brought_nothing(speedups: tuple[float | None, ...], dead: bool) -> None:
+def test_ideas_without_a_gain_are_dead(speedups: tuple[float | None, ...], dead: bool) -> None:
     state = _state(_tried("i2", 2.0, *speedups))
     assert is_dead(state, state.ideas["i2"]) is dead
 
 
-def test_what_is_still_tried_or_was_cancelled_or_doubted_is_not_dead() -> None:
+def test_unfinished_cancelled_and_quarantined_ideas_are_not_dead() -> None:
     waiting = _state((*_idea("i2", 2.0), b.drafted("k20", idea="i2", parent="k1"), e.IdeaImplemented("i2", ("k20",))))
     assert not is_dead(waiting, waiting.ideas["i2"])
     cancelled = b.fold(*_events(), e.KernelCancelled("k20", "by hand"))
@@ -155,7 +155,7 @@ def _events() -> tuple[e.Event, ...]:
     )  # fmt: skip
 
 
-def test_figures_no_logarithm_can_be_taken_of_are_no_gain() -> None:
+def test_non_positive_speedups_give_no_gain() -> None:
     state = _state(_tried("i2", 2.0, 3.0))
     kernel = state.kernels["k20"]
     assert kernel.measurement is not None

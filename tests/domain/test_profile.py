@@ -30,7 +30,7 @@ def state(*more: e.Event) -> SessionState:
     return advance(SessionState(), tuple(e.Entry(n, b.START + n, ENGINE, event) for n, event in enumerate(story)))
 
 
-def test_figures_in_words_with_what_they_were_in_the_parent() -> None:
+def test_metrics_as_text_with_the_parents_values() -> None:
     assert line(FOUND) == (
         "duration 812.3 us, memory throughput 86 %, registers a thread 32, shared memory a block 3,072 bytes, "
         "stalls: long scoreboard 60 %, stalls: barrier 30 %, stalls: wait 5 %"
@@ -42,12 +42,12 @@ def test_figures_in_words_with_what_they_were_in_the_parent() -> None:
     assert moved["stalls: barrier"] == "from 0 %", "the parent's warps did not wait for that"
 
 
-def test_another_device_and_a_parent_that_was_not_read_are_no_comparison() -> None:
+def test_another_device_and_an_unprofiled_parent_are_not_compared() -> None:
     for before in (None, replace(PARENT, device="NVIDIA A100"), Profile(0, note="no ncu")):
         assert not any(row.moved for row in rows(FOUND, before))
 
 
-def test_what_could_not_be_read_says_why() -> None:
+def test_a_failed_profile_says_why() -> None:
     assert line(Profile(0, note="no ncu")) == "counters not read: no ncu"
 
 
@@ -58,14 +58,14 @@ def test_a_profile_is_kept_with_its_kernel() -> None:
         rules.decide(state(), c.RecordProfile("k9", FOUND))
 
 
-def test_a_later_refusal_does_not_hide_what_was_read_and_a_later_reading_does() -> None:
+def test_a_failed_profile_does_not_replace_an_earlier_one_and_a_new_one_does() -> None:
     first, refused = e.KernelProfiled("k1", FOUND), e.KernelProfiled("k1", Profile(0, note="no ncu"))
     assert state(refused).kernels["k1"].profile == Profile(0, note="no ncu")
     assert state(first, refused).kernels["k1"].profile == FOUND
     assert state(first, e.KernelProfiled("k1", PARENT)).kernels["k1"].profile == PARENT
 
 
-def test_a_profile_is_of_one_source() -> None:
+def test_a_profile_belongs_to_one_attempt() -> None:
     failed = e.AttemptFailed("k1", 0, b.failure(), 0.25)
     revised = e.AttemptRevised("k1", 1, b.digest("new source"))
     assert state(e.KernelProfiled("k1", FOUND), failed, revised).kernels["k1"].profile is None

@@ -27,12 +27,12 @@ def test_a_lucky_screen_with_a_wide_interval_does_not_lead() -> None:
     assert [k.id for k in queries.ranked(state)] == ["k3", "k2", "k1"]
 
 
-def test_precise_measurements_outrank_screens_of_the_same_lower_end() -> None:
+def test_precise_measurements_rank_above_screens_with_the_same_lower_end() -> None:
     state = b.fold(*BEGUN, *measured("k1", 9.0, 1.4, depth="screen"), *measured("k2", 1.5, 1.4))
     assert [k.id for k in queries.ranked(state)] == ["k2", "k1"]
 
 
-def test_equals_are_ranked_by_age_also_beyond_the_ninth() -> None:
+def test_equal_kernels_are_ranked_by_age_beyond_k9_too() -> None:
     ways = (event for n in range(1, 12) for event in measured(f"k{n}", 1.5, 1.4))
     assert [k.id for k in queries.ranked(b.fold(*BEGUN, *ways))] == [f"k{n}" for n in range(1, 12)]
 
@@ -51,7 +51,7 @@ def test_the_incumbent_is_precise_and_corroborated() -> None:
     assert queries.incumbent(SessionState()) is None
 
 
-def test_speedups_are_over_the_session_s_own_baseline() -> None:
+def test_speedups_are_relative_to_the_sessions_baseline() -> None:
     state = b.fold(b.opened(baseline="compile"), b.prepared(), *b.measured_kernel())
     assert queries.ranking_baseline(state) == "compile"
     assert queries.speedup(state, state.kernels["k1"]) is None
@@ -67,7 +67,7 @@ def test_lineage_and_descendants() -> None:
     assert queries.lineage(state, "k9") == ()
 
 
-def test_very_deep_trees_are_no_trouble() -> None:
+def test_very_deep_trees_are_handled() -> None:
     chain = [b.drafted(f"k{n}", parent=f"k{n - 1}" if n > 1 else None) for n in range(1, 5001)]
     state = b.fold(*BEGUN, *chain)
     assert len(queries.lineage(state, "k5000")) == 5000
@@ -91,12 +91,12 @@ def test_progress_by_round() -> None:
     assert queries.incumbent_by_round(SessionState()) == ()
 
 
-def test_a_state_keeps_what_it_does_not_know() -> None:
+def test_a_state_keeps_unknown_events() -> None:
     state = b.fold(*BEGUN, e.UnknownEvent("llm.called", {"tokens": 3}), e.UnknownEvent("llm.called", {}))
     assert state.unknown == ("llm.called", "llm.called")
 
 
-def test_events_about_what_is_not_there_change_nothing_else() -> None:
+def test_events_about_unknown_subjects_change_nothing_else() -> None:
     """The fold is total: a journal that some other program wrote is shown as far as it goes."""
     state = b.fold(*BEGUN)
     strange: tuple[e.Event, ...] = (

@@ -66,7 +66,9 @@ def leads(state: SessionState) -> str:
         (m.Interval(1.02, 0.9, 1.15), True, UNDECIDED),
     ],
 )
-def test_only_an_interval_wholly_on_one_side_decides(ratio: m.Interval, corroborated: bool, expected: m.RaceOutcome) -> None:
+def test_only_an_interval_entirely_on_one_side_of_1_decides(
+    ratio: m.Interval, corroborated: bool, expected: m.RaceOutcome
+) -> None:
     assert races.outcome(ratio, corroborated=corroborated) is expected
 
 
@@ -84,7 +86,7 @@ def test_no_interval_is_narrower_than_the_baseline_against_itself(same: m.Interv
 
 
 @given(st.floats(0.01, 100), st.floats(0, 1), st.floats(0, 0.5))
-def test_a_race_told_the_other_way_round_is_the_same_race(value: float, spread: float, noise: float) -> None:
+def test_an_inverted_race_is_the_same_race(value: float, spread: float, noise: float) -> None:
     ratio = m.Interval(value, value * math.exp(-spread), value * math.exp(spread))
     same = m.Interval(1.0, math.exp(-noise), math.exp(noise))
     turned = races.inverted(ratio)
@@ -100,14 +102,14 @@ def test_a_race_told_the_other_way_round_is_the_same_race(value: float, spread: 
 # ---------------------------------------------------------------- the lead
 
 
-def test_the_first_measured_kernel_leads_without_a_race() -> None:
+def test_the_first_measured_kernel_is_the_incumbent_without_a_race() -> None:
     state = b.fold(*b.first_round(1.0, mode="ask"), e.RoundOpened(1, ("k1",)))
     assert rules.automatic(state) == (e.IncumbentChanged("k1", "", m.Succession.FIRST),)
     state = then(state, *rules.automatic(state))
     assert (leads(state), rules.automatic(state), races.pending_races(state)) == ("k1", (), ())
 
 
-def test_a_screen_alone_is_never_said_to_lead() -> None:
+def test_a_screened_kernel_never_becomes_the_incumbent() -> None:
     screened = e.KernelMeasured("k1", b.measurement(1.5, depth="screen"), 0.0)
     state = b.fold(
         b.opened(mode="ask"), b.prepared(), e.RoundOpened(0, ()), b.proposed("i1"), *b.measured_kernel()[:3], screened
@@ -116,7 +118,7 @@ def test_a_screen_alone_is_never_said_to_lead() -> None:
     assert not any(isinstance(event, e.IncumbentChanged) for event in rules.automatic(state))
 
 
-def test_a_better_measurement_leads_only_after_a_race_that_it_won() -> None:
+def test_a_better_measurement_leads_only_after_winning_a_race() -> None:
     state = with_children(2.0)
     assert leads(state) == "k1"
     assert races.pending_races(state) == (w.Race("k2", "k1"),)
@@ -139,7 +141,7 @@ def test_a_better_measurement_leads_only_after_a_race_that_it_won() -> None:
         (m.Interval(1.2, 1.0, 1.4), UNDECIDED),
     ],
 )
-def test_the_incumbent_stays_where_the_challenger_does_not_clearly_win(ratio: m.Interval, outcome: m.RaceOutcome) -> None:
+def test_the_incumbent_stays_unless_the_challenger_clearly_wins(ratio: m.Interval, outcome: m.RaceOutcome) -> None:
     """The third lies above 1, and within the noise of the baseline against itself."""
     state = raced(with_children(2.0), w.Race("k2", "k1"), ratio)
     assert (leads(state), races.pending_races(state)) == ("k1", ())
@@ -148,17 +150,17 @@ def test_the_incumbent_stays_where_the_challenger_does_not_clearly_win(ratio: m.
     assert [r.kernel for r in races.undecided_races(state)] == (["k2"] if outcome is UNDECIDED else [])
 
 
-def test_a_win_that_the_judge_s_clock_does_not_bear_out_is_none() -> None:
+def test_a_win_that_is_not_corroborated_does_not_count() -> None:
     state = raced(with_children(2.0), w.Race("k2", "k1"), b.interval(1.9), corroborated=False)
     assert (leads(state), state.races[0].outcome) == ("k1", UNDECIDED)
 
 
 @pytest.mark.parametrize("speedup", [0.5, 0.97, 1.0])
-def test_what_does_not_rank_above_the_incumbent_does_not_race(speedup: float) -> None:
+def test_kernels_ranked_below_the_incumbent_do_not_race(speedup: float) -> None:
     assert races.pending_races(with_children(speedup)) == ()
 
 
-def test_the_best_challenger_races_first_and_spares_the_others_theirs() -> None:
+def test_the_best_challenger_races_first_and_spares_the_others_a_race() -> None:
     state = with_children(1.5, 2.5, 2.0)
     assert races.pending_races(state) == (w.Race("k3", "k1"), w.Race("k4", "k1"), w.Race("k2", "k1"))
     assert races.pending_races(raced(state, w.Race("k3", "k1"), b.interval(2.5))) == ()
@@ -166,13 +168,13 @@ def test_the_best_challenger_races_first_and_spares_the_others_theirs() -> None:
     assert races.pending_races(lost) == (w.Race("k4", "k1"), w.Race("k2", "k1"))
 
 
-def test_races_wait_until_what_could_lead_is_measured() -> None:
+def test_races_wait_until_all_challengers_are_measured() -> None:
     more = (b.drafted("k3", idea="i2", parent="k1", round_number=1), b.built("k3"))
     state = b.fold(*ROUND_1, *child("k2", 2.0), *more, b.drafted("k4", idea="i2", parent="k1", round_number=1))
     assert [str(work.key) for work in rules.next_work(state)][:3] == ["verify:k3:0", "race:k2:k1:0", "build:k4:0"]
 
 
-def test_neither_a_round_nor_a_session_ends_before_its_races() -> None:
+def test_rounds_and_sessions_close_only_after_their_races() -> None:
     state = then(with_children(2.0), e.IdeaImplemented("i2", ("k2",)), e.LimitsChanged(Limits(rounds=1)))
     assert rules.automatic(state) == ()
     state = then(state, *rules.record(state, w.Race("k2", "k1"), w.Raced(b.interval(2.0), 3, 18)))
@@ -183,14 +185,14 @@ def test_neither_a_round_nor_a_session_ends_before_its_races() -> None:
     assert rules.automatic(late) == ()
 
 
-def test_the_next_round_starts_from_the_incumbent_though_another_ranks_above_it() -> None:
+def test_the_next_round_starts_from_the_incumbent_even_if_another_ranks_above_it() -> None:
     state = then(with_children(2.0), e.IdeaImplemented("i2", ("k2",)))
     state = then(state, *rules.record(state, w.Race("k2", "k1"), w.Raced(b.interval(1.0), 3, 18)), e.RoundClosed(1))
     assert [k.id for k in queries.ranked(state)] == ["k2", "k1"]
     assert rules.automatic(state) == (e.RoundOpened(2, ("k1", "k2")),)
 
 
-def test_a_screen_is_held_against_the_best_challenger_until_it_has_lost() -> None:
+def test_a_screen_is_compared_with_the_best_challenger_until_that_has_lost() -> None:
     state = then(with_children(2.0), b.drafted("k3", idea="i2", parent="k1", round_number=1), b.built("k3"))
     screen = w.Verified(b.verification(), b.measurement(1.2, depth="screen"), 0.5)
     assert len(rules.record(state, w.Verify("k3", 0), screen)) == 2, "far from 2.0: not measured precisely"
@@ -202,7 +204,7 @@ def test_a_screen_is_held_against_the_best_challenger_until_it_has_lost() -> Non
 
 
 @pytest.mark.parametrize(("at_fault", "leader"), [("k2", "k1"), ("", "k1"), ("k1", "k2")])
-def test_a_kernel_that_fails_in_a_race_has_failed(at_fault: str, leader: str) -> None:
+def test_a_kernel_that_fails_in_a_race_is_failed(at_fault: str, leader: str) -> None:
     state = then(with_children(2.0), e.WorkStarted("race:k2:k1:0"))
     failure = b.failure(m.FailureKind.CRASHED)
     (event,) = rules.record(state, w.Race("k2", "k1"), w.Failed(failure, 1.5, at_fault))
@@ -211,7 +213,7 @@ def test_a_kernel_that_fails_in_a_race_has_failed(at_fault: str, leader: str) ->
     assert (leads(state), b.spelled(state.started), races.pending_races(state)) == (leader, {}, ())
 
 
-def test_what_the_engine_could_not_do_is_owed_again_after_a_resume() -> None:
+def test_failed_work_is_owed_again_after_a_resume() -> None:
     state = then(with_children(2.0), e.WorkStarted("race:k2:k1:0"))
     broken = then(state, *rules.record(state, w.Race("k2", "k1"), w.Impossible("device lost")))
     assert (b.spelled(broken.broken), rules.automatic(broken)) == ({"race:k2:k1:0": "device lost"}, ())
@@ -219,7 +221,7 @@ def test_what_the_engine_could_not_do_is_owed_again_after_a_resume() -> None:
     assert w.Race("k2", "k1") in rules.next_work(then(broken, e.SessionResumed(())))
 
 
-def test_a_race_that_took_the_process_down_twice_is_given_up_undecided() -> None:
+def test_a_race_that_crashed_two_processes_is_undecided() -> None:
     state = then(with_children(2.0), *(e.WorkStarted("race:k2:k1:0") for _ in range(2)))
     resumed, given_up = rules.resume_events(state, "")
     assert isinstance(resumed, e.SessionResumed)
@@ -231,7 +233,7 @@ def test_a_race_that_took_the_process_down_twice_is_given_up_undecided() -> None
     assert len(rules.resume_events(once, "")) == 1
 
 
-def test_a_result_that_nobody_waits_for_any_longer_causes_nothing() -> None:
+def test_an_obsolete_result_causes_no_events() -> None:
     result = w.Raced(b.interval(2.0), 3, 18)
     state = with_children(2.0)
     for gone in (
@@ -250,7 +252,7 @@ def led_by_k2() -> SessionState:
 
 
 @pytest.mark.parametrize("end", [e.KernelFailed("k2", b.failure()), e.KernelQuarantined("k2", ("heap overflow",))])
-def test_who_led_before_succeeds_one_that_can_lead_no_longer_and_the_others_race_it(end: e.Event) -> None:
+def test_a_former_incumbent_replaces_an_ineligible_one_and_the_others_race_it(end: e.Event) -> None:
     state = then(led_by_k2(), end)
     assert leads(state) == "k1"
     assert e.IncumbentChanged("k1", "k2", m.Succession.SUCCEEDED) in rules.automatic(state)
@@ -258,7 +260,7 @@ def test_who_led_before_succeeds_one_that_can_lead_no_longer_and_the_others_race
     assert races.pending_races(state) == (w.Race("k3", "k1"),)
 
 
-def test_one_that_is_measured_anew_keeps_the_lead_and_nobody_races_meanwhile() -> None:
+def test_a_remeasured_incumbent_stays_and_no_race_runs_meanwhile() -> None:
     state = then(led_by_k2(), e.KernelReopened("k2", "remeasured on request"))
     assert (leads(state), state.incumbent, races.pending_races(state)) == ("k1", "k2", ())
     assert not any(isinstance(event, e.IncumbentChanged) for event in rules.automatic(state))
@@ -268,7 +270,7 @@ def test_one_that_is_measured_anew_keeps_the_lead_and_nobody_races_meanwhile() -
     assert races.pending_races(worse) == (w.Race("k3", "k2"),)
 
 
-def test_a_race_counts_for_the_measurements_it_was_run_between() -> None:
+def test_a_race_counts_only_for_its_measurements() -> None:
     state = raced(with_children(2.0), w.Race("k2", "k1"), b.interval(1.0))
     assert races.latest_race(state, "k1", "k2") is state.races[0]
     again = then(state, e.KernelReopened("k2", ""), b.built("k2"), b.verified("k2", 2.0), b.measured("k2", 2.0))
@@ -276,7 +278,7 @@ def test_a_race_counts_for_the_measurements_it_was_run_between() -> None:
     assert races.pending_races(again) == (w.Race("k2", "k1"),)
 
 
-def test_after_a_move_the_incumbent_is_built_there_and_the_others_race_it() -> None:
+def test_after_a_move_the_incumbent_is_rebuilt_and_the_others_race_it() -> None:
     state = then(led_by_k2(), e.RaceAsked("k3", "k2"), e.WorkStarted("race:k3:k2:0"))
     events = rules.record(state, w.Prepare(), w.Prepared(b.device("another machine"), b.preparation()))
     state = then(state, *events)
@@ -293,7 +295,7 @@ def test_after_a_move_the_incumbent_is_built_there_and_the_others_race_it() -> N
     assert (leads(state), races.pending_races(state)) == ("k2", (w.Race("k1", "k2"),)), "equals rank by age"
 
 
-def test_three_that_beat_each_other_in_a_circle_leave_the_lead_at_rest() -> None:
+def test_three_kernels_that_beat_each_other_in_a_cycle_keep_the_incumbent() -> None:
     state = led_by_k2()
     state = raced(then(state, e.RaceAsked("k3", "k2")), w.Race("k3", "k2"), b.interval(1.2))
     assert leads(state) == "k3"
@@ -316,7 +318,7 @@ def test_three_that_beat_each_other_in_a_circle_leave_the_lead_at_rest() -> None
         (c.RaceLeaders(1), [("k3", "k2")]),
     ],
 )
-def test_what_is_asked_for_by_hand_is_raced_the_incumbent_second(command: c.Command, asked: list[tuple[str, str]]) -> None:
+def test_requested_races_run_with_the_incumbent_second(command: c.Command, asked: list[tuple[str, str]]) -> None:
     state = led_by_k2()
     events = rules.decide(state, command)
     assert events == tuple(e.RaceAsked(*pair) for pair in asked)
@@ -338,14 +340,14 @@ def test_what_is_asked_for_by_hand_is_raced_the_incumbent_second(command: c.Comm
         (c.RaceUndecided(), "no race against the incumbent is undecided"),
     ],
 )
-def test_what_cannot_be_raced_is_refused(command: c.Command, words: str) -> None:
+def test_invalid_races_are_rejected(command: c.Command, words: str) -> None:
     screened = e.KernelMeasured("k4", b.measurement(3.0, depth="screen"), 0.0)
     state = then(led_by_k2(), *child("k4", 3.0)[:3], screened)
     with pytest.raises(CommandRejected, match=words):
         rules.decide(state, command)
 
 
-def test_without_a_leader_there_is_nothing_to_race_against() -> None:
+def test_without_an_incumbent_there_is_no_default_race() -> None:
     empty = b.fold(b.opened(), b.prepared())
     for command in (c.RaceLeaders(), c.RaceUndecided()):
         with pytest.raises(CommandRejected):
@@ -355,7 +357,7 @@ def test_without_a_leader_there_is_nothing_to_race_against() -> None:
         rules.decide(alone, c.RaceLeaders())
 
 
-def test_more_is_spent_each_time_a_race_was_undecided_and_no_more_for_ever() -> None:
+def test_each_undecided_race_raises_the_effort_up_to_a_limit() -> None:
     state = raced(with_children(2.0), w.Race("k2", "k1"), b.interval(1.0))
     for effort in (1, 2, races.MAX_EFFORT, races.MAX_EFFORT):
         state = then(state, *rules.decide(state, c.RaceUndecided()))
@@ -367,10 +369,10 @@ def test_more_is_spent_each_time_a_race_was_undecided_and_no_more_for_ever() -> 
     state = raced(state, w.Race("k2", "k1", races.MAX_EFFORT), b.interval(1.5))
     assert (leads(state), races.undecided_races(state)) == ("k2", ())
     again = then(state, *rules.decide(state, c.RaceKernel("k1")))
-    assert races.pending_races(again) == (w.Race("k1", "k2", 0),), "what was decided starts anew"
+    assert races.pending_races(again) == (w.Race("k1", "k2", 0),), "the decided race starts again"
 
 
-def test_a_race_by_hand_can_take_the_lead_back_and_one_among_others_cannot() -> None:
+def test_a_requested_race_can_change_the_incumbent_only_if_it_involves_the_incumbent() -> None:
     state = then(led_by_k2(), e.RaceAsked("k1", "k2"))
     assert leads(raced(state, w.Race("k1", "k2"), b.interval(1.2))) == "k1"
     assert leads(raced(state, w.Race("k1", "k2"), b.interval(0.8))) == "k2"
@@ -378,7 +380,7 @@ def test_a_race_by_hand_can_take_the_lead_back_and_one_among_others_cannot() -> 
     assert leads(raced(others, w.Race("k3", "k1"), b.interval(9.0))) == "k2"
 
 
-def test_one_that_cannot_lead_may_race_and_does_not_lead_for_it() -> None:
+def test_an_ineligible_kernel_can_race_but_not_become_the_incumbent() -> None:
     doubtful = replace(b.measurement(3.0), corroborated=False)
     state = then(with_children(), *child("k2", 3.0)[:3], e.KernelMeasured("k2", doubtful, 1.0))
     assert races.pending_races(state) == ()
@@ -387,27 +389,27 @@ def test_one_that_cannot_lead_may_race_and_does_not_lead_for_it() -> None:
     assert (leads(state), state.incumbent) == ("k1", "k1")
 
 
-def test_the_latest_of_those_who_led_and_still_can_succeeds() -> None:
+def test_the_latest_eligible_former_incumbent_succeeds() -> None:
     state = raced(then(led_by_k2(), e.RaceAsked("k3", "k2")), w.Race("k3", "k2"), b.interval(1.2))
     state = then(state, e.KernelFailed("k3", b.failure()))
     assert leads(state) == "k2"
     assert leads(then(state, e.KernelFailed("k2", b.failure()))) == "k1"
 
 
-def test_a_closed_session_is_taken_up_again_for_a_race_and_ends_after_it() -> None:
+def test_a_closed_session_reopens_for_a_race_and_closes_after_it() -> None:
     state = then(led_by_k2(), e.IdeaImplemented("i2", ("k2", "k3")), e.RoundClosed(1), e.SessionClosed("enough"))
     assert rules.next_work(state) == ()
     assert rules.decide(state, c.RaceKernel("k3")) == (e.SessionReopened(), e.RaceAsked("k3", "k2"))
 
 
-def test_what_was_asked_is_off_when_one_of_the_two_goes() -> None:
+def test_a_requested_race_is_dropped_when_a_kernel_is_lost() -> None:
     state = then(led_by_k2(), e.RaceAsked("k3", "k2"), e.WorkStarted("race:k3:k2:0"))
     for gone in (e.KernelReopened("k3", ""), e.KernelFailed("k3", b.failure()), e.KernelReopened("k2", "")):
         after = then(state, gone)
         assert (after.asked, b.spelled(after.started), races.pending_races(after)) == ((), {}, ())
 
 
-def test_what_an_incumbent_that_is_gone_was_to_race_is_off_but_for_what_was_asked() -> None:
+def test_races_of_a_lost_incumbent_are_dropped_except_requested_ones() -> None:
     state = then(with_children(2.0, 1.5), e.RaceAsked("k3", "k1"), *(e.WorkStarted(f"race:{k}:k1:0") for k in ("k2", "k3")))
     state = raced(then(state, e.WorkStarted("race:k2:k1:0")), w.Race("k2", "k1"), b.interval(2.0))
     assert leads(state) == "k2"
@@ -420,7 +422,7 @@ def test_what_an_incumbent_that_is_gone_was_to_race_is_off_but_for_what_was_aske
 # ---------------------------------------------------------------- journals from before
 
 
-def test_a_journal_from_before_there_were_races_is_led_by_its_best_measured_kernel_and_goes_on_from_there() -> None:
+def test_a_journal_from_before_races_has_its_best_measured_kernel_as_incumbent() -> None:
     state = b.fold(
         *b.first_round(1.0, mode="ask"), e.RoundOpened(1, ("k1",)), b.proposed("i2", round_number=1), *child("k2", 2.0)
     )

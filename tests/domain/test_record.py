@@ -56,7 +56,7 @@ RESULTS: dict[str, w.Result] = {
         ("repair", e.AttemptRevised("k2", 1, b.digest("better")), Stage.BUILD),
     ],
 )
-def test_success_takes_a_kernel_to_its_next_stage(stage: str, event: e.Event, after: Stage) -> None:
+def test_success_moves_a_kernel_to_its_next_stage(stage: str, event: e.Event, after: Stage) -> None:
     state = at_stage(stage)
     assert rules.record(state, WORKS[stage]("k2", 0), RESULTS[stage]) == (event,)
     assert then(state, event).kernels["k2"].stage is after
@@ -64,7 +64,7 @@ def test_success_takes_a_kernel_to_its_next_stage(stage: str, event: e.Event, af
 
 @pytest.mark.parametrize("stage", ["build", "verify", "measure"])
 @pytest.mark.parametrize("kind", list(m.FailureKind))
-def test_the_failure_of_a_kernel_that_nobody_can_repair_is_its_end(stage: str, kind: m.FailureKind) -> None:
+def test_an_unrepairable_failure_ends_a_kernel(stage: str, kind: m.FailureKind) -> None:
     failed = w.Failed(b.failure(kind), 0.3)
     events = rules.record(at_stage(stage), WORKS[stage]("k2", 0), failed)
     assert events == (e.KernelFailed("k2", failed.failure, 0.3),)
@@ -81,14 +81,14 @@ def test_the_failure_of_a_kernel_that_nobody_can_repair_is_its_end(stage: str, k
         (m.FailureKind.UNSTABLE, False),
     ],
 )
-def test_a_model_is_asked_to_repair_what_can_be_repaired(kind: m.FailureKind, repairable: bool) -> None:
+def test_models_repair_repairable_failures(kind: m.FailureKind, repairable: bool) -> None:
     failed = w.Failed(b.failure(kind), 0.3)
     (event,) = rules.record(at_stage("build", author=b.MODEL), w.Build("k2", 0), failed)
     assert isinstance(event, e.AttemptFailed if repairable else e.KernelFailed)
 
 
 @pytest.mark.parametrize("author", ["engineer", "engine", "playbook"])
-def test_a_person_or_a_playbook_is_not_asked_to_repair(author: str) -> None:
+def test_the_engineer_and_the_playbook_are_not_asked_to_repair(author: str) -> None:
     (event,) = rules.record(at_stage("build", author=m.Author(author)), w.Build("k2", 0), w.Failed(b.failure()))
     assert isinstance(event, e.KernelFailed)
 
@@ -101,20 +101,20 @@ def test_repairs_are_bounded() -> None:
         assert isinstance(event, kind)
 
 
-def test_a_repair_that_fails_ends_the_kernel_as_it_failed_before() -> None:
+def test_a_failed_repair_keeps_the_original_failure() -> None:
     state = at_stage("repair", author=b.MODEL)
     answer = w.Failed(m.Failure(m.FailureKind.TIMED_OUT, "the model does not answer"), 2.0)
     assert rules.record(state, w.Repair("k2", 0), answer) == (e.KernelFailed("k2", b.failure(), 2.0),)
 
 
-def test_a_repaired_kernel_remembers_what_was_tried() -> None:
+def test_a_repaired_kernel_keeps_its_earlier_code() -> None:
     kernel = at_stage("build", author=b.MODEL, attempt=2).kernels["k2"]
     assert kernel.source == b.digest("revision 1")
     assert kernel.earlier == (b.digest("source of k2"), b.digest("revision 0"))
 
 
 @pytest.mark.parametrize("stage", list(WORKS))
-def test_what_the_engine_could_not_do_says_nothing_of_the_kernel(stage: str) -> None:
+def test_engine_failures_are_not_verdicts_on_kernels(stage: str) -> None:
     state = at_stage(stage)
     work = WORKS[stage]("k2", 0)
     events = rules.record(state, work, w.Impossible("device lost"))
@@ -142,7 +142,7 @@ def test_a_result_of_an_earlier_attempt_is_dropped(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", ["verify", "measure", "repair"])
-def test_a_result_from_before_a_kernel_was_taken_up_anew_is_dropped(stage: str) -> None:
+def test_a_result_from_before_a_kernel_was_reopened_is_dropped(stage: str) -> None:
     """Cancelled while at work, then measured again: the old result would skip the build, or the verification."""
     state = at_stage(stage)
     for command in (c.CancelKernel("k2"), c.Remeasure("k2")):
@@ -150,7 +150,7 @@ def test_a_result_from_before_a_kernel_was_taken_up_anew_is_dropped(stage: str) 
     assert rules.record(state, WORKS[stage]("k2", 0), RESULTS[stage]) == ()
 
 
-def test_a_result_of_a_kernel_that_is_not_there_is_dropped() -> None:
+def test_a_result_of_an_unknown_kernel_is_dropped() -> None:
     assert rules.record(b.fold(*BEGUN), w.Build("k9", 0), RESULTS["build"]) == ()
 
 
@@ -164,7 +164,7 @@ def test_a_result_of_a_kernel_that_is_not_there_is_dropped() -> None:
         (w.Repair("k2", 0), RESULTS["build"]),
     ],
 )
-def test_a_result_of_another_work_is_a_mistake_of_the_program(work: w.Work, result: w.Result) -> None:
+def test_a_result_of_the_wrong_type_is_a_bug(work: w.Work, result: w.Result) -> None:
     with pytest.raises(TypeError, match=f"is not a result of {work.key}"):
         rules.record(at_stage("build"), work, result)
 
@@ -216,7 +216,7 @@ def test_proposals_become_ideas_of_the_round() -> None:
     assert rules.next_work(answered) == ()
 
 
-def test_more_ideas_than_asked_for_and_known_ones_are_dropped_by_title() -> None:
+def test_surplus_and_repeated_ideas_are_dropped_by_title() -> None:
     state = b.fold(*ROUND_1, b.proposed("i2", round_number=1, parent="k1", from_source=False), e.IdeaRejected("i2", ""))
     (event,) = rules.record(state, w.Propose(1, ("k1",), 2), proposals(2, 4, 4, 5, 6))
     assert isinstance(event, e.IdeasProposed)
@@ -234,7 +234,7 @@ def test_the_same_entry_on_another_parent_is_another_idea() -> None:
     assert [idea.parent for idea in event.ideas] == [None]
 
 
-def test_an_idea_on_a_kernel_that_is_not_there_stands_on_none() -> None:
+def test_an_idea_with_an_unknown_parent_has_none() -> None:
     (event,) = rules.record(b.fold(*ROUND_1), w.Propose(1, ("k1",), 2), proposals(4, parent="k77"))
     assert isinstance(event, e.IdeasProposed)
     assert event.ideas[0].parent is None
@@ -243,14 +243,14 @@ def test_an_idea_on_a_kernel_that_is_not_there_stands_on_none() -> None:
 @pytest.mark.parametrize(("settings", "number", "branch"), [
     ({}, 1, 3), ({}, 0, 1), ({"branch": 5}, 1, 5), ({"strategy": "sequential"}, 1, 1),
 ])  # fmt: skip
-def test_how_many_implementations_an_idea_gets(settings: dict[str, object], number: int, branch: int) -> None:
+def test_the_number_of_implementations_of_an_idea(settings: dict[str, object], number: int, branch: int) -> None:
     state = b.fold(*b.first_round(**settings), e.RoundOpened(1, ("k1",)))
     (event,) = rules.record(state, w.Propose(number, (), 3), proposals(4))
     assert isinstance(event, e.IdeasProposed)
     assert event.ideas[0].branch == branch
 
 
-def test_no_ideas_are_an_answer_too() -> None:
+def test_no_ideas_are_a_valid_answer() -> None:
     assert rules.record(b.fold(*ROUND_1), w.Propose(1, ("k1",), 3), w.Proposals(())) == (e.IdeasProposed(1, (), True),)
 
 
@@ -274,7 +274,7 @@ def test_drafts_become_kernels_below_the_idea_s_parent() -> None:
     assert (grown.ideas["i2"].implemented, grown.ideas["i2"].kernels, grown.ideas["i2"].note) == (True, ("k2", "k3"), "")
 
 
-def test_sources_that_are_in_the_tree_already_are_dropped_and_counted() -> None:
+def test_code_already_in_the_tree_is_dropped_and_counted() -> None:
     state = b.fold(*SELECTED)
     events = rules.record(state, w.Implement("i2"), drafts("source of k1", "a", "a", "b", note="asked for 4"))
     assert events[-1] == e.IdeaImplemented("i2", ("k2", "k3"), "asked for 4; 2 already in the tree")
@@ -284,7 +284,7 @@ def test_sources_that_are_in_the_tree_already_are_dropped_and_counted() -> None:
     assert len(rules.record(cancelled, w.Implement("i2"), drafts("source of k1"))) == 2
 
 
-def test_a_source_that_was_repaired_since_counts_as_tried() -> None:
+def test_code_that_was_repaired_later_counts_as_tried() -> None:
     state = then(at_stage("build", author=b.MODEL, attempt=1), e.SessionResumed(()))
     events = rules.record(state, w.Implement("i2"), drafts("source of k2"))
     assert events == (e.IdeaImplemented("i2", (), "1 already in the tree"),)
@@ -314,7 +314,7 @@ def test_before_all_else_a_session_is_prepared() -> None:
     assert rules.next_work(b.fold(b.opened(), e.WorkFailed("prepare", "no device"))) == ()
 
 
-def test_later_stages_come_first_then_implementations_then_the_question() -> None:
+def test_later_stages_come_first_then_implementations_then_proposals() -> None:
     events = (
         *b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)), b.proposed("i2", "i3", round_number=1, from_source=False),
         e.IdeaSelected("i2"), e.IdeaSelected("i3"),
@@ -336,12 +336,12 @@ def test_work_is_owed_until_its_result_is_recorded_and_never_in_a_closed_session
 
 
 @pytest.mark.parametrize(("settings", "count"), [({}, 3), ({"ideas": 7}, 7), ({"strategy": "sequential", "ideas": 7}, 1)])
-def test_how_many_ideas_are_asked_for(settings: dict[str, object], count: int) -> None:
+def test_the_number_of_requested_ideas(settings: dict[str, object], count: int) -> None:
     state = b.fold(*b.first_round(**settings), e.RoundOpened(1, ("k1",)))
     assert rules.next_work(state) == (w.Propose(1, ("k1",), count),)
 
 
-def test_started_work_is_counted_by_process_and_forgotten_with_its_result() -> None:
+def test_started_work_is_counted_per_process_until_its_result() -> None:
     state = b.fold(*SELECTED, e.WorkStarted("implement:i2"), e.SessionResumed(("implement:i2",)), e.WorkStarted("implement:i2"))
     assert b.spelled(state.started) == {"implement:i2": 2}
     assert then(state, e.IdeaImplemented("i2", ())).started == {}

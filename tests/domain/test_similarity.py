@@ -28,12 +28,12 @@ def test_the_index_is_symmetric_and_between_0_and_1(a: frozenset[str], other: fr
 
 
 @given(texts, texts, st.booleans())
-def test_likeness_goes_both_ways(a: IdeaText, other: IdeaText, same_parent: bool) -> None:
+def test_similarity_is_symmetric(a: IdeaText, other: IdeaText, same_parent: bool) -> None:
     assert near_duplicate(a, other, same_parent=same_parent) == near_duplicate(other, a, same_parent=same_parent)
 
 
 @given(texts)
-def test_an_idea_says_what_it_says(a: IdeaText) -> None:
+def test_invalid_idea_texts_are_rejected(a: IdeaText) -> None:
     assert near_duplicate(a, a, same_parent=True)
 
 
@@ -60,11 +60,11 @@ def test_the_same_words_in_another_form_are_the_same_idea(one: str, other: str) 
         ("Double-buffer shared memory", "Avoid bank conflicts in shared memory"),
     ],
 )
-def test_other_words_are_another_idea(one: str, other: str) -> None:
+def test_different_words_are_a_different_idea(one: str, other: str) -> None:
     assert not near_duplicate(idea(one), idea(other), same_parent=True)
 
 
-def test_a_reworded_title_over_the_same_reason_is_caught_within_a_category_only() -> None:
+def test_a_reworded_title_is_a_duplicate_only_within_a_category() -> None:
     reason = "Each row is read twice from memory; keeping it in registers halves the traffic that binds this kernel."
     one, other = idea("Keep rows in registers", reason), idea("Rows stay in registers now", reason)
     assert near_duplicate(one, other, same_parent=False)
@@ -78,7 +78,7 @@ def test_keys_decide_when_both_have_one(a: str, other: str, same_parent: bool, a
     assert near_duplicate(idea("Same title", key=a), idea("Same title", key=other), same_parent=same_parent) is alike
 
 
-def test_a_key_on_one_side_leaves_it_to_the_words() -> None:
+def test_a_key_on_one_side_only_compares_the_text() -> None:
     assert near_duplicate(idea("Same title", key="tile"), idea("Same title"), same_parent=False)
 
 

@@ -30,7 +30,7 @@ blocks = st.lists(st.lists(times, min_size=1, max_size=5), min_size=1, max_size=
     [(1, 12.7062), (2, 4.3027), (5, 2.5706), (10, 2.2281), (20, 2.0860), (30, 2.0423), (40, 2.0211), (60, 2.0003),
      (120, 1.9799), (1000, 1.9623), (10**6, 1.9600)],
 )  # fmt: skip
-def test_quantiles_are_student_s(degrees: int, quantile: float) -> None:
+def test_quantiles_are_those_of_students_t(degrees: int, quantile: float) -> None:
     assert t95(degrees) == pytest.approx(quantile, abs=2e-3)
 
 
@@ -51,7 +51,7 @@ def test_a_median_lies_in_its_interval_of_samples(samples: list[float]) -> None:
 
 
 @pytest.mark.parametrize("n", [6, 9, 10, 25, 40, 41, 200])
-def test_a_median_s_interval_holds_the_true_median_nineteen_times_in_twenty(n: int) -> None:
+def test_the_median_interval_covers_the_true_median_95_percent_of_the_time(n: int) -> None:
     dice = random.Random(n)
     held = 0
     for _ in range(1000):
@@ -61,7 +61,7 @@ def test_a_median_s_interval_holds_the_true_median_nineteen_times_in_twenty(n: i
 
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=30), st.floats(0, 1))
-def test_a_ratio_lies_in_its_interval_which_is_never_narrower_than_the_floor(logs: list[float], floor: float) -> None:
+def test_a_ratio_is_inside_its_interval_which_is_never_narrower_than_the_floor(logs: list[float], floor: float) -> None:
     found = ratio_interval(logs, floor)
     assert 0.0 <= found.low <= found.value <= found.high
     if len(logs) > 1:
@@ -70,18 +70,18 @@ def test_a_ratio_lies_in_its_interval_which_is_never_narrower_than_the_floor(log
 
 
 @pytest.mark.parametrize("logs", [[700.0, -700.0], [800.0, 801.0], [-800.0, -801.0], [710.0]])
-def test_absurd_claims_make_an_absurd_interval_and_no_error(logs: list[float]) -> None:
+def test_absurd_times_give_an_absurd_interval_and_no_error(logs: list[float]) -> None:
     found = ratio_interval(logs)
     assert 0.0 <= found.low <= found.value <= found.high
 
 
-def test_one_pair_claims_nothing() -> None:
+def test_one_pair_shows_no_difference() -> None:
     assert ratio_interval([0.7]) == Interval(math.exp(0.7), 0.0, math.inf)
     assert significant(ratio_interval([5.0])) == "undecided"
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=10))
-def test_swapping_baseline_and_kernel_turns_the_interval_over(logs: list[float]) -> None:
+def test_swapping_baseline_and_kernel_inverts_the_interval(logs: list[float]) -> None:
     there, back = ratio_interval(logs), ratio_interval([-x for x in logs])
     assert back.value == pytest.approx(1 / there.value)
     assert back.low == pytest.approx(1 / there.high)
@@ -89,7 +89,7 @@ def test_swapping_baseline_and_kernel_turns_the_interval_over(logs: list[float])
 
 
 @pytest.mark.parametrize("pairs", [3, 4, 6, 10])
-def test_noise_against_itself_reads_as_no_difference(pairs: int) -> None:
+def test_noise_gives_no_difference(pairs: int) -> None:
     """A/A: a thousand repeats of a measurement in which both sides are the same program, each process with its own luck."""
     held = 0
     for seed in range(1000):
@@ -123,7 +123,7 @@ def test_drift_slower_than_a_block_cancels() -> None:
     assert block_interval(baseline, kernel).value == pytest.approx(2.0)
 
 
-def test_one_disturbed_block_does_not_move_a_pair() -> None:
+def test_one_disturbed_block_does_not_change_a_pair() -> None:
     baseline, kernel = [[100.0] * 3] * 5, [[50.0] * 3] * 4 + [[5000.0] * 3]
     assert math.exp(pair_log_ratio(baseline, kernel)) == pytest.approx(2.0)
 
@@ -139,7 +139,7 @@ def test_empty_blocks_are_left_out_and_nothing_at_all_is_an_error() -> None:
 
 
 @given(st.data())
-def test_the_screen_s_interval_holds_its_value(data: st.DataObject) -> None:
+def test_the_interval_of_a_screen_contains_its_value(data: st.DataObject) -> None:
     baseline = data.draw(blocks)
     kernel = data.draw(st.lists(st.lists(times, min_size=1, max_size=5), min_size=len(baseline), max_size=len(baseline)))
     found = block_interval(baseline, kernel)
@@ -157,5 +157,5 @@ def test_widening_keeps_the_value(value: float, factor: float) -> None:
     [(1.01, 2.0, "faster"), (0.5, 0.99, "slower"), (0.9, 1.1, "undecided"), (1.0, 1.2, "undecided"), (0.8, 1.0, "undecided"),
      (0.0, math.inf, "undecided")],
 )  # fmt: skip
-def test_a_difference_is_only_claimed_beyond_one(low: float, high: float, word: str) -> None:
+def test_a_difference_needs_an_interval_without_1(low: float, high: float, word: str) -> None:
     assert significant(Interval((low + high) / 2, low, high)) == word

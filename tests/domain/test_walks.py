@@ -48,7 +48,7 @@ def _end(state: SessionState) -> str:
     return "awaits a decision"
 
 
-def test_the_walks_go_everywhere(walks: list[RandomWalk]) -> None:
+def test_the_random_walks_reach_every_event(walks: list[RandomWalk]) -> None:
     """If a kind of event or a stage never occurs, the tests here prove less than they say."""
     seen = {entry.event.KIND for walk in walks for entry in walk.log}
     assert seen == set(codec.kinds())
@@ -59,7 +59,7 @@ def test_the_walks_go_everywhere(walks: list[RandomWalk]) -> None:
     assert max(len(walk.state.kernels) for walk in walks) > 20
 
 
-def test_every_refusal_is_one_line(walks: list[RandomWalk]) -> None:
+def test_every_rejection_is_one_line(walks: list[RandomWalk]) -> None:
     assert all(refusal and "\n" not in refusal for walk in walks for refusal in walk.refusals)
 
 
@@ -70,7 +70,7 @@ def test_a_journal_of_a_walk_replays_to_the_same_state(walks: list[RandomWalk]) 
 
 
 @given(st.sampled_from(SEEDS), st.lists(st.floats(0, 1), max_size=5))
-def test_folding_in_batches_is_folding_at_once(seed: int, cuts: list[float]) -> None:
+def test_folding_in_batches_equals_folding_at_once(seed: int, cuts: list[float]) -> None:
     walk = RandomWalk(seed)
     walk.to_its_end()
     places = sorted(int(cut * len(walk.log)) for cut in cuts)
@@ -80,7 +80,7 @@ def test_folding_in_batches_is_folding_at_once(seed: int, cuts: list[float]) -> 
     assert b.contents(state) == b.contents(advance(SessionState(), walk.log))
 
 
-def test_folding_changes_no_state_that_someone_holds(walks: list[RandomWalk]) -> None:
+def test_folding_never_mutates_a_state(walks: list[RandomWalk]) -> None:
     log = max(walks, key=lambda walk: len(walk.log)).log
     states = [SessionState()]
     before = [b.contents(states[0])]
@@ -90,7 +90,7 @@ def test_folding_changes_no_state_that_someone_holds(walks: list[RandomWalk]) ->
     assert [b.contents(state) for state in states] == before
 
 
-def test_what_the_rules_say_depends_on_the_state_alone(walks: list[RandomWalk]) -> None:
+def test_the_rules_depend_only_on_the_state(walks: list[RandomWalk]) -> None:
     for walk in walks[:30]:
         again = advance(SessionState(), walk.log)
         assert rules.next_work(again) == rules.next_work(walk.state)
@@ -98,7 +98,7 @@ def test_what_the_rules_say_depends_on_the_state_alone(walks: list[RandomWalk]) 
         assert rules.resume_events(again, "") == rules.resume_events(walk.state, "")
 
 
-def test_a_kernel_that_leads_was_verified_and_measured_on_this_device(walks: list[RandomWalk]) -> None:
+def test_the_incumbent_is_verified_and_measured_on_this_device(walks: list[RandomWalk]) -> None:
     for walk in walks:
         for kernel in queries.ranked(walk.state):
             assert kernel.verification is not None
@@ -106,7 +106,7 @@ def test_a_kernel_that_leads_was_verified_and_measured_on_this_device(walks: lis
             assert kernel.stage in (Stage.MEASURED, Stage.MEASURE)
 
 
-def test_no_kernel_takes_the_lead_from_one_that_can_lead_but_by_a_race_that_it_won(walks: list[RandomWalk]) -> None:
+def test_an_eligible_incumbent_is_replaced_only_by_the_winner_of_a_race(walks: list[RandomWalk]) -> None:
     """The chain of incumbents, over every walk: who led and could go on leading was beaten, in a race on these measurements."""
     raced = 0
     for walk in walks:
@@ -143,7 +143,7 @@ def test_races_end_in_every_way(walks: list[RandomWalk]) -> None:
     assert changed == set(Succession)
 
 
-def test_nothing_is_left_racing_where_nothing_is_owed(walks: list[RandomWalk]) -> None:
+def test_no_race_is_running_when_none_is_owed(walks: list[RandomWalk]) -> None:
     for walk in walks:
         if walk.state.closed is None:
             assert not races.pending_races(walk.state) or walk.state.broken
@@ -192,14 +192,14 @@ _SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("author", [pytest.param(b.PLAYBOOK, marks=pytest.mark.slow), b.MODEL], ids=lambda author: author.name)
 @pytest.mark.parametrize("settings", _SETTINGS, ids=str)
-def test_cut_after_any_event_and_taken_up_again_a_search_grows_the_same_tree(settings: dict[str, Any], author: Any) -> None:
+def test_a_search_resumed_after_any_event_grows_the_same_tree(settings: dict[str, Any], author: Any) -> None:
     bench = b.FakeBench(author=author)
     whole = b.walk(bench, **settings)
     for cut in range(1, len(whole.log) + 1):
         assert tree(resumed(whole.log[:cut], bench)) == tree(whole.state), f"cut after event {cut}"
 
 
-def test_interrupted_at_every_step_a_search_grows_the_same_tree() -> None:
+def test_a_search_interrupted_at_every_step_grows_the_same_tree() -> None:
     """A process that never lives longer than one effect, killed before it can record the next."""
     bench = b.FakeBench()
     whole = b.walk(bench)
@@ -220,7 +220,7 @@ def test_interrupted_at_every_step_a_search_grows_the_same_tree() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_work_done_in_any_order_leaves_no_loose_end(seed: int) -> None:
+def test_work_done_in_any_order_leaves_nothing_open(seed: int) -> None:
     """Several effects in hand at once, finished in any order: everything proposed is tried, everything tried has settled."""
     dice = random.Random(seed)
     bench = b.FakeBench(author=b.MODEL)
@@ -242,7 +242,7 @@ def test_work_done_in_any_order_leaves_no_loose_end(seed: int) -> None:
     assert len(walk.state.kernels) == 1 + 3 * 3 * 3
 
 
-def test_an_event_that_does_not_fit_is_noticed() -> None:
+def test_the_random_walk_rejects_impossible_events() -> None:
     """The check that every walk above relies on can fail."""
     state = b.fold(*b.first_round())
     wrong: tuple[e.Event, ...] = (

@@ -24,19 +24,19 @@ SPELLED = {
 
 
 @pytest.mark.parametrize(("text", "work"), SPELLED.items(), ids=SPELLED)
-def test_a_key_is_spelled_as_in_every_journal(text: str, work: w.Work) -> None:
+def test_work_keys_have_the_journal_format(text: str, work: w.Work) -> None:
     assert str(work.key) == text
     assert w.WorkKey.parse(text) == work.key
 
 
-def test_a_key_tells_what_it_is_about() -> None:
+def test_a_work_key_has_a_subject() -> None:
     subjects = [work.key.subject for work in SPELLED.values()]
     assert subjects == ["", "3", "i2", "k1", "k1", "k1", "k1", "k1", "k2"]
     assert w.WorkKey.parse("race:k2:k1:1").subjects == ("k2", "k1")
 
 
 @given(st.text())
-def test_any_text_is_some_key(text: str) -> None:
+def test_every_text_parses_as_a_work_key(text: str) -> None:
     key = w.WorkKey.parse(text)
     assert w.WorkKey.parse(str(key)) == key
 
@@ -51,7 +51,7 @@ def test_any_text_is_some_key(text: str) -> None:
         ("command:llm -m a:b", "command", "llm -m a:b", True),
     ],
 )
-def test_an_author_is_taken_apart_in_one_place(name: str, provider: str, short: str, model: bool) -> None:
+def test_authors_have_a_provider_and_a_short_name(name: str, provider: str, short: str, model: bool) -> None:
     author = Author(name)
     assert (author.provider, author.short, author.is_model, str(author)) == (provider, short, model, name)
 
@@ -63,7 +63,7 @@ def test_the_engine_and_the_engineer() -> None:
 
 
 @pytest.mark.parametrize("text", ["ask", "ask:1", "ask:3600", "autopilot"])
-def test_a_mode_is_spelled_as_it_is_read(text: str) -> None:
+def test_modes_round_trip(text: str) -> None:
     mode = Mode.parse(text)
     assert str(mode) == text
     assert mode is not None
@@ -71,5 +71,5 @@ def test_a_mode_is_spelled_as_it_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "auto", "ask:", "ask:0", "ask:-1", "ask:1.5", "ask:²", "autopilot:3"])
-def test_what_is_no_mode(text: str) -> None:
+def test_invalid_modes_are_rejected(text: str) -> None:
     assert Mode.parse(text) is None

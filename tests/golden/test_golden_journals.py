@@ -47,11 +47,11 @@ def golden(request: pytest.FixtureRequest) -> Path:
     return path
 
 
-def test_there_is_one_of_every_format() -> None:
+def test_every_format_has_a_golden_journal() -> None:
     assert {path.parent.name for path in JOURNALS} == {f"v{n}" for n in range(1, codec.VERSION + 1)}
 
 
-def test_it_is_read_whole(golden: Path, tmp_path: Path) -> None:
+def test_it_is_read_completely(golden: Path, tmp_path: Path) -> None:
     shutil.copy(golden, tmp_path / NAME)
     recording = read(tmp_path)
     assert not recording.torn
@@ -63,7 +63,7 @@ def test_it_has_every_kind_of_event(golden: Path) -> None:
     assert kinds == {*codec.kinds(), "llm.called"}
 
 
-def test_it_folds_to_the_state_it_folded_to_then(golden: Path, make: ModuleType) -> None:
+def test_it_folds_to_the_recorded_state(golden: Path, make: ModuleType) -> None:
     assert make.digest(golden.read_bytes()) == DIGESTS[f"{golden.parent.name}/{golden.name}"]
 
 
@@ -72,11 +72,11 @@ def test_a_change_of_one_value_changes_the_digest(make: ModuleType) -> None:
     assert make.digest(journal.replace(b"bound by memory", b"bound by MEMORY")) != make.digest(journal)
 
 
-def test_the_present_format_is_still_written_that_way(make: ModuleType) -> None:
+def test_the_present_format_is_still_written_identically(make: ModuleType) -> None:
     assert (HERE / f"v{codec.VERSION}" / "session.jsonl").read_bytes() == make.lines()
 
 
-def test_a_session_of_then_goes_on_today(golden: Path, tmp_path: Path) -> None:
+def test_an_old_session_resumes(golden: Path, tmp_path: Path) -> None:
     shutil.copy(golden, tmp_path / NAME)
     log, entries, repaired = Journal.open_for_append(tmp_path)
     with log:
@@ -88,7 +88,7 @@ def test_a_session_of_then_goes_on_today(golden: Path, tmp_path: Path) -> None:
     assert isinstance(read(tmp_path).entries[-1].event, e.SessionResumed)
 
 
-def test_a_journal_from_before_there_were_races_is_led_by_whom_it_was_and_goes_on_from_there(tmp_path: Path) -> None:
+def test_a_journal_from_before_races_keeps_its_incumbents_and_resumes(tmp_path: Path) -> None:
     """The best measured kernel led, entry by entry; the current program records so when it resumes the session."""
     shutil.copy(BEFORE_RACES, tmp_path / NAME)
     kinds = {json.loads(line)["kind"] for line in BEFORE_RACES.read_bytes().splitlines()}

@@ -62,7 +62,7 @@ def kernel(mark: object, tuned: bool = False) -> str:
 # ideas
 
 
-def test_ideas_are_spread_over_the_categories_and_aimed_at_a_parent() -> None:
+def test_ideas_are_spread_over_the_categories_and_have_a_parent() -> None:
     model, tape = FakeModel([ideas_reply("Tile rows", "Prefetch lines", "Use halves", "Unroll loops", "Split rows")]), Tape()
     found = propose(model, tape)
     assert titles(found) == ["Tile rows", "Prefetch lines", "Use halves"]
@@ -72,13 +72,13 @@ def test_ideas_are_spread_over_the_categories_and_aimed_at_a_parent() -> None:
     assert model.asked[0].schema is not None
 
 
-def test_of_one_category_the_most_promising_comes_first() -> None:
+def test_within_a_category_the_highest_prediction_comes_first() -> None:
     reply = ideas_reply("Tile rows", "Pad lines", category="memory access")
     reply = reply.replace('"predicted_speedup": 1.5', '"predicted_speedup": 3.0', 2).replace("3.0", "1.1", 1)
     assert titles(propose(FakeModel([reply]), Tape(), 1)) == ["Pad lines"]
 
 
-def test_what_was_said_before_is_told_apart_and_recorded_as_dropped() -> None:
+def test_repeated_ideas_are_detected_and_recorded_as_dropped() -> None:
     session = state(b.proposed("i2", round_number=1, parent="k1"), e.IdeaRejected("i2", "no"))
     known = session.ideas["i2"].text.title
     model = FakeModel([ideas_reply(known, "Tile the rows", "Tile rows", "Prefetch lines")])
@@ -90,7 +90,7 @@ def test_what_was_said_before_is_told_apart_and_recorded_as_dropped() -> None:
     assert events[0].dropped == (known, "Tile rows")
 
 
-def test_ideas_that_all_repeat_earlier_ones_are_asked_for_again_and_then_given_up() -> None:
+def test_repeated_ideas_are_requested_again_and_then_given_up() -> None:
     session = state(b.proposed("i2", round_number=1, parent="k1"))
     known = ideas_reply(session.ideas["i2"].text.title)
     tape, model = Tape(), FakeModel([known, ideas_reply("Tile rows")])
@@ -100,7 +100,7 @@ def test_ideas_that_all_repeat_earlier_ones_are_asked_for_again_and_then_given_u
         propose(FakeModel([known]), Tape(), 1, session)
 
 
-def test_ideas_that_cannot_be_read_stop_the_work_and_are_asked_for_anew_when_it_is_taken_up() -> None:
+def test_unreadable_ideas_fail_the_work_and_are_requested_again_on_retry() -> None:
     tape = Tape()
     with pytest.raises(ReplyError):
         propose(FakeModel(["no"]), tape)
@@ -109,14 +109,14 @@ def test_ideas_that_cannot_be_read_stop_the_work_and_are_asked_for_anew_when_it_
     assert len(tape.state.calls) == 4
 
 
-def test_nothing_is_asked_for_no_ideas_and_lost_logs_are_left_out() -> None:
+def test_no_prompt_for_zero_ideas_and_missing_logs_are_skipped() -> None:
     model = FakeModel([ideas_reply("Tile rows")])
     assert propose(model, Tape(), 0) == ()
     assert model.asked == []
     assert propose(model, Tape(), 1), "the parent's build log is a blob that is not here"
 
 
-def test_compiler_remarks_of_the_parents_are_told() -> None:
+def test_prompts_contain_the_compiler_output_of_the_parents() -> None:
     tape, model = Tape(), FakeModel([ideas_reply("Tile rows")])
     log = tape.blobs.put(b"k1.cpp:3: loop vectorized using 64 byte vectors")
     session = state()
@@ -139,7 +139,9 @@ def test_compiler_remarks_of_the_parents_are_told() -> None:
         (2, True, 1, ["i2-1.cpp", "i2-1.cpp"]),
     ],
 )
-def test_half_is_written_and_the_rest_are_variants(branch: int, tuned: bool, asked: int, names: list[str]) -> None:
+def test_half_of_the_implementations_are_written_and_the_rest_are_variants(
+    branch: int, tuned: bool, asked: int, names: list[str]
+) -> None:
     model = FakeModel([kernel(n, tuned) for n in range(9)])
     answer = implement(model, Tape(), branch)
     assert len(model.asked) == asked
@@ -151,7 +153,7 @@ def test_half_is_written_and_the_rest_are_variants(branch: int, tuned: bool, ask
         assert answer.drafts[0].tunables == {"BLOCK": 4, "UNROLL": 1}
 
 
-def test_every_implementation_is_told_to_differ_from_those_before() -> None:
+def test_every_implementation_must_differ_from_earlier_ones() -> None:
     model = FakeModel([kernel("first"), kernel("first"), kernel("second"), kernel("third")])
     answer = implement(model, Tape(), 3)
     assert [d.source.splitlines()[0] for d in answer.drafts] == ["// first", "// second", "// third"]
@@ -161,7 +163,7 @@ def test_every_implementation_is_told_to_differ_from_those_before() -> None:
     assert "// second" in model.asked[3].user
 
 
-def test_what_could_not_be_written_is_said_and_the_rest_goes_on() -> None:
+def test_failed_implementations_are_noted_and_the_others_continue() -> None:
     model = FakeModel(["nothing", "nothing", refused(), kernel("third")])
     answer = implement(model, Tape(), 3)
     assert [d.name for d in answer.drafts] == ["i2-1.cpp"]
@@ -181,7 +183,7 @@ def test_what_could_not_be_written_is_said_and_the_rest_goes_on() -> None:
         ("int root;\n" + LAUNCH, ""),
     ],
 )
-def test_tunables_that_cannot_work_are_asked_for_again(text: str, said: str) -> None:
+def test_invalid_tunables_are_rejected_with_the_reason(text: str, said: str) -> None:
     model = FakeModel([code_reply(text), kernel("good")])
     answer = implement(model, Tape(), 1)
     assert len(answer.drafts) == 1
@@ -189,7 +191,7 @@ def test_tunables_that_cannot_work_are_asked_for_again(text: str, said: str) -> 
     assert said in model.asked[-1].user
 
 
-def test_the_parent_s_own_code_is_no_implementation() -> None:
+def test_the_parents_code_is_not_an_implementation() -> None:
     model = FakeModel([code_reply(LAUNCH), kernel("good")])
     idea = Idea("i2", 1, IdeaText("Tile rows", CATEGORIES[0], "Because."), "k1", AUTHOR, 1)
     request = CodeRequest(state(), idea, Dialect.CPP, f"\n{LAUNCH}")
@@ -197,7 +199,7 @@ def test_the_parent_s_own_code_is_no_implementation() -> None:
     assert answer.drafts[0].source.startswith("// good")
 
 
-def test_a_cap_ends_the_writing_and_keeps_what_is_written() -> None:
+def test_a_cap_ends_the_writing_and_keeps_earlier_implementations() -> None:
     session = state(limits=Limits(tokens=60_000))
     spent = FakeModel([kernel("first"), kernel("second")])
     spent.usage = replace(spent.usage, input=30_000)
@@ -209,7 +211,7 @@ def test_a_cap_ends_the_writing_and_keeps_what_is_written() -> None:
         implement(FakeModel([kernel("first")]), Tape(poor), 3, poor)
 
 
-def test_a_model_that_is_gone_loses_nothing_that_was_paid_for() -> None:
+def test_an_unreachable_model_loses_no_paid_reply() -> None:
     tape = Tape()
     gone = ModelError(Trouble.UNREACHABLE, "no connection")
     with pytest.raises(ModelError):
@@ -220,7 +222,7 @@ def test_a_model_that_is_gone_loses_nothing_that_was_paid_for() -> None:
     assert len(model.asked) == 2
 
 
-def test_by_hand_one_implementation_is_asked_for_and_varied() -> None:
+def test_a_person_writes_one_implementation_which_is_varied() -> None:
     tape = Tape()
 
     def answer(tape: Tape) -> None:
@@ -259,9 +261,9 @@ def repair(model: FakeModel, broken: str = "// broken\n" + LAUNCH, **tunables: i
     return asyncio.run(source(model).repair(request, Tape().calls("repair:k2:0")))
 
 
-def test_a_repair_is_a_new_source() -> None:
-    model = FakeModel([kernel("mended")])
-    assert (repair(model) or "").startswith("// mended")
+def test_a_repair_is_new_code() -> None:
+    model = FakeModel([kernel("repaired")])
+    assert (repair(model) or "").startswith("// repaired")
     assert "expected ';'" in model.asked[0].user
     assert "// broken" in model.asked[0].user
 
@@ -282,11 +284,11 @@ def test_a_repair_changes_only_what_it_may(reply: str, tunables: dict[str, int],
     assert said in model.asked[1].user
 
 
-def test_a_tuned_kernel_is_mended_with_its_tunables() -> None:
-    assert repair(FakeModel([kernel("mended", True)]), BLOCK=4, UNROLL=1) is not None
+def test_a_tuned_kernel_is_repaired_with_its_tunables() -> None:
+    assert repair(FakeModel([kernel("repaired", True)]), BLOCK=4, UNROLL=1) is not None
 
 
-def test_a_repair_stays_under_its_contract() -> None:
+def test_a_repair_keeps_its_contract() -> None:
     plan = '// @launch k(x) grid(1) block(32)\nextern "C" __global__ void k(const float* x) {}\n'
     session = state(b.drafted("k2", idea="i1", parent="k1"))
     kernel = replace(session.kernels["k2"], dialect=Dialect.CUDA, contract=Contract.HOST)
@@ -299,7 +301,7 @@ def test_a_repair_stays_under_its_contract() -> None:
 # calls stopped by hand
 
 
-def test_an_idea_whose_call_is_cancelled_gets_what_is_written_and_no_more() -> None:
+def test_after_a_cancelled_call_an_idea_keeps_earlier_implementations() -> None:
     def stopped_at(call: str) -> tuple[Tape, FakeModel]:
         tape = Tape()
         model = FakeModel([kernel("first"), kernel("second"), kernel("third")])
@@ -325,10 +327,10 @@ def test_an_idea_whose_call_is_cancelled_gets_what_is_written_and_no_more() -> N
     assert not again.asked
 
 
-def test_a_repair_that_is_cancelled_is_none() -> None:
+def test_a_cancelled_repair_is_none() -> None:
     session = state(b.drafted("k2", idea="i1", parent="k1", round_number=1))
     broken = replace(session.kernels["k2"], failure=b.failure(FailureKind.BUILD_FAILED))
-    tape, model = Tape(session), FakeModel([kernel("mended")])
+    tape, model = Tape(session), FakeModel([kernel("repaired")])
 
     async def act() -> None:
         tape.record([e.CallFailed("c1", "cancelled by hand", cancelled=True)])
@@ -339,7 +341,7 @@ def test_a_repair_that_is_cancelled_is_none() -> None:
     assert asyncio.run(source(model).repair(request, tape.calls("repair:k2:0"))) is None
 
 
-def test_of_several_sources_one_is_stopped_and_the_others_are_heard() -> None:
+def test_one_cancelled_proposer_leaves_the_answers_of_the_others() -> None:
     tape = Tape()
     stopped, answered = FakeModel(["never"], name="openai:slow"), FakeModel([ideas_reply("Tile rows")], name="openai:quick")
 

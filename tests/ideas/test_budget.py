@@ -45,7 +45,7 @@ def answered(call: str, total: int, usd: float | None = 0.0) -> e.Event:
     return e.CallAnswered(call, b.digest("reply"), Usage(total, 0, 0), usd)
 
 
-def test_a_ceiling_bounds_what_a_tokeniser_can_make_of_a_text() -> None:
+def test_a_ceiling_bounds_the_tokens_of_a_text() -> None:
     found = budget.ceiling(("a" * 100, "é"), 500, tariff)
     assert found.tokens == 100 + 2 + FRAMING + 500
     assert found.usd == pytest.approx((102 + FRAMING) * 1e-6 + 500 * 4e-6)
@@ -65,7 +65,7 @@ def test_a_ceiling_bounds_what_a_tokeniser_can_make_of_a_text() -> None:
         ((started("c1", 60), e.CallFailed("c1", "no")), 100, 100, True),
     ],
 )
-def test_tokens_spent_held_and_wanted_must_fit(
+def test_spent_reserved_and_requested_tokens_must_fit(
     events: tuple[e.Event, ...], tokens: int | None, wanted: int, fits: bool
 ) -> None:
     state = session(*events, tokens=tokens)
@@ -76,7 +76,7 @@ def test_tokens_spent_held_and_wanted_must_fit(
             budget.check(state, "openai:x", Ceiling(wanted, None), known, {})
 
 
-def test_dollars_spent_held_and_wanted_must_fit() -> None:
+def test_spent_reserved_and_requested_dollars_must_fit() -> None:
     state = session(started("c1", 100_000), started("c2", 9), answered("c2", 1, 0.25), usd=1.0)
     budget.check(state, "openai:x", Ceiling(1, 0.35), known, {})  # an open call of another process: 0.4 at the dearer price
     budget.check(state, "openai:x", Ceiling(1, 0.7), known, {"c1": 0.05})
@@ -98,12 +98,12 @@ def test_a_cap_in_dollars_needs_every_price(events: tuple[e.Event, ...], wanted:
     budget.check(session(*events), "openai:unknown", wanted, known, {})
 
 
-def test_what_nobody_counts_is_free() -> None:
+def test_uncounted_calls_are_free() -> None:
     state = session(started("c1", 0, "command:agent"), tokens=0, usd=0.0)
     budget.check(state, "paste", budget.FREE, known, {})
 
 
-def test_what_only_calls_under_way_here_stand_in_the_way_of_can_wait_for_them() -> None:
+def test_a_call_can_wait_for_budget_reserved_in_this_process() -> None:
     state = session(started("c1", 60), started("c2", 30), tokens=100, usd=1.0)
     with pytest.raises(BudgetHeld):
         budget.check(state, "openai:x", Ceiling(70, 0.0), known, {"c1": 0.0})
@@ -114,7 +114,7 @@ def test_what_only_calls_under_way_here_stand_in_the_way_of_can_wait_for_them() 
         budget.check(state, "openai:x", Ceiling(10, 0.5), known, {"c1": 0.9})
 
 
-def test_calls_wait_for_one_another_rather_than_end_a_session_early() -> None:
+def test_calls_wait_for_reserved_budget_rather_than_end_a_session() -> None:
     ceiling = budget.ceiling(("", "x"), 50, None).tokens
     tape, shared = Tape(session(tokens=2 * ceiling)), ModelCalls(known)
     models = [FakeModel(["reply"], usage=Usage(10, 0, 10)) for _ in range(6)]
@@ -136,9 +136,7 @@ CALLS = st.lists(
 
 
 @given(CALLS, st.integers(0, 30_000), st.floats(0, 0.05))
-def test_no_row_of_concurrent_calls_passes_a_cap(
-    wanted: list[tuple[int, int, float, int, str]], tokens: int, usd: float
-) -> None:
+def test_concurrent_calls_never_exceed_a_cap(wanted: list[tuple[int, int, float, int, str]], tokens: int, usd: float) -> None:
     """Each call spends up to its ceiling, some fail, some are dropped; some are made while others are under way."""
     tape = Tape(session(tokens=tokens, usd=usd))
     shared = ModelCalls(known)

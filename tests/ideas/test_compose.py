@@ -50,7 +50,7 @@ def _ideas(state: SessionState, author: str = "playbook") -> Prompt:
     return compose.ideas(request, Author(author), 5, {"k2": "kernel.cpp:7: loop vectorized\n" * 100})
 
 
-def test_the_ideas_prompt_holds_what_was_found_out(state: SessionState) -> None:
+def test_the_ideas_prompt_contains_all_results(state: SessionState) -> None:
     text = compose.prompt_text(_ideas(state))
     for expected in (
         "torch.softmax(x, dim=1)",  # the reference
@@ -78,7 +78,7 @@ def _with_mixes(**mixes: dict[str, int]) -> SessionState:
     ))  # fmt: skip
 
 
-def test_prompts_tell_the_instructions_of_a_kernel_and_what_moved_since_its_parent() -> None:
+def test_prompts_contain_the_instruction_mix_and_its_changes_from_the_parent() -> None:
     state = _with_mixes(k1={"fma": 4, "total": 200, "xmm": 60}, k2={"fma": 64, "total": 260, "ymm": 90})
     asked = compose.code(CodeRequest(state, state.ideas["i2"], Dialect.CPP, "int a;", SOURCES), compose.Turn(1, 1, ()))
     for text in (_ideas(state).user, asked.user):
@@ -88,7 +88,7 @@ def test_prompts_tell_the_instructions_of_a_kernel_and_what_moved_since_its_pare
         assert "static instruction count: 200, of which 60 xmm, 4 fma\n" in text[root:]
 
 
-def test_a_mix_is_compared_only_with_one_that_was_read_of_the_same_dialect_on_the_same_device() -> None:
+def test_instruction_mixes_are_compared_only_within_one_dialect_and_device() -> None:
     read = _with_mixes(k1={"fma": 4, "total": 200}, k2={"fma": 64, "total": 260})
     unread = _with_mixes(k2={"fma": 64, "total": 260})
     elsewhere = replace(read, kernels={**read.kernels, "k1": replace(read.kernels["k1"], epoch=0)})
@@ -107,7 +107,7 @@ def test_the_order_in_which_families_were_counted_changes_no_prompt() -> None:
     assert _ideas(_with_mixes(k1=root, k2=mix)) == _ideas(_with_mixes(k1=dict(reversed(root.items())), k2=turned))
 
 
-def test_an_author_sees_their_own_record_only(state: SessionState) -> None:
+def test_authors_see_only_their_own_record(state: SessionState) -> None:
     assert "None of your predictions has been measured yet." in _ideas(state, "openai:other").user
 
 
@@ -126,7 +126,7 @@ def test_hold_out_shapes_are_never_shown(state: SessionState) -> None:
 
 
 @pytest.mark.parametrize("dialect", list(Dialect))
-def test_code_prompts_carry_the_form_of_their_dialect(state: SessionState, dialect: Dialect) -> None:
+def test_code_prompts_contain_the_contract_of_their_dialect(state: SessionState, dialect: Dialect) -> None:
     turn = compose.Turn(1, 2, ())
     text = compose.code(CodeRequest(state, state.ideas["i2"], dialect, SOURCES["k1"], {"k2": "int beside;"}), turn).user
     form = {
@@ -146,14 +146,14 @@ def test_code_prompts_carry_the_form_of_their_dialect(state: SessionState, diale
     assert text.count("cudaStream_t") == (dialect is Dialect.CUDA)
 
 
-def test_later_implementations_are_told_to_differ_from_those_before(state: SessionState) -> None:
+def test_later_implementations_are_asked_to_differ_from_earlier_ones(state: SessionState) -> None:
     turn = compose.Turn(2, 3, ("int first; // ``` {{idea}}",))
     text = compose.code(CodeRequest(state, state.ideas["i2"], Dialect.CPP, None), turn).user
     assert "This is implementation 2 of 3" in text
     assert "````cpp\nint first; // ``` {{idea}}\n````" in text
 
 
-def test_a_repair_is_told_the_first_errors_and_what_must_stay(state: SessionState) -> None:
+def test_a_repair_prompt_has_the_first_errors_and_the_constraints(state: SessionState) -> None:
     kernel = replace(state.kernels["k2"], failure=b.failure())
     log = "\n".join(["In file included", "note: noise"] + [f"k2.cpp:{n}:1: error: number {n}" for n in range(1, 500)])
     text = compose.repair(RepairRequest(state, kernel, SOURCES["k2"], "line 7: expected ';'", log)).user
@@ -165,7 +165,7 @@ def test_a_repair_is_told_the_first_errors_and_what_must_stay(state: SessionStat
     assert "It failed with BLOCK = 4" in text
 
 
-def test_a_question_asked_again_says_what_was_wrong(state: SessionState) -> None:
+def test_a_repeated_prompt_contains_the_reason_for_the_rejection(state: SessionState) -> None:
     first = _ideas(state)
     second = compose.again(first, "no JSON {{user}}")
     assert second.user.startswith(first.user)
@@ -173,21 +173,21 @@ def test_a_question_asked_again_says_what_was_wrong(state: SessionState) -> None
     assert (second.system, second.schema, second.max_output) == (first.system, first.schema, first.max_output)
 
 
-def test_a_session_that_knows_little_yet_can_be_asked_about() -> None:
+def test_prompts_work_before_the_session_is_prepared() -> None:
     state = b.fold(b.opened(), e.RoundOpened(0, ()))
     text = compose.ideas(IdeaRequest(state, 1, (), 1, Dialect.CUDA), Author("paste"), 3, {}).user
     assert "None." in text
     assert not re.search(r"\{\{\w+\}\}", text)
 
 
-def test_what_a_device_allows_is_said_where_it_is_known() -> None:
+def test_known_architectures_show_their_limits() -> None:
     gpu = replace(b.device("H200"), kind="cuda", arch="sm_90a", units=132, memory_bytes=141 << 30)
     assert "132 multiprocessors" in context.device_facts(gpu)
     assert "227 KiB a block" in context.device_facts(gpu)
     assert "KiB a block" not in context.device_facts(replace(gpu, arch="sm_999"))
 
 
-def test_evidence_tells_spills_stacks_and_failures(state: SessionState) -> None:
+def test_evidence_lists_spills_stacks_and_failures(state: SessionState) -> None:
     use = (Resources("row", 255, 49152, 64, 16),)
     kernel = replace(state.kernels["k4"], resources=use)
     text = "\n".join(context.evidence(state, kernel))
@@ -195,7 +195,7 @@ def test_evidence_tells_spills_stacks_and_failures(state: SessionState) -> None:
     assert "failed (build_failed): line 7" in text
 
 
-def test_evidence_tells_counters_with_the_parents_in_brackets(state: SessionState) -> None:
+def test_evidence_lists_counters_with_the_parents_in_brackets(state: SessionState) -> None:
     child = next(k for k in state.kernels.values() if k.parent)
     parent = replace(state.kernels[child.parent or ""], profile=b.profile(1000.0))
     seen = replace(state, kernels={**state.kernels, parent.id: parent})
@@ -209,7 +209,7 @@ def test_evidence_tells_counters_with_the_parents_in_brackets(state: SessionStat
     assert "counters" not in "\n".join(context.evidence(seen, refused)), "a model can do nothing about that"
 
 
-def test_a_type_without_a_name_and_very_many_operands_are_no_trouble(state: SessionState) -> None:
+def test_unknown_dtypes_and_very_many_operands_are_handled(state: SessionState) -> None:
     assert state.preparation is not None
     many = tuple(Operand(f"w{n}", Role.PARAMETER, (8, 8), "float32") for n in range(2000))
     signature = replace(state.preparation.signature, operands=(*state.preparation.signature.operands, *many))
@@ -220,12 +220,12 @@ def test_a_type_without_a_name_and_very_many_operands_are_no_trouble(state: Sess
     assert "complex64" in compose.abi_guide(strange, Dialect.CPP)
 
 
-def test_quarantined_kernels_are_said_not_to_be_believed() -> None:
+def test_the_history_lists_quarantined_kernels() -> None:
     state = b.fold(*TALE[:-1], e.KernelQuarantined("k2", ("faster than light",), None, None))
     assert "1 of 2 quarantined: faster than light" in history.outcomes(state)
 
 
-def test_ideas_under_way_and_without_code_say_so() -> None:
+def test_the_history_shows_ideas_in_progress_and_without_code() -> None:
     state = b.fold(
         *b.first_round(), b.proposed("i2", "i3", "i4", round_number=1), e.IdeaSelected("i2"), e.IdeaSelected("i3"),
         e.IdeaImplemented("i3", (), "nothing is scripted"),

@@ -102,12 +102,12 @@ def search(folder: Path, mix: Mix, source: str = "openai:fake", tries: int = 1, 
     return state
 
 
-def test_a_session_starts_from_the_first_port_and_goes_on_in_words(tmp_path: Path) -> None:
+def test_a_session_starts_from_the_naive_port_and_continues_with_ideas_in_words(tmp_path: Path) -> None:
     model = Writer()
     state = search(tmp_path, ideas(model))
     assert state.closed == "3 of 3 rounds done"
     assert state.kernels["k1"].source == Blobs(tmp_path).put(ROOT.source.encode())
-    assert queries.round_of_call(state, state.calls["c1"]) == 1, "nothing is spent on the first port"
+    assert queries.round_of_call(state, state.calls["c1"]) == 1, "the naive port costs nothing"
     assert {i.author for i in state.ideas.values() if i.round} == {Author("openai:fake")}
     assert {k.author for k in state.kernels.values() if k.round} == {Author("openai:fake")}
     assert len(state.ideas) == 1 + 3 * 2
@@ -116,7 +116,7 @@ def test_a_session_starts_from_the_first_port_and_goes_on_in_words(tmp_path: Pat
     assert model.closed
 
 
-def test_sources_share_the_rounds_and_another_writes(tmp_path: Path) -> None:
+def test_proposers_share_the_rounds_and_another_model_writes(tmp_path: Path) -> None:
     a, b, writer = Writer("openai:a"), Writer("gemini:b"), Writer("openai:w")
     mix = ideas(a, b, writer, source="openai:a=1,gemini:b=1", writer="openai:w")
     state = search(tmp_path, mix, "openai:a=1,gemini:b=1", writer="openai:w")
@@ -128,7 +128,7 @@ def test_sources_share_the_rounds_and_another_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_faults_at_random_end_no_session_and_every_token_is_accounted_for(tmp_path: Path, seed: int) -> None:
+def test_random_faults_end_no_session_and_every_token_is_counted(tmp_path: Path, seed: int) -> None:
     model = Writer(faults=0.35, seed=seed)
     state = search(tmp_path, ideas(model), tries=60)
     assert state.closed is not None
@@ -138,7 +138,7 @@ def test_faults_at_random_end_no_session_and_every_token_is_accounted_for(tmp_pa
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_session_killed_again_and_again_asks_nothing_twice(tmp_path: Path, seed: int) -> None:
+def test_a_repeatedly_killed_session_asks_nothing_twice(tmp_path: Path, seed: int) -> None:
     """Each process lives for a few questions only; the journal goes on where it stood."""
     model, chance = Writer(seed=seed), random.Random(seed)
 
@@ -166,7 +166,7 @@ def test_a_session_killed_again_and_again_asks_nothing_twice(tmp_path: Path, see
     assert len(model.asked) == len(state.calls)
 
 
-def test_a_cap_ends_the_session_before_it_is_passed(tmp_path: Path) -> None:
+def test_a_cap_ends_the_session_before_it_is_exceeded(tmp_path: Path) -> None:
     limits = Limits(rounds=5, tokens=60_000, plateau=None)
     state = search(tmp_path, ideas(Writer()), limits=limits)
     assert state.closed is not None
@@ -174,7 +174,7 @@ def test_a_cap_ends_the_session_before_it_is_passed(tmp_path: Path) -> None:
     assert 0 < queries.total_usage(state).total <= 60_000
 
 
-def test_a_dead_key_stops_the_engine_with_its_reason(tmp_path: Path) -> None:
+def test_a_rejected_key_stops_the_engine_with_its_reason(tmp_path: Path) -> None:
     dead = FakeModel([ModelError(Trouble.KEY, "OPENAI_API_KEY is not taken")])
 
     async def searched() -> object:
@@ -186,7 +186,7 @@ def test_a_dead_key_stops_the_engine_with_its_reason(tmp_path: Path) -> None:
     assert outcome.reasons == {WorkKey.parse("propose:1"): "OPENAI_API_KEY is not taken"}
 
 
-def test_what_if_answers_from_the_record_and_asks_before_it_spends(tmp_path: Path) -> None:
+def test_a_fork_answers_from_the_record_and_confirms_before_it_spends(tmp_path: Path) -> None:
     first = search(
         tmp_path / "first",
         ideas(Writer()),
@@ -246,7 +246,7 @@ def test_pasted_replies_make_a_session(tmp_path: Path) -> None:
     assert {call.model for call in state.calls.values()} == {"paste"}
 
 
-def test_a_prompt_by_hand_is_what_a_step_ends_with(tmp_path: Path) -> None:
+def test_a_step_ends_at_a_prompt_for_a_person(tmp_path: Path) -> None:
     async def searched() -> object:
         ports = sessions.ports(tmp_path, ideas(source="paste"), ceilings=Ceilings(model=None))
         async with LiveSession.create(tmp_path, opened("paste"), ports) as live:
@@ -258,7 +258,7 @@ def test_a_prompt_by_hand_is_what_a_step_ends_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [Settings(source="gpt"), Settings(source="playbook", writer="gpt")])
-def test_what_is_no_source_is_found_at_once(settings: Settings) -> None:
+def test_an_unknown_proposer_is_reported_immediately(settings: Settings) -> None:
     with pytest.raises(ProposerError, match="unknown proposer 'gpt'"):
         open_ideas(settings, playbook=PLAYBOOK)
 

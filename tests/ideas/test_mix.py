@@ -93,7 +93,7 @@ def proposed(proposer: Mix, asked: IdeaRequest) -> list[str]:
         ("command:agent a,b=2,playbook", (Share("command:agent a,b", 2), Share("playbook"))),
     ],
 )
-def test_a_mix_is_read(spec: str, shares: tuple[Share, ...]) -> None:
+def test_mixes_are_parsed(spec: str, shares: tuple[Share, ...]) -> None:
     assert parse_mix(spec) == shares
 
 
@@ -113,7 +113,7 @@ def test_a_mix_is_read(spec: str, shares: tuple[Share, ...]) -> None:
         ("openai:a,gpt-5=2", "after a comma"),
     ],
 )
-def test_a_mix_that_cannot_be_read(spec: str, said: str) -> None:
+def test_invalid_mixes_are_rejected(spec: str, said: str) -> None:
     with pytest.raises(ProposerError, match=said) as error:
         parse_mix(spec)
     assert "\n" not in str(error.value)
@@ -131,13 +131,13 @@ def test_a_mix_that_cannot_be_read(spec: str, said: str) -> None:
         ((5, 1), 0, [(0, 0)]),
     ],
 )
-def test_places_are_dealt_out_round_by_round(weights: tuple[int, ...], count: int, rounds: list[tuple[int, ...]]) -> None:
+def test_places_are_assigned_round_by_round(weights: tuple[int, ...], count: int, rounds: list[tuple[int, ...]]) -> None:
     shares = [Share(f"openai:{n}", weight) for n, weight in enumerate(weights)]
     assert [apportion(shares, count, n) for n in range(1, len(rounds) + 1)] == rounds
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 6), st.integers(1, 30))
-def test_every_place_is_dealt_and_shares_hold_in_the_long_run(weights: list[int], count: int, rounds: int) -> None:
+def test_all_places_are_assigned_and_shares_hold_over_many_rounds(weights: list[int], count: int, rounds: int) -> None:
     shares = [Share(f"openai:{n}", weight) for n, weight in enumerate(weights)]
     dealt = [apportion(shares, count, n) for n in range(1, rounds + 1)]
     assert all(sum(row) == count and min(row) >= 0 for row in dealt)
@@ -146,7 +146,7 @@ def test_every_place_is_dealt_and_shares_hold_in_the_long_run(weights: list[int]
         assert abs(sum(row[n] for row in dealt) - due) < len(weights)
 
 
-def test_each_source_is_asked_for_its_share_and_opened_when_needed() -> None:
+def test_each_proposer_is_asked_for_its_share_and_opened_on_first_use() -> None:
     proposer, opened = mix(f"{A}=2,{B}=1")
     assert opened.names == []
     assert proposed(proposer, request(3)) == [A, A, B]
@@ -156,19 +156,19 @@ def test_each_source_is_asked_for_its_share_and_opened_when_needed() -> None:
     assert [opened.proposers[name].closed for name in (A, B)] == [True, True]
 
 
-def test_all_that_is_named_can_be_opened_early() -> None:
+def test_all_named_proposers_can_be_opened_early() -> None:
     proposer, opened = mix(f"{A}=2,{PLAYBOOK}", B)
     proposer.open_all()
     assert opened.names == [A, PLAYBOOK, B]
 
 
-def test_the_first_port_is_the_playbook_s() -> None:
+def test_the_naive_port_comes_from_the_playbook() -> None:
     proposer, opened = mix(A)
     assert proposed(proposer, request(1, 0)) == [PLAYBOOK]
     assert opened.names == [PLAYBOOK]
 
 
-def test_a_source_that_fails_leaves_the_round_to_the_others() -> None:
+def test_a_failing_proposer_leaves_the_round_to_the_others() -> None:
     proposer, _ = mix(f"{A}=2,{B}=1", **{A: RecordingProposer(A, ProposerError("no key"))})
     assert proposed(proposer, request(3)) == [B]
     proposer, _ = mix(f"{A}=2,{B}=1", **{A: RecordingProposer(A, BudgetExhausted("spent"))})
@@ -176,13 +176,13 @@ def test_a_source_that_fails_leaves_the_round_to_the_others() -> None:
 
 
 @pytest.mark.parametrize("error", [ProposerError("no key"), BudgetExhausted("spent")])
-def test_without_any_answer_the_reason_is_raised(error: Exception) -> None:
+def test_if_all_proposers_fail_the_first_error_is_raised(error: Exception) -> None:
     proposer, _ = mix(f"{A}=2,{B}=1", **{A: RecordingProposer(A, error), B: RecordingProposer(B, empty=True)})
     with pytest.raises(type(error), match=str(error)):
         proposed(proposer, request(3))
 
 
-def test_faults_are_never_passed_over() -> None:
+def test_bugs_are_never_swallowed() -> None:
     proposer, _ = mix(f"{A}=2,{B}=1", **{A: RecordingProposer(A, JournalError("disk full"))})
     with pytest.raises(JournalError):
         proposed(proposer, request(3))
@@ -215,14 +215,14 @@ def test_who_writes_an_idea_s_code(spec: str, writer: str, subject: Idea, wrote:
     assert (answer.note, answer.author) == (wrote, Author(wrote))
 
 
-def test_a_writer_that_is_none_is_said() -> None:
+def test_an_unknown_writer_is_reported() -> None:
     proposer, _ = mix(A)
     asked = CodeRequest(b.fold(*b.first_round()), idea(A, writer="nobody"), Dialect.CPP, None)
     with pytest.raises(ProposerError, match="unknown proposer 'nobody'"):
         asyncio.run(proposer.implement(asked, Tape().calls()))
 
 
-def test_a_kernel_is_repaired_by_whoever_wrote_it() -> None:
+def test_a_kernel_is_repaired_by_its_author() -> None:
     proposer, _ = mix(A)
     state = b.fold(*b.first_round(), e.RoundOpened(1, ("k1",)))
     kernel: Kernel = replace(state.kernels["k1"], author=Author(B))

@@ -32,7 +32,7 @@ def number(reply: str) -> int:
     try:
         return int(reply)
     except ValueError as error:
-        raise ReplyError(f"{reply!r} is no number") from error
+        raise ReplyError(f"{reply!r} is not a number") from error
 
 
 def question(prompt: Prompt = PROMPT, reasks: int = 1, retry_failed: bool = False) -> Question[int]:
@@ -66,26 +66,26 @@ def test_a_call_is_recorded_before_it_is_asked_and_its_reply_before_it_is_read()
     assert said == ["..."]
 
 
-def test_a_reply_that_cannot_be_used_is_asked_for_once_more_with_the_reason() -> None:
+def test_an_unusable_reply_is_requested_again_with_the_reason() -> None:
     tape, model = Tape(), FakeModel(["seven", "7"])
     assert ask(model, tape) == [7]
     assert tape.kinds() == ["call.started", "call.answered", "call.failed", "call.started", "call.answered"]
-    assert "'seven' is no number" in model.asked[1].user
+    assert "'seven' is not a number" in model.asked[1].user
     assert model.asked[1].user.startswith(PROMPT.user)
-    assert tape.state.calls["c1"].reason == "'seven' is no number"
+    assert tape.state.calls["c1"].reason == "'seven' is not a number"
     assert queries.total_usage(tape.state) == Usage(200, 20, 40), "an unusable reply is counted once"
     assert queries.total_usd(tape.state) == (pytest.approx(0.24), 0)
 
 
-def test_asking_once_more_is_bounded() -> None:
+def test_repeated_questions_are_bounded() -> None:
     tape, model = Tape(), FakeModel(["seven", "eight", "9"])
-    with pytest.raises(ReplyError, match="'eight' is no number"):
+    with pytest.raises(ReplyError, match="'eight' is not a number"):
         ask(model, tape)
     assert len(model.asked) == 2
     assert ask(FakeModel(["a", "b", "c", "4"]), Tape(), question(reasks=3)) == [4]
 
 
-def test_a_truncated_reply_is_not_read_and_a_refusal_is_not_asked_again() -> None:
+def test_a_truncated_reply_is_not_parsed_and_a_refusal_is_not_repeated() -> None:
     tape, model = Tape(), FakeModel([truncated("7"), "8"])
     assert ask(model, tape) == [8]
     assert "cut off at the limit of 50 tokens" in model.asked[1].user
@@ -97,7 +97,7 @@ def test_a_truncated_reply_is_not_read_and_a_refusal_is_not_asked_again() -> Non
     assert tape.state.calls["c1"].finish == "refused"
 
 
-def test_a_model_that_does_not_answer_is_recorded_with_what_it_cost() -> None:
+def test_a_failed_call_is_recorded_with_its_cost() -> None:
     tape = Tape()
     with pytest.raises(ModelError, match="no such model"):
         ask(FakeModel([ModelError(Trouble.MODEL, "no such model", Usage(5, 0, 0))]), tape)
@@ -106,7 +106,7 @@ def test_a_model_that_does_not_answer_is_recorded_with_what_it_cost() -> None:
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), RuntimeError("a fault")])
-def test_a_call_that_is_dropped_holds_no_budget(error: BaseException) -> None:
+def test_an_abandoned_call_holds_no_budget(error: BaseException) -> None:
     tape = Tape()
     with pytest.raises(type(error)):
         ask(FakeModel([error]), tape)
@@ -122,7 +122,7 @@ def test_a_cap_stops_before_the_call() -> None:
     assert not tape.events
 
 
-def test_models_that_nobody_counts_hold_and_cost_nothing() -> None:
+def test_uncounted_models_reserve_and_cost_nothing() -> None:
     tape = Tape(b.fold(b.opened(limits=Limits(tokens=0, usd=0.0))))
     assert ask(FakeModel(["7"], name="command:agent", counted=False, usage=Usage()), tape) == [7]
     assert tape.state.calls["c1"].ceiling == 0
@@ -132,7 +132,7 @@ def test_models_that_nobody_counts_hold_and_cost_nothing() -> None:
 # work that is done again
 
 
-def test_what_was_answered_before_is_not_asked_again() -> None:
+def test_answered_questions_are_not_asked_again() -> None:
     tape = Tape()
     ask(FakeModel(["7"]), tape)
     model = FakeModel(["8"])
@@ -151,7 +151,7 @@ def test_an_open_call_of_a_dead_process_is_failed_and_asked_again() -> None:
     assert tape.state.calls["c1"].status is CallStatus.FAILED
 
 
-def test_a_recorded_reply_that_was_never_read_is_read_now() -> None:
+def test_a_recorded_unparsed_reply_is_parsed() -> None:
     tape = Tape(room=2)
     with pytest.raises(Killed):
         ask(FakeModel(["seven"]), tape)
@@ -159,10 +159,10 @@ def test_a_recorded_reply_that_was_never_read_is_read_now() -> None:
     model = FakeModel(["8"])
     assert ask(model, tape) == [8]
     assert len(model.asked) == 1
-    assert "'seven' is no number" in model.asked[0].user
+    assert "'seven' is not a number" in model.asked[0].user
 
 
-def test_what_was_given_up_stays_given_up_unless_it_is_to_be_tried_anew() -> None:
+def test_failed_questions_stay_failed_unless_they_are_retried() -> None:
     tape = Tape()
     with pytest.raises(ReplyError):
         ask(FakeModel(["seven", "eight"]), tape)
@@ -176,7 +176,7 @@ def test_what_was_given_up_stays_given_up_unless_it_is_to_be_tried_anew() -> Non
     assert len(model.asked) == 1
 
 
-def test_a_refusal_or_half_a_try_is_forgotten_or_kept_as_it_was_left() -> None:
+def test_a_refusal_is_dropped_and_an_unfinished_question_is_kept() -> None:
     tape = Tape()
     with pytest.raises(CallRefused):
         ask(FakeModel([refused()]), tape)
@@ -193,7 +193,7 @@ def test_a_refusal_or_half_a_try_is_forgotten_or_kept_as_it_was_left() -> None:
     assert len(model.asked) == 1, "the first unusable reply was paid for: one more is left"
 
 
-def test_calls_of_another_model_or_another_work_are_not_taken() -> None:
+def test_calls_of_other_models_or_other_work_are_not_reused() -> None:
     tape = Tape()
     ask(FakeModel(["7"], name="gemini:other"), tape)
     asyncio.run(model_calls().conversation(FakeModel(["6"]), tape.calls("implement:i2")).ask(question()))
@@ -205,10 +205,8 @@ REPLIES = st.lists(st.sampled_from(["1", "2", "x", "y", "truncated", "refused", 
 
 
 @given(REPLIES, st.lists(st.integers(1, 14), max_size=4), st.booleans())
-def test_no_prompt_that_was_answered_is_asked_again_after_any_kill(
-    replies: list[str], rooms: list[int], retry_failed: bool
-) -> None:
-    """The process is killed after any recorded event, again and again, and the work begun anew each time."""
+def test_no_answered_prompt_is_asked_again_after_a_kill(replies: list[str], rooms: list[int], retry_failed: bool) -> None:
+    """The process is killed after any recorded event, and the work starts again each time."""
     made: dict[str, Any] = {
         "truncated": truncated(), "refused": refused(), "error": ModelError(Trouble.UNREACHABLE, "gone", Usage(3, 0, 0)),
     }  # fmt: skip
@@ -251,21 +249,21 @@ def paste(*replies: str) -> Callable[[Tape], None]:
     return answer
 
 
-def test_whoever_answers_by_hand_is_shown_the_prompt_and_asked_until_the_reply_can_be_used() -> None:
+def test_a_person_sees_the_prompt_and_is_asked_until_a_reply_is_usable() -> None:
     tape, said = Tape(), list[str]()
     tape.by_hand = paste("seven", "eight", "nine", "10")
     assert asyncio.run(model_calls().conversation(ByHand(), tape.calls(said=said)).ask(question())) == 10
     assert [c.status for c in tape.state.calls.values()] == [CallStatus.FAILED] * 3 + [CallStatus.ANSWERED]
     prompts = [tape.blobs.text(c.prompt) for c in tape.state.calls.values()]
-    assert "'nine' is no number" in prompts[3]
-    assert "'eight' is no number" not in prompts[3]
+    assert "'nine' is not a number" in prompts[3]
+    assert "'eight' is not a number" not in prompts[3]
     assert said[0].startswith("c1 awaits a pasted reply")
     assert tape.state.calls["c1"].prompt in said[0]
     assert tape.waited == ["propose:1"] * 4
     assert all(c.ceiling == 0 for c in tape.state.calls.values())
 
 
-def test_a_prompt_given_out_by_hand_stays_open_over_processes() -> None:
+def test_a_prompt_for_a_person_stays_open_across_processes() -> None:
     tape = Tape(room=1)
     tape.by_hand = paste("6")
     with pytest.raises(Killed):
@@ -292,7 +290,7 @@ def test_recorded_replies_of_another_session_cost_nothing() -> None:
     assert tape.waited == []
 
 
-def test_a_recalled_call_that_was_cut_off_is_taken_up() -> None:
+def test_an_interrupted_recalled_call_is_completed() -> None:
     tape = Tape(room=1)
     with pytest.raises(Killed):
         ask(FakeModel(["8"]), tape, at=model_calls(recall=recalled(reply="7")))
@@ -315,7 +313,7 @@ def test_the_engineer_is_asked_before_new_spending_begins_and_only_then() -> Non
     assert tape.kinds().count("session.paused") == 1, "what was allowed once stays allowed, also in another process"
 
 
-def test_by_hand_nothing_is_spent_and_nobody_is_asked() -> None:
+def test_pasted_replies_need_no_confirmation_to_spend() -> None:
     tape = Tape()
     tape.by_hand = paste("7")
     assert ask(ByHand(), tape, at=model_calls(recall=Recall())) == [7]
@@ -344,7 +342,7 @@ def stops(tape: Tape, call: str = "c1") -> Callable[[], Any]:
     return act
 
 
-def test_a_call_that_is_cancelled_is_asked_no_longer_and_not_again() -> None:
+def test_a_cancelled_call_stops_and_is_not_repeated() -> None:
     tape = Tape()
     model = FakeModel(["7"], before=stops(tape))
     here = model_calls()
@@ -360,7 +358,7 @@ def test_a_call_that_is_cancelled_is_asked_no_longer_and_not_again() -> None:
     assert tape.kinds() == ["call.started", "call.failed"], "nothing was asked when the work was done again"
 
 
-def test_it_is_asked_anew_once_its_work_was_given_up_for_that() -> None:
+def test_a_cancelled_call_is_repeated_after_its_work_failed() -> None:
     tape = Tape()
     with pytest.raises(CallCancelled):
         ask(FakeModel(["7"], before=stops(tape)), tape)
@@ -368,7 +366,7 @@ def test_it_is_asked_anew_once_its_work_was_given_up_for_that() -> None:
     assert ask(FakeModel(["8"]), tape, question(retry_failed=True)) == [8]
 
 
-def test_what_was_answered_before_stays_when_a_later_call_is_cancelled() -> None:
+def test_earlier_replies_survive_the_cancellation_of_a_later_call() -> None:
     tape = Tape()
     assert ask(FakeModel(["7"]), tape) == [7]
     second = question(Prompt("", "Another."))
@@ -377,7 +375,7 @@ def test_what_was_answered_before_stays_when_a_later_call_is_cancelled() -> None
     assert ask(FakeModel(["8"]), tape) == [7]
 
 
-def test_a_reply_that_comes_in_the_same_moment_is_paid_for_and_not_read() -> None:
+def test_a_reply_that_arrives_during_a_cancellation_is_paid_for_but_not_parsed() -> None:
     tape = Tape()
 
     async def act() -> None:
@@ -390,14 +388,14 @@ def test_a_reply_that_comes_in_the_same_moment_is_paid_for_and_not_read() -> Non
     assert (found.usage, found.usd) == (Usage(100, 10, 20), 0.12)
 
 
-def test_a_time_limit_of_the_model_s_own_is_no_cancellation() -> None:
+def test_a_time_out_of_the_model_is_not_a_cancellation() -> None:
     tape = Tape()
     with pytest.raises(TimeoutError):
         ask(FakeModel([TimeoutError()]), tape)
     assert tape.state.calls["c1"].reason == DROPPED
 
 
-def test_a_prompt_given_out_by_hand_can_be_taken_back() -> None:
+def test_a_prompt_for_a_person_can_be_cancelled() -> None:
     tape = Tape()
     tape.by_hand = lambda tape: tape.record([e.CallFailed("c1", "cancelled by hand", cancelled=True)])
     with pytest.raises(CallCancelled, match="c1 was cancelled by hand"):

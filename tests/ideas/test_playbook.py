@@ -99,14 +99,14 @@ def implement(playbook: Playbook, state: SessionState, idea: str, source: str | 
     return asyncio.run(playbook.implement(CodeRequest(state, state.ideas[idea], Dialect.CPP, source), calls()))
 
 
-def test_round_zero_proposes_the_first_port(folder: Path) -> None:
+def test_round_zero_proposes_the_naive_port(folder: Path) -> None:
     state = b.fold(b.opened(), b.prepared(), e.RoundOpened(0, ()))
     assert propose(Playbook(folder), state) == {"root": None}
     assert propose(Playbook(folder), state, dialect=Dialect.CUDA) == {}
     assert propose(Playbook(None), state) == {}
 
 
-def test_the_first_port_is_written_by_the_fallback_where_the_playbook_has_none(folder: Path) -> None:
+def test_the_fallback_generates_the_naive_port_if_the_playbook_has_none(folder: Path) -> None:
     draft = Draft("generated", Dialect.CUDA, Contract.PLAN, "naive.cu")
     state = b.fold(b.opened(), b.prepared(), e.RoundOpened(0, ()), e.IdeasProposed(0, (_idea("i1", "root", None),), True))
     request = CodeRequest(state, state.ideas["i1"], Dialect.CUDA, None)
@@ -120,35 +120,35 @@ def test_the_first_port_is_written_by_the_fallback_where_the_playbook_has_none(f
     assert "no naive port" in asyncio.run(Playbook(folder).implement(request, calls())).note
 
 
-def test_ideas_come_worthiest_first_with_their_categories_spread(folder: Path) -> None:
+def test_ideas_come_best_predicted_first_with_categories_spread(folder: Path) -> None:
     assert list(propose(Playbook(folder), SessionStory().then())) == ["beta", "gamma", "alpha"]
     assert list(propose(Playbook(folder), SessionStory().then(), count=2)) == ["beta", "gamma"]
 
 
-def test_an_idea_is_proposed_once_whatever_became_of_it(folder: Path) -> None:
+def test_an_idea_is_proposed_only_once(folder: Path) -> None:
     state = SessionStory().then(e.IdeasProposed(1, (_idea("i2", "beta", "k1"),), True), e.IdeaRejected("i2", "no"))
     assert list(propose(Playbook(folder), state)) == ["alpha", "gamma"]
 
 
-def test_an_idea_is_aimed_at_the_best_kernel_that_it_builds_on(folder: Path) -> None:
+def test_the_parent_of_an_idea_is_the_best_kernel_it_builds_on(folder: Path) -> None:
     slow_then_fast = SessionStory(("k2", "alpha", 2.0, "k1"), ("k3", "beta", 3.0, "k1"), ("k4", "gamma", 9.0, "k1"))
     assert propose(Playbook(folder), slow_then_fast.then()) == {"delta": "k3"}
     fast_then_slow = SessionStory(("k2", "alpha", 4.0, "k1"), ("k3", "beta", 3.0, "k1"))
     assert propose(Playbook(folder), fast_then_slow.then())["delta"] == "k2"
 
 
-def test_a_pruned_kernel_is_no_parent(folder: Path) -> None:
+def test_a_pruned_kernel_is_not_a_parent(folder: Path) -> None:
     story = SessionStory(("k2", "alpha", 2.0, "k1"), ("k3", "beta", 3.0, "k1"))
     assert propose(Playbook(folder), story.then(e.BranchPruned("k3", "")))["delta"] == "k2"
     assert "delta" not in propose(Playbook(folder), story.then(e.BranchPruned("k3", ""), e.BranchPruned("k2", "")))
 
 
-def test_a_tuned_kernel_stands_for_what_its_parent_implements(folder: Path) -> None:
+def test_a_tuned_kernel_counts_as_the_idea_of_its_parent(folder: Path) -> None:
     story = SessionStory(("k2", "alpha", 2.0, "k1"), ("k3", "tune:k2:1", 5.0, "k2"))
     assert propose(Playbook(folder), story.then())["delta"] == "k3"
 
 
-def test_without_a_first_port_a_seed_is_built_on(folder: Path) -> None:
+def test_without_a_naive_port_a_seed_is_the_parent(folder: Path) -> None:
     root = b.first_round(1.0)
     seeded = [
         e.IdeasProposed(0, (_idea("i1", "seed:k1", None),), True) if isinstance(event, e.IdeasProposed) else event
@@ -164,7 +164,7 @@ def test_in_a_sequential_search_only_the_latest_kernel_is_built_on(folder: Path)
     assert "beta" in propose(Playbook(folder), story.then(), parents=("k1",))
 
 
-def test_when_the_written_ideas_run_out_the_best_are_tuned(folder: Path) -> None:
+def test_the_best_kernels_are_tuned_after_all_playbook_ideas(folder: Path) -> None:
     text = f"{TUNED}{LAUNCH}"
     story = SessionStory(("k2", "alpha", 2.0, "k1"), ("k3", "beta", 3.0, "k1"))
     state = story.then(e.IdeasProposed(1, (_idea("i9", "gamma", "k1"), _idea("i10", "delta", "k3")), True))
@@ -172,7 +172,7 @@ def test_when_the_written_ideas_run_out_the_best_are_tuned(folder: Path) -> None
     assert propose(Playbook(folder), story.then(), count=1, code={"k2": text}) == {"delta": "k3"}
 
 
-def test_an_idea_is_implemented_by_every_source_before_their_variants(folder: Path) -> None:
+def test_every_implementation_comes_before_its_variants(folder: Path) -> None:
     state = SessionStory().then(e.IdeasProposed(1, (_idea("i2", "alpha", "k1", branch=4),), True))
     drafts = implement(Playbook(folder), state, "i2").drafts
     assert [d.name for d in drafts] == ["alpha0.cpp", "alpha1.cpp", "alpha0.cpp", "alpha1.cpp"]
@@ -182,21 +182,21 @@ def test_an_idea_is_implemented_by_every_source_before_their_variants(folder: Pa
     assert drafts == implement(Playbook(folder), state, "i2").drafts
 
 
-def test_an_edited_idea_keeps_its_implementations_and_takes_its_new_branch(folder: Path) -> None:
+def test_an_edited_idea_keeps_its_implementations_and_uses_its_new_branch(folder: Path) -> None:
     text = replace(_idea("i2", "alpha", "k1").text, title="In my words")
     proposed = e.IdeasProposed(1, (_idea("i2", "alpha", "k1"),), True)
     state = SessionStory().then(proposed, e.IdeaEdited("i2", text, "k1", 1))
     assert [d.name for d in implement(Playbook(folder), state, "i2").drafts] == ["alpha0.cpp"]
 
 
-def test_an_idea_in_words_is_not_written_by_a_playbook(folder: Path) -> None:
+def test_a_playbook_does_not_implement_ideas_in_words(folder: Path) -> None:
     state = SessionStory().then(e.IdeasProposed(1, (_idea("i2", "", "k1"),), False))
     made = implement(Playbook(folder), state, "i2")
     assert made.drafts == ()
     assert "--idea i2" in made.note
 
 
-def test_a_source_that_no_combination_suits_is_left_out_with_a_note(folder: Path) -> None:
+def test_code_without_a_valid_combination_is_skipped_with_a_note(folder: Path) -> None:
     path = folder / "playbook" / "alpha1.cpp"
     path.write_text(f"// @tune BLOCK = 4\n// @require BLOCK > DIM\n{LAUNCH}")
     state = SessionStory().then(e.IdeasProposed(1, (_idea("i2", "alpha", "k1"),), True))
@@ -206,7 +206,7 @@ def test_a_source_that_no_combination_suits_is_left_out_with_a_note(folder: Path
     assert "@require BLOCK > DIM" in made.note
 
 
-def test_what_a_playbook_holds_is_counted_for_each_dialect(folder: Path) -> None:
+def test_playbook_contents_are_counted_by_dialect(folder: Path) -> None:
     assert available(folder, Dialect.CPP) == Available(True, 4)
     assert available(folder, Dialect.CUDA) == Available(False, 1)
     assert available(folder / "nothing", Dialect.CPP) == Available(False, 0)

@@ -51,7 +51,7 @@ def write(folder: Path, toml: str) -> Path:
     return folder
 
 
-def test_a_playbook_is_read_whole(tmp_path: Path) -> None:
+def test_a_playbook_is_read_completely(tmp_path: Path) -> None:
     written = read_playbook(write(tmp_path, GOOD))
     assert [s.kernel.name for s in written.root[Dialect.CPP]] == ["naive.cpp"]
     wide, wider = written.ideas
@@ -109,7 +109,7 @@ def _changed(old: str, new: str) -> str:
         ("idea = [3]", "idea.1: expected a table, got int"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, toml: str, words: str) -> None:
+def test_errors_name_file_and_key(tmp_path: Path, toml: str, words: str) -> None:
     with pytest.raises(ProposerError, match=words) as caught:
         read_playbook(write(tmp_path, toml))
     assert str(tmp_path / "playbook" / "playbook.toml") in str(caught.value)

@@ -35,14 +35,14 @@ def session(*sources: str, replied: bool = False) -> SessionState:
     return b.fold(*b.first_round(), *drafted, *(asked if replied else ()))
 
 
-def test_the_same_session_is_answered_word_for_word() -> None:
+def test_the_same_session_gets_identical_replies() -> None:
     state = session("wide", "deep", replied=True)
     found = recorded_replies(state, BLOBS.__getitem__).find("openai:gpt-test", BLOBS[PROMPT], state)
     assert found is not None
     assert (found.reply, found.usage, found.finish) == (BLOBS[REPLY], Usage(10, 0, 5), "stop")
 
 
-def test_kernels_that_came_in_another_order_are_told_apart_by_what_they_are() -> None:
+def test_kernels_are_matched_by_code_not_by_id() -> None:
     recall = recorded_replies(session("wide", "deep", replied=True), BLOBS.__getitem__)
     other = session("deep", "wide")
     found = recall.find("openai:gpt-test", "Build on k3 or k2.\n```cpp\nint k2;\n```\nThink of i1.", other)
@@ -61,6 +61,6 @@ def test_kernels_that_came_in_another_order_are_told_apart_by_what_they_are() ->
         ("openai:gpt-test", BLOBS[PROMPT].replace("k2 or k3", "k3 or k2")),
     ],
 )
-def test_what_asks_for_something_else_is_not_answered(model: str, prompt: str) -> None:
+def test_a_different_prompt_or_model_gets_no_recorded_reply(model: str, prompt: str) -> None:
     state = session("wide", "deep", replied=True)
     assert recorded_replies(state, BLOBS.__getitem__).find(model, prompt, state) is None

@@ -47,7 +47,7 @@ def test_a_reply_that_follows_the_schema() -> None:
         f'{{"ideas": [{ONE}]}} and then {{"ideas": []}}',
     ],
 )
-def test_wrapping_is_forgiven(reply: str) -> None:
+def test_text_around_the_json_is_ignored(reply: str) -> None:
     assert [idea.text.title for idea in read_ideas(reply, ())] == ["Tile rows"]
 
 
@@ -65,7 +65,7 @@ def test_wrapping_is_forgiven(reply: str) -> None:
         pytest.param("x" * 4_000_001, "longer than", id="endless"),
     ],
 )
-def test_what_cannot_be_meant_is_said_in_one_line(reply: str, said: str) -> None:
+def test_unusable_replies_are_rejected_with_one_line(reply: str, said: str) -> None:
     with pytest.raises(ReplyError, match=said) as error:
         read_ideas(reply, ())
     assert "\n" not in str(error.value)
@@ -84,7 +84,7 @@ def test_what_cannot_be_meant_is_said_in_one_line(reply: str, said: str) -> None
         ("control-flow divergence", "control flow"),
     ],
 )
-def test_the_nearest_category_is_meant(said: str, meant: str) -> None:
+def test_the_nearest_category_is_used(said: str, meant: str) -> None:
     assert _one(category=said).text.category == meant
 
 
@@ -95,19 +95,19 @@ def test_the_nearest_category_is_meant(said: str, meant: str) -> None:
         (None, None), ("fast", None), ([1.5], None), ("nan", None), (10**400, None), (1e-9, None),
     ],
 )  # fmt: skip
-def test_a_prediction_is_a_factor_or_nothing(said: object, meant: float | None) -> None:
+def test_a_prediction_is_a_factor_or_none(said: object, meant: float | None) -> None:
     assert _one(predicted_speedup=said).text.predicted == meant
 
 
 @pytest.mark.parametrize(
     ("said", "meant"), [("k1", "k1"), ("the root, k1", "k1"), ("k9", "k2"), (None, "k2"), (7, "k2"), ("k9 or k1", "k1")]
 )
-def test_a_parent_is_one_that_was_offered(said: object, meant: str) -> None:
+def test_a_parent_is_one_of_the_offered_kernels(said: object, meant: str) -> None:
     assert _one(parent=said).parent == meant
     assert read_ideas(f"[{ONE}]", ())[0].parent is None
 
 
-def test_words_are_cleaned_and_bounded() -> None:
+def test_text_is_cleaned_and_bounded() -> None:
     idea = _one(title="a\x1b[31m\u202e b\n\tc" + "x" * 500, rationale="word " * 10_000, risks=["one", 2, "two"]).text
     assert idea.title.startswith("a[31m b c")
     assert len(idea.title) == MAX_TITLE
@@ -161,13 +161,13 @@ def test_code_is_found(reply: str, dialect: Dialect, contract: Contract) -> None
         pytest.param("```cpp\n" + LAUNCH + "x" * (1 << 20) + "\n```", Dialect.CPP, "larger than 1 MiB", id="huge"),
     ],
 )
-def test_code_that_cannot_be_used(reply: str, dialect: Dialect, said: str) -> None:
+def test_invalid_code_is_rejected(reply: str, dialect: Dialect, said: str) -> None:
     with pytest.raises(ReplyError, match=said) as error:
         read_code(reply, dialect)
     assert "\n" not in str(error.value)
 
 
-def test_control_characters_do_not_reach_a_source() -> None:
+def test_control_characters_are_removed_from_code() -> None:
     code = read_code(code_reply("// a\x00\x1b[31m\u202eb\tc\n" + LAUNCH), Dialect.CPP)
     assert code.text.startswith("// a[31mb\tc\n")
 
@@ -183,7 +183,7 @@ REPLIES = st.text(max_size=200) | st.lists(FRAGMENTS | st.text(max_size=5), max_
 
 
 @given(REPLIES, st.sampled_from(list(Dialect)))
-def test_no_reply_makes_a_traceback(reply: str, dialect: Dialect) -> None:
+def test_no_reply_raises_a_traceback(reply: str, dialect: Dialect) -> None:
     for read in (lambda: read_ideas(reply, ("k1",)), lambda: read_code(reply, dialect)):
         assert "\n" not in _complaint(read)
 
@@ -207,7 +207,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_no_json_makes_a_traceback_and_what_is_read_is_sound(value: object) -> None:
+def test_no_json_raises_a_traceback_and_parsed_ideas_are_valid(value: object) -> None:
     try:
         ideas = read_ideas(json.dumps(value), ("k1",))
     except ReplyError:

@@ -31,7 +31,7 @@ def taken(candidates: list[Candidate], count: int) -> tuple[Candidate, ...]:
         ([("a", 1)], 5, "a1"),
     ],
 )
-def test_the_worthiest_of_the_rarest_category(candidates: list[Candidate], count: int, expected: str) -> None:
+def test_the_highest_prediction_of_the_least_used_category(candidates: list[Candidate], count: int, expected: str) -> None:
     assert " ".join(f"{category}{worth}" for category, worth in taken(candidates, count)) == expected
 
 

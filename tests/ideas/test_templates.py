@@ -23,7 +23,7 @@ def test_every_file_is_a_template_and_the_whole_prompts_have_a_system_text() -> 
         assert "{" not in found.fill(**dict.fromkeys(found.slots, "x"))[1].replace('{"', "").replace("{...}", "")
 
 
-def test_values_stand_where_their_slots_are() -> None:
+def test_slots_are_filled_with_their_values() -> None:
     assert Template("t", "You: {{who}}", "{{a}} and {{b}}, {{a}}").fill(who="x", a="1", b="2\n") == ("You: x", "1 and 2, 1")
 
 
@@ -41,7 +41,7 @@ def test_a_missing_template_is_an_error() -> None:
 
 
 @given(st.text() | st.sampled_from(["{{b}}", "{{a}}", "\\1", "{{", "\\g<1>"]))
-def test_no_value_can_bring_a_slot_along(text: str) -> None:
+def test_slots_inside_values_are_not_filled(text: str) -> None:
     assert Template("t", "", "[{{a}}|{{b}}]").fill(a=text, b="secret")[1] == f"[{text.strip(chr(10))}|secret]"
 
 

@@ -36,7 +36,7 @@ def proposals(of: SessionState, *names: str, text: str = TEXT) -> list[Proposal]
     return list(tuning_ideas(of, [of.kernels[n] for n in names], dict.fromkeys(names, text), AUTHOR))
 
 
-def test_a_kernel_with_untried_neighbours_is_worth_tuning() -> None:
+def test_a_kernel_with_untried_neighbours_gets_a_tuning_idea() -> None:
     found = proposals(state(kernel("k1", 2.0)), "k1")
     assert [(p.text.title, p.text.key, p.parent) for p in found] == [
         ("Tune BLOCK, UNROLL of k1 around its best values", "tune:k1:1", "k1")
@@ -46,7 +46,7 @@ def test_a_kernel_with_untried_neighbours_is_worth_tuning() -> None:
     assert is_tuning(found[0].text.key)
 
 
-def test_variants_change_one_value_nearest_first_and_were_not_tried() -> None:
+def test_variants_are_untried_and_change_one_value_nearest_first() -> None:
     tried = kernel("k2", 1.0, BLOCK=8)
     here = state(kernel("k1", 2.0), tried, tune("i2", "k1"))
     drafts = tuned_drafts(here, here.ideas["i2"], TEXT)
@@ -54,7 +54,7 @@ def test_variants_change_one_value_nearest_first_and_were_not_tried() -> None:
     assert {(d.source, d.name) for d in drafts} == {(TEXT, "k1.cpp")}
 
 
-def test_at_most_the_branch_is_drafted() -> None:
+def test_at_most_branch_variants_are_drafted() -> None:
     here = state(kernel("k1", 2.0), tune("i2", "k1", branch=1))
     assert len(tuned_drafts(here, here.ideas["i2"], TEXT)) == 1
 
@@ -62,7 +62,7 @@ def test_at_most_the_branch_is_drafted() -> None:
 @pytest.mark.parametrize(
     "text", ["int x;\n", "// @tune BLOCK = 4\n", "// @tune BLOCK = many\n", "// @tune B = 1, 2\n// @require NO > 1\n"]
 )
-def test_a_source_that_leaves_nothing_to_try_is_not_tuned(text: str) -> None:
+def test_code_without_untried_values_is_not_tuned(text: str) -> None:
     assert proposals(state(kernel("k1", 2.0, text=text)), "k1", text=text) == []
 
 
@@ -73,13 +73,13 @@ def test_requirements_see_the_constants_of_the_problem() -> None:
     assert "1 neighbouring combination of" in proposals(here, "k1", text=text)[0].text.rationale
 
 
-def test_kernels_of_one_source_are_tuned_once_at_the_best() -> None:
+def test_kernels_with_the_same_code_are_tuned_once_at_the_best() -> None:
     here = state(kernel("k1", 1.0), kernel("k2", 2.0, BLOCK=8))
     assert [p.parent for p in proposals(here, "k2", "k1")] == ["k2"]
 
 
 @pytest.mark.parametrize("decision", [None, e.IdeaRejected("i2", "no"), e.IdeaParked("i2"), e.IdeaSelected("i2")])
-def test_a_source_is_not_tuned_again_before_its_last_tuning_is_through(decision: e.Event | None) -> None:
+def test_code_is_not_tuned_again_before_its_last_tuning_is_done(decision: e.Event | None) -> None:
     events = (kernel("k1", 2.0), tune("i2", "k1"), *([decision] if decision else []))
     assert proposals(state(*events), "k1") == []
 
@@ -97,7 +97,7 @@ def test_the_next_step_starts_from_the_best_values() -> None:
     assert [(p.text.key, p.text.title[-8:]) for p in proposals(here, "k1", "k2")] == [("tune:k1:2", ", step 2")]
 
 
-def test_when_every_neighbour_was_tried_there_is_no_more_to_tune() -> None:
+def test_a_kernel_without_untried_neighbours_is_not_tuned() -> None:
     text = "// @tune BLOCK = 4, 8\n"
     here = state(kernel("k1", 2.0, text=text, BLOCK=4), kernel("k2", 1.0, text=text, BLOCK=8))
     assert proposals(here, "k1", "k2", text=text) == []

@@ -38,7 +38,7 @@ def test_an_empty_store_has_an_empty_bank() -> None:
     assert banked_kernels() == []
 
 
-def test_an_entry_says_what_it_is_and_where_it_comes_from(root: Path) -> None:
+def test_a_bank_entry_has_its_measurement_and_origin(root: Path) -> None:
     folder = stored(root / "s", kernels(b.measured_kernel("k1", 2.0, tunables={"BLOCK": 4})))
     (entry,) = banked_kernels()
     assert (entry.problem, entry.workload, entry.device, entry.baseline) == ("softmax", "small", "two cores", "eager")
@@ -71,7 +71,7 @@ def test_the_best_come_first_by_the_lower_end(root: Path) -> None:
     assert [entry.kernel for entry in banked_kernels()] == ["k1", "k2"]
 
 
-def test_one_kernel_of_many_sessions_is_one_entry_as_last_measured(root: Path) -> None:
+def test_a_kernel_of_many_sessions_is_one_entry_with_its_latest_measurement(root: Path) -> None:
     same: dict[str, Any] = {"source": "one source", "tunables": {"BLOCK": 4}}
     stored(root / "old", kernels(b.measured_kernel("k1", 3.0, **same)), blobs=["one source"])
     stored(root / "new", kernels(b.measured_kernel("k1", 2.0, **same)), at=b.START + 500, blobs=["one source"])
@@ -85,7 +85,7 @@ def test_one_kernel_of_many_sessions_is_one_entry_as_last_measured(root: Path) -
     ]
 
 
-def test_sessions_that_cannot_be_read_and_sources_that_are_gone_contribute_nothing(root: Path) -> None:
+def test_unreadable_sessions_and_missing_code_are_skipped(root: Path) -> None:
     good = stored(root / "good", kernels(b.measured_kernel("k1")))
     stored(root / "gone", kernels(b.measured_kernel("k1", source="gone")), blobs=[])
     stored(root / "forged", kernels((replace(b.drafted(), source="../../x"), *b.measured_kernel("k1")[1:])))

@@ -17,7 +17,7 @@ from engine.journal.blobs import Blobs, is_blob_name
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=2000))
-def test_what_was_put_is_got_under_its_digest(tmp_path: Path, payload: bytes) -> None:
+def test_payloads_are_read_back_by_digest(tmp_path: Path, payload: bytes) -> None:
     blobs = Blobs(tmp_path)
     name = blobs.put(payload)
     assert name == hashlib.sha256(payload).hexdigest()
@@ -25,18 +25,18 @@ def test_what_was_put_is_got_under_its_digest(tmp_path: Path, payload: bytes) ->
     assert blobs.put(payload) == name
 
 
-def test_nothing_is_made_before_the_first_put(tmp_path: Path) -> None:
+def test_no_folder_is_created_before_the_first_put(tmp_path: Path) -> None:
     Blobs(tmp_path / "s")
     assert not list(tmp_path.iterdir())
 
 
-def test_text_survives_and_bytes_that_are_none_are_shown_as_such(tmp_path: Path) -> None:
+def test_text_round_trips_and_invalid_bytes_are_replaced(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path)
     assert blobs.text(blobs.put("// µs → ×\r\n".encode())) == "// µs → ×\r\n"
     assert blobs.text(blobs.put(b"nvcc: \xff!")) == "nvcc: \ufffd!"
 
 
-def test_a_missing_blob_and_a_damaged_one_are_named(tmp_path: Path) -> None:
+def test_missing_and_damaged_blobs_are_named(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path)
     name = blobs.put(b"source")
     blobs.path(name).write_bytes(b"sour")
@@ -50,7 +50,7 @@ def test_a_missing_blob_and_a_damaged_one_are_named(tmp_path: Path) -> None:
         blobs.get(name)
 
 
-def test_a_blob_that_was_cut_short_is_written_again(tmp_path: Path) -> None:
+def test_a_truncated_blob_is_rewritten(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path)
     name = blobs.put(b"source")
     blobs.path(name).write_bytes(b"sour")
@@ -61,13 +61,13 @@ def test_a_blob_that_was_cut_short_is_written_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", "..", "../journal.jsonl", "a" * 63, "A" * 64, "g" * 64, "a" * 64 + "\n", "/etc/passwd", "é" * 64]
 )
-def test_what_is_no_name_is_never_looked_up(tmp_path: Path, name: str) -> None:
+def test_invalid_blob_names_are_never_looked_up(tmp_path: Path, name: str) -> None:
     assert not is_blob_name(name)
     with pytest.raises(JournalCorrupt, match="invalid blob name"):
         Blobs(tmp_path).get(name)
 
 
-def test_many_threads_may_keep_the_same_and_other_payloads(tmp_path: Path) -> None:
+def test_many_threads_can_store_payloads(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path)
     payloads = [str(n % 10).encode() * 10_000 for n in range(100)]
     with ThreadPoolExecutor(8) as pool:
@@ -76,13 +76,13 @@ def test_many_threads_may_keep_the_same_and_other_payloads(tmp_path: Path) -> No
     assert len(list((tmp_path / "blobs").iterdir())) == 10
 
 
-def test_a_place_that_cannot_be_written_is_said_to_be_one(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_bytes(b"a file")
     with pytest.raises(JournalUnwritable, match=r"cannot write 6 bytes to .*blobs"):
         Blobs(tmp_path).put(b"source")
 
 
-def test_a_failed_write_leaves_no_rubbish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 

@@ -178,7 +178,11 @@ def _with(**changes: object) -> bytes:
         (_with(data=_GOOD["data"] | {"measurement": {"depth": "screen"}}), "measurement"),
         (_with(kind="kernel.failed", data={"kernel": "k1", "failure": {"kind": "sulked", "reason": ""}}), "sulked"),
         (_with(kind="llm.called", data=7), "object"),
-        (_with(kind="llm.called", data={"deep": 0}).replace(b"0}}", b"[" * 500_000 + b"]" * 500_000 + b"}}"), "deep"),
+        pytest.param(
+            _with(kind="llm.called", data={"deep": 0}).replace(b"0}}", b"[" * 500_000 + b"]" * 500_000 + b"}}"),
+            "deep",
+            id="deep",
+        ),
     ],
 )
 def test_an_invalid_line_is_named(line: bytes, words: str) -> None:

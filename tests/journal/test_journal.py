@@ -46,7 +46,7 @@ def reopened(folder: Path) -> tuple[tuple[e.Entry, ...], str]:
     return entries, repaired
 
 
-def test_what_was_appended_is_read_back_with_gapless_numbers(folder: Path) -> None:
+def test_appended_events_are_read_back_with_gapless_numbers(folder: Path) -> None:
     recording = read(folder)
     assert [entry.seq for entry in recording.entries] == [0, 1, 2, 3]
     assert [entry.by for entry in recording.entries] == [ENGINE, ENGINE, ENGINEER, ENGINEER]
@@ -55,7 +55,7 @@ def test_what_was_appended_is_read_back_with_gapless_numbers(folder: Path) -> No
     assert not recording.torn
 
 
-def test_append_returns_what_every_reader_will_see(tmp_path: Path) -> None:
+def test_append_returns_the_entries_that_readers_see(tmp_path: Path) -> None:
     with Journal.create(tmp_path / "s") as log:
         odd = (b.opened(), e.NoteAdded("", "broken \udcff"))
         written = log.append(odd, ENGINE, lambda: b.START + 0.123_456_789)
@@ -63,7 +63,7 @@ def test_append_returns_what_every_reader_will_see(tmp_path: Path) -> None:
     assert written[1].event == e.NoteAdded("", "broken \ufffd")
 
 
-def test_a_session_goes_on_where_it_stopped(folder: Path) -> None:
+def test_a_session_resumes_where_it_stopped(folder: Path) -> None:
     log, entries, repaired = Journal.open_for_append(folder)
     with log:
         assert (entries, repaired) == (read(folder).entries, "")
@@ -80,7 +80,7 @@ def test_appended_events_are_visible_before_the_journal_is_closed(folder: Path) 
         log.sync()
 
 
-def test_closing_twice_is_closing(folder: Path) -> None:
+def test_closing_twice_does_nothing(folder: Path) -> None:
     log, _, _ = Journal.open_for_append(folder)
     log.close()
     log.close()
@@ -92,7 +92,7 @@ def test_the_first_event_must_open_the_session(tmp_path: Path) -> None:
         log.append((b.prepared(),), ENGINE, lambda: b.START)
 
 
-def test_blobs_lie_beside_the_journal(folder: Path) -> None:
+def test_blobs_are_stored_beside_the_journal(folder: Path) -> None:
     log, _, _ = Journal.open_for_append(folder)
     with log:
         name = log.blobs.put(b"__global__ void k() {}")
@@ -102,7 +102,7 @@ def test_blobs_lie_beside_the_journal(folder: Path) -> None:
 # ---------------------------------------------------------------- creating
 
 
-def test_a_folder_that_holds_a_session_is_not_started_over(folder: Path) -> None:
+def test_a_folder_with_a_session_is_not_overwritten(folder: Path) -> None:
     before = (folder / NAME).read_bytes()
     with pytest.raises(JournalError, match="already holds a session"):
         Journal.create(folder)
@@ -111,7 +111,7 @@ def test_a_folder_that_holds_a_session_is_not_started_over(folder: Path) -> None
 
 
 @pytest.mark.parametrize("left", [b"", b'{"v":1,"seq":0,"at":"2026'])
-def test_a_start_that_was_killed_before_its_first_event_does_not_block_the_folder(tmp_path: Path, left: bytes) -> None:
+def test_a_start_killed_before_its_first_event_does_not_block_the_folder(tmp_path: Path, left: bytes) -> None:
     (tmp_path / NAME).write_bytes(left)
     with Journal.create(tmp_path) as log:
         log.append((b.opened(),), ENGINE, lambda: b.START)
@@ -119,7 +119,7 @@ def test_a_start_that_was_killed_before_its_first_event_does_not_block_the_folde
     assert [p.read_bytes() for p in tmp_path.glob("journal.torn-*")] == ([left] if left else [])
 
 
-def test_a_file_is_no_place_for_a_session(tmp_path: Path) -> None:
+def test_a_file_cannot_be_a_session_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(JournalError, match=r"notes\.txt is a file"):
         Journal.create(tmp_path / "notes.txt")
@@ -130,7 +130,7 @@ def test_a_file_is_no_place_for_a_session(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- locking
 
 
-def test_one_process_writes_and_the_other_is_told_who(folder: Path) -> None:
+def test_a_second_writer_is_rejected_with_the_pid_of_the_first(folder: Path) -> None:
     log, _, _ = Journal.open_for_append(folder)
     with log:
         with pytest.raises(JournalLocked, match=rf"open in process {os.getpid()} since 20\d\d-"):
@@ -160,7 +160,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_the_lock_of_a_killed_process_is_gone(folder: Path, holder: subprocess.Popen[str]) -> None:
+def test_the_lock_of_a_killed_process_is_released(folder: Path, holder: subprocess.Popen[str]) -> None:
     with pytest.raises(JournalLocked, match=rf"process {holder.pid} since"):
         Journal.open_for_append(folder)
     holder.send_signal(signal.SIGKILL)
@@ -180,7 +180,7 @@ sys.stdin.read()
 """
 
 
-def test_a_lock_that_a_child_inherited_is_said_to_be_the_child_s(folder: Path) -> None:
+def test_a_lock_inherited_by_a_child_is_reported_as_such(folder: Path) -> None:
     command = [sys.executable, "-c", _FORK, str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -190,10 +190,10 @@ def test_a_lock_that_a_child_inherited_is_said_to_be_the_child_s(folder: Path) -
             Journal.open_for_append(folder)
 
 
-# ---------------------------------------------------------------- mending
+# ---------------------------------------------------------------- repair
 
 
-def test_a_torn_last_line_is_set_aside_and_said(folder: Path) -> None:
+def test_a_torn_last_line_is_set_aside_and_reported(folder: Path) -> None:
     whole = lines(folder)
     rewrite(folder, *whole[:3], whole[3][:40])
     assert read(folder) == JournalContents(tuple(codec.decode(line) for line in whole[:3]), torn=True)
@@ -213,7 +213,7 @@ def test_torn_lines_of_several_crashes_are_all_kept(folder: Path) -> None:
     assert sorted(p.name for p in folder.glob("journal.torn-*")) == ["journal.torn-1", "journal.torn-2", "journal.torn-3"]
 
 
-def test_a_last_line_that_only_lacks_its_newline_is_completed(folder: Path) -> None:
+def test_a_missing_last_newline_is_added(folder: Path) -> None:
     whole = lines(folder)
     rewrite(folder, *whole[:3], whole[3].rstrip(b"\n"))
     assert len(read(folder).entries) == 4
@@ -227,7 +227,7 @@ def test_a_last_line_that_only_lacks_its_newline_is_completed(folder: Path) -> N
 
 
 @pytest.mark.parametrize("rubbish", [b"\x00" * 4096, b"\x00" * 10 + b"\n", b"\xff\xfe", b'{"v":1,"se\n'])
-def test_what_a_power_cut_leaves_at_the_end_is_set_aside(folder: Path, rubbish: bytes) -> None:
+def test_garbage_after_a_power_cut_is_set_aside(folder: Path, rubbish: bytes) -> None:
     whole = (folder / NAME).read_bytes()
     rewrite(folder, whole, rubbish)
     assert read(folder).torn
@@ -287,7 +287,7 @@ while True:
 
 
 @pytest.mark.parametrize("delay", [0.002, 0.01, 0.03])
-def test_killed_while_writing_it_loses_nothing_that_was_whole(tmp_path: Path, delay: float) -> None:
+def test_a_kill_during_a_write_loses_no_complete_line(tmp_path: Path, delay: float) -> None:
     folder = tmp_path / "killed"
     with subprocess.Popen([sys.executable, "-c", _WRITE, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -306,7 +306,7 @@ def test_killed_while_writing_it_loses_nothing_that_was_whole(tmp_path: Path, de
 # ---------------------------------------------------------------- what cannot be read
 
 
-def test_a_missing_session_and_a_folder_that_is_none(tmp_path: Path) -> None:
+def test_a_missing_session_and_a_folder_without_one(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "file").touch()
     for attempt in (read, Journal.open_for_append, whole_lines, lambda f: tail(f).poll()):
@@ -345,7 +345,7 @@ def test_an_empty_journal_and_one_that_is_a_folder(tmp_path: Path) -> None:
         (lambda w: [*w, *w], r"line 5 of the journal has sequence number 0, not 4"),
     ],
 )
-def test_damage_before_the_end_is_named_and_left_alone(folder: Path, damage: object, words: str) -> None:
+def test_damage_before_the_end_is_named_and_not_repaired(folder: Path, damage: object, words: str) -> None:
     rewrite(folder, *damage(lines(folder)))  # type: ignore[operator]
     before = (folder / NAME).read_bytes()
     for attempt in (read, Journal.open_for_append, whole_lines):
@@ -355,7 +355,7 @@ def test_damage_before_the_end_is_named_and_left_alone(folder: Path, damage: obj
     assert not list(folder.glob("journal.torn-*"))
 
 
-def test_a_newer_format_is_refused_and_untouched_even_on_the_last_line(folder: Path) -> None:
+def test_a_newer_format_is_rejected_and_untouched_even_on_the_last_line(folder: Path) -> None:
     whole = lines(folder)
     for newer in (b'{"v":2,"n":4}\n', b'{"v":2,"n":4}'):
         rewrite(folder, *whole, newer)
@@ -365,7 +365,7 @@ def test_a_newer_format_is_refused_and_untouched_even_on_the_last_line(folder: P
         assert lines(folder) == [*whole, newer]
 
 
-def test_whole_lines_are_the_journal_s_own_bytes(folder: Path) -> None:
+def test_whole_lines_returns_the_journals_bytes(folder: Path) -> None:
     whole = (folder / NAME).read_bytes()
     assert whole_lines(folder) == whole
     rewrite(folder, whole, b'{"v":1')
@@ -408,7 +408,7 @@ assert [entry.seq for entry in read(folder).entries] == [0, 1, 2, 3, 4, 5, 6]
 """
 
 
-def test_a_full_disk_leaves_nothing_half_written_and_the_session_goes_on(folder: Path) -> None:
+def test_a_full_disk_leaves_no_partial_batch_and_the_session_continues(folder: Path) -> None:
     """The file may not grow beyond a limit, which cuts a write in the middle just as a full disk does."""
     done = subprocess.run([sys.executable, "-c", _FULL, str(folder)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -419,7 +419,7 @@ def test_a_full_disk_leaves_nothing_half_written_and_the_session_goes_on(folder:
     assert "cannot write" in said[2]
 
 
-def test_a_write_that_fails_and_cannot_be_undone_is_undone_by_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_is_undone_by_the_next_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, entries, _ = Journal.open_for_append(folder)
     size = (folder / NAME).stat().st_size
     real = os.pwrite
@@ -466,7 +466,7 @@ for attempt in (Journal.open_for_append, lambda f: Journal.create(f / "below"), 
 
 
 @pytest.mark.parametrize("lock_left", [True, False])
-def test_a_read_only_session_can_be_read_and_not_written(folder: Path, lock_left: bool) -> None:
+def test_a_read_only_session_can_be_read_but_not_written(folder: Path, lock_left: bool) -> None:
     """Tried without the superuser's rights, who may write anywhere."""
     if not lock_left:
         (folder / "lock").unlink()
@@ -487,7 +487,7 @@ def test_a_read_only_session_can_be_read_and_not_written(folder: Path, lock_left
     assert "make it writable" in said[2]
 
 
-def test_a_session_that_is_taken_away_while_it_runs_is_noticed(folder: Path) -> None:
+def test_a_session_removed_during_a_run_is_detected(folder: Path) -> None:
     log, _, _ = Journal.open_for_append(folder)
     (folder / NAME).rename(folder / "elsewhere")
     with pytest.raises(JournalUnwritable, match="No such file"):
@@ -513,7 +513,7 @@ def test_a_follower_sees_each_event_once_and_waits_for_half_lines(folder: Path) 
     assert follower.poll() == ()
 
 
-def test_a_follower_starts_where_it_is_told_to(folder: Path) -> None:
+def test_a_follower_starts_at_the_given_entry(folder: Path) -> None:
     assert [entry.seq for entry in tail(folder).poll()] == [0, 1, 2, 3]
     assert [entry.seq for entry in tail(folder, 3).poll()] == [3]
     later = tail(folder, 6)
@@ -525,18 +525,18 @@ def test_a_follower_starts_where_it_is_told_to(folder: Path) -> None:
     assert [entry.seq for entry in later.poll()] == [6, 7]
 
 
-def test_a_follower_is_not_confused_by_a_repair(folder: Path) -> None:
+def test_a_follower_survives_a_repair(folder: Path) -> None:
     follower = tail(folder)
     with (folder / NAME).open("ab") as file:
         file.write(b'{"v":1,"seq":4,')
     assert len(follower.poll()) == 4
     log, _, _ = Journal.open_for_append(folder)
     with log:
-        log.append((e.SessionResumed((), "mended"),), ENGINE, lambda: b.START + 2)
-    assert [entry.event for entry in follower.poll()] == [e.SessionResumed((), "mended")]
+        log.append((e.SessionResumed((), "repaired"),), ENGINE, lambda: b.START + 2)
+    assert [entry.event for entry in follower.poll()] == [e.SessionResumed((), "repaired")]
 
 
-def test_a_follower_says_when_the_journal_is_another_one(folder: Path) -> None:
+def test_a_follower_reports_a_replaced_journal(folder: Path) -> None:
     follower = tail(folder)
     follower.poll()
     rewrite(folder, lines(folder)[0])
@@ -547,7 +547,7 @@ def test_a_follower_says_when_the_journal_is_another_one(folder: Path) -> None:
         follower.poll()
 
 
-def test_a_follower_names_a_line_that_cannot_be_read(folder: Path) -> None:
+def test_a_follower_names_an_unreadable_line(folder: Path) -> None:
     whole = lines(folder)
     for damage, words in ((b"garbage\n", "line 3 of the journal cannot be read"), (whole[3], "sequence number 3, not 2")):
         rewrite(folder, *whole[:2], damage)

@@ -16,7 +16,7 @@ SESSIONS = sorted((Path(__file__).parents[2] / "sessions").iterdir())
 
 
 @pytest.mark.parametrize("folder", SESSIONS, ids=lambda folder: folder.name)
-def test_a_shipped_session_opens_and_is_whole(folder: Path) -> None:
+def test_a_shipped_session_opens_and_is_complete(folder: Path) -> None:
     entries = journal.read(folder).entries
     state = advance(SessionState(), entries)
     blobs = Blobs(folder)
@@ -30,6 +30,6 @@ def test_a_shipped_session_opens_and_is_whole(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", SESSIONS, ids=lambda folder: folder.name)
-def test_its_journal_names_no_folder_of_the_machine(folder: Path) -> None:
+def test_its_journal_contains_no_local_path(folder: Path) -> None:
     text = (folder / "journal.jsonl").read_text()
     assert not [place for place in ("/home/", "/root/", "/tmp/", "/work/") if place in text]

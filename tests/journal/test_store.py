@@ -24,7 +24,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home" / "sessions"
 
 
-def test_the_root_is_the_home_named_by_the_environment_or_the_user_s_data(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_comes_from_the_environment_or_is_the_users_data_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.sessions_root() == root
     monkeypatch.delenv(store.HOME)
     monkeypatch.setenv("XDG_DATA_HOME", "/somewhere/data")
@@ -33,7 +33,7 @@ def test_the_root_is_the_home_named_by_the_environment_or_the_user_s_data(root: 
     assert store.sessions_root() == Path.home() / "espalier" / "sessions"
 
 
-def test_new_folders_have_readable_names_and_are_never_the_same(root: Path) -> None:
+def test_new_folders_have_readable_unique_names(root: Path) -> None:
     first, second = store.new_folder("softmax"), store.new_folder("softmax")
     assert first.parent == root
     assert first.is_dir()
@@ -51,17 +51,17 @@ def test_new_folders_have_readable_names_and_are_never_the_same(root: Path) -> N
         ("x" * 500, "x" * 60 + "-20"),
     ],
 )
-def test_any_problem_s_name_makes_a_folder_s(problem: str, stem: str) -> None:
+def test_every_problem_name_gives_a_folder_name(problem: str, stem: str) -> None:
     assert store.new_folder(problem).name.startswith(stem)
 
 
-def test_a_root_that_cannot_be_written_is_said_to_be_one(root: Path) -> None:
+def test_an_unwritable_root_is_reported(root: Path) -> None:
     root.parent.write_text("a file where the home should be")
     with pytest.raises(JournalUnwritable, match="the folder of sessions"):
         store.new_folder("softmax")
 
 
-def test_a_root_on_a_read_only_disk_is_not_to_be_copied(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_advice_for_a_read_only_root_is_another_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root.mkdir(parents=True)
 
     def refuse(folder: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_session_is_found_by_name_by_folder_and_by_its_journal(root: Path, mon
     assert store.resolve("softmax-1").resolve() == folder
 
 
-def test_what_is_no_session_is_answered_with_the_nearest_names(root: Path, tmp_path: Path) -> None:
+def test_an_unknown_session_gets_the_nearest_names(root: Path, tmp_path: Path) -> None:
     for name in ("softmax-2026-11-20-1", "layernorm-2026-11-20-1"):
         stored(root / name, [b.opened()])
     with pytest.raises(JournalError, match=r"unknown session 'softmax': did you mean 'softmax-2026-11-20-1'\?"):
@@ -102,7 +102,7 @@ def test_what_is_no_session_is_answered_with_the_nearest_names(root: Path, tmp_p
         store.resolve(str(tmp_path / "kernel.cpp"))
 
 
-def test_a_session_s_summary_says_how_far_it_got(root: Path) -> None:
+def test_a_session_summary_shows_the_progress(root: Path) -> None:
     more = (
         e.RoundOpened(1, ("k1",)),
         b.proposed("i2", "i3", round_number=1, parent="k1"),
@@ -159,7 +159,7 @@ def test_shipped_sessions_are_listed_after_the_user_s_own(root: Path, tmp_path: 
     assert store.resolve("mine") == own
 
 
-def test_deleting_removes_a_session_and_nothing_of_anybody_else_s(root: Path) -> None:
+def test_deleting_removes_only_the_files_of_a_session(root: Path) -> None:
     folder = stored(root / "s", b.first_round())
     (folder / "journal.torn-1").write_bytes(b"{")
     store.delete(folder)

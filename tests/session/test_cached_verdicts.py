@@ -73,7 +73,7 @@ def test_the_same_kernels_get_the_same_verdicts_and_are_not_tried(tmp_path: Path
     assert best.conditions[-1] == "recorded in first"
 
 
-def test_races_that_were_run_are_told_again_and_one_on_which_more_is_spent_is_run(tmp_path: Path) -> None:
+def test_recorded_races_are_reused_unless_more_effort_is_requested(tmp_path: Path) -> None:
     recorded = whole(tmp_path / "first")
     state, bench = again(tmp_path / "second", recorded, c.RaceKernel("k2"), c.RaceKernel("k2"))
     assert state.reigns == recorded.reigns
@@ -85,7 +85,7 @@ def test_races_that_were_run_are_told_again_and_one_on_which_more_is_spent_is_ru
 
 
 @pytest.mark.parametrize(("kernel", "other", "ratio"), [("k2", "k1", 1.8), ("k1", "k2", 1 / 1.8)])
-def test_a_recorded_race_is_told_as_either_of_the_two_sees_it(tmp_path: Path, kernel: str, other: str, ratio: float) -> None:
+def test_a_recorded_race_is_reused_in_either_order(tmp_path: Path, kernel: str, other: str, ratio: float) -> None:
     recorded = whole(tmp_path / "first")
     bench = Counting(tmp_path / "first")
     recalling = CachedVerdictBench(bench, recorded, "first")
@@ -104,7 +104,7 @@ def test_a_recorded_race_is_told_as_either_of_the_two_sees_it(tmp_path: Path, ke
     assert bench.raced == [(kernel, other, 1), (kernel, other, 0)]
 
 
-def test_measuring_again_is_measuring(tmp_path: Path) -> None:
+def test_a_remeasurement_is_not_answered_from_the_record(tmp_path: Path) -> None:
     recorded = whole(tmp_path / "first")
     state, bench = again(tmp_path / "second", recorded, c.Remeasure("k2"))
     assert "wide_a.cpp" in bench.measured
@@ -113,7 +113,7 @@ def test_measuring_again_is_measuring(tmp_path: Path) -> None:
     assert "recorded in first" not in fresh.conditions
 
 
-def test_what_was_measured_on_another_device_is_not_given_again(tmp_path: Path) -> None:
+def test_verdicts_of_another_device_are_not_reused(tmp_path: Path) -> None:
     recorded = whole(tmp_path / "first")
     moved = replace(recorded, epoch=recorded.epoch + 1)
     _, bench = again(tmp_path / "second", moved)
@@ -133,7 +133,9 @@ def test_what_was_measured_on_another_device_is_not_given_again(tmp_path: Path) 
         (replace(opened(), problem=replace(opened().problem, digest="another")), FAKE_CPU, False),
     ],
 )
-def test_verdicts_hold_where_they_mean_the_same(tmp_path: Path, what: e.SessionOpened, device: object, same: bool) -> None:
+def test_verdicts_are_reused_only_under_the_same_conditions(
+    tmp_path: Path, what: e.SessionOpened, device: object, same: bool
+) -> None:
     recorded = whole(tmp_path / "first")
     assert comparable(recorded, what, device) is same  # type: ignore[arg-type]
 
@@ -155,7 +157,7 @@ class Reading(FakeBench):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_what_was_read_of_the_machine_code_then_is_said_again_whatever_can_be_read_here(tmp_path: Path, there: bool) -> None:
+def test_the_recorded_instruction_mix_is_reused(tmp_path: Path, there: bool) -> None:
     """Prompts tell it, and recorded replies are found by the words of a prompt."""
 
     async def search(folder: Path, bench: Bench) -> SessionState:

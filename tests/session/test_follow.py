@@ -31,7 +31,7 @@ async def _follow(source: FollowSource, until_seq: asyncio.Future[int]) -> list[
     return found
 
 
-def test_a_follower_sees_what_the_live_session_wrote(tmp_path: Path) -> None:
+def test_a_follower_sees_the_events_of_the_live_session(tmp_path: Path) -> None:
     async def act() -> tuple[list[Entry], SessionState, SessionState]:
         end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         bench = FakeBench(Blobs(tmp_path).put, pause=0.001)

@@ -86,12 +86,12 @@ def test_the_traceback_of_a_fault_is_logged(tmp_path: Path, caplog: pytest.LogCa
     assert "Traceback" in caplog.text
 
 
-def test_a_bench_that_never_comes_back_is_given_up(tmp_path: Path) -> None:
+def test_a_bench_that_hangs_times_out(tmp_path: Path) -> None:
     outcome, _ = search(tmp_path, Faulty(tmp_path, "verify", "k1", None), ceilings=Ceilings(verify=0.05))
     assert outcome == EngineStopped({WorkKey.parse("verify:k1:0"): "verify:k1:0 timed out after 0.05 s"})
 
 
-def test_only_the_lane_that_broke_stands_still(tmp_path: Path) -> None:
+def test_only_the_failed_lane_stops(tmp_path: Path) -> None:
     """A compiler that is missing does not keep built kernels from being measured."""
     _, state = search(tmp_path, Faulty(tmp_path, "build", "k3", ToolchainError("gone")))
     assert state.kernels["k2"].stage is Stage.MEASURED
@@ -109,7 +109,7 @@ class Silent(ScriptedProposer):
         return await TREE.propose(request, calls)
 
 
-def test_a_silent_source_stops_the_search_with_its_words(tmp_path: Path) -> None:
+def test_a_failing_proposer_stops_the_search_with_its_reason(tmp_path: Path) -> None:
     outcome, state = search(tmp_path, FakeBench(Blobs(tmp_path).put), Silent({}, TREE.drafts))
     assert outcome == EngineStopped({WorkKey.parse("propose:1"): "the source does not answer: check the network"})
     assert state.kernels["k1"].stage is Stage.MEASURED
@@ -138,7 +138,7 @@ def test_the_bench_is_closed_once_however_the_session_ends(tmp_path: Path) -> No
     assert bench.closed == 1
 
 
-def test_a_session_whose_journal_is_taken_away_says_so(tmp_path: Path) -> None:
+def test_a_removed_journal_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "s"
 
     async def run() -> None:
@@ -156,7 +156,7 @@ def test_a_session_whose_journal_is_taken_away_says_so(tmp_path: Path) -> None:
     sessions.run(run)
 
 
-def test_interrupting_a_run_drops_what_is_under_way(tmp_path: Path) -> None:
+def test_interrupting_a_run_abandons_running_work(tmp_path: Path) -> None:
     async def run() -> tuple[bool, frozenset[str]]:
         async with LiveSession.create(tmp_path, opened(), ports(tmp_path, bench=Faulty(tmp_path, "build", "k1", None))) as live:
             task = asyncio.create_task(live.run())
@@ -169,7 +169,7 @@ def test_interrupting_a_run_drops_what_is_under_way(tmp_path: Path) -> None:
     assert sessions.run(run) == (True, frozenset())
 
 
-def test_an_interrupted_run_is_taken_up_again_in_the_same_process(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_in_the_same_process(tmp_path: Path) -> None:
     bench = Faulty(tmp_path, "build", "k1", None)
 
     async def run() -> object:

@@ -1,4 +1,4 @@
-"""Races in a session in motion: the chain of leaders, what is undecided, what fails, what a kill leaves owed."""
+"""Races in a live session: successive incumbents, undecided and failed races, and work owed after a kill."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def changes(folder: Path) -> list[e.IncumbentChanged]:
     return [entry.event for entry in read(folder).entries if isinstance(entry.event, e.IncumbentChanged)]
 
 
-def test_each_leader_of_a_search_has_beaten_the_one_before_it(tmp_path: Path) -> None:
+def test_each_incumbent_beat_the_previous_one(tmp_path: Path) -> None:
     state = whole(tmp_path)
     assert changes(tmp_path) == [
         e.IncumbentChanged("k1", "", Succession.FIRST),
@@ -68,7 +68,7 @@ def test_each_leader_of_a_search_has_beaten_the_one_before_it(tmp_path: Path) ->
     ]  # fmt: skip
 
 
-def test_an_undecided_challenger_does_not_lead_until_enough_was_spent_on_it(tmp_path: Path) -> None:
+def test_an_undecided_challenger_is_not_the_incumbent_before_more_effort_decides(tmp_path: Path) -> None:
     """0.6 % faster: within 1 % at first, and the noise of the baseline against itself allows 0.5 %."""
     state = searched(tmp_path / "first", "time_us = 400", "time_us = 397.6")
     assert [(r.outcome, r.effort) for r in state.races] == [(RaceOutcome.FASTER, 0)], "the better measurement raced the root"
@@ -80,10 +80,10 @@ def test_an_undecided_challenger_does_not_lead_until_enough_was_spent_on_it(tmp_
         (RaceOutcome.UNDECIDED, 0, 3), (RaceOutcome.FASTER, 1, 6),
     ]  # fmt: skip
     assert leads(state) == "k2"
-    assert state.closed is not None, "taken up again for the race, and ended after it"
+    assert state.closed is not None, "reopened for the race, and closed after it"
 
 
-def test_a_kernel_that_fails_in_its_race_does_not_lead_and_the_search_goes_on(tmp_path: Path) -> None:
+def test_a_kernel_that_fails_in_its_race_is_not_the_incumbent_and_the_search_continues(tmp_path: Path) -> None:
     state = searched(tmp_path, "time_us = 100\n// FAKE: exhausted", "time_us = 110")
     assert state.kernels["k2"].stage is Stage.FAILED
     assert state.kernels["k2"].failure is not None
@@ -91,7 +91,7 @@ def test_a_kernel_that_fails_in_its_race_does_not_lead_and_the_search_goes_on(tm
     assert state.closed is not None
 
 
-def test_the_leaders_race_again_by_hand(tmp_path: Path) -> None:
+def test_the_best_kernels_race_again_on_request(tmp_path: Path) -> None:
     state = searched(tmp_path, "time_us = 300", "time_us = 320", "time_us = 340", act=(c.RaceLeaders(2),))
     assert [(r.kernel, r.against) for r in state.races] == [("k2", "k1"), ("k3", "k2"), ("k4", "k2")]
     assert leads(state) == "k2"
@@ -120,7 +120,7 @@ class Interrupted(FakeBench):
 
 
 @pytest.mark.parametrize("fault", ["hangs", "impossible"])
-def test_a_race_that_was_cut_off_is_run_after_the_next_start(tmp_path: Path, fault: str) -> None:
+def test_an_interrupted_race_runs_after_the_next_start(tmp_path: Path, fault: str) -> None:
     bench = Interrupted(tmp_path / "cut", fault)
 
     async def search() -> None:
@@ -146,7 +146,7 @@ def test_a_race_that_was_cut_off_is_run_after_the_next_start(tmp_path: Path, fau
     assert (state.reigns, len(state.races)) == (uncut.reigns, len(uncut.races))
 
 
-def test_a_fork_taken_anywhere_comes_to_the_same_leader(tmp_path: Path) -> None:
+def test_a_fork_at_any_point_reaches_the_same_incumbent(tmp_path: Path) -> None:
     """Between a race and the change of lead it made, too: what is owed is owed again, what was said stays said."""
     state = whole(tmp_path / "whole")
     entries = read(tmp_path / "whole").entries

@@ -56,7 +56,7 @@ def test_a_search_cut_after_any_event_reaches_the_same_tree(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("lines", [2, 17, 40, 60])
-def test_a_torn_last_line_is_mended_and_said(tmp_path: Path, lines: int) -> None:
+def test_a_torn_last_line_is_repaired_and_reported(tmp_path: Path, lines: int) -> None:
     original = tmp_path / "original"
     wanted = tree(whole(original))
     copy = _cut(original, tmp_path / "copy", lines, torn=b'{"v":1,"seq":')
@@ -65,7 +65,7 @@ def test_a_torn_last_line_is_mended_and_said(tmp_path: Path, lines: int) -> None
     assert "torn last line" in resumed.repaired
 
 
-def test_a_session_abandoned_mid_run_goes_on(tmp_path: Path) -> None:
+def test_a_session_abandoned_during_a_run_resumes(tmp_path: Path) -> None:
     wanted = tree(whole(tmp_path / "original"))
     folder = tmp_path / "abandoned"
 
@@ -123,7 +123,7 @@ def _victim(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def test_a_killed_process_leaves_a_session_that_goes_on(tmp_path: Path) -> None:
+def test_a_session_resumes_after_a_killed_process(tmp_path: Path) -> None:
     wanted = tree(whole(tmp_path / "original"))
     folder = tmp_path / "killed"
     with _victim(folder) as victim:
@@ -145,7 +145,7 @@ def test_an_interrupt_from_the_keyboard_leaves_a_clean_session(tmp_path: Path) -
     assert tree(_resumed(folder)) == wanted
 
 
-def test_work_that_took_the_process_down_twice_is_given_up(tmp_path: Path) -> None:
+def test_work_that_crashed_two_processes_is_given_up(tmp_path: Path) -> None:
     original = tmp_path / "original"
     whole(original)
     entries = read(original).entries
@@ -174,7 +174,7 @@ def test_work_that_took_the_process_down_twice_is_given_up(tmp_path: Path) -> No
     assert state.kernels["k3"].stage is Stage.MEASURED
 
 
-def test_leaving_in_good_order_is_no_death(tmp_path: Path) -> None:
+def test_a_clean_exit_is_not_a_crash(tmp_path: Path) -> None:
     """Interrupting the same work again and again must never turn into a verdict on the kernel."""
 
     class Stuck(FakeBench):
@@ -196,7 +196,7 @@ def test_leaving_in_good_order_is_no_death(tmp_path: Path) -> None:
     assert _resumed(tmp_path).kernels["k1"].stage is Stage.MEASURED
 
 
-def test_awaiting_the_engineer_outlives_the_process(tmp_path: Path) -> None:
+def test_awaiting_approval_survives_the_process(tmp_path: Path) -> None:
     async def begin() -> None:
         async with LiveSession.create(tmp_path, opened("ask"), ports(tmp_path)) as live:
             await live.run(Until.IDLE)
@@ -214,7 +214,7 @@ def test_awaiting_the_engineer_outlives_the_process(tmp_path: Path) -> None:
     assert set(state.kernels) == {"k1", "k2", "k3", "k4", "k5"}
 
 
-def test_a_session_that_moved_is_prepared_and_its_leaders_measured_there(tmp_path: Path) -> None:
+def test_a_moved_session_is_prepared_again_and_its_best_kernels_remeasured(tmp_path: Path) -> None:
     whole(tmp_path, limits=opened().settings.limits)
     bench = FakeBench(lambda data: "0" * 64, FAKE_GPU)
 
@@ -230,7 +230,7 @@ def test_a_session_that_moved_is_prepared_and_its_leaders_measured_there(tmp_pat
     assert {k.id for k in state.kernels.values() if k.epoch == 2} >= {"k10", "k6", "k2"}
 
 
-def test_the_policy_does_not_decide_before_the_device_is_known(tmp_path: Path) -> None:
+def test_the_policy_does_not_approve_before_the_preparation(tmp_path: Path) -> None:
     async def begin() -> None:
         async with LiveSession.create(tmp_path, opened("ask"), ports(tmp_path)) as live:
             await live.run(Until.IDLE)
@@ -252,13 +252,13 @@ def test_the_policy_does_not_decide_before_the_device_is_known(tmp_path: Path) -
     assert kinds.index(e.SessionPrepared, moved) < kinds.index(e.IdeaSelected, moved)
 
 
-def test_a_copied_folder_is_a_session_of_its_own(tmp_path: Path) -> None:
+def test_a_copied_folder_is_an_independent_session(tmp_path: Path) -> None:
     wanted = tree(whole(tmp_path / "here", limits=opened().settings.limits))
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     assert tree(_resumed(tmp_path / "there")) == wanted
 
 
-def test_what_the_engine_could_not_do_is_owed_again_after_a_resume(tmp_path: Path) -> None:
+def test_failed_work_is_owed_again_after_a_resume(tmp_path: Path) -> None:
     class Absent(FakeBench):
         async def prepare(self, say: object) -> object:
             raise OSError("the device is gone")

@@ -47,7 +47,7 @@ def test_the_journal_alone_leads_to_the_same_state(tmp_path: Path) -> None:
     assert sessions.builders.contents(read_back) == sessions.builders.contents(live)
 
 
-def test_every_effect_is_announced_before_its_result(tmp_path: Path) -> None:
+def test_every_work_start_precedes_its_result(tmp_path: Path) -> None:
     whole(tmp_path)
     announced: set[str] = set()
     for entry in read(tmp_path).entries:
@@ -62,13 +62,13 @@ def test_every_effect_is_announced_before_its_result(tmp_path: Path) -> None:
                 assert f"implement:{idea}" in announced
 
 
-def test_every_source_is_a_blob_of_the_session(tmp_path: Path) -> None:
+def test_all_code_is_stored_as_blobs_of_the_session(tmp_path: Path) -> None:
     state = whole(tmp_path)
     blobs = Blobs(tmp_path)
     assert blobs.text(state.kernels["k6"].source) == sessions.source("wider_a", "time_us = 300")
 
 
-def test_nothing_is_left_under_way_at_the_end(tmp_path: Path) -> None:
+def test_nothing_is_running_at_the_end(tmp_path: Path) -> None:
     state = whole(tmp_path)
     assert not state.started
     assert not state.broken
@@ -124,7 +124,7 @@ def test_a_problem_that_cannot_be_judged_is_not_searched(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_building_and_trying_never_share_a_cpu(tmp_path: Path, device: str) -> None:
+def test_builds_and_trials_never_overlap_on_a_cpu(tmp_path: Path, device: str) -> None:
     bench = Watched(Blobs(tmp_path).put, *((FAKE_GPU,) if device == "cuda" else ()), pause=0.002)
 
     async def search() -> None:
@@ -187,7 +187,7 @@ def test_rounds_one_by_one_lead_to_the_same_tree(tmp_path: Path) -> None:
     assert tree(states[-1]) == tree(at_once)
 
 
-def test_in_ask_mode_a_run_ends_where_the_engineer_is_awaited(tmp_path: Path) -> None:
+def test_in_ask_mode_a_run_ends_when_ideas_await_approval(tmp_path: Path) -> None:
     async def search() -> tuple[object, SessionState]:
         async with LiveSession.create(tmp_path, opened("ask"), ports(tmp_path)) as live:
             return await live.run(Until.IDLE), live.state
@@ -198,7 +198,7 @@ def test_in_ask_mode_a_run_ends_where_the_engineer_is_awaited(tmp_path: Path) ->
     assert state.kernels["k1"].stage is Stage.MEASURED
 
 
-def test_batches_bring_every_entry_once_and_in_order_to_every_reader(tmp_path: Path) -> None:
+def test_every_reader_gets_every_entry_once_and_in_order(tmp_path: Path) -> None:
     async def search() -> tuple[list[int], list[int], int]:
         live = LiveSession.create(tmp_path, opened(), ports(tmp_path))
         early = asyncio.create_task(_seqs(live))
@@ -220,7 +220,7 @@ async def _seqs(live: LiveSession) -> list[int]:
     return found
 
 
-def test_words_of_the_bench_reach_a_listener_and_not_the_journal(tmp_path: Path) -> None:
+def test_progress_reaches_readers_but_not_the_journal(tmp_path: Path) -> None:
     async def search() -> list[str]:
         live = LiveSession.create(tmp_path, opened(), ports(tmp_path))
         heard = asyncio.create_task(_words(live))
@@ -262,7 +262,7 @@ async def _open_and_close(folder: Path) -> None:
     await LiveSession.resume(folder, ports(folder)).close()
 
 
-def test_a_folder_with_a_session_is_not_begun_again(tmp_path: Path) -> None:
+def test_a_folder_with_a_session_is_not_overwritten(tmp_path: Path) -> None:
     whole(tmp_path)
     before = (tmp_path / "journal.jsonl").read_bytes()
     with pytest.raises(JournalError, match="already holds a session"):
@@ -270,7 +270,7 @@ def test_a_folder_with_a_session_is_not_begun_again(tmp_path: Path) -> None:
     assert (tmp_path / "journal.jsonl").read_bytes() == before
 
 
-def test_commands_after_close_are_refused(tmp_path: Path) -> None:
+def test_commands_after_close_are_rejected(tmp_path: Path) -> None:
     async def late() -> None:
         live = LiveSession.create(tmp_path, opened(), ports(tmp_path))
         await live.close()
@@ -281,7 +281,7 @@ def test_commands_after_close_are_refused(tmp_path: Path) -> None:
     sessions.run(late)
 
 
-def test_the_engine_and_the_engineer_are_told_apart(tmp_path: Path) -> None:
+def test_events_are_attributed_to_the_engine_or_the_engineer(tmp_path: Path) -> None:
     async def search() -> None:
         async with LiveSession.create(tmp_path, opened("ask"), ports(tmp_path)) as live:
             await live.run(Until.IDLE)
@@ -294,5 +294,5 @@ def test_the_engine_and_the_engineer_are_told_apart(tmp_path: Path) -> None:
     assert authors["ideas.proposed"] == "engine"
 
 
-def test_the_tree_of_the_script_is_the_one_described() -> None:
+def test_the_scripted_tree_matches_its_description() -> None:
     assert {p.text.key for r in TREE.rounds.values() for p in r} - set(TREE.drafts) == {"never"}

@@ -100,7 +100,7 @@ def test_an_idea_in_words_can_be_implemented_by_hand(tmp_path: Path) -> None:
     assert state.kernels["k2"].stage is Stage.MEASURED
 
 
-def test_what_may_not_be_asked_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_rejected_commands_leave_no_trace(tmp_path: Path) -> None:
     async def act(live: LiveSession) -> None:
         before = live.state.seq
         with pytest.raises(CommandRejected, match="unknown kernel 'k99'"):
@@ -143,7 +143,7 @@ async def _running(live: LiveSession, condition: Callable[[], bool]) -> asyncio.
 
 
 @pytest.mark.parametrize("command", [c.PruneBranch("k2", "no use"), c.CancelKernel("k2")])
-def test_work_on_a_kernel_that_is_given_up_is_stopped_at_once(tmp_path: Path, command: c.Command) -> None:
+def test_work_on_a_cancelled_kernel_stops_immediately(tmp_path: Path, command: c.Command) -> None:
     bench = Gated(Blobs(tmp_path).put)
 
     async def act(live: LiveSession) -> None:
@@ -161,7 +161,7 @@ def test_work_on_a_kernel_that_is_given_up_is_stopped_at_once(tmp_path: Path, co
     assert not state.started
 
 
-def test_a_cancelled_kernel_can_be_asked_for_again_while_its_work_winds_down(tmp_path: Path) -> None:
+def test_a_cancelled_kernel_can_be_remeasured_while_its_work_ends(tmp_path: Path) -> None:
     bench = Gated(Blobs(tmp_path).put)
 
     async def act(live: LiveSession) -> None:
@@ -177,7 +177,7 @@ def test_a_cancelled_kernel_can_be_asked_for_again_while_its_work_winds_down(tmp
     assert state.kernels["k2"].stage is Stage.MEASURED
 
 
-def test_closing_by_hand_stops_what_is_under_way(tmp_path: Path) -> None:
+def test_ending_a_session_stops_running_work(tmp_path: Path) -> None:
     bench = Gated(Blobs(tmp_path).put)
 
     async def act(live: LiveSession) -> None:
@@ -190,7 +190,7 @@ def test_closing_by_hand_stops_what_is_under_way(tmp_path: Path) -> None:
     assert {k.stage for k in state.kernels.values()} == {Stage.MEASURED, Stage.CANCELLED}
 
 
-def test_a_closed_session_goes_on_when_its_limits_allow_more(tmp_path: Path) -> None:
+def test_a_closed_session_continues_under_larger_limits(tmp_path: Path) -> None:
     async def act(live: LiveSession) -> None:
         assert live.state.closed == "3 of 3 rounds done"
         await live.submit(c.SetLimits(Limits(rounds=4, plateau=None)))
@@ -200,7 +200,7 @@ def test_a_closed_session_goes_on_when_its_limits_allow_more(tmp_path: Path) -> 
     assert 4 in steer(tmp_path, act, mode="autopilot").rounds
 
 
-def test_a_run_that_waits_hears_the_next_command(tmp_path: Path) -> None:
+def test_a_waiting_run_handles_the_next_command(tmp_path: Path) -> None:
     async def act(live: LiveSession) -> None:
         task = asyncio.create_task(live.run(Until.CLOSED))
         await asyncio.sleep(0.01)
@@ -211,7 +211,7 @@ def test_a_run_that_waits_hears_the_next_command(tmp_path: Path) -> None:
     steer(tmp_path, act)
 
 
-def test_after_the_time_given_the_policy_decides(tmp_path: Path) -> None:
+def test_the_policy_approves_after_the_given_time(tmp_path: Path) -> None:
     clock = Ticking()
 
     async def search() -> SessionState:
@@ -227,7 +227,7 @@ def test_after_the_time_given_the_policy_decides(tmp_path: Path) -> None:
     assert set(selected) == {ENGINE}
 
 
-def test_whoever_acts_is_waited_for_anew(tmp_path: Path) -> None:
+def test_every_action_restarts_the_auto_approve_timer(tmp_path: Path) -> None:
     async def search() -> tuple[float | None, float | None]:
         clock = Ticking()
 
@@ -249,7 +249,7 @@ def test_whoever_acts_is_waited_for_anew(tmp_path: Path) -> None:
     assert after - before >= 40
 
 
-def test_in_plain_ask_mode_nobody_decides_for_the_engineer(tmp_path: Path) -> None:
+def test_in_ask_mode_without_a_timer_nothing_is_approved_automatically(tmp_path: Path) -> None:
     async def act(live: LiveSession) -> None:
         assert live.deadline is None
 

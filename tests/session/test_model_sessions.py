@@ -66,7 +66,7 @@ def _tariff(usage: Usage) -> float:
 def searched(
     folder: Path, what: e.SessionOpened, server: ModelServer, until: Until = Until.IDLE
 ) -> tuple[SessionState, Outcome]:
-    """A new session run as far as it goes; what stopped for the model's silence is taken up again, as a person would."""
+    """Run a new session to its end; reopen it whenever it stopped because the model did not answer."""
 
     async def search() -> Outcome:
         async with LiveSession.create(folder, what, ports(folder, ideas(what, server))) as live:
@@ -86,7 +86,7 @@ async def _persistently(live: LiveSession, until: Until) -> Outcome:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_five_rounds_over_the_wire_and_the_books_agree_to_the_token(tmp_path: Path, kind: str) -> None:
+def test_five_rounds_over_http_count_every_token(tmp_path: Path, kind: str) -> None:
     with KINDS[kind](reply) as server:
         state, outcome = searched(tmp_path / "s", settings(kind), server)
         assert outcome == SessionEnded("5 of 5 rounds done")
@@ -118,7 +118,7 @@ def test_it_survives_every_fault(tmp_path: Path) -> None:
     assert len(seen) == len(FAULTS), "a fault that never occurred proves nothing"
 
 
-def test_a_killed_search_pays_for_no_answer_twice(tmp_path: Path) -> None:
+def test_a_killed_search_pays_for_no_reply_twice(tmp_path: Path) -> None:
     original = tmp_path / "original"
     what = settings(limits=Limits(rounds=2, plateau=None, light=None))
     with OpenAIServer(reply) as server:
@@ -161,7 +161,7 @@ def _resumed(folder: Path, what: e.SessionOpened, server: ModelServer) -> Sessio
 
 
 @pytest.mark.parametrize("limits", [{"tokens": 60_000}, {"usd": 0.6}])
-def test_a_hard_cap_ends_the_session_before_it_is_passed(tmp_path: Path, limits: dict[str, float]) -> None:
+def test_a_hard_cap_ends_the_session_before_it_is_exceeded(tmp_path: Path, limits: dict[str, float]) -> None:
     what = settings(limits=Limits(rounds=50, plateau=None, light=None, **limits))  # type: ignore[arg-type]
     with OpenAIServer(Troubled(3)) as server:
         state, outcome = searched(tmp_path / "s", what, server)
@@ -175,7 +175,7 @@ def test_a_hard_cap_ends_the_session_before_it_is_passed(tmp_path: Path, limits:
     assert queries.total_usage(state).total > 0
 
 
-def test_a_soft_condition_pauses_until_someone_goes_on(tmp_path: Path) -> None:
+def test_a_pause_condition_pauses_until_the_engineer_resumes(tmp_path: Path) -> None:
     what = settings(limits=Limits(rounds=2, plateau=None, light=None), pauses=Pauses(tokens=1, round=2))
 
     async def act() -> list[str | None]:
@@ -192,7 +192,7 @@ def test_a_soft_condition_pauses_until_someone_goes_on(tmp_path: Path) -> None:
     assert second == "before round 2"
 
 
-def test_a_cancelled_question_leaves_a_session_that_goes_on(tmp_path: Path) -> None:
+def test_a_session_continues_after_a_cancelled_call(tmp_path: Path) -> None:
     what = settings(limits=Limits(rounds=1, plateau=None, light=None))
 
     def slow(asked: Asked) -> Turn:
@@ -212,7 +212,7 @@ def test_a_cancelled_question_leaves_a_session_that_goes_on(tmp_path: Path) -> N
         assert _resumed(tmp_path / "s", what, server).closed == "1 of 1 rounds done"
 
 
-def test_no_credit_stops_the_search_with_a_line_and_loses_nothing(tmp_path: Path) -> None:
+def test_exhausted_credit_stops_the_search_with_one_line_and_loses_nothing(tmp_path: Path) -> None:
     what = settings()
 
     async def act() -> Outcome:
@@ -270,7 +270,7 @@ class TestWhatIf:
         return store.state_of(folder), outcome
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_the_same_decisions_are_answered_from_the_record_alone(self, tmp_path: Path, seed: int) -> None:
+    def test_the_same_decisions_are_answered_from_the_record(self, tmp_path: Path, seed: int) -> None:
         """In whatever order the answers came: kernels are numbered by it."""
         with OpenAIServer(delayed(seed)) as server:
             before, _ = searched(tmp_path / "first", self.what, server)
@@ -282,7 +282,7 @@ class TestWhatIf:
         assert sources(after) == sources(before)
         assert all(call.recalled for call in after.calls.values())
 
-    def test_another_decision_pauses_where_new_spending_would_begin(self, tmp_path: Path) -> None:
+    def test_another_decision_pauses_before_new_spending(self, tmp_path: Path) -> None:
         with OpenAIServer(reply) as server:
             searched(tmp_path / "first", self.what, server)
         with OpenAIServer(reply) as server:
@@ -330,7 +330,7 @@ class TestACallIsCancelled:
         assert (call.status, call.usage) == (CallStatus.FAILED, Usage())
         return call
 
-    def test_an_idea_gets_no_code_and_the_round_goes_on(self, tmp_path: Path) -> None:
+    def test_a_round_continues_when_an_idea_gets_no_code(self, tmp_path: Path) -> None:
         state, outcome, asked = self._stopped(tmp_path / "s", CallRole.CODE)
         call = self._cancelled(state)
         idea = state.ideas[call.work.subject]
@@ -340,7 +340,7 @@ class TestACallIsCancelled:
         assert [i.id for i in state.ideas.values() if i.round == 1 and i.kernels], "the other idea has code"
         assert asked == len(state.calls), "it was not asked again"
 
-    def test_a_kernel_fails_as_it_would_without_a_repair(self, tmp_path: Path) -> None:
+    def test_a_kernel_without_a_repair_keeps_its_failure(self, tmp_path: Path) -> None:
         state, outcome, asked = self._stopped(tmp_path / "s", CallRole.REPAIR)
         kernel = state.kernels[self._cancelled(state).work.subject]
         assert outcome == SessionEnded("1 of 1 rounds done")
@@ -349,7 +349,7 @@ class TestACallIsCancelled:
         assert kernel.failure.kind is FailureKind.BUILD_FAILED
         assert asked == len(state.calls)
 
-    def test_a_round_waits_for_the_engineer_who_may_write_ideas_or_ask_again(self, tmp_path: Path) -> None:
+    def test_a_round_waits_for_the_engineer_to_add_ideas_or_retry(self, tmp_path: Path) -> None:
         folder = tmp_path / "s"
         state, outcome, asked = self._stopped(folder, CallRole.IDEAS)
         call = self._cancelled(state)
@@ -364,7 +364,7 @@ class TestACallIsCancelled:
         assert after.closed == "1 of 1 rounds done"
         assert {i.author.name for i in after.ideas.values() if i.round == 1} == {"openai:test-model"}
 
-    def test_an_idea_of_the_engineer_s_own_is_written_while_the_question_is_called_off(self, tmp_path: Path) -> None:
+    def test_an_idea_of_the_engineer_is_implemented_after_the_proposal_is_cancelled(self, tmp_path: Path) -> None:
         folder = tmp_path / "s"
         own = IdeaText("Split rows over the cores", CATEGORIES[0], "one core is busy")
 
@@ -386,7 +386,7 @@ class TestACallIsCancelled:
         assert sum(call.role is CallRole.IDEAS for call in state.calls.values()) == 1
 
     @pytest.mark.parametrize("role", [CallRole.CODE, CallRole.REPAIR, CallRole.IDEAS])
-    def test_a_kill_right_after_it_asks_nothing_again(self, tmp_path: Path, role: CallRole) -> None:
+    def test_a_kill_right_after_a_cancellation_does_not_repeat_the_call(self, tmp_path: Path, role: CallRole) -> None:
         original = tmp_path / "original"
         state, _, _ = self._stopped(original, role)
         call = self._cancelled(state)

@@ -51,7 +51,7 @@ def _session(folder: Path) -> tuple[SessionState, Effects, Asked]:
     return replace(state, kernels=kernels), Effects(FakeBench(blobs.put), asked, blobs), asked
 
 
-def test_a_source_of_ideas_sees_the_kernels_that_can_be_built_on(tmp_path: Path) -> None:
+def test_a_proposer_receives_the_code_of_all_possible_parents(tmp_path: Path) -> None:
     state, effects, asked = _session(tmp_path)
     result = sessions.run(lambda: perform(w.Propose(1, ("k2",), 2), state, effects, calls(), print))
     assert isinstance(result, w.Proposals)
@@ -59,7 +59,7 @@ def test_a_source_of_ideas_sees_the_kernels_that_can_be_built_on(tmp_path: Path)
     assert (asked.ideas.round, asked.ideas.parents, asked.ideas.count) == (1, ("k2",), 2)
 
 
-def test_drafts_become_blobs_and_no_more_than_the_branch(tmp_path: Path) -> None:
+def test_at_most_branch_drafts_become_blobs(tmp_path: Path) -> None:
     state, effects, asked = _session(tmp_path)
     result = sessions.run(lambda: perform(w.Implement("i3"), state, effects, calls(), print))
     assert isinstance(result, w.Drafts)
@@ -68,7 +68,7 @@ def test_drafts_become_blobs_and_no_more_than_the_branch(tmp_path: Path) -> None
     assert asked.code.parent_code == "second"
 
 
-def test_a_source_text_that_is_gone_is_the_engines_trouble(tmp_path: Path) -> None:
+def test_a_missing_code_blob_is_an_engine_failure(tmp_path: Path) -> None:
     state, effects, _ = _session(tmp_path)
     (tmp_path / "blobs" / b.digest("second")).unlink()
     result = sessions.run(lambda: perform(w.Build("k2", 0), state, effects, calls(), print))
@@ -76,7 +76,7 @@ def test_a_source_text_that_is_gone_is_the_engines_trouble(tmp_path: Path) -> No
     assert "is missing" in result.reason
 
 
-def test_text_that_is_no_unicode_is_stored_all_the_same(tmp_path: Path) -> None:
+def test_invalid_unicode_is_stored(tmp_path: Path) -> None:
     state, effects, _ = _session(tmp_path)
     odd = replace(sessions.draft("odd"), source="half a pair: \ud83d")
     effects = replace(effects, ideas=ScriptedProposer({}, {b.idea_text(3).key: (odd,)}))

@@ -58,7 +58,7 @@ async def _watch(live: LiveSession, states: list[SessionState]) -> None:
     states.extend([batch.state async for batch in live.batches()])
 
 
-def test_seeking_is_folding_a_prefix_from_wherever_one_comes(recording: tuple[e.Entry, ...]) -> None:
+def test_seeking_equals_folding_a_prefix(recording: tuple[e.Entry, ...]) -> None:
     @given(st.lists(st.integers(-5, len(recording) + 5), min_size=1, max_size=6))
     def check(places: list[int]) -> None:
         replay = ReplaySource(recording)
@@ -103,7 +103,7 @@ def _played(entries: tuple[e.Entry, ...], **settings: Any) -> tuple[list[Batch],
     return sessions.run(act), slept
 
 
-def test_playing_shows_every_entry_once_at_its_own_pace(recording: tuple[e.Entry, ...]) -> None:
+def test_playing_shows_every_entry_once_at_the_recorded_pace(recording: tuple[e.Entry, ...]) -> None:
     batches, slept = _played(recording)
     assert tuple(entry for batch in batches for entry in batch.entries) == recording
     for batch in batches:
@@ -112,14 +112,14 @@ def test_playing_shows_every_entry_once_at_its_own_pace(recording: tuple[e.Entry
     assert sum(slept) == pytest.approx(recording[-1].at - recording[0].at, abs=1e-3)
 
 
-def test_speed_divides_the_time_and_a_night_is_not_watched(recording: tuple[e.Entry, ...]) -> None:
+def test_speed_divides_the_time_and_long_gaps_are_limited(recording: tuple[e.Entry, ...]) -> None:
     late = e.Entry(len(recording), recording[-1].at + 36_000, ENGINEER, e.NoteAdded("", "next morning"))
     _, slept = _played((*recording, late), speed=4.0)
     assert slept[-1] == LONGEST_GAP / 4
     assert sum(slept[:-1]) == pytest.approx((recording[-1].at - recording[0].at) / 4, abs=1e-3)
 
 
-def test_pausing_holds_the_picture_and_seeking_while_playing_goes_on_from_there(recording: tuple[e.Entry, ...]) -> None:
+def test_pausing_holds_the_state_and_seeking_during_play_continues_from_there(recording: tuple[e.Entry, ...]) -> None:
     async def act() -> None:
         replay = ReplaySource(recording, lambda seconds: asyncio.sleep(0))
         replay.play()
@@ -199,7 +199,7 @@ def test_jumping_to_rounds_and_improvements(recording: tuple[e.Entry, ...]) -> N
     assert all(a != b for a, b in pairwise(leaders))
 
 
-def test_jumping_to_what_the_engineer_did(tmp_path: Path) -> None:
+def test_jumping_to_decisions_of_the_engineer(tmp_path: Path) -> None:
     async def search() -> None:
         async with LiveSession.create(tmp_path, opened("ask"), ports(tmp_path)) as live:
             await live.run(Until.IDLE)
@@ -216,7 +216,7 @@ def test_jumping_to_what_the_engineer_did(tmp_path: Path) -> None:
     assert not replay.jump(Landmark.DECISION)
 
 
-def test_a_recording_takes_no_commands(recording: tuple[e.Entry, ...]) -> None:
+def test_a_replay_rejects_commands(recording: tuple[e.Entry, ...]) -> None:
     async def act() -> None:
         replay = ReplaySource(recording)
         assert replay.capabilities == {Capability.SEEK}

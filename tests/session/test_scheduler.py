@@ -1,4 +1,4 @@
-"""Which work may start: lanes, exclusion on a CPU, and that nothing waits for ever."""
+"""Which work may start: lanes, exclusion on a CPU, and no starvation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_starts(owed: str, in_hand: str, lanes: Lanes, expected: str) -> No
     assert started(owed, in_hand, lanes) == expected
 
 
-def test_a_shut_lane_starts_nothing_and_blocks_no_other() -> None:
+def test_a_closed_lane_starts_nothing_and_blocks_no_other() -> None:
     assert started("v3 b4 i1", lanes=CPU, shut=(Lane.BUILD,)) == "v3 i1"
     assert started("v3 b4 i1", lanes=GPU, shut=(Lane.DEVICE, Lane.MODEL)) == "b4"
 
@@ -60,7 +60,7 @@ def test_a_shut_lane_starts_nothing_and_blocks_no_other() -> None:
     owed=st.lists(st.sampled_from(sorted(WORKS)), unique=True),
     lanes=st.builds(Lanes, st.integers(1, 4), st.integers(1, 4), st.booleans()),
 )
-def test_whatever_is_owed_comes_to_an_end_within_the_lanes(owed: list[str], lanes: Lanes) -> None:
+def test_all_owed_work_ends_within_the_lanes(owed: list[str], lanes: Lanes) -> None:
     """Everything starts once; at no time do two things share the device, nor builds and device work a CPU."""
     waiting = [WORKS[name] for name in owed]
     in_hand: list[w.WorkKey] = []

@@ -68,7 +68,7 @@ def test_abandoned_work_keeps_its_key_until_it_has_ended_and_has_no_result() -> 
     sessions.run(act)
 
 
-def test_work_cancelled_from_outside_is_impossible_not_lost() -> None:
+def test_externally_cancelled_work_is_impossible_not_lost() -> None:
     async def act() -> Any:
         tasks, _ = _task_set()
         tasks.start(WORK, _result(asyncio.Event()))

@@ -18,7 +18,7 @@ from engine.session import factory
 from engine.session.writer import SessionWriter
 
 
-def test_a_command_is_recorded_folded_and_told(tmp_path: Path) -> None:
+def test_a_command_is_recorded_folded_and_published(tmp_path: Path) -> None:
     heard: list[e.Entry] = []
     with SessionWriter.create(tmp_path, sessions.opened("ask")) as writer:
 
@@ -40,7 +40,7 @@ def test_a_session_has_one_writer(tmp_path: Path) -> None:
     SessionWriter.open(tmp_path).close()
 
 
-def test_batches_and_waits_follow_what_is_appended(tmp_path: Path) -> None:
+def test_batches_and_waits_follow_appended_entries(tmp_path: Path) -> None:
     async def follow() -> list[int]:
         writer = SessionWriter.create(tmp_path, sessions.opened())
         waiting = asyncio.create_task(writer.wait_until(lambda state: bool(state.notes)))

@@ -49,7 +49,7 @@ def test_the_prompt_is_on_standard_input() -> None:
     assert ask("cat", Prompt("", "user", SCHEMA)).endswith('{"type": "object"}\n')
 
 
-def test_words_are_split_as_a_shell_would_and_no_shell_runs_them() -> None:
+def test_commands_are_split_like_a_shell_without_running_one() -> None:
     assert parse_command("agent --say 'two words' \"and 'more'\"") == CommandLine(("agent", "--say", "two words", "and 'more'"))
     assert ask("echo '$HOME;' $(id) | cat") == "$HOME; $(id) | cat\n"
 
@@ -65,7 +65,7 @@ def test_words_are_split_as_a_shell_would_and_no_shell_runs_them() -> None:
         (f"agent --key {OPENAI_KEY}", "contains a key"),
     ],
 )
-def test_commands_that_cannot_be_read(command: str, words: str) -> None:
+def test_invalid_commands_are_rejected(command: str, words: str) -> None:
     with pytest.raises(ProposerError) as caught:
         parse_command(command)
     assert words in str(caught.value)
@@ -86,7 +86,7 @@ def test_commands_that_cannot_be_read(command: str, words: str) -> None:
         ("sh -c 'echo   '", Trouble.REPLY, "wrote nothing"),
     ],
 )
-def test_failures_are_told_in_one_line(command: str, trouble: Trouble, words: str) -> None:
+def test_failures_are_one_line(command: str, trouble: Trouble, words: str) -> None:
     error = fails(command)
     assert error.trouble is trouble
     assert words in str(error)
@@ -100,15 +100,15 @@ def test_a_reply_without_end_is_cut_off() -> None:
     assert time.monotonic() - began < 4.0
 
 
-def test_a_command_that_does_not_read_its_prompt_is_within_its_rights() -> None:
+def test_a_command_need_not_read_its_prompt() -> None:
     assert ask("echo done", Prompt("", "x" * 2_000_000)) == "done\n"
 
 
-def test_bytes_that_are_no_text_do_no_harm() -> None:
+def test_invalid_utf8_is_replaced() -> None:
     assert ask(r"printf 'a\377b'") == "a\N{REPLACEMENT CHARACTER}b"
 
 
-def test_time_out_kills_the_whole_group(tmp_path: Path) -> None:
+def test_a_time_out_kills_the_process_group(tmp_path: Path) -> None:
     script = f"sh -c 'sleep 60 & echo $! > {tmp_path}/child; echo thinking >&2; trap \"\" TERM; sleep 60; sleep 60'"
     error = fails(script, RetryPolicy(seconds=0.3))
     assert error.trouble is Trouble.UNREACHABLE
@@ -116,7 +116,7 @@ def test_time_out_kills_the_whole_group(tmp_path: Path) -> None:
     assert gone(int((tmp_path / "child").read_text()))
 
 
-def test_cancelling_kills_the_whole_group(tmp_path: Path) -> None:
+def test_cancelling_kills_the_process_group(tmp_path: Path) -> None:
     async def body() -> None:
         model = CommandModel(f"sh -c 'sleep 60 & echo $! > {tmp_path}/child; mv {tmp_path}/child {tmp_path}/there; wait'")
         call = asyncio.create_task(model.ask(Prompt("", "x"), lambda _: None))
@@ -130,18 +130,18 @@ def test_cancelling_kills_the_whole_group(tmp_path: Path) -> None:
     assert gone(int((tmp_path / "there").read_text()))
 
 
-def test_a_child_that_stays_does_not_keep_the_reply_waiting(tmp_path: Path) -> None:
+def test_a_surviving_child_does_not_delay_the_reply(tmp_path: Path) -> None:
     began = time.monotonic()
     assert ask(f"sh -c 'sleep 60 & echo $! > {tmp_path}/child; echo done'") == "done\n"
     assert time.monotonic() - began < 4.0
     assert gone(int((tmp_path / "child").read_text()))
 
 
-def test_limits_are_in_force() -> None:
+def test_limits_apply_to_the_command() -> None:
     limits = ask("sh -c 'ulimit -a'")
     assert "unlimited" not in next(line for line in limits.splitlines() if line.startswith("file"))
     assert ask("cat /proc/self/limits").count("unlimited") < Path("/proc/self/limits").read_text().count("unlimited")
 
 
-def test_it_has_a_session_of_its_own() -> None:
+def test_the_command_runs_in_its_own_process_session() -> None:
     assert int(ask("sh -c 'cut -d\" \" -f6 /proc/$$/stat'")) != os.getsid(0)

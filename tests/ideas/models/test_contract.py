@@ -89,7 +89,7 @@ def ignore(piece: str) -> None:
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 
 
-def test_the_reply_is_what_was_said_and_was_heard_as_it_came(kind: str, tmp_path: Path) -> None:
+def test_the_reply_equals_the_streamed_text(kind: str, tmp_path: Path) -> None:
     text = "Tile the rows: ≤ 128 threads each.\nThen vectorise the loads — four at a time.\n"
 
     async def body() -> None:
@@ -114,7 +114,7 @@ def test_both_halves_of_the_prompt_arrive(kind: str, tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_a_schema_arrives(kind: str, tmp_path: Path) -> None:
+def test_the_schema_is_sent(kind: str, tmp_path: Path) -> None:
     async def body() -> None:
         async with opened(kind, [Says('{"title": "tiling"}')], tmp_path) as bench:
             reply = await bench.model.ask(Prompt("", "One idea.", SCHEMA), ignore)
@@ -136,7 +136,7 @@ def test_a_long_prompt_and_a_long_reply(kind: str, tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_usage_is_what_the_other_side_counted(kind: str, tmp_path: Path) -> None:
+def test_usage_equals_the_servers_count(kind: str, tmp_path: Path) -> None:
     async def body() -> None:
         async with opened(kind, [Says("a b c", reasoning=7, cached=3), Says("d e")], tmp_path) as bench:
             first = await bench.model.ask(PROMPT, ignore)
@@ -150,7 +150,7 @@ def test_usage_is_what_the_other_side_counted(kind: str, tmp_path: Path) -> None
     asyncio.run(body())
 
 
-def test_one_that_never_answers_is_given_up_in_time(kind: str, tmp_path: Path) -> None:
+def test_a_command_that_never_answers_times_out(kind: str, tmp_path: Path) -> None:
     async def body() -> None:
         async with opened(kind, [Hangs()], tmp_path, SHORT) as bench:
             began = time.monotonic()
@@ -179,7 +179,7 @@ def test_a_call_can_be_cancelled_and_another_made(kind: str, tmp_path: Path) -> 
     asyncio.run(body())
 
 
-def test_several_questions_at_once_do_not_mix(kind: str, tmp_path: Path) -> None:
+def test_concurrent_requests_do_not_mix(kind: str, tmp_path: Path) -> None:
     async def body() -> None:
         async with opened(kind, [Says("the same answer")], tmp_path) as bench:
             on_text: list[list[str]] = [[] for _ in range(4)]
@@ -190,7 +190,7 @@ def test_several_questions_at_once_do_not_mix(kind: str, tmp_path: Path) -> None
     asyncio.run(body())
 
 
-def test_nobody_there_is_said_in_one_line(kind: str) -> None:
+def test_an_unreachable_server_is_one_line(kind: str) -> None:
     spec = {"command": "command:/nowhere/agent --print"}.get(kind, f"{kind}:some-model")
     base_url = None if kind == "command" else "http://127.0.0.1:9/v1"
 

@@ -45,14 +45,14 @@ def test_the_schema_goes_with_the_request_and_the_system_prompt_in_its_place() -
     )
 
 
-def test_a_schema_that_is_refused_is_spelled_out_from_then_on() -> None:
+def test_a_rejected_schema_moves_to_the_prompt() -> None:
     with GeminiServer(["{}"], refuses=["response_json_schema"]) as server:
         ask(server, Prompt("", "One idea.", SCHEMA), Prompt("", "One more.", SCHEMA))
     assert [request.schema for request in server.requests] == [SCHEMA, None, None]
     assert all("JSON only" in request.user for request in server.requests[1:])
 
 
-def test_thoughts_are_counted_and_not_shown() -> None:
+def test_thoughts_are_counted_but_not_displayed() -> None:
     with GeminiServer([Says("four words are here", reasoning=50, cached=1)]) as server:
         (reply,) = ask(server, Prompt("", "one two"))
     assert isinstance(reply, Reply)
@@ -60,7 +60,7 @@ def test_thoughts_are_counted_and_not_shown() -> None:
     assert reply.usage == server.counted == Usage(input=2, cached=1, output=54)
 
 
-def test_the_wait_in_the_details_is_obeyed() -> None:
+def test_the_retry_delay_in_the_details_is_honoured() -> None:
     with GeminiServer([Limited(after=0.3, detail=True), "ok"]) as server:
         began = time.monotonic()
         (reply,) = ask(server, Prompt("", "x"))
@@ -78,13 +78,13 @@ def test_the_wait_in_the_details_is_obeyed() -> None:
         ("BRAND_NEW", Trouble.REPLY),
     ],
 )
-def test_reasons_to_stop(finish: str, expected: Finish | Trouble) -> None:
+def test_finish_reasons(finish: str, expected: Finish | Trouble) -> None:
     with GeminiServer([Says("text", finish=finish)]) as server:
         (outcome,) = ask(server, Prompt("", "x"))
     assert (outcome.finish if isinstance(outcome, Reply) else outcome.trouble) == expected
 
 
-def test_a_reply_blocked_before_its_first_word_says_why() -> None:
+def test_a_reply_blocked_before_its_first_token_has_the_reason() -> None:
     with GeminiServer([Says("", finish="filtered")]) as server:
         (outcome,) = ask(server, Prompt("", "x"))
     assert isinstance(outcome, Reply)
@@ -92,7 +92,7 @@ def test_a_reply_blocked_before_its_first_word_says_why() -> None:
 
 
 @pytest.mark.parametrize(("spare", "requests"), [(None, 2), (1_000, 2), (0, 1)])
-def test_an_attempt_that_may_not_be_paid_for_is_not_made(spare: int | None, requests: int) -> None:
+def test_an_unaffordable_attempt_is_not_made(spare: int | None, requests: int) -> None:
     with GeminiServer([BreaksOff("one two three four"), "ok"]) as server:
         (outcome,) = ask(server, Prompt("", "one two", spare=spare))
     assert len(server.requests) == requests
@@ -100,7 +100,7 @@ def test_an_attempt_that_may_not_be_paid_for_is_not_made(spare: int | None, requ
     assert isinstance(outcome, Reply) == (requests == 2)
 
 
-def test_settings_for_the_other_google_service_do_not_lead_astray(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_for_vertex_ai_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_GENAI_USE_VERTEXAI", "true")
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "a-project")
     with GeminiServer(["ok"]) as server:
@@ -108,7 +108,7 @@ def test_settings_for_the_other_google_service_do_not_lead_astray(monkeypatch: p
     assert isinstance(reply, Reply)
 
 
-def test_the_base_url_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_base_url_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> Reply:
         model = GeminiModel("gemini-test", policy=QUICK)
         try:
@@ -121,7 +121,7 @@ def test_the_base_url_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch)
         assert asyncio.run(body()).text == "from here"
 
 
-def test_other_refusals_are_called_what_they_are() -> None:
+def test_other_errors_are_classified() -> None:
     with GeminiServer([Fails(400, "User location is not supported.", "FAILED_PRECONDITION")]) as server:
         (error,) = ask(server, Prompt("", "x"))
     assert isinstance(error, ModelError)

@@ -41,7 +41,7 @@ def outcome(server: OpenAIServer, prompt: Prompt = Prompt("", "x")) -> Reply | M
     return asyncio.run(body())
 
 
-def test_a_schema_is_enforced_strictly_only_where_that_is_allowed() -> None:
+def test_a_schema_is_strict_only_if_it_is_closed() -> None:
     with OpenAIServer(["{}"]) as server:
         asyncio.run(ask_all(OpenAIModel("m", base_url=server.url), Prompt("", "x", OPEN), Prompt("", "x", CLOSED)))
     loose, strict = (request.body["response_format"]["json_schema"] for request in server.requests)
@@ -53,7 +53,7 @@ def test_a_schema_is_enforced_strictly_only_where_that_is_allowed() -> None:
 @pytest.mark.parametrize(
     "refused", [names for size in range(1, 4) for names in itertools.combinations(OPTIONS, size)], ids="+".join
 )
-def test_options_that_a_server_does_not_know_are_left_out_from_then_on(refused: tuple[str, ...]) -> None:
+def test_unknown_options_are_omitted_from_later_requests(refused: tuple[str, ...]) -> None:
     with OpenAIServer(["{}"], refuses=refused) as server:
         model = OpenAIModel("m", base_url=server.url, policy=QUICK)
         asyncio.run(ask_all(model, Prompt("", "One idea.", CLOSED, 99), Prompt("", "One more.", CLOSED, 99)))
@@ -75,14 +75,14 @@ def test_options_that_a_server_does_not_know_are_left_out_from_then_on(refused: 
         "json_schema is not supported by this model",
     ],
 )
-def test_complaints_about_the_schema_are_recognised(message: str) -> None:
+def test_server_errors_about_the_schema_are_recognised(message: str) -> None:
     with OpenAIServer([Fails(400, message), '{"title": "x"}']) as server:
         reply = outcome(server, Prompt("", "x", CLOSED))
     assert isinstance(reply, Reply)
     assert "JSON only" in server.requests[1].user
 
 
-def test_a_complaint_about_something_else_is_passed_on() -> None:
+def test_an_unrelated_server_error_is_reported() -> None:
     with OpenAIServer([Fails(400, "Invalid value for 'messages'.")]) as server:
         error = outcome(server, Prompt("", "x", CLOSED))
     assert isinstance(error, ModelError)
@@ -101,7 +101,7 @@ def test_a_complaint_about_something_else_is_passed_on() -> None:
     ],
     ids=str,
 )
-def test_codes_that_make_an_end(turn: Fails | FailsInside, trouble: Trouble) -> None:
+def test_final_error_codes(turn: Fails | FailsInside, trouble: Trouble) -> None:
     with OpenAIServer([turn]) as server:
         error = outcome(server)
     assert isinstance(error, ModelError)
@@ -109,7 +109,7 @@ def test_codes_that_make_an_end(turn: Fails | FailsInside, trouble: Trouble) -> 
     assert len(server.requests) == 1
 
 
-def test_a_prompt_that_the_filter_stops_is_a_refusal() -> None:
+def test_a_filtered_prompt_is_a_refusal() -> None:
     with OpenAIServer([Fails(400, "The prompt triggered the content policy.", "content_filter")]) as server:
         reply = outcome(server)
     assert isinstance(reply, Reply)
@@ -117,7 +117,7 @@ def test_a_prompt_that_the_filter_stops_is_a_refusal() -> None:
     assert "content policy" in reply.text
 
 
-def test_the_base_url_of_the_environment_counts_and_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_base_url_of_the_environment_is_used_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     with OpenAIServer([Says("hello", usage=Usage(5, 0, 2))]) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
@@ -126,6 +126,6 @@ def test_the_base_url_of_the_environment_counts_and_needs_no_key(monkeypatch: py
     assert server.requests[0].key == "none"
 
 
-def test_a_key_is_sent_to_a_server_of_ones_own_where_there_is_one() -> None:
+def test_a_key_is_sent_to_a_custom_server_if_there_is_one() -> None:
     with OpenAIServer(key=OPENAI_KEY) as server:
         assert isinstance(outcome(server), Reply)

@@ -21,12 +21,12 @@ def test_cached_tokens_are_billed_at_their_own_rate() -> None:
     assert cost(rates, Usage()) == 0.0
 
 
-def test_tokens_that_may_have_been_written_to_the_cache_are_billed_so() -> None:
+def test_tokens_possibly_written_to_the_cache_are_billed_at_that_rate() -> None:
     rates = Price(input=2.0, cached=0.2, written=2.5, output=10.0)
     assert cost(rates, Usage(input=1_000_000, cached=400_000)) == pytest.approx(0.6 * 2.5 + 0.4 * 0.2)
 
 
-def test_a_long_prompt_is_billed_as_a_whole_at_its_own_rates() -> None:
+def test_a_long_prompt_is_billed_as_a_whole_at_the_long_rates() -> None:
     rates = Price(input=1.0, output=10.0, long=LongRates(over=200_000, input=2.0, output=15.0))
     assert cost(rates, Usage(input=200_000, output=1000)) == pytest.approx(0.2 + 0.01)
     assert cost(rates, Usage(input=200_001, output=1000)) == pytest.approx(0.400002 + 0.015)
@@ -54,7 +54,7 @@ def test_unknown_prices_stay_unknown(model: str) -> None:
     assert price(model) is None
 
 
-def test_a_price_that_was_announced_to_end_ends() -> None:
+def test_a_price_with_an_announced_end_ends() -> None:
     last = date(2026, 12, 31)
     before, after = price("gemini:gemini-3.8-flash", last), price("gemini:gemini-3.8-flash", last + timedelta(days=1))
     assert before is not None
@@ -71,7 +71,7 @@ def write_own(text: str) -> Path:
     return path
 
 
-def test_the_users_list_goes_over_the_shipped_one() -> None:
+def test_the_users_list_overrides_the_shipped_one() -> None:
     write_own('[openai]\n"gpt-5" = { input = 1, output = 2 }\n"my-llama" = { input = 0, output = 0 }\n')
     corrected, added, shipped = price("openai:gpt-5"), price("openai:my-llama"), price("openai:gpt-5-mini")
     assert corrected is not None

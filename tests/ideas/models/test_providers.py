@@ -87,7 +87,7 @@ def ask(
     ],
     ids=str,
 )
-def test_what_may_go_better_is_asked_again(kind: str, fault: Turn) -> None:
+def test_transient_failures_are_retried(kind: str, fault: Turn) -> None:
     on_text: list[str] = []
     outcome, server = ask(kind, [fault, "a good reply"], on_text=on_text)
     assert isinstance(outcome, Reply), outcome
@@ -129,7 +129,7 @@ def test_attempts_are_bounded(kind: str, fault: Turn, trouble: Trouble, words: s
     ],
     ids=str,
 )
-def test_what_will_not_go_better_is_not_asked_again(kind: str, fault: Turn, trouble: Trouble, words: str) -> None:
+def test_permanent_failures_are_not_retried(kind: str, fault: Turn, trouble: Trouble, words: str) -> None:
     outcome, server = ask(kind, [fault])
     assert isinstance(outcome, ModelError)
     assert outcome.trouble is trouble
@@ -156,14 +156,14 @@ def test_a_web_page_is_not_quoted(kind: str) -> None:
     assert "<" not in str(outcome)
 
 
-def test_retry_after_is_waited_for(kind: str) -> None:
+def test_retry_after_is_honoured(kind: str) -> None:
     began = time.monotonic()
     outcome, _ = ask(kind, [Limited(after=0.4), "ok"])
     assert isinstance(outcome, Reply)
     assert time.monotonic() - began >= 0.4
 
 
-def test_a_reply_cut_short_and_one_filtered(kind: str) -> None:
+def test_truncated_and_filtered_replies(kind: str) -> None:
     cut, _ = ask(kind, [Says("half a rep", finish="length")])
     assert isinstance(cut, Reply)
     assert (cut.text, cut.finish) == ("half a rep", Finish.LENGTH)
@@ -172,7 +172,7 @@ def test_a_reply_cut_short_and_one_filtered(kind: str) -> None:
     assert filtered.finish is Finish.REFUSED
 
 
-def test_a_refusal_is_a_reply_that_says_so(kind: str) -> None:
+def test_a_refusal_is_a_reply_with_that_finish(kind: str) -> None:
     outcome, server = ask(kind, [Refuses()])
     assert isinstance(outcome, Reply)
     assert outcome.finish is Finish.REFUSED
@@ -193,13 +193,13 @@ def test_the_limits_of_a_prompt_are_sent(kind: str) -> None:
     assert request.model == "some-model"
 
 
-def test_usage_of_a_time_out_is_not_lost(kind: str) -> None:
+def test_usage_is_kept_on_a_time_out(kind: str) -> None:
     outcome, _ = ask(kind, [BreaksOff("one two three four"), Hangs()], RetryPolicy(first_wait=0.01, seconds=0.5))
     assert isinstance(outcome, ModelError)
     assert outcome.trouble is Trouble.UNREACHABLE
 
 
-def test_seven_million_tokens_agree_to_the_token_under_random_faults(kind: str) -> None:
+def test_seven_million_tokens_are_counted_exactly_under_random_faults(kind: str) -> None:
     chance = random.Random(7)
 
     def script(asked: Asked) -> Turn | str:

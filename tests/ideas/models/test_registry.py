@@ -25,7 +25,7 @@ from engine.ideas.models.retry_policy import RetryPolicy
         ("command:llm -m 'a b'", Provider.COMMAND, "llm -m 'a b'"),
     ],
 )
-def test_names_that_are_known(spec: str, provider: Provider, name: str) -> None:
+def test_valid_model_names(spec: str, provider: Provider, name: str) -> None:
     assert parse_spec(spec) == ModelSpec(provider, name)
     assert str(parse_spec(spec)) == spec
 
@@ -45,7 +45,7 @@ def test_names_that_are_known(spec: str, provider: Provider, name: str) -> None:
         ("command:agent 'x", "no closing quotation"),
     ],
 )
-def test_names_that_are_not(spec: str, words: str) -> None:
+def test_invalid_model_names(spec: str, words: str) -> None:
     with pytest.raises(ProposerError) as caught:
         parse_spec(spec)
     assert words in str(caught.value)
@@ -53,18 +53,18 @@ def test_names_that_are_not(spec: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost:8000/v1", "", "ftp://host/v1", "http://", "http://host:port/v1", "http://[::1/v1"])
-def test_base_urls_that_are_none(url: str) -> None:
+def test_invalid_base_urls_are_rejected(url: str) -> None:
     with pytest.raises(ProposerError, match="invalid base URL"):
         open_model("openai:m", base_url=url)
 
 
-def test_a_command_takes_no_base_url() -> None:
+def test_a_command_does_not_take_a_base_url() -> None:
     with pytest.raises(ProposerError, match="does not take a base URL"):
         open_model("command:cat", base_url="http://localhost/v1")
 
 
 @pytest.mark.parametrize("width", [1, 2])
-def test_questions_wait_for_their_turn_over_all_models_of_a_provider(width: int) -> None:
+def test_requests_share_the_limit_of_their_provider(width: int) -> None:
     async def body() -> None:
         models = [open_model(f"openai:m{number}", base_url=server.url, limits=limits) for number in range(3)]
         await asyncio.gather(*(model.ask(Prompt("", "x"), lambda _: None) for model in models for _ in range(4)))
@@ -78,7 +78,7 @@ def test_questions_wait_for_their_turn_over_all_models_of_a_provider(width: int)
     assert server.most_at_once <= width
 
 
-def test_a_cancelled_request_frees_its_place() -> None:
+def test_a_cancelled_request_frees_its_slot() -> None:
     async def body() -> str:
         first = open_model("command:sleep 60", limits=limits)
         call = asyncio.create_task(first.ask(Prompt("", "x"), lambda _: None))

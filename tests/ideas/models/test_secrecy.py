@@ -38,7 +38,7 @@ def everything(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_provider_that_repeats_the_key_is_not_quoted(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_in_a_provider_error_is_removed(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     server_type, key = SERVERS[kind]
     echo = f"we received the key {key} from you"
@@ -73,7 +73,7 @@ def test_a_provider_that_repeats_the_key_is_not_quoted(kind: str, caplog: pytest
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_the_servers_own_words_about_a_wrong_key(kind: str) -> None:
+def test_a_server_error_about_a_wrong_key_contains_no_key(kind: str) -> None:
     server_type, key = SERVERS[kind]
 
     async def body() -> None:
@@ -88,7 +88,7 @@ def test_the_servers_own_words_about_a_wrong_key(kind: str) -> None:
     asyncio.run(body())
 
 
-def test_a_secret_shows_nothing() -> None:
+def test_a_secret_is_never_displayed() -> None:
     secret = Secret(OPENAI_KEY)
     assert OPENAI_KEY not in f"{secret} {secret!r} {[secret]} {secret!s:>5}"
     for write in (pickle.dumps, copy.deepcopy):
@@ -105,7 +105,7 @@ def test_scrubbing() -> None:
 
 
 @pytest.mark.parametrize(("provider", "variable"), [("openai", "OPENAI_API_KEY"), ("gemini", "GEMINI_API_KEY")])
-def test_a_missing_key_says_which_variable_to_set(provider: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_names_the_variable_to_set(provider: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "  ")
     with pytest.raises(ModelError, match=f"set {variable}") as caught:
         open_model(f"{provider}:m")
@@ -122,7 +122,7 @@ def test_where_keys_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_the_platforms_keyring_is_asked_last(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_platform_keyring_is_used_last(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class KeyringError(Exception):
         pass
 
@@ -146,7 +146,7 @@ def environment_of(command: str) -> str:
     return asyncio.run(CommandModel(command).ask(Prompt("", "x"), lambda _: None)).text
 
 
-def test_a_command_sees_only_the_keys_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_receives_only_named_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "AIzaSecond0123456789abcdef")
     monkeypatch.setenv("THE_AGENTS_OWN_KEY", "its own")
     seen = environment_of("env")
@@ -166,7 +166,7 @@ def test_a_command_that_prints_a_key_on_standard_error_is_not_quoted() -> None:
     assert OPENAI_KEY not in everything(caught.value)
 
 
-def test_a_key_in_the_place_of_a_model_is_not_recorded() -> None:
+def test_a_key_given_as_a_model_name_is_not_recorded() -> None:
     with pytest.raises(ProposerError) as caught:
         open_model(f"openai:{OPENAI_KEY}")
     assert OPENAI_KEY not in everything(caught.value)
