@@ -55,6 +55,9 @@ def exit_status_of(work: Callable[[], None]) -> int:
         return _print_error(exit_.message, exit_.status) if exit_.message else exit_.status
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx is not None else error.format_message())
+        return DONE
     except ConfigError as error:
         return _print_error(error.message, BAD_INPUT)
     except click.UsageError as error:

@@ -41,7 +41,8 @@ _HELP = f"""Write a result of SESSION as a file.
     sft     chats that ended in a verified kernel ("messages"), one a line
     pairs   two answers to one idea ("prompt", "chosen", "rejected"), one a line
     jsonl   every attempt at every kernel, failures included, one a line
-    bundle  the session as one file (.tar.gz, .tgz or .tar), for `espalier session import`, `open` and `replay`
+    bundle  the session as one file (.tar.gz, .tgz or .tar) that `session import`,
+            `open` and `replay` take
     json    its data
 
     Training data (sft, pairs, jsonl) takes several sessions. A row's reward is ln(speedup over the parent), or over the

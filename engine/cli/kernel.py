@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import click
 
 from engine.cli import options as o
+from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.session_access import Target, reason_option, steers
 from engine.domain import commands as c
 from engine.domain import queries
 from engine.session.seeds import check_dialect, read_seed, seed_command
 from engine.session.writer import SessionWriter
+
+_IDEA = re.compile(r"i[0-9]+")
 
 kernel_argument = click.argument("kernel", type=o.KERNEL)
 
@@ -117,6 +121,9 @@ def seed(target: Target, kernel: str, idea: str | None, parent: str | None, tune
     def commands(writer: SessionWriter) -> list[c.Command]:
         check_dialect(loaded.kernel, queries.device_label(writer.state))
         known = idea if idea in writer.state.ideas else None
+        if known is None and idea is not None and _IDEA.fullmatch(idea):
+            hint = f"`espalier idea list {target.name}` lists the ideas"
+            raise CommandExit(BAD_INPUT, f"unknown idea {idea!r} in {target.folder.name}: {hint}")
         return [seed_command(writer.store_blob, loaded, parent, known, "" if known or idea is None else idea)]
 
     target.submit_all(commands)

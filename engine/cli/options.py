@@ -176,6 +176,6 @@ fresh_option = click.option(
     "--fresh-baselines", is_flag=True, help="Measure every baseline. Default: reuse recorded times of the further ones."
 )
 accept_option = click.option(
-    "--accept-unverifiable", is_flag=True, help="Search even if a trivial model passes the correctness check."
+    "--accept-unverifiable", is_flag=True, help="Continue even if a trivial model passes the correctness check."
 )
 headless_option = click.option("--headless", is_flag=True, help="No terminal UI: print progress lines, then the kernel tree.")

@@ -96,7 +96,9 @@ def new_folder(problem: str) -> Path:
 
 def short_name(folder: Path) -> str:
     """The shortest text that identifies a session on the command line: its name in the default place, else its folder."""
-    return folder.name if folder.parent == sessions_root() else str(folder)
+    own = sessions_root()
+    shipped = folder.parent == shipped_root() and not is_session(own / folder.name)
+    return folder.name if folder.parent == own or shipped else str(folder)
 
 
 def is_session(folder: Path) -> bool:

@@ -119,6 +119,7 @@ def test_a_settled_kernel_is_remeasured(espalier: Call, recorded: Path) -> None:
         (("session", "note", "scripted", "x", "--on", "z9"), "unknown target 'z9'"),
         (("session", "mode", "scripted", "sometimes"), "unknown mode"),
         (("session", "limits", "scripted", "--time", "soon"), "not a duration"),
+        (("kernel", "seed", "scripted", "scripted:k2", "--idea", "i99"), "unknown idea 'i99' in scripted"),
         (("kernel", "seed", "scripted", "nowhere.cpp"), "no kernel file"),
         (("kernel", "seed", "scripted", "scripted:k99"), "unknown kernel 'k99'"),
         (("kernel", "pin", "scriptet", "k1"), "did you mean 'scripted'"),

@@ -136,3 +136,10 @@ def test_every_command_that_a_script_reads_has_json(path: str) -> None:
 def test_what_runs_something_can_be_quiet_and_verbose(path: str) -> None:
     options = {name for option in COMMANDS[f"espalier {path}"].params for name in option.opts}
     assert {"-q", "--quiet", "-v", "--verbose"} <= options
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_alone_prints_its_help(espalier: Call, group: str) -> None:
+    result = espalier(group)
+    assert result.status == 0
+    assert result.out == espalier(group, "--help").out
