@@ -1,7 +1,8 @@
-"""Pictures of the true screens for the README: ``python scripts/pictures.py [SESSION ...]`` writes SVG files to docs/pictures/.
+"""Renders the screens as SVG files for the documentation: ``python scripts/pictures.py [SESSION ...]``.
 
-Shows the search that the tests show, frozen in its fifth round: always the same pictures, whatever the machine. A SESSION (a
-folder) is pictured as well, as its replay shows it at its end. ``--size 80x24`` (repeatable) and ``--into`` choose others.
+Writes to docs/pictures/ unless ``--into`` names another folder; ``--size 80x24`` is repeatable; ``--scene`` (repeatable) limits
+the scenes. The session shown is that of the tests, frozen in its fifth round: the pictures are the same on every machine. Each
+SESSION (a folder) is shown as well, as its replay ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support import builders, showcase, ui  # noqa: E402  # the tests' session
+from support import builders, showcase, ui  # noqa: E402  # the session of the tests
 from textual.pilot import Pilot  # noqa: E402
 
 from engine.domain.commands import Command  # noqa: E402
@@ -47,7 +48,7 @@ Act = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
 
 
 class Frozen:
-    """A ``SessionSource`` that is steered like a live one and in which nothing ever happens."""
+    """A ``SessionSource`` with the capabilities of a live one, in which nothing happens."""
 
     capabilities = frozenset({Capability.SUBMIT})
 
@@ -68,11 +69,11 @@ class Frozen:
         raise CommandRejected("this is a picture")
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 def keys(*pressed: str) -> Act:
-    """Press these, from the tree."""
+    """Press these keys on the session screen."""
 
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press(*pressed)
@@ -85,7 +86,7 @@ async def best(app: EspalierApp, pilot: Pilot[None]) -> None:
 
 
 def on(kernel: str, *pressed: str) -> Act:
-    """Select a kernel, then press these."""
+    """Select a kernel, then press these keys."""
 
     async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
         app.screen.query_one(KernelTree).reveal(kernel)
@@ -110,10 +111,10 @@ SCENES: dict[str, Act] = {
     "difference": on("k12", "3"),
     "quarantine": on("k22", "4"),
     "timing": on("k14", "5"),
-    "machine": on("k14", "6"),
+    "resources": on("k14", "6"),
     "charts": on("k14", "t"),
-    "story": keys("t", "t"),
-    "budget": keys("dollar_sign"),
+    "events": keys("t", "t"),
+    "usage": keys("dollar_sign"),
     "compare": compared,
     "palette": keys("ctrl+p"),
     "help": keys("question_mark"),
@@ -121,7 +122,7 @@ SCENES: dict[str, Act] = {
 
 
 def stored(folder: Path) -> Path:
-    """The showcase as a session on disk."""
+    """Write the showcase as a session on disk."""
     with Journal.create(folder) as journal:
         for text in showcase.BLOBS.values():
             journal.blobs.put(text.encode())
@@ -131,7 +132,7 @@ def stored(folder: Path) -> Path:
 
 
 async def picture(app: EspalierApp, size: tuple[int, int], act: Act, bridge: Bridge | None, file: Path) -> None:
-    """One screen as it settles after ``act``."""
+    """Render one screen after ``act``."""
     app.animation_level = "none"
     async with app.run_test(size=size) as pilot:
         app._notifications.clear()
@@ -146,7 +147,7 @@ async def picture(app: EspalierApp, size: tuple[int, int], act: Act, bridge: Bri
 
 
 def live(folder: Path) -> Bridge:
-    """A bridge to the frozen showcase, with what comes from beside a session."""
+    """A bridge to the frozen showcase, with instruction counts."""
     state, entries = showcase.session()
     kernels = {name: replace(kernel, instructions=MIXES.get(name, {})) for name, kernel in state.kernels.items()}
     return Bridge(Frozen(replace(state, kernels=kernels), entries), folder)
@@ -160,12 +161,15 @@ def clock() -> float:
     return ui.NOW
 
 
-async def make(into: Path, size: tuple[int, int], sessions: list[Path], root: Path) -> None:
-    """All pictures of one size."""
+async def make(into: Path, size: tuple[int, int], sessions: list[Path], root: Path, scenes: list[str]) -> None:
+    """Render all scenes at one size."""
     name = f"{size[0]}x{size[1]}"
     opener = ui.FakeOpener(clock=clock)
-    await picture(ui.app(opener, clock=clock), size, home, None, into / f"home-{name}.svg")
+    if "home" in scenes:
+        await picture(ui.app(opener, clock=clock), size, home, None, into / f"home-{name}.svg")
     for scene, act in SCENES.items():
+        if scene not in scenes:
+            continue
         app = ui.app(opener, "none", clock=clock)
         await picture(app, size, act, live(root / "softmax-2026-11-18-1"), into / f"{scene}-{name}.svg")
     for folder in sessions:
@@ -185,8 +189,10 @@ def main() -> None:
     parser.add_argument("sessions", nargs="*", type=Path)
     parser.add_argument("--into", type=Path, default=ROOT / "docs" / "pictures")
     parser.add_argument("--size", action="append", default=[])
+    parser.add_argument("--scene", action="append", choices=(*SCENES, "home", "light"), default=[])
     options = parser.parse_args()
     sizes = [tuple(int(n) for n in size.split("x")) for size in options.size] or [(120, 40)]
+    scenes = options.scene or [*SCENES, "home", "light"]
     options.into = options.into.resolve()
     options.sessions = [folder.resolve() for folder in options.sessions]
     options.into.mkdir(parents=True, exist_ok=True)
@@ -200,8 +206,9 @@ def main() -> None:
         for other in ("softmax-2026-11-17-2", "softmax-2026-11-17-1"):
             stored(root / other)
         for width, height in sizes:
-            asyncio.run(make(options.into, (width, height), options.sessions, root))
-            asyncio.run(light(options.into, (width, height), root))
+            asyncio.run(make(options.into, (width, height), options.sessions, root, scenes))
+            if "light" in scenes:
+                asyncio.run(light(options.into, (width, height), root))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from engine.domain.commands import AnswerCall, Command
-from engine.domain.errors import CommandRejected, JournalCorrupt
+from engine.domain.errors import CommandRejected, EspalierError, JournalCorrupt
 from engine.domain.events import Entry
 from engine.domain.model import Blob, Problem
 from engine.domain.state import Kernel, ModelCall, SessionState, advance
@@ -46,6 +46,14 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _shell_name(folder: Path) -> str:
+    try:
+        by_name = store.resolve(folder.name).resolve() == folder.resolve()
+    except EspalierError:
+        by_name = False
+    return shlex.quote(folder.name if by_name else str(folder))
+
+
 class Bridge:
     """A session's source, with everything that screens need from it.
 
@@ -66,7 +74,7 @@ class Bridge:
         self.source = source
         self.folder = folder
         self.name = folder.name
-        self.shell_name = shlex.quote(store.short_name(folder))
+        self.shell_name = _shell_name(folder)
         """The session as an argument of ``espalier``."""
         self.transport = transport
         """Play, pause and seek; ``None`` if the source cannot seek."""

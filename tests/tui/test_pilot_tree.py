@@ -94,7 +94,7 @@ def test_a_rejected_command_shows_the_reason_and_records_nothing(folder: Path) -
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         _tree(app).reveal("k2")
         await pilot.press("c")
-        await until(pilot, lambda: any("already ended" in n.message for n in app._notifications))
+        await until(pilot, lambda: any("already settled" in n.message for n in app._notifications))
 
     after_the_search(folder, on)
     assert engineer_events(folder) == []

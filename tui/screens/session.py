@@ -54,6 +54,12 @@ def _undecided(state: SessionState) -> str:
     return f"≈ {', '.join(found[:4])} undecided against {best.id}  ·  r on {best.id}: race again"
 
 
+def _quarantined(state: SessionState) -> str:
+    """The quarantined kernels, and the keys that decide on them."""
+    which = ", ".join(kernel.id for kernel in kernels.quarantined(state)[:4])
+    return f"Quarantined: {which}  ·  4: evidence  ·  a: accept  ·  d: discard" if which else ""
+
+
 class SessionScreen(KernelActionScreen):
     """Tree at the left, a pane at the right (below on a narrow screen): kernel, charts, events, notes or usage."""
 
@@ -175,17 +181,14 @@ class SessionScreen(KernelActionScreen):
         if not bridge.can(Capability.SUBMIT):
             return self._ended_elsewhere(state)
         if state.closed is not None:
-            more = f"  ·  {undecided}" if (undecided := _undecided(state)) else ""
-            return Content.assemble(
-                (f" Ended: {state.closed}{more}\n", "bold $text-muted"), (f" Next: {self._next_steps(state)}", "$text-muted")
-            )
+            parts = (f"Ended: {state.closed}", _quarantined(state), _undecided(state))
+            ended, steps = "  ·  ".join(filter(None, parts)), self._next_steps(state)
+            return Content.assemble((f" {ended}\n", "bold"), (f" Next: {steps}", "$text-muted"))
         if prompts := calls_by_hand(state):
             words = f" {awaiting_answer(len(prompts))}  ·  Q: answer"
             return Content.styled(words, "bold $text-warning")
-        if quarantined := kernels.quarantined(state):
-            which = ", ".join(kernel.id for kernel in quarantined[:4])
-            words = f" Quarantined: {which}  ·  4: evidence  ·  a: accept  ·  d: discard"
-            return Content.styled(words, "bold $text-warning")
+        if quarantined := _quarantined(state):
+            return Content.styled(f" {quarantined}", "bold $text-warning")
         if state.paused is not None:
             return Content.styled(f" Paused: {state.paused}  ·  P: resume", "bold $text-warning")
         if waiting:
@@ -200,15 +203,16 @@ class SessionScreen(KernelActionScreen):
         transport, name = self.bridge.transport, self.bridge.shell_name
         if state.closed is None or (transport is not None and transport.position < transport.length):
             return Content("")
-        steps = "Space: play from the start  ·  F: fork" if transport is not None else "F: fork"
-        export = f"  ·  espalier export {name}" if queries.incumbent(state) is not None else ""
-        return Content.styled(f" Next: {steps}  ·  espalier open {name}{export}", "$text-muted")
+        keys = "Space: play  ·  F: fork" if transport is not None else "F: fork"
+        return Content.styled(f" Next: {keys}{self._export(state)}  ·  espalier open {name}", "$text-muted")
 
     def _next_steps(self, state: SessionState) -> str:
         """What to do with an ended session."""
         name = self.bridge.shell_name
-        export = f"  ·  espalier export {name}" if queries.incumbent(state) is not None else ""
-        return f"L: more rounds  ·  i: add an idea  ·  s: seed a kernel{export}  ·  espalier replay {name}"
+        return f"L: more rounds{self._export(state)}  ·  espalier replay {name}  ·  i: add an idea  ·  s: seed a kernel"
+
+    def _export(self, state: SessionState) -> str:
+        return f"  ·  espalier export {self.bridge.shell_name}" if queries.incumbent(state) is not None else ""
 
     def _open_gate_for_new_ideas(self) -> None:
         """Open the gate once for each set of new ideas."""

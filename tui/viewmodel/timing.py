@@ -46,7 +46,7 @@ def _figures(state: SessionState, measured: Measurement, room: int) -> list[Line
     ]
     if measured.light is not None:
         meter = fmt.meter(measured.light.fraction, max(8, min(24, room - 56)))
-        words = f" of {fmt.duration(measured.light.floor_us)}, bound by {one_line(measured.light.bound)}"
+        words = f"  floor {fmt.duration(measured.light.floor_us)}, bound by {one_line(measured.light.bound)}"
         share = Cell(f" {fmt.percent(measured.light.fraction)}", Ink.STRONG)
         rows.append(("SOL", (*meter, share, Cell(words, Ink.FAINT))))
     corroborated = Cell("✓ corroborated", Ink.GOOD) if measured.corroborated else Cell("✗ not corroborated", Ink.BAD)
