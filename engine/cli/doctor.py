@@ -217,8 +217,7 @@ def _perf() -> Check:
     found = asyncio.run(perf.perf_support())
     if not isinstance(found, str):
         return Check("counters cpu", True, f"{found.tool} counts {len(found.events)} events")
-    reason, _, remedy = found.removeprefix("perf: ").partition(": ")
-    return Check("counters cpu", True, reason, remedy)
+    return Check("counters cpu", True, "none", found.removeprefix("perf: "))
 
 
 def _folder(name: str, folder: Path, advice: str) -> Check:
@@ -239,7 +238,7 @@ def _build_cache() -> Check:
     return Check("build cache", True, f"{_kernels(used)}; {limits}; `espalier doctor --clear-cache` empties it")
 
 
-def _kernels(usage: cache_bound.Usage) -> str:
+def _kernels(usage: cache_bound.CacheSize) -> str:
     return f"{usage.entries} compiled kernel{'' if usage.entries == 1 else 's'}, {usage.size / cache_bound.GB:.2f} GB"
 
 
