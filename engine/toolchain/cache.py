@@ -23,7 +23,7 @@ import platformdirs
 from engine.domain.errors import EspalierError
 from engine.domain.model import Resources
 from engine.toolchain import cache_bound
-from engine.toolchain.cache_bound import WORK, Usage
+from engine.toolchain.cache_bound import WORK, CacheSize
 
 ENTRY = "entry.json"
 LOG = "log.txt"
@@ -125,7 +125,7 @@ class Cache:
                 if self.find(entry.key) is None:
                     raise
 
-    def usage(self) -> Usage:
+    def usage(self) -> CacheSize:
         """How many entries there are, and their bytes. Raises EspalierError."""
         with self.disk_errors():
             return cache_bound.usage(self.root)
@@ -134,7 +134,7 @@ class Cache:
         """Whether no process has applied the bound in the last minutes."""
         return cache_bound.is_due(self.root)
 
-    def trim(self) -> Usage:
+    def trim(self) -> CacheSize:
         """Apply the bound; returns what was deleted.
 
         Raises:
@@ -143,7 +143,7 @@ class Cache:
         with self.disk_errors():
             return cache_bound.trim(self.root, cache_bound.bound())
 
-    def clear(self) -> Usage:
+    def clear(self) -> CacheSize:
         """Delete every entry that no process uses; returns what was deleted. Raises EspalierError."""
         with self.disk_errors():
             return cache_bound.trim(self.root, cache_bound.Bound(size=0, age=0))

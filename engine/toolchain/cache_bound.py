@@ -46,8 +46,8 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What the cache holds, or what was deleted from it."""
+class CacheSize:
+    """Entries and bytes: of the cache, or of what was deleted from it."""
 
     entries: int = 0
     size: int = 0
@@ -77,10 +77,10 @@ def _setting(name: str, default: float) -> float:
     return value
 
 
-def usage(root: Path) -> Usage:
+def usage(root: Path) -> CacheSize:
     """How many entries the cache in ``root`` holds, and their bytes."""
     found = _entries(root)
-    return Usage(len(found), sum(entry.size for entry in found))
+    return CacheSize(len(found), sum(entry.size for entry in found))
 
 
 def is_due(root: Path) -> bool:
@@ -90,19 +90,19 @@ def is_due(root: Path) -> bool:
     return True
 
 
-def trim(root: Path, limits: Bound) -> Usage:
+def trim(root: Path, limits: Bound) -> CacheSize:
     """Delete what is older than the bound, then the least recently used entries beyond its size; returns what was deleted.
 
     Entries that a living process uses stay, and count.
     """
     if not root.is_dir():
-        return Usage()
+        return CacheSize()
     (root / _TRIMMED).touch()
     now = time.time()
     found = sorted(_entries(root), key=lambda entry: entry.used)
     size = sum(entry.size for entry in found)
     if size <= limits.size and all(now - entry.used <= limits.age for entry in found):
-        return Usage()
+        return CacheSize()
     places = root / WORK
     places.mkdir(exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix="evicted-", dir=places))
@@ -122,7 +122,7 @@ def trim(root: Path, limits: Bound) -> Usage:
                 size -= entry.size
                 evicted.append(entry)
     shutil.rmtree(aside, ignore_errors=True)
-    return Usage(len(evicted), sum(entry.size for entry in evicted))
+    return CacheSize(len(evicted), sum(entry.size for entry in evicted))
 
 
 def _entries(root: Path) -> list[_Entry]:
