@@ -1,8 +1,8 @@
 """Race a kernel against a byte-identical copy of itself, repeatedly.
 
 ``python benchmarks/same_kernel.py --device cpu --runs 20``: each run uses a new judge, new hosts and new processes, and
-measures the speedup of the kernel over its copy. The interval should contain 1.0 in at least 19 of 20 runs. Prints each interval
-and the count.
+measures the speedup of the kernel over its copy. The interval should contain 1.0 in at least 19 of 20 runs. Prints each
+interval and the count.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ RETIRED = {
     r"could not be done": "failed",
     r"goes on once|put right": "resume with ... once fixed",
     r"is there already|there already is": "already exists",
-    r"is no (?:mode|command|kernel|idea|session|problem|proposer|writer|number|workload|device)\b": "unknown ...",
+    r"(?<!there\s)is no (?:mode|command|kernel|idea|session|problem|proposer|writer|number|workload|device)\b": "unknown ...",
     r"lists what there is|what there is": "for usage",
     r"ask with patience|with patience": "ask, then auto-approve after N s",
     r"takes? up again|took up again|taken up again": "reopens, resumes",

@@ -135,9 +135,9 @@ def _call_line(event: e.Event, state: SessionState) -> Line | None:
         case e.CallFailed(call, reason, cancelled=True):
             return _about(call, f" {_shortened(reason)}")
         case e.CallFailed(call, reason):
-            return _about(call, Span(f" brought nothing: {_shortened(reason)}", Tone.WARN))
+            return _about(call, Span(f" failed: {_shortened(reason)}", Tone.WARN))
         case e.BudgetReached(work, reason):
-            return line(Span(f"not asked: {one_line(reason)}", Tone.WARN), Span(f" ({work})", Tone.FAINT))
+            return line(Span(f"call skipped: {one_line(reason)}", Tone.WARN), Span(f" ({work})", Tone.FAINT))
     return None
 
 
