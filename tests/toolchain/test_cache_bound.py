@@ -24,7 +24,7 @@ from engine.sandbox.confinement import LimitsOnly
 from engine.toolchain import cache_bound
 from engine.toolchain.build import Artefact, BuildRequest, build
 from engine.toolchain.cache import Cache, CacheEntry, digest
-from engine.toolchain.cache_bound import Bound, Usage, trim, usage
+from engine.toolchain.cache_bound import Bound, CacheSize, trim, usage
 
 ROOT = Path(__file__).resolve().parents[2]
 DAY = 24 * 3600.0
@@ -103,7 +103,7 @@ def test_eviction_keeps_what_is_in_use_then_what_was_used_last(entries: list[_En
         last = min(too_large, key=lambda key: known[key].age)
         assert all(known[key].age <= known[last].age for key in unused)
         assert sum(sizes[key] for key in left) + sizes[last] > pages * PAGE
-    assert deleted == Usage(len(gone), sum(sizes[key] for key in gone))
+    assert deleted == CacheSize(len(gone), sum(sizes[key] for key in gone))
 
 
 def test_the_entries_of_a_process_that_ended_are_evicted(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_the_entries_of_a_process_that_ended_are_evicted(tmp_path: Path) -> None
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "used\n"
-        assert trim(tmp_path, Bound(0, 0)) == Usage()
+        assert trim(tmp_path, Bound(0, 0)) == CacheSize()
         assert _keys(tmp_path) == {key}
         other.kill()
         other.wait()
@@ -137,7 +137,7 @@ def test_an_entry_that_is_found_counts_as_used_now(tmp_path: Path) -> None:
     os.utime(folder / "entry.json", (0, 0))
     assert cache.find(key) == entry
     assert time.time() - (folder / "entry.json").stat().st_mtime < 60
-    assert cache.clear() == Usage()
+    assert cache.clear() == CacheSize()
 
 
 _WORKER = """
@@ -177,7 +177,7 @@ def test_processes_that_build_and_evict_at_once_keep_what_they_use(tmp_path: Pat
             assert (other.returncode, err) == (0, "")
             assert int(out) > 0
     assert trim(tmp_path, Bound(0, 0)).entries > 0
-    assert usage(tmp_path) == Usage()
+    assert usage(tmp_path) == CacheSize()
 
 
 def test_a_build_applies_the_bound_first(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,8 +209,8 @@ def test_the_bound_is_5_gb_and_30_days_unless_set(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_cache_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert usage(tmp_path / "none") == Usage()
-    assert trim(tmp_path / "none", Bound(0, 0)) == Usage()
+    assert usage(tmp_path / "none") == CacheSize()
+    assert trim(tmp_path / "none", Bound(0, 0)) == CacheSize()
     assert not (tmp_path / "none").exists()
 
 
@@ -220,5 +220,5 @@ def test_a_cache_deleted_while_it_is_used_protects_again(tmp_path: Path) -> None
         subprocess.run(["rm", "-r", str(root)], check=True)
         key = _add(root, 2)
         cache_bound.mark_used(root, key)
-        assert trim(root, Bound(0, 0)) == Usage()
+        assert trim(root, Bound(0, 0)) == CacheSize()
         assert _keys(root) == {key}
