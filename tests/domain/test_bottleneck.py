@@ -1,4 +1,4 @@
-"""A CPU's counters in a few sentences: each figure named, and one guess at what holds the kernel up."""
+"""A CPU kernel's counters as text, with its likely bottleneck."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def found(**changes: float) -> Profile:
     ],
 )
 def test_counters_are_interpreted(changes: dict[str, float], problem_bytes: int, pace: str, verdict: str) -> None:
-    said = summary(found(**changes), problem_bytes)
-    assert pace in said
-    assert verdict in said.partition("Likely bottleneck: ")[2]
-    assert "\n" not in said
+    output = summary(found(**changes), problem_bytes)
+    assert pace in output
+    assert verdict in output.partition("Likely bottleneck: ")[2]
+    assert "\n" not in output
 
 
 def test_cache_misses_are_compared_with_the_least_traffic() -> None:
@@ -46,9 +46,9 @@ def test_cache_misses_are_compared_with_the_least_traffic() -> None:
 @pytest.mark.parametrize("gone", [("ipc",), ("cache_misses",), ("cycles", "ipc"), tuple(METRICS)])
 def test_missing_counters_are_not_mentioned(gone: tuple[str, ...]) -> None:
     left = {name: value for name, value in METRICS.items() if name not in gone}
-    said = summary(Profile(0, "perf", "a processor", 1, left), BYTES)
-    assert ("instructions a cycle" in said) == ("ipc" not in gone)
-    assert ("Cache misses" in said) == ("cache_misses" not in gone)
+    output = summary(Profile(0, "perf", "a processor", 1, left), BYTES)
+    assert ("instructions a cycle" in output) == ("ipc" not in gone)
+    assert ("Cache misses" in output) == ("cache_misses" not in gone)
 
 
 def test_no_summary_without_counters_or_for_a_gpu() -> None:

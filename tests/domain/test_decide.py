@@ -1,4 +1,4 @@
-"""Every command, accepted and refused."""
+"""Every command, accepted and rejected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def after(state: SessionState, command: c.Command) -> SessionState:
 
 @pytest.fixture
 def state() -> SessionState:
-    """Round 1 is open in ask mode: i2 waits, i3 is selected, i4 rejected, i5 parked; k1 and k2 are measured, k3 builds."""
+    """Round 1 is open in ask mode: i2 is pending, i3 selected, i4 rejected, i5 parked; k1 and k2 are measured, k3 builds."""
     return b.fold(
         *b.first_round(mode="ask"),
         e.RoundOpened(1, ("k1",)),

@@ -1,4 +1,4 @@
-"""What is said of a kernel's instruction mix and resources, in one paragraph."""
+"""A kernel's instruction mix and resources as one paragraph."""
 
 from __future__ import annotations
 

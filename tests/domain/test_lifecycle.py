@@ -1,4 +1,4 @@
-"""What happens by itself: rounds open and close, the policy decides, limits end a session, a process takes one up."""
+"""Automatic transitions: rounds open and close, the policy approves, limits close a session, a process opens one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def then(state: SessionState, *events: e.Event, seconds: float = 0.0) -> Session
 
 
 def moves(state: SessionState) -> tuple[e.Event, ...]:
-    """What happens by itself, less that someone is said to lead: ``test_races`` looks at that."""
+    """Automatic transitions without changes of the incumbent, which ``test_races`` covers."""
     return tuple(event for event in rules.automatic(state) if not isinstance(event, e.IncumbentChanged))
 
 
@@ -130,11 +130,11 @@ def test_the_best_and_pinned_kernels_are_parents_of_the_next_round(
     assert rules.automatic(state) == (e.RoundOpened(2, parents),)
 
 
-# ---------------------------------------------------------------- ends
+# ---------------------------------------------------------------- limits and the end
 
 
 def looked_at(state: SessionState) -> SessionState:
-    """After the sanitizers have seen the finalist and found nothing."""
+    """The state after the sanitizers ran on the finalist without findings."""
     best = queries.finalist(state)
     return state if best is None else then(state, e.KernelSanitized(best.id, best.attempt, ("address",)))
 
@@ -234,7 +234,7 @@ def test_an_unreachable_proposer_leaves_the_round_open_until_a_resume() -> None:
     assert rules.next_work(then(broken, e.SessionResumed(()))) == (w.Propose(1, ("k1",), 3),)
 
 
-# ---------------------------------------------------------------- a process takes it up
+# ---------------------------------------------------------------- resuming
 
 
 def test_resuming_lists_unfinished_work() -> None:
@@ -283,7 +283,7 @@ def test_preparations_and_proposals_that_crashed_two_processes_wait_for_the_engi
 
 
 def test_finished_work_never_counts_as_a_crash() -> None:
-    """Two quiet ends of a process between finished effects are no crashes."""
+    """Two clean exits between finished work are not crashes."""
     walk = b.Walk()
     walk.write((b.opened(),))
     for _ in range(200):
@@ -298,7 +298,7 @@ def test_finished_work_never_counts_as_a_crash() -> None:
     assert all(idea.status is IdeaStatus.SELECTED for idea in walk.state.ideas.values())
 
 
-# ---------------------------------------------------------------- the session moves
+# ---------------------------------------------------------------- another device
 
 
 def moved(*events: e.Event, **settings: object) -> SessionState:
@@ -346,8 +346,8 @@ def test_a_session_closes_only_after_its_incumbent_was_sanitized() -> None:
 
 
 def test_sanitizers_that_fail_to_run_are_recorded_and_block_nothing() -> None:
-    said = rules.record(ENDED, w.Sanitize("k3", 0), w.Impossible("no sanitizer here"))
-    state = then(ENDED, *said)
+    events = rules.record(ENDED, w.Sanitize("k3", 0), w.Impossible("no sanitizer here"))
+    state = then(ENDED, *events)
     sanitizing = state.kernels["k3"].sanitizing
     assert sanitizing is not None
     assert sanitizing.note == "no sanitizer here"
@@ -380,7 +380,7 @@ def test_a_quarantined_kernel_is_not_eligible_until_accepted() -> None:
 
 
 class TestPauses:
-    """Soft conditions: said once, and nothing is asked of any source until someone goes on."""
+    """Pause conditions: reported once, and no proposer is asked until the engineer resumes."""
 
     def test_before_a_round(self) -> None:
         state = b.fold(*b.first_round(pauses=Pauses(round=1)))
@@ -431,7 +431,7 @@ def test_after_a_hard_cap_no_model_is_asked_and_the_session_closes() -> None:
 
 
 class TestQuestionCalledOff:
-    """The round's question was cancelled by hand: it waits for ideas of the engineer's, or to be asked again."""
+    """The round's proposal was cancelled: the round waits for the engineer's ideas, or for a retry."""
 
     asked = e.CallStarted("c1", "propose:1", m.CallRole.IDEAS, "openai:gpt-test", b.digest("prompt"), 1000)
     state = b.fold(

@@ -1,4 +1,4 @@
-"""Promised against brought: one prediction, and an author's record."""
+"""Predictions against measurements: single scores and authors' records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _idea(name: str, predicted: float | None, author: Author = A) -> tuple[e.Eve
 
 
 def _tried(name: str, predicted: float | None, *speedups: float | None, author: Author = A) -> tuple[e.Event, ...]:
-    """An idea with a kernel for each speedup; ``None`` is one that did not build."""
+    """An idea with a kernel for each speedup; ``None`` is a build failure."""
     events = [*_idea(name, predicted, author)]
     kernels = tuple(f"k{10 * int(name[1:]) + n}" for n in range(len(speedups)))
     for kernel, speedup in zip(kernels, speedups, strict=True):
@@ -93,9 +93,9 @@ def test_a_direction_is_scored_only_for_decided_measurements(predicted: float, m
 
 def test_records_are_by_author_in_factors() -> None:
     state = _state(
-        _tried("i2", 3.0, 3.0),  # measured 1.5 over the parent: twice too much
-        _tried("i3", 1.0, 4.0),  # measured 2: half of it
-        _tried("i4", 8.0, 4.0),  # measured 2: four times too much
+        _tried("i2", 3.0, 3.0),  # measured 1.5 over the parent: a factor of 2 too high
+        _tried("i3", 1.0, 4.0),  # measured 2: a factor of 2 too low
+        _tried("i4", 8.0, 4.0),  # measured 2: a factor of 4 too high
         _tried("i5", 0.5, 1.0, author=B),
         _tried("i6", 2.0, None, author=B),
         _tried("i7", None, 3.0),

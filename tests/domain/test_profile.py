@@ -1,4 +1,4 @@
-"""A profile in words, what is compared with what, and how it gets into a session."""
+"""Profiles as text, their comparison with the parent's, and how they are recorded."""
 
 from __future__ import annotations
 

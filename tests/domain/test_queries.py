@@ -1,4 +1,4 @@
-"""Questions about a tree: who leads, what lies above and below, how far it got."""
+"""Queries on a state: incumbents, lineage, progress."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_state_keeps_unknown_events() -> None:
 
 
 def test_events_about_unknown_subjects_change_nothing_else() -> None:
-    """The fold is total: a journal that some other program wrote is shown as far as it goes."""
+    """The fold is total: even an inconsistent journal can be displayed."""
     state = b.fold(*BEGUN)
     strange: tuple[e.Event, ...] = (
         b.built("k9"), b.verified("k9"), b.measured("k9"), e.KernelFailed("k9", b.failure()), e.KernelReopened("k9", ""),

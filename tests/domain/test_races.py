@@ -1,4 +1,4 @@
-"""Who takes the lead and how: races owed, what their outcomes mean, what is spent more on, what a command may ask."""
+"""Races and incumbents: pending races, outcomes, effort, and the commands that request races."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def child(kernel: str, speedup: float) -> tuple[e.Event, ...]:
 
 
 def with_children(*speedups: float) -> SessionState:
-    """k1 leads at 1.0; k2, k3 … below it are measured at these speedups."""
+    """k1 is the incumbent at 1.0; its children k2, k3 … have these speedups."""
     return b.fold(*ROUND_1, *(event for n, s in enumerate(speedups, 2) for event in child(f"k{n}", s)))
 
 
 def raced(state: SessionState, work: w.Race, ratio: m.Interval, **others: object) -> SessionState:
-    """The race was run with this ratio, and the rules had their say."""
+    """The state after a race with this ratio and the automatic transitions."""
     state = then(state, *rules.record(state, work, w.Raced(ratio, 3, 18, **others)))  # type: ignore[arg-type]
     while events := rules.automatic(state):
         state = then(state, *events)
@@ -51,7 +51,7 @@ def leads(state: SessionState) -> str:
     return best.id if best is not None else ""
 
 
-# ---------------------------------------------------------------- what a race says
+# ---------------------------------------------------------------- outcomes
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_an_inverted_race_is_the_same_race(value: float, spread: float, noise: f
         assert races.outcome(there) is seen[races.outcome(here)]
 
 
-# ---------------------------------------------------------------- the lead
+# ---------------------------------------------------------------- the incumbent
 
 
 def test_the_first_measured_kernel_is_the_incumbent_without_a_race() -> None:
@@ -142,7 +142,7 @@ def test_a_better_measurement_leads_only_after_winning_a_race() -> None:
     ],
 )
 def test_the_incumbent_stays_unless_the_challenger_clearly_wins(ratio: m.Interval, outcome: m.RaceOutcome) -> None:
-    """The third lies above 1, and within the noise of the baseline against itself."""
+    """The third is above 1, but within the A/A noise of the baseline."""
     state = raced(with_children(2.0), w.Race("k2", "k1"), ratio)
     assert (leads(state), races.pending_races(state)) == ("k1", ())
     (race,) = state.races
@@ -200,7 +200,7 @@ def test_a_screen_is_compared_with_the_best_challenger_until_that_has_lost() -> 
     assert len(rules.record(lost, w.Verify("k3", 0), screen)) == 1, "it may lead over 1.0"
 
 
-# ---------------------------------------------------------------- what fails, and who succeeds
+# ---------------------------------------------------------------- failures and succession
 
 
 @pytest.mark.parametrize(("at_fault", "leader"), [("k2", "k1"), ("", "k1"), ("k1", "k2")])
@@ -304,7 +304,7 @@ def test_three_kernels_that_beat_each_other_in_a_cycle_keep_the_incumbent() -> N
     assert (races.pending_races(state), races.winner(state)) == ((), None)
 
 
-# ---------------------------------------------------------------- by hand
+# ---------------------------------------------------------------- requested races
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_races_of_a_lost_incumbent_are_dropped_except_requested_ones() -> None:
     assert races.pending_races(state) == (w.Race("k3", "k1"),)
 
 
-# ---------------------------------------------------------------- journals from before
+# ---------------------------------------------------------------- journals from before races
 
 
 def test_a_journal_from_before_races_has_its_best_measured_kernel_as_incumbent() -> None:

@@ -1,4 +1,4 @@
-"""What each result of each work means, and which results no longer mean anything; what is owed, and in which order."""
+"""The events of every result, obsolete results, and the order of owed work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def then(state: SessionState, *events: e.Event) -> SessionState:
 
 
 def at_stage(stage: str, *, author: m.Author = b.PLAYBOOK, attempt: int = 0) -> SessionState:
-    """A second kernel k2, child of k1 which was measured at 2.0, waiting in this stage of this attempt."""
+    """A kernel k2 in this stage of this attempt; its parent k1 has speedup 2.0."""
     events: list[e.Event] = [*b.first_round(2.0, mode="ask"), e.RoundOpened(1, ("k1",)), b.proposed("i2", round_number=1)]
     events += [e.IdeaSelected("i2"), b.drafted("k2", idea="i2", parent="k1", round_number=1, author=author)]
     for number in range(attempt):
@@ -94,7 +94,7 @@ def test_the_engineer_and_the_playbook_are_not_asked_to_repair(author: str) -> N
 
 
 def test_repairs_are_bounded() -> None:
-    """Two repairs are allowed by default: the third attempt is the last."""
+    """By default two repairs are allowed: the third attempt is the last."""
     for attempt, kind in enumerate((e.AttemptFailed, e.AttemptFailed, e.KernelFailed)):
         state = at_stage("build", author=b.MODEL, attempt=attempt)
         (event,) = rules.record(state, w.Build("k2", attempt), w.Failed(b.failure()))
@@ -143,7 +143,7 @@ def test_a_result_of_an_earlier_attempt_is_dropped(stage: str) -> None:
 
 @pytest.mark.parametrize("stage", ["verify", "measure", "repair"])
 def test_a_result_from_before_a_kernel_was_reopened_is_dropped(stage: str) -> None:
-    """Cancelled while at work, then measured again: the old result would skip the build, or the verification."""
+    """Cancelled during work, then remeasured: the old result would skip the build or the verification."""
     state = at_stage(stage)
     for command in (c.CancelKernel("k2"), c.Remeasure("k2")):
         state = then(state, *rules.decide(state, command))
@@ -174,7 +174,7 @@ def test_a_result_of_the_wrong_type_is_a_bug(work: w.Work, result: w.Result) -> 
 
 @pytest.mark.parametrize(("speedup", "precise"), [(2.5, True), (2.0, True), (1.7, True), (1.6, False), (0.5, False)])
 def test_only_contenders_are_measured_precisely(speedup: float, precise: bool) -> None:
-    """The incumbent runs at 2.0: a screen counts when its upper end reaches 85 % of that."""
+    """The incumbent has speedup 2.0; a screen qualifies if its upper end reaches 85 % of that."""
     screen = b.measurement(speedup, depth="screen")
     events = rules.record(at_stage("verify"), w.Verify("k2", 0), w.Verified(b.verification(), screen, 0.5))
     settled = e.KernelMeasured("k2", screen, 0.0)
@@ -304,7 +304,7 @@ def test_drafts_for_an_idea_that_somebody_implemented_meanwhile_are_dropped() ->
     assert rules.record(state, w.Implement("i2"), drafts("a", "b")) == ()
 
 
-# ---------------------------------------------------------------- what is owed
+# ---------------------------------------------------------------- owed work
 
 
 def test_before_all_else_a_session_is_prepared() -> None:

@@ -1,4 +1,4 @@
-"""When two ideas are the same idea."""
+"""Near-duplicate ideas."""
 
 from __future__ import annotations
 

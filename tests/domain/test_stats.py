@@ -1,4 +1,4 @@
-"""Intervals that hold what they promise: quantiles, containment, coverage under noise, drift and pairing."""
+"""Confidence intervals: quantiles, containment, coverage under noise, drift and pairing."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_swapping_baseline_and_kernel_inverts_the_interval(logs: list[float]) ->
 
 @pytest.mark.parametrize("pairs", [3, 4, 6, 10])
 def test_noise_gives_no_difference(pairs: int) -> None:
-    """A/A: a thousand repeats of a measurement in which both sides are the same program, each process with its own luck."""
+    """A/A: a thousand measurements of a program against itself, with variation between processes."""
     held = 0
     for seed in range(1000):
         dice = random.Random(seed)
@@ -101,7 +101,7 @@ def test_noise_gives_no_difference(pairs: int) -> None:
 
 
 def _process(dice: random.Random, true_us: float = 100.0) -> list[list[float]]:
-    """Blocks of skewed samples of one process, which as a whole is a little faster or slower than others."""
+    """Blocks of skewed samples of one process, with an offset per process."""
     luck = dice.gauss(0.0, 0.02)
     return [[true_us * math.exp(luck) * dice.lognormvariate(0.0, 0.05) for _ in range(3)] for _ in range(3)]
 
@@ -116,7 +116,7 @@ def test_a_real_difference_is_found_and_named() -> None:
 
 
 def test_drift_slower_than_a_block_cancels() -> None:
-    """The device slows to half its speed over the run; baseline and kernel alternate block by block."""
+    """The device slows down to half its speed; baseline and kernel alternate block by block."""
     baseline = [[100.0 * (1 + n / 10)] * 5 for n in range(10)]
     kernel = [[50.0 * (1 + n / 10)] * 5 for n in range(10)]
     assert math.exp(pair_log_ratio(baseline, kernel)) == pytest.approx(2.0)

@@ -1,4 +1,4 @@
-"""Whole sessions under the true rules: random ones never go wrong, and a log cut anywhere grows to the same tree."""
+"""Whole sessions under the real rules: random ones stay valid, and a journal cut anywhere grows the same tree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEEDS = range(150)
 
 @pytest.fixture(scope="module")
 def walks() -> list[RandomWalk]:
-    """Walks to their end. Each checks as it goes that every event fits where it is written."""
+    """Complete random walks. Each checks every event when it is written."""
     made = [RandomWalk(seed) for seed in SEEDS]
     for walk in made:
         walk.to_its_end()
@@ -49,7 +49,7 @@ def _end(state: SessionState) -> str:
 
 
 def test_the_random_walks_reach_every_event(walks: list[RandomWalk]) -> None:
-    """If a kind of event or a stage never occurs, the tests here prove less than they say."""
+    """A kind of event or a stage that never occurs would not be tested."""
     seen = {entry.event.KIND for walk in walks for entry in walk.log}
     assert seen == set(codec.kinds())
     assert {kernel.stage for walk in walks for kernel in walk.state.kernels.values()} >= {
@@ -107,7 +107,7 @@ def test_the_incumbent_is_verified_and_measured_on_this_device(walks: list[Rando
 
 
 def test_an_eligible_incumbent_is_replaced_only_by_the_winner_of_a_race(walks: list[RandomWalk]) -> None:
-    """The chain of incumbents, over every walk: who led and could go on leading was beaten, in a race on these measurements."""
+    """In every walk, an eligible incumbent is replaced only after losing a race on its present measurement."""
     raced = 0
     for walk in walks:
         state = SessionState()
@@ -167,7 +167,7 @@ def test_the_tree_is_a_tree(walks: list[RandomWalk]) -> None:
 
 
 def tree(state: SessionState) -> list[tuple[Any, ...]]:
-    """What a person would call the same tree, whatever order it grew in."""
+    """A form of the tree that does not depend on the order of its growth."""
     kernels = ((k.id, k.parent, k.source, k.stage, k.attempt, k.failure, k.verification) for k in state.kernels.values())
     ideas = ((i.id, i.round, i.text.title, i.parent, i.status, i.kernels) for i in state.ideas.values())
     rounds = ((r.number, r.parents, r.answered, r.closed) for r in state.rounds.values())
@@ -200,7 +200,7 @@ def test_a_search_resumed_after_any_event_grows_the_same_tree(settings: dict[str
 
 
 def test_a_search_interrupted_at_every_step_grows_the_same_tree() -> None:
-    """A process that never lives longer than one effect, killed before it can record the next."""
+    """A process that is killed after each work item, before it records the next one."""
     bench = b.FakeBench()
     whole = b.walk(bench)
     walk = b.Walk()
@@ -221,7 +221,7 @@ def test_a_search_interrupted_at_every_step_grows_the_same_tree() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_work_done_in_any_order_leaves_nothing_open(seed: int) -> None:
-    """Several effects in hand at once, finished in any order: everything proposed is tried, everything tried has settled."""
+    """Concurrent work finishes in any order: all ideas are implemented, all kernels settle."""
     dice = random.Random(seed)
     bench = b.FakeBench(author=b.MODEL)
     walk = b.Walk()
@@ -243,7 +243,7 @@ def test_work_done_in_any_order_leaves_nothing_open(seed: int) -> None:
 
 
 def test_the_random_walk_rejects_impossible_events() -> None:
-    """The check that every walk above relies on can fail."""
+    """The validity check of the walks can fail."""
     state = b.fold(*b.first_round())
     wrong: tuple[e.Event, ...] = (
         b.opened(), b.drafted("k1"), b.drafted("k3"), b.built(), b.measured(), e.RoundClosed(0), e.RoundOpened(2, ()),

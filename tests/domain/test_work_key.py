@@ -1,4 +1,4 @@
-"""Work keys, authors and modes: spelled in the journal as ever, and read back."""
+"""The text forms of work keys, authors and modes in the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model as a source: which of its ideas are kept, how many kernels come of one, what a repair may change."""
+"""A model as a proposer and writer: which ideas are kept, how many kernels an idea gets, what a repair may change."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_failed_implementations_are_noted_and_the_others_continue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("// @tune DIM = 1, 2\n" + LAUNCH, "the tunable DIM has the name of a problem.h constant"),
         ("// @tune B = 1, 2\n// @require B > 2\n" + LAUNCH, "no combination of tunables meets"),
@@ -183,12 +183,12 @@ def test_failed_implementations_are_noted_and_the_others_continue() -> None:
         ("int root;\n" + LAUNCH, ""),
     ],
 )
-def test_invalid_tunables_are_rejected_with_the_reason(text: str, said: str) -> None:
+def test_invalid_tunables_are_rejected_with_the_reason(text: str, message: str) -> None:
     model = FakeModel([code_reply(text), kernel("good")])
     answer = implement(model, Tape(), 1)
     assert len(answer.drafts) == 1
-    assert len(model.asked) == (2 if said else 1)
-    assert said in model.asked[-1].user
+    assert len(model.asked) == (2 if message else 1)
+    assert message in model.asked[-1].user
 
 
 def test_the_parents_code_is_not_an_implementation() -> None:
@@ -269,7 +269,7 @@ def test_a_repair_is_new_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "tunables", "said"),
+    ("reply", "tunables", "message"),
     [
         (code_reply("// broken\n" + LAUNCH), {}, "identical to the failed kernel"),
         (kernel("other", True), {}, "changes the tunables of the kernel: keep none"),
@@ -277,11 +277,11 @@ def test_a_repair_is_new_code() -> None:
         ("sorry", {}, "has no code"),
     ],
 )
-def test_a_repair_changes_only_what_it_may(reply: str, tunables: dict[str, int], said: str) -> None:
+def test_a_repair_changes_only_what_it_may(reply: str, tunables: dict[str, int], message: str) -> None:
     model = FakeModel([reply])
     assert repair(model, **tunables) is None
     assert len(model.asked) == 2
-    assert said in model.asked[1].user
+    assert message in model.asked[1].user
 
 
 def test_a_tuned_kernel_is_repaired_with_its_tunables() -> None:
@@ -298,7 +298,7 @@ def test_a_repair_keeps_its_contract() -> None:
     assert "the code uses the plan contract: keep the host contract" in model.asked[1].user
 
 
-# calls stopped by hand
+# cancelled calls
 
 
 def test_after_a_cancelled_call_an_idea_keeps_earlier_implementations() -> None:

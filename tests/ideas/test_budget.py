@@ -1,4 +1,4 @@
-"""Hard caps: kept before the call, whatever is under way beside it."""
+"""Hard caps are enforced before every call, including concurrent ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_spent_reserved_and_requested_tokens_must_fit(
 
 def test_spent_reserved_and_requested_dollars_must_fit() -> None:
     state = session(started("c1", 100_000), started("c2", 9), answered("c2", 1, 0.25), usd=1.0)
-    budget.check(state, "openai:x", Ceiling(1, 0.35), known, {})  # an open call of another process: 0.4 at the dearer price
+    budget.check(state, "openai:x", Ceiling(1, 0.35), known, {})  # an open call of another process: 0.4 at the higher price
     budget.check(state, "openai:x", Ceiling(1, 0.7), known, {"c1": 0.05})
     with pytest.raises(BudgetExhausted, match=r"\$0.25 of \$1 spent, up to \$0.4 held by open calls"):
         budget.check(state, "openai:x", Ceiling(1, 0.36), known, {})
@@ -137,7 +137,7 @@ CALLS = st.lists(
 
 @given(CALLS, st.integers(0, 30_000), st.floats(0, 0.05))
 def test_concurrent_calls_never_exceed_a_cap(wanted: list[tuple[int, int, float, int, str]], tokens: int, usd: float) -> None:
-    """Each call spends up to its ceiling, some fail, some are dropped; some are made while others are under way."""
+    """Each call spends up to its ceiling; some fail, some are abandoned, some run concurrently."""
     tape = Tape(session(tokens=tokens, usd=usd))
     shared = ModelCalls(known)
 

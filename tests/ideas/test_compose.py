@@ -1,4 +1,4 @@
-"""What prompts say, and what they never say."""
+"""The content of prompts, and what they never contain."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_ideas_prompt_contains_all_results(state: SessionState) -> None:
 
 
 def _with_mixes(**mixes: dict[str, int]) -> SessionState:
-    """The tale, where machine code was read when it was built."""
+    """The session with recorded instruction mixes."""
     return b.fold(*(
         replace(event, instructions=mixes.get(event.kernel, {})) if isinstance(event, e.KernelBuilt) else event
         for event in TALE

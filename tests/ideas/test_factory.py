@@ -1,4 +1,4 @@
-"""Whole sessions over proposers that ``open_ideas`` makes: rounds in words and code, kills, faults, caps, what-if."""
+"""Whole sessions over the proposers of ``open_ideas``: rounds in words and code, kills, faults, caps, forks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAYBOOK = Playbook(None, lambda dialect: ROOT if dialect is ROOT.dialect else N
 
 
 class Writer(FakeModel):
-    """Answers as a model would: ideas to a question for ideas, code to one for code, each new; now and then a fault."""
+    """Answers like a model: new ideas or new code, with occasional failures."""
 
     def __init__(self, name: str = "openai:fake", faults: float = 0.0, seed: int = 0) -> None:
         super().__init__(name=name)
@@ -87,7 +87,7 @@ def opened(source: str, **settings: Any) -> Any:
 
 
 def search(folder: Path, mix: Mix, source: str = "openai:fake", tries: int = 1, **settings: Any) -> SessionState:
-    """On autopilot to the end; where the engine stops it is told to go on, ``tries`` times in all."""
+    """Run on autopilot to the end, retrying up to ``tries`` times when the engine stops."""
 
     async def searched() -> SessionState:
         async with LiveSession.create(folder, opened(source, **settings), sessions.ports(folder, mix)) as live:
@@ -139,7 +139,7 @@ def test_random_faults_end_no_session_and_every_token_is_counted(tmp_path: Path,
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_repeatedly_killed_session_asks_nothing_twice(tmp_path: Path, seed: int) -> None:
-    """Each process lives for a few questions only; the journal goes on where it stood."""
+    """Each process lives only for a few questions; the session resumes each time."""
     model, chance = Writer(seed=seed), random.Random(seed)
 
     async def lives() -> SessionState:

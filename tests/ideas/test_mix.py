@@ -1,4 +1,4 @@
-"""Several proposers in one session: shares, writers, repairs, and what happens when one of them fails."""
+"""Several proposers in one session: shares, writers, repairs, failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A, B, PLAYBOOK = "openai:a", "gemini:b", "playbook"
 
 @dataclass
 class RecordingProposer:
-    """A proposer that notes what it is asked."""
+    """A proposer that records its requests."""
 
     name: str
     error: BaseException | None = None
@@ -57,7 +57,7 @@ class RecordingProposer:
 
 
 class Opened:
-    """Opens proposers by name and notes which."""
+    """Opens proposers by name and records the names."""
 
     def __init__(self, proposers: dict[str, RecordingProposer]) -> None:
         self.proposers = proposers
@@ -98,7 +98,7 @@ def test_mixes_are_parsed(spec: str, shares: tuple[Share, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ("", "unknown proposer ''"),
         ("gpt-5", "use playbook, paste, openai:MODEL"),
@@ -113,8 +113,8 @@ def test_mixes_are_parsed(spec: str, shares: tuple[Share, ...]) -> None:
         ("openai:a,gpt-5=2", "after a comma"),
     ],
 )
-def test_invalid_mixes_are_rejected(spec: str, said: str) -> None:
-    with pytest.raises(ProposerError, match=said) as error:
+def test_invalid_mixes_are_rejected(spec: str, message: str) -> None:
+    with pytest.raises(ProposerError, match=message) as error:
         parse_mix(spec)
     assert "\n" not in str(error.value)
 

@@ -1,4 +1,4 @@
-"""Calls of models: nothing is paid for twice, whatever was recorded before a process ended."""
+"""Model calls: nothing is paid for twice, whatever was recorded before a process ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROMPT = Prompt("You are.", "Say a number.", None, 50)
 
 
 def number(reply: str) -> int:
-    """Reads a number; a reply that is none cannot be used."""
+    """Parses a number; any other reply is unusable."""
     try:
         return int(reply)
     except ValueError as error:
@@ -52,9 +52,9 @@ def ask(model: FakeModel | ByHand, tape: Tape, *questions: Question[int], at: Mo
 
 
 def test_a_call_is_recorded_before_it_is_asked_and_its_reply_before_it_is_read() -> None:
-    tape, said = Tape(), list[str]()
+    tape, progress = Tape(), list[str]()
     model = FakeModel(["7"])
-    answer = asyncio.run(model_calls().conversation(model, tape.calls(said=said)).ask(question()))
+    answer = asyncio.run(model_calls().conversation(model, tape.calls(progress=progress)).ask(question()))
     assert answer == 7
     assert tape.kinds() == ["call.started", "call.answered"]
     call = tape.state.calls["c1"]
@@ -63,7 +63,7 @@ def test_a_call_is_recorded_before_it_is_asked_and_its_reply_before_it_is_read()
     assert tape.blobs.text(call.prompt) == prompt_text(PROMPT)
     assert tape.blobs.text(call.reply) == "7"
     assert call.ceiling >= 1000 + len("You are.Say a number.") + 50
-    assert said == ["..."]
+    assert progress == ["..."]
 
 
 def test_an_unusable_reply_is_requested_again_with_the_reason() -> None:
@@ -129,7 +129,7 @@ def test_uncounted_models_reserve_and_cost_nothing() -> None:
     assert tape.state.calls["c1"].usd is None
 
 
-# work that is done again
+# repeated work
 
 
 def test_answered_questions_are_not_asked_again() -> None:
@@ -235,7 +235,7 @@ def _until_killed(action: Callable[[], object]) -> None:
         return
 
 
-# replies by hand
+# pasted replies
 
 
 def paste(*replies: str) -> Callable[[Tape], None]:
@@ -250,15 +250,15 @@ def paste(*replies: str) -> Callable[[Tape], None]:
 
 
 def test_a_person_sees_the_prompt_and_is_asked_until_a_reply_is_usable() -> None:
-    tape, said = Tape(), list[str]()
+    tape, progress = Tape(), list[str]()
     tape.by_hand = paste("seven", "eight", "nine", "10")
-    assert asyncio.run(model_calls().conversation(ByHand(), tape.calls(said=said)).ask(question())) == 10
+    assert asyncio.run(model_calls().conversation(ByHand(), tape.calls(progress=progress)).ask(question())) == 10
     assert [c.status for c in tape.state.calls.values()] == [CallStatus.FAILED] * 3 + [CallStatus.ANSWERED]
     prompts = [tape.blobs.text(c.prompt) for c in tape.state.calls.values()]
     assert "'nine' is not a number" in prompts[3]
     assert "'eight' is not a number" not in prompts[3]
-    assert said[0].startswith("c1 awaits a pasted reply")
-    assert tape.state.calls["c1"].prompt in said[0]
+    assert progress[0].startswith("c1 awaits a pasted reply")
+    assert tape.state.calls["c1"].prompt in progress[0]
     assert tape.waited == ["propose:1"] * 4
     assert all(c.ceiling == 0 for c in tape.state.calls.values())
 
@@ -273,7 +273,7 @@ def test_a_prompt_for_a_person_stays_open_across_processes() -> None:
     assert list(tape.state.calls) == ["c1"]
 
 
-# what-if
+# recorded replies of another session
 
 
 def recalled(**replies: str) -> Recall:
@@ -329,11 +329,11 @@ def test_usable_replies_of_a_session_are_found_by_model_and_prompt() -> None:
     assert digest("\ud800", {}) == digest("?", {})
 
 
-# stopped by hand
+# cancelled calls
 
 
 def stops(tape: Tape, call: str = "c1") -> Callable[[], Any]:
-    """What someone does who cancels a call while it is under way; the model never answers."""
+    """Cancels a running call; the model never answers."""
 
     async def act() -> None:
         tape.record([e.CallFailed(call, "cancelled by hand", cancelled=True)])

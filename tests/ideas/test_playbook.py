@@ -1,4 +1,4 @@
-"""What a playbook proposes and offers, given what a session has done."""
+"""The ideas and implementations that a playbook offers in a given state."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class SessionStory:
-    """A session's state, told kernel by kernel: ``("k2", "alpha", 2.0, "k1")`` implements idea ``alpha`` twice as fast."""
+    """A session's state, built kernel by kernel: ``("k2", "alpha", 2.0, "k1")`` implements idea ``alpha`` twice as fast."""
 
     def __init__(self, *kernels: tuple[str, str, float, str], **settings: Any) -> None:
         root = b.first_round(1.0, **settings)
@@ -85,7 +85,7 @@ def _idea(idea: str, key: str, parent: str | None, branch: int = 3) -> e.Propose
 def propose(
     playbook: Playbook, state: SessionState, count: int = 9, code: Mapping[str, str] | None = None, **changes: Any
 ) -> dict[str, str | None]:
-    """Key → parent of what is proposed, in order."""
+    """Key → parent of the proposals, in order."""
     current = queries.open_round(state)
     request = IdeaRequest(
         state, current.number if current else 0, current.parents if current else (), count, Dialect.CPP, code or {}

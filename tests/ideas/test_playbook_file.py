@@ -1,4 +1,4 @@
-"""Reading playbook.toml: what is right is read whole, what is wrong is named with its file and place."""
+"""Reading playbook.toml: valid files are read completely, errors name file and key."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_errors_name_file_and_key(tmp_path: Path, toml: str, words: str) -> None
 @pytest.mark.parametrize("name", shipped_names())
 @pytest.mark.parametrize("dialect", [Dialect.CPP, Dialect.CUDA])
 def test_every_idea_of_a_shipped_playbook_can_be_reached(name: str, dialect: Dialect) -> None:
-    """From the root, over ideas that have an implementation in the same dialect."""
+    """Reachable from the root over ideas with an implementation in the same dialect."""
     written = read_playbook(problems_root() / name)
     wanted = {idea.key: idea for idea in written.ideas if dialect in idea.implementations}
     reached = {ROOT}

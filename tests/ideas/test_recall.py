@@ -1,4 +1,4 @@
-"""Recorded replies are found by what a prompt says, not by the numbers that kernels happened to get."""
+"""Recorded replies are found by the meaning of a prompt, not by kernel ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROMPT, REPLY = BLOBS
 
 
 def session(*sources: str, replied: bool = False) -> SessionState:
-    """The root and kernels of these sources, in this order."""
+    """The root and kernels with this code, in this order."""
     drafted = [
         replace(b.drafted(f"k{n}", idea="i1", parent="k1"), source=b.digest(source)) for n, source in enumerate(sources, 2)
     ]
@@ -48,7 +48,7 @@ def test_kernels_are_matched_by_code_not_by_id() -> None:
     found = recall.find("openai:gpt-test", "Build on k3 or k2.\n```cpp\nint k2;\n```\nThink of i1.", other)
     assert found is not None
     assert '"parent": "k3"' in found.reply
-    assert '"title": "Fuse k2"' in found.reply, "what is said in words stays as it was said"
+    assert '"title": "Fuse k2"' in found.reply, "text outside the parent field stays unchanged"
     assert '"parent": "k9"' in found.reply
 
 

@@ -1,4 +1,4 @@
-"""Replies as they come: strict on what they mean, lenient on how they are wrapped, and never a traceback."""
+"""Parsing replies: strict about content, lenient about what surrounds it, and never a traceback."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_text_around_the_json_is_ignored(reply: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "message"),
     [
         ("", "no JSON object"),
         ("I have no ideas today.", "no JSON object"),
@@ -65,14 +65,14 @@ def test_text_around_the_json_is_ignored(reply: str) -> None:
         pytest.param("x" * 4_000_001, "longer than", id="endless"),
     ],
 )
-def test_unusable_replies_are_rejected_with_one_line(reply: str, said: str) -> None:
-    with pytest.raises(ReplyError, match=said) as error:
+def test_unusable_replies_are_rejected_with_one_line(reply: str, message: str) -> None:
+    with pytest.raises(ReplyError, match=message) as error:
         read_ideas(reply, ())
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("given", "expected"),
     [
         ("Memory Access", "memory access"),
         ("memory-access", "memory access"),
@@ -84,26 +84,26 @@ def test_unusable_replies_are_rejected_with_one_line(reply: str, said: str) -> N
         ("control-flow divergence", "control flow"),
     ],
 )
-def test_the_nearest_category_is_used(said: str, meant: str) -> None:
-    assert _one(category=said).text.category == meant
+def test_the_nearest_category_is_used(given: str, expected: str) -> None:
+    assert _one(category=given).text.category == expected
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("given", "expected"),
     [
         (1.5, 1.5), (2, 2.0), ("1.5x", 1.5), (" 3× ", 3.0), (0.9, 0.9), (0, None), (-1, None), (1e9, None), (True, None),
         (None, None), ("fast", None), ([1.5], None), ("nan", None), (10**400, None), (1e-9, None),
     ],
 )  # fmt: skip
-def test_a_prediction_is_a_factor_or_none(said: object, meant: float | None) -> None:
-    assert _one(predicted_speedup=said).text.predicted == meant
+def test_a_prediction_is_a_factor_or_none(given: object, expected: float | None) -> None:
+    assert _one(predicted_speedup=given).text.predicted == expected
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"), [("k1", "k1"), ("the root, k1", "k1"), ("k9", "k2"), (None, "k2"), (7, "k2"), ("k9 or k1", "k1")]
+    ("given", "expected"), [("k1", "k1"), ("the root, k1", "k1"), ("k9", "k2"), (None, "k2"), (7, "k2"), ("k9 or k1", "k1")]
 )
-def test_a_parent_is_one_of_the_offered_kernels(said: object, meant: str) -> None:
-    assert _one(parent=said).parent == meant
+def test_a_parent_is_one_of_the_offered_kernels(given: object, expected: str) -> None:
+    assert _one(parent=given).parent == expected
     assert read_ideas(f"[{ONE}]", ())[0].parent is None
 
 
@@ -146,7 +146,7 @@ def test_code_is_found(reply: str, dialect: Dialect, contract: Contract) -> None
 
 
 @pytest.mark.parametrize(
-    ("reply", "dialect", "said"),
+    ("reply", "dialect", "message"),
     [
         ("", Dialect.CPP, "no code"),
         ("I would tile it; then unroll {the loop}.", Dialect.CPP, "no code"),
@@ -161,8 +161,8 @@ def test_code_is_found(reply: str, dialect: Dialect, contract: Contract) -> None
         pytest.param("```cpp\n" + LAUNCH + "x" * (1 << 20) + "\n```", Dialect.CPP, "larger than 1 MiB", id="huge"),
     ],
 )
-def test_invalid_code_is_rejected(reply: str, dialect: Dialect, said: str) -> None:
-    with pytest.raises(ReplyError, match=said) as error:
+def test_invalid_code_is_rejected(reply: str, dialect: Dialect, message: str) -> None:
+    with pytest.raises(ReplyError, match=message) as error:
         read_code(reply, dialect)
     assert "\n" not in str(error.value)
 

@@ -1,4 +1,4 @@
-"""Picking a few proposals so that their categories differ."""
+"""Selection of diverse proposals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates with named slots: filled strictly, and never looked through twice."""
+"""Templates with named slots: filled strictly and only once."""
 
 from __future__ import annotations
 

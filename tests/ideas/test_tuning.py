@@ -1,4 +1,4 @@
-"""Ideas that change nothing but the values of tunables."""
+"""Tuning ideas, which change only the values of tunables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bank: which kernels of which sessions are offered as seeds, and in what order."""
+"""The bank: which kernels it offers as seeds, and in which order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads beside the journal: named by content, whole or absent, and never trusted when read."""
+"""Blobs: named by content, complete or absent, verified on reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines and events: every kind there and back, floats that JSON lacks, newer and older formats, and what is no line."""
+"""Encoding of events: every kind round-trips, floats that JSON lacks, newer and older formats, invalid lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def entry(event: e.Event, seq: int = 0, at: float = b.START, by: Author = ENGINE
 
 
 def plain(value: Any) -> Any:
-    """A value as comparable data: floats by their digits (NaN is not equal to itself), mappings of whatever type alike."""
+    """A value as comparable data: floats by their digits (NaN is unequal to itself), all mappings as dictionaries."""
     if is_dataclass(value):
         return type(value), {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The log on disk: appending, locking, reading while someone writes, and every way in which it can be unreadable."""
+"""The journal on disk: appending, locking, reading during writes, and every kind of damage."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_garbage_after_a_power_cut_is_set_aside(folder: Path, rubbish: bytes) ->
 
 
 def test_cut_at_any_byte_it_loses_at_most_the_event_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every prefix of a journal: all whole lines are there, the rest is set aside, and the session goes on."""
+    """Every prefix of a journal: complete lines are kept, the rest is set aside, and the session continues."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     events = (b.opened(), e.RoundOpened(0, ()), b.proposed("i1"), e.IdeaSelected("i1"), b.drafted(), b.verified(), b.measured())
     with Journal.create(tmp_path / "whole") as log:
@@ -303,7 +303,7 @@ def test_a_kill_during_a_write_loses_no_complete_line(tmp_path: Path, delay: flo
     ]
 
 
-# ---------------------------------------------------------------- what cannot be read
+# ---------------------------------------------------------------- unreadable journals
 
 
 def test_a_missing_session_and_a_folder_without_one(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_whole_lines_returns_the_journals_bytes(folder: Path) -> None:
     assert whole_lines(folder) == whole
 
 
-# ---------------------------------------------------------------- what cannot be written
+# ---------------------------------------------------------------- failed writes
 
 _FULL = """
 import resource, signal, sys
@@ -409,14 +409,14 @@ assert [entry.seq for entry in read(folder).entries] == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_a_full_disk_leaves_no_partial_batch_and_the_session_continues(folder: Path) -> None:
-    """The file may not grow beyond a limit, which cuts a write in the middle just as a full disk does."""
+    """A file size limit truncates a write like a full disk does."""
     done = subprocess.run([sys.executable, "-c", _FULL, str(folder)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
-    assert len(said) == 3
+    printed = done.stdout.splitlines()
+    assert len(printed) == 3
     advice = "free some space and continue: everything recorded before is kept"
-    assert said[0] == said[1] == f"session {folder} cannot be written (File too large): {advice}"
-    assert "cannot write" in said[2]
+    assert printed[0] == printed[1] == f"session {folder} cannot be written (File too large): {advice}"
+    assert "cannot write" in printed[2]
 
 
 def test_a_failed_write_is_undone_by_the_next_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,7 +467,7 @@ for attempt in (Journal.open_for_append, lambda f: Journal.create(f / "below"), 
 
 @pytest.mark.parametrize("lock_left", [True, False])
 def test_a_read_only_session_can_be_read_but_not_written(folder: Path, lock_left: bool) -> None:
-    """Tried without the superuser's rights, who may write anywhere."""
+    """Runs without superuser rights, which would allow writing anywhere."""
     if not lock_left:
         (folder / "lock").unlink()
     for path in (folder, folder / NAME, folder / "lock"):
@@ -481,10 +481,10 @@ def test_a_read_only_session_can_be_read_but_not_written(folder: Path, lock_left
         folder.chmod(0o755)
     assert done.returncode == 0, done.stderr
     advice = "copy it to a writable folder, and use the copy"
-    said = done.stdout.splitlines()
-    assert said[0] == f"session {folder.name} cannot be written (Permission denied): {advice}"
-    assert said[1] == f"session {folder.name}/below cannot be written (Permission denied): name a writable folder"
-    assert "make it writable" in said[2]
+    printed = done.stdout.splitlines()
+    assert printed[0] == f"session {folder.name} cannot be written (Permission denied): {advice}"
+    assert printed[1] == f"session {folder.name}/below cannot be written (Permission denied): name a writable folder"
+    assert "make it writable" in printed[2]
 
 
 def test_a_session_removed_during_a_run_is_detected(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The sessions that ship: each opens, is whole, and says nothing of the machine that it was recorded on but the device."""
+"""Shipped sessions open, are complete, and contain nothing about the recording machine but its device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where sessions live: names, finding them again, summing them up whatever state they are in, deleting them."""
+"""Session folders: names, lookup, summaries of damaged ones too, deletion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.journal.journal import NAME, Journal
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of the test's own, and no shipped sessions."""
+    """A temporary home folder without shipped sessions."""
     monkeypatch.setenv(store.HOME, str(tmp_path / "home"))
     monkeypatch.setattr(store, "shipped_root", lambda: None)
     return tmp_path / "home" / "sessions"

@@ -1,4 +1,4 @@
-"""A what-if: kernels that were tried before get their recorded verdicts, and nobody else's."""
+"""Recorded verdicts are reused for the same kernels, and only for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.session.ports import Bench, Say
 
 
 class Counting(FakeBench):
-    """Says which kernels it was asked to try."""
+    """Records the kernels that it was asked to verify."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(Blobs(folder).put)
@@ -95,9 +95,9 @@ def test_a_recorded_race_is_reused_in_either_order(tmp_path: Path, kernel: str, 
         one = replace(recorded.kernels[kernel], again=again)
         return await recalling.race(one, texts[0], recorded.kernels[other], texts[1], effort, lambda _: None)
 
-    told = sessions.run(lambda: race(0, 0))
-    assert isinstance(told, w.Raced)
-    assert told.ratio.value == pytest.approx(ratio)
+    raced = sessions.run(lambda: race(0, 0))
+    assert isinstance(raced, w.Raced)
+    assert raced.ratio.value == pytest.approx(ratio)
     assert bench.raced == []
     for effort, again in ((1, 0), (0, 1)):
         sessions.run(lambda effort=effort, again=again: race(effort, again))
@@ -141,7 +141,7 @@ def test_verdicts_are_reused_only_under_the_same_conditions(
 
 
 class Reading(FakeBench):
-    """Reads the machine code that it pretends to build, where it has the tool for it."""
+    """Reports an instruction mix if it has a disassembler."""
 
     def __init__(self, folder: Path, tool: bool) -> None:
         super().__init__(Blobs(folder).put)
@@ -158,7 +158,7 @@ class Reading(FakeBench):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_the_recorded_instruction_mix_is_reused(tmp_path: Path, there: bool) -> None:
-    """Prompts tell it, and recorded replies are found by the words of a prompt."""
+    """Prompts contain it, and recorded replies are looked up by prompt."""
 
     async def search(folder: Path, bench: Bench) -> SessionState:
         async with LiveSession.create(folder, opened(), ports(folder, TREE, bench)) as live:

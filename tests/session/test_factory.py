@@ -1,4 +1,4 @@
-"""Beginning a session: what fails on the way leaves nothing behind."""
+"""Creating a session: a failure leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ benches: list[Bench] = []
 
 
 class Bench(FakeBench):
-    """Stands for the bench of a new session."""
+    """Replaces the bench of a new session."""
 
     def __init__(self, assignment: object, store: Any) -> None:
         super().__init__(store)
@@ -45,7 +45,7 @@ def _fake_bench(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begun(folder: Path) -> EspalierError:
-    """Why a session with a seed could not be begun in ``folder``."""
+    """The error of creating a session with a seed in ``folder``."""
     wanted = factory.NewSession(catalog.find("softmax"), "cpu", Settings(), folder=folder, seeds=(SEED,))
     with pytest.raises(EspalierError) as raised:
         sessions.run(lambda: factory.begin(wanted, lambda _: None))

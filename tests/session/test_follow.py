@@ -1,4 +1,4 @@
-"""Watching a session that another process is writing."""
+"""Following a session that another process writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the engine itself fails: said, never taken for a verdict, and never a hang."""
+"""Failures of the engine: reported, never a verdict on a kernel, never a hang."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from engine.session.perform import Ceilings
 
 
 class Faulty(FakeBench):
-    """Does one stage of one kernel as it is told."""
+    """Runs one stage of one kernel as given."""
 
     def __init__(self, folder: Path, stage: str, kernel: str, fault: object) -> None:
         super().__init__(Blobs(folder).put)
@@ -92,14 +92,14 @@ def test_a_bench_that_hangs_times_out(tmp_path: Path) -> None:
 
 
 def test_only_the_failed_lane_stops(tmp_path: Path) -> None:
-    """A compiler that is missing does not keep built kernels from being measured."""
+    """Built kernels are measured even if the compiler is missing."""
     _, state = search(tmp_path, Faulty(tmp_path, "build", "k3", ToolchainError("gone")))
     assert state.kernels["k2"].stage is Stage.MEASURED
     assert state.kernels["k3"].stage is Stage.BUILD
 
 
 class Silent(ScriptedProposer):
-    """Answers round 0 and nothing more."""
+    """Answers round 0, then fails."""
 
     __slots__ = ()
 

@@ -27,7 +27,7 @@ from engine.session.ports import Say
 
 
 def scripted(*marks: str) -> ScriptedProposer:
-    """A root at 900 µs and one round of kernels with these marks."""
+    """A root at 900 µs, and one round of kernels with these marks."""
     rounds = {0: (proposal("root", None),), 1: (proposal("all", "k1"),)}
     made = tuple(draft(f"n{number}", mark) for number, mark in enumerate(marks))
     return ScriptedProposer(rounds=rounds, drafts={"root": (draft("root", "time_us = 900"),), "all": made})
@@ -69,7 +69,7 @@ def test_each_incumbent_beat_the_previous_one(tmp_path: Path) -> None:
 
 
 def test_an_undecided_challenger_is_not_the_incumbent_before_more_effort_decides(tmp_path: Path) -> None:
-    """0.6 % faster: within 1 % at first, and the noise of the baseline against itself allows 0.5 %."""
+    """0.6 % faster: undecided at 1 % noise; the A/A noise is 0.5 %."""
     state = searched(tmp_path / "first", "time_us = 400", "time_us = 397.6")
     assert [(r.outcome, r.effort) for r in state.races] == [(RaceOutcome.FASTER, 0)], "the better measurement raced the root"
     assert leads(state) == "k3"
@@ -99,7 +99,7 @@ def test_the_best_kernels_race_again_on_request(tmp_path: Path) -> None:
 
 @dataclass
 class Interrupted(FakeBench):
-    """Does not come back from its first race, or cannot run it."""
+    """Hangs in its first race, or fails to run it."""
 
     folder: Path
     fault: str
@@ -147,7 +147,7 @@ def test_an_interrupted_race_runs_after_the_next_start(tmp_path: Path, fault: st
 
 
 def test_a_fork_at_any_point_reaches_the_same_incumbent(tmp_path: Path) -> None:
-    """Between a race and the change of lead it made, too: what is owed is owed again, what was said stays said."""
+    """Also between a race and the resulting change of the incumbent: owed work is owed again, recorded events stay."""
     state = whole(tmp_path / "whole")
     entries = read(tmp_path / "whole").entries
     for position, entry in enumerate(entries, 1):

@@ -1,4 +1,4 @@
-"""A search that was killed goes on where it stood, whenever that was."""
+"""A killed search resumes where it stopped, whenever it was killed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _resumed(folder: Path, bench: FakeBench | None = None, **others: bool) -> Se
 
 
 def _cut(original: Path, copy: Path, lines: int, torn: bytes = b"") -> Path:
-    """What a process that died after so many whole lines left behind."""
+    """The folder of a process that died after this many complete lines."""
     copy.mkdir()
     (copy / "blobs").symlink_to(original / "blobs")
     kept = (original / "journal.jsonl").read_bytes().split(b"\n")[:lines]
@@ -111,7 +111,7 @@ asyncio.run(main())
 
 @contextmanager
 def _victim(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in the middle of searching the scripted tree."""
+    """A process that is searching the scripted tree."""
     environment = {"PYTHONPATH": ":".join(p for p in sys.path if p)}
     command = [sys.executable, "-c", _VICTIM, str(folder)]
     pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
@@ -175,7 +175,7 @@ def test_work_that_crashed_two_processes_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_clean_exit_is_not_a_crash(tmp_path: Path) -> None:
-    """Interrupting the same work again and again must never turn into a verdict on the kernel."""
+    """Repeated interruptions of the same work never become a verdict on the kernel."""
 
     class Stuck(FakeBench):
         async def verify(self, *args: object) -> object:

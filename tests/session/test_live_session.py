@@ -1,4 +1,4 @@
-"""A whole search, live: rounds, lanes, limits, outcomes, and what is left on disk."""
+"""Whole live searches: rounds, lanes, limits, outcomes, files on disk."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_builds_and_trials_never_overlap_on_a_cpu(tmp_path: Path, device: str) -
 
 
 class Watched(FakeBench):
-    """Writes down which stages were under way together."""
+    """Records which stages ran concurrently."""
 
     def __init__(self, *args: object, **others: object) -> None:
         super().__init__(*args, **others)

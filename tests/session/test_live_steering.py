@@ -1,4 +1,4 @@
-"""The engineer's hand: what is asked of a session while it runs, and what the policy does when nobody asks."""
+"""Commands to a running session, and the policy that approves ideas automatically."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Steering = Callable[[LiveSession], Awaitable[None]]
 
 
 def steer(folder: Path, act: Steering, mode: str = "ask", bench: FakeBench | None = None) -> SessionState:
-    """A session searched as far as it goes by itself, then as ``act`` says."""
+    """Run a session until it waits, then run ``act``."""
 
     async def search() -> SessionState:
         async with LiveSession.create(folder, opened(mode), ports(folder, bench=bench)) as live:
@@ -111,7 +111,7 @@ def test_rejected_commands_leave_no_trace(tmp_path: Path) -> None:
 
 
 class Gated(FakeBench):
-    """Builds come back only when the gate is opened; says which were cancelled."""
+    """Builds return only once released; records the cancelled ones."""
 
     def __init__(self, *args: object, **others: object) -> None:
         super().__init__(*args, **others)
@@ -136,7 +136,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 async def _running(live: LiveSession, condition: Callable[[], bool]) -> asyncio.Task[object]:
-    """The session run in the background until the condition holds."""
+    """Run the session in the background until the condition holds."""
     task: asyncio.Task[object] = asyncio.create_task(live.run(Until.IDLE))
     await _until(condition)
     return task

@@ -1,4 +1,4 @@
-"""Whole searches whose ideas and code come over the wire, from a server that speaks the real protocol and misbehaves."""
+"""Whole searches with ideas and code over HTTP, from a server that speaks the real protocol and fails at random."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def sources(state: SessionState) -> set[tuple[str, str]]:
 
 
 class TestWhatIf:
-    """A recorded session opened again with other decisions."""
+    """A recorded session repeated with different decisions."""
 
     what = settings(limits=Limits(rounds=2, plateau=None, light=None))
 
@@ -271,7 +271,7 @@ class TestWhatIf:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_the_same_decisions_are_answered_from_the_record(self, tmp_path: Path, seed: int) -> None:
-        """In whatever order the answers came: kernels are numbered by it."""
+        """In any order of replies, although kernel ids depend on it."""
         with OpenAIServer(delayed(seed)) as server:
             before, _ = searched(tmp_path / "first", self.what, server)
         with OpenAIServer(reply) as server:
@@ -294,12 +294,12 @@ class TestWhatIf:
 
 
 class TestACallIsCancelled:
-    """One question alone is stopped by hand, while the model thinks; the search goes on without it."""
+    """One call is cancelled while it runs; the search continues without it."""
 
     what = settings(limits=Limits(rounds=1, plateau=None, light=None), branch=1, ideas=2)
 
     def _stopped(self, folder: Path, role: CallRole, until: Until = Until.IDLE) -> tuple[SessionState, Outcome, int]:
-        """A session whose first question of this role never comes to an end by itself; how often the model was asked."""
+        """A session whose first call of this role never ends, with the number of calls."""
         hung = threading.Event()
 
         def slow(asked: Asked) -> Turn:
@@ -406,7 +406,7 @@ class TestACallIsCancelled:
 
 
 def _failing(dice: random.Random) -> str:
-    """A source that does not build."""
+    """Code that does not build."""
     return (
         f'// FAKE: build_failed\n// {dice.random()}\nextern "C" void launch(const float* x, float* out, void* workspace) {{}}\n'
     )

@@ -1,4 +1,4 @@
-"""What the ports are told, and what of their answers is kept."""
+"""The requests that ports receive, and the use of their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.session.perform import Effects, dialect_of, perform
 
 
 class Asked(ScriptedProposer):
-    """Remembers what it was asked."""
+    """Records its requests."""
 
     __slots__ = ("code", "ideas")
 
@@ -36,7 +36,7 @@ class Asked(ScriptedProposer):
 
 
 def _session(folder: Path) -> tuple[SessionState, Effects, Asked]:
-    """Two measured kernels whose sources are blobs of the session; ``i2`` aims at the second."""
+    """Two measured kernels with their code as blobs; the parent of ``i2`` is the second."""
     blobs = Blobs(folder)
     for text in ("first", "second"):
         blobs.put(text.encode())

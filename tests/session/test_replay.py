@@ -1,4 +1,4 @@
-"""A recording shows what the live session showed, at every entry, whichever way one gets there."""
+"""A replay shows the states of the live session, at every entry and after every seek."""
 
 from __future__ import annotations
 

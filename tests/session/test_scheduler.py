@@ -61,7 +61,7 @@ def test_a_closed_lane_starts_nothing_and_blocks_no_other() -> None:
     lanes=st.builds(Lanes, st.integers(1, 4), st.integers(1, 4), st.booleans()),
 )
 def test_all_owed_work_ends_within_the_lanes(owed: list[str], lanes: Lanes) -> None:
-    """Everything starts once; at no time do two things share the device, nor builds and device work a CPU."""
+    """Everything starts once; device work never overlaps, nor do builds and device work on a CPU."""
     waiting = [WORKS[name] for name in owed]
     in_hand: list[w.WorkKey] = []
     seen: list[w.WorkKey] = []

@@ -1,4 +1,4 @@
-"""Work under way as tasks: what is abandoned leaves no result and keeps its key until it has ended."""
+"""Work as tasks: abandoned work has no result and keeps its key until it has ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def _result(gate: asyncio.Event | None = None) -> w.Result:
 
 
 async def _stubborn(gate: asyncio.Event) -> w.Result:
-    """Takes its time to wind down, and then comes back as if nothing had happened."""
+    """Ends slowly after a cancellation, then returns a result anyway."""
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""A device's load, as the header shows it."""
+"""A device's load, as the session's header shows it."""
 
 from __future__ import annotations
 

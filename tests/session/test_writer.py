@@ -1,4 +1,4 @@
-"""The writer alone: it decides, records and folds without a bench, and tells who listens."""
+"""The writer alone: it decides, records, folds and notifies without a bench."""
 
 from __future__ import annotations
 

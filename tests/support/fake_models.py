@@ -72,8 +72,8 @@ class Tape:
         while not condition(self.state):
             await asyncio.sleep(0)
 
-    def calls(self, work: str = "propose:1", said: list[str] | None = None) -> WorkCalls:
-        return WorkCalls(WorkKey.parse(work), self, self.blobs, (said if said is not None else []).append)  # type: ignore[arg-type]
+    def calls(self, work: str = "propose:1", progress: list[str] | None = None) -> WorkCalls:
+        return WorkCalls(WorkKey.parse(work), self, self.blobs, (progress if progress is not None else []).append)  # type: ignore[arg-type]
 
     def kinds(self) -> list[str]:
         return [event.KIND for event in self.events]

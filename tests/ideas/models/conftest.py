@@ -1,4 +1,4 @@
-"""No test of this folder sees the keys, the settings or the keyring of whoever runs it."""
+"""Hides the user's keys, settings and keyring from these tests."""
 
 from __future__ import annotations
 

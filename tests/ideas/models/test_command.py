@@ -1,4 +1,4 @@
-"""A command line as a model: how it fails, what it leaves behind, what it is given."""
+"""Commands as models: failures, processes, environment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fails(command: str, policy: RetryPolicy = QUICK, **options: int) -> ModelErr
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has waited for yet counts as ended."""
+    """Whether a process has ended; a zombie counts as ended."""
     for _ in range(100):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

@@ -1,4 +1,4 @@
-"""What every model does, whatever its protocol: the same assertions on every kind."""
+"""The contract of every model, with the same assertions for each protocol."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ for at in range(0, len(text), 8):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A model that is open, and what its other side saw."""
+    """An open model, with the requests that its server or command received."""
 
     model: Model
     asked: Callable[[], list[str]]

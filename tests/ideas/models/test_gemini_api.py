@@ -1,4 +1,4 @@
-"""What is Gemini's alone: its request, its way of saying how long to wait, its reasons to stop."""
+"""Specific to Gemini: the request, retry delays, finish reasons."""
 
 from __future__ import annotations
 

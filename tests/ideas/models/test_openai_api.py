@@ -1,4 +1,4 @@
-"""What is OpenAI's alone: options that compatible servers do not know, its error codes, its base URL."""
+"""Specific to OpenAI: options that compatible servers lack, error codes, the base URL."""
 
 from __future__ import annotations
 

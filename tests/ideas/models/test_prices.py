@@ -1,4 +1,4 @@
-"""What calls cost: the shipped list, the user's own over it, and unknown prices that stay unknown."""
+"""The cost of calls: the shipped list, the user's list, unknown prices."""
 
 from __future__ import annotations
 

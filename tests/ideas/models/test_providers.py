@@ -1,4 +1,4 @@
-"""Faults of a provider: what is asked again, what is not, and what it is called. The same table for both protocols."""
+"""Provider failures: which are retried, and how they are classified. The same cases for both protocols."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ignore(piece: str) -> None:
 def ask(
     kind: str, script: Script, policy: RetryPolicy = QUICK, on_text: list[str] | None = None, **options: object
 ) -> tuple[Reply | ModelError, ModelServer]:
-    """One question to a server that follows the script."""
+    """Send one prompt to a server that follows the script."""
 
     async def body() -> Reply | ModelError:
         model = open_model(f"{kind}:some-model", base_url=server.url, policy=policy)

@@ -1,4 +1,4 @@
-"""Names of models, and how many questions are under way at once."""
+"""Model names, and limits on concurrent requests."""
 
 from __future__ import annotations
 

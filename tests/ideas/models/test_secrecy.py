@@ -1,4 +1,4 @@
-"""No key reaches an error, a log, a ``repr``, what is shown, or a command of somebody else's."""
+"""Keys never reach an error, a log, a ``repr``, the screen, or a user's command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVERS: dict[str, tuple[type[ModelServer], str]] = {"openai": (OpenAIServer, OP
 
 
 def everything(error: BaseException) -> str:
-    """All that anyone could write down about an error, chained ones included."""
+    """All text of an error, including chained ones."""
     texts: list[str] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
