@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,12 +75,11 @@ class Shell:
         if _PLAIN.fullmatch(command):
             with _handlers_kept():
                 return main(shlex.split(command)[1:])
-        where = self.here
-        if command.startswith("pip install "):  # what it would install, without doing so
-            command, where = f"{sys.executable} -m pip install --quiet --dry-run --no-deps {command[12:]}", ROOT
+        if command.startswith("pip install "):
+            return _installs(shlex.split(command)[-1])
         done = subprocess.run(
             ["bash", "-ec", command],
-            cwd=where,
+            cwd=self.here,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -88,6 +88,13 @@ class Shell:
         )
         sys.stdout.write(done.stdout + done.stderr)
         return done.returncode
+
+
+def _installs(what: str) -> int:
+    """Whether pip would find this package and these extras; CI and ``tests/packaging`` install it."""
+    named = re.fullmatch(r"(?:\.|espalier)(?:\[([a-z,]+)\])?", what)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    return 0 if named and set((named[1] or "").split(",")) - {""} <= set(extras) else 1
 
 
 @contextmanager
