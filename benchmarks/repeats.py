@@ -21,7 +21,7 @@ import msgspec
 from engine.domain import work
 from engine.domain.model import Interval
 from engine.problem import catalog, header
-from engine.session.seeds import bench_source
+from engine.session.seeds import kernel_spec
 from engine.session.workbench import Workbench, open_workbench
 from engine.toolchain.kernel_file import read_kernel_file
 from engine.toolchain.tunables import parse_requires, parse_tunables, variants
@@ -39,7 +39,7 @@ def sources(bench: Workbench, folder: Path, dialect: str, most: int) -> dict[str
         kernel = read_kernel_file(path)
         found = parse_tunables(kernel.text, kernel.dialect)
         chosen = variants(found, parse_requires(kernel.text, kernel.dialect), names, 4, 0)
-        by_file.append([bench_source(kernel, one) for one in chosen])
+        by_file.append([kernel_spec(kernel, one) for one in chosen])
     turns = (one for row in itertools.zip_longest(*by_file) for one in row if one is not None)
     named = ((f"{one.name} {' '.join(f'{k}={v}' for k, v in one.tunables.items())}", one) for one in turns)
     return dict(itertools.islice(named, most))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.domain import work as w
 from engine.problem import catalog
-from engine.session.seeds import bench_source, seed_of
+from engine.session.seeds import kernel_spec, seed_of
 from engine.toolchain.kernel_file import read_kernel_file
 from engine.trial.bench import Assignment, TrialBench
 
@@ -23,7 +23,7 @@ async def speedup_over_copy(problem: str, device: str, path: Path) -> tuple[floa
     found = catalog.find(problem)
     workload = catalog.workload_for(found, "full" if device != "cpu" else "small")
     seed = seed_of(read_kernel_file(path), {})
-    source = bench_source(seed.kernel, seed.tunables)
+    source = kernel_spec(seed.kernel, seed.tunables)
     bench = TrialBench(Assignment(found, workload, device), lambda _: "")
     try:
         await bench.prepare(lambda _: None)

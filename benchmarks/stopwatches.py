@@ -27,7 +27,7 @@ import torch
 from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
-from engine.session.seeds import bench_source, seed_of
+from engine.session.seeds import kernel_spec, seed_of
 from engine.session.workbench import open_workbench
 from engine.toolchain.kernel_file import read_kernel_file
 from engine.trial.bench import Assignment, BuiltKernel
@@ -72,7 +72,7 @@ async def espalier_times(problem: str, device: str) -> tuple[float, float, str]:
         if problem != _HOST[0]:
             return baseline, 0.0, ""
         seed = seed_of(read_kernel_file(catalog.problems_root() / problem / "playbook" / _HOST[1]), {})
-        source = bench_source(seed.kernel, seed.tunables)
+        source = kernel_spec(seed.kernel, seed.tunables)
         tried = await bench.attempt(source)
         ready = await bench.bench.build_candidate(source, lambda _: None)
         assert isinstance(ready, BuiltKernel)

@@ -24,7 +24,7 @@ from pathlib import Path
 from engine.domain import work
 from engine.domain.model import Dialect
 from engine.problem import catalog, header
-from engine.session.seeds import bench_source, seed_of
+from engine.session.seeds import kernel_spec, seed_of
 from engine.session.workbench import KernelTrial, Workbench, open_workbench
 from engine.toolchain.kernel_file import read_kernel_file
 from engine.toolchain.tunables import parse_requires, parse_tunables, variants
@@ -44,7 +44,7 @@ def playbook_sources(problem: str, dialect: str) -> Iterator[Path]:
 def with_defaults(path: Path) -> KernelSpec:
     """The kernel in ``path`` with the first value of each tunable."""
     seed = seed_of(read_kernel_file(path), {})
-    return bench_source(seed.kernel, seed.tunables)
+    return kernel_spec(seed.kernel, seed.tunables)
 
 
 def latency_row(name: str, tried: KernelTrial) -> str:
@@ -119,7 +119,7 @@ def all_variants(bench: Workbench, dialect: str) -> Iterator[KernelSpec]:
         tunables = parse_tunables(kernel.text, kernel.dialect)
         requires = parse_requires(kernel.text, kernel.dialect)
         for chosen in variants(tunables, requires, names, 8, 0):
-            yield bench_source(kernel, chosen)
+            yield kernel_spec(kernel, chosen)
 
 
 def inline_module(problem: str, signature_header: str, source: KernelSpec) -> str:

@@ -297,7 +297,7 @@ class SessionOpener:
 
     def proposers(self) -> tuple[str, ...]:
         """Proposers that need no API key, the default first."""
-        return factory.SOURCES
+        return factory.PROPOSERS
 
     async def missing_tools(self) -> tuple[str, ...]:
         """One line for each missing tool: what it changes, and the package that provides it."""

@@ -21,7 +21,7 @@ from engine.problem import catalog, header
 from engine.report.text import verdict as v
 from engine.report.text.lines import Line, Span, Tone, line, table, tunables
 from engine.session.devices import checked_device, default_workload
-from engine.session.seeds import Seed, bench_source, check_dialect, seed_of
+from engine.session.seeds import Seed, check_dialect, kernel_spec, seed_of
 from engine.session.workbench import KernelTrial, Workbench, open_workbench
 from engine.toolchain import tunables as tuning
 from engine.toolchain.kernel_file import KernelCode, read_kernel_file
@@ -114,13 +114,13 @@ async def _evaluate(request: _Request, printer: ProgressPrinter) -> _Evaluation:
     async with open_workbench(request.assignment, printer.show, accept_unverifiable=request.accept) as bench:
         tries: list[tuple[dict[str, int], v.Verdict, KernelTrial]] = []
         for chosen in _tunable_choices(request, bench):
-            tried = await bench.attempt(bench_source(request.seed.kernel, chosen))
+            tried = await bench.attempt(kernel_spec(request.seed.kernel, chosen))
             tries.append((chosen, _verdict(request, bench, tried), tried))
         chosen, best, tried = min(tries, key=lambda one: _median_time(one[1]))
         lines = _verdict_lines(tries, best, tried, bench)
         against, trouble = None, ""
         if request.other is not None and best.measured:
-            compared = await _compare(request, bench, bench_source(request.seed.kernel, chosen), request.other)
+            compared = await _compare(request, bench, kernel_spec(request.seed.kernel, chosen), request.other)
             if isinstance(compared, v.HeadToHead):
                 against = compared
                 lines += v.head_to_head_lines(best, against)
@@ -167,7 +167,7 @@ def _verdict_lines(
 
 async def _compare(request: _Request, bench: Workbench, first: KernelSpec, seed: Seed) -> v.HeadToHead | str:
     """The comparison with another verified kernel, or why there is none."""
-    other = bench_source(seed.kernel, seed.tunables)
+    other = kernel_spec(seed.kernel, seed.tunables)
     checked = await bench.bench.try_verify(other, bench.say)
     if not isinstance(checked, w.Verified):
         reason = checked.failure.reason if isinstance(checked, w.Failed) else checked.reason

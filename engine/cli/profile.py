@@ -25,7 +25,7 @@ from engine.journal.lock import WriterLock
 from engine.report.text.lines import Line, Span, Tone, line, table
 from engine.session import factory
 from engine.session.devices import checked_device
-from engine.session.seeds import kernel_of, recorded_source
+from engine.session.seeds import kernel_of, recorded_spec
 from engine.session.writer import SessionWriter
 from engine.trial.bench import TrialBench
 
@@ -63,7 +63,7 @@ def _profile_kernel(state: SessionState, kernel: Kernel, folder: Path, device: s
     opened = state.opened
     assert opened is not None, "a journal begins with it"
     label = checked_device(device or queries.device_label(state))
-    source = recorded_source(folder, kernel, label)
+    source = recorded_spec(folder, kernel, label)
     payloads: dict[Blob, bytes] = {}
 
     def put(payload: bytes) -> Blob:

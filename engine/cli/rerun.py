@@ -25,7 +25,7 @@ from engine.report.text.lines import Line, Span, Tone, fields, line, times
 from engine.report.text.tree import correctness_words, sandbox_words
 from engine.session import ablation, factory
 from engine.session.devices import checked_device
-from engine.session.seeds import kernel_of, recorded_source
+from engine.session.seeds import kernel_of, recorded_spec
 from engine.session.workbench import Workbench, open_workbench
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def rerun(
     state = read_state(folder)
     selected = _selected_kernels(state, folder, kernels, everything)
     label = checked_device(device or queries.device_label(state))
-    sources = [(kernel, recorded_source(folder, kernel, label)) for kernel in selected]
+    sources = [(kernel, recorded_spec(folder, kernel, label)) for kernel in selected]
 
     async def measure_again(bench: Workbench) -> tuple[comparison.Rerun, ...]:
         reruns = []
@@ -98,7 +98,7 @@ def ablate(session: str, kernel: str | None, device: str | None, accept_unverifi
         advice = f"`espalier open {shell_name(folder)}` resumes it"
         raise KernelCodeError(f"session {folder.name} has no verified kernel to ablate: {advice}")
     label = checked_device(device or queries.device_label(state))
-    lineage = [ablation.LineageKernel(k.id, recorded_source(folder, k, label)) for k in queries.lineage(state, last.id)]
+    lineage = [ablation.LineageKernel(k.id, recorded_spec(folder, k, label)) for k in queries.lineage(state, last.id)]
     baseline = queries.ranking_baseline(state)
 
     async def measure_lineage(bench: Workbench) -> ablation.Ablation:

@@ -44,7 +44,7 @@ from engine.session.writer import SessionWriter
 from engine.toolchain.kernel_file import classify
 from engine.trial.bench import Assignment, TrialBench
 
-SOURCES = (PLAYBOOK, PASTE)
+PROPOSERS = (PLAYBOOK, PASTE)
 """Proposers that need no key."""
 
 _NO_MODEL_LIMIT = Ceilings(model=None)

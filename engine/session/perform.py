@@ -116,17 +116,17 @@ def _kernel_and_code(kernel_id: str, state: SessionState, effects: Effects) -> t
 
 async def _propose(work: w.Propose, state: SessionState, effects: Effects, calls: Calls) -> w.Result:
     known = dict.fromkeys((*work.parents, *(k.id for k in queries.frontier(state))))
-    sources = {k: effects.blobs.text(state.kernels[k].source) for k in known}
-    request = IdeaRequest(state, work.round, work.parents, work.count, dialect_of(state), sources)
+    code = {k: effects.blobs.text(state.kernels[k].source) for k in known}
+    request = IdeaRequest(state, work.round, work.parents, work.count, dialect_of(state), code)
     return w.Proposals(await effects.ideas.propose(request, calls))
 
 
 async def _implement(work: w.Implement, state: SessionState, effects: Effects, calls: Calls) -> w.Result:
     idea = state.ideas[work.idea]
     parent = state.kernels.get(idea.parent or "")
-    source = effects.blobs.text(parent.source) if parent else None
+    code = effects.blobs.text(parent.source) if parent else None
     materials = {k: effects.blobs.text(state.kernels[k].source) for k in idea.materials if k in state.kernels}
-    answer = await effects.ideas.implement(CodeRequest(state, idea, dialect_of(state), source, materials), calls)
+    answer = await effects.ideas.implement(CodeRequest(state, idea, dialect_of(state), code, materials), calls)
     author = answer.author or effects.ideas.author
     drafts = [
         w.StoredDraft(d.name, d.dialect, d.contract, _store(effects, d.source), author, d.tunables)
@@ -136,10 +136,10 @@ async def _implement(work: w.Implement, state: SessionState, effects: Effects, c
 
 
 async def _repair(work: w.Repair, state: SessionState, effects: Effects, calls: Calls) -> w.Result:
-    kernel, source = _kernel_and_code(work.kernel, state, effects)
+    kernel, code = _kernel_and_code(work.kernel, state, effects)
     failure = kernel.failure or Failure(FailureKind.BUILD_FAILED, "the reason was not recorded")
     log = effects.blobs.text(failure.log) if failure.log else ""
-    revised = await effects.ideas.repair(RepairRequest(state, kernel, source, failure.reason, log), calls)
+    revised = await effects.ideas.repair(RepairRequest(state, kernel, code, failure.reason, log), calls)
     return w.Failed(failure) if revised is None else w.Repaired(_store(effects, revised))
 
 

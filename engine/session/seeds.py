@@ -72,16 +72,16 @@ def recorded_code(folder: Path, kernel: Kernel) -> KernelCode:
     return KernelCode(Blobs(folder).text(kernel.source), kernel.dialect, kernel.contract, kernel.name)
 
 
-def bench_source(kernel: KernelCode, chosen: Mapping[str, int]) -> KernelSpec:
+def kernel_spec(kernel: KernelCode, chosen: Mapping[str, int]) -> KernelSpec:
     """A kernel with these values of its tunables, as a bench takes it."""
     return KernelSpec(kernel.name, kernel.text, kernel.dialect, kernel.contract, chosen)
 
 
-def recorded_source(folder: Path, kernel: Kernel, device: str) -> KernelSpec:
+def recorded_spec(folder: Path, kernel: Kernel, device: str) -> KernelSpec:
     """A recorded kernel, as a bench takes it. Raises JournalCorrupt, and ProblemError if it cannot run on this device."""
     code = recorded_code(folder, kernel)
     check_dialect(code, device)
-    return bench_source(code, kernel.tunables)
+    return kernel_spec(code, kernel.tunables)
 
 
 def check_dialect(kernel: KernelCode, device: str) -> None:
@@ -100,8 +100,8 @@ def seed_command(
 ) -> SeedKernel:
     """The command that seeds a kernel; ``store_blob`` stores its code in the session."""
     kernel = seed.kernel
-    source = store_blob(kernel.text.encode("utf-8", "replace"))
-    return SeedKernel(kernel.name, kernel.dialect, kernel.contract, source, seed.tunables, parent, idea, title)
+    code = store_blob(kernel.text.encode("utf-8", "replace"))
+    return SeedKernel(kernel.name, kernel.dialect, kernel.contract, code, seed.tunables, parent, idea, title)
 
 
 def dialect_for(device: Device, signature: Signature) -> Dialect:
