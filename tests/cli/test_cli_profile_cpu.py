@@ -132,7 +132,7 @@ def test_each_counter_is_of_one_call_and_compared_with_the_parent_s(place: Place
     assert row.split() == ["instructions", "5", "M", "−50", "%", "from", "10", "M"]
     assert "cache misses" in result.out
     assert "unchanged" in result.out
-    assert "1.25 instructions a cycle: the cores wait part of the time." in result.out
+    assert "1.25 instructions a cycle: the cores stall part of the time." in result.out
     assert "Likely bottleneck: memory traffic" in result.out
     assert "not counted on this machine: LLC-load-misses" in result.out
 

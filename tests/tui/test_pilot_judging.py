@@ -263,12 +263,12 @@ def test_combining_two_kernels_in_one_idea(folder: Path) -> None:
         _tree(app).reveal("k6")
         await pilot.press("X")
         await until(pilot, lambda: isinstance(app.screen, IdeaForm))
-        assert app.screen.query_one("#title", Input).value == "Cross k2 with k6"
+        assert app.screen.query_one("#title", Input).value == "Combine k2 with k6"
         await pilot.press("ctrl+s")
         await until(pilot, lambda: any(isinstance(event, e.KernelAttached) for event in engineer_events(folder)))
 
     state = at_the_tree(folder, on, mode="autopilot", shows="k10")
-    crossed = next(idea for idea in state.ideas.values() if idea.text.title == "Cross k2 with k6")
+    crossed = next(idea for idea in state.ideas.values() if idea.text.title == "Combine k2 with k6")
     assert (crossed.parent, crossed.materials, crossed.author.name) == ("k2", ("k6",), "engineer")
 
 
@@ -294,12 +294,12 @@ def test_forking_a_running_session_from_an_earlier_round(folder: Path, tmp_path:
         await until(pilot, lambda: isinstance(app.screen, Choose))
         options = app.screen.query_one(OptionList)
         words = [str(options.get_option_at_index(n).prompt) for n in range(options.option_count)]
-        assert "leaves" not in words[0]
+        assert "without" not in words[0]
         options.highlighted = next(n for n, text in enumerate(words) if "before round 2" in text)
-        assert "kernels behind" in words[options.highlighted]
+        assert "5 kernels" in words[options.highlighted]
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, Confirm))
-        assert "Better, and left behind: k10" in str(app.screen.query("Static").first().render())
+        assert "Faster, but not in the fork: k10" in str(app.screen.query("Static").first().render())
         await pilot.press("y")
         await until(pilot, lambda: (tmp_path / "home" / "sessions").is_dir() and isinstance(app.screen, SessionScreen)
                     and app.screen.bridge.folder != folder)  # fmt: skip

@@ -110,7 +110,7 @@ def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path
     terminal.keys("Enter")
     terminal.sees("Mode")
     terminal.keys("Enter")
-    terminal.sees("await approval")
+    terminal.sees("awaiting approval")
     (folder,) = (tmp_path / "sessions").iterdir()
     time.sleep(0.7)  # the grace time in which no key approves
 
@@ -147,7 +147,7 @@ def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path
     assert store.state_of(folder).closed is None
 
     terminal.start("open", folder.name)
-    terminal.sees("await approval")
+    terminal.sees("awaiting approval")
     time.sleep(0.7)
     terminal.keys("Escape")
     terminal.sees("g: approve or reject")

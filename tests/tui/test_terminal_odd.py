@@ -48,7 +48,7 @@ def test_redirected_errors_do_not_receive_the_screen(tmp_path: Path, windows: li
     window = Window(line, tmp_path, controlling=True)
     windows.append(window)
     assert window.process.wait(30) == 2
-    assert "standard error goes elsewhere" in elsewhere.read_text()
+    assert "standard error is redirected" in elsewhere.read_text()
     assert "\x1b" not in elsewhere.read_text()
 
 
