@@ -12,6 +12,7 @@ from engine.cli.verbosity import quiet
 from engine.domain import queries
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
+from engine.journal.shipped import is_shipped
 from engine.report.facts.summary import summarise
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line
 from engine.report.text.tree import evidence, heading, tree
@@ -63,6 +64,8 @@ def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> li
     """What the engineer can do next, as commands."""
     name = shell_name(folder)
     resume = f"then espalier open {name}"
+    if is_shipped(folder):
+        return [*_best_kernel_steps(state, name), f"espalier fork {name}: continue from a copy"]
     if isinstance(outcome, AwaitingEngineer) and outcome.calls:
         call = outcome.calls[0]
         return [f"espalier model prompts {name} {call}, then espalier model answer {name} {call} FILE, {resume}"]
@@ -74,12 +77,19 @@ def next_steps(state: SessionState, folder: Path, outcome: Outcome | None) -> li
         return [f'espalier idea add {name} "TITLE" --approve, {resume}']
     if state.closed is None:
         return [f"espalier open {name}: resume the search"]
-    lines = [f"espalier session limits {name} --rounds {max(0, queries.last_round(state)) + 3}, {resume}: three more rounds"]
+    rounds = max(0, queries.last_round(state)) + 3
+    more = f"espalier session limits {name} --rounds {rounds}, {resume}: three more rounds"
+    return [*_best_kernel_steps(state, name), more]
+
+
+def _best_kernel_steps(state: SessionState, name: str) -> list[str]:
     best = queries.incumbent(state)
-    if best is not None:
-        lines.insert(0, f"espalier export {name} --format module: the best kernel as a KernelBench module")
-        lines.insert(1, f"espalier kernel show {name} {best.id} --diff: how it differs from its parent")
-    return lines
+    if best is None:
+        return []
+    return [
+        f"espalier export {name} --format module: the best kernel as a KernelBench module",
+        f"espalier kernel show {name} {best.id} --diff: how it differs from its parent",
+    ]
 
 
 def conclude(state: SessionState, folder: Path, outcome: Outcome, *, as_json: bool) -> None:

@@ -15,7 +15,6 @@ from engine.cli.output import show, show_json
 from engine.cli.session_access import session_argument, shell_name
 from engine.cli.streams import stdin_is_terminal
 from engine.cli.verbosity import quiet
-from engine.domain.errors import JournalError
 from engine.export import bundle
 from engine.journal import store
 from engine.journal.lock import WriterLock
@@ -75,8 +74,6 @@ def unpacked_or_resolved(text: str) -> Iterator[Path]:
 def delete(session: str, yes: bool, as_json: bool) -> None:
     """Delete SESSION: its journal and its blobs. Files that are not part of a session stay."""
     folder = store.resolve(session)
-    if store.shipped_root() == folder.parent:
-        raise JournalError(f"{folder.name} is a recording that ships with Espalier: remove its folder {folder} by hand")
     WriterLock(folder).release()
     if not yes:
         if as_json or not stdin_is_terminal():

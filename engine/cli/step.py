@@ -20,6 +20,7 @@ from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.state import SessionState
 from engine.journal import store
+from engine.journal.lock import refuse_shipped
 from engine.report.facts.summary import summarise
 from engine.session.devices import checked_device
 from engine.session.factory import resume
@@ -47,6 +48,7 @@ def open_session(session: str, device: str | None, mode: str | None, headless: b
     In a terminal it opens the terminal UI. Without one, or with --headless, it runs until the session ends or awaits you.
     """
     folder = imported_or_resolved(session)
+    refuse_shipped(folder)
     if not headless and not as_json and open_ui("open", folder):
         return
     state = read_state(folder)
@@ -79,6 +81,7 @@ def step(session: str, ask: bool, device: str | None, as_json: bool) -> None:
     A session that ended at its limit of rounds gets one more round.
     """
     folder = store.resolve(session)
+    refuse_shipped(folder)
     state = read_state(folder)
 
     async def run(live: LiveSession) -> Outcome:

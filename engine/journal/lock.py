@@ -13,16 +13,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from engine.domain.errors import JournalLocked, JournalUnwritable
+from engine.journal.shipped import is_shipped
 
 NAME = "lock"
 _SESSION = "session"
+_JOURNAL = "journal.jsonl"
 
 
 class WriterLock:
     """The exclusive right to write a session, until ``release`` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock. Raises JournalLocked with the writer's process, JournalUnwritable if the folder is read-only."""
+        """Take the lock.
+
+        Raises JournalLocked with the writer's process, JournalUnwritable if the folder is read-only or a recording that ships.
+        """
+        refuse_shipped(folder)
         path = folder / NAME
         try:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -59,6 +65,13 @@ def unwritable_error(place: Path, error: OSError, what: str = _SESSION) -> Journ
         case _:
             advice = "free some space and continue: everything recorded before is kept"
     return JournalUnwritable(f"{what} {place} cannot be written ({error.strerror}): {advice}")
+
+
+def refuse_shipped(folder: Path) -> None:
+    """Raise JournalUnwritable if the folder holds a recording that ships with the program."""
+    if is_shipped(folder) and (folder / _JOURNAL).exists():
+        name = folder.resolve().name
+        raise JournalUnwritable(f"{name} is a recording that ships with Espalier: `espalier fork {name}` continues from a copy")
 
 
 def _locked_message(folder: Path, holder: list[str]) -> str:

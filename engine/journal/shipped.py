@@ -11,3 +11,8 @@ def shipped_folder(name: str) -> Path:
     checkout = engine.parent
     in_checkout = (checkout / "pyproject.toml").is_file() and (checkout / name).is_dir()
     return checkout / name if in_checkout else engine / "_shipped" / name
+
+
+def is_shipped(session: Path) -> bool:
+    """Whether a session's folder is one of the recordings that ship. Nothing writes there."""
+    return session.resolve().parent == shipped_folder("sessions").resolve()

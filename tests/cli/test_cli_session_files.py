@@ -114,9 +114,3 @@ def test_an_answer_of_no_deletes_nothing(espalier: Call, recorded: Path, monkeyp
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert espalier("session", "delete", "scripted").status == 0
     assert not recorded.exists()
-
-
-def test_a_recording_that_ships_is_not_deleted(espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "shipped_root", lambda: recorded.parent)
-    assert "ships with Espalier" in espalier("session", "delete", "scripted", "--yes").error_line()
-    assert store.is_session(recorded)
