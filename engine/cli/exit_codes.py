@@ -12,6 +12,7 @@ import click
 
 from engine.cli.config import ConfigError
 from engine.cli.streams import discard_output
+from engine.cli.suggestions import unknown_option
 from engine.domain.errors import EspalierError, printable
 from engine.journal import log_file
 
@@ -93,8 +94,8 @@ def _print_error(message: str, status: int) -> int:
 
 def _usage_message(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
-        near = f": did you mean {error.possibilities[0]}?" if error.possibilities else ""
-        message = f"unknown option {error.option_name!r}{near}"
+        known = (name for param in error.ctx.command.params for name in param.opts) if error.ctx is not None else ()
+        message = unknown_option(error.option_name, error.possibilities or (), known)
     else:
         message = error.format_message().rstrip(".").replace(". (", " (")
         message = f"{message[:1].lower()}{message[1:]}"

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from engine.cli.command_table import GROUPS, SECTIONS, command_paths
 
 _SEED = "kernel seed"
+_COMMAND = 0.65
+_SYNONYM = 0.82
+"""How near a typed word must be to a command, or to one of the synonyms, which are many and short."""
 SYNONYMS: Mapping[str, str] = {
     # the names of earlier versions
     "seed": _SEED, "pin": "kernel pin", "unpin": "kernel unpin", "prune": "kernel prune", "reopen": "kernel reopen",
@@ -27,7 +30,11 @@ SYNONYMS: Mapping[str, str] = {
     "info": "session show", "tree": "session show", "ps": "session list", "history": "session list",
     "new": "run", "start": "run", "search": "run", "init": "run", "create": "run", "begin": "run", "tune": "run",
     "optimize": "run", "optimise": "run", "generate": "scaffold", "template": "scaffold", "skeleton": "scaffold",
-    "delete": "session delete", "rm": "session delete", "remove": "session delete", "clean": "session delete",
+    "delete": "session delete", "rm": "session delete", "remove": "session delete", "clean": "doctor",
+    "gc": "doctor", "cache": "doctor", "cleanup": "doctor", "why": "kernel show", "reason": "kernel show",
+    "reasons": "kernel show", "rejected": "kernel show", "failed": "kernel show", "explain": "kernel show",
+    "inject": _SEED, "undo": "kernel reopen", "unprune": "kernel reopen", "compile": "run", "ollama": "run", "vllm": "run",
+    "llama": "run", "move": "export", "transfer": "export", "share": "export", "archive": "export", "backup": "export",
     "import": "session import", "unpack": "session import", "load": "session import", "pack": "export",
     "bundle": "export", "save": "export", "report": "export", "log": "replay", "logs": "replay", "view": "replay",
     "print": "replay", "play": "replay", "watch": "follow", "tail": "follow", "attach": "idea attach", "next": "step",
@@ -54,12 +61,14 @@ VERBS: Mapping[str, Mapping[str, str]] = {
         "ls": "list", "again": "remeasure", "measure": "remeasure", "rerun": "remeasure", "retry": "remeasure",
         "compare": "race", "versus": "race", "add": "seed", "import": "seed", "new": "seed", "stop": "cancel",
         "kill": "cancel", "abort": "cancel", "view": "show", "code": "show", "diff": "show", "source": "show",
-        "cat": "show", "info": "show", "verdict": "show", "comment": "note", "close": "prune", "drop": "prune",
+        "cat": "show", "info": "show", "verdict": "show", "why": "show", "reason": "show", "rejected": "show",
+        "failed": "show", "explain": "show", "inject": "seed", "undo": "reopen", "unprune": "reopen",
+        "comment": "note", "close": "prune", "drop": "prune",
         "delete": "prune", "remove": "prune", "reject": "discard", "fail": "discard", "believe": "accept",
         "approve": "accept", "counters": "profile", "ncu": "profile", "perf": "profile", "keep": "pin", "best": "list",
     },
     "session": {
-        "ls": "list", "close": "end", "finish": "end", "stop": "end", "continue": "resume", "unpause": "resume",
+        "ls": "list", "close": "end", "finish": "end", "stop": "pause", "continue": "resume", "unpause": "resume",
         "rm": "delete", "remove": "delete", "info": "show", "status": "show", "view": "show", "tree": "show",
         "budget": "limits", "limit": "limits", "instructions": "instruct", "comment": "note", "unpack": "import",
         "load": "import",
@@ -78,9 +87,27 @@ MOVED: Mapping[tuple[str, str], str] = {
     ("session", "new"): "run", ("session", "run"): "run", ("session", "start"): "run", ("session", "rerun"): "rerun",
     ("session", "usage"): "model usage", ("session", "cost"): "model usage", ("session", "spend"): "model usage",
     ("kernel", "eval"): "eval", ("kernel", "export"): "export", ("kernel", "scaffold"): "scaffold",
+    ("session", "move"): "export", ("session", "transfer"): "export", ("session", "share"): "export",
+    ("session", "archive"): "export", ("session", "backup"): "export", ("session", "clean"): "doctor",
+    ("session", "why"): "kernel show",
     ("kernel", "bank"): "bank", ("idea", "note"): "session note", ("kernel", "ablate"): "ablate",
 }  # fmt: skip
 """Commands that are looked for in a group and are elsewhere."""
+
+
+OPTIONS: Mapping[str, str] = {
+    "--cost": "--budget-usd", "--max-cost": "--budget-usd", "--usd": "--budget-usd", "--dollars": "--budget-usd",
+    "--budget": "--budget-usd", "--tokens": "--budget-tokens", "--max-tokens": "--budget-tokens", "--model": "--proposer",
+    "--provider": "--proposer",
+}  # fmt: skip
+"""What somebody types as an option → the option."""
+
+
+def unknown_option(name: str, near: Sequence[str], known: Iterable[str]) -> str:
+    """The message for an unknown option: a synonym that the command has, else the first of ``near``."""
+    synonym = OPTIONS.get(name)
+    found = [synonym] if synonym in set(known) else list(near)
+    return f"unknown option {name!r}" + (f": did you mean {found[0]}?" if found else "")
 
 
 def unknown_command(path: Sequence[str]) -> str:
@@ -104,7 +131,7 @@ def _in_group(group: str, verb: str) -> str:
     tops = [name for section in SECTIONS.values() for name in section]
     if verb in tops:
         return verb
-    guess = nearest(verb, VERBS[group])
+    guess = nearest(verb, VERBS[group], _SYNONYM)
     return f"{group} {VERBS[group][guess]}" if guess else f"{group} --help"
 
 
@@ -113,7 +140,7 @@ def _at_top(path: Sequence[str], known: Sequence[tuple[str, ...]]) -> str:
     tops = [name for section in SECTIONS.values() for name in section]
     if word in SYNONYMS:
         return SYNONYMS[word]
-    found = nearest(word, tops) or nearest(word, SYNONYMS)
+    found = nearest(word, tops, _COMMAND) or nearest(word, SYNONYMS, _SYNONYM)
     if found in tops:
         verb = path[1] if found in GROUPS and len(path) > 1 else ""
         return f"{found} {verb}" if verb in GROUPS.get(found, ()) else found
@@ -124,8 +151,8 @@ def _at_top(path: Sequence[str], known: Sequence[tuple[str, ...]]) -> str:
     return verbs[verb] if verb else ""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], cutoff: float = _COMMAND) -> str:
     """The known word nearest to ``word``; empty when none is near."""
     names = list(known)
     begins = [name for name in names if len(word) >= 3 and name.startswith(word)]
-    return next(iter(begins[:1] or difflib.get_close_matches(word, names, 1, 0.65)), "")
+    return next(iter(begins[:1] or difflib.get_close_matches(word, names, 1, cutoff)), "")

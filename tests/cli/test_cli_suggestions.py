@@ -32,6 +32,12 @@ PATHS = {" ".join(path) for path in command_paths()}
         ("session open", "open"), ("model cost", "model usage"), ("session usage", "model usage"),
         ("kernel approv", "kernel accept"),
         ("model accept", "kernel accept"), ("idea run", "run"),
+        ("move", "export"), ("transfer", "export"), ("share", "export"), ("archive", "export"), ("backup", "export"),
+        ("why", "kernel show"), ("reason", "kernel show"), ("rejected", "kernel show"), ("explain", "kernel show"),
+        ("inject", "kernel seed"), ("compile", "run"), ("clean", "doctor"), ("gc", "doctor"), ("cache", "doctor"),
+        ("undo", "kernel reopen"), ("session stop", "session pause"), ("ollama", "run"), ("vllm", "run"), ("llama", "run"),
+        ("kernel why", "kernel show"), ("kernel reason", "kernel show"), ("kernel rejected", "kernel show"),
+        ("session move", "export"), ("histroy", "session list"), ("bdget", "session limits"),
     ],
 )  # fmt: skip
 def test_a_word_that_is_no_command_suggests_one(espalier: Call, typed: str, found: str) -> None:
@@ -40,7 +46,7 @@ def test_a_word_that_is_no_command_suggests_one(espalier: Call, typed: str, foun
     assert line.endswith(f": did you mean `espalier {found}`?\n")
 
 
-@pytest.mark.parametrize("typed", ["xyzzy", "1234", "Ω", "x" * 5000])
+@pytest.mark.parametrize("typed", ["xyzzy", "1234", "Ω", "x" * 5000, "login", "server", "local", "timeout", "sync", "upload"])
 def test_a_word_near_nothing_points_to_the_help(espalier: Call, typed: str) -> None:
     line = espalier(typed).error_line()
     assert line.endswith(": run `espalier --help` for usage\n")
@@ -73,6 +79,10 @@ def test_every_flat_name_of_the_past_is_answered() -> None:
     [
         (("run", "softmx"), "unknown problem 'softmx': did you mean 'softmax'?"),
         (("run", "softmax", "--round", "3"), "unknown option '--round': did you mean --rounds?"),
+        (("run", "softmax", "--cost", "5"), "unknown option '--cost': did you mean --budget-usd?"),
+        (("run", "softmax", "--max-cost", "5"), "unknown option '--max-cost': did you mean --budget-usd?"),
+        (("session", "limits", "scripted", "--usd", "5"), "unknown option '--usd': did you mean --budget-usd?"),
+        (("run", "softmax", "--model", "x"), "unknown option '--model': did you mean --proposer?"),
         (("run", "softmax", "--tolerance", "clas"), "unknown value 'clas': did you mean 'class'?"),
         (("run", "softmax", "--baseline", "compil"), "unknown value 'compil': did you mean 'compile'?"),
         (("run", "softmax", "--baselines", "eagr"), "unknown value 'eagr': did you mean 'eager'?"),
