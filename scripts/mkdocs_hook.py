@@ -16,6 +16,8 @@ import reference  # noqa: E402  # beside this file
 
 PROJECT = {name: f"project/{name.lower()}" for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
 """Page of the root → where the site shows it."""
+_TO_ROOT = re.compile(rf"\]\(((?:\.\./)*)\.\./({'|'.join(map(re.escape, PROJECT))})(#[^)\s]*)?\)")
+"""A link from a page of ``docs/`` to a page of the root, as GitHub follows it."""
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -28,8 +30,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fills in what is generated."""
-    return reference.expand(markdown)
+    """Fills in what is generated, and points links to pages of the root at their place in the site."""
+    return reference.expand(_TO_ROOT.sub(lambda link: f"]({link[1]}{PROJECT[link[2]]}{link[3] or ''})", markdown))
 
 
 def _relinked(link: re.Match[str]) -> str:
