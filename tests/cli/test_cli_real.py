@@ -165,7 +165,7 @@ def test_a_problem_without_a_playbook_gets_a_naive_port(place: Place) -> None:
     )
     assert found["best"]["kernel"] == "k1"
     assert found["best"]["idea"] == "Naive port"
-    assert "nothing more is proposed" in place.searched.err
+    assert "no more ideas" in place.searched.err
     again = place.call("replay", "session", "--headless", "--json")
     assert again.json() == found
 
