@@ -21,11 +21,11 @@ IDEA: Table = {
 }
 KERNEL: Table = {
     "list": ("engine.cli.kernel_show:list_kernels", "All kernels with outcome, time and speedup."),
-    "show": ("engine.cli.kernel_show:show_kernel", "One kernel: facts, verdict, code, difference to its parent."),
+    "show": ("engine.cli.kernel_show:show_kernel", "One kernel: facts, verdict, code, diff against its parent."),
     "seed": ("engine.cli.kernel:seed", "Add a kernel from a file or from another session."),
     "pin": ("engine.cli.kernel:pin", "Keep a kernel among the parents of the next rounds."),
     "unpin": ("engine.cli.kernel:unpin", "Unpin a kernel."),
-    "prune": ("engine.cli.kernel:prune", "Close a branch: its kernels become parents no more."),
+    "prune": ("engine.cli.kernel:prune", "Close a branch: its kernels no longer become parents."),
     "reopen": ("engine.cli.kernel:reopen", "Reopen a pruned branch."),
     "remeasure": ("engine.cli.kernel:remeasure", "Verify and measure a settled kernel again."),
     "race": ("engine.cli.kernel:race", "Race kernels against each other, or repeat undecided races."),

@@ -54,7 +54,7 @@ class _Evaluation:
 @click.command("eval")
 @click.argument("problem", type=o.PROBLEM)
 @click.argument("kernel", type=o.PATH)
-@click.option("--against", "other", type=o.PATH, metavar="KERNEL", help="Also measure the speedup of KERNEL over this one.")
+@click.option("--against", "other", type=o.PATH, metavar="OTHER", help="Also race KERNEL against OTHER.")
 @o.device_option
 @o.workload_option
 @o.tolerance_option

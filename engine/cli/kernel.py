@@ -36,7 +36,7 @@ pin = _kernel_command("pin", "Pin KERNEL: it stays among the parents of the next
 unpin = _kernel_command("unpin", "Unpin KERNEL of SESSION.", c.UnpinKernel)
 reopen = _kernel_command("reopen", "Reopen the branch of SESSION that was pruned at KERNEL.", c.ReopenBranch)
 remeasure = _kernel_command(
-    "remeasure", "Verify and measure a settled KERNEL of SESSION again; `open` or `step` does it.", c.Remeasure, True
+    "remeasure", "Verify and measure a settled KERNEL of SESSION again. Queued; `open` or `step` runs it.", c.Remeasure, True
 )
 
 
@@ -46,7 +46,7 @@ remeasure = _kernel_command(
 @click.option("--against", type=o.KERNEL, metavar="K", help="The other kernel. Default: the incumbent.")
 @click.option("--leaders", "count", type=click.IntRange(1), metavar="N", help="Race the N best kernels against the incumbent.")
 def race(target: Target, kernel: str | None, against: str | None, count: int | None) -> None:
-    """Race measured kernels of SESSION, interleaved, on fresh samples; `open` or `step` does it.
+    """Race measured kernels of SESSION, interleaved, on fresh samples. Queued; `open` or `step` runs it.
 
     With KERNEL: that one against the incumbent, or against another. With --leaders: the best ones. With neither: every
     undecided race against the incumbent. Each repetition of an undecided race takes twice the samples.
@@ -56,7 +56,10 @@ def race(target: Target, kernel: str | None, against: str | None, count: int | N
     if kernel is not None and count is not None:
         raise click.UsageError("give a KERNEL or --leaders, not both")
     several: c.Command = c.RaceUndecided() if count is None else c.RaceLeaders(count)
-    target.submit(c.RaceKernel(kernel, against) if kernel is not None else several)
+    after = target.submit(c.RaceKernel(kernel, against) if kernel is not None else several)
+    best = queries.incumbent(after)
+    if against is not None and best is not None and best.id == kernel:
+        target.show([f"{kernel} is the incumbent: the race gives the speedup of {against} over {kernel}"])
     target.advise(f"espalier open {target.name}")
 
 
@@ -65,7 +68,7 @@ def race(target: Target, kernel: str | None, against: str | None, count: int | N
 @kernel_argument
 @reason_option
 def prune(target: Target, kernel: str, reason: str) -> None:
-    """Close the branch of SESSION at KERNEL: neither it nor its descendants become parents."""
+    """Close the branch of SESSION at KERNEL: it and its descendants no longer become parents."""
     target.submit(c.PruneBranch(kernel, reason))
 
 
@@ -127,4 +130,4 @@ def seed(target: Target, kernel: str, idea: str | None, parent: str | None, tune
         return [seed_command(writer.store_blob, loaded, parent, known, "" if known or idea is None else idea)]
 
     target.submit_all(commands)
-    target.advise(f"espalier step {target.name}")
+    target.advise(f"espalier open {target.name}")

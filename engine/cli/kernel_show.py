@@ -44,7 +44,7 @@ def list_kernels(session: str, verified: bool, as_json: bool) -> None:
 @session_argument
 @kernel_argument
 @click.option("--code", is_flag=True, help="Print its code alone.")
-@click.option("--diff", is_flag=True, help="Print the difference to its parent's code.")
+@click.option("--diff", is_flag=True, help="Print the diff against its parent's code.")
 @o.json_option
 def show_kernel(session: str, kernel: str, code: bool, diff: bool, as_json: bool) -> None:
     """Show one KERNEL of SESSION: its facts and its verdict."""

@@ -38,13 +38,13 @@ or a provider (resume with `espalier open`), 130 interrupted (the same)."""
 @click.option("--rounds", type=_COUNT, default=3, show_default=True, metavar="N", help="Rounds after the naive port.")
 @click.option("--ideas", type=_FEW, default=3, show_default=True, metavar="K", help="Ideas per round.")
 @click.option("--branch", type=_FEW, default=3, show_default=True, metavar="B", help="Implementations per idea.")
-@click.option("--beam", type=_FEW, default=2, show_default=True, metavar="N", help="Best kernels, parents of the next round.")
+@click.option("--beam", type=_FEW, default=2, show_default=True, metavar="N", help="Kernels kept as parents of the next round.")
 @click.option("--repairs", type=click.IntRange(0, 64), default=2, show_default=True, metavar="N",
-              help="Repairs of a kernel that fails.")  # fmt: skip
+              help="Attempts to repair a failing kernel.")  # fmt: skip
 @click.option("--strategy", type=o.KnownValue(("branching", "sequential")), default="branching", show_default=True,
               help="Several ideas per round from the best kernels, or one after the other.")  # fmt: skip
 @click.option("--proposer", "--source", "source", cls=o.Aliased, default="playbook", show_default=True,
-              metavar="playbook|openai:MODEL|gemini:MODEL|paste|command:CMD", help="Who has the ideas.")  # fmt: skip
+              metavar="playbook|openai:MODEL|gemini:MODEL|paste|command:CMD", help="Where ideas come from.")  # fmt: skip
 @click.option("--writer", default="", metavar="NAME", help="Who writes the code. Default: the proposer of the idea.")
 @click.option("--base-url", default="", metavar="URL", help="Server for openai: models: vLLM, Ollama, llama.cpp, a gateway.")
 @o.device_option
@@ -60,14 +60,15 @@ or a provider (resume with `espalier open`), 130 interrupted (the same)."""
 @click.option("--plateau", type=_COUNT, default=3, show_default=True, metavar="N",
               help="Stop after this many rounds without a new incumbent.")  # fmt: skip
 @click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="Stop at this many model tokens.")
-@click.option("--budget-usd", type=o.FiniteNumber(0, min_open=True), metavar="X", help="Stop at this many dollars.")
+@click.option("--budget-usd", type=o.FiniteNumber(0, min_open=True), metavar="X", help="End the session at this many dollars.")
 @click.option("--pause-above-usd", type=o.FiniteNumber(0), metavar="X", help="Pause once more dollars have been spent.")
 @click.option("--pause-before-round", type=_COUNT, metavar="N", help="Pause before this round opens.")
-@click.option("--session", "folder", type=o.PATH, metavar="DIR", help="Folder of the new session. Default: a new name.")
-@click.option("--seed-kernel", "seeds", type=o.SEED, multiple=True, metavar="FILE|SESSION:K",
+@click.option("--session", "folder", type=o.PATH, metavar="DIR",
+              help="Folder of the new session. Default: a new one in the sessions folder.")  # fmt: skip
+@click.option("--seed-kernel", "seeds", type=o.SEED, multiple=True, metavar="FILE|SESSION:KERNEL",
               help="A kernel to start with; repeatable.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N",
-              help="Random seed of the search; inputs are not affected.")  # fmt: skip
+@click.option("--random-seed", "--seed", "seed", cls=o.Aliased, type=click.IntRange(0, 2**63 - 1), default=0,
+              show_default=True, metavar="N", help="Random seed of the search; inputs are not affected.")  # fmt: skip
 @o.hot_option
 @o.fresh_option
 @o.accept_option

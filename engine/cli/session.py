@@ -59,7 +59,7 @@ def instruct(target: Target, text: str) -> None:
 @steers
 @click.argument("mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot")
 def mode(target: Target, mode: str) -> None:
-    """Set who approves the ideas of SESSION: you (ask), the policy after SECONDS without you, or the policy at once."""
+    """Set who approves the ideas of SESSION: you (ask), Espalier after SECONDS without you, or Espalier at once."""
     target.submit(c.SetMode(mode))
 
 

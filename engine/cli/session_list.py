@@ -16,6 +16,9 @@ from engine.journal import store
 from engine.report.facts.summary import summarise
 from engine.report.text.lines import Span, Tone, counted, table, times
 
+_STATUS = {"open": "open", "closed": "ended"}
+"""Status of a summary → its word in the list."""
+
 
 @click.command("list")
 @o.json_option
@@ -46,7 +49,7 @@ def _session_row(one: store.SessionSummary) -> list[Span]:
     name = Span(store.short_name(one.folder), Tone.STRONG)
     if one.status == "unreadable":
         return [name, Span(when, Tone.FAINT), Span("unreadable", Tone.BAD), Span(one.reason, Tone.BAD)]
-    status = f"{one.awaiting} awaiting approval" if one.awaiting and one.status == "open" else one.status
+    status = f"{one.awaiting} awaiting approval" if one.awaiting and one.status == "open" else _STATUS[one.status]
     best = f"{one.incumbent} {times(one.best)} {one.baseline}" if one.best else "no verified kernel"
     size = f"{counted(one.rounds, 'round')}, {one.verified} of {counted(one.kernels, 'kernel')} verified"
     where = f"{one.problem} {one.workload} on {one.device}"

@@ -38,7 +38,7 @@ _device_option = click.option(
 @click.command("open", epilog=EPILOG)
 @session_argument
 @_device_option
-@click.option("--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot", help="Change who approves ideas first.")
+@click.option("--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot", help="Set who approves ideas, then resume.")
 @o.headless_option
 @o.json_option
 @verbosity

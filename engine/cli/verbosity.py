@@ -36,7 +36,7 @@ def verbosity_options() -> list[click.Option]:
     """Both options, new for each command."""
     return [
         click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_choose,
-                     help="Print neither progress nor what to do next."),
+                     help="Print results only."),
         click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_choose,
                      help="Print every step: compiler output, model output, the time of each piece of work."),
     ]  # fmt: skip

@@ -38,6 +38,8 @@ def test_sessions_are_listed_with_the_reason_of_an_unreadable_one(espalier: Call
     (broken / "journal.jsonl").write_text("not a journal\n{}\n")
     rows = {row["name"]: row for row in espalier("session", "list", "--json").json()["sessions"]}
     assert rows["scripted"]["status"] == "closed"
+    listed = next(row for row in espalier("session", "list").out.splitlines() if row.startswith("scripted"))
+    assert " ended " in listed
     assert rows["scripted"]["best"]["speedup"]["baseline"] == "eager"
     assert rows["broken"]["status"] == "unreadable"
     assert rows["broken"]["reason"]

@@ -144,6 +144,8 @@ def test_races_with_the_incumbent_with_each_other_and_of_the_best(espalier: Call
     assert "k1 will race" in espalier("kernel", "race", "scripted", "k1").out
     assert state(recorded).asked == (("k1", leader.id),)
     assert "nothing changed" in espalier("kernel", "race", "scripted", leader.id, "--against", "k1").out
+    swapped = espalier("kernel", "race", "scripted", leader.id, "--against", "k2").out
+    assert f"{leader.id} is the incumbent: the race gives the speedup of k2 over {leader.id}" in swapped
     assert espalier("kernel", "race", "scripted", "k2", "--against", "k1").status == 0
     assert state(recorded).asked[-1] == ("k2", "k1")
     assert espalier("kernel", "race", "scripted", "--leaders", "2").status == 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from engine.domain import events as e
 from engine.domain import profile, queries
 from engine.domain.model import Failure, Measurement, RaceOutcome, Verification
-from engine.domain.state import SessionState, Stage, advance
+from engine.domain.state import Kernel, SessionState, Stage, advance
 from engine.report.text import races
 from engine.report.text.lines import (
     Line,
@@ -149,8 +149,7 @@ def _idea_line(event: e.Event, state: SessionState) -> Line | None:
             return _about(f"round {number}", f" opened, parents {', '.join(parents) or 'none'}")
         case e.RoundClosed(number):
             kernels = queries.kernels_of(state, number)
-            good = sum(1 for k in kernels if k.stage is Stage.MEASURED)
-            return _about(f"round {number}", f" closed: {counted(len(kernels), 'kernel')}, {good} measured")
+            return _about(f"round {number}", f" closed: {counted(len(kernels), 'kernel')}, {_depth_words(kernels)}")
         case e.IdeasProposed(number, (), True) if number > 0:
             proposer = state.opened.settings.source if state.opened else "the proposer"
             words = f"no more ideas: {proposer} has none left, and every tunable value was tried"
@@ -173,6 +172,13 @@ def _idea_line(event: e.Event, state: SessionState) -> Line | None:
         case e.KernelDetached(idea, kernel):
             return line(f"{kernel} detached from idea {idea}")
     return None
+
+
+def _depth_words(kernels: Sequence[Kernel]) -> str:
+    """How many were measured and how many screened: ``3 measured, 6 screened``."""
+    depths = [k.measurement.depth for k in kernels if k.stage is Stage.MEASURED and k.measurement is not None]
+    screened = depths.count("screen")
+    return f"{len(depths) - screened} measured" + (f", {screened} screened" if screened else "")
 
 
 def _title(state: SessionState, idea: str) -> str:
