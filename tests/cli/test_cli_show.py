@@ -134,3 +134,8 @@ def test_a_proposer_that_fails_ends_with_3_and_a_prompt_to_answer_too(espalier: 
     pasted = espalier("run", "softmax", *TINY, "--proposer", "paste", "--session", home / "sessions" / "pasted")
     assert pasted.status == AWAITING
     assert "espalier model answer pasted c1 FILE" in pasted.out
+
+
+def test_a_mismatch_shows_the_limits_beside_its_errors(espalier: Call, recorded: Path) -> None:
+    assert "check     class:fp32 (10x), fp32 class allowed: error ≤ 1.0e-05" in espalier("kernel", "show", "scripted", "k4").out
+    assert "check " not in espalier("kernel", "show", "scripted", "k10").out

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.domain import profile, queries
+from engine.domain.model import FailureKind
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.report.text import races
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, tunables
 from engine.report.text.progress import verification_words
-from engine.report.text.tree import outcome, sandbox_words
+from engine.report.text.tree import correctness_words, outcome, sandbox_words
 from engine.report.text.verdict import contract_words, measurement_rows
 
 Row = tuple[str, Span | str]
@@ -46,6 +47,8 @@ def _origin(state: SessionState, kernel: Kernel) -> Iterator[Row]:
 def _verdict(state: SessionState, kernel: Kernel) -> Iterator[Row]:
     if kernel.failure is not None:
         yield "reason", Span(one_line(kernel.failure.reason), Tone.BAD)
+        if kernel.failure.kind is FailureKind.MISMATCH and state.preparation is not None:
+            yield "check", correctness_words(state.preparation)
     elif kernel.reason:
         yield "reason", one_line(kernel.reason)
     for evidence in kernel.evidence:
