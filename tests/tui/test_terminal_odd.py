@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.program import command
+from support.program import ROOT, command
 from support.window import Window, searching
 
 from engine.domain import events as e
@@ -21,7 +22,7 @@ SESSION = "layernorm"
 """A recorded session of the repository."""
 
 
-@pytest.mark.parametrize("arguments", [(), ("open", SESSION), ("replay", SESSION), ("follow", SESSION)])
+@pytest.mark.parametrize("arguments", [(), ("open", "COPY"), ("replay", SESSION), ("follow", SESSION)])
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -33,6 +34,8 @@ SESSION = "layernorm"
 def test_a_terminal_that_cannot_show_the_ui_gets_one_line(
     tmp_path: Path, windows: list[Window], changes: dict[str, str], words: bytes, arguments: tuple[str, ...]
 ) -> None:
+    shutil.copytree(ROOT / "sessions" / SESSION, tmp_path / "copy", ignore=shutil.ignore_patterns("blobs"))
+    arguments = tuple(argument.replace("COPY", str(tmp_path / "copy")) for argument in arguments)
     window = Window(command(*arguments), tmp_path, controlling=True, changes=changes)
     windows.append(window)
     window.sees(b"--headless`\r\n")
