@@ -61,7 +61,7 @@ def naive(graph: Graph, signature: Signature, dialect: Dialect, contract: Contra
     )
     if isinstance(program, Unsupported):
         return program
-    if plan and any(len(set(_buffers_of(step))) > MAX_PLAN_ARGUMENTS for step in program.steps):
+    if plan and any(len(set(buffers_of(step))) > MAX_PLAN_ARGUMENTS for step in program.steps):
         return Unsupported("a join of more tensors than one @launch line has room for", "use --contract host")
     return "\n".join(_KernelText(program, signature, dialect, contract).lines()) + "\n"
 
@@ -77,7 +77,7 @@ class WorkspaceLayout:
 def workspace_layout(program: Program) -> WorkspaceLayout:
     """First fit: an intermediate reuses the memory of those that no later step reads."""
     scratch = {b.name: b for b in program.buffers if b.place == "workspace"}
-    last = {name: place for place, step in enumerate(program.steps) for name in _buffers_of(step)}
+    last = {name: place for place, step in enumerate(program.steps) for name in buffers_of(step)}
     live: list[tuple[int, int, str]] = []
     offsets: dict[str, int] = {}
     size = 0
@@ -102,7 +102,8 @@ def _bytes(buffer: Buffer) -> int:
     return {"double": 8, "long": 8, "float": 4, "int": 4, "short": 2}.get(stored_type(buffer), 1)
 
 
-def _buffers_of(step: IrStep) -> Iterator[str]:
+def buffers_of(step: IrStep) -> Iterator[str]:
+    """The buffers of a step, its target first."""
     yield step.target
     yield from (e.buffer for e in ir.walk(step.body) if isinstance(e, ir.ReadElement))
 
@@ -169,7 +170,7 @@ class _KernelText:
             yield ""
 
     def _parameters(self, step: IrStep) -> list[Buffer]:
-        used = dict.fromkeys(name for name in _buffers_of(step) if name != step.target)
+        used = dict.fromkeys(name for name in buffers_of(step) if name != step.target)
         return [self.buffers[name] for name in (*used, step.target) if self.buffers[name].place != "table"]
 
     def _declared(self, step: IrStep) -> list[str]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from engine.codegen.module_scaffold import module_source
 from engine.codegen.naive import abi, macro_name, naive
+from engine.codegen.triton_code import parameter
+from engine.codegen.triton_naive import naive_triton
 from engine.domain.errors import ProblemError
 from engine.domain.model import Contract, Dialect, Operand, Problem, Role, Signature, Workload
 from engine.problem import header, names
@@ -16,6 +18,7 @@ from engine.problem.names import unused_name
 CONTRACTS = {
     Dialect.CUDA: (Contract.PLAN, Contract.HOST),
     Dialect.CPP: (Contract.HOST,),
+    Dialect.TRITON: (Contract.PLAN,),
     Dialect.PYTHON: (Contract.MODULE,),
 }
 """The contracts of each dialect, the default first."""
@@ -55,7 +58,12 @@ def scaffold(
     if dialect is Dialect.PYTHON:
         return module_source(problem.reference, workload.settings)
     _check(problem, signature)
-    source = graph if isinstance(graph, Unsupported) else naive(graph, signature, dialect, chosen)
+    if isinstance(graph, Unsupported):
+        source: str | Unsupported = graph
+    elif dialect is Dialect.TRITON:
+        source = naive_triton(graph, signature)
+    else:
+        source = naive(graph, signature, dialect, chosen)
     if isinstance(source, Unsupported):
         raise ProblemError(f"{problem.name}: {source.line}")
     return source
@@ -65,7 +73,7 @@ def empty_kernel(signature: Signature, dialect: Dialect, contract: Contract | No
     """A kernel to fill in by hand: it compiles, receives the right operands, and writes zeros."""
     match contract_for(dialect, contract):
         case Contract.PLAN:
-            return _empty_plan(signature)
+            return _empty_triton(signature) if dialect is Dialect.TRITON else _empty_plan(signature)
         case Contract.HOST:
             return _empty_host(signature, dialect)
         case Contract.MODULE:
@@ -77,15 +85,16 @@ def _check(problem: Problem, signature: Signature) -> None:
         raise ProblemError(f"{problem.name}: the model has arguments or tensors that C has no type for: use --dialect python")
 
 
-def _operand_comments(signature: Signature) -> list[str]:
+def _operand_comments(signature: Signature, mark: str = "//") -> list[str]:
     """Comment lines that list the operands."""
     shown = (
         signature.operands if len(signature.operands) <= MAX_LISTED_OPERANDS else signature.operands[: MAX_LISTED_OPERANDS - 1]
     )
     width = max(len(o.name) for o in shown)
-    lines = [f"//   {o.name:<{width}}  {o.role:<9}  {o.dtype} {_shape(o)}" for o in shown]
+    lines = [f"{mark}   {names.identifier(o.name):<{width}}  {o.role:<9}  {o.dtype} {_shape(o)}" for o in shown]
     if len(shown) < len(signature.operands):
-        lines.append(f"//   and {len(signature.operands) - len(shown)} more, see problem.h")
+        where = ", see problem.h" if mark == "//" else ""
+        lines.append(f"{mark}   and {len(signature.operands) - len(shown)} more{where}")
     return lines
 
 
@@ -122,6 +131,35 @@ def _empty_plan(signature: Signature) -> str:
             f"    const long {at} = (long)blockIdx.x * BLOCK + threadIdx.x;",
             f"    if ({at} < {macro}_NUMEL) {output.name}[{at}] = {kind}(0.0f);",
             "}",
+            "",
+        ]
+    )
+
+
+def _empty_triton(signature: Signature) -> str:
+    output, macro = _first_output(signature)
+    given = [*(o.name for o in signature.with_roles(Role.INPUT)[:3]), output.name]
+    parameters = ", ".join(parameter(name) for name in given)
+    at = unused_name("i", [o.name for o in signature.operands].__contains__)
+    return "\n".join(
+        [
+            "# A triton kernel under the plan contract: only the functions run, launched as the @launch lines say, in order.",
+            "# Operands (contiguous, row-major; outputs are poisoned before each call; inputs are read-only):",
+            *_operand_comments(signature, "#"),
+            "# tl.constexpr parameters take tunables and constants by name: X_NUMEL, X_RANK, X_DIM0 ... of each operand x,",
+            "# the reference's numbers, SMS. num_warps and num_stages can be tunables too.",
+            "import triton",
+            "import triton.language as tl",
+            "",
+            "# @tune   BLOCK = 1024, 512, 2048",
+            "# @tune   num_warps = 4, 8",
+            f"# @launch first_kernel({', '.join(given)}) grid(ceil_div({macro}_NUMEL, BLOCK))",
+            "",
+            "",
+            "@triton.jit",
+            f"def first_kernel({parameters}, {macro}_NUMEL: tl.constexpr, BLOCK: tl.constexpr):",
+            f"    {at} = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
+            f"    tl.store({parameter(output.name)} + {at}, tl.zeros((BLOCK,), tl.float32), mask={at} < {macro}_NUMEL)",
             "",
         ]
     )
@@ -195,6 +233,28 @@ def _device(signature: Signature) -> str:
     inputs = signature.with_roles(Role.INPUT)
     return f"{inputs[0].name}.device" if inputs else '"cpu"'
 
+
+TRITON_GRAMMAR = """\
+A triton plan is a .py file of @triton.jit or @gluon.jit functions with its launches
+in comment lines. Its other code is run once, when it is compiled, and never launches.
+
+# @tune NAME = v1, v2, ...        an integer, first value the default; num_warps,
+#                                 num_stages, num_ctas and maxnreg set the compiler's
+# @require EXPR                   combinations for which EXPR is 0 are skipped
+# @workspace BYTES [zero]         scratch; zero: cleared before every call
+# @launch FUNCTION(arg, ..., PARAMETER=arg) grid(x[,y[,z]])
+#         [num_warps(EXPR)] [num_stages(EXPR)] [num_ctas(EXPR)] [maxnreg(EXPR)]
+#         [cooperative]           all on one line; several are launched in order
+
+arg    an operand, workspace[+EXPR] [as DTYPE] (default float32), EXPR, None;
+       a number that is not tl.constexpr is passed by value
+tl.constexpr parameters that the line leaves out take the tunable or the constant
+       with their name (FUNCTION_NAME before NAME), else their default
+names  as in a plan of .cu files: tunables, X_NUMEL X_DIM0 ..., constants, SMS
+@triton.autotune configurations become tunables. Tensor descriptors are made in the
+kernel (tl.make_tensor_descriptor), not on the host.
+"""
+"""The grammar of a Triton plan, for prompts and help."""
 
 GRAMMAR = """\
 A plan is a .cu file of device code with its launches in comment lines.

@@ -16,7 +16,18 @@ from functools import cache
 from engine.sandbox import seccomp
 
 ISOLATION = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
-"""Namespaces and capabilities of every sandbox."""
+"""Namespaces and capabilities of a sandbox."""
+SUPERVISOR = (
+    "--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "ALL", "--as-pid-1", "--die-with-parent",
+    "--new-session",
+)  # fmt: skip
+"""The same for the sandbox around a trial (``trial_sandbox``), whose first process starts further ones."""
+NESTED = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
+"""A sandbox inside it that shares its namespaces."""
+NESTED_ALONE = (
+    "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--as-pid-1", *NESTED,
+)  # fmt: skip
+"""One with its own namespaces, but for the user namespace."""
 PROC = (
     "--proc", "/proc", "--ro-bind-try", "/proc/sys", "/proc/sys", "--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger",
 )  # fmt: skip
@@ -41,14 +52,14 @@ def mounted(option: str, paths: Iterable[object]) -> list[str]:
     return [word for path in paths for word in (option, str(path), str(path))]
 
 
-def empty(folders: Iterable[str]) -> list[str]:
-    """Arguments that mount an empty tmpfs on ``folders``."""
-    return [word for folder in folders for word in ("--tmpfs", folder)]
+def empty(folders: Iterable[str], *, limited: bool = False) -> list[str]:
+    """Arguments that mount an empty tmpfs on ``folders``; ``limited``: of bounded size, where this bubblewrap supports it."""
+    return [word for folder in folders for word in (*(_size_limit() if limited else ()), "--tmpfs", folder)]
 
 
 def private_folders() -> list[str]:
-    """Arguments for the private folders, with a size limit where this bubblewrap supports one."""
-    return [word for folder in PRIVATE for word in (*_size_limit(), "--tmpfs", folder)]
+    """Arguments for the private folders, which are of bounded size."""
+    return empty(PRIVATE, limited=True)
 
 
 def bubblewrap_reason(executable: str = "bwrap", *, proc: bool = True) -> str | None:

@@ -18,6 +18,7 @@ from typing import Literal, Protocol
 from engine.domain.errors import SandboxError
 from engine.sandbox import bubblewrap
 from engine.sandbox.process import KEPT_OUTPUT, ProcessResult, run
+from engine.sandbox.watchdog import TreeLimits
 
 ConfinementName = Literal["bubblewrap", "limits"]
 
@@ -37,6 +38,8 @@ class CommandLimits:
     """Largest file that may be written."""
     processes: int | None = None
     """Processes at once, in a namespace where only the command's count. Not for compilers: they do not run the code."""
+    together: TreeLimits | None = None
+    """Limits of all its processes together, which the engine watches."""
 
 
 class Confinement(Protocol):
@@ -60,6 +63,10 @@ class Confinement(Protocol):
         """
         ...
 
+    def within(self, limits: CommandLimits) -> Confinement:
+        """The same with these limits."""
+        ...
+
     def for_programs(self, limits: CommandLimits) -> Confinement:
         """The variant for programs that execute untrusted code: with a private /proc and these limits."""
         ...
@@ -76,6 +83,9 @@ class LimitsOnly:
     def command(self, argv: Sequence[str], readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
         return _limited(argv, self.limits)
 
+    def within(self, limits: CommandLimits) -> Confinement:
+        return replace(self, limits=limits)
+
     def for_programs(self, limits: CommandLimits) -> Confinement:
         return replace(self, limits=replace(limits, processes=None))
 
@@ -90,12 +100,15 @@ class Bubblewrap:
     reason: str = ""
     proc: bool = False
 
+    def within(self, limits: CommandLimits) -> Confinement:
+        return replace(self, limits=limits)
+
     def for_programs(self, limits: CommandLimits) -> Confinement:
         return replace(self, limits=limits, proc=True)
 
     def command(self, argv: Sequence[str], readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
         words = [self.executable, *bubblewrap.ISOLATION, *bubblewrap.readable([*bubblewrap.SYSTEM, *_SYSTEM_EXTRAS])]
-        words += [*(bubblewrap.PROC if self.proc else ()), *bubblewrap.DEV, *bubblewrap.empty(["/tmp"])]
+        words += [*(bubblewrap.PROC if self.proc else ()), *bubblewrap.DEV, *bubblewrap.empty(["/tmp"], limited=True)]
         words += [*bubblewrap.mounted("--ro-bind", readable), *bubblewrap.mounted("--bind", writable)]
         folder = ("--chdir", str(writable[0])) if writable else ()
         return [*words, *folder, "--", *_limited(argv, self.limits)]
@@ -167,6 +180,7 @@ async def run_confined(
         folder=folder,
         environment=environment,
         output_bytes=output_bytes,
+        limits=confinement.limits.together,
     )
     if result.status != 0 and confinement.name == "bubblewrap" and result.output.startswith("bwrap: "):
         raise SandboxError(f"bubblewrap failed: {result.output.splitlines()[0].removeprefix('bwrap: ')}")

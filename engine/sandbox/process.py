@@ -11,10 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.sandbox.watchdog import Excess, TreeLimits, watch
+
 KEPT_OUTPUT = 1 << 20
 """Bytes of output kept by default."""
 GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL."""
+_POLL_S = 0.005
+_STOPPING_S = 1.0
+_RUNNING = "RSDI"
+"""States in ``/proc/…/stat`` of a process that has neither stopped nor ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,8 @@ class ProcessResult:
     output: str
     seconds: float
     timed_out: bool
+    exceeded: Excess | None = None
+    """The limit of ``TreeLimits`` for which it was killed."""
 
 
 async def run(
@@ -34,8 +42,10 @@ async def run(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
     output_bytes: int = KEPT_OUTPUT,
+    limits: TreeLimits | None = None,
 ) -> ProcessResult:
-    """Run ``argv`` in its own process group; kill the whole group when ``seconds`` have passed or on cancellation.
+    """Run ``argv`` in its own process group; kill the whole group when ``seconds`` have passed, when its processes together
+    exceed ``limits``, or on cancellation.
 
     The first ``output_bytes`` of its output are kept. The rest is read and dropped: the command never blocks on a full pipe.
 
@@ -44,38 +54,74 @@ async def run(
         asyncio.CancelledError: after the group has ended.
     """
     began = time.monotonic()
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        cwd=folder,
-        env=environment,
-        start_new_session=True,
-    )
+    process = await _started(argv, folder, environment)
     output = bytearray()
     timed_out = False
+    exceeded = None
     try:
         async with asyncio.timeout(seconds):
-            await _drain(process, output, output_bytes)
-            await process.wait()
+            exceeded = await _ended_or_exceeded(process, folder, output, output_bytes, limits)
     except TimeoutError:
         timed_out = True
     finally:
-        await asyncio.shield(_end(process))
+        await asyncio.shield(_end(process, GRACE if exceeded is None else 0))
     status = process.returncode if process.returncode is not None else -signal.SIGKILL
-    return ProcessResult(status, output.decode("utf-8", "replace"), time.monotonic() - began, timed_out)
+    return ProcessResult(status, output.decode("utf-8", "replace"), time.monotonic() - began, timed_out, exceeded)
 
 
-async def _drain(process: asyncio.subprocess.Process, output: bytearray, most: int) -> None:
-    if process.stdout is None:
-        return
+async def _started(
+    argv: Sequence[str], folder: Path | None, environment: Mapping[str, str] | None
+) -> asyncio.subprocess.Process:
+    """Start the command. Cancelled while it starts, asyncio would kill its leader and leave the children."""
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError):
+            await _end(await starting, GRACE)
+        raise
+
+
+async def _ended_or_exceeded(
+    process: asyncio.subprocess.Process, folder: Path | None, output: bytearray, kept: int, limits: TreeLimits | None
+) -> Excess | None:
+    """Wait until the command has ended, or until it exceeds a limit, which is returned."""
+    waits = [asyncio.create_task(_drain(process, output, kept, limits.printed_bytes if limits else None))]
+    if limits is not None:
+        waits.append(asyncio.create_task(watch(process.pid, folder, limits)))
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return next((excess for wait in done if (excess := wait.result())), None)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def _drain(process: asyncio.subprocess.Process, output: bytearray, kept: int, most: int | None) -> Excess | None:
+    assert process.stdout is not None
+    read = 0
     while chunk := await process.stdout.read(1 << 16):
-        output += chunk[: most - len(output)]
+        output += chunk[: kept - len(output)]
+        read += len(chunk)
+        if most is not None and read > most:
+            return Excess.OUTPUT
+    await process.wait()
+    return None
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the group: SIGTERM while its leader lives, then SIGKILL, also for what a dead leader left behind.
+async def _end(process: asyncio.subprocess.Process, grace: float) -> None:
+    """End the group: SIGTERM while its leader lives, after ``grace`` seconds SIGKILL, also for what a dead leader left behind.
 
     Descendants in other groups are killed too: bubblewrap may die before its children are set to die with it.
     """
@@ -83,37 +129,71 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGSTOP)  # no forks between listing and killing
+        await _stopped(process.pid)
         descendants = _descendants(process.pid)
-        _signal(process.pid, signal.SIGTERM)
-        _signal(process.pid, signal.SIGCONT)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), GRACE)
+        if grace:
+            _signal(process.pid, signal.SIGTERM)
+            _signal(process.pid, signal.SIGCONT)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(_exited(process), grace)
     _signal(process.pid, signal.SIGKILL)
     for pid, born in descendants:
-        if _stat(pid)[1] == born:
+        if _stat(pid)[2] == born:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-    await process.wait()
+    await _exited(process)
     close_pipes(process)
+
+
+def kill_tree(leader: int, seconds: float) -> None:
+    """Kill a process, its group and everything below it, and wait until they have ended, at most ``seconds``. Blocks.
+
+    The leader stays for its parent to reap. For a thread that cannot wait for an event loop.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(leader, signal.SIGSTOP)
+    tree = [(leader, _stat(leader)[2]), *_descendants(leader)]
+    _signal(leader, signal.SIGKILL)
+    deadline = time.monotonic() + seconds
+    while alive := [pid for pid, born in tree if _stat(pid)[2] == born and _stat(pid)[0] not in "ZX"]:
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_POLL_S)
+
+
+async def _exited(process: asyncio.subprocess.Process) -> None:
+    """Wait until the leader has ended. ``Process.wait`` also waits until its output has been read, which nobody may do now."""
+    while process.returncode is None:
+        await asyncio.sleep(_POLL_S)
+
+
+async def _stopped(pid: int) -> None:
+    """Wait until a stop signal has arrived: until then the process may fork."""
+    deadline = time.monotonic() + _STOPPING_S
+    while _stat(pid)[0] in _RUNNING and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_S)
 
 
 def _descendants(leader: int) -> list[tuple[int, str]]:
     """All processes below ``leader``, each with its start time, which tells it from a later process with the same id."""
     known = {int(name): _stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
     tree = {leader}
-    while children := {pid for pid, (parent, _) in known.items() if parent in tree} - tree:
+    while children := {pid for pid, (_, parent, _) in known.items() if parent in tree} - tree:
         tree |= children
-    return [(pid, known[pid][1]) for pid in tree if pid != leader]
+    return [(pid, known[pid][2]) for pid in tree if pid != leader]
 
 
-def _stat(pid: int) -> tuple[int, str]:
-    """Parent and start time; -1 and an empty string for a process that has ended."""
+def _stat(pid: int) -> tuple[str, int, str]:
+    """State, parent and start time; ``X``, -1 and an empty string for a process that has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()
     except OSError:
-        return -1, ""
-    return int(fields[1]), fields[19]
+        return "X", -1, ""
+    return fields[0], int(fields[1]), fields[19]
 
 
 def close_pipes(process: asyncio.subprocess.Process) -> None:

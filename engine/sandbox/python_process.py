@@ -17,6 +17,7 @@ from pathlib import Path
 
 import engine
 from engine.sandbox import bubblewrap
+from engine.sandbox.include_trees import include_paths
 
 _SYSTEM_EXTRAS = ("/sbin", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/passwd", "/etc/nsswitch.conf", "/opt/nvidia")
 _NEEDED = ("torch", "msgspec", "numpy")
@@ -55,15 +56,21 @@ def in_bubblewrap(
     command: Sequence[str], device: str, filter_fd: int | None = None, readable: Sequence[Path] = ()
 ) -> list[str]:
     """The command line that runs ``command`` as the first process of a sandbox for ``device``."""
-    package = Path(engine.__file__).parent
-    python = sorted(folder for folder in set(python_folders()) if not _beneath(folder, ("/usr", "/bin", "/lib")))
-    steps = [step for step in _steps([*python, str(package)]) if step not in python]
     argv = ["bwrap", *bubblewrap.ISOLATION, "--unshare-user"]
     # The first process of a PID namespace can be neither killed nor stopped from within.
-    argv += ["--as-pid-1", *bubblewrap.PROC, *bubblewrap.DEV]
+    argv += ["--as-pid-1"]
     if filter_fd is not None:
         argv += ["--seccomp", str(filter_fd)]
-    argv += [*bubblewrap.private_folders(), *bubblewrap.empty(steps)]
+    return [*argv, *file_system(device, readable), "--", *command]
+
+
+def file_system(device: str, readable: Sequence[Path] = ()) -> list[str]:
+    """Arguments for what a process of this installation sees: a private /proc, /dev and /tmp, and its libraries, read-only."""
+    package = Path(engine.__file__).parent
+    python = sorted(folder for folder in set(python_folders()) if not _beneath(folder, ("/usr", "/bin", "/lib")))
+    trees = include_paths()
+    steps = [step for step in _steps([*python, str(package), *map(str, trees)]) if step not in (*python, *map(str, trees))]
+    argv = [*bubblewrap.PROC, *bubblewrap.DEV, *bubblewrap.private_folders(), *bubblewrap.empty(steps)]
     argv += bubblewrap.readable([*bubblewrap.SYSTEM, *_SYSTEM_EXTRAS, *python])
     argv += bubblewrap.mounted("--ro-bind", [package])
     # Shipped references are hidden, wherever they are installed: no kernel may find the answer on disk.
@@ -71,14 +78,14 @@ def in_bubblewrap(
         shipped = Path(place) / "engine" / "_shipped"
         if shipped.is_dir():
             argv += [*bubblewrap.empty([str(shipped)]), "--remount-ro", str(shipped)]
-    argv += bubblewrap.mounted("--ro-bind", readable)
+    argv += bubblewrap.mounted("--ro-bind", [*readable, *trees])
     if device != "cpu":
         argv += [*bubblewrap.mounted("--ro-bind", ["/sys"]), *bubblewrap.readable(["/usr/local/nvidia"])]
         argv += bubblewrap.mounted("--dev-bind", [node for pattern in _NVIDIA for node in glob.glob(pattern)])
     # Bubblewrap's own mount points are in memory too: make them read-only.
     for folder in (*steps, "/dev", "/"):
         argv += ["--remount-ro", folder]
-    return [*argv, "--chdir", "/tmp", "--", *command]
+    return [*argv, "--chdir", "/tmp"]
 
 
 _STEADY = {
@@ -123,6 +130,7 @@ def environment(device: str, *, alone: bool, threads: int) -> dict[str, str]:
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool of workers does not survive SIGSTOP
         "TRITON_CACHE_DIR": "/tmp/triton",
         "TORCH_EXTENSIONS_DIR": "/tmp/extensions",
+        **({"CPATH": os.pathsep.join(map(str, trees))} if (trees := include_paths()) else {}),
         **({"ESPALIER_ALONE": "1"} if alone else {}),
         **({**_STEADY, **_pinned()} if device == "cpu" else {}),
     }

@@ -1,21 +1,23 @@
 """The system-call filter of a sandbox, as a BPF program that bubblewrap installs.
 
-Denied with ``EPERM``, for the host and every runner: tracing other processes, keys, BPF, perf counters, userfaultfd, io_uring,
-mounts, namespaces, kernel modules, the clock, System V and POSIX IPC that outlives its creator, scheduling and limits of other
-processes (a kernel that slows its host slows every later kernel), and file leases (opening a leased file blocks). Sockets are
-limited to two families: others reach out of the sandbox, or keep the system working while every process is stopped. Torch,
-OpenMP and the CUDA driver need none of these. Available for x86-64 and 64-bit ARM; elsewhere there is no filter, and the
-session's notes say so.
+Denied with ``EPERM``, for the judge, the hosts and every runner: tracing other processes, keys, BPF, perf counters,
+userfaultfd, io_uring, mounts, namespaces, kernel modules, the clock, System V and POSIX IPC that outlives its creator,
+scheduling and limits of other processes (a kernel that slows its host slows every later kernel), and file leases (opening a
+leased file blocks). Sockets are limited to two families: others reach out of the sandbox, or keep the system working while
+every process is stopped. Torch, OpenMP and the CUDA driver need none of these. ``Party`` lists the exceptions. Available for
+x86-64 and 64-bit ARM; elsewhere there is no filter, and the session's notes say so.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import platform
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
@@ -23,6 +25,7 @@ _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NEW_NAMESPACES = 0x7E020000
 """``CLONE_NEW…`` of the mount, cgroup, uts, ipc, user, pid and network namespaces."""
+_NEW_USER_NAMESPACE = 0x10000000
 _OTHER_TABLE = 0x40000000
 """First system call number of x32, a second table of x86-64 that no honest program uses."""
 
@@ -66,15 +69,41 @@ _LEASES = (1024, 1026)
 """``F_SETLEASE`` and ``F_NOTIFY``. A lease blocks others from opening a file, even if its holder can only read it."""
 _HOST = 1
 """The host's process id in its sandbox: a runner may neither move it to another core nor limit it."""
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 
 
-def program(machine: str = platform.machine()) -> bytes | None:
+class Party(Enum):
+    """Who a filter is for: the denied calls that it may make, and the namespaces that it may not create."""
+
+    RUNNER = (frozenset[str](), _NEW_NAMESPACES)
+    """Hosts and runners."""
+    JUDGE = (frozenset({"process_vm_readv"}), _NEW_NAMESPACES)
+    """Reads the memory of runners."""
+    SUPERVISOR = (
+        frozenset({"process_vm_readv", "mount", "umount2", "pivot_root", "setns"}), _NEW_USER_NAMESPACE,
+    )  # fmt: skip
+    """Starts the sandboxes of judge and hosts; the filters of these come on top."""
+
+
+def program(machine: str = platform.machine(), party: Party = Party.RUNNER) -> bytes | None:
     """The filter as a BPF program; ``None`` for other CPU architectures."""
     known = _MACHINES.get(machine)
-    return b"".join(_instructions(known)) if known is not None else None
+    return b"".join(_instructions(known, *party.value)) if known is not None else None
 
 
-def _instructions(machine: _Machine) -> Iterator[bytes]:
+def install(party: Party) -> None:
+    """Filter this process and all that it starts. Needs ``no_new_privs``, which bubblewrap sets. Raises OSError."""
+    text = program(party=party)
+    if text is None:
+        return
+    steps = ctypes.create_string_buffer(text, len(text))
+    header = struct.pack("@HP", len(text) // 8, ctypes.addressof(steps))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header) != 0:
+        raise OSError(ctypes.get_errno(), "the system-call filter cannot be installed")
+
+
+def _instructions(machine: _Machine, allowed: frozenset[str], namespaces: int) -> Iterator[bytes]:
     denied = _ERRNO | errno.EPERM
     absent = _ERRNO | errno.ENOSYS
     yield _step(_LOAD, _ARCHITECTURE)
@@ -83,8 +112,8 @@ def _instructions(machine: _Machine) -> Iterator[bytes]:
     if machine.column == 0:
         yield _step(_AT_LEAST, _OTHER_TABLE, 0, 1)
         yield _step(_RETURN, absent)
-    for numbers in DENIED.values():
-        if numbers[machine.column] >= 0:
+    for name, numbers in DENIED.items():
+        if numbers[machine.column] >= 0 and name not in allowed:
             yield from _when(numbers[machine.column], denied)
     # clone3 takes its flags in memory, which a filter cannot read. The C library falls back to clone, whose flags are checked.
     yield from _when(machine.clone3, absent)
@@ -96,7 +125,7 @@ def _instructions(machine: _Machine) -> Iterator[bytes]:
     yield _step(_RETURN, _ALLOW)
     yield _step(_EQUAL, machine.clone, 0, 4)
     yield _step(_LOAD, _FIRST_ARGUMENT)
-    yield _step(_ANY_OF, _NEW_NAMESPACES, 0, 1)
+    yield _step(_ANY_OF, namespaces, 0, 1)
     yield _step(_RETURN, denied)
     yield _step(_RETURN, _ALLOW)
     yield _step(_EQUAL, machine.set_affinity, 1, 0)
@@ -126,9 +155,9 @@ def _unless(value: int, result: int) -> tuple[bytes, bytes]:
     return _step(_EQUAL, value, 1, 0), _step(_RETURN, result)
 
 
-def descriptor() -> int | None:
+def descriptor(party: Party = Party.RUNNER) -> int | None:
     """A descriptor from which one bubblewrap reads the filter; the caller closes it. ``None`` without a filter."""
-    text = program()
+    text = program(party=party)
     if text is None:
         return None
     fd = os.memfd_create("filter", os.MFD_CLOEXEC)

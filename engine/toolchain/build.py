@@ -13,24 +13,35 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from engine.domain.errors import EspalierError, KernelCodeError, ToolchainError
+import msgspec
+
+from engine.domain.errors import EspalierError, KernelCodeError
 from engine.domain.model import Contract, Dialect, Resources
-from engine.sandbox.confinement import Confinement, run_confined
+from engine.sandbox.confinement import Confinement
 from engine.sandbox.process import ProcessResult
+from engine.sandbox.watchdog import Excess
 from engine.toolchain.cache import LOG, Cache, CacheEntry, cache_folder, digest
+from engine.toolchain.compiler_run import LARGEST_ARTEFACT, run_compiler
 from engine.toolchain.diagnostics import first_error, ptxas_resources, vectorised_loops
+from engine.toolchain.included import included_files
 from engine.toolchain.plan import parse_plan
-from engine.toolchain.recipes import HEADER, VECTOR_REPORT, Recipe, recipe_for
+from engine.toolchain.recipe import Recipe
+from engine.toolchain.recipes import VECTOR_REPORT, recipe_for
+from engine.toolchain.triton import build as triton_build
+from engine.toolchain.triton.resolution import TritonJob
 
 _SCHEME = 1
 """Incremented when the meaning of a cache entry changes."""
 _FULL_DISK = 16 << 20
 """Free bytes below which \"no space left\" is blamed on the disk, not on the kernel."""
+
+_LONGEST_REPORT = 1 << 20
+"""Characters of the vectorisation report that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,8 @@ class Artefact:
     resources: tuple[Resources, ...]
     """Of each ``__global__`` function, as ptxas reports them; empty for other dialects."""
     log: str
+    included: tuple[str, ...] = ()
+    """What was read of the user's header trees: path, number of files and their digest, a line each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,15 @@ class BuildFailure:
 
 
 BuildOutcome = Artefact | BuildFailure
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A compiler that succeeded: what it printed, how long it ran, and what the device functions use."""
+
+    output: str
+    seconds: float
+    resources: tuple[Resources, ...]
 
 
 @dataclass(slots=True)
@@ -152,52 +174,83 @@ async def _find_or_build(
         await asyncio.to_thread(cache.trim)
     with cache.build_folder() as folder:
         with cache.disk_errors():
-            (folder / recipe.code_file).write_text(request.code, encoding="utf-8", errors="surrogatepass")
-            if recipe.argv:
-                (folder / HEADER).write_text(request.header, encoding="utf-8")
+            _write_inputs(folder, request, recipe)
             for name, text in recipe.extra_files.items():
                 (folder / name).write_text(text, encoding="utf-8")
         result = await _compile(request, recipe, folder, confinement, cache)
         if isinstance(result, BuildFailure):
             return result
         with cache.disk_errors():
-            _keep_outputs(folder, recipe, result.output)
-            used = ptxas_resources(result.output) if request.dialect is Dialect.CUDA else ()
-            entry = CacheEntry(key, recipe.binary, digest(folder / recipe.binary), result.seconds, recipe.identity, used)
+            found = included_files(folder, recipe.trees)
+            _keep_outputs(folder, recipe, _with_lines(result.output, [f"included {one}" for one in found]))
+            if recipe.intermediate:  # the first step ran the file's own code, which may have changed its inputs
+                _write_inputs(folder, request, recipe)
+            used = result.resources
+            entry = CacheEntry(key, recipe.binary, digest(folder / recipe.binary), result.seconds, recipe.identity, used, found)
         cache.publish(folder, entry)
     return _artefact(entry, cache, cached=False)
+
+
+def _with_lines(log: str, lines: Sequence[str]) -> str:
+    return "\n".join([*filter(None, [log.rstrip()]), *lines, ""]) if lines else log
+
+
+def _write_inputs(folder: Path, request: BuildRequest, recipe: Recipe) -> None:
+    texts = {recipe.code_file: request.code, **({recipe.header: request.header} if recipe.argv else {})}
+    for name, text in texts.items():
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).write_text(text, encoding="utf-8", errors="surrogatepass")
 
 
 def _artefact(entry: CacheEntry, cache: Cache, *, cached: bool) -> Artefact:
     folder = cache.folder(entry.key)
     log = cache.log(entry.key)
-    return Artefact(entry.key, folder, folder / entry.binary, entry.seconds, cached, entry.resources, log)
+    return Artefact(entry.key, folder, folder / entry.binary, entry.seconds, cached, entry.resources, log, entry.included)
 
 
 async def _compile(
     request: BuildRequest, recipe: Recipe, folder: Path, confinement: Confinement, cache: Cache
-) -> ProcessResult | BuildFailure:
+) -> _Compiled | BuildFailure:
     if not recipe.argv:
         return _check_python(request)
     if clash := _tunable_clash(request):
         return BuildFailure(clash, clash, 0.0)
-    try:
-        result = await run_confined(recipe.argv, confinement, folder, recipe.readable, recipe.path)
-    except OSError as error:
-        raise ToolchainError(f"{recipe.argv[0]} cannot be started: {error.strerror}") from error
-    if result.timed_out:
-        limit = confinement.limits.seconds
-        reason = f"{request.name}: the compiler exceeded its time limit of {limit:g} s"
-        return BuildFailure(reason, result.output, result.seconds, timed_out=True)
-    binary = folder / recipe.binary
+    run = await run_compiler(recipe, folder, confinement, cache)
+    result = run.result
+    if run.limit:
+        error = first_error(result.output, recipe.code_file, request.name) if result.exceeded is Excess.OUTPUT else None
+        reason = error or f"{request.name}: the compiler {run.limit}"
+        return BuildFailure(reason, result.output, result.seconds, result.timed_out)
+    binary = folder / (recipe.intermediate or recipe.binary)
     if result.status != 0 or not binary.is_file() or binary.is_symlink():
         with cache.disk_errors():
             _check_disk(result, folder, cache)
         reason = first_error(result.output, recipe.code_file, request.name) or _exit_reason(request, result)
         return BuildFailure(reason, result.output, result.seconds)
-    if reason := _missing_entries(request, result):
+    if reason := _too_large(request, binary.stat().st_size) or _missing_entries(request, result):
         return BuildFailure(reason, result.output, result.seconds)
-    return result
+    if request.dialect is Dialect.TRITON:
+        return await _assemble(request, result, folder, confinement, cache)
+    used = ptxas_resources(result.output) if request.dialect is Dialect.CUDA else ()
+    return _Compiled(result.output, result.seconds, used)
+
+
+async def _assemble(
+    request: BuildRequest, result: ProcessResult, folder: Path, confinement: Confinement, cache: Cache
+) -> _Compiled | BuildFailure:
+    """The second step of a Triton build. What the first printed is the file's own: no resource is read from it."""
+    jobs = msgspec.json.decode(request.header, type=list[TritonJob])
+    done = await triton_build.assemble(folder, jobs, request.arch, request.name, confinement, cache)
+    log = "\n".join(part for part in (result.output.rstrip(), done.log) if part)
+    if isinstance(done, triton_build.NotAssembled):
+        return BuildFailure(done.reason, log or done.reason, result.seconds + done.seconds)
+    return _Compiled(log, result.seconds + done.seconds, done.resources)
+
+
+def _too_large(request: BuildRequest, size: int) -> str:
+    if size <= LARGEST_ARTEFACT:
+        return ""
+    return f"{request.name}: the compiled binary has {size / (1 << 20):.0f} MiB: at most {LARGEST_ARTEFACT >> 20} MiB"
 
 
 def _tunable_clash(request: BuildRequest) -> str:
@@ -220,7 +273,7 @@ def _check_disk(result: ProcessResult, folder: Path, cache: Cache) -> None:
 
 def _missing_entries(request: BuildRequest, result: ProcessResult) -> str:
     """The error where a plan launches a kernel that the device code does not export."""
-    if request.contract is not Contract.PLAN:
+    if request.contract is not Contract.PLAN or request.dialect is Dialect.TRITON:
         return ""
     entries = {use.function for use in ptxas_resources(result.output)}
     try:
@@ -234,7 +287,7 @@ def _missing_entries(request: BuildRequest, result: ProcessResult) -> str:
     return ""
 
 
-def _check_python(request: BuildRequest) -> ProcessResult | BuildFailure:
+def _check_python(request: BuildRequest) -> _Compiled | BuildFailure:
     began = time.monotonic()
     reason = ""
     try:
@@ -246,14 +299,19 @@ def _check_python(request: BuildRequest) -> ProcessResult | BuildFailure:
     except (ValueError, RecursionError, MemoryError) as error:
         reason = f"{request.name}: error: {error or 'nested too deeply'}"
     seconds = time.monotonic() - began
-    return BuildFailure(reason, reason, seconds) if reason else ProcessResult(0, "", seconds, timed_out=False)
+    return BuildFailure(reason, reason, seconds) if reason else _Compiled("", seconds, ())
+
+
+def _start_of(report: Path) -> str:
+    with report.open(errors="replace") as file:
+        return file.read(_LONGEST_REPORT)
 
 
 def _keep_outputs(folder: Path, recipe: Recipe, output: str) -> None:
     """Delete everything that is not part of a cache entry, and write its log."""
     report = folder / VECTOR_REPORT
-    lines = vectorised_loops(report.read_text(errors="replace"), recipe.code_file) if report.is_file() else ""
-    kept = {recipe.code_file, recipe.binary, HEADER}
+    lines = vectorised_loops(_start_of(report), recipe.code_file) if report.is_file() else ""
+    kept = {recipe.code_file, recipe.binary, recipe.header}
     for path in folder.iterdir():
         if path.name in kept and path.is_file() and not path.is_symlink():
             continue

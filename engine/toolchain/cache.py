@@ -41,6 +41,8 @@ class CacheEntry:
     seconds: float
     identity: tuple[str, ...]
     resources: tuple[Resources, ...] = ()
+    included: tuple[str, ...] = ()
+    """What was read of the user's header trees, a line each."""
 
 
 def cache_folder() -> Path:

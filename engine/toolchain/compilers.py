@@ -53,7 +53,7 @@ async def find_gxx() -> Compiler:
         raise ToolchainError(
             "g++ not found: kernels for the CPU need it; apt install g++ (Debian, Ubuntu) or dnf install gcc-c++ (Fedora)"
         )
-    return await _identify("g++", Path(path), Path(path).resolve().parent.parent)
+    return await identify("g++", Path(path), Path(path).resolve().parent.parent)
 
 
 async def find_nvcc() -> Compiler:
@@ -72,7 +72,7 @@ async def find_nvcc() -> Compiler:
             "or set CUDA_HOME to its folder"
         )
     real = await _cuda_root(Path(path))
-    return await _identify("nvcc", real / "bin" / "nvcc" if (real / "bin" / "nvcc").exists() else Path(path), real)
+    return await identify("nvcc", real / "bin" / "nvcc" if (real / "bin" / "nvcc").exists() else Path(path), real)
 
 
 async def _cuda_root(nvcc: Path) -> Path:
@@ -87,7 +87,8 @@ async def _cuda_root(nvcc: Path) -> Path:
     return root
 
 
-async def _identify(name: str, path: Path, root: Path) -> Compiler:
+async def identify(name: str, path: Path, root: Path) -> Compiler:
+    """A compiler with its version; ``root`` is its folder. Raises ToolchainError if it does not start."""
     key = (name, str(path))
     if key not in _compilers:
         lines = [line.strip() for line in (await _query(path, "--version")).splitlines() if line.strip()]

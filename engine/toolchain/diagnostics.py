@@ -13,7 +13,7 @@ _GXX = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:(?P<column>\d+):)? (
 _NVCC = re.compile(
     r"^(?P<file>[^\s()][^()]*)\((?P<line>\d+)\): (?:catastrophic |fatal |internal )?error(?: #[\w-]+)?\s*: (?P<text>.*)$"
 )
-_PTXAS = re.compile(r"^ptxas (?:\S+, line \d+; )?(?:error|fatal)\s*: (?P<text>.*)$")
+_PTXAS = re.compile(r"^ptxas(?:-blackwell)? (?:\S+, line \d+; )?(?:error|fatal)\s*: (?P<text>.*)$")
 _ASSEMBLER = re.compile(r"^\S+\.s:\d+: Error: (?P<text>.*)$")
 _NO_LAUNCH = re.compile(r"required symbol [`']?launch'? not defined|undefined symbol: launch\b")
 _UNDEFINED = re.compile(r"undefined reference to [`']?(?P<name>[^'`]+)'?")

@@ -42,7 +42,7 @@ def directives(code: str, dialect: Dialect, *words: str) -> tuple[Directive, ...
     Raises:
         KernelCodeError: a misspelt directive.
     """
-    mark = "#" if dialect is Dialect.PYTHON else "//"
+    mark = "#" if dialect.in_python else "//"
     if "@" not in code:
         return ()
     matches: list[Directive] = []

@@ -118,6 +118,11 @@ class Cursor:
     def peek(self) -> Token:
         return self._tokens[self._next]
 
+    @property
+    def following(self) -> Token:
+        """The token after ``peek``."""
+        return self._tokens[min(self._next + 1, len(self._tokens) - 1)]
+
     def take(self) -> Token:
         token = self._tokens[self._next]
         self._next = min(self._next + 1, len(self._tokens) - 1)

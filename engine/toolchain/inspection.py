@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from engine.domain.errors import ToolchainError
-from engine.sandbox.confinement import Confinement, run_confined
+from engine.domain.errors import EspalierError, ToolchainError
+from engine.sandbox.confinement import Confinement, detect, run_confined
 from engine.toolchain.compilers import find_nvcc
+from engine.toolchain.device_images import cubins
 
 _CUBIN_TOOLS = (("nvdisasm", "--print-code"), ("cuobjdump", "--dump-sass"))
 _EMBEDDED_TOOLS = (("cuobjdump", "--dump-sass"),)
@@ -86,7 +87,9 @@ class Uninspected:
 
 
 async def inspect(binary: Path, confinement: Confinement) -> InstructionMix | Uninspected:
-    """Count the instructions of a built kernel: a ``.cubin``, or a ``.so`` (its device code if it contains any)."""
+    """Count the instructions of a built kernel: ``.cubin``, ``.images``, or ``.so`` (its device code if it contains any)."""
+    if binary.suffix == ".images":
+        return await _inspect_images(binary, confinement)
     device = binary.suffix == ".cubin" or (binary.suffix == ".so" and _embeds_device_code(binary))
     if not device and binary.suffix != ".so":
         return Uninspected(f"{binary.name} holds no machine code")
@@ -102,6 +105,20 @@ async def inspect(binary: Path, confinement: Confinement) -> InstructionMix | Un
     if tool is None:
         return Uninspected(missing)
     return await _count(tool, binary, confinement, device)
+
+
+async def _inspect_images(binary: Path, confinement: Confinement) -> InstructionMix | Uninspected:
+    """The sum over all device images of an artefact."""
+    counts: Counter[str] = Counter()
+    with TemporaryDirectory(prefix="espalier-inspect-") as folder:
+        for number, cubin in enumerate(cubins(binary.read_bytes())):
+            place = Path(folder) / f"image{number}.cubin"
+            place.write_bytes(cubin)
+            found = await inspect(place, confinement)
+            if isinstance(found, Uninspected):
+                return found
+            counts.update(found.counts)
+    return InstructionMix(dict(counts))
 
 
 async def _count(tool: tuple[str, ...], binary: Path, confinement: Confinement, device: bool) -> InstructionMix | Uninspected:
@@ -175,3 +192,15 @@ def count_native(lines: Iterable[str]) -> Counter[str]:
                 counts["stack"] += 1
         counts.update(family for family, pattern in _NATIVE_FAMILIES if pattern.match(match["opcode"]))
     return counts
+
+
+async def instruction_counts(binary: Path) -> Mapping[str, int]:
+    """The instruction mix of machine code; empty if there is none, or no installed tool reads it.
+
+    It is recorded with the build: later the artefact may be deleted, or the session on another machine.
+    """
+    try:
+        outcome = await inspect(binary, await detect())
+    except EspalierError:
+        return {}
+    return dict(sorted(outcome.counts.items())) if isinstance(outcome, InstructionMix) else {}

@@ -14,7 +14,7 @@ MAX_CODE_BYTES = 1 << 20
 """Largest kernel file, in bytes."""
 
 SUFFIXES = {dialect.suffix: dialect for dialect in Dialect} | {".cc": Dialect.CPP}
-"""File suffix → dialect."""
+"""File suffix → dialect; of a ``.py`` file the content decides between ``python`` and ``triton``."""
 
 _LAUNCH = re.compile(r"\blaunch\s*\(")
 _MODEL = re.compile(r"^(?:class[ \t]+ModelNew\b|ModelNew[ \t]*=[^=])", re.MULTILINE)
@@ -80,13 +80,22 @@ def classify(text: str, name: str) -> tuple[Dialect, Contract]:
             if not _LAUNCH.search(without_comments(text)):
                 raise KernelCodeError(f'{name} has no launch(): write `extern "C" void launch(...)`')
             return dialect, Contract.HOST
-        case Dialect.PYTHON:
-            if not _MODEL.search(text):
-                raise KernelCodeError(f"{name} has no `class ModelNew`: a python kernel is a KernelBench module")
-            return dialect, Contract.MODULE
+        case Dialect.PYTHON | Dialect.TRITON:
+            return _python_dialect(text, name)
         case None:
             known = ", ".join(SUFFIXES)
             raise KernelCodeError(f"{name} has the unknown suffix '{suffix}': use one of {known}")
+
+
+def _python_dialect(text: str, name: str) -> tuple[Dialect, Contract]:
+    """``@launch`` lines make a Triton plan of a Python file, whatever else it holds."""
+    if directives(text, Dialect.TRITON, "launch"):
+        return Dialect.TRITON, Contract.PLAN
+    if not _MODEL.search(text):
+        raise KernelCodeError(
+            f"{name} has no `class ModelNew`: a python kernel is a KernelBench module, a triton kernel has `# @launch` lines"
+        )
+    return Dialect.PYTHON, Contract.MODULE
 
 
 def _cuda_contract(text: str, name: str) -> Contract:

@@ -118,7 +118,7 @@ def parse_plan(code: str) -> Plan:
         if directive.word == "workspace":
             if workspace is not None:
                 raise _here(directive).error("second @workspace line: request all bytes in one line")
-            workspace = _workspace(cursor, directive)
+            workspace = parse_workspace(cursor, _here(directive))
         elif directive.word == "tensormap":
             _add_map(maps, _tensor_map(cursor))
         else:
@@ -150,9 +150,10 @@ def _here(directive: Directive) -> Token:
     return Token("name", directive.word, directive.line, directive.column)
 
 
-def _workspace(cursor: Cursor, directive: Directive) -> Workspace:
+def parse_workspace(cursor: Cursor, here: Token) -> Workspace:
+    """``BYTES [zero]``, after the word ``here``."""
     size = parse_expression(cursor)
-    return Workspace(size, cursor.accept("zero") is not None, _here(directive))
+    return Workspace(size, cursor.accept("zero") is not None, here)
 
 
 def _add_map(maps: dict[str, TensorMap], new: TensorMap) -> None:
@@ -169,10 +170,10 @@ def _tensor_map(cursor: Cursor) -> TensorMap:
     source = _reference(cursor, "an operand or workspace after '='")
     shape = _reshape(cursor) if cursor.accept("as") else None
     tile_token = cursor.expect("tile", "after the source: write tile(t0,...)")
-    tile = _values(cursor, tile_token)
+    tile = clause_values(cursor, tile_token)
     swizzle = None
     if token := cursor.accept("swizzle"):
-        swizzle = _single(Clause(token, _values(cursor, token)))
+        swizzle = single_value(Clause(token, clause_values(cursor, token)))
     return TensorMap(name, source, shape, tile, tile_token, swizzle)
 
 
@@ -181,7 +182,7 @@ def _reshape(cursor: Cursor) -> Reshape:
     if dtype.text not in TENSOR_TYPES:
         hint = near(dtype.text, TENSOR_TYPES) or f": one of {', '.join(TENSOR_TYPES)}"
         raise dtype.error(f"tensor maps do not support the type '{dtype.text}'{hint}")
-    return Reshape(dtype, _values(cursor, dtype))
+    return Reshape(dtype, clause_values(cursor, dtype))
 
 
 def _launch(cursor: Cursor, kernels: frozenset[str]) -> Launch:
@@ -197,7 +198,7 @@ def _launch(cursor: Cursor, kernels: frozenset[str]) -> Launch:
             raise token.error(f"unknown clause '{token.text}'{near(token.text, _CLAUSES) or ' in this @launch line'}")
         if token.text in clauses:
             raise token.error(f"duplicate clause '{token.text}'")
-        clauses[token.text] = Clause(token, () if token.text == "cooperative" else _values(cursor, token))
+        clauses[token.text] = Clause(token, () if token.text == "cooperative" else clause_values(cursor, token))
     for word in ("grid", "block"):
         if word not in clauses:
             raise kernel.error(f"the launch of '{kernel.text}' has no {word}(x[,y[,z]])")
@@ -205,7 +206,7 @@ def _launch(cursor: Cursor, kernels: frozenset[str]) -> Launch:
         if word in clauses and len(clauses[word].values) > 3:
             raise clauses[word].token.error(f"{word} takes at most three numbers")
     if shared := clauses.get("shared"):
-        _single(shared)
+        single_value(shared)
     return Launch(
         kernel, arguments, clauses["grid"], clauses["block"], shared, clauses.get("cluster"), "cooperative" in clauses
     )
@@ -233,7 +234,8 @@ def _reference(cursor: Cursor, what: str) -> Reference:
     return WorkspaceRef(token, parse_expression(cursor) if cursor.accept("+") else None)
 
 
-def _values(cursor: Cursor, word: Token) -> tuple[Expression, ...]:
+def clause_values(cursor: Cursor, word: Token) -> tuple[Expression, ...]:
+    """The numbers in brackets after ``word``."""
     cursor.expect("(", f"after '{word.text}'")
     values = [parse_expression(cursor)]
     while cursor.accept(","):
@@ -242,7 +244,8 @@ def _values(cursor: Cursor, word: Token) -> tuple[Expression, ...]:
     return tuple(values)
 
 
-def _single(clause: Clause) -> Expression:
+def single_value(clause: Clause) -> Expression:
+    """The only number of a clause. Raises KernelCodeError where it has several."""
     if len(clause.values) != 1:
         raise clause.token.error(f"{clause.token.text} takes one number")
     return clause.values[0]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import assert_never
 
 from engine.domain.errors import ToolchainError
 from engine.domain.model import Contract, Dialect
+from engine.sandbox.include_trees import include_trees
+from engine.toolchain import included
 from engine.toolchain.compilers import cpu_arch, find_gxx, find_nvcc
+from engine.toolchain.included import include_flags
+from engine.toolchain.recipe import Recipe
+from engine.toolchain.triton.build import triton_recipe
 
-HEADER = "problem.h"
 VECTOR_REPORT = "vectorised.txt"
 
 _CPP_FLAGS = ("-std=c++20", "-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared")
@@ -22,23 +24,6 @@ _LINK = ("-Wl,--require-defined=launch", "-Wl,-z,defs")
 _CUDA_FLAGS = ("-O3", "-std=c++17", "-Xptxas", "-v")
 _HOST_FLAGS = ("-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-Xlinker", "--require-defined=launch")
 _GPU = re.compile(r"sm_(\d{2,3}[af]?)")
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """One compilation in a folder that holds ``code_file`` and ``problem.h`` and receives ``binary``."""
-
-    argv: tuple[str, ...]
-    """Empty for ``python``, which is not compiled."""
-    code_file: str
-    binary: str
-    identity: tuple[str, ...]
-    """Compiler versions and whatever else the binary depends on."""
-    readable: tuple[Path, ...] = ()
-    path: tuple[Path, ...] = ()
-    """Folders of executables that the compiler calls."""
-    extra_files: Mapping[str, str] = field(default_factory=dict)
-    """Further input files: name → text. They are not cached."""
 
 
 async def recipe_for(dialect: Dialect, contract: Contract, arch: str, tunables: Mapping[str, int]) -> Recipe:
@@ -56,13 +41,18 @@ async def recipe_for(dialect: Dialect, contract: Contract, arch: str, tunables: 
             return await _cpp(file, defines)
         case Dialect.CUDA:
             return await _cuda(file, contract, arch, defines)
+        case Dialect.TRITON:
+            return await triton_recipe(arch)
     assert_never(dialect)
 
 
 async def _cpp(file: str, defines: tuple[str, ...]) -> Recipe:
     gxx = await find_gxx()
-    argv = ("g++", *_CPP_FLAGS, *_CPP_REPORT, *defines, "-o", "kernel.so", file, *_LINK)
-    return Recipe(argv, file, "kernel.so", (gxx.version, await cpu_arch()), gxx.readable, (gxx.folder,))
+    trees = include_trees()
+    argv = ("g++", *_CPP_FLAGS, *_CPP_REPORT, *include_flags(trees), *defines, "-o", "kernel.so", file, *_LINK)
+    identity = (gxx.version, await cpu_arch(), *included.identity(trees))
+    readable = (*gxx.readable, *(tree.path for tree in trees))
+    return Recipe(argv, file, "kernel.so", identity, readable, (gxx.folder,), trees=trees)
 
 
 async def _cuda(file: str, contract: Contract, arch: str, defines: tuple[str, ...]) -> Recipe:
@@ -72,6 +62,8 @@ async def _cuda(file: str, contract: Contract, arch: str, defines: tuple[str, ..
     nvcc, gxx = await find_nvcc(), await find_gxx()
     target = f"-gencode=arch=compute_{match[1]},code={arch}"
     binary, shape = ("kernel.cubin", ("-cubin",)) if contract is Contract.PLAN else ("kernel.so", _HOST_FLAGS)
-    argv = (str(nvcc.path), *shape, *_CUDA_FLAGS, target, *defines, "-o", binary, file)
-    identity = (nvcc.version, gxx.version, platform.machine())
-    return Recipe(argv, file, binary, identity, (*nvcc.readable, *gxx.readable), (nvcc.folder, gxx.folder))
+    trees = include_trees()
+    argv = (str(nvcc.path), *shape, *_CUDA_FLAGS, target, *include_flags(trees), *defines, "-o", binary, file)
+    identity = (nvcc.version, gxx.version, platform.machine(), *included.identity(trees))
+    readable = (*nvcc.readable, *gxx.readable, *(tree.path for tree in trees))
+    return Recipe(argv, file, binary, identity, readable, (nvcc.folder, gxx.folder), trees=trees)

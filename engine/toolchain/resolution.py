@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Number, Operand
 from engine.toolchain.expressions import Token, evaluate, near
-from engine.toolchain.plan import Clause, Launch, NameRef, Plan, Reference, TensorMap, WorkspaceRef
+from engine.toolchain.plan import Clause, Launch, NameRef, Plan, Reference, TensorMap, Workspace, WorkspaceRef
 
 BLOCK_THREADS = 1024
 BLOCK_LIMITS = (1024, 1024, 64)
@@ -54,7 +55,18 @@ class TensorMapArg(msgspec.Struct, frozen=True, tag="tensormap"):
     name: str
 
 
-Argument = OperandArg | WorkspaceArg | TensorMapArg
+class ScalarArg(msgspec.Struct, frozen=True, tag="scalar"):
+    """A number, passed by value."""
+
+    kind: Literal["i32", "i64", "fp32"]
+    value: int | float
+
+
+class NullArg(msgspec.Struct, frozen=True, tag="null"):
+    """A null pointer."""
+
+
+Argument = OperandArg | WorkspaceArg | TensorMapArg | ScalarArg | NullArg
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +95,8 @@ class ResolvedLaunch:
     shared_bytes: int = 0
     cluster: Dim3 = (1, 1, 1)
     cooperative: bool = False
+    image: int = 0
+    """Which of the artefact's device images holds the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +151,14 @@ class _Resolver:
     def resolve(self) -> ResolvedPlan:
         if scratch := self._plan.workspace:
             self._workspace = evaluate(scratch.size, self._names)
-            if not 0 <= self._workspace <= WORKSPACE_BYTES:
-                raise scratch.token.error(f"a workspace of {self._workspace} bytes: 0 to {WORKSPACE_BYTES} are allowed")
+            check_workspace(scratch, self._workspace)
         maps = tuple(self._tensor_map(tensor_map) for tensor_map in self._plan.tensor_maps)
         launches = tuple(self._launch(launch) for launch in self._plan.launches)
         return ResolvedPlan(launches, maps, self._workspace, bool(scratch and scratch.zeroed))
 
     def _launch(self, launch: Launch) -> ResolvedLaunch:
-        grid = self._dim3(launch.grid, GRID_LIMITS)
-        block = self._dim3(launch.block, BLOCK_LIMITS)
+        grid = evaluate_extents(launch.grid, self._names, GRID_LIMITS)
+        block = evaluate_extents(launch.block, self._names, BLOCK_LIMITS)
         if math.prod(block) > BLOCK_THREADS:
             raise launch.block.token.error(f"a block of {math.prod(block)} threads: {BLOCK_THREADS} at most")
         shared = evaluate(launch.shared.values[0], self._names) if launch.shared else 0
@@ -155,18 +168,10 @@ class _Resolver:
         cluster = self._cluster(launch.cluster, grid)
         return ResolvedLaunch(launch.kernel.text, arguments, grid, block, shared, cluster, launch.cooperative)
 
-    def _dim3(self, clause: Clause, limits: Dim3) -> Dim3:
-        values = [evaluate(value, self._names) for value in clause.values]
-        for axis, value, limit in zip("xyz", values, limits, strict=False):
-            if not 1 <= value <= limit:
-                raise clause.token.error(f"{clause.token.text} {axis} is {value}: 1 to {limit} are allowed")
-        x, y, z = (*values, 1, 1)[:3]
-        return x, y, z
-
     def _cluster(self, clause: Clause | None, grid: Dim3) -> Dim3:
         if clause is None:
             return (1, 1, 1)
-        cluster = self._dim3(clause, (CLUSTER_BLOCKS,) * 3)
+        cluster = evaluate_extents(clause, self._names, (CLUSTER_BLOCKS,) * 3)
         if math.prod(cluster) > CLUSTER_BLOCKS:
             raise clause.token.error(f"a cluster of {math.prod(cluster)} blocks: {CLUSTER_BLOCKS} at most")
         for axis, blocks, size in zip("xyz", grid, cluster, strict=True):
@@ -237,6 +242,22 @@ class _Resolver:
                     raise tensor_map.source.token.error(f"workspace+{offset}: tensor maps must start at a multiple of 16 bytes")
         if size > available:
             raise tensor_map.name.error(f"'{tensor_map.name.text}' spans {size} bytes, its source has {available}")
+
+
+def evaluate_extents(clause: Clause, names: Mapping[str, Number], limits: Dim3) -> Dim3:
+    """The extents of a clause in x, y, z order. Raises KernelCodeError for one beyond its limit."""
+    values = [evaluate(value, names) for value in clause.values]
+    for axis, value, limit in zip("xyz", values, limits, strict=False):
+        if not 1 <= value <= limit:
+            raise clause.token.error(f"{clause.token.text} {axis} is {value}: 1 to {limit} are allowed")
+    x, y, z = (*values, 1, 1)[:3]
+    return x, y, z
+
+
+def check_workspace(workspace: Workspace, size: int) -> None:
+    """Raises KernelCodeError for a size that no workspace has."""
+    if not 0 <= size <= WORKSPACE_BYTES:
+        raise workspace.token.error(f"a workspace of {size} bytes: 0 to {WORKSPACE_BYTES} are allowed")
 
 
 def _check_dims(name: Token, dims: tuple[int, ...], item: int) -> None:

@@ -4,7 +4,7 @@ It finds names: files, the network, processes, signals, clocks, code loaded at r
 internals of Python and torch. A finding quarantines a verified kernel; it never fails one. Intrinsics, OpenMP, threads, std::,
 PTX, prefetches, a child process that is waited for and a clock that is read for tuning are allowed.
 
-In ``python`` kernels names are resolved through imports, and C++ or CUDA in strings is scanned as such.
+In ``python`` and ``triton`` kernels names are resolved through imports, and C++ or CUDA in strings is scanned as such.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _EMBEDDED = ("#include", "__global__", 'extern "C"')
 
 def static_scan(code: str, dialect: Dialect) -> tuple[Finding, ...]:
     """Suspicious lines of a kernel, in order; each name once, at most ``_MOST``."""
-    scanned = _scan_python(code) if dialect is Dialect.PYTHON else scan_cpp(code)
+    scanned = _scan_python(code) if dialect.in_python else scan_cpp(code)
     once = {(f.what, f.why): f for f in sorted(scanned, key=lambda f: -f.line)}
     return tuple(sorted(once.values(), key=lambda f: f.line))[:_MOST]
 

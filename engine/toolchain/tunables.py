@@ -7,11 +7,13 @@ import math
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Dialect, Number, Tunable
 from engine.toolchain.directives import Directive, directives
 from engine.toolchain.expressions import Cursor, Expression, Token, evaluate, parse, tokenize
+from engine.toolchain.triton.source import autotuned
 
 MAX_TUNABLES = 16
 MAX_VALUES = 64
@@ -32,14 +34,45 @@ class Requirement:
     line: int
     column: int
 
+    def is_met(self, names: Mapping[str, Number]) -> bool:
+        """Raises KernelCodeError for an expression that cannot be evaluated."""
+        return evaluate(self.expression, names) != 0
+
+
+@dataclass(frozen=True)
+class ListedCombinations:
+    """The configurations of ``@triton.autotune``: allows the listed combinations of its tunables, whatever the others are."""
+
+    listed: tuple[Combination, ...]
+    text: str
+    line: int
+    column: int
+
+    @cached_property
+    def _known(self) -> frozenset[tuple[Number, ...]]:
+        return frozenset(tuple(one.values()) for one in self.listed)
+
+    def is_met(self, names: Mapping[str, Number]) -> bool:
+        """Whether the values of its tunables are listed together."""
+        return tuple(names.get(name, 0) for name in self.listed[0]) in self._known
+
+
+Rule = Requirement | ListedCombinations
+"""What limits the combinations of tunables."""
+
 
 def parse_tunables(code: str, dialect: Dialect) -> tuple[Tunable, ...]:
-    """The ``@tune NAME = v1, v2, ...`` lines of the code, in order.
+    """The ``@tune NAME = v1, v2, ...`` lines of the code; in a Triton file after the names of ``@triton.autotune``.
 
     Raises:
         KernelCodeError: a malformed line or a duplicate name.
     """
     tunables: dict[str, Tunable] = {}
+    for one in _autotuned(code, dialect):
+        for listed in one.listed[0]:
+            tunables[listed] = Tunable(listed, tuple(dict.fromkeys(each[listed] for each in one.listed)))
+    if len(tunables) > MAX_TUNABLES or any(len(one.values) > MAX_VALUES for one in tunables.values()):
+        raise KernelCodeError(f"@triton.autotune: {MAX_TUNABLES} tunables of {MAX_VALUES} values at most")
     for directive in directives(code, dialect, "tune"):
         name, tunable = _tunable(directive)
         if tunable.name in tunables:
@@ -48,6 +81,21 @@ def parse_tunables(code: str, dialect: Dialect) -> tuple[Tunable, ...]:
             raise name.error(f"too many tunables: {MAX_TUNABLES} at most")
         tunables[tunable.name] = tunable
     return tuple(tunables.values())
+
+
+def _autotuned(code: str, dialect: Dialect) -> tuple[ListedCombinations, ...]:
+    """The configurations of a Triton file. Those of several functions get the function's name in front of theirs."""
+    if dialect is not Dialect.TRITON:
+        return ()
+    found = autotuned(code)
+    several = len(found) > 1
+    return tuple(
+        ListedCombinations(
+            tuple({f"{one.function}_{name}" if several else name: v for name, v in each.items()} for each in one.listed),
+            f"a configuration of '{one.function}'", one.line, one.column,
+        )
+        for one in found
+    )  # fmt: skip
 
 
 def _tunable(directive: Directive) -> tuple[Token, Tunable]:
@@ -78,16 +126,17 @@ def _value(cursor: Cursor) -> int:
     return sign * magnitude
 
 
-def parse_requires(code: str, dialect: Dialect) -> tuple[Requirement, ...]:
-    """The ``@require EXPR`` lines of the code, in order.
+def parse_requires(code: str, dialect: Dialect) -> tuple[Rule, ...]:
+    """The ``@require EXPR`` lines of the code; in a Triton file after the configurations of ``@triton.autotune``.
 
     Raises:
         KernelCodeError: a line that is not an expression.
     """
-    return tuple(
+    written = (
         Requirement(parse(d.text, d.line, d.column), d.text.strip(), d.line, d.column)
         for d in directives(code, dialect, "require")
     )
+    return (*_autotuned(code, dialect), *written)
 
 
 def default_values(tunables: Sequence[Tunable]) -> dict[str, int]:
@@ -95,18 +144,18 @@ def default_values(tunables: Sequence[Tunable]) -> dict[str, int]:
     return {tunable.name: tunable.values[0] for tunable in tunables}
 
 
-def first_unmet(requires: Sequence[Requirement], names: Mapping[str, Number], chosen: Combination) -> Requirement | None:
+def first_unmet(requires: Sequence[Rule], names: Mapping[str, Number], chosen: Combination) -> Rule | None:
     """The first requirement that this combination does not meet, if any.
 
     Raises:
         KernelCodeError: a requirement that cannot be evaluated.
     """
     known = {**names, **chosen}
-    return next((r for r in requires if evaluate(r.expression, known) == 0), None)
+    return next((rule for rule in requires if not rule.is_met(known)), None)
 
 
 def variants(
-    tunables: Sequence[Tunable], requires: Sequence[Requirement], names: Mapping[str, Number], limit: int, seed: int
+    tunables: Sequence[Tunable], requires: Sequence[Rule], names: Mapping[str, Number], limit: int, seed: int
 ) -> tuple[Combination, ...]:
     """At most ``limit`` allowed combinations: the defaults first, then each as far as possible from all before it.
 
@@ -117,19 +166,20 @@ def variants(
     Raises:
         KernelCodeError: a requirement that cannot be evaluated, or that no considered combination meets.
     """
-    places = _pool(tunables, seed)
+    places = _pool(tunables, requires, seed)
     allowed = [p for p in places if first_unmet(requires, names, _combination(tunables, p)) is None]
     if not allowed:
         worst = first_unmet(requires, names, default_values(tunables))
         line, column = (worst.line, worst.column) if worst else (0, 0)
-        raise KernelCodeError(f"no combination of tunables meets `@require {worst.text if worst else ''}`", line, column)
+        text = f"`@require {worst.text}`" if isinstance(worst, Requirement) else worst.text if worst else ""
+        raise KernelCodeError(f"no combination of tunables meets {text}", line, column)
     chosen = _far_apart(tunables, allowed, limit)
     return tuple(_combination(tunables, place) for place in chosen)
 
 
 def neighbours(
     tunables: Sequence[Tunable],
-    requires: Sequence[Requirement],
+    requires: Sequence[Rule],
     names: Mapping[str, Number],
     chosen: Combination,
     tried: Iterable[Combination],
@@ -159,18 +209,43 @@ def _combination(tunables: Sequence[Tunable], place: _Point) -> dict[str, int]:
     return {tunable.name: tunable.values[index] for tunable, index in zip(tunables, place, strict=True)}
 
 
-def _pool(tunables: Sequence[Tunable], seed: int) -> list[_Point]:
-    """The defaults, then the other combinations in random order by ``seed``; a sample where there are too many."""
+def _pool(tunables: Sequence[Tunable], requires: Sequence[Rule], seed: int) -> list[_Point]:
+    """The defaults, then the other combinations in random order by ``seed``; a sample where there are too many.
+
+    Tunables that are listed together are varied together.
+    """
     chance = random.Random(seed)
-    sizes = [len(tunable.values) for tunable in tunables]
-    start = (0,) * len(sizes)
-    if math.prod(sizes) <= MAX_CANDIDATES:
-        others = [p for p in itertools.product(*map(range, sizes)) if p != start]
+    axes = _axes(tunables, requires)
+    start = (0,) * len(tunables)
+    if math.prod(map(len, axes)) <= MAX_CANDIDATES:
+        others = [p for choice in itertools.product(*axes) if (p := _point(choice)) != start]
         chance.shuffle(others)
     else:
-        drawn = (tuple(chance.randrange(size) for size in sizes) for _ in range(MAX_CANDIDATES))
+        drawn = (_point(tuple(chance.choice(axis) for axis in axes)) for _ in range(MAX_CANDIDATES))
         others = [p for p in dict.fromkeys(drawn) if p != start]
     return [start, *others]
+
+
+_Choice = tuple[tuple[int, int], ...]
+"""Some tunables, each as (place among the tunables, index of its value)."""
+
+
+def _axes(tunables: Sequence[Tunable], requires: Sequence[Rule]) -> list[list[_Choice]]:
+    """The independent choices of a combination."""
+    at = {tunable.name: place for place, tunable in enumerate(tunables)}
+    listed = [rule for rule in requires if isinstance(rule, ListedCombinations) and all(name in at for name in rule.listed[0])]
+    axes: list[list[_Choice]] = [
+        [tuple((at[name], tunables[at[name]].values.index(value)) for name, value in each.items()) for each in rule.listed]
+        for rule in listed
+    ]
+    taken = {name for rule in listed for name in rule.listed[0]}
+    free = [place for place, tunable in enumerate(tunables) if tunable.name not in taken]
+    single: list[list[_Choice]] = [[((place, index),) for index in range(len(tunables[place].values))] for place in free]
+    return [*axes, *single]
+
+
+def _point(choices: tuple[_Choice, ...]) -> _Point:
+    return tuple(index for _, index in sorted(pair for choice in choices for pair in choice))
 
 
 def _far_apart(tunables: Sequence[Tunable], allowed: Sequence[_Point], limit: int) -> list[_Point]:

@@ -1,4 +1,8 @@
-"""The engine's side of the judge: starts its process, sends one request at a time, ends it with its children. No torch."""
+"""The engine's side of the judge: starts its process, sends one request at a time, ends it with its children. No torch.
+
+The judge runs in the sandbox of its trial (``trial_sandbox``), with the hosts of its runners. Where that does not work, it runs
+outside, and whatever it reports says so.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,16 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 import engine
-from engine.domain.errors import DeviceError, EspalierError, JournalError, ProblemError, ProposerError, SandboxError
-from engine.sandbox.process import close_pipes
+from engine.domain.errors import DeviceError, EspalierError, JournalError, ProblemError, ProposerError, SandboxError, printable
+from engine.sandbox import bubblewrap, trial_sandbox
+from engine.sandbox.process import close_pipes, kill_tree
+from engine.sandbox.supervisor import REQUESTS, Orders
 from engine.trial import protocol as p
 
 _LENGTH = struct.Struct("<I")
@@ -28,6 +34,7 @@ _KEPT_STDERR = 4000
 """Bytes of a judge's standard error that are kept."""
 _MAX_REPLY = 1 << 28
 """Most bytes of a valid reply."""
+_LONGEST_LINE = 4000
 
 
 class JudgeDied(EspalierError):
@@ -42,34 +49,56 @@ class JudgeClient:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._words: asyncio.Task[bytes] | None = None
+        self._lifeline: socket.socket | None = None
+        self._socket: socket.socket | None = None
         self._lock = asyncio.Lock()
 
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def start(self) -> None:
-        """Start the process, after cleaning up one that died. Its environment is an allow-list that holds no key."""
+    @property
+    def pid(self) -> int | None:
+        """The process below which the whole trial runs."""
+        return self._process.pid if self._process is not None else None
+
+    async def start(self, device: str) -> None:
+        """Start the process, after cleaning up one that died. Its environment is an allow-list that holds no key.
+
+        It may open one problem only: a reference can change the process that it runs in.
+        """
         await self.close()
+        sandboxed = await trial_sandbox.find_judge_reason() is None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "engine.trial.judge.server", str(theirs.fileno()), str(os.getpid()),
-                pass_fds=(theirs.fileno(),), env=_environment(), stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
-            )  # fmt: skip
+            argv, environment, inherited = _outside(theirs.fileno())
+            if sandboxed:
+                self._lifeline, lifeline = socket.socketpair()
+                self._lifeline.sendall(_orders(theirs.fileno(), device).encode())
+                inherited = (theirs.fileno(), lifeline.fileno())
+                argv = trial_sandbox.outer(trial_sandbox.supervisor(lifeline.fileno()), device)
+                environment = trial_sandbox.supervisor_environment()
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *argv, pass_fds=inherited, env=environment, stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
+                )  # fmt: skip
+            finally:
+                if sandboxed:
+                    lifeline.close()
         assert self._process.stderr is not None
         self._words = asyncio.create_task(_tail(self._process.stderr))
+        self._socket = ours.dup()
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
 
-    async def ask(self, request: p.Request, say: Callable[[str], None]) -> p.Reply:
-        """The judge's reply. Raises the EspalierError that ``JudgeFailed`` names, or JudgeDied.
+    async def ask(self, request: p.Request, say: Callable[[str], None], fds: Sequence[int] = ()) -> p.Reply:
+        """The judge's reply; ``fds`` travel with the request. Raises the error that ``JudgeFailed`` names, or JudgeDied.
 
         Cancelling kills the judge and everything it started: no measurement keeps running on the device.
         """
         async with self._lock:
             try:
-                return await self._exchange(request, say)
+                return await self._exchange(request, say, fds)
             except (asyncio.CancelledError, TimeoutError):
                 await self.close()
                 raise
@@ -78,11 +107,16 @@ class JudgeClient:
                 await self.close()
                 raise JudgeDied(f"the judge's process ended{': ' + words if words else ''}") from error
 
-    async def _exchange(self, request: p.Request, say: Callable[[str], None]) -> p.Reply:
+    async def _exchange(self, request: p.Request, say: Callable[[str], None], fds: Sequence[int]) -> p.Reply:
         assert self._reader is not None
         assert self._writer is not None
+        assert self._socket is not None
         body = msgspec.msgpack.encode(request)
-        self._writer.write(_LENGTH.pack(len(body)) + body)
+        head = _LENGTH.pack(len(body))
+        if fds:  # nothing is buffered: every earlier request was answered
+            socket.send_fds(self._socket, [head], fds)
+            head = b""
+        self._writer.write(head + body)
         await self._writer.drain()
         while True:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
@@ -91,9 +125,9 @@ class JudgeClient:
             reply: p.Reply = msgspec.msgpack.decode(await self._reader.readexactly(length), type=p.Reply)
             match reply:
                 case p.JudgeProgress(text):
-                    say(text)
+                    say(_one_line(text))
                 case p.JudgeFailed(kind, reason):
-                    raise _ERRORS.get(kind, EspalierError)(reason)
+                    raise _ERRORS.get(kind, EspalierError)(_one_line(reason))
                 case _:
                     return reply
 
@@ -103,8 +137,14 @@ class JudgeClient:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE_S):
                 text = (await asyncio.shield(self._words)).decode(errors="replace").strip()
-                return text.splitlines()[-1] if text else ""
+                return _one_line(text.splitlines()[-1]) if text else ""
         return ""
+
+    def kill(self) -> None:
+        """End the process and everything it started, from any thread. ``close`` or ``start`` cleans up. Blocks for a moment."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            kill_tree(process.pid, _GRACE_S)
 
     async def close(self) -> None:
         """End the process and everything it started; idempotent."""
@@ -113,6 +153,12 @@ class JudgeClient:
         words, self._words = self._words, None
         if writer is not None:
             writer.close()
+        for sock in (self._socket, self._lifeline):
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+                sock.close()
+        self._socket = self._lifeline = None
         if process is None:
             return
         if process.returncode is None:
@@ -133,6 +179,26 @@ async def _tail(stream: asyncio.StreamReader) -> bytes:
     while text := await stream.read(_KEPT_STDERR):
         kept = (kept + text)[-_KEPT_STDERR:]
     return kept
+
+
+def _one_line(text: str) -> str:
+    """A reference may have written it."""
+    return printable(" ".join(text[:_LONGEST_LINE].split("\n")))
+
+
+def _outside(channel: int) -> tuple[list[str], dict[str, str], tuple[int, ...]]:
+    """Command line, environment and descriptors of a judge without a sandbox."""
+    command = [sys.executable, "-P", "-m", "engine.trial.judge.server", str(channel), "engine", str(os.getpid())]
+    return command, _environment(), (channel,)
+
+
+def _orders(channel: int, device: str) -> Orders:
+    """What the supervisor starts: this judge, and hosts for runners on ``device``."""
+    filtered = bubblewrap.filter_reason() is None
+    command = [sys.executable, "-s", "-P", "-m", "engine.trial.judge.server", str(channel), "supervised", REQUESTS]
+    private = {"HOME": "/tmp", "TMPDIR": "/tmp", "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor", "TRITON_CACHE_DIR": "/tmp/triton"}
+    judge = trial_sandbox.judge(command, {**_environment(), **private}, filtered=filtered)
+    return Orders(judge, trial_sandbox.host(device, filtered=filtered), channel, filtered)
 
 
 def _environment() -> dict[str, str]:

@@ -19,9 +19,16 @@ import msgspec
 
 _LENGTH = struct.Struct("<I")
 _MAX_MESSAGE = 256 << 20
+_MAX_REPLY = 1 << 20
+"""Bytes of a message from a host or a runner."""
 _MAX_FDS = 16
+_MAX_WAITING_FDS = 64
+"""Descriptors that have arrived for messages that were not received yet."""
+_RIGHTS_BYTES = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
+_BYTES_AT_ONCE = 1 << 18
 _SEND_S = 20.0
-"""Time limit for the other side to read a message."""
+"""Time limit in seconds for the other side to read a message."""
+_TIMEVAL = struct.Struct("@ll")
 
 NOBODY = 0
 """Not a process id."""
@@ -107,8 +114,7 @@ class Reap(Message, frozen=True):
     pid: int
 
 
-class Done(Message, frozen=True):
-    pass
+class Done(Message, frozen=True): ...
 
 
 class RunnerEnded(Message, frozen=True):
@@ -136,12 +142,21 @@ class LoadKernel(Message, frozen=True):
     stateful: bool = False
     """The reference changes its own state: a module's buffers are reset to the lent ones before every call."""
     source: str = ""
-    """Module source (``module``), reference source with its settings (``baseline``)."""
+    """Module source (``module``), reference source with its settings and attachments (``baseline``)."""
     filename: str = "kernel.py"
     settings: Mapping[str, float | int] = {}
+    attachments: Mapping[str, str] = {}
     tunables: Mapping[str, int] = {}
     baseline: str = ""
     init_seed: int = 0
+    varied_constants: tuple[tuple[float, int], ...] = ()
+    """Numbers, and counts of elements, of the constant parameters and buffers that vary in modules and baselines."""
+    copies_inputs: bool = False
+    """A baseline is called on copies of its inputs: the reference changes them."""
+    copies_outputs: bool = False
+    """A module's outputs are copied to lent memory: the judge cannot read them where they are."""
+    gate: ArenaHandle | None = None
+    """On a GPU: two words of device memory, by which the judge starts a call and sees its end."""
     plan: bytes = b""
     """A resolved launch plan, as ``engine.toolchain.resolution`` encodes it."""
     starts_threads: bool = False
@@ -149,13 +164,16 @@ class LoadKernel(Message, frozen=True):
     cold: bool = True
     stopwatch: bytes = b""
     """Machine code of the stopwatch's hold kernel."""
+    warm_bytes: int = 0
+    """Heap that a module's process on a CPU faults in."""
 
 
 class RunnerReady(Message, frozen=True):
-    """Sent once the device context exists, and after each ``LoadKernel``; ``seconds`` is the time it took."""
+    """Sent once the device context exists, and after each ``LoadKernel``."""
 
     seconds: float
-    notes: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
+    """Lent parameters and buffers that a module has no tensor for: a claim."""
 
 
 class RunKernel(Message, frozen=True):
@@ -164,6 +182,27 @@ class RunKernel(Message, frozen=True):
     slot: int
     hold_us: float = 0.0
     """Microseconds to hold the device while the host enqueues the call; 0 in some samples."""
+    gate: int = 0
+    """Above 0: the call waits at the runner's gate, which the judge opens; the runner writes the number back after it."""
+
+
+class Armed(Message, frozen=True):
+    """A gated call is enqueued. ``outputs``: the addresses of a module's outputs."""
+
+    outputs: tuple[int, ...] = ()
+
+
+class Segment(Message, frozen=True):
+    """Device memory in which a module allocates: the judge maps it and reads outputs there. Its descriptor travels along."""
+
+    address: int
+    handle: ArenaHandle
+
+
+class SegmentFreed(Message, frozen=True):
+    """The memory at this address was freed."""
+
+    address: int
 
 
 class ClaimedTimes(Message, frozen=True):
@@ -177,6 +216,8 @@ class ClaimedTimes(Message, frozen=True):
     """Time until the call returned on the host."""
     held: bool = False
     """Whether the device was held until the call was enqueued."""
+    outputs: tuple[int, ...] = ()
+    """Addresses of a module's outputs in the runner's memory, where the judge reads them. Empty: they are in lent memory."""
 
 
 class Fault(Message, frozen=True):
@@ -189,7 +230,7 @@ class Fault(Message, frozen=True):
 HostRequest = Spawn | Freeze | CheckStopped | Thaw | ThawChildren | Reap
 HostReply = Spawned | Done | AllStopped | StillRunning | RunnerEnded
 RunnerRequest = LoadKernel | RunKernel
-RunnerReply = RunnerReady | ClaimedTimes | Fault
+RunnerReply = RunnerReady | Armed | Segment | SegmentFreed | ClaimedTimes | Fault
 
 
 class ChannelClosed(Exception):
@@ -204,20 +245,38 @@ class ChannelGarbled(Exception):
     """The other side sent something that is not a message of the protocol."""
 
 
-class Channel:
-    """One end of a Unix stream socket that carries messages and file descriptors. Blocking; every read has a deadline."""
+_QUICK = 0xFFFF_FFFF
+"""In place of a length: an order or its times follow in fixed binary form."""
+_ORDER = struct.Struct("<IIdI")
+_TIMES = struct.Struct("<Idddd?H")
+_ADDRESS = struct.Struct("<Q")
 
-    def __init__(self, sock: socket.socket) -> None:
+
+class Channel:
+    """One end of a Unix stream socket that carries messages and file descriptors. Blocking; every read has a deadline.
+
+    What happens between an order and the call, and between the call and its reply, is part of the time by the judge's clock.
+    ``RunKernel`` and ``ClaimedTimes`` therefore travel in fixed binary form, with one system call each (``send_order``,
+    ``receive_order``, ``send_times``, ``receive_times``).
+    """
+
+    def __init__(self, sock: socket.socket, largest: int = _MAX_MESSAGE) -> None:
         self.sock = sock
+        self._largest = largest
         self._encoder = msgspec.msgpack.Encoder()
+        self._decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+        self._poller = select.poll()
+        self._poller.register(sock, select.POLLIN)
+        self._room = memoryview(bytearray(_BYTES_AT_ONCE))
         self._buffer = bytearray()
         self._fds: list[int] = []
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(_SEND_S), int(_SEND_S % 1 * 1e6)))
 
     @staticmethod
     def pair() -> tuple[Channel, socket.socket]:
-        """A channel, and the raw socket of its other end for another process."""
+        """A channel to a host or runner, and the raw socket of its other end."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        return Channel(ours), theirs
+        return Channel(ours, _MAX_REPLY), theirs
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -225,23 +284,66 @@ class Channel:
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Raises ChannelClosed when the other side has ended or stops reading."""
         body = self._encoder.encode(message)
-        data = _LENGTH.pack(len(body)) + body
+        data = memoryview(_LENGTH.pack(len(body)) + body)
         try:
-            self.sock.settimeout(_SEND_S)
             if fds:
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
-                sent = self.sock.sendmsg([data], rights)
-                data = data[sent:]
-            if data:
-                self.sock.sendall(data)
-            self.sock.settimeout(None)
+                data = data[self.sock.sendmsg([data], rights) :]
+            while data:
+                data = data[self.sock.send(data) :]
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
-    def waiting(self) -> bool:
-        """Whether something has arrived that was not received yet."""
+    def send_order(self, order: RunKernel) -> None:
+        """Raises ChannelClosed."""
+        self._send_quickly(_ORDER.pack(_QUICK, order.slot, order.hold_us, order.gate))
+
+    def receive_order(self, kind: Any) -> tuple[Any, list[int]]:
+        """The next message: a ``RunKernel``, or what ``receive`` returns. Raises ChannelClosed, ChannelGarbled."""
+        buffer = self._buffer
+        if not buffer:
+            self._fill(None)
+        if len(buffer) >= _ORDER.size:
+            head, slot, hold_us, gate = _ORDER.unpack_from(buffer)
+            if head == _QUICK:
+                del buffer[: _ORDER.size]
+                return RunKernel(slot, hold_us, gate), []
+        return self.receive(kind)
+
+    def send_times(self, times: ClaimedTimes) -> None:
+        """Raises ChannelClosed."""
+        outputs = times.outputs
+        head = _TIMES.pack(_QUICK, times.device_us, times.wall_us, times.idle_us, times.enqueue_us, times.held, len(outputs))
+        self._send_quickly(head + b"".join(map(_ADDRESS.pack, outputs)) if outputs else head)
+
+    def receive_times(self, kind: Any, timeout_s: float) -> tuple[Any, list[int]]:
+        """The next message: a ``ClaimedTimes``, or what ``receive`` returns. Raises what that raises."""
+        deadline = time.monotonic() + timeout_s
+        buffer = self._buffer
+        if not buffer:
+            self._fill(deadline)
+        if len(buffer) >= _TIMES.size:
+            head, device_us, wall_us, idle_us, enqueue_us, held, count = _TIMES.unpack_from(buffer)
+            end = _TIMES.size + count * _ADDRESS.size
+            if head == _QUICK and len(buffer) >= end:
+                outputs = tuple(one for (one,) in _ADDRESS.iter_unpack(bytes(buffer[_TIMES.size : end])))
+                del buffer[:end]
+                return ClaimedTimes(device_us, wall_us, idle_us, enqueue_us, held, outputs), []
+        return self.receive(kind, deadline - time.monotonic())
+
+    def _send_quickly(self, data: bytes) -> None:
         try:
-            return bool(self._buffer or self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+            if self.sock.send(data) != len(data):
+                raise ChannelClosed("the other side does not read")
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+
+    def waiting(self, timeout_s: float = 0.0) -> bool:
+        """Whether something has arrived that was not received yet, or arrives in time."""
+        if self._buffer:
+            return True
+        try:
+            return bool(self._poller.poll(timeout_s * 1000) and self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:
             return False
 
@@ -251,18 +353,22 @@ class Channel:
         Raises ChannelTimeout, ChannelClosed, ChannelGarbled.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while len(self._buffer) < _LENGTH.size:
+        buffer = self._buffer
+        while len(buffer) < _LENGTH.size:
             self._fill(deadline)
-        (length,) = _LENGTH.unpack(self._buffer[: _LENGTH.size])
-        if length > _MAX_MESSAGE:
+        (length,) = _LENGTH.unpack_from(buffer)
+        if length > self._largest:
             raise ChannelGarbled(f"a message of {length} bytes")
-        while len(self._buffer) < _LENGTH.size + length:
+        while len(buffer) < _LENGTH.size + length:
             self._fill(deadline)
-        body = bytes(self._buffer[_LENGTH.size : _LENGTH.size + length])
-        del self._buffer[: _LENGTH.size + length]
+        body = bytes(memoryview(buffer)[_LENGTH.size : _LENGTH.size + length])
+        del buffer[: _LENGTH.size + length]
         fds, self._fds = self._fds, []
+        decoder = self._decoders.get(kind)
+        if decoder is None:
+            decoder = self._decoders[kind] = msgspec.msgpack.Decoder(kind)
         try:
-            return msgspec.msgpack.decode(body, type=kind), fds
+            return decoder.decode(body), fds
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._fds = [*fds, *self._fds]  # closed with the channel
             raise ChannelGarbled(str(error)) from error
@@ -270,18 +376,21 @@ class Channel:
     def _fill(self, deadline: float | None) -> None:
         if deadline is not None:
             remaining = deadline - time.monotonic()
-            poller = select.poll()
-            poller.register(self.sock, select.POLLIN)
-            if remaining <= 0 or not poller.poll(remaining * 1000):
+            if remaining <= 0 or not self._poller.poll(remaining * 1000):
                 raise ChannelTimeout
         try:
-            data, fds, _, _ = socket.recv_fds(self.sock, 1 << 20, _MAX_FDS)
+            count, rights, flags, _ = self.sock.recvmsg_into([self._room], _RIGHTS_BYTES)
         except ConnectionError as error:
             raise ChannelClosed(str(error)) from error
-        self._fds.extend(fds)
-        if not data:
+        for _, _, data in rights:
+            found = array.array("i")
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+            self._fds.extend(found)
+        if flags & socket.MSG_CTRUNC or len(self._fds) > _MAX_WAITING_FDS:
+            raise ChannelGarbled("too many descriptors")
+        if not count:
             raise ChannelClosed("closed by the other side")
-        self._buffer += data
+        self._buffer += self._room[:count]
 
     def close(self) -> None:
         """Close the socket, and descriptors of messages that were not received."""

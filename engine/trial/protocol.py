@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from engine.domain.memory_plan import WorkloadMemory
 from engine.domain.model import Device, Failure, Measurement, Problem, Signature, Verification, Workload
 from engine.domain.preparation import Peaks, Preparation
 from engine.problem.graph_ir import Graph, Unsupported
@@ -19,6 +20,8 @@ class WorkloadBinary(Message, frozen=True):
 
     workload: Workload
     binary: str = ""
+    content: bytes = b""
+    """The binary itself, in requests to the judge, which sees no file of the user's."""
     plan: bytes = b""
     starts_threads: bool = False
     """Whether the binary imports functions that start threads, other than OpenMP's."""
@@ -36,8 +39,30 @@ class Candidate(Message, frozen=True):
     specialised: int = 0
 
 
+class DeviceRequest(Message, frozen=True):
+    """Describe a device. The first request: no reference has run yet, so the reply can be trusted."""
+
+    device: str
+
+
+class DeviceReply(Message, frozen=True):
+    device: Device
+    bus_id: str = ""
+    """PCI bus id of a GPU."""
+
+
+class PeaksRequest(Message, frozen=True):
+    """Measure the device's ceilings, which all problems share: before any reference has run."""
+
+    device: str
+
+
+class PeaksReply(Message, frozen=True):
+    peaks: Peaks
+
+
 class OpenRequest(Message, frozen=True):
-    """Open a problem. Answered by ``OpenReply``."""
+    """Open a problem, in a judge that has opened no other. Answered by ``OpenReply``."""
 
     problem: Problem
     workload: Workload
@@ -47,31 +72,52 @@ class OpenRequest(Message, frozen=True):
     baseline: str
     others: tuple[str, ...]
     cold: bool
-    cache: str
+    confined: bool
+    """Whether hosts run in bubblewrap."""
     same: tuple[float, float, float] | None = None
     fresh: bool = False
     """Measure every baseline again, even if it is cached."""
     peaks: Peaks | None = None
     """The device's ceilings, if already measured."""
+    cached: bytes = b""
+    """The cached baselines of this problem, as ``judge.baseline_cache`` encodes them."""
+    calibrations: bytes = b""
+    """Known calibrations of this problem, as ``judge.preparation_cache`` encodes them."""
+    memory_limit: int = 0
+    """Most bytes of the device's memory to plan with; 0: what is free."""
 
 
 class OpenReply(Message, frozen=True):
-    device: Device
     signature: Signature
     holdouts: tuple[Signature, ...]
-    sandbox: str
-    sandbox_reason: str
 
 
 class PrepareRequest(Message, frozen=True):
-    """Calibrate, try the trivial models, measure baselines and ceilings. Without ``measure`` the baselines are left out."""
+    """Calibrate, try the trivial models, measure baselines. Without ``measure`` the baselines are left out."""
 
+    peaks: Peaks
+    cached: bytes = b""
+    """As in ``OpenRequest``."""
     measure: bool = True
 
 
 class PrepareReply(Message, frozen=True):
+    """``preparation`` says nothing about the sandbox: the engine knows better."""
+
     preparation: Preparation
     raw: bytes
+    cached: bytes = b""
+    """The baselines to cache for this problem; empty: no change."""
+    calibrations: bytes = b""
+    """As in ``OpenRequest``; complete only if baselines were measured."""
+
+
+class PlanRequest(Message, frozen=True):
+    """The memory plans of all workloads, the opened one's first. Answered by ``PlanReply``."""
+
+
+class PlanReply(Message, frozen=True):
+    workloads: tuple[WorkloadMemory, ...]
 
 
 class TraceRequest(Message, frozen=True):
@@ -83,19 +129,28 @@ class TraceReply(Message, frozen=True):
 
 
 class DrawRequest(Message, frozen=True):
-    """Fresh inputs for one workload, as files: for sanitizers and profilers, which run outside the trial."""
+    """Fresh inputs for one workload, for sanitizers and profilers, which run outside the trial.
+
+    One call's inputs are written to each descriptor that comes with the request."""
 
     workload: Workload
-    folder: str
-    calls: int
     module: bool = False
     """Whether to reply also how a module is constructed and called."""
 
 
 class DrawReply(Message, frozen=True):
-    files: tuple[str, ...]
     scalars: tuple[Any, ...] = ()
     """As in ``LoadKernel``, if requested."""
+
+
+class CheckRequest(Message, frozen=True):
+    """Check a kernel's outputs, without timing it: what can be told before baselines are measured."""
+
+    candidate: Candidate
+
+
+class CheckReply(Message, frozen=True):
+    """The kernel is right. A wrong one is answered by ``FailedVerdict``."""
 
 
 class VerifyRequest(Message, frozen=True):
@@ -149,7 +204,11 @@ class JudgeProgress(Message, frozen=True):
     text: str
 
 
-Request = OpenRequest | PrepareRequest | TraceRequest | DrawRequest | VerifyRequest | MeasureRequest | CompareRequest
+Request = (
+    DeviceRequest | PeaksRequest | OpenRequest | PlanRequest | PrepareRequest | TraceRequest | DrawRequest
+    | CheckRequest | VerifyRequest | MeasureRequest | CompareRequest
+)  # fmt: skip
 Reply = (
-    OpenReply | PrepareReply | TraceReply | DrawReply | VerifyReply | MeasureReply | FailedVerdict | JudgeFailed | JudgeProgress
-)
+    DeviceReply | PeaksReply | OpenReply | PlanReply | PrepareReply | TraceReply | DrawReply
+    | CheckReply | VerifyReply | MeasureReply | FailedVerdict | JudgeFailed | JudgeProgress
+)  # fmt: skip

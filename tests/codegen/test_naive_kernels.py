@@ -112,6 +112,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], object]] = {
     "attention by hand": lambda x: (x @ x.transpose(-1, -2) / 6**0.5).softmax(-1) @ x,
     "logsumexp": lambda x: torch.logsumexp(x, 1),
     "logsumexp of two": lambda x: torch.logsumexp(x, (1, 2)),
+    "pooled transposed rows": lambda x: F.adaptive_avg_pool1d(x.flatten(2).transpose(1, 2), 1) * x.mean(),
     "cumsum": lambda x: torch.cumsum(x, 1),
     "cumsum reversed": lambda x: torch.cumsum(x.flip(1), 1).flip(1),
     "cumsum exclusive": lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1).cumsum(1),

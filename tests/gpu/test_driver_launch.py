@@ -117,7 +117,7 @@ class Bench:
         self.workspace = torch.full((max(1, resolved.workspace_bytes),), 0xA5, dtype=torch.uint8, device="cuda:0")
         torch.cuda.synchronize()
         self.prepared = PreparedPlan.prepare(
-            module, resolved, {"x": self.x.data_ptr(), "out": self.out.data_ptr()},
+            (module,), resolved, {"x": self.x.data_ptr(), "out": self.out.data_ptr()},
             workspace=self.workspace.data_ptr(), stream=stream,
         )  # fmt: skip
 

@@ -130,6 +130,12 @@ def test_endless_output_is_truncated() -> None:
     assert (result.status, len(result.output)) == (0, 1000)
 
 
+def test_endless_output_ends_at_the_time_limit() -> None:
+    result = asyncio.run(run(["sh", "-c", "trap '' TERM; cat /dev/zero"], seconds=0.5, output_bytes=1000))
+    assert result.timed_out
+    assert len(result.output) == 1000
+
+
 def test_detection_reports_why_bubblewrap_is_unavailable(tmp_path: Path) -> None:
     absent = probe("no-such-bwrap")
     assert (absent.name, absent.reason) == ("limits", "bubblewrap (bwrap) is not installed")

@@ -14,6 +14,7 @@ from engine.domain.errors import ToolchainError
 from engine.domain.model import Contract, Dialect
 from engine.sandbox.confinement import CommandLimits, Confinement, LimitsOnly
 from engine.toolchain.build import Artefact, BuildFailure, BuildOutcome, BuildRequest, build
+from engine.toolchain.build_budget import MEMORY
 from engine.toolchain.compilers import cpu_arch, find_gxx
 from engine.toolchain.inspection import InstructionMix, Uninspected, inspect
 
@@ -127,7 +128,8 @@ def test_a_template_bomb_is_stopped(confinement: Confinement, cache_root: Path) 
     assert list((cache_root / "work").iterdir()) == []
 
 
-def test_a_memory_bomb_is_stopped(confinement: Confinement) -> None:
+def test_a_memory_bomb_is_stopped(confinement: Confinement, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MEMORY, "0.2")  # also when it is built again, alone
     small = dataclasses.replace(confinement, limits=CommandLimits(memory_bytes=160 << 20))  # type: ignore[type-var]
     outcome = _build(_request(BOMB), small)
     assert isinstance(outcome, BuildFailure)

@@ -15,7 +15,7 @@ from engine.domain.model import Operand, Problem, Role
 from engine.problem import catalog
 from engine.trial.judge.host_client import Host
 from engine.trial.judge.runner_client import RunnerClient
-from engine.trial.messages import LoadKernel
+from engine.trial.messages import LoadKernel, RunKernel
 from engine.trial.shared import arena
 from engine.trial.shared.layout import plan_layout
 
@@ -79,7 +79,7 @@ class BareRunner:
         (inputs, input_fds), (outputs, output_fds) = self.inputs.handle(), self.outputs.handle()
         load = LoadKernel(
             contract="module", device="cpu", slots=self.layout.slots, inputs=inputs, outputs=outputs, threads=1,
-            scalars=(["list", []], ["dict", []], [["tensor"]]), source=source,
+            scalars=(["list", []], ["dict", []], [["tensor"]]), source=source, copies_outputs=True,
         )  # fmt: skip
         self.runner.load(load, [*input_fds, *output_fds])
         self.runner.wait_ready(60)
@@ -87,7 +87,7 @@ class BareRunner:
 
     def call(self) -> list[float]:
         """One call; returns the contents of ``out``."""
-        self.runner.call(0)
+        self.runner.call(RunKernel(0))
         return self.values()
 
     def values(self) -> list[float]:

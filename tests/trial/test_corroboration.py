@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import random
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from engine.trial.judge import contention
+from engine.trial.judge.call_times import Timing
 from engine.trial.judge.contention import ContentionMonitor, ProcessorReading, find_local_pid, lost_us
-from engine.trial.judge.runner_client import Timing
-from engine.trial.judge.timing import KERNEL, NULL, WARM_UP, PairTimes, corroborated, pair_times, with_charges
+from engine.trial.judge.timing import (
+    KERNEL,
+    NULL,
+    WARM_UP,
+    CallCost,
+    PairTimes,
+    corroborated,
+    cost_share,
+    pair_times,
+    with_counted_times,
+)
 
 PATH_US = 150.0
 """Cost of a call besides the kernel."""
@@ -152,39 +163,45 @@ def test_thread_counters_are_preferred() -> None:
     assert find_local_pid(os.getpid(), os.getppid()) is None, "it has no PID namespace of its own"
 
 
-def held_and_not(held: float, not_held: float, *, baseline: tuple[float, float] = (900.0, 1000.0)) -> PairTimes:
-    """A pair with these call times with and without a hold, in microseconds."""
-
-    def timings(value: float) -> list[Timing]:
-        return [Timing(value, value + 100.0, 0.0)] * 5
-
-    times = {KERNEL: timings(held), "eager": timings(baseline[0]), NULL: timings(5.0)}
-    audits = {KERNEL: timings(not_held), "eager": timings(baseline[1]), NULL: timings(6.0)}
-    return PairTimes(times, audits=audits)
+def timings(claimed: float, wall: float, count: int = 9) -> list[Timing]:
+    return [Timing(claimed, wall + i % 3, 0.0) for i in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("contract", "held", "not_held", "expected"),
-    [
-        ("plan", 500.0, 900.0, 500.0),  # no host code of the kernel: device time counts
-        ("host", 500.0, 545.0, 500.0),  # an ordinary launch
-        ("host", 5.0, 505.0, 455.0),  # apparently worked during the hold
-        ("module", 500.0, 640.0, 500.0),  # eager's 100 µs, plus the allowance
-        ("module", 5.0, 505.0, 355.0),
-    ],
-)
-def test_extra_time_without_a_hold_is_charged_to_host_code(
-    contract: str, held: float, not_held: float, expected: float
-) -> None:
-    found = with_charges(held_and_not(held, not_held), {KERNEL: contract}, ("eager",))
-    assert {t.claimed_us for t in found.kernel} == {expected}
-    assert {t.charged_us for t in found.kernel} == {expected - held}
-    assert {t.claimed_us for t in found.times["eager"]} == {900.0}
+@pytest.mark.parametrize("contract", ["host", "module"])
+@pytest.mark.parametrize("claim", [1.0, 100.0, 900.0, 1000.0])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_claim_does_not_change_the_time_that_counts(contract: str, claim: float, on_gpu: bool) -> None:
+    """A call of 1000 us by the judge's clock on a path of 150 us, whatever the runner says."""
+    null_claim = 0.0 if on_gpu else 400.0
+    times = {KERNEL: timings(claim, 1150.0), "eager": timings(2000.0, 2150.0), NULL: timings(null_claim, 150.0 + null_claim)}
+    found = with_counted_times(PairTimes(times, on_gpu=on_gpu), {KERNEL: contract}, ("eager",))
+    assert {t.counted_us for t in found.kernel} == {999.0, 1000.0, 1001.0}
+    assert statistics.median(t.counted_us for t in found.times["eager"]) == 2000.0
+    assert found.cost == CallCost(151.0, 1.0)
 
 
-def test_nothing_is_charged_without_unheld_samples() -> None:
-    pair = PairTimes({KERNEL: [Timing(5.0, 500.0, 0.0)], NULL: [Timing(5.0, 10.0, 0.0)]})
-    assert with_charges(pair, {KERNEL: "module"}, ()) is pair
+def test_two_kernels_in_a_race_are_timed_by_the_same_clock() -> None:
+    times = {
+        KERNEL: timings(1.0, 1100.0),
+        "other": timings(900.0, 1250.0),
+        NULL: timings(0.0, 100.0),
+        "null:native": timings(0.0, 250.0),
+    }
+    found = with_counted_times(PairTimes(times), {KERNEL: "module", "other": "plan"}, ())
+    assert {t.counted_us for t in found.kernel} == {t.counted_us for t in found.times["other"]} == {999.0, 1000.0, 1001.0}
+
+
+def test_a_plan_counts_by_its_launcher_s_clock() -> None:
+    pair = PairTimes({KERNEL: timings(500.0, 900.0), NULL: timings(5.0, 100.0)})
+    found = with_counted_times(pair, {KERNEL: "plan"}, ())
+    assert {t.counted_us for t in found.kernel} == {500.0}
+    assert cost_share([found]) == 0.0
+
+
+@pytest.mark.parametrize(("wall", "share"), [(250.0, 0.385), (1150.0, 0.0385), (10_150.0, 0.0)])
+def test_the_cost_of_a_call_widens_the_interval_of_a_short_kernel(wall: float, share: float) -> None:
+    pair = PairTimes({KERNEL: timings(wall - 150.0, wall), NULL: timings(400.0, 550.0)})
+    assert cost_share([with_counted_times(pair, {KERNEL: "host"}, ())]) == pytest.approx(share, rel=0.05)
 
 
 def test_the_judge_s_clock_is_compared_with_unheld_calls() -> None:

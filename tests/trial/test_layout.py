@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.domain.errors import ProblemError
 from engine.domain.model import Operand, Role
 from engine.trial.judge.test_bed import _gaps
 from engine.trial.shared.layout import ALIGNMENT, DTYPE_BYTES, GUARD, nbytes, plan_layout
@@ -50,7 +52,12 @@ def test_a_slot_describes_its_operand(operands: tuple[Operand, ...], slots: int)
 def test_every_byte_of_the_output_arena_is_output_or_guard(operands: tuple[Operand, ...], slots: int) -> None:
     layout = plan_layout(operands, slots)
     outputs = [(s.offset, s.offset + s.nbytes) for row in layout.slots for s in row if s.role == "output"]
-    pieces = sorted([*outputs, *_gaps(layout)])
+    pieces = sorted([*outputs, *_gaps(layout, layout.output_bytes, read=False)])
     assert pieces[0][0] == 0
     assert pieces[-1][1] == layout.output_bytes
     assert all(a[1] == b[0] for a, b in itertools.pairwise(pieces))
+
+
+def test_an_unsupported_type_is_named() -> None:
+    with pytest.raises(ProblemError, match="input x is a tensor of float8_e4m3fnuz, which is not supported; float64"):
+        nbytes(Operand("x", Role.INPUT, (4,), "float8_e4m3fnuz"))

@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -43,24 +43,13 @@ MESSAGES: list[Message] = [
 ]  # fmt: skip
 
 
-class Collector:
-    """Stand-in for a socket that records what is sent."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def settimeout(self, _: float | None) -> None:
-        pass
-
-    def sendall(self, data: bytes) -> None:
-        self.data += data
-
-
 def encoded(*messages: Message) -> bytes:
-    collector = Collector()
-    for message in messages:
-        Channel(collector).send(message)  # type: ignore[arg-type]
-    return collector.data
+    channel, other = Channel.pair()
+    with other:
+        for message in messages:
+            channel.send(message)
+        channel.close()
+        return b"".join(iter(lambda: other.recv(1 << 16), b""))
 
 
 @pytest.fixture
@@ -93,6 +82,7 @@ def test_fragmented_messages_arrive_whole(messages: list[Message], data: st.Data
         (struct.pack("<I", 5) + b"hello", "no msgpack of ours"),
         (struct.pack("<I", 0), "an empty body"),
         (b"\xff\xff\xff\xff" + b"x", "four gigabytes announced"),
+        (struct.pack("<I", 2 << 20), "two megabytes announced by a runner"),
         (encoded(RunKernel(1)), "a message of the other direction"),
         (encoded(Fault("crashed", "x"))[:-1] + b"\xff", "text that is no UTF-8"),
         (struct.pack("<I", 200_007) + b"\x82\xa4type\xa5Ready" + b"\x91" * 199_995, "a hundred thousand lists in each other"),
@@ -130,9 +120,9 @@ def test_descriptors_of_garbled_messages_are_closed(ends: tuple[Channel, socket.
     os.close(reading)
 
 
-def _drain(channel: Channel) -> None:
+def _drain(channel: Channel, receive: Callable[..., object] | None = None) -> None:
     for _ in range(100):
-        channel.receive(RunnerReply, 5)
+        (receive or channel.receive)(RunnerReply, 5)
 
 
 def test_a_truncated_message_is_a_closed_channel(ends: tuple[Channel, socket.socket]) -> None:
@@ -195,10 +185,74 @@ def test_waiting_messages_are_detected(ends: tuple[Channel, socket.socket]) -> N
     assert not channel.waiting()
 
 
-def test_a_receiver_that_does_not_read_cannot_block_the_sender(
-    ends: tuple[Channel, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_receiver_that_does_not_read_cannot_block_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "_SEND_S", 0.05)
-    channel, other = ends
+    channel, other = Channel.pair()
     with other, pytest.raises(ChannelClosed):
         channel.send(Fault("crashed", "x" * (32 << 20)))
+    channel.close()
+
+
+ORDERS = [RunKernel(3), RunKernel(0, 250.5, 7)]
+TIMES = [ClaimedTimes(1.5, 2.5, 0.0, 12.5, True), ClaimedTimes(1.0, 2.0, 3.0, 0.0, False, (2**63, 4096))]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_order_arrives_between_other_messages(order: RunKernel) -> None:
+    judge, theirs = Channel.pair()
+    runner = Channel(theirs)
+    judge.send(MESSAGES[-1])
+    judge.send_order(order)
+    judge.send_order(order)
+    assert [runner.receive_order(RunnerRequest)[0] for _ in range(3)] == [MESSAGES[-1], order, order]
+    judge.close()
+    with pytest.raises(ChannelClosed):
+        runner.receive_order(RunnerRequest)
+    runner.close()
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_times_arrive_between_other_messages(times: ClaimedTimes) -> None:
+    judge, theirs = Channel.pair()
+    runner = Channel(theirs)
+    runner.send_times(times)
+    runner.send(RunnerReady(1.0))
+    runner.send_times(times)
+    assert [judge.receive_times(RunnerReply, 5)[0] for _ in range(3)] == [times, RunnerReady(1.0), times]
+    with pytest.raises(ChannelTimeout):
+        judge.receive_times(RunnerReply, 0.02)
+    judge.close()
+    runner.close()
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_any_bytes_in_place_of_times_arrive_or_raise_a_named_error(noise: bytes) -> None:
+    channel, other = Channel.pair()
+    with other:
+        other.sendall(noise)
+        other.shutdown(socket.SHUT_WR)
+        with pytest.raises((ChannelGarbled, ChannelClosed)):
+            _drain(channel, channel.receive_times)
+    channel.close()
+
+
+def test_descriptors_do_not_pile_up_while_their_message_arrives(ends: tuple[Channel, socket.socket]) -> None:
+    channel, other = ends
+    before = len(os.listdir("/proc/self/fd"))
+    with other:
+        socket.send_fds(other, [struct.pack("<I", 1 << 20)], [0] * 16)
+        for _ in range(8):
+            socket.send_fds(other, [b"x"], [0] * 16)
+        with pytest.raises(ChannelGarbled, match="descriptors"):
+            channel.receive(RunnerReply, 5)
+        assert len(os.listdir("/proc/self/fd")) <= before + 80
+    channel.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+def test_more_descriptors_than_a_message_may_have_are_garbled(ends: tuple[Channel, socket.socket]) -> None:
+    channel, other = ends
+    with other:
+        socket.send_fds(other, [encoded(Fault("crashed", "x"))], [0] * 100)
+        with pytest.raises(ChannelGarbled, match="descriptors"):
+            channel.receive(RunnerReply, 5)

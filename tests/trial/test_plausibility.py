@@ -8,8 +8,8 @@ import pytest
 
 from engine.domain.model import Device, Operand, PrecisionClass, Role, Signature, Verification
 from engine.domain.preparation import Peaks
-from engine.trial.judge import plausibility
-from engine.trial.judge.runner_client import Timing
+from engine.trial.judge import plausibility, roofline
+from engine.trial.judge.call_times import Timing
 from engine.trial.judge.timing import KERNEL, NULL, PairTimes
 
 CPU = Device("cpu", 0, "some processor", "x86_64", 2, 1 << 25, 1 << 33, "torch 2")
@@ -30,13 +30,31 @@ def doubts_in(found: list[PairTimes], device: Device = CPU, *, cold: bool = True
     return plausibility.timing_doubts(found, SIGNATURE, PEAKS, device, cold=cold)
 
 
+@pytest.fixture(autouse=True)
+def without_private_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roofline, "private_cache_bytes", lambda _: 0)
+
+
+def test_what_the_cores_own_caches_hold_is_not_part_of_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doubts_in(pairs(70))
+    monkeypatch.setattr(roofline, "private_cache_bytes", lambda units: units << 20)  # a quarter of the bytes
+    assert not doubts_in(pairs(70))
+    assert doubts_in(pairs(50))
+    assert doubts_in(pairs(70), GPU)
+
+
+def test_ceilings_measured_twice_count_at_their_best() -> None:
+    found = roofline.better(Peaks(2.0, {"fp32": 1.0, "fp16": 8.0}), Peaks(1.0, {"fp32": 3.0}))
+    assert found == Peaks(2.0, {"fp32": 3.0, "fp16": 8.0})
+
+
 @pytest.mark.parametrize("device", [CPU, GPU])
 def test_an_ordinary_time_raises_no_doubt(device: Device) -> None:
     assert doubts_in(pairs(), device) == ()
 
 
 @pytest.mark.parametrize(
-    ("device", "claimed", "doubted"), [(CPU, 60, False), (CPU, 20, True), (GPU, 90, False), (GPU, 70, True)]
+    ("device", "claimed", "doubted"), [(CPU, 90, False), (CPU, 70, True), (GPU, 90, False), (GPU, 70, True)]
 )
 def test_a_time_below_the_floor_is_doubted(device: Device, claimed: float, doubted: bool) -> None:
     assert bool(doubts_in(pairs(claimed), device)) is doubted

@@ -20,6 +20,7 @@ from engine.sandbox.confinement import detect
 from engine.toolchain.build import BuildRequest
 from engine.toolchain.compilers import DEFAULT_CUDA
 from engine.trial.bench import Assignment, KernelSpec, TrialBench
+from engine.trial.judge_session import confinement
 from engine.trial.tools import compute_sanitizer, gcc_sanitizers, sanitizer_output
 from engine.trial.tools.kernel_case import KernelCase
 
@@ -164,7 +165,7 @@ def test_a_failed_sanitizer_build_is_a_note_and_not_a_finding(stand: Stand) -> N
 
 def test_the_harness_cannot_read_the_user_s_files(stand: Stand, tmp_path: Path) -> None:
     """The program runs in the builder's confinement."""
-    if stand.bench._opened is None or stand.bench._opened.sandbox != "bubblewrap":
+    if asyncio.run(confinement()).sandbox != "bubblewrap":
         pytest.skip("nothing is hidden here without bubblewrap")
     secret = tmp_path / "secret"
     secret.write_text("key")

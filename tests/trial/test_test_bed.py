@@ -247,7 +247,7 @@ def test_eager_passes_on_an_ill_conditioned_input(monkeypatch: pytest.MonkeyPatc
     at = of("torch.floor(x * 10)")
     monkeypatch.setattr(calibration, "class_errors", lambda *given: asked.append(given) or class_errors(*given))
     at.refill(0)
-    x = at._given[0][0]
+    x = at._given(0)[0]
     assert isinstance(x, torch.Tensor)
     x.copy_(torch.arange(8) * 100 + 0.05)
     at.release(0)
@@ -267,7 +267,7 @@ def test_eager_passes_on_an_ill_conditioned_input(monkeypatch: pytest.MonkeyPatc
 def test_only_integers_decided_by_rounding_may_differ() -> None:
     at = of("torch.round(x * 100).to(torch.int32)")
     at.refill(0)
-    x = at._given[0][0]
+    x = at._given(0)[0]
     assert isinstance(x, torch.Tensor)
     x.copy_(torch.arange(8) / 10 + 0.033)
     x[2] = 0.505

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
-from engine.trial.judge.tolerance import NO_ERROR, Errors, compare, error_limit, strictest_class, within
+from engine.trial.judge.comparison import NO_ERROR, Errors, compare
+from engine.trial.judge.tolerance import error_limit, strictest_class, within
 
 SEEDS = st.integers(0, 2**32)
 EVERYTHING = ClassErrors(math.inf, math.inf)

@@ -148,11 +148,13 @@ class Unasked:
 @pytest.mark.parametrize("distribution", [OWN, "x64"])
 @pytest.mark.parametrize(
     ("case_reference", "error", "passes"),
-    [(2e-2, 0.19, True), (2e-2, 0.21, False), (3e-2, 0.1, False), (0.0, 1e-3, False)],
+    [(2e-2, 0.19, True), (2e-2, 0.21, False), (3e-2, 0.1, None), (0.0, 1e-3, False)],
 )
 def test_the_reference_error_on_the_same_case_is_allowed_within_limits(
-    distribution: str, case_reference: float, error: float, passes: bool
+    distribution: str, case_reference: float, error: float, passes: bool | None
 ) -> None:
+    """A case on which the reference's own error is hopeless widens nothing; on perturbed inputs it is not judged."""
+    passes = distribution != OWN if passes is None else passes
     policy = make_policy("class", PrecisionClass.FP32, {OWN: CLASSES[OWN], "x64": CLASSES[OWN]}, torch.float32)
     exact = torch.tensor([-1.0, 1.0] * 50, dtype=torch.float64)
     asked = []

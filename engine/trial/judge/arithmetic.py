@@ -61,15 +61,16 @@ def in_fp32(call: Callable[[], Sequence[torch.Tensor]]) -> Sequence[torch.Tensor
         return call()
 
 
-def in_tf32(call: Callable[[], Sequence[torch.Tensor]], device: str) -> list[Sequence[torch.Tensor]]:
-    """``call`` with TF32 arithmetic: with rounded operands, and on a GPU also on the real unit.
+def in_tf32(call: Callable[[], Sequence[torch.Tensor]], device: str) -> Iterator[Sequence[torch.Tensor]]:
+    """``call`` with TF32 arithmetic: with rounded operands, and on a GPU also on the real unit; one after the other.
 
     A library need not use the unit for every shape; its error would then be that of fp32.
     """
-    found: list[Sequence[torch.Tensor]] = []
     if device != "cpu":
         with tf32_allowed(True):
-            found.append(call())
+            outputs = call()
+        yield outputs
+        del outputs
     with tf32_allowed(False), _RoundedProducts():  # type: ignore[no-untyped-call]
-        found.append(call())
-    return found
+        outputs = call()
+    yield outputs

@@ -2,14 +2,15 @@
 
 ``compile`` and the like are expensive to prepare, and stay the same while device, driver, libraries, problem and workload do.
 The ranking baseline is measured in every session. Where its time has drifted from the one measured with a cached baseline, the
-cached one is dropped. A damaged file counts as missing. No torch.
+cached one is dropped. A damaged file counts as missing. The engine reads and writes the files; the judge gets and returns what
+they hold (``encode``, ``decode``), so a reference can influence the cached baselines of its own problem only. No torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ _SCHEME = 2
 """Incremented when baselines are measured differently: cached ones are then measured again."""
 QUIET = 0.1
 """Largest A/A effect of the ranking baseline, in logarithms, of a run whose results are cached."""
+_MOST_BYTES = 1 << 20
 MARK = "cached, "
 """Prefix of the condition of a cached measurement; its date follows."""
 
@@ -63,6 +65,22 @@ class Record:
         """Replace the cached baselines. A cache that cannot be written only costs time in the next session."""
         content = _Content(dict(self.fingerprint), dict(kept))
         write_atomically(self.path, msgspec.json.format(msgspec.json.encode(content)))
+
+
+def encode(kept: Mapping[str, Kept]) -> bytes:
+    """Cached baselines as they travel between engine and judge."""
+    return msgspec.json.encode(dict(kept))
+
+
+def decode(text: bytes, names: Collection[str]) -> dict[str, Kept]:
+    """The inverse of ``encode``, for these baselines; without invalid ones."""
+    if not 0 < len(text) <= _MOST_BYTES:
+        return {}
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Kept])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return {name: one for name, one in found.items() if name in names and _is_valid(one)}
 
 
 class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from engine.domain import stats
 from engine.domain.errors import ProblemError
@@ -41,6 +40,8 @@ class BaselineResults:
     pairs: list[PairTimes]
     measured: dict[str, Measurement]
     notes: tuple[str, ...]
+    to_cache: bytes
+    """The baselines to cache, encoded; empty if there are none and never were."""
 
 
 def claimable(same: Interval | None) -> float:
@@ -79,7 +80,7 @@ class Baselines:
         A resumed session has measured them before: cached ones are used, and those that fail to run are skipped again.
         """
         if not self._initialised:
-            self._kept = self._valid(self._record().kept)
+            self._kept = self._valid(baseline_cache.decode(self._opened.cached, self._opened.others))
             self._missing = dict(self._failing(bed))
             self._initialised = True
         return self._pool.baselines(bed, self.interleaved, pair)
@@ -94,15 +95,15 @@ class Baselines:
         """The dates of the cached ones among ``names``."""
         return [f"{name} {kept.condition}" for name, kept in self._kept.items() if name in names]
 
-    def measure(self, bed: TestBed, report: MeasurementReport, say: Say) -> BaselineResults:
-        """Measure the ranking baseline and those that are not cached; all of them where the ranking one has drifted.
+    def measure(self, bed: TestBed, report: MeasurementReport, cached: bytes, say: Say) -> BaselineResults:
+        """Measure the ranking baseline and those that are not ``cached``; all of them where the ranking one has drifted.
 
         Baselines that fail to run are skipped; a note says why.
         """
         opened = self._opened
-        record = self._record()
-        kept = dict(record.kept)
-        notes = [record.note] if record.note else []
+        kept = baseline_cache.decode(cached, opened.others)
+        had = bool(kept)
+        notes: list[str] = []
         self._measured_once = {}
         self._kept = self._valid(kept)
         known = f" ({', '.join(self._kept)} cached)" if self._kept else ""
@@ -119,20 +120,14 @@ class Baselines:
             say(notes[-1])
             self._kept = {name: one for name, one in self._kept.items() if name not in gone}
             pairs, found = self._measure_now(bed, report)
-        self._keep(record, kept, found)
+        self._add_found(kept, found)
         self._initialised = True
         self._measured_once = {
             name: one for name, one in found.items() if name.startswith(_COMPILED) and name != opened.baseline
         }
         measured = {**found, **{name: one.as_measurement() for name, one in self._kept.items()}}
-        return BaselineResults(pairs, measured, (*notes, *self._missing.values()))
-
-    def _record(self) -> baseline_cache.Record:
-        opened = self._opened
-        wanted = baseline_cache.fingerprint(
-            opened.problem, opened.workload, self._device, ranking=opened.baseline, tolerance=opened.tolerance, cold=opened.cold
-        )
-        return baseline_cache.load(Path(opened.cache), wanted)
+        to_cache = baseline_cache.encode(kept) if kept or had else b""
+        return BaselineResults(pairs, measured, (*notes, *self._missing.values()), to_cache)
 
     def _valid(self, kept: Mapping[str, baseline_cache.Kept]) -> dict[str, baseline_cache.Kept]:
         return {name: kept[name] for name in self._opened.others if name in kept and not self._opened.fresh}
@@ -141,16 +136,13 @@ class Baselines:
         names = dict.fromkeys((self._opened.baseline, *self._opened.others))
         return tuple(name for name in names if name not in self._kept and name not in self._missing)
 
-    def _keep(
-        self, record: baseline_cache.Record, kept: dict[str, baseline_cache.Kept], found: Mapping[str, Measurement]
-    ) -> None:
+    def _add_found(self, kept: dict[str, baseline_cache.Kept], found: Mapping[str, Measurement]) -> None:
+        """Add what was measured to the baselines to cache."""
         date = datetime.now(UTC).isoformat(timespec="seconds")
         ranking = self._opened.baseline
         for name, one in found.items():
             if name != ranking and self.claimable <= baseline_cache.QUIET:
                 kept[name] = baseline_cache.Kept(one, found[ranking].time_us, self.claimable, date)
-        if kept or record.kept:
-            record.keep(kept)
 
     def _drift_note(self, gone: Sequence[str], now: Measurement) -> str:
         one = next(self._kept[name] for name in gone if name in self._kept)
@@ -170,7 +162,7 @@ class Baselines:
             if name != ranking:
                 ratio = stats.ratio_interval(log_ratios(pairs, ranking, name), self.claimable)
             times = [t for p in pairs for t in p.times[name]]
-            found[name] = report.of_times(times, "precise", len(pairs), {ranking: ratio}, sound=True, lines=condition_lines)
+            found[name] = report.of_times(times, "precise", len(pairs), {ranking: ratio}, lines=condition_lines)
         return pairs, found
 
     def _failing(self, bed: TestBed) -> Iterable[tuple[str, str]]:
@@ -190,8 +182,9 @@ class Baselines:
         for index in range(SAME_PAIRS):
             others = self._pool.baselines(bed, self._unkept(), index)
             itself = self._pool.baselines(bed, (ranking,), index + SAME_PAIRS)[ranking]
-            contest = Contestants({}, {**others, _ITSELF: itself}, self._pool.null_runner(bed, "module"))
+            contest = Contestants({}, {**others, _ITSELF: itself}, self._pool.null_runners(bed, {}))
             self._pool.stand_by()
             pairs.append(run_pair(bed, contest, samples_for(pairs, ranking), self._setup, CheckTally()))
             itself.close()
+            self._pool.end_pair()
         return pairs

@@ -1,15 +1,17 @@
 """Calibration: the reference error by precision class, for every input distribution. Imports torch.
 
 The reference runs in the arithmetic of each class on fresh seeds and is compared with float64. Perturbed distributions are used
-only where the reference itself stays finite and accurate. The result is a tolerance policy.
+only where the reference itself stays finite and accurate; one case decides, because the policy consults the reference again
+before it rejects. The result is a tolerance policy.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -20,17 +22,12 @@ from engine.domain.preparation import ClassErrors
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.problem.values import map_arguments
-from engine.trial.judge import arithmetic
-from engine.trial.judge.perturbations import OWN, PERTURBATIONS, WIDE_ONLY, perturb
-from engine.trial.judge.tolerance import (
-    HOPELESS,
-    Errors,
-    Policy,
-    compare,
-    compared_exactly,
-    error_limit,
-    make_policy,
-)
+from engine.trial.judge import arithmetic, special_values
+from engine.trial.judge.comparison import Errors, compare, compared_exactly
+from engine.trial.judge.perturbations import OWN, PERTURBATIONS, TYING, WIDE_ONLY, perturb
+from engine.trial.judge.preparation_cache import KeptCalibration
+from engine.trial.judge.ties import IndexTrace, equivalent
+from engine.trial.judge.tolerance import HOPELESS, Policy, error_limit, make_policy
 
 _SEEDS = 2
 _FEW_ELEMENTS = 16
@@ -49,9 +46,13 @@ class Case:
     """One set of inputs with the reference's float64 outputs."""
 
     model: nn.Module
-    inputs: tuple[object, ...]
+    draw: Callable[[], tuple[object, ...]]
     expected: Sequence[torch.Tensor]
     note: str = ""
+
+    @property
+    def inputs(self) -> tuple[object, ...]:
+        return self.draw()
 
 
 def fresh_seed() -> int:
@@ -61,10 +62,10 @@ def fresh_seed() -> int:
 
 def make_case(reference: Reference, distribution: str) -> Case:
     """Inputs and weights from fresh secret seeds, with the float64 outputs."""
-    model = reference.model(fresh_seed())
+    model = reference.judged_model(fresh_seed())
     inputs = perturb(reference.inputs(fresh_seed()), distribution)
     exact = reference.exact(model, inputs)
-    return Case(model, inputs, exact.outputs, exact.note)
+    return Case(model, lambda: inputs, exact.outputs, exact.note)
 
 
 def output_names(reference: Reference) -> list[str]:
@@ -99,6 +100,7 @@ def class_errors(reference: Reference, case: Case, wanted: Sequence[PrecisionCla
             errors = compare(*_inexact_outputs(outputs, case.expected, names))
             if not errors.flaw:
                 worst = errors if worst is None else worst.worst(errors)
+            del outputs  # before the next ones are computed
         if worst is not None:
             found[precision.value] = ClassErrors(worst.rel_fro, worst.max_scaled)
     return found
@@ -123,6 +125,28 @@ class ReferenceOnCase:
         """``class_errors`` of the case."""
         return class_errors(self.reference, self.case, wanted)
 
+    def equivalent(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Masks of the indices that select the same values as the reference's. None for outputs that hold no indices."""
+        exact, eager = IndexTrace(), IndexTrace()
+        with exact:
+            self.reference.exact(self.case.model, self.case.inputs)
+        with eager:
+            self.reference.call(self.case.model, self.case.inputs)
+        pairs = zip(outputs, self.case.expected, strict=True)
+        return [equivalent(o, e, exact, eager) if _may_be_index(o) else None for o, e in pairs]
+
+    def defined(self, masks: Sequence[torch.Tensor]) -> bool:
+        """Whether arithmetic on the special inputs decides any of the masked elements."""
+        if not any(bool(mask.any()) for mask in masks):
+            return False
+        if not special_values.only_adds_and_multiplies(self.reference.operators()):
+            return False
+        finite = [
+            map_arguments(partial(special_values.replaced, by=by), self.case.inputs) for by in special_values.REPLACEMENTS
+        ]
+        one, other = (self.reference.exact(self.case.model, inputs).outputs for inputs in finite)
+        return any(special_values.depends(m, a, b) for m, a, b in zip(masks, one, other, strict=True))
+
     def undecided(self) -> list[torch.Tensor | None]:
         """Masks of the integers that rounding alone decides: they change in float64 when the inputs move by a few units in the
         last place (up, down or at random), or in the reference's own arithmetic. None where they exceed 1 % of an output."""
@@ -139,6 +163,10 @@ class ReferenceOnCase:
                 moved = moved if int(moved.sum()) <= max(1, right.numel() // _UNDECIDED) else None
             masks.append(moved)
         return masks
+
+
+def _may_be_index(tensor: torch.Tensor) -> bool:
+    return compared_exactly(tensor) and tensor.dtype != torch.bool
 
 
 _NUDGES = 4
@@ -159,22 +187,37 @@ def _nudged(inputs: tuple[object, ...], way: float) -> tuple[object, ...]:
     return map_arguments(moved, inputs)
 
 
-def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> list[Sequence[torch.Tensor]]:
+def _in_class(reference: Reference, case: Case, precision: PrecisionClass) -> Iterator[Sequence[torch.Tensor]]:
+    """The reference's outputs in the arithmetic of a class, one set after the other."""
     call: Callable[[], Sequence[torch.Tensor]] = lambda: reference.call(case.model, case.inputs)  # noqa: E731
     half_problem = default_class(reference) is PrecisionClass.HALF
     match precision:
         case PrecisionClass.FP32 if half_problem:
             dtypes = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
-            return [[e.to(d) for e, d in zip(case.expected, dtypes, strict=True)]]
+            yield [e.to(d) for e, d in zip(case.expected, dtypes, strict=True)]
         case PrecisionClass.FP32:
-            return [arithmetic.in_fp32(call)]
+            yield arithmetic.in_fp32(call)
+            if case.note:
+                yield from _on_nudged_inputs(reference, case)
         case PrecisionClass.TF32 if not half_problem:
-            return arithmetic.in_tf32(call, reference.device.type)
+            yield from arithmetic.in_tf32(call, reference.device.type)
         case PrecisionClass.HALF if half_problem:
-            return [call()]
+            yield call()
         case PrecisionClass.HALF:
-            return [r for d in (torch.float16, torch.bfloat16) if (r := _whole_model_in(reference, case, d)) is not None]
-    return []
+            for dtype in (torch.float16, torch.bfloat16):
+                if (outputs := _whole_model_in(reference, case, dtype)) is not None:
+                    yield outputs
+
+
+def _on_nudged_inputs(reference: Reference, case: Case) -> Iterator[Sequence[torch.Tensor]]:
+    """The outputs for inputs moved by a few units in the last place: how far rounding moves them where float64 is missing.
+
+    Compared with float32, the reference's own fp32 arithmetic has no error, and every other order of summation would be wrong.
+    """
+    with seeded(fresh_seed(), reference.device):
+        moved = [_nudged(case.inputs, way) for way in (_UP, _DOWN, _BY_CHANCE)]
+    for inputs in moved:
+        yield reference.call(case.model, reference.cast_inputs(inputs, torch.float32))
 
 
 def _whole_model_in(reference: Reference, case: Case, dtype: torch.dtype) -> Sequence[torch.Tensor] | None:
@@ -199,6 +242,30 @@ def calibrate(reference: Reference, tolerance: str, main: Calibration | None = N
     ``main`` is the workload's calibration if ``reference`` is one of its hold-out shapes. A hold-out is judged on the problem's
     own inputs only, with limits no tighter than the workload's (a library can happen to be exact on a small shape).
     """
+    try:
+        return _calibrate(reference, tolerance, main)
+    except ProblemError:
+        if not reference.constants:
+            raise
+    reference.keep_constants()
+    found = _calibrate(reference, tolerance, main)
+    return replace(found, notes=(*found.notes, "constant parameters stay as they are: the reference fails with others"))
+
+
+def keep_calibration(reference: Reference, found: Calibration) -> KeptCalibration:
+    """A calibration as it is cached."""
+    return KeptCalibration(found.policy.classes, found.notes, keeps_constants=not reference.constants)
+
+
+def restore(reference: Reference, tolerance: str, kept: KeptCalibration) -> Calibration:
+    """The calibration that was cached. Raises ProblemError for an unknown tolerance."""
+    if kept.keeps_constants:
+        reference.keep_constants()
+    policy = make_policy(tolerance, default_class(reference), kept.classes, output_dtype(reference))
+    return Calibration(policy, tuple(kept.classes), kept.notes)
+
+
+def _calibrate(reference: Reference, tolerance: str, main: Calibration | None) -> Calibration:
     default = default_class(reference)
     every = (PrecisionClass.FP32, PrecisionClass.TF32, PrecisionClass.HALF)
     notes: list[str] = []
@@ -216,6 +283,7 @@ def calibrate(reference: Reference, tolerance: str, main: Calibration | None = N
         for name, errors in class_errors(reference, case, every).items():
             known = own.get(name, least)
             own[name] = _wider(known, errors)
+        del case  # its tensors must not lie beside the next case's
     if dtype.is_floating_point and default.value not in own:
         raise ProblemError(
             f"{reference.problem.name}: the reference's {default.value} and float64 outputs are not finite at the same "
@@ -253,20 +321,35 @@ def _perturbed_errors(
     not.)
     """
     found: dict[str, dict[str, ClassErrors]] = {}
-    if not dtype.is_floating_point:
-        return found
     wanted = tuple(dict.fromkeys((PrecisionClass.FP32, allowed)))
-    for name in PERTURBATIONS:
-        if name in WIDE_ONLY and default_class(reference) is PrecisionClass.HALF:
-            continue
+    for name in _candidates(reference):
         try:
-            cases = [class_errors(reference, make_case(reference, name), wanted) for _ in range(_SEEDS)]
+            errors = class_errors(reference, make_case(reference, name), wanted)
         except ProblemError:
             continue
-        errors = {known: _wider(*(case[known] for case in cases)) for known in cases[0] if all(known in c for c in cases)}
         if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
             found[name] = {known: _wider(_with_more_room(here, dtype), own.get(known, here)) for known, here in errors.items()}
     return found
+
+
+def _candidates(reference: Reference) -> list[str]:
+    """The perturbations to try: not those that the output's type or the operators rule out.
+
+    Where the reference computes with the index of a maximum, equal elements make its output ambiguous.
+    """
+    operators = reference.operators()
+    excluded = set(WIDE_ONLY) if default_class(reference) is PrecisionClass.HALF else set()
+    if _computes_with_indices(reference):
+        excluded |= set(TYING)
+    return [name for name in PERTURBATIONS if name not in excluded and special_values.is_usable(name, operators)]
+
+
+def _computes_with_indices(reference: Reference) -> bool:
+    model, inputs = reference.model(fresh_seed()), reference.inputs(fresh_seed())
+    trace = IndexTrace()
+    with trace:
+        reference.call(model, inputs)
+    return trace.consumed
 
 
 def _with_more_room(errors: ClassErrors, dtype: torch.dtype) -> ClassErrors:

@@ -75,12 +75,16 @@ class NoMonitor:
         return self._conditions
 
 
-def monitor_for(device: Device, bus_id: Callable[[int], str] | None = None) -> ConditionsMonitor:
-    """The monitor of a device; ``bus_id`` asks the driver for the PCI bus id of ``cuda:N``."""
+def monitor_for(device: Device, bus_id: Callable[[int], str] | None = None, *, sees_others: bool = True) -> ConditionsMonitor:
+    """The monitor of a device; ``bus_id`` asks the driver for the PCI bus id of ``cuda:N``.
+
+    ``sees_others``: whether this process is outside the sandbox and can name other processes on the device. From inside, the
+    engine does that (``device_processes``).
+    """
     if device.kind == "cpu":
         return CpuMonitor(device.units)
     try:
-        return GpuMonitor(open_gpu(_which(device.index, bus_id)))
+        return GpuMonitor(open_gpu(_which(device.index, bus_id)), sees_others=sees_others)
     except NvmlMissing as error:
         return NoMonitor(f"clocks, throttling and other processes unknown: {error}")
 
@@ -97,9 +101,12 @@ def _which(index: int, bus_id: Callable[[int], str] | None) -> int | str:
 class GpuMonitor:
     """Reads clocks and throttling after every sample where that is fast, everything else at both ends of a pair."""
 
-    def __init__(self, gpu: Gpu, *, is_ours: Callable[[int], bool] | None = None, own_pid: int | None = None) -> None:
+    def __init__(
+        self, gpu: Gpu, *, is_ours: Callable[[int], bool] | None = None, own_pid: int | None = None, sees_others: bool = True
+    ) -> None:
         """``is_ours`` decides whether a process belongs to this trial; ``own_pid`` is a process that holds a context."""
         self._gpu = gpu
+        self._sees_others = sees_others
         self._own_pid = os.getpid() if own_pid is None else own_pid
         self._is_ours = is_ours if is_ours is not None else lambda pid: descends(pid, self._own_pid)
         self._quick = self._seconds() < _SLOW_QUERY_S
@@ -149,7 +156,7 @@ class GpuMonitor:
         if self._clocks:
             bare = [replace(one, sm_mhz=None) for one in readings]
             readings = [*bare, *(GpuReading(sm_mhz=mhz) for mhz in sorted({min(self._clocks), max(self._clocks)}))]
-        others, unknown = self._others()
+        others, unknown = self._others() if self._sees_others else ((), ())
         if self._gpu.slowed_by() is None:
             unknown = (*unknown, "throttling unknown: the driver does not report it")
         return PairConditions(
@@ -166,7 +173,7 @@ class GpuMonitor:
         if found is None or self._own_pid not in found:
             return (), ("other processes on the device unknown: not visible from here",)
         other_pids = sorted(pid for pid in found if pid != self._own_pid and not self._is_ours(pid))
-        return tuple(f"{pid} {_name(pid)}".strip() for pid in other_pids), ()
+        return tuple(process_name(pid) for pid in other_pids), ()
 
 
 def descends(pid: int, ancestor: int) -> bool:
@@ -182,12 +189,14 @@ def descends(pid: int, ancestor: int) -> bool:
     return pid == ancestor
 
 
-def _name(pid: int) -> str:
+def process_name(pid: int) -> str:
+    """A process's id and, where it can be read, its name."""
     try:
         with open(f"/proc/{pid}/comm") as file:
-            return "".join(c for c in file.read().strip() if c.isprintable())
+            name = "".join(c for c in file.read().strip() if c.isprintable())
     except OSError:
-        return ""
+        name = ""
+    return f"{pid} {name}".strip()
 
 
 class CpuMonitor:
@@ -230,7 +239,7 @@ def describe(pairs: Sequence[PairConditions]) -> tuple[str, ...]:
     """The conditions of a verdict over all pairs, one short line each."""
     lines = [
         _throttling_line(pairs),
-        _other_processes_line(pairs),
+        other_processes_line(list(dict.fromkeys(one for pair in pairs for one in pair.others))),
         _device_line([one for pair in pairs for one in pair.readings]),
     ]
     pinned = max((pair.pinned for pair in pairs), default=0)
@@ -253,8 +262,8 @@ def _throttling_line(pairs: Sequence[PairConditions]) -> str:
     return f"throttled: {why} in {len(hit)} of {len(pairs)} pairs"
 
 
-def _other_processes_line(pairs: Sequence[PairConditions]) -> str:
-    others = list(dict.fromkeys(one for pair in pairs for one in pair.others))
+def other_processes_line(others: Sequence[str]) -> str:
+    """The condition for other processes on the device, each given by its id and name; empty if there are none."""
     if not others:
         return ""
     named = ", ".join(others[:_NAMED]) + (" …" if len(others) > _NAMED else "")

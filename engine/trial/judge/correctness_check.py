@@ -5,17 +5,19 @@ A trivial model computes nothing. A check that a trivial model passes is too loo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.domain.model import PrecisionClass
+from engine.domain.model import PrecisionClass, Role
 from engine.domain.preparation import CorrectnessCheck, TrivialModel
 from engine.problem.reference import Reference
-from engine.problem.values import tensors
-from engine.trial.judge.calibration import Calibration, Case, default_class, make_case, output_dtype, output_names
+from engine.problem.values import equal_values, tensors
+from engine.trial.judge.blocks import Moments, in_blocks, moments
+from engine.trial.judge.calibration import Calibration, Case, default_class, fresh_seed, make_case, output_dtype, output_names
+from engine.trial.judge.comparison import spread_of
 from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.tolerance import FACTORS, Policy, spread
+from engine.trial.judge.tolerance import FACTORS, Policy
 
 _TILES = 64
 """One tile in this many is left unwritten."""
@@ -29,69 +31,113 @@ def try_trivial_models(reference: Reference, calibration: Calibration) -> tuple[
     moves as many bytes. It counts as rejected if perturbed inputs, which are part of every verdict, reject it. The constant is
     the mean of the right output, or of another input's output where the right output is constant itself.
     """
-    policy = calibration.policy
-    case, other = make_case(reference, OWN), make_case(reference, OWN)
-    expected = _eager_or_exact(reference, case, policy)
-    elsewhere = _eager_or_exact(reference, other, policy)
-    dtypes = [getattr(torch, o.dtype) for o in reference.signature().operands if o.role == "output"]
-    names = output_names(reference)
-    models: dict[str, Sequence[torch.Tensor]] = {
-        "zeros": [torch.zeros_like(e) for e in expected],
-        "constant": [torch.full_like(e, _constant(e, o)) for e, o in zip(expected, elsewhere, strict=True)],
-        "other input's output": elsewhere,
-        "one tile unwritten": [_without_a_tile(e) for e in expected],
-    }
-    rows = []
-    for name, outputs in models.items():
-        ruling = policy.rule([o.to(d) for o, d in zip(outputs, dtypes, strict=True)], expected, names, OWN)
-        rows.append(TrivialModel(name, ruling.passed, ruling.errors.rel_fro))
+    rows = _of_outputs(reference, calibration)
     for distribution in calibration.distributions:
-        perturbed = case if distribution == OWN else make_case(reference, distribution)
-        right = _eager_or_exact(reference, perturbed, policy)
-        if (echo := _echo(perturbed, right)) is None:
+        echo = _of_inputs(reference, calibration, distribution)
+        if echo is None:
             break
-        ruling = policy.rule([o.to(d) for o, d in zip(echo, dtypes, strict=True)], right, names, distribution)
-        found = TrivialModel(ECHO, ruling.passed, ruling.errors.rel_fro)
-        if not found.passed or distribution == calibration.distributions[-1]:
-            rows.append(found)
-            break
+        if not echo.passed or distribution == calibration.distributions[-1]:
+            return (*rows, echo)
+    return rows
+
+
+def _of_outputs(reference: Reference, calibration: Calibration) -> tuple[TrivialModel, ...]:
+    """The models made from outputs, one after the other."""
+    policy, dtypes = calibration.policy, _output_dtypes(reference)
+    elsewhere = _rounded(_eager_or_exact(reference, make_case(reference, OWN), policy), dtypes)
+    expected = _eager_or_exact(reference, make_case(reference, OWN), policy)
+    rows = []
+    for name, model in _MODELS.items():
+        outputs = [model(e, o, d) for e, o, d in zip(expected, elsewhere, dtypes, strict=True)]
+        ruling = policy.rule(outputs, expected, output_names(reference), OWN)
+        rows.append(TrivialModel(name, ruling.passed, ruling.errors.rel_fro))
+        del outputs  # before the next model's are made
     return tuple(rows)
+
+
+def _of_inputs(reference: Reference, calibration: Calibration, distribution: str) -> TrivialModel | None:
+    """The echo of the input on one distribution; ``None`` where no input has the output's size."""
+    case = make_case(reference, distribution)
+    right = _eager_or_exact(reference, case, calibration.policy)
+    echo = _echo(case, right, _output_dtypes(reference))
+    if echo is None:
+        return None
+    ruling = calibration.policy.rule(echo, right, output_names(reference), distribution)
+    return TrivialModel(ECHO, ruling.passed, ruling.errors.rel_fro)
+
+
+def _output_dtypes(reference: Reference) -> list[torch.dtype]:
+    return [getattr(torch, o.dtype) for o in reference.signature().operands if o.role is Role.OUTPUT]
+
+
+def _rounded(outputs: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+    return [o.to(d) for o, d in zip(outputs, dtypes, strict=True)]
 
 
 def _eager_or_exact(reference: Reference, case: Case, policy: Policy) -> Sequence[torch.Tensor]:
     return reference.call(case.model, case.inputs) if policy.against_eager else case.expected
 
 
-def _constant(expected: torch.Tensor, other: torch.Tensor) -> float:
-    finite = expected[torch.isfinite(expected)]
-    wide = finite if finite.is_complex() else finite.double()
-    return _typical(expected if wide.numel() and spread(wide) else other)
+def _constant(expected: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The mean of the right output, or of another one where it is constant itself."""
+    found = _finite_moments(expected)
+    typical = _typical(expected, found) if spread_of(found) else _typical(other, _finite_moments(other))
+    value = torch.tensor(typical, dtype=torch.float64, device=expected.device)
+    return value.to(dtype).expand(expected.shape).contiguous()
 
 
-def _typical(expected: torch.Tensor) -> float:
-    finite = expected[torch.isfinite(expected)] if expected.dtype.is_floating_point else expected
-    if not finite.numel():
-        return 0.0
-    if not expected.dtype.is_floating_point:
-        return float(torch.mode(finite.reshape(-1).to(torch.int64)).values)
-    return float(finite.double().mean())
+def _finite_moments(tensor: torch.Tensor) -> Moments:
+    real = tensor.real if tensor.is_complex() else tensor
+    return moments(block[torch.isfinite(block)] for (block,) in in_blocks(real))
 
 
-def _without_a_tile(expected: torch.Tensor) -> torch.Tensor:
+def _typical(tensor: torch.Tensor, found: Moments) -> float:
+    if tensor.dtype.is_floating_point or tensor.is_complex():
+        return found.mean
+    return float(torch.mode(tensor.reshape(-1).to(torch.int64)).values) if tensor.numel() else 0.0
+
+
+def _without_a_tile(expected: torch.Tensor, _: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The right output with 1/64 of its elements, in the middle, set to zero."""
-    flat = expected.clone().reshape(-1)
+    flat = expected.to(dtype, copy=True).reshape(-1)
     size = max(1, flat.numel() // _TILES)
     start = (flat.numel() - size) // 2
     flat[start : start + size] = 0
     return flat.reshape(expected.shape)
 
 
-def _echo(case: Case, expected: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
+Model = Callable[[torch.Tensor, torch.Tensor, torch.dtype], torch.Tensor]
+_MODELS: dict[str, Model] = {
+    "zeros": lambda expected, _, dtype: torch.zeros_like(expected, dtype=dtype),
+    "constant": _constant,
+    "other input's output": lambda _, other, __: other,
+    "one tile unwritten": _without_a_tile,
+}
+"""What each makes of the right output, the output for another input and the output's type."""
+
+
+def _echo(case: Case, expected: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]) -> Sequence[torch.Tensor] | None:
     given = list(tensors(list(case.inputs)))
     found = [next((g for g in given if g.numel() == e.numel() and not g.dtype.is_complex), None) for e in expected]
     if any(f is None for f in found):
         return None
-    return [f.reshape(e.shape).to(e.dtype) for f, e in zip(found, expected, strict=True) if f is not None]
+    return [f.reshape(e.shape).to(d) for f, e, d in zip(found, expected, dtypes, strict=True) if f is not None]
+
+
+def _seed_notes(reference: Reference) -> tuple[str, ...]:
+    """A caveat where the problem's own inputs do not depend on the seed."""
+    one, other = (list(tensors(list(reference.inputs(fresh_seed())))) for _ in range(2))
+    same = [equal_values(a, b) for a, b in zip(one, other, strict=True)]
+    if not same or not any(same):
+        return ()
+    if all(same):
+        return (
+            "the problem's own inputs are the same for every seed: a kernel that remembers outputs by content "
+            "would pass on them; only perturbed inputs are fresh",
+        )
+    names = [o.name for o in reference.signature().operands if o.role is Role.INPUT]
+    fixed = ", ".join(name for name, equal in zip(names, same, strict=True) if equal)
+    return (f"inputs that are the same for every seed: {fixed}",)
 
 
 def describe_check(reference: Reference, calibration: Calibration) -> CorrectnessCheck:
@@ -102,7 +148,7 @@ def describe_check(reference: Reference, calibration: Calibration) -> Correctnes
     if not output_dtype(reference).is_floating_point:
         allowed = PrecisionClass.EXACT
     perturbed = [d for d in calibration.distributions if d != OWN]
-    notes = (*calibration.notes, f"inputs: own{''.join(', ' + b for b in perturbed)}")
+    notes = (*calibration.notes, *_seed_notes(reference), f"inputs: own{''.join(', ' + b for b in perturbed)}")
     return CorrectnessCheck(
         policy.name, allowed, limit.rel_fro, limit.max_scaled, FACTORS.get(allowed, 1.0), dict(policy.classes[OWN]),
         try_trivial_models(reference, calibration), notes,

@@ -10,6 +10,12 @@ from pathlib import Path
 from engine.domain.errors import DeviceError
 from engine.domain.model import Device
 
+_EXTENSIONS = (
+    "sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
+    "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8", "asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "sme",
+)  # fmt: skip
+_OWN_LEVELS = 2
+"""Cache levels that a core has to itself."""
 _FALLBACK_CACHE = 32 << 20
 
 
@@ -32,13 +38,45 @@ def bus_id(index: int) -> str:
     return driver.bus_id(index)
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that a device has no memory left."""
+    return "out of memory" in str(error).lower()
+
+
 def _cpu() -> Device:
     import torch
 
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     software = f"torch {torch.__version__}"
-    return Device("cpu", 0, f"{_cpu_name()} ({cores} cores)", platform.machine(), cores, _last_level_cache(), memory, software)
+    return Device(
+        "cpu", 0, f"{_cpu_name()} ({cores} cores)", platform.machine(), cores, _last_level_cache(), memory, software,
+        _vector_extensions(), _core_caches(),
+    )  # fmt: skip
+
+
+def _vector_extensions() -> tuple[str, ...]:
+    """The vector extensions of the first core, in the order of the list."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ()
+    line = next((line for line in text.splitlines() if line.lower().startswith(("flags", "features"))), "")
+    present = set(line.partition(":")[2].split())
+    return tuple(name for name in _EXTENSIONS if name in present)
+
+
+def _core_caches() -> tuple[int, ...]:
+    """Sizes of the first core's data caches that it shares with no other core (beside its hyperthread)."""
+    sizes: dict[int, int] = {}
+    for index in map(Path, sorted(glob.glob("/sys/devices/system/cpu/cpu0/cache/index*"))):
+        try:
+            level, kind = int((index / "level").read_text()), (index / "type").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction" and level <= _OWN_LEVELS:
+            sizes[level] = _size_in_bytes(index / "size")
+    return tuple(size for _, size in sorted(sizes.items()) if size)
 
 
 def _cpu_name() -> str:

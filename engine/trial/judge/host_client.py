@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from engine.domain.errors import SandboxError
 from engine.sandbox import bubblewrap, python_process
+from engine.sandbox.supervisor import HostProcess, start_host
 from engine.trial.judge.contention import find_local_pid
 from engine.trial.messages import (
     NOBODY,
@@ -49,11 +51,13 @@ class RunnerHandle:
 class Host:
     """One host process; ``confined``: in a bubblewrap sandbox."""
 
-    def __init__(self, device: str, threads: int, *, confined: bool) -> None:
+    def __init__(self, device: str, threads: int, *, confined: bool, supervisor: socket.socket | None = None) -> None:
+        """``supervisor`` starts it if this process is itself in the trial's sandbox."""
         self._device = device
         self._threads = threads
         self.confined = confined
-        self._process: subprocess.Popen[bytes] | None = None
+        self._supervisor = supervisor
+        self._process: subprocess.Popen[bytes] | HostProcess | None = None
         self._channel: Channel | None = None
         self._up = False
 
@@ -62,19 +66,29 @@ class Host:
         if self._process is not None:
             return
         self._channel, theirs = Channel.pair()
-        command = [sys.executable, "-s", "-P", "-m", "engine.trial.runner.host", str(theirs.fileno())]
+        with theirs:
+            self._process = self._started(theirs.fileno())
+
+    def _started(self, channel: int) -> subprocess.Popen[bytes] | HostProcess:
+        """The process, which inherits its end of the channel. Raises SandboxError."""
+        if self._supervisor is not None:
+            try:
+                return start_host(self._supervisor, channel, self._threads)
+            except OSError as error:
+                raise SandboxError(f"the trial's host process did not start: {error}") from error
+        command = [sys.executable, "-s", "-P", "-m", "engine.trial.runner.host", str(channel)]
         environment = python_process.environment(self._device, alone=self.confined, threads=self._threads)
-        with theirs, bubblewrap.system_calls(filtered=self.confined) as filter_fd:
+        with bubblewrap.system_calls(filtered=self.confined) as filter_fd:
             argv = python_process.in_bubblewrap(command, self._device, filter_fd) if self.confined else command
-            passed = (theirs.fileno(), *([filter_fd] if filter_fd is not None else []))
-            self._process = subprocess.Popen(
+            passed = (channel, *([filter_fd] if filter_fd is not None else []))
+            return subprocess.Popen(
                 argv, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE, start_new_session=True, cwd="/",
             )  # fmt: skip
 
     def start(self) -> None:
         """Start it and wait until it is ready; idempotent. Raises SandboxError."""
-        if self._up and self._process is not None and self._process.poll() is not None:
+        if self._up and not self._runs():
             self.close()
         if self._up:
             return
@@ -91,12 +105,17 @@ class Host:
         self._process.stderr.close()
         self._up = True
 
+    def _runs(self) -> bool:
+        try:
+            return self._process is not None and self._process.poll() is None
+        except OSError as error:
+            raise SandboxError(f"the sandbox of the trial has ended: {error}") from error
+
     def _last_words(self) -> str:
         process = self._process
         if process is None or process.stderr is None:
             return ""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
         lines = process.stderr.read()[-4000:].decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
@@ -170,8 +189,17 @@ class Host:
         process, self._process, self._channel, self._up = self._process, None, None, False
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _kill(process)
         if process.stderr is not None:
             process.stderr.close()
+
+
+def _kill(process: subprocess.Popen[bytes] | HostProcess) -> None:
+    """Kill a host with everything in its sandbox, and wait for it."""
+    if isinstance(process, HostProcess):
+        with contextlib.suppress(OSError):  # the supervisor has ended, and every host with it
+            process.kill()
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

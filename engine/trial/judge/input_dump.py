@@ -1,8 +1,8 @@
-"""A kernel's inputs for other processes: fresh inputs as files, and a module's arguments as data. Imports torch."""
+"""A kernel's inputs for other processes: fresh inputs as bytes, and a module's arguments as data. Imports torch."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,20 +13,19 @@ from engine.trial.judge.calibration import fresh_seed
 from engine.trial.shared.argument_codec import encode_call, encode_value
 
 
-def dump_inputs(reference: Reference, folder: Path, calls: int) -> tuple[str, ...]:
-    """Write ``calls`` files of inputs, parameters and buffers from fresh seeds. Raises EspalierError if that fails."""
+def dump_inputs(reference: Reference, files: Sequence[int]) -> None:
+    """Write one call's inputs, parameters and buffers, from a fresh seed, to each descriptor; closes none of them.
+
+    Raises EspalierError if that fails.
+    """
     model = reference.model(fresh_seed())
-    names = []
-    for call in range(calls):
-        path = folder / f"call{call}.bin"
+    for fd in files:
         try:
-            with path.open("wb") as file:
+            with open(fd, "wb", closefd=False) as file:
                 for tensor in reference.arguments(model, reference.inputs(fresh_seed())):
                     file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         except OSError as error:
-            raise EspalierError(f"inputs cannot be written to {folder}: {error.strerror}") from error
-        names.append(str(path))
-    return tuple(names)
+            raise EspalierError(f"the kernel's inputs cannot be written: {error.strerror}") from error
 
 
 def construction_arguments(reference: Reference, seed: int) -> tuple[Any, Any]:
@@ -41,10 +40,10 @@ def construction_arguments(reference: Reference, seed: int) -> tuple[Any, Any]:
         raise ProblemError(f"{reference.problem.name}: cannot pass an argument of Model to another process: {error}") from error
 
 
-def call_template(reference: Reference) -> list[Any]:
-    """The template of ``forward``'s arguments. Raises ProblemError for one that cannot be passed to another process."""
+def call_template(reference: Reference, arguments: tuple[object, ...]) -> list[Any]:
+    """The template of ``forward``'s ``arguments``. Raises ProblemError for one that cannot be passed to another process."""
     try:
-        return encode_call(reference.inputs(0))
+        return encode_call(arguments)
     except TypeError as error:
         raise ProblemError(
             f"{reference.problem.name}: cannot pass an argument of forward to another process: {error}"

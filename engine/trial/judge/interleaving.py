@@ -10,20 +10,33 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from engine.domain.model import FailureKind
+from engine.domain.problem_format import FormatVerdict
+from engine.trial.judge.call_times import CallHook, Timing
+from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.conditions import ConditionsMonitor, NoMonitor
 from engine.trial.judge.contention import ContentionMonitor
 from engine.trial.judge.perturbations import OWN
-from engine.trial.judge.runner_client import CallHook, RunnerClient, Timing, TrialFailed, blaming
-from engine.trial.judge.test_bed import Findings, TestBed, Watch
-from engine.trial.judge.timing import KERNEL, NULL, WARM_UP, PairTimes, columns, pair_times, undisturbed_rows, with_charges
-from engine.trial.judge.tolerance import NO_ERROR, Errors
+from engine.trial.judge.runner_client import RunnerClient, TrialFailed, blaming
+from engine.trial.judge.test_bed import Findings, TestBed
+from engine.trial.judge.timing import (
+    BY_JUDGES_CLOCK,
+    KERNEL,
+    WARM_UP,
+    PairTimes,
+    columns,
+    pair_times,
+    undisturbed_rows,
+    with_counted_times,
+)
+from engine.trial.judge.watch import Watch
+from engine.trial.messages import RunKernel
 
 
 class CacheFlush:
@@ -38,6 +51,11 @@ class CacheFlush:
         self._buffer = np.zeros(words) if device == "cpu" else None
         on_gpu = device not in ("cpu", HOT)
         self._on_device = torch.zeros(words, dtype=torch.float64, device=device) if on_gpu else None
+
+    def enqueue(self) -> None:
+        """On a GPU, without waiting for it."""
+        if self._on_device is not None:
+            self._on_device.add_(1.0)
 
     def __call__(self) -> None:
         if self._buffer is not None:
@@ -75,6 +93,8 @@ class CheckTally:
 
     trials: int = 0
     errors: Errors = NO_ERROR
+    caveats: list[str] = field(default_factory=list)
+    format_verdict: FormatVerdict | None = None
 
     def add(self, errors: Errors) -> None:
         self.trials += 1
@@ -87,31 +107,59 @@ class Contestants:
 
     judged: Mapping[str, RunnerClient]
     baselines: Mapping[str, RunnerClient]
-    null_runner: RunnerClient
+    nulls: Mapping[str, RunnerClient]
+    """The null kernels by name (``timing.null_name``), one for each path that is used."""
     contracts: Mapping[str, str] = field(default_factory=dict)
     """The contracts of the judged kernels: under some of them the kernel's host code runs."""
 
     def everyone(self) -> dict[str, RunnerClient]:
-        return {**self.judged, **self.baselines, NULL: self.null_runner}
+        return {**self.judged, **self.baselines, **self.nulls}
+
+    @property
+    def by_judges_clock(self) -> bool:
+        """Whether the judge's clock counts for the judged kernels."""
+        return any(contract in BY_JUDGES_CLOCK for contract in self.contracts.values())
 
 
 def judged_call(bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally, distribution: str = "own") -> Timing:
     """Poison, call, check. Raises TrialFailed when the output is wrong or a rule of the trial was broken."""
     bed.poison(slot)
-    watch = bed.watch(slot)
-    bed.settle()
-    timing = _watched(watch, runner, slot)
+    if runner.checks_gated:
+        timing = _watched_gated_call(bed, runner, slot, lambda: None)
+    else:
+        watch = bed.watch(slot)
+        bed.settle()
+        timing = _watched(bed, watch, runner, RunKernel(slot))
     judge_outputs(bed.check(slot, distribution), tally, distribution)
     return timing
 
 
 def _watched(
-    watch: Watch, runner: RunnerClient, slot: int, hold_us: float = 0.0, *others: CallHook, at_once: bool = True
+    bed: TestBed, watch: Watch, runner: RunnerClient, order: RunKernel, *others: CallHook, at_once: bool = True
 ) -> Timing:
-    timing = runner.call(slot, (*others, watch), hold_us, at_once=at_once)
-    if watch.outputs_changed():
-        raise TrialFailed(FailureKind.REJECTED, "outputs were still being written after the call returned")
+    timing = runner.call(order, (*others, watch.of_runner(lambda: runner.delivered)), at_once=at_once)
+    _receive_outputs(bed, watch, runner, order.slot)
     return timing
+
+
+def _watched_gated_call(bed: TestBed, runner: RunnerClient, slot: int, flush: Callable[[], None]) -> Timing:
+    """A gated call of a judged kernel; inputs are withdrawn before it and released within it."""
+    watch = bed.read_only_watch(slot).of_runner(lambda: runner.delivered)
+    bed.withdraw(slot)
+    timing = runner.gated_call(slot, _releasing(bed, slot, flush), watch)
+    _receive_outputs(bed, watch, runner, slot)
+    return timing
+
+
+def _receive_outputs(bed: TestBed, watch: Watch, runner: RunnerClient, slot: int) -> None:
+    """Check that nothing was written after the call, and take a module's outputs from where it made them."""
+    try:
+        if watch.outputs_changed():
+            raise TrialFailed(FailureKind.REJECTED, "outputs were still being written after the call returned")
+        if runner.delivered is not None:
+            bed.receive(slot, runner.delivered)
+    except OSError as error:
+        raise TrialFailed(FailureKind.REJECTED, f"its output cannot be read: {error.strerror}") from error
 
 
 def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> None:
@@ -120,13 +168,16 @@ def judge_outputs(findings: Findings, tally: CheckTally, distribution: str) -> N
         raise TrialFailed(FailureKind.REJECTED, findings.violation)
     errors = findings.ruling.errors
     tally.add(errors)
+    if findings.ruling.caveat:
+        tally.caveats.append(findings.ruling.caveat)
     if not findings.ruling.passed:
         on = "" if distribution == "own" else f" on perturbed inputs ({distribution})"
         what = errors.flaw or (
             f"centred error {errors.rel_fro:.2e}, worst element {errors.max_scaled:.2e} of its scale, "
             f"largest absolute error {errors.max_abs:.2e}"
         )
-        raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}")
+        evidence = tuple(replace(one, inputs=distribution, call=tally.trials) for one in findings.ruling.evidence)
+        raise TrialFailed(FailureKind.MISMATCH, f"call {tally.trials}{on}: {what}", evidence=evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +212,7 @@ def run_pair(bed: TestBed, contest: Contestants, samples: int, setup: PairSetup,
     turns, audit_turns = CallOrder(setup.order), CallOrder(setup.order)
     wanted = WARM_UP + samples
     unannounced = UnannouncedCalls(setup.order, bed.calibration.distributions, wanted, tally.trials)
+    holds = setup.holds and not contest.by_judges_clock
     setup.monitor.begin()
     while len(rows) < wanted or (len(undisturbed_rows(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples):
         burst = setup.order.sample(range(bed.slots), min(bed.slots, max(wanted - len(rows), 2)))
@@ -170,14 +222,14 @@ def run_pair(bed: TestBed, contest: Contestants, samples: int, setup: PairSetup,
         taken: dict[int, list[tuple[str, Sequence[torch.Tensor]]]] = {}
         for slot, kind in kinds.items():
             bed.release(slot)
-            audit = setup.holds and _AUDITED * len(audits) < len(rows) - WARM_UP
-            hold_us = _hold_us(rows) if setup.holds and not audit else 0.0
+            audit = holds and _AUDITED * len(audits) < len(rows) - WARM_UP
+            order = RunKernel(slot, _hold_us(rows) if holds and not audit else 0.0)
             if kind is not None:
                 few = replace(contest, baselines={})
-                row, taken[slot] = _sample(bed, few, slot, setup, unannounced.turns, hold_us, at_once=True)
-                at_once += [] if setup.holds else [row]
+                row, taken[slot] = _sample(bed, few, order, setup, unannounced.turns, at_once=True)
+                at_once += [row] if kind == OWN and not setup.holds else []
                 continue
-            row, taken[slot] = _sample(bed, contest, slot, setup, audit_turns if audit else turns, hold_us)
+            row, taken[slot] = _sample(bed, contest, order, setup, audit_turns if audit else turns, at_once=setup.holds)
             setup.monitor.sample()
             (audits if audit else rows).append(row)
         for slot, copies in taken.items():
@@ -189,8 +241,14 @@ def run_pair(bed: TestBed, contest: Contestants, samples: int, setup: PairSetup,
                     wrong = name if failed.failure.kind is FailureKind.MISMATCH else KERNEL
                     failed.at_fault = _find_culprit(bed, contest, slot) or wrong
                     raise
-    found = replace(pair_times(rows, samples), audits=columns(audits), at_once=columns(at_once), conditions=setup.monitor.end())
-    return with_charges(found, contest.contracts, contest.baselines)
+    found = replace(
+        pair_times(rows, samples),
+        audits=columns(audits),
+        at_once=columns(at_once),
+        conditions=setup.monitor.end(),
+        on_gpu=setup.holds,
+    )
+    return with_counted_times(found, contest.contracts, contest.baselines)
 
 
 def _find_culprit(bed: TestBed, contest: Contestants, slot: int) -> str:
@@ -276,14 +334,7 @@ class CallOrder:
 
 
 def _sample(
-    bed: TestBed,
-    contest: Contestants,
-    slot: int,
-    setup: PairSetup,
-    turns: CallOrder,
-    hold_us: float,
-    *,
-    at_once: bool = False,
+    bed: TestBed, contest: Contestants, order: RunKernel, setup: PairSetup, turns: CallOrder, *, at_once: bool
 ) -> tuple[dict[str, Timing], list[tuple[str, Sequence[torch.Tensor]]]]:
     """Call everyone once on one slot: timings, and copies of judged outputs taken before they can change."""
     row: dict[str, Timing] = {}
@@ -293,21 +344,45 @@ def _sample(
         runner = everyone[name]
         judged = name in contest.judged
         if judged:
-            bed.poison(slot)
-        watch = bed.watch(slot) if judged else None
-        bed.settle()
-        setup.flush()
+            bed.poison(order.slot)
         contention = setup.contention.for_process(runner.process)
         with blaming(name):
-            if watch is None:
-                timing = runner.call(slot, (contention,), hold_us, at_once=at_once or setup.holds)
+            if setup.holds and contest.by_judges_clock:
+                timing = _gated(bed, runner, order.slot, setup, judged=judged)
             else:
-                timing = _watched(watch, runner, slot, hold_us, contention, at_once=at_once or setup.holds)
+                timing = _plain(bed, runner, order, setup, contention, judged=judged, at_once=at_once)
         disturbed = contention.disturbed(timing.wall_us)
         row[name] = replace(timing, disturbed=disturbed, after_us=setup.probe())
         if judged:
-            copies.append((name, bed.copy_outputs(slot)))
+            copies.append((name, bed.copy_outputs(order.slot)))
             with blaming(name):
-                if len(contest.judged) > 1 and (flaw := bed.trespass(slot)):
+                if len(contest.judged) > 1 and (flaw := bed.trespass(order.slot)):
                     raise TrialFailed(FailureKind.REJECTED, flaw)
     return row, copies
+
+
+def _plain(
+    bed: TestBed, runner: RunnerClient, order: RunKernel, setup: PairSetup, contention: ContentionMonitor, *, judged: bool,
+    at_once: bool,
+) -> Timing:  # fmt: skip
+    watch = bed.watch(order.slot) if judged else None
+    bed.settle()
+    setup.flush()
+    if watch is None:
+        return runner.call(order, (contention,), at_once=at_once)
+    return _watched(bed, watch, runner, order, contention, at_once=at_once)
+
+
+def _gated(bed: TestBed, runner: RunnerClient, slot: int, setup: PairSetup, *, judged: bool) -> Timing:
+    if judged:
+        return _watched_gated_call(bed, runner, slot, setup.flush.enqueue)
+    bed.withdraw(slot)
+    return runner.gated_call(slot, _releasing(bed, slot, setup.flush.enqueue), None)
+
+
+def _releasing(bed: TestBed, slot: int, flush: Callable[[], None]) -> Callable[[], None]:
+    def release() -> None:
+        bed.release_inputs(slot)
+        flush()
+
+    return release

@@ -9,8 +9,10 @@ from engine.domain import stats
 from engine.domain.model import Device, Interval, Measurement, Signature
 from engine.domain.preparation import Peaks
 from engine.trial.judge import conditions, plausibility, roofline
-from engine.trial.judge.runner_client import Timing
-from engine.trial.judge.timing import PairTimes, host_share
+from engine.trial.judge.call_times import Timing
+from engine.trial.judge.timing import PairTimes, explained
+
+NO_CALM_PAIR = "not corroborated: every process pair was disturbed by CPU contention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +22,23 @@ class MeasurementReport:
     signature: Signature
     device: Device
     peaks: Callable[[], Peaks]
+    measure_peaks_again: Callable[[], None]
     cold: bool
     confined: bool
 
     def doubts(self, pairs: Sequence[PairTimes], *, sure: bool = False) -> tuple[str, ...]:
-        """Doubts about the kernel's times; ``sure``: only those that noise cannot explain."""
-        return plausibility.timing_doubts(pairs, self.signature, self.peaks(), self.device, cold=self.cold, sure=sure)
+        """Doubts about the kernel's times; ``sure``: only those that noise cannot explain.
+
+        Without a calm pair nothing can be told from noise: the times are then not corroborated, whatever the clocks say.
+        """
+        if self.device.kind == "cpu" and self._is_impossible(pairs):
+            self.measure_peaks_again()
+        found = plausibility.timing_doubts(pairs, self.signature, self.peaks(), self.device, cold=self.cold, sure=sure)
+        return found if sure or any(pair.calm for pair in pairs) else (*found, NO_CALM_PAIR)
+
+    def _is_impossible(self, pairs: Sequence[PairTimes]) -> bool:
+        counted = stats.median_interval([t.counted_us for p in pairs for t in p.kernel])
+        return bool(plausibility.faster_than_possible(counted, self.signature, self.peaks(), self.device))
 
     def evidence(self, pairs: Sequence[PairTimes]) -> tuple[str, ...]:
         """Sure doubts from undisturbed pairs; they quarantine. Other doubts only leave a measurement not corroborated."""
@@ -38,17 +51,19 @@ class MeasurementReport:
         """The kernel's measurement; ``notes`` are further conditions."""
         times = [t for p in pairs for t in p.kernel]
         doubts = self.doubts(pairs)
-        disturbed = sum(p.disturbed for p in pairs)
-        lines = [f"{disturbed} of {disturbed + len(times)} samples disturbed by CPU contention"] if disturbed else []
-        lines += [*notes, *host_share(times), *conditions.describe([p.conditions for p in pairs])]
-        return self.of_times(times, depth, len(pairs), ratios, sound=not doubts, lines=(*doubts, *lines))
+        disturbed, taken = sum(p.disturbed for p in pairs), sum(p.taken for p in pairs)
+        lines = [f"{disturbed} of {taken} samples disturbed by CPU contention"] if disturbed else []
+        lines += [*notes, *explained(pairs), *conditions.describe([p.conditions for p in pairs])]
+        return self.of_times(times, depth, len(pairs), ratios, doubts=doubts, lines=lines)
 
     def of_times(
-        self, times: Sequence[Timing], depth: str, processes: int, ratios: Mapping[str, Interval], *, sound: bool,
-        lines: Sequence[str],
+        self, times: Sequence[Timing], depth: str, processes: int, ratios: Mapping[str, Interval], *, lines: Sequence[str],
+        doubts: Sequence[str] = (),
     ) -> Measurement:  # fmt: skip
-        """Times as a measurement; ``lines`` are its conditions."""
-        median = stats.median_interval([t.claimed_us for t in times])
+        """Times as a measurement; ``lines`` are its conditions. It is corroborated if there is no doubt."""
+        median = stats.median_interval([t.counted_us for t in times])
         lines = ("cold caches" if self.cold else "hot caches", *lines, *(() if self.confined else ("no sandbox",)))
         speed_of_light = roofline.speed_of_light(roofline.floor(self.signature, self.peaks()), median.value)
-        return Measurement(depth, median, len(times), processes, dict(ratios), speed_of_light, sound, lines)
+        return Measurement(
+            depth, median, len(times), processes, dict(ratios), speed_of_light, not doubts, lines, doubts=tuple(doubts)
+        )

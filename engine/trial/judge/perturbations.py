@@ -1,81 +1,198 @@
 """Input distributions of a trial: the problem's own, and perturbed ones that expose shortcuts. Imports torch.
 
-A kernel that skips the maximum in a softmax, sums squares without centring, or works in a narrower range fails on one of them.
-A perturbation is used only where the reference itself stays finite and accurate (see ``calibration``).
+A kernel that skips the maximum in a softmax, starts a maximum at 0, leaves out the lower bound of a clamp, sums squares without
+centring, or works in a narrower range fails on one of them. A perturbation is used only where the reference itself stays finite
+and accurate (see ``calibration``); those with infinities and NaN follow their own rule (see ``special_values``).
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from random import Random
 
 import torch
 
 from engine.problem.values import map_arguments
+from engine.trial.judge.blocks import in_blocks
 
 OWN = "own"
+Change = Callable[[torch.Tensor, Random], torch.Tensor]
+"""Changes a copy of an input, with random numbers that are the same for the same seed, and returns it."""
 
 
-def _scaled(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda tensor: tensor * factor
+def _scaled(factor: float) -> Change:
+    return lambda tensor, _: tensor.mul_(factor)
 
 
-def _shifted(by: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda tensor: tensor + by
+def _shifted(by: float) -> Change:
+    return lambda tensor, _: tensor.add_(by)
 
 
-def _alternating(tensor: torch.Tensor) -> torch.Tensor:
+def _alternating(tensor: torch.Tensor, _: Random) -> torch.Tensor:
     """Signs alternate along the last dimension: sums cancel."""
     signs = torch.ones(tensor.shape[-1] if tensor.dim() else 1, dtype=tensor.dtype, device=tensor.device)
     signs[1::2] = -1
-    return tensor * (signs if tensor.dim() else signs[0])
+    return tensor.mul_(signs if tensor.dim() else signs[0])
 
 
-def _spiked(tensor: torch.Tensor) -> torch.Tensor:
+def _spiked(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     """Every 97th element, from a random offset on, is multiplied by 40."""
-    return _larger(tensor, 97, 40)
+    return _larger(tensor, 97, 40, rng)
 
 
-def _with_outliers(tensor: torch.Tensor) -> torch.Tensor:
+def _with_outliers(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     """Every 997th element, from a random offset on, is multiplied by 1000."""
-    return _larger(tensor, 997, 1000)
+    return _larger(tensor, 997, 1000, rng)
 
 
-def _larger(tensor: torch.Tensor, every: int, factor: float) -> torch.Tensor:
-    flat = tensor.clone().reshape(-1)
-    flat[secrets.randbelow(max(1, min(every, flat.numel()))) :: every] *= factor
-    return flat.reshape(tensor.shape)
+def _larger(tensor: torch.Tensor, every: int, factor: float, rng: Random) -> torch.Tensor:
+    flat = tensor.view(-1)
+    flat[rng.randrange(max(1, min(every, flat.numel()))) :: every] *= factor
+    return tensor
 
 
-def _with_few_outliers(tensor: torch.Tensor) -> torch.Tensor:
+def _with_few_outliers(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     """Three random elements are multiplied by 1000: too few for a kernel to find by sampling."""
-    flat = tensor.clone().reshape(-1)
-    places = {secrets.randbelow(flat.numel()) for _ in range(_FEW if flat.numel() else 0)}
-    flat[list(places)] *= 1000
-    return flat.reshape(tensor.shape)
+    flat = tensor.view(-1)
+    flat[_few_places(flat, rng)] *= 1000
+    return tensor
+
+
+def _few_places(flat: torch.Tensor, rng: Random) -> list[int]:
+    return sorted({rng.randrange(flat.numel()) for _ in range(_FEW if flat.numel() else 0)})
 
 
 _FEW = 3
 
 
-PERTURBATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+def _at_edges(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """The first and the last place of a random dimension are raised by 1000: a loop that misses one shows."""
+    if not tensor.numel() or not tensor.dim():
+        return tensor
+    dim = rng.randrange(tensor.dim())
+    for place in (0, -1):
+        tensor.select(dim, place).add_(1000.0)
+    return tensor
+
+
+def _in_blocks(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """Blocks of random length get a random sign and a factor from 1/4 to 16: some blocks are all negative."""
+    length = 1 + rng.randrange(_LONGEST_BLOCK)
+    generator = torch.Generator().manual_seed(rng.getrandbits(62))
+    for (flat,) in in_blocks(tensor):
+        blocks = -(-flat.numel() // length)
+        factors = 2.0 ** torch.randint(-2, 5, (blocks,), generator=generator)
+        factors *= torch.randint(0, 2, (blocks,), generator=generator) * 2 - 1
+        flat.mul_(factors.to(flat.device, flat.dtype).repeat_interleave(length)[: flat.numel()])
+    return tensor
+
+
+_LONGEST_BLOCK = 256
+
+
+def _tied(tensor: torch.Tensor, _: Random) -> torch.Tensor:
+    """Rounded to fifths of the largest magnitude: many elements are equal.
+
+    Not to quarters or eighths: a quantisation to 127 or 128 steps would have to round halves.
+    """
+    step = _largest(tensor) / 5 if tensor.numel() else tensor.new_ones(())
+    return tensor.div_(step).round_().mul_(step) if bool(step > 0) else tensor
+
+
+def _largest(tensor: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude."""
+    return torch.maximum(tensor.amax(), tensor.amin().neg())
+
+
+def _replace_some(tensor: torch.Tensor, rng: Random, values: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A random third of the elements replaced, block by block; ``values`` of an even number of elements."""
+    generator = torch.Generator(tensor.device).manual_seed(rng.getrandbits(62))
+    for (flat,) in in_blocks(tensor):
+        chosen = torch.rand(flat.shape, generator=generator, device=flat.device) < 1 / 3
+        flat.copy_(torch.where(chosen, values(flat), flat))
+    return tensor
+
+
+def _with_zeros(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """A random third of the elements are 0 or, at every other place, −0."""
+
+    def zeros(flat: torch.Tensor) -> torch.Tensor:
+        found = torch.zeros_like(flat)
+        found[1::2] = -0.0
+        return found
+
+    return _replace_some(tensor, rng, zeros)
+
+
+def _with_denormals(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """A random third of the elements lie below the smallest normal number."""
+    smallest = torch.finfo(tensor.dtype).smallest_normal
+    largest = _largest(tensor) if tensor.numel() else 1
+    return _replace_some(tensor, rng, lambda flat: (flat / largest).nan_to_num() * smallest)
+
+
+def _with_infinities(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """Three random elements are infinite, each with a random sign."""
+    flat = tensor.view(-1)
+    for place in _few_places(flat, rng):
+        flat[place] = rng.choice((float("inf"), float("-inf")))
+    return tensor
+
+
+def _with_nans(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
+    """Three random elements are NaN."""
+    flat = tensor.view(-1)
+    flat[_few_places(flat, rng)] = float("nan")
+    return tensor
+
+
+INFINITIES, NANS = "infinities", "NaN"
+SPECIAL = (INFINITIES, NANS)
+"""Distributions with infinite or NaN elements."""
+
+PERTURBATIONS: dict[str, Change] = {
     "x64": _scaled(64.0),
+    "x-64": _scaled(-64.0),
     "x0.001": _scaled(1e-3),
+    "negated": _scaled(-1.0),
     "shifted": _shifted(32.0),
+    "lowered": _shifted(-32.0),
     "raised": _shifted(1000.0),
+    "sunk": _shifted(-1000.0),
+    "edges": _at_edges,
     "alternating": _alternating,
+    "blocks": _in_blocks,
     "spiked": _spiked,
     "outliers": _with_outliers,
     "few": _with_few_outliers,
+    "ties": _tied,
+    "zeros": _with_zeros,
+    "denormals": _with_denormals,
+    INFINITIES: _with_infinities,
+    NANS: _with_nans,
 }
 """Name → change applied to every floating-point input."""
-WIDE_ONLY = ("raised", "outliers", "few")
+WIDE_ONLY = ("raised", "sunk", "edges", "outliers", "few")
 """Not for half precision: 1000 + x loses x, and 1000² overflows."""
+TYING = ("ties", "zeros")
+"""Many elements are equal."""
 
 
-def perturb(inputs: tuple[object, ...], distribution: str) -> tuple[object, ...]:
-    """``inputs`` in this distribution; integer and non-tensor inputs are unchanged."""
+def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = None) -> tuple[object, ...]:
+    """``inputs`` in this distribution, the same for the same seed; integer and non-tensor inputs are unchanged.
+
+    The given tensors stay as they are. Beside their copies, memory is taken for one block at a time.
+    """
     if distribution == OWN:
         return inputs
-    change = PERTURBATIONS[distribution]
-    return map_arguments(lambda t: change(t).to(t.dtype) if t.is_floating_point() else t, inputs)
+    change, rng = PERTURBATIONS[distribution], Random(secrets.randbits(62) if seed is None else seed)
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        # Types of one byte have no arithmetic of their own.
+        copy = tensor.float() if tensor.dtype.itemsize == 1 else tensor.clone()
+        return change(copy.contiguous(), rng).to(tensor.dtype)
+
+    return map_arguments(changed, inputs)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.domain import stats
-from engine.domain.model import Device, Signature, Verification
+from engine.domain.model import Device, Interval, Signature, Verification
 from engine.domain.preparation import Peaks
 from engine.trial.judge import roofline
 from engine.trial.judge.timing import NULL, PairTimes, ahead_us, hidden_us
 
-_PLAUSIBLE = {"cuda": 0.8, "cpu": 0.25}
-"""A time whose whole interval is below this share of the roofline floor is impossible. On a CPU a flush leaves part of a small
-workload in the caches, and ceilings measured under CPU contention can be half of the real ones."""
+_PLAUSIBLE = 0.8
+"""A time whose whole interval is below this share of the roofline floor is impossible: faster than 1.25 times SOL."""
+_UNSURE = 3.0
+"""Times the jitter of a call's cost, by which a random error may shorten a time."""
 _BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
 """Hidden time, in microseconds and as a share of the claim, that quarantines a kernel. With less it is not corroborated."""
 _AWAKE_US, _AWAKE_SHARE = 3000.0, 0.1
@@ -34,27 +36,43 @@ def timing_doubts(
 ) -> tuple[str, ...]:
     """Doubts about the kernel's times in these process pairs; ``sure``: only those that noise cannot explain."""
     times = [t for p in pairs for t in p.kernel]
-    claimed = stats.median_interval([t.claimed_us for t in times])
-    least = roofline.floor(signature, ceilings).plausible_us
-    doubts: list[str] = []
-    if cold and claimed.high < _PLAUSIBLE[device.kind] * least:
-        doubts.append(f"faster than the device allows: {claimed.value:.1f} µs, roofline floor {least:.1f} µs")
-    if hidden_us(pairs) > (max(_BLATANT_US, _BLATANT_SHARE * claimed.value) if sure else 0.0):
+    counted = stats.median_interval([t.counted_us for t in times])
+    unsure_us = _UNSURE * max(p.cost.jitter_us for p in pairs)
+    surely = replace(counted, high=counted.high + unsure_us)
+    doubts = [impossible] if cold and (impossible := faster_than_possible(surely, signature, ceilings, device)) else []
+    claim_counts = not any(p.cost.median_us for p in pairs)
+    blatant_us = max(_BLATANT_US, _BLATANT_SHARE * counted.value)
+    if claim_counts and hidden_us(pairs) > (blatant_us if sure else 0.0):
         doubts.append("not corroborated: the judge's clock measured more time than the runner claims")
     ahead = ahead_us(pairs)
-    if ahead > (max(_BLATANT_US, _BLATANT_SHARE * claimed.value) if sure else 0.0):
+    if ahead > (blatant_us if sure else 0.0):
         doubts.append(f"not corroborated: unannounced calls were {ahead:.0f} µs slower than the claim allows")
-    if statistics.median(t.idle_us for t in times) > _BUSY_SHARE * claimed.value + _BUSY_US:
+    if statistics.median(t.idle_us for t in times) > _BUSY_SHARE * counted.value + _BUSY_US:
         doubts.append("the device was still busy after the kernel's last event")
     after = statistics.median(t.after_us for t in times)
     if after > _AFTER_TIMES * statistics.median(t.after_us for p in pairs for t in p.times[NULL]) + _AFTER_US:
         doubts.append(f"the device was still busy after the reply: the judge's next operation took {after:.0f} µs")
     awake = statistics.median(t.awake_us for t in times)
     usual = statistics.median(t.awake_us for p in pairs for t in p.times[NULL])
-    allowed = claimed.value + _LONG_AWAKE_US if sure else _AWAKE_SHARE * claimed.value + _AWAKE_US
+    allowed = counted.value + _LONG_AWAKE_US if sure else _AWAKE_SHARE * counted.value + _AWAKE_US
     if awake > usual + allowed:
         doubts.append(f"the process ran for {awake:.0f} µs before the call started: it may have worked ahead")
     return tuple(doubts)
+
+
+def faster_than_possible(counted: Interval, signature: Signature, ceilings: Peaks, device: Device) -> str:
+    """A message on a time below the roofline floor; empty for a possible one.
+
+    On a CPU what the cores' own caches hold may not have been evicted, and is not counted.
+    """
+    least = roofline.floor(signature, ceilings)
+    floor_us = least.plausible_us
+    if device.kind == "cpu" and least.bound == "bytes":
+        kept = roofline.private_cache_bytes(device.units)
+        floor_us *= max(0.0, 1.0 - kept / max(1, least.bytes_moved))
+    if counted.high >= _PLAUSIBLE * floor_us:
+        return ""
+    return f"faster than the device allows: {counted.value:.1f} µs, roofline floor {floor_us:.1f} µs"
 
 
 def verification_doubts(doubts: Verification) -> tuple[str, ...]:

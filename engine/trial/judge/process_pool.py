@@ -6,16 +6,22 @@ candidate shares a PID namespace with a process that knows expected values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import socket
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
+from engine.domain.memory_plan import MemoryPlan
 from engine.domain.model import Device, Problem
+from engine.problem.values import map_arguments
+from engine.trial.judge.gate import DeviceGate
 from engine.trial.judge.host_client import Host
 from engine.trial.judge.input_dump import call_template, construction_arguments
 from engine.trial.judge.runner_client import RunnerClient
 from engine.trial.judge.test_bed import TestBed
-from engine.trial.messages import LoadKernel
+from engine.trial.judge.timing import BY_JUDGES_CLOCK, null_name, path_of
+from engine.trial.messages import ArenaHandle, LoadKernel, RunKernel
 from engine.trial.protocol import Candidate, WorkloadBinary
 from engine.trial.shared import arena
 
@@ -30,20 +36,34 @@ _COMPILE_S = 600.0
 class ProcessPool:
     """The hosts of one judge."""
 
-    def __init__(self, problem: Problem, device: Device, *, cold: bool, confined: bool) -> None:
+    def __init__(
+        self, problem: Problem, device: Device, *, cold: bool, confined: bool, supervisor: socket.socket | None = None
+    ) -> None:
         self._problem = problem
         self._device = device
         self._cold = cold
-        self._candidate_host = Host(device.label, device.units, confined=confined)
-        self._rival_host = Host(device.label, device.units, confined=confined)
-        self._baseline_host = Host(device.label, device.units, confined=confined)
-        self._null_host = Host(device.label, device.units, confined=confined)
+        self._candidate_host, self._rival_host, self._baseline_host, self._null_host = (
+            Host(device.label, device.units, confined=confined, supervisor=supervisor) for _ in range(4)
+        )
         self._null_runners: dict[str, RunnerClient] = {}
         self._baseline_runners: dict[tuple[str, int], RunnerClient] = {}
         self._prestarted: list[RunnerClient] = []
         self._prestarted_unused = False
+        self._frames: dict[int, tuple[object, ...]] = {}
+        """By reference: arguments of ``forward`` with empty tensors."""
         self._stopwatch_code = b""
-        self._call_templates: dict[int, list[Any]] = {}
+        self._reads_memory: bool | None = None
+        self._keeps_processes = True
+        self._warm_bytes = 0
+
+    def use(self, plan: MemoryPlan) -> None:
+        """Keep to a memory plan from now on."""
+        self._keeps_processes, self._warm_bytes = plan.keeps_processes, plan.warm_bytes
+
+    @property
+    def keeps_processes(self) -> bool:
+        """Whether several process pairs may live at a time."""
+        return self._keeps_processes
 
     @property
     def _core_hosts(self) -> tuple[Host, ...]:
@@ -92,12 +112,20 @@ class ProcessPool:
             runner = self._baseline_runners[name, pair] = self._new_baseline(bed, name)
         return runner
 
+    def end_pair(self) -> None:
+        """End the baselines' runners of a pair, where the memory plan does not keep them."""
+        if not self._keeps_processes:
+            for runner in self._baseline_runners.values():
+                runner.close()
+            self._baseline_runners.clear()
+
     def _new_baseline(self, bed: TestBed, name: str) -> RunnerClient:
         seconds = _COMPILE_S if name.startswith("compile") else CALL_S
         runner = RunnerClient(self._baseline_host, seconds=seconds, trusted=True)
         load, fds = self._load(
-            bed, contract="baseline", source=self._problem.reference, filename="reference.py", baseline=name,
-            settings=dict(bed.reference.workload.settings), scalars=self._module_arguments(bed),
+            runner, bed, contract="baseline", source=self._problem.reference, filename="reference.py", baseline=name,
+            settings=dict(bed.reference.workload.settings), attachments=self._problem.attachments,
+            scalars=self._module_arguments(bed),
         )  # fmt: skip
         runner.warm(load, fds)
         return runner
@@ -107,6 +135,8 @@ class ProcessPool:
 
         They serve one kernel only, because they share its PID namespace.
         """
+        if not self._keeps_processes:
+            return
         if not self._prestarted:
             self._prestarted_unused = True
         while len(self._prestarted) < kernels:
@@ -128,30 +158,59 @@ class ProcessPool:
     def load_kernel(self, runner: RunnerClient, bed: TestBed, candidate: Candidate, built: WorkloadBinary) -> None:
         """Send a kernel's artefact to its runner. Raises TrialFailed if the runner has died."""
         self._prestarted_unused = False
-        artefact = [arena.sealed(Path(built.binary).read_bytes())] if built.binary else []
+        artefact = [arena.sealed(built.content)] if built.binary else []
         load, fds = self._load(
-            bed, contract=candidate.contract, source=candidate.source, filename=candidate.name, tunables=candidate.tunables,
-            plan=built.plan, starts_threads=built.starts_threads,
+            runner, bed, contract=candidate.contract, source=candidate.source, filename=candidate.name,
+            tunables=candidate.tunables, plan=built.plan, starts_threads=built.starts_threads,
             scalars=self._module_arguments(bed) if candidate.contract == "module" else (),
         )  # fmt: skip
         runner.load(load, [*fds, *artefact])
 
-    def null_runner(self, bed: TestBed, contract: str) -> RunnerClient:
-        """The null runner: an empty call on the same path, frozen between calls like a kernel's. It shows what a call costs."""
-        kind = "module" if contract == "module" else "native"
-        runner = self._null_runners.get(kind)
+    def null_runners(self, bed: TestBed, contracts: Mapping[str, str]) -> dict[str, RunnerClient]:
+        """The null runners of these judged kernels' paths, by name; of the baselines' if there are none.
+
+        A null runner makes an empty call on the same path and is frozen between calls like a kernel's: it shows what a call
+        costs.
+        """
+        paths = dict.fromkeys(map(path_of, contracts.values())) or {"module": None}
+        return {null_name(path, contracts): self._null_runner(bed, path) for path in paths}
+
+    def _null_runner(self, bed: TestBed, path: str) -> RunnerClient:
+        runner = self._null_runners.get(path)
         if runner is None or not runner.alive:
-            runner = self._null_runners[kind] = RunnerClient(self._null_host, seconds=CALL_S, trusted=True)
-            load, fds = self._load(bed, contract="null", baseline=kind)
+            runner = self._null_runners[path] = RunnerClient(self._null_host, seconds=CALL_S, trusted=True)
+            load, fds = self._load(runner, bed, contract="null", baseline=path)
             runner.load(load, fds)
             runner.wait_ready(LOAD_S)
         return runner
 
+    def _copies_outputs(self, bed: TestBed) -> bool:
+        """Whether modules copy their outputs to lent memory: on a CPU where the judge cannot read a runner's memory."""
+        if self._reads_memory is None:
+            self._reads_memory = self._device.kind == "cuda" or self._can_read_memory(bed)
+        return not self._reads_memory
+
+    def _can_read_memory(self, bed: TestBed) -> bool:
+        self._reads_memory = True
+        runner = self._null_runner(bed, "module")
+        runner.call(RunKernel(0))
+        try:
+            if runner.delivered is not None:
+                runner.delivered.copy_to(0, torch.empty(1, dtype=torch.uint8))
+                return True
+        except OSError:
+            pass  # denied here: the caller has outputs copied
+        runner.close()  # it was loaded without the copies that the others will make
+        return False
+
     def _module_arguments(self, bed: TestBed) -> tuple[Any, ...]:
         """Encoded arguments of ``Model``, and the template of ``forward``'s arguments."""
-        if id(bed) not in self._call_templates:
-            self._call_templates[id(bed)] = call_template(bed.reference)
-        return (*construction_arguments(bed.reference, bed.init_seed), self._call_templates[id(bed)])
+        if id(bed.reference) not in self._frames:
+            self._frames[id(bed.reference)] = map_arguments(lambda _: torch.empty(0), bed.reference.inputs(0))
+        return (
+            *construction_arguments(bed.reference, bed.init_seed),
+            call_template(bed.reference, bed.with_scalars(self._frames[id(bed.reference)])),
+        )
 
     def _stopwatch(self) -> bytes:
         """Machine code of the stopwatch's hold kernel, linked once for all runners."""
@@ -162,10 +221,23 @@ class ProcessPool:
             self._stopwatch_code = hold_kernel.link()
         return self._stopwatch_code
 
-    def _load(self, bed: TestBed, **more: Any) -> tuple[LoadKernel, list[int]]:
+    def _gate(self, runner: RunnerClient, contract: str) -> tuple[ArenaHandle | None, Sequence[int]]:
+        """The handle of the runner's gate; ``None`` on a CPU."""
+        if self._device.kind == "cpu":
+            return None, ()
+        runner.gate = runner.gate or DeviceGate(self._device.index)
+        runner.checks_gated = contract in BY_JUDGES_CLOCK
+        return runner.gate.handle()
+
+    def _load(self, runner: RunnerClient, bed: TestBed, *, contract: str, **more: Any) -> tuple[LoadKernel, list[int]]:
         (inputs, input_fds), (outputs, output_fds) = bed.handles()
+        gate, gate_fds = self._gate(runner, contract)
         load = LoadKernel(
-            device=self._device.label, slots=bed.layout.slots, inputs=inputs, outputs=outputs, threads=self._device.units,
-            init_seed=bed.init_seed, stateful=bed.reference.stateful, cold=self._cold, stopwatch=self._stopwatch(), **more,
+            contract=contract, gate=gate, device=self._device.label,
+            slots=bed.layout.slots, inputs=inputs, outputs=outputs, threads=self._device.units,
+            init_seed=bed.init_seed, varied_constants=bed.varied_constants, stateful=bed.reference.stateful,
+            copies_inputs=bed.reference.changes_inputs,
+            copies_outputs=self._copies_outputs(bed), cold=self._cold, stopwatch=self._stopwatch(),
+            warm_bytes=self._warm_bytes, **more,
         )  # fmt: skip
-        return load, [*input_fds, *output_fds]
+        return load, [*input_fds, *output_fds, *gate_fds]

@@ -8,13 +8,17 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from engine.domain.errors import DeviceError, EspalierError, ProblemError, SandboxError, printable
+from engine.domain.mismatch import Mismatch
 from engine.domain.model import Failure, FailureKind
+from engine.trial.judge.call_times import CallHook, Timing, killed_by
+from engine.trial.judge.gate import ARMING_S, DeviceGate, DeviceOutputs, Segments
 from engine.trial.judge.host_client import Host, RunnerHandle
+from engine.trial.judge.runner_memory import Outputs, RunnerMemory
 from engine.trial.messages import (
+    Armed,
     ChannelClosed,
     ChannelGarbled,
     ChannelTimeout,
@@ -24,19 +28,18 @@ from engine.trial.messages import (
     RunKernel,
     RunnerReady,
     RunnerReply,
+    Segment,
+    SegmentFreed,
     StillRunning,
 )
+from engine.trial.shared.arena import close_descriptors
 
 _CONTEXT_S = 60.0
 _FIRST = 3.0
 """Factor on the time limit of a module's first call, in which it may compile."""
 _LEAST_US = 1e-3
 """Shorter claims are impossible."""
-_LONGEST_TEXT = 4000
-_LONGEST_REASON = 400
-_SIGNALS = {
-    4: "illegal instruction", 6: "aborted", 7: "bus error", 8: "arithmetic error", 9: "killed", 11: "segmentation fault",
-}  # fmt: skip
+_LONGEST_TEXT, _LONGEST_REASON = 4000, 400
 
 Found = TypeVar("Found")
 
@@ -48,9 +51,9 @@ class TrustedProcessLost(EspalierError):
 class TrialFailed(Exception):
     """The kernel failed its trial. Used inside the judge only: the engine gets a ``FailedVerdict``."""
 
-    def __init__(self, kind: FailureKind, reason: str, log: str = "") -> None:
+    def __init__(self, kind: FailureKind, reason: str, log: str = "", evidence: tuple[Mismatch, ...] = ()) -> None:
         super().__init__(reason)
-        self.failure = Failure(kind, reason)
+        self.failure = Failure(kind, reason, mismatches=evidence)
         self.log = log
         self.at_fault = ""
         """The contestant that failed, if several kernels are judged; see ``blaming``."""
@@ -64,39 +67,6 @@ def blaming(name: str) -> Iterator[None]:
     except TrialFailed as failed:
         failed.at_fault = failed.at_fault or name
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """One call: the runner's claims, and the judge's clock, in microseconds."""
-
-    claimed_us: float
-    wall_us: float
-    """From the order to run until the reply."""
-    idle_us: float
-    """Time that the device stayed busy after the last event: a claim."""
-    disturbed: bool = False
-    """Whether other work used the processor meanwhile."""
-    awake_us: float = 0.0
-    """From its resumption until the order: time that it could use and that no clock of the call measures."""
-    enqueue_us: float = 0.0
-    """Time that the host took to enqueue the call: a claim."""
-    held: bool = False
-    """Whether the device was held meanwhile: the claimed time is then device time only."""
-    after_us: float = 0.0
-    """Time of the judge's next operation on the device, right after the runner was stopped."""
-    charged_us: float = 0.0
-    """Host time and late device work added to the claimed time."""
-
-
-class CallHook(Protocol):
-    """The judge's work right before and after a call, while the runner is not frozen."""
-
-    def before(self) -> None:
-        """Right before the order to run."""
-
-    def after(self) -> None:
-        """Right after the reply, before anything is stopped."""
 
 
 class RunnerClient:
@@ -114,6 +84,12 @@ class RunnerClient:
         self._has_children = True
         """Whether it may have child processes, which must be resumed too."""
         self._first_s = seconds
+        self.delivered: Outputs | None = None
+        """A module's outputs after a call, where it made them; ``None`` if they are in lent memory."""
+        self.gate: DeviceGate | None = None
+        self.checks_gated = False
+        """Whether every call of the loaded kernel is gated: on a GPU, where the judge's clock counts for it."""
+        self._segments = Segments()
 
     def stand_by(self) -> None:
         """Wait until its device context exists and ``warm`` is done. Raises TrialFailed."""
@@ -126,7 +102,7 @@ class RunnerClient:
         if self._warming:
             self._warming = False
             self._expect_ready(self._seconds, "while loading")
-            reply = self._receive(self._seconds, "during the call")
+            reply = self._receive_times(self._seconds)
             if isinstance(reply, Fault):
                 self._fault(reply)
         self.freeze()
@@ -136,7 +112,7 @@ class RunnerClient:
         self.load(load, fds)
         assert self._runner is not None
         try:
-            self._runner.channel.send(RunKernel(0))
+            self._runner.channel.send_order(RunKernel(0))
         except ChannelClosed:
             self._dead("before the call")
         self._warming = True
@@ -151,8 +127,7 @@ class RunnerClient:
         except ChannelClosed:
             self._dead("while loading")
         finally:
-            for fd in fds:
-                os.close(fd)
+            close_descriptors(fds)
 
     def __enter__(self) -> RunnerClient:
         return self
@@ -173,9 +148,10 @@ class RunnerClient:
             self._fault(reply)
         if not isinstance(reply, RunnerReady):
             raise self._out_of_turn()
+        self.unmatched = reply.unmatched
 
-    def call(self, slot: int, hooks: Sequence[CallHook] = (), hold_us: float = 0.0, *, at_once: bool = True) -> Timing:
-        """Thaw, run the kernel once, freeze; on a GPU the device is held for ``hold_us`` before. Raises TrialFailed.
+    def call(self, order: RunKernel, hooks: Sequence[CallHook] = (), *, at_once: bool = True) -> Timing:
+        """Thaw, run the kernel once as ordered, freeze. Raises TrialFailed.
 
         ``at_once``: the order is sent before the runner is resumed, which leaves no time to work ahead (if its pid here is
         known). Otherwise it is resumed first, and its threads have settled when the order arrives.
@@ -191,24 +167,111 @@ class RunnerClient:
             hook.before()
         start = time.perf_counter_ns()
         try:
-            self._runner.channel.send(RunKernel(slot, hold_us))
+            self._runner.channel.send_order(order)
         except ChannelClosed:
             self._dead("before the call")
         if local_pid is not None:
             awake = start
             self._wake(local_pid)
-        reply = self._receive(self._first_s, "during the call")
-        self._first_s = self._seconds
+        reply = self._receive_times(self._first_s)
         wall = (time.perf_counter_ns() - start) / 1e3
+        self._first_s = self._seconds
+        self.delivered = self._delivered(reply)
         for hook in reversed(hooks):
             hook.after()
+        return self._ended(reply, wall, (start - awake) / 1e3)
+
+    def gated_call(self, slot: int, release: Callable[[], None], hook: CallHook | None) -> Timing:
+        """The same on a GPU, with the gate: ``release`` enqueues inputs and cache flush. Raises TrialFailed."""
+        assert self._runner is not None
+        assert self.gate is not None
+        gate, channel = self.gate, self._runner.channel
+        if channel.waiting():
+            raise self._out_of_turn()
+        gate.number += 1
+        self.delivered = None
+        if self._runner.local_pid is None:
+            self.thaw()
+        try:
+            channel.send_order(RunKernel(slot, gate=gate.number))
+        except ChannelClosed:
+            self._dead("before the call")
+        if self._runner.local_pid is not None:
+            self._wake(self._runner.local_pid)
+        early = self._until_armed()
+        if isinstance(early, Fault):
+            self._fault(early)
+        armed = isinstance(early, Armed)
+        if early is not None and not armed:
+            raise self._out_of_turn()
+        gate.open(release)
+        try:
+            if hook is not None and armed:
+                hook.after()
+            reply = self._gated_reply(time.monotonic() + self._first_s)
+        except BaseException:
+            gate.abandon()
+            raise
+        self._first_s = self._seconds
+        if isinstance(reply, Fault):
+            gate.abandon()
+            self._fault(reply)
+        ended = gate.end()
+        if hook is not None and not armed:
+            hook.after()
+        if not ended:
+            self.close()
+            raise self._failed(FailureKind.REJECTED, "the runner replied and the device has not reported the end of the call")
+        return self._ended(reply, gate.device_us(until_reply=not armed), 0.0)
+
+    def _gated_reply(self, deadline: float) -> RunnerReply:
+        while isinstance(reply := self._next_reply(max(0.0, deadline - time.monotonic())), Armed | None):
+            pass
+        return reply
+
+    def _until_armed(self) -> RunnerReply | None:
+        """``Armed``, an early reply, or ``None`` if the runner has not enqueued the call in time."""
+        assert self._runner is not None
+        deadline = time.monotonic() + ARMING_S
+        while (remaining := deadline - time.monotonic()) > 0 and self._runner.channel.waiting(remaining):
+            if (reply := self._next_reply(self._first_s)) is not None:
+                return reply
+        return None
+
+    def _next_reply(self, seconds: float) -> RunnerReply | None:
+        """The next message; ``None`` for one on memory, which is acted upon. Raises TrialFailed."""
+        assert self._runner is not None
+        channel = self._runner.channel
+        with self._channel_errors(seconds, "during the call"):
+            reply, fds = channel.receive_times(RunnerReply, seconds)
+            match reply:
+                case Segment(address, handle):
+                    if len(fds) != 1 or handle.kind != "cuda-fd":
+                        raise ChannelGarbled("a segment without its descriptor")
+                    self._segments.map(address, handle, fds)
+                    return None
+                case SegmentFreed(address):
+                    self._segments.drop(address)
+                    return None
+                case Armed(outputs) if outputs:
+                    self.delivered = DeviceOutputs(self._segments, outputs)
+        close_descriptors(fds)
+        return reply  # type: ignore[no-any-return]
+
+    def _ended(self, reply: RunnerReply, wall: float, awake: float) -> Timing:
+        """Freeze; the times of the call. Raises TrialFailed."""
         if isinstance(reply, Fault):
             self._fault(reply)
         if not isinstance(reply, ClaimedTimes):
             raise self._out_of_turn()
         self.freeze()
         self._has_children = self._check_stopped()
-        return self._timing(reply, wall, (start - awake) / 1e3)
+        return self._timing(reply, wall, awake)
+
+    def _delivered(self, reply: RunnerReply) -> Outputs | None:
+        if isinstance(reply, ClaimedTimes) and reply.outputs and self.process is not None:
+            return RunnerMemory(self.process, reply.outputs)
+        return None
 
     def _wake(self, local_pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -276,11 +339,28 @@ class RunnerClient:
         """The same for a runner that died or does not reply; a trusted one can be restarted."""
         return TrustedProcessLost(f"the baseline cannot be measured: {reason}") if self._trusted else TrialFailed(kind, reason)
 
+    def _receive_times(self, seconds: float) -> RunnerReply:
+        assert self._runner is not None
+        channel = self._runner.channel
+        with self._channel_errors(seconds, "during the call"):
+            reply: RunnerReply
+            reply, fds = channel.receive_times(RunnerReply, seconds)
+        close_descriptors(fds)
+        return reply
+
     def _receive(self, seconds: float, when: str) -> RunnerReply:
         assert self._runner is not None
-        try:
+        channel = self._runner.channel
+        with self._channel_errors(seconds, when):
             reply: RunnerReply
-            reply, fds = self._runner.channel.receive(RunnerReply, seconds)
+            reply, fds = channel.receive(RunnerReply, seconds)
+        close_descriptors(fds)
+        return reply
+
+    @contextmanager
+    def _channel_errors(self, seconds: float, when: str) -> Iterator[None]:
+        try:
+            yield
         except ChannelTimeout:
             self.close()
             raise self._lost(FailureKind.TIMED_OUT, f"no reply within {seconds:g} s {when}; killed") from None
@@ -289,19 +369,14 @@ class RunnerClient:
             raise self._failed(FailureKind.REJECTED, "invalid reply from the runner: the kernel wrote to its channel") from None
         except ChannelClosed:
             self._dead(when)
-        for fd in fds:
-            os.close(fd)
-        return reply
 
     def _dead(self, when: str) -> None:
         assert self._runner is not None
         ended = self._host.reap(self._runner)
         self._runner = None
         if os.WIFSIGNALED(ended.status) and ended.status >= 0:
-            number = os.WTERMSIG(ended.status)
-            how = f"signal {number} ({_SIGNALS[number]})" if number in _SIGNALS else f"signal {number}"
-            hint = ": a write to an input or past a buffer?" if number in (7, 11) else ""
-            raise self._lost(FailureKind.CRASHED, f"terminated by {how} {when}{hint}")
+            reason = killed_by(os.WTERMSIG(ended.status), when)
+            raise self._lost(FailureKind.CRASHED, reason)
         raise self._lost(FailureKind.CRASHED, f"its process exited {when}")
 
     def _fault(self, fault: Fault) -> None:
@@ -316,5 +391,9 @@ class RunnerClient:
     def close(self) -> None:
         """Reap the runner; idempotent."""
         runner, self._runner = self._runner, None
+        gate, self.gate = self.gate, None
         if runner is not None:
             self._host.reap(runner)
+        if gate is not None:
+            gate.close()
+            self._segments.close()

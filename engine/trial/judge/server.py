@@ -1,6 +1,7 @@
-"""The judge as a process: ``python -m engine.trial.judge.server FD ENGINE`` serves the engine on an inherited socket.
+"""The judge as a process, which serves the engine on an inherited socket. Imports torch.
 
-``ENGINE`` is the engine's process id. Imports torch.
+``python -m engine.trial.judge.server FD supervised SOCKET`` runs in a sandbox, with a socket to its supervisor. Without one
+the arguments are ``FD engine PID``, with the engine's process id.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ import signal
 import socket
 import sys
 import traceback
-from pathlib import Path
+from collections.abc import Callable
+
+import torch
 
 from engine.domain.errors import DeviceError, EspalierError
+from engine.domain.model import Device
 from engine.problem import graph
+from engine.problem.reference import Reference
 from engine.trial import protocol as p
+from engine.trial.judge import devices, roofline
 from engine.trial.judge.calibration import fresh_seed
 from engine.trial.judge.input_dump import call_template, construction_arguments, dump_inputs
 from engine.trial.judge.judge import Judge
@@ -25,6 +31,9 @@ from engine.trial.judge.runner_client import TrialFailed
 from engine.trial.messages import Channel, ChannelClosed, Message
 
 _PR_SET_PDEATHSIG = 1
+_MEMORY_SHARE = 0.9
+"""Of the machine's memory, what this process may allocate on a CPU. On a GPU, processes reserve far more than they use."""
+_MOST_PROCESSES = 8192
 
 
 def main() -> None:
@@ -32,9 +41,13 @@ def main() -> None:
 
     If the engine dies, this process is killed, even while a reference computes.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(sys.argv[2]):  # the engine died while torch was being imported
-        return
+    supervisor = None
+    if sys.argv[2] == "supervised":
+        supervisor = socket.socket(fileno=int(sys.argv[3]))
+    else:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != int(sys.argv[3]):  # the engine died while torch was being imported
+            return
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -44,9 +57,17 @@ def main() -> None:
     try:
         while True:
             request: p.Request
-            request, _ = channel.receive(p.Request)
-            judge, reply = _answer(judge, request, channel)
+            request, fds = channel.receive(p.Request)
+            if supervisor is not None and judge is None:
+                _limit_resources(request)
+            try:
+                judge, reply = _answer(judge, request, channel, fds, supervisor)
+            finally:
+                for fd in fds:
+                    os.close(fd)
             channel.send(reply)
+            if isinstance(reply, p.JudgeFailed) and "CUDA error" in reply.reason:
+                return  # its context is lost: the engine starts a new judge
             if judge is not None and not isinstance(request, p.VerifyRequest):
                 judge.tidy()
     except ChannelClosed:
@@ -57,36 +78,39 @@ def main() -> None:
                 judge.close()
 
 
-def _answer(judge: Judge | None, request: p.Request, channel: Channel) -> tuple[Judge | None, Message]:
+def _limit_resources(request: p.Request) -> None:
+    """Limits that hold before a reference runs. Inputs for tools are written to files of the engine's."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, memory), (resource.RLIMIT_NPROC, _MOST_PROCESSES)]
+    if isinstance(request, p.DeviceRequest) and request.device == "cpu":
+        limits.append((resource.RLIMIT_DATA, int(memory * _MEMORY_SHARE)))
+    for what, limit in limits:
+        _, hard = resource.getrlimit(what)
+        ceiling = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(what, (ceiling, ceiling))
+
+
+def _answer(
+    judge: Judge | None, request: p.Request, channel: Channel, fds: list[int], supervisor: socket.socket | None
+) -> tuple[Judge | None, Message]:
     def say(text: str) -> None:
         channel.send(p.JudgeProgress(text))
 
     try:
+        if isinstance(request, p.DeviceRequest | p.PeaksRequest):
+            return judge, _about_device(request)
         if isinstance(request, p.OpenRequest):
-            if judge is not None:
-                judge.close()
-            judge = Judge(request)
-            holdouts = tuple(r.signature() for r in judge.holdouts)
-            sandbox = "bubblewrap" if judge.confined else "limits"
-            return judge, p.OpenReply(judge.device, judge.signature, holdouts, sandbox, judge.sandbox_reason or "")
+            return _opened(judge, request, supervisor)
         assert judge is not None
         match request:
-            case p.PrepareRequest(measure):
-                return judge, judge.retry(lambda: judge.prepare(say, measure=measure))
-            case p.TraceRequest():
-                return judge, p.TraceReply(graph.trace_reference(judge.reference))
-            case p.DrawRequest(workload, folder, calls, module):
-                reference = judge.reference_for(workload)
-                files = dump_inputs(reference, Path(folder), calls)
-                return judge, p.DrawReply(
-                    files, (*construction_arguments(reference, fresh_seed()), call_template(reference)) if module else ()
-                )
-            case p.VerifyRequest(candidate):
-                return judge, judge.retry(lambda: judge.verify(candidate, say), trying=True)
-            case p.MeasureRequest(candidate):
-                return judge, judge.retry(lambda: judge.measure(candidate, say), trying=True)
-            case p.CompareRequest(candidate, other, effort):
-                return judge, judge.retry(lambda: judge.versus(candidate, other, say, effort), trying=True)
+            case p.PrepareRequest(peaks, cached, measure):
+                return judge, judge.retry(lambda: judge.prepare(peaks, cached, say, measure=measure))
+            case p.PlanRequest() | p.TraceRequest():
+                return judge, _about_problem(judge, request)
+            case p.DrawRequest(workload, module):
+                return judge, _drawn(judge.reference_for(workload), fds, module=module)
+            case _:
+                return judge, judge.retry(lambda: _tried(judge, request, say), trying=True)
     except TrialFailed as failed:
         return judge, p.FailedVerdict(failed.failure, failed.log, failed.at_fault == p.OTHER)
     except EspalierError as error:
@@ -95,6 +119,60 @@ def _answer(judge: Judge | None, request: p.Request, channel: Channel) -> tuple[
         raise
     except Exception as error:
         return judge, _unexpected(error)
+
+
+def _tried(
+    judge: Judge, request: p.CheckRequest | p.VerifyRequest | p.MeasureRequest | p.CompareRequest, say: Callable[[str], None]
+) -> Message:
+    match request:
+        case p.CheckRequest(candidate):
+            return judge.check(candidate, say)
+        case p.VerifyRequest(candidate):
+            return judge.verify(candidate, say)
+        case p.MeasureRequest(candidate):
+            return judge.measure(candidate, say)
+        case p.CompareRequest(candidate, other, effort):
+            return judge.versus(candidate, other, say, effort)
+
+
+def _opened(earlier: Judge | None, request: p.OpenRequest, supervisor: socket.socket | None) -> tuple[Judge | None, Message]:
+    if earlier is not None:
+        earlier.close()
+    judge = Judge(request, supervisor)
+    return judge, p.OpenReply(judge.signature, tuple(r.signature() for r in judge.holdouts))
+
+
+def _drawn(reference: Reference, fds: list[int], *, module: bool) -> p.DrawReply:
+    dump_inputs(reference, fds)
+    if not module:
+        return p.DrawReply()
+    return p.DrawReply((*construction_arguments(reference, fresh_seed()), call_template(reference, reference.inputs(0))))
+
+
+def _about_problem(judge: Judge, request: p.PlanRequest | p.TraceRequest) -> p.PlanReply | p.TraceReply:
+    if isinstance(request, p.PlanRequest):
+        return p.PlanReply(judge.memory_plans())
+    return p.TraceReply(graph.trace_reference(judge.reference))
+
+
+def _about_device(request: p.DeviceRequest | p.PeaksRequest) -> p.DeviceReply | p.PeaksReply:
+    device = devices.describe(request.device)
+    if isinstance(request, p.PeaksRequest):
+        return _peaks(device)
+    bus_id = ""
+    if device.kind == "cuda":
+        with contextlib.suppress(DeviceError):
+            bus_id = devices.bus_id(device.index)
+    return p.DeviceReply(device, bus_id)
+
+
+def _peaks(device: Device) -> p.PeaksReply:
+    if device.kind == "cpu":
+        torch.set_num_threads(device.units)
+    found = roofline.measure_peaks(device)
+    if device.kind == "cuda":
+        torch.cuda.empty_cache()
+    return p.PeaksReply(found)
 
 
 def _unexpected(error: Exception) -> p.JudgeFailed:

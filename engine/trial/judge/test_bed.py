@@ -13,11 +13,20 @@ import torch
 from torch import nn
 
 from engine.domain.errors import DeviceError
+from engine.domain.memory_plan import MOST_SLOTS, MemoryPlan
+from engine.domain.mismatch import Mismatch
 from engine.domain.model import Device, Operand, Role
+from engine.domain.problem_format import FormatVerdict
 from engine.problem.reference import Reference
+from engine.problem.values import tensors
+from engine.trial.judge.blocks import in_blocks, moments
 from engine.trial.judge.calibration import Calibration, Case, ReferenceOnCase, fresh_seed, output_names
+from engine.trial.judge.format_check import format_verdict
+from engine.trial.judge.mismatch_tally import evidence
 from engine.trial.judge.perturbations import OWN, perturb
+from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.tolerance import CheckResult
+from engine.trial.judge.watch import Watch
 from engine.trial.messages import ArenaHandle, Slot
 from engine.trial.shared import arena
 from engine.trial.shared.layout import Layout, nbytes, plan_layout
@@ -26,15 +35,22 @@ _PATTERN = 0xA5
 _NAN_BYTES = 0xFF
 """All bits set: NaN in every floating type, −1 in every signed one."""
 _POISONS = (_NAN_BYTES, 0x5B)
-"""Fill bytes of outputs before a call, chosen at random: NaN or a large finite number, because either can be the right
-output."""
-_PLACES = 128
-"""Elements per operand that a ``Watch`` withholds or reads: it detects a late write of 1 % of an output in 3 of 4 calls."""
-_MOST_SLOTS = 8
+"""Fill bytes of outputs before a call, and of the guard regions around inputs, chosen at random: NaN or a large finite number.
+Either can be the right output, and a maximum ignores a NaN that was read past the end."""
 _WIDE = 8
 """Bytes of an ``int64``."""
-_SHARE = 0.02
-"""Largest share of the device's memory (the machine's on a CPU) of one copy of all operands for which eight copies are made."""
+
+
+_ROOMY = MemoryPlan(MOST_SLOTS, keeps_inputs=True, keeps_processes=True, copies_on_host=False, exact_on_host=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """How inputs are drawn, any number of times."""
+
+    seed: int
+    perturbation_seed: int
+    distribution: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,68 +61,28 @@ class Findings:
     violation: str = ""
 
 
-class Watch:
-    """Detects work before the order or after the reply, while the kernel is not frozen.
+class TestBed:
+    """Arenas with copies (slots) of every operand, refilled for each call, as the memory plan says.
 
-    A few random elements of every input hold other values until the order to run, and a few random elements of every output
-    are read right after the reply. Each takes a few microseconds.
+    Raises DeviceError if they do not fit.
     """
 
-    def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], rng: torch.Generator) -> None:
-        self._withheld = [_Places(t, rng) for t in inputs if t.numel()]
-        self._read_places = [_Places(t, rng) for t in outputs if t.numel()]
-        self._withheld_values = [p.read() for p in self._withheld]
-        self._values_at_reply: list[torch.Tensor] = []
-        for places, right in zip(self._withheld, self._withheld_values, strict=True):
-            places.write(right.roll(1))
-
-    def before(self) -> None:
-        """Restore the withheld values."""
-        for places, right in zip(self._withheld, self._withheld_values, strict=True):
-            places.write(right)
-        if any(places.on_gpu for places in self._withheld):
-            torch.cuda.synchronize()
-
-    def after(self) -> None:
-        """Read the sampled elements of the outputs."""
-        self._values_at_reply = [places.read() for places in self._read_places]
-
-    def outputs_changed(self) -> bool:
-        """Whether something was written after the reply."""
-        return not all(
-            torch.equal(seen, places.read()) for seen, places in zip(self._values_at_reply, self._read_places, strict=True)
-        )
-
-
-class _Places:
-    """A few random elements of a tensor, as bits."""
-
-    def __init__(self, tensor: torch.Tensor, rng: torch.Generator) -> None:
-        self._flat = tensor.view(-1).view(_WORDS.get(tensor.element_size(), torch.int64))
-        self._where = torch.randint(self._flat.numel(), (_PLACES,), generator=rng).to(tensor.device)
-        self.on_gpu = tensor.device.type != "cpu"
-
-    def read(self) -> torch.Tensor:
-        return torch.index_select(self._flat, 0, self._where)
-
-    def write(self, values: torch.Tensor) -> None:
-        self._flat.index_copy_(0, self._where, values)
-
-
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-"""Integers as wide as an element."""
-
-
-class TestBed:
-    """Arenas with several copies (slots) of every operand, refilled for each call. Raises DeviceError if they do not fit."""
-
-    def __init__(self, reference: Reference, calibration: Calibration, device: Device) -> None:
+    def __init__(
+        self,
+        reference: Reference,
+        calibration: Calibration,
+        device: Device,
+        plan: MemoryPlan = _ROOMY,
+        slots: int | None = None,
+    ) -> None:
+        """``slots``: their number, if it is not the plan's."""
         self.reference = reference
         self.calibration = calibration
         self.device = device.label
         self.signature = reference.signature()
         self._names = output_names(reference)
-        self.slots = _slots(self.signature.operands, device)
+        self.slots = slots or plan.slots
+        self._plan = plan
         self.layout = plan_layout(self.signature.operands, self.slots)
         self._inputs = arena.lend(device.label, self.layout.input_bytes, writable=False)
         try:
@@ -114,26 +90,38 @@ class TestBed:
         except DeviceError:
             self._inputs.close()
             raise
-        self._inputs.raw(0, self.layout.input_bytes).fill_(_NAN_BYTES)
         self._model: nn.Module | None = None
-        self._given: list[tuple[object, ...]] = [()] * self.slots
+        self._drawn = [_Draw(0, 0, OWN)] * self.slots
+        self._held: list[tuple[object, ...] | None] = [()] * self.slots
+        """The inputs of a slot in the judge's own memory; ``None``: to be drawn again."""
         self._poison = [_NAN_BYTES] * self.slots
         self._rng = torch.Generator().manual_seed(fresh_seed())
-        self._guards = _gaps(self.layout)
+        self._guards = _gaps(self.layout, self.layout.output_bytes, read=False)
+        self._input_guards = _gaps(self.layout, self.layout.input_bytes, read=True)
         self.init_seed = 0
+        self._scalar_seed: int | None = None
+        self.varied_constants: tuple[tuple[float, int], ...] = ()
+        self._keeps_inputs = plan.keeps_inputs or not _redraws(reference)
         self.new_model()
         if any(o.role is Role.INPUT and not getattr(torch, o.dtype).is_floating_point for o in self.signature.operands):
             self.refill(0)  # baselines are called once before a slot is filled; integers may be indices
 
-    def new_model(self) -> None:
+    def new_model(self, *, varied: bool = True, scalars: bool = False) -> None:
         """Fresh weights from a fresh seed, and intact guard regions, for the next process.
 
-        Modules get the seed of the weights, because they construct their own. Seeds of inputs never leave the judge.
+        Modules get the seed of the weights, because they construct their own. Seeds of inputs never leave the judge. With
+        ``varied``, parameters and buffers that the constructor fills with one number vary; with ``scalars``, floating-point
+        scalars among the arguments of ``forward`` do.
         """
         for gap in self._guards:
             self._outputs.raw(*gap).fill_(_PATTERN)
+        around_inputs = secrets.choice(_POISONS)
+        for gap in self._input_guards:
+            self._inputs.raw(*gap).fill_(around_inputs)
         self.init_seed = fresh_seed()
-        self._model = self.reference.model(self.init_seed)
+        self._scalar_seed = fresh_seed() if scalars else None
+        self.varied_constants = tuple(sorted(self.reference.constants)) if varied else ()
+        self._model = self.reference.judged_model(self.init_seed) if varied else self.reference.model(self.init_seed)
         weights = self.reference.arguments(self._model, ())
         for row in self.layout.slots:
             held = [s for s in row if s.role in (Role.PARAMETER.value, Role.BUFFER.value)]
@@ -146,13 +134,40 @@ class TestBed:
         return self._inputs.handle(), self._outputs.handle()
 
     def draw(self, slot: int, distribution: str = OWN) -> None:
-        """Draw inputs for ``slot`` from a fresh secret seed, in the judge's own memory."""
-        self._given[slot] = perturb(self.reference.inputs(fresh_seed()), distribution)
+        """Inputs for ``slot`` from a fresh secret seed, in the judge's own memory: drawn now, or when they are needed."""
+        self._drawn[slot], self._held[slot] = _Draw(fresh_seed(), fresh_seed(), distribution), None
+        if self._keeps_inputs:
+            self._hold(slot)
+
+    def _given(self, slot: int) -> tuple[object, ...]:
+        """The inputs of ``slot``, drawn again if they are not held."""
+        held, draw = self._held[slot], self._drawn[slot]
+        if held is not None:
+            return held
+        return perturb(self.with_scalars(self.reference.inputs(draw.seed)), draw.distribution, draw.perturbation_seed)
+
+    def _hold(self, slot: int) -> tuple[object, ...]:
+        """Keep the inputs of ``slot`` until ``_let_go``."""
+        given = self._held[slot] = self._given(slot)
+        return given
+
+    def _let_go(self, slot: int) -> None:
+        if not self._keeps_inputs:
+            self._held[slot] = None
+
+    def with_scalars(self, arguments: tuple[object, ...]) -> tuple[object, ...]:
+        """Arguments of ``forward`` with the scalars that the current model is judged on."""
+        return arguments if self._scalar_seed is None else self.reference.varied_scalars(arguments, self._scalar_seed)
+
+    @property
+    def varies_scalars(self) -> bool:
+        """Whether scalar arguments differ from the problem's own where the reference allows it."""
+        return self._scalar_seed is not None
 
     def release(self, slot: int) -> None:
         """Copy the inputs drawn for ``slot`` to lent memory, right before the call: nothing can be computed ahead."""
         assert self._model is not None
-        arguments = self.reference.arguments(self._model, self._given[slot])
+        arguments = self.reference.arguments(self._model, self._hold(slot))
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
             self._inputs.tensor(operand).copy_(tensor)
 
@@ -186,19 +201,40 @@ class TestBed:
         """The reference's outputs for the current inputs of ``slot``: in float64, or eager's for an allclose policy."""
         assert self._model is not None
         if self.calibration.policy.against_eager:
-            return self.reference.call(self._model, self._given[slot])
-        return self.reference.exact(self._model, self._given[slot]).outputs
+            return self.reference.call(self._model, self._given(slot))
+        return self.reference.exact_of(self._model, lambda: self._given(slot)).outputs
 
     def check(self, slot: int, distribution: str = OWN, outputs: Sequence[torch.Tensor] | None = None) -> Findings:
         """Judge the outputs of ``slot`` (or a copy of them made right after the call), its guard regions and its inputs."""
-        actual = self.outputs(slot) if outputs is None else outputs
+        self._let_go(slot)
         expected = self.expected(slot)
+        actual = self.outputs(slot) if outputs is None else [o.to(self.reference.device) for o in outputs]
         assert self._model is not None
-        case_reference = ReferenceOnCase(self.reference, Case(self._model, self._given[slot], expected))
+        case_reference = ReferenceOnCase(self.reference, Case(self._model, lambda: self._given(slot), expected))
         ruling = self.calibration.policy.rule(actual, expected, self._names, distribution, case_reference)
-        if not ruling.passed and (flaw := self._unwritten(actual, expected, self._poison[slot])):
-            ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
+        if not ruling.passed:
+            ruling = replace(ruling, evidence=self._evidence(ruling, actual, expected, distribution, self._poison[slot]))
+            if flaw := self._unwritten(actual, expected, self._poison[slot]):
+                ruling = replace(ruling, errors=replace(ruling.errors, flaw=flaw))
         return Findings(ruling, self._violation(slot))
+
+    def format_verdict(self, slot: int) -> FormatVerdict | None:
+        """What the problem's own format says about the outputs of ``slot``. Raises what ``format_check`` raises."""
+        assert self._model is not None
+        limit = self.calibration.policy.limit(OWN)
+        return format_verdict(self.reference, self._model, self._given(slot), self.outputs(slot), limit)
+
+    def _evidence(
+        self,
+        ruling: CheckResult,
+        outputs: Sequence[torch.Tensor],
+        expected: Sequence[torch.Tensor],
+        distribution: str,
+        poison: int,
+    ) -> tuple[Mismatch, ...]:
+        policy = self.calibration.policy
+        limit = ruling.limit or policy.limit(distribution)
+        return evidence(policy, ruling.errors, limit, outputs, expected, self._names, policy.classes[distribution], poison)
 
     def _unwritten(self, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], poison: int) -> str:
         """A message on elements of a wrong output that still hold the poison; empty if there are none.
@@ -208,19 +244,24 @@ class TestBed:
         for output, reference, name in zip(outputs, expected, self._names, strict=True):
             if not output.numel():
                 continue
-            right = reference.to(output.dtype)
-            untouched = (_rows(output) == poison).all(dim=1)
-            untouched &= (_rows(output) != _rows(right)).any(dim=1) & ~(output.isnan() & right.isnan()).reshape(-1)
-            if bool(untouched.any()):
-                first = int(torch.nonzero(untouched)[0])
-                return f"{name}: {int(untouched.sum())} of {output.numel()} elements not written, the first at {first}"
+            count, first, done = 0, -1, 0
+            for mine, wide in in_blocks(output, reference):
+                right = wide.to(mine.dtype)
+                untouched = (_rows(mine) == poison).all(dim=1)
+                untouched &= (_rows(mine) != _rows(right)).any(dim=1) & ~(mine.isnan() & right.isnan())
+                if here := int(untouched.sum()):
+                    first = done + int(torch.nonzero(untouched)[0]) if first < 0 else first
+                    count += here
+                done += mine.numel()
+            if count:
+                return f"{name}: {count} of {output.numel()} elements not written, the first at {first}"
         return ""
 
     def _violation(self, slot: int) -> str:
         if flaw := self.trespass(slot):
             return flaw
         assert self._model is not None
-        arguments = self.reference.arguments(self._model, self._given[slot])
+        arguments = self.reference.arguments(self._model, self._given(slot))
         for operand, tensor in zip(self._read_slots(slot), arguments, strict=True):
             shared = self._inputs.tensor(operand)
             if not torch.equal(_bits(shared), _bits(tensor)):
@@ -249,21 +290,54 @@ class TestBed:
 
     def watch(self, slot: int) -> Watch:
         """A watch for one judged call on ``slot``, to be created after ``release``; ``settle`` before the call."""
-        inputs = [self._inputs.tensor(s) for s in self.layout.slots[slot] if s.role == Role.INPUT.value]
+        inputs = [self._inputs.tensor(s) for s in self._input_slots(slot)]
         return Watch(inputs, self.outputs(slot), self._rng)
 
+    def withdraw(self, slot: int) -> None:
+        """Overwrite the inputs of ``slot`` in lent memory, until ``release_inputs``."""
+        self._hold(slot)
+        for operand in self._input_slots(slot):
+            self._inputs.raw(operand.offset, operand.offset + operand.nbytes).fill_(_NAN_BYTES)
+        self.settle()
+
+    def release_inputs(self, slot: int) -> None:
+        """Enqueue the copy of the inputs drawn for ``slot`` to lent memory."""
+        given = tensors(list(self._given(slot)))
+        for operand, tensor in zip(self._input_slots(slot), given, strict=True):
+            self._inputs.tensor(operand).copy_(tensor)
+
+    def _input_slots(self, slot: int) -> list[Slot]:
+        return [s for s in self.layout.slots[slot] if s.role == Role.INPUT.value]
+
+    def read_only_watch(self, slot: int) -> Watch:
+        """A watch that only reads outputs."""
+        return Watch((), self.outputs(slot), self._rng)
+
+    def receive(self, slot: int, outputs: Outputs) -> None:
+        """Copy a module's outputs to ``slot`` from where it made them; its runner is frozen. Raises OSError."""
+        written = self._written_slots(slot)
+        if len(outputs.addresses) != len(written):
+            raise OSError(0, f"{len(outputs.addresses)} outputs instead of {len(written)}")
+        for index, operand in enumerate(written):
+            if operand.nbytes:
+                outputs.copy_to(index, self._outputs.raw(operand.offset, operand.offset + operand.nbytes))
+        self.settle()
+
     def copy_outputs(self, slot: int) -> list[torch.Tensor]:
-        return [t.clone() for t in self.outputs(slot)]
+        """Copies of the outputs of ``slot``, which wait for their check; on the host where the plan says so."""
+        return [t.to("cpu", copy=True) if self._plan.copies_on_host else t.clone() for t in self.outputs(slot)]
 
     def jitter(self, slot: int, earlier: Sequence[torch.Tensor]) -> float:
         """The largest difference between two calls on the same inputs, in units of the output's scale; 0.0: bitwise equal."""
         worst = 0.0
         for now, before in zip(self.outputs(slot), earlier, strict=True):
-            if torch.equal(_bits(now), _bits(before)):
+            if torch.equal(_bits(now), _bits(before.to(now.device))):
                 continue
-            a, b = now.to(torch.float64), before.to(torch.float64)
-            scale = b.abs() + b.norm() / max(1, b.numel()) ** 0.5 + 1e-300
-            worst = max(worst, float(((a - b).abs() / scale).nan_to_num(nan=float("inf")).max()))
+            rms = moments(b.abs() if b.is_complex() else b for (b,) in in_blocks(before)).rms
+            for mine, other in in_blocks(now, before):
+                a, b = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (mine, other))
+                apart = (a - b).abs() / (b.abs() + rms + 1e-300)
+                worst = max(worst, float(apart.nan_to_num(nan=float("inf")).max()))
         return worst
 
     def close(self) -> None:
@@ -271,11 +345,17 @@ class TestBed:
         self._outputs.close()
 
 
-def _gaps(layout: Layout) -> list[tuple[int, int]]:
-    """The guard regions of the output arena, of all slots: start and end in bytes."""
-    written = [s for row in layout.slots for s in row if s.role == Role.OUTPUT.value]
-    starts = [0, *(s.offset + s.nbytes for s in written)]
-    ends = [*(s.offset for s in written), layout.output_bytes]
+def _redraws(reference: Reference) -> bool:
+    """Whether the same seed draws the same inputs again."""
+    one, other = (list(tensors(list(reference.inputs(1)))) for _ in range(2))
+    return len(one) == len(other) and all(torch.equal(_bits(a), _bits(b)) for a, b in zip(one, other, strict=True))
+
+
+def _gaps(layout: Layout, size: int, *, read: bool) -> list[tuple[int, int]]:
+    """The guard regions of the arena of what is read or of the outputs, of all slots: start and end in bytes."""
+    within = [s for row in layout.slots for s in row if (s.role != Role.OUTPUT.value) == read]
+    starts = [0, *(s.offset + s.nbytes for s in within)]
+    ends = [*(s.offset for s in within), size]
     return list(zip(starts, ends, strict=True))
 
 
@@ -294,9 +374,3 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 def operand_bytes(operands: Sequence[Operand]) -> int:
     """Bytes that a kernel must move: every operand read or written once."""
     return sum(nbytes(o) for o in operands)
-
-
-def _slots(operands: Sequence[Operand], device: Device) -> int:
-    """The number of copies of all operands: up to eight, fewer if they are large relative to the device's memory."""
-    room = int(device.memory_bytes * _SHARE * _MOST_SLOTS)
-    return max(1, min(_MOST_SLOTS, room // max(1, operand_bytes(operands))))

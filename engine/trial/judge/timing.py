@@ -1,4 +1,8 @@
-"""The times of process pairs: which calls count, what is charged to a kernel, whether the judge's clock corroborates it.
+"""The times of process pairs: which calls and which clock count, and whether the judge's clock corroborates a claim.
+
+Under ``plan`` no host code of the kernel runs, and the times of its trusted launcher count. Under ``host`` and ``module`` a
+kernel shares the process with the runner's clock: there the judge's clock counts, less the cost of a null kernel's call on the
+same path in the same samples. The runner's claim only explains. Baselines are trusted.
 
 Pure arithmetic on timings, in microseconds. No torch.
 """
@@ -13,13 +17,34 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from engine.domain import stats
+from engine.trial.judge.call_times import Timing
 from engine.trial.judge.conditions import PairConditions
-from engine.trial.judge.runner_client import Timing
 
 WARM_UP = 2
 """Calls of a fresh process that are checked but not counted: first touch of pages, lazy loading."""
 KERNEL = "kernel"
 NULL = "null"
+"""The null kernel on the path of ``KERNEL``."""
+BY_JUDGES_CLOCK = ("host", "module")
+"""The contracts under which the judge's clock counts."""
+
+
+def path_of(contract: str) -> str:
+    """The path of a contract's calls: ``module`` or ``native``."""
+    return "module" if contract == "module" else "native"
+
+
+def null_name(path: str, contracts: Mapping[str, str]) -> str:
+    """The name of the null kernel of a path, where these are the contracts of the judged kernels."""
+    return NULL if path == path_of(contracts.get(KERNEL, "module")) else f"{NULL}:{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallCost:
+    """The cost of a call beside the kernel, by the judge's clock, in microseconds: median, and its median deviation."""
+
+    median_us: float = 0.0
+    jitter_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +57,20 @@ class PairTimes:
 
     times: Mapping[str, Sequence[Timing]]
     disturbed: int = 0
-    """Samples discarded because other work used the processor."""
+    """Samples during which other work used the processor. They count only if there are too few others."""
     calm: bool = True
     """Whether there were enough undisturbed calls, and enough undisturbed null calls to compare with."""
     audits: Mapping[str, Sequence[Timing]] = field(default_factory=dict)
     """Calls without a hold: the judge's clock sees everything that a call does. None on a CPU, where no call is held."""
     at_once: Mapping[str, Sequence[Timing]] = field(default_factory=dict)
-    """Unannounced calls of the judged kernels and the null kernel: the order was sent before they were resumed. None on a GPU,
-    where every call is like that."""
+    """Unannounced calls of the judged kernels and the null kernel on the problem's own inputs: the order was sent before they
+    were resumed. None on a GPU, where every call is like that."""
+    on_gpu: bool = False
     conditions: PairConditions = PairConditions()  # noqa: RUF009 - frozen
+    taken: int = 0
+    """All samples after the warm-ups, disturbed and repeated ones included."""
+    cost: CallCost = CallCost()
+    """What was subtracted from the judge's clock for ``KERNEL``; zero where its clock does not count."""
 
     @property
     def kernel(self) -> Sequence[Timing]:
@@ -50,36 +80,67 @@ class PairTimes:
         """The calls that the judge's clock can be compared with."""
         return self.audits.get(name, self.times[name])
 
-    def claims(self, name: str) -> list[list[float]]:
-        """Claimed times, one block per sample: contestants got the same inputs one right after the other."""
-        return [[t.claimed_us] for t in self.times[name]]
+    def counted(self, name: str) -> list[list[float]]:
+        """The times that count, one block per sample: contestants got the same inputs one right after the other."""
+        return [[t.counted_us] for t in self.times[name]]
 
 
-_HOST_US = {"host": 50.0, "module": 150.0}
-"""Host time of a call that is not charged, by contract. For a module beside a baseline: ``host``'s plus the baseline's own."""
+def with_counted_times(pair: PairTimes, contracts: Mapping[str, str], baselines: Collection[str]) -> PairTimes:
+    """``pair`` with the time that counts in each of its timings.
 
-
-def with_charges(pair: PairTimes, contracts: Mapping[str, str], baselines: Collection[str]) -> PairTimes:
-    """``pair`` with host time and late device work added to the judged kernels' times.
-
-    A held call is timed on the device alone, and the kernel's host code could work during the hold. The additional time of a
-    call without a hold, beyond the cost of enqueuing it, is therefore charged; a plan has no host code. What the device still
-    did after the call's last event, beyond an empty wait, is charged too, and counts as explained for the judge's clock.
+    If the judge's clock counts for one judged kernel, it counts for all of the pair, so that they can be compared. On a GPU,
+    where such calls are gated, it counts for the baselines too.
     """
+    if not any(contract in BY_JUDGES_CLOCK for contract in contracts.values()):
+        return _with_late_work(pair, contracts)
+    times = dict(pair.times)
+    costs = {name: _call_cost(times[null_name(path_of(contract), contracts)], pair) for name, contract in contracts.items()}
+    for name in baselines if pair.on_gpu else ():
+        costs[name] = costs[KERNEL]
+    for name, cost in costs.items():
+        times[name] = [replace(t, counted_us=max(_LEAST_US, t.wall_us - cost.median_us)) for t in times[name]]
+    return replace(pair, times=times, cost=costs[KERNEL])
+
+
+_LEAST_US = 0.1
+
+
+def _call_cost(null: Sequence[Timing], pair: PairTimes) -> CallCost:
+    """The cost of a null kernel's calls. On a CPU it works for a known time, which is not part of the cost."""
+    beside = [t.wall_us - (0.0 if pair.on_gpu else t.claimed_us) for t in null]
+    centre = _centre(beside, calm=pair.calm)
+    return CallCost(centre, statistics.median(abs(b - centre) for b in beside))
+
+
+def cost_share(pairs: Sequence[PairTimes]) -> float:
+    """Uncertainty of the kernel's time from the cost of a call, as a share of that time; 0 if it is below 2 %.
+
+    Counted are its jitter and, on a CPU, the part of a call's cost that falls into the runner's process, where a kernel could
+    save it. On a GPU no part does.
+    """
+    if not any(pair.cost.median_us for pair in pairs):
+        return 0.0
+    in_runner = 0.0 if pairs[0].on_gpu else _IN_RUNNER
+    median = statistics.median(t.counted_us for p in pairs for t in p.kernel)
+    cost, jitter = (statistics.median(v) for v in zip(*((p.cost.median_us, p.cost.jitter_us) for p in pairs), strict=True))
+    unknown = jitter + in_runner * cost
+    return unknown / median if unknown > _REPORTED * median else 0.0
+
+
+_IN_RUNNER = 0.25
+_REPORTED = 0.02
+
+
+def _with_late_work(pair: PairTimes, contracts: Mapping[str, str]) -> PairTimes:
+    """``pair`` with late device work added to the times of held calls: what the device still did after the call's last event,
+    beyond an empty wait. It counts as explained for the judge's clock."""
     if not pair.audits:
         return pair
     times, audits = dict(pair.times), dict(pair.audits)
-    for name, contract in contracts.items():
+    for name in contracts:
         late_us = max(0.0, _idle_us(pair, name) - _idle_us(pair, NULL) - _IDLE_JITTER_US)
-        host_us = (
-            max(0.0, _unheld_extra_us(pair, name) - _allowed_host_us(pair, baselines, contract))
-            if contract in _HOST_US
-            else 0.0
-        )
-        times[name] = [
-            replace(t, claimed_us=t.claimed_us + late_us + host_us, charged_us=late_us + host_us) for t in times[name]
-        ]
-        audits[name] = [replace(t, claimed_us=t.claimed_us + late_us, charged_us=late_us) for t in audits[name]]
+        times[name] = [replace(t, counted_us=t.claimed_us + late_us) for t in times[name]]
+        audits[name] = [replace(t, claimed_us=t.claimed_us + late_us, counted_us=t.claimed_us + late_us) for t in audits[name]]
     return replace(pair, times=times, audits=audits)
 
 
@@ -89,18 +150,6 @@ _IDLE_JITTER_US = 3.0
 def _idle_us(pair: PairTimes, name: str) -> float:
     """Median time that the device was still busy after the last event."""
     return statistics.median(t.idle_us for t in pair.times[name])
-
-
-def _allowed_host_us(pair: PairTimes, baselines: Collection[str], contract: str) -> float:
-    if contract == "module" and baselines:
-        return _HOST_US["host"] + max(_unheld_extra_us(pair, name) for name in baselines)
-    return _HOST_US[contract]
-
-
-def _unheld_extra_us(pair: PairTimes, name: str) -> float:
-    """Additional median time of a call without a hold."""
-    without = statistics.median(t.claimed_us for t in pair.audits[name])
-    return without - statistics.median(t.claimed_us for t in pair.times[name])
 
 
 def columns(rows: Sequence[Mapping[str, Timing]]) -> dict[str, list[Timing]]:
@@ -114,10 +163,18 @@ def pair_times(rows: Sequence[Mapping[str, Timing]], samples: int) -> PairTimes:
     fewest = min(samples, _FEWEST)
     kept = undisturbed if len(undisturbed) >= fewest else counted
     times = {name: [row[name] for row in kept] for name in kept[0]}
-    quiet = [row[NULL] for row in counted if not row[NULL].disturbed]
-    calm = kept is undisturbed and len(quiet) >= fewest
-    times[NULL] = quiet if calm else [row[NULL] for row in counted]
-    return PairTimes(times, len(counted) - len(undisturbed), calm)
+    calm = kept is undisturbed
+    for name in filter(is_null, kept[0]):
+        quiet = [row[name] for row in counted if not row[name].disturbed]
+        enough = len(quiet) >= fewest
+        calm &= enough
+        times[name] = quiet if enough else [row[name] for row in counted]
+    return PairTimes(times, len(counted) - len(undisturbed), calm, taken=len(counted))
+
+
+def is_null(name: str) -> bool:
+    """Whether a contestant is a null kernel."""
+    return name.partition(":")[0] == NULL
 
 
 _FEWEST = 3
@@ -126,7 +183,7 @@ _FEWEST = 3
 
 def undisturbed_rows(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, Timing]]:
     """Rows after the warm-ups in which no contestant but perhaps the null kernel was disturbed."""
-    return [row for row in rows[WARM_UP:] if not any(t.disturbed for name, t in row.items() if name != NULL)]
+    return [row for row in rows[WARM_UP:] if not any(t.disturbed for name, t in row.items() if not is_null(name))]
 
 
 _AHEAD_SHARE, _AHEAD_US = 0.25, 60.0
@@ -138,11 +195,11 @@ def ahead_us(pairs: Sequence[PairTimes]) -> float:
     Allowed are the null kernel's median, 1.25 times the median claim, and 60 µs. A kernel that works between its resumption and
     the order cannot do so in an unannounced call, and exceeds this.
     """
-    kernel = [t for p in pairs for t in p.at_once.get(KERNEL, ())]
-    null_us = [t.wall_us for p in pairs for t in p.at_once.get(NULL, ())]
-    if not kernel:
+    kernel, null = ([t for p in pairs for t in p.at_once.get(name, ()) if not t.disturbed] for name in (KERNEL, NULL))
+    null_us = [t.wall_us - t.claimed_us for t in null]
+    if not kernel or not null:
         return 0.0
-    claimed = statistics.median(t.claimed_us for p in pairs for t in p.kernel)
+    claimed = statistics.median(t.counted_us for p in pairs for t in p.kernel)
     took = min(t.wall_us for t in kernel) - statistics.median(null_us)
     return took - ((1 + _AHEAD_SHARE) * claimed + _AHEAD_US)
 
@@ -188,32 +245,37 @@ def samples_for(pairs: Sequence[PairTimes], name: str) -> int:
     """Number of samples of the next pair, by the times so far; few for a slow kernel."""
     if not pairs:
         return _SAMPLES[-1][1]
-    median = statistics.median(t.claimed_us for t in pairs[-1].times[name])
+    median = statistics.median(t.counted_us for t in pairs[-1].times[name])
     wanted = next(samples for below, samples in _SAMPLES if median < below)
     return max(2, min(wanted, int(_PATIENCE_US / max(median, 1.0))))
 
 
 def log_ratios(pairs: Sequence[PairTimes], slower: str, faster: str) -> list[float]:
     """log(``slower`` ÷ ``faster``) of each process pair."""
-    return [stats.pair_log_ratio(p.claims(slower), p.claims(faster)) for p in pairs]
+    return [stats.pair_log_ratio(p.counted(slower), p.counted(faster)) for p in pairs]
 
 
-def host_share(times: Sequence[Timing]) -> list[str]:
-    """Notes on the host's share in these times; empty if it has none."""
-    claimed = statistics.median(t.claimed_us for t in times)
-    enqueue = statistics.median(t.enqueue_us for t in times)
-    charged = statistics.median(t.charged_us for t in times)
+def explained(pairs: Sequence[PairTimes]) -> list[str]:
+    """Notes on how the kernel's time came about; empty if there is nothing to say."""
+    times = [t for p in pairs for t in p.kernel]
+    claimed, counted, enqueue = (
+        statistics.median(v) for v in zip(*((t.claimed_us, t.counted_us, t.enqueue_us) for t in times), strict=True)
+    )
     lines = []
     if enqueue > claimed:
         lines.append(f"host-bound: {enqueue:.0f} µs to enqueue {claimed:.0f} µs of device work")
-    if charged > 0:
-        lines.append(f"includes {charged:.0f} µs of host overhead and late device work")
+    if cost := statistics.median(p.cost.median_us for p in pairs):
+        jitter = statistics.median(p.cost.jitter_us for p in pairs)
+        clocks = f"by the judge's clock, less {cost:.0f} ± {jitter:.0f} µs for the call"
+        lines.append(f"{clocks}; the runner claims {claimed:.1f} µs")
+    elif counted > claimed:
+        lines.append(f"includes {counted - claimed:.0f} µs of late device work")
     return lines
 
 
 def raw(pairs: Sequence[PairTimes]) -> bytes:
     """All samples as JSON, from which every figure can be recomputed."""
-    columns = ["claimed", "wall", "idle", "enqueue"]
+    columns = ["claimed", "wall", "idle", "enqueue", "counted"]
     rows, audits, at_once = (
         [_samples(one) for one in kind]
         for kind in ([p.times for p in pairs], [p.audits for p in pairs], [p.at_once for p in pairs])
@@ -225,4 +287,6 @@ def raw(pairs: Sequence[PairTimes]) -> bytes:
 
 
 def _samples(times: Mapping[str, Sequence[Timing]]) -> dict[str, list[list[float]]]:
-    return {name: [[t.claimed_us, t.wall_us, t.idle_us, t.enqueue_us] for t in some] for name, some in times.items()}
+    return {
+        name: [[t.claimed_us, t.wall_us, t.idle_us, t.enqueue_us, t.counted_us] for t in some] for name, some in times.items()
+    }

@@ -1,14 +1,7 @@
-"""Tolerance: the error of an output, the error allowed, and the policies that decide. Imports torch.
+"""Tolerance: the error allowed for an output (``comparison``), and the policies that decide. Imports torch.
 
-With output o and expected r:
-
-- ``rel_fro``, the *centred error*: ‖o−r‖ ÷ ‖r−mean(r)‖ (Frobenius norms). A plain relative error, ÷ ‖r‖, hides a
-  half-precision result on KernelBench's uniform inputs, because a product of non-negative matrices is almost constant.
-- ``max_scaled``, the largest error of one element relative to its scale: |o−r| ÷ (|r| + rms(r−mean(r))). It detects a skipped
-  tile.
-
-For an output without spread, such as a single number, rms(r) replaces rms(r−mean(r)). Finite elements of o and r must coincide.
-Integers and booleans are compared exactly, except for those that a few units in the last place of the inputs decide.
+Of integers, which are compared exactly, indices that select an equal element (``ties``) may differ, and those that a few units
+in the last place of the inputs decide.
 
 Policy ``class`` (the default) compares with float64 and allows a multiple of the reference error of the allowed precision
 class. ``crfm`` and ``kernelbench`` compare with eager PyTorch by ``allclose``, as the published work does; they exist for
@@ -20,14 +13,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 
 from engine.domain.errors import ProblemError
+from engine.domain.mismatch import Mismatch
 from engine.domain.model import PrecisionClass
 from engine.domain.preparation import ClassErrors
-from engine.trial.judge.perturbations import OWN
+from engine.trial.judge import special_values
+from engine.trial.judge.comparison import (
+    NO_ERROR,
+    Errors,
+    Pairs,
+    compare,
+    compared_exactly,
+    errors_of,
+    finite_pairs,
+    larger,
+    rounded_pairs,
+    rounding_errors,
+    worst_of,
+)
+from engine.trial.judge.perturbations import OWN, SPECIAL
 
 POLICIES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
 _CRFM = 1e-2
@@ -35,117 +44,8 @@ _KERNELBENCH = {torch.float32: 1e-4, torch.float64: 1e-4}
 _KERNELBENCH_HALF = 1e-2
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """Errors of one set of outputs; ``flaw`` describes what no tolerance covers (empty: nothing)."""
-
-    rel_fro: float
-    max_scaled: float
-    max_abs: float
-    flaw: str = ""
-
-    def worst(self, other: Errors) -> Errors:
-        return Errors(
-            max(self.rel_fro, other.rel_fro),
-            max(self.max_scaled, other.max_scaled),
-            max(self.max_abs, other.max_abs),
-            self.flaw or other.flaw,
-        )
-
-
-NO_ERROR = Errors(0.0, 0.0, 0.0)
-_TINY = 1e-300
-_NEGLIGIBLE = 4e-6
-"""A deviation up to this share of rms(r) does not count as spread: one unit in the last place of fp32 would be 3 % of it, and
-ten times that would exceed ``HOPELESS``. A single number has no spread."""
 HOPELESS = 0.25
 """Limits above this do not discriminate: such inputs are not judged, and no limit is widened that far."""
-_norm = torch.linalg.vector_norm
-
-
-def compare(
-    outputs: Sequence[torch.Tensor],
-    expected: Sequence[torch.Tensor],
-    names: Sequence[str],
-    undecided: Sequence[torch.Tensor | None] = (),
-) -> Errors:
-    """Errors of all outputs against all expected ones, the worst of each kind.
-
-    ``undecided`` masks, for each output, the integers that rounding alone decides: they may differ.
-    """
-    worst = NO_ERROR
-    masks = undecided or [None] * len(outputs)
-    for output, reference, name, mask in zip(outputs, expected, names, masks, strict=True):
-        worst = worst.worst(_compare_one(output, reference, name, mask))
-    return worst
-
-
-def compared_exactly(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements are compared exactly."""
-    return not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
-
-
-def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str, undecided: torch.Tensor | None = None) -> Errors:
-    if output.numel() == 0:
-        return NO_ERROR
-    if compared_exactly(output):
-        differ = _as_bytes(output) != _as_bytes(reference.to(output.dtype))
-        wrong = int((differ if undecided is None else differ & ~undecided).sum())
-        flaw = f"{name}: {wrong} of {output.numel()} elements differ (integers are compared exactly)" if wrong else ""
-        return Errors(0.0, 0.0, float(wrong > 0), flaw)
-    if output.dtype.is_complex:
-        return _compare_one(torch.view_as_real(output), torch.view_as_real(reference.to(torch.complex128)), name)
-    if not (_finite_sum(output) and _finite_sum(reference)):
-        finite = torch.isfinite(reference)
-        if flaw := _mask_flaw(output, reference, finite, name):
-            return Errors(math.inf, math.inf, math.inf, flaw)
-        if not bool(finite.any()):
-            return NO_ERROR
-        output, reference = output[finite], reference[finite]
-    reference = reference.to(torch.float64)
-    unit = spread(reference) or _rms(reference)
-    difference = (output - reference).reshape(-1)
-    rel_fro = float(_norm(difference)) / max(unit * math.sqrt(reference.numel()), _TINY)
-    max_abs = float(_norm(difference, math.inf))
-    scale = reference.abs().add_(unit + _TINY).reshape(-1)
-    return Errors(rel_fro, float(_norm(difference.div_(scale), math.inf)), max_abs)
-
-
-def spread(reference: torch.Tensor) -> float:
-    """rms(r−mean(r)) of finite float64 numbers; 0 if negligible relative to rms(r)."""
-    deviation = float(torch.var(reference, correction=0).sqrt())
-    return deviation if deviation > _NEGLIGIBLE * _rms(reference) else 0.0
-
-
-def _rms(reference: torch.Tensor) -> float:
-    return float(_norm(reference)) / math.sqrt(reference.numel())
-
-
-def _finite_sum(tensor: torch.Tensor) -> bool:
-    """True only if every element is finite (the sum of a finite tensor may overflow). Reads once; a mask would write too."""
-    return math.isfinite(float(tensor.sum(dtype=torch.float64)))
-
-
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Booleans as bytes: any value but 0 and 1 could be unwritten."""
-    return tensor.contiguous().view(torch.uint8) if tensor.dtype == torch.bool else tensor
-
-
-def _mask_flaw(output: torch.Tensor, reference: torch.Tensor, finite: torch.Tensor, name: str) -> str:
-    mine = torch.isfinite(output)
-    if not torch.equal(mine, finite):
-        first = int(torch.nonzero((mine != finite).reshape(-1))[0])
-        count = int((mine != finite).sum())
-        what = "is not finite" if bool(finite.reshape(-1)[first]) else "is finite where the reference is not"
-        return f"{name}: {count} of {output.numel()} elements wrong, the first at {first} {what} (unwritten or overflowed?)"
-    if bool(finite.all()):
-        return ""
-    other = ~finite
-    a, b = output[other].to(torch.float64), reference[other]
-    same = (torch.isnan(a) & torch.isnan(b)) | (a == b)
-    return "" if bool(same.all()) else f"{name}: infinities or NaNs differ from the reference's"
-
-
 FACTORS: Mapping[PrecisionClass, float] = {PrecisionClass.FP32: 10.0, PrecisionClass.TF32: 3.0, PrecisionClass.HALF: 3.0}
 """The allowed multiple of the reference error of a class. TF32 and bf16 are a factor of 8 apart: 3 separates them. fp32 and
 TF32 are about 1000 apart: 10 leaves room for another order of summation."""
@@ -195,6 +95,12 @@ class CaseReference(Protocol):
     def undecided(self) -> Sequence[torch.Tensor | None]:
         """For each output, a mask of the integers that rounding alone decides; ``None`` if there are none."""
 
+    def equivalent(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        """For each output, a mask of the indices that select what the reference's select; ``None`` if it holds no indices."""
+
+    def defined(self, masks: Sequence[torch.Tensor]) -> bool:
+        """Whether arithmetic on special inputs decides any of the masked elements."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
@@ -202,6 +108,12 @@ class CheckResult:
 
     errors: Errors
     passed: bool
+    caveat: str = ""
+    """A difference that is told and does not fail."""
+    limit: ClassErrors | None = None
+    """The limits that were applied."""
+    evidence: tuple[Mismatch, ...] = ()
+    """Where the outputs are wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,38 +144,54 @@ class ClassPolicy:
         distribution: str,
         case_reference: CaseReference | None = None,
     ) -> CheckResult:
-        """Whether the outputs are within tolerance. ``case_reference`` is consulted before a rejection, unless rounding cannot
-        explain it.
+        """Whether the outputs are within tolerance. ``case_reference`` is consulted before a rejection.
 
         Calibration measures the reference error on a few cases, but it varies by orders of magnitude between cases (nearly tied
         scores, a floor() next to its step). The same multiple of the error on exactly this case is therefore allowed too.
+        Perturbed inputs on which the reference itself fails are not judged.
         """
+        if distribution in SPECIAL and case_reference is not None:
+            return self._special(outputs, expected, names, distribution, case_reference)
         errors = compare(outputs, expected, names)
         if errors.flaw and case_reference is not None and any(map(compared_exactly, outputs)):
-            errors = compare(outputs, expected, names, case_reference.undecided())
+            errors = _compare_with_ties(outputs, expected, names, case_reference)
         limit = self.limit(distribution)
         if not within(errors, limit) and distribution != OWN:
-            limit = self._at_least_rounding(limit, outputs, expected, names)
-        if not within(errors, limit) and not errors.flaw and case_reference is not None:
-            limit = self._at_least_case_error(limit, case_reference)
-        return CheckResult(errors, within(errors, limit))
+            limit = _at_least(limit, rounding_errors(outputs, expected))
+        if not within(errors, limit) and case_reference is not None and (distribution != OWN or not errors.flaw):
+            own = case_reference.errors(ORDER[: ORDER.index(self.allowed) + 1])
+            here = error_limit(self.allowed, own, self.dtype)
+            if distribution != OWN and (self.allowed.value not in own or here.rel_fro > HOPELESS):
+                return CheckResult(NO_ERROR, passed=True)
+            if here.rel_fro <= HOPELESS:
+                limit = ClassErrors(max(limit.rel_fro, here.rel_fro), max(limit.max_scaled, here.max_scaled))
+        return CheckResult(errors, within(errors, limit), limit=limit)
 
-    def _at_least_case_error(self, limit: ClassErrors, case_reference: CaseReference) -> ClassErrors:
-        """``limit``, widened by the reference error on this case, unless the result does not discriminate."""
-        own = error_limit(self.allowed, case_reference.errors(ORDER[: ORDER.index(self.allowed) + 1]), self.dtype)
-        wider = ClassErrors(max(limit.rel_fro, own.rel_fro), max(limit.max_scaled, own.max_scaled))
-        return wider if own.rel_fro <= HOPELESS else limit
-
-    def _at_least_rounding(
-        self, limit: ClassErrors, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str]
-    ) -> ClassErrors:
-        """``limit``, widened to a few times the error of rounding this case's exact outputs to the output's type.
-
-        On perturbed inputs the spread of an output differs from case to case.
-        """
-        rounded = compare([e.to(o.dtype) for o, e in zip(outputs, expected, strict=True)], expected, names)
-        factor = FACTORS[PrecisionClass.HALF]
-        return ClassErrors(max(limit.rel_fro, factor * rounded.rel_fro), max(limit.max_scaled, factor * rounded.max_scaled))
+    def _special(
+        self,
+        outputs: Sequence[torch.Tensor],
+        expected: Sequence[torch.Tensor],
+        names: Sequence[str],
+        distribution: str,
+        case_reference: CaseReference,
+    ) -> CheckResult:
+        """Outputs on infinite or NaN inputs: a failure where arithmetic defines them, else a caveat."""
+        found = special_values.compare_special(outputs, expected)
+        finite: list[tuple[Pairs, torch.dtype]] = [
+            (partial(finite_pairs, mine, right), mine.dtype)
+            for mine, right in zip(outputs, expected, strict=True) if mine.dtype.is_floating_point
+        ]  # fmt: skip
+        errors = worst_of(errors_of(pairs) for pairs, _ in finite)
+        rounding = worst_of(errors_of(partial(rounded_pairs, pairs, dtype)) for pairs, dtype in finite)
+        wrong = not within(errors, _at_least(self.limit(distribution), rounding))
+        if not (wrong or found.different):
+            return CheckResult(errors, passed=True)
+        if case_reference.defined(found.hidden):
+            count = sum(int(mask.sum()) for mask in found.hidden)
+            flaw = f"{names[0]}: {count} of {found.count} elements are finite where the reference is not"
+            return CheckResult(Errors(math.inf, math.inf, math.inf, flaw), passed=False)
+        what = f"{found.different} of {found.count}" if found.different else "finite"
+        return CheckResult(NO_ERROR, True, f"inputs with {distribution}: {what} elements differ from the reference's")
 
     def label(self, errors: Errors, distribution: str) -> PrecisionClass:
         """The precision class of errors that passed; the allowed class if only the error on the same case covered them."""
@@ -271,6 +199,15 @@ class ClassPolicy:
             return PrecisionClass.EXACT
         found = strictest_class(errors, self.classes[distribution], self.dtype)
         return self.allowed if found is PrecisionClass.NONE else found
+
+
+def _at_least(limit: ClassErrors, rounding: Errors) -> ClassErrors:
+    """``limit``, widened to a few times the error of rounding this case's exact outputs to the output's type.
+
+    On perturbed inputs the spread of an output differs from case to case.
+    """
+    factor = FACTORS[PrecisionClass.HALF]
+    return ClassErrors(max(limit.rel_fro, factor * rounding.rel_fro), max(limit.max_scaled, factor * rounding.max_scaled))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,10 +243,10 @@ class AllclosePolicy:
         used = 0.0
         for output, reference in zip(outputs, expected, strict=True):
             if output.numel() and output.dtype.is_floating_point and not plain.flaw:
-                wide, wanted = output.to(torch.float64), reference.to(torch.float64)
-                finite = torch.isfinite(wanted)
-                share = (wide - wanted).abs() / (self.tolerance + self.tolerance * wanted.abs())
-                used = max(used, float(share[finite].max()) if bool(finite.any()) else 0.0)
+                for mine, right in finite_pairs(output, reference):
+                    wanted = right.to(torch.float64)
+                    share = (mine.to(torch.float64) - wanted).abs_() / (self.tolerance + self.tolerance * wanted.abs())
+                    used = larger(used, float(share.max()) if share.numel() else 0.0)
         errors = Errors(plain.rel_fro, used, plain.max_abs, plain.flaw)
         return CheckResult(errors, not errors.flaw and used <= 1.0)
 
@@ -320,6 +257,18 @@ class AllclosePolicy:
             if name.value in classes and errors.rel_fro <= error_limit(name, classes, self.dtype).rel_fro:
                 return name
         return PrecisionClass.NONE
+
+
+def _compare_with_ties(
+    outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], names: Sequence[str], case_reference: CaseReference
+) -> Errors:
+    """``compare``, where indices of equal elements, and integers that rounding decides, may differ."""
+    tied = case_reference.equivalent(outputs)
+    errors = compare(outputs, expected, names, tied)
+    if not errors.flaw:
+        return errors
+    either = [a if b is None else b if a is None else a | b for a, b in zip(tied, case_reference.undecided(), strict=True)]
+    return compare(outputs, expected, names, either)
 
 
 Policy = ClassPolicy | AllclosePolicy

@@ -5,7 +5,6 @@ Imports torch.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from engine.domain.model import Role
-from engine.trial.messages import ClaimedTimes, Fault, Slot
+from engine.trial.messages import ClaimedTimes, Fault, RunKernel, Slot
 from engine.trial.shared.arena import Borrowed, torch_dtype
 
 _ABI = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.OUTPUT)
@@ -22,7 +21,7 @@ _ABI = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.OUTPUT)
 class Launcher(Protocol):
     """One loaded kernel."""
 
-    def call(self, slot: int, hold_us: float) -> ClaimedTimes | Fault: ...
+    def call(self, order: RunKernel) -> ClaimedTimes | Fault: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +46,22 @@ class LentOperands:
         return {operand.name: self.memory(operand).pointer(operand) for operand in self.operands(slot, *_ABI)}
 
 
-Timed = Callable[[Callable[[], Any], float], ClaimedTimes | Fault]
-"""Runs work once, after holding the device for that many microseconds, and times it."""
+Addresses = Callable[[], tuple[int, ...]]
 
 
-def compare_inputs_now() -> bool:
-    """Whether to compare a module's inputs after this call: one call in four, at random.
+class Timed(Protocol):
+    """Runs work once, as the order says, and times it. ``outputs`` gives the addresses of a module's outputs after the work."""
 
-    The null kernel does the same, and its time is allowed to every kernel: comparing after every call would leave room for
-    hidden work.
-    """
-    return secrets.randbelow(4) == 0
+    def __call__(self, work: Callable[[], Any], order: RunKernel, outputs: Addresses = ...) -> ClaimedTimes | Fault: ...
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of the same shape and type hold the same bytes."""
-    return bool(torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)))
+def no_outputs() -> tuple[int, ...]:
+    """The outputs are in lent memory."""
+    return ()
+
+
+Send = Callable[..., None]
+"""Sends a message to the judge, with descriptors."""
 
 
 class LauncherError(Exception):

@@ -8,28 +8,32 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from engine.domain.errors import DeviceError
 from engine.toolchain.resolution import (
     Argument,
+    NullArg,
     OperandArg,
     ResolvedLaunch,
     ResolvedPlan,
     ResolvedTensorMap,
+    ScalarArg,
     TensorMapArg,
     WorkspaceArg,
 )
 from engine.trial.shared.cuda import driver as cuda
 from engine.trial.shared.cuda.packing import (
+    SCALAR_BYTES,
     TENSOR_MAP_BYTES,
     AlignedBuffer,
     PackedConfig,
     PackedParameters,
     pack_config,
     pack_parameters,
+    pack_scalar,
     tensor_geometry,
 )
 
@@ -164,10 +168,11 @@ class PreparedPlan:
 
     @classmethod
     def prepare(
-        cls, module: Module, plan: ResolvedPlan, operands: Mapping[str, int], *, workspace: int = 0, stream: int = 0
+        cls, modules: Sequence[Module], plan: ResolvedPlan, operands: Mapping[str, int], *, workspace: int = 0, stream: int = 0
     ) -> PreparedPlan | LaunchFault:
         """Binds ``plan`` to device addresses: ``operands`` by name, ``workspace`` of at least ``plan.workspace_bytes``.
 
+        ``modules`` are the artefact's device images, in order.
         ``stream`` is the driver's handle, 0 for the default stream. One module can have several prepared plans, one per set of
         inputs. Raises :class:`DeviceError` if an operand or the workspace has no address, which is a bug of the caller.
         """
@@ -183,7 +188,7 @@ class PreparedPlan:
         prepared: list[_Prepared] = []
         for launch in plan.launches:
             values = tuple(_value(argument, operands, workspace, maps) for argument in launch.arguments)
-            one = _prepare(module, launch, values, stream)
+            one = _prepare(modules[launch.image], launch, values, stream)
             if isinstance(one, LaunchFault):
                 return one
             prepared.append(one)
@@ -228,9 +233,26 @@ def _address(place: OperandArg | WorkspaceArg, operands: Mapping[str, int], work
 
 
 def _value(argument: Argument, operands: Mapping[str, int], workspace: int, maps: Mapping[str, bytes]) -> int | bytes:
-    if isinstance(argument, TensorMapArg):
-        return maps[argument.name]
-    return _address(argument, operands, workspace)
+    match argument:
+        case TensorMapArg(name):
+            return maps[name]
+        case ScalarArg(kind, value):
+            return pack_scalar(kind, value)
+        case NullArg():
+            return 0
+        case OperandArg() | WorkspaceArg():
+            return _address(argument, operands, workspace)
+
+
+def _size(argument: Argument) -> tuple[int, str]:
+    """The bytes that an argument takes, and what it is."""
+    match argument:
+        case TensorMapArg():
+            return TENSOR_MAP_BYTES, "a tensor map"
+        case ScalarArg(kind):
+            return SCALAR_BYTES[kind], f"a number ({kind})"
+        case _:
+            return _ADDRESS_BYTES, "an address"
 
 
 def _prepare(module: Module, launch: ResolvedLaunch, values: tuple[int | bytes, ...], stream: int) -> _Prepared | LaunchFault:
@@ -252,12 +274,11 @@ def mismatch(launch: ResolvedLaunch, function: Function, shared_limit: int) -> s
 
     The driver would read past missing parameters, so their number and sizes are checked here.
     """
-    wanted = tuple(TENSOR_MAP_BYTES if isinstance(a, TensorMapArg) else _ADDRESS_BYTES for a in launch.arguments)
+    wanted = tuple(_size(argument) for argument in launch.arguments)
     if len(wanted) != len(function.parameters):
         return f"the kernel has {len(function.parameters)} parameters, the @launch line passes {len(wanted)}"
-    for number, (given, size) in enumerate(zip(wanted, function.parameters, strict=True), 1):
+    for number, ((given, what), size) in enumerate(zip(wanted, function.parameters, strict=True), 1):
         if given != size:
-            what = "an address" if given == _ADDRESS_BYTES else "a tensor map"
             return f"parameter {number} takes {size} bytes, the @launch line passes {what} of {given} bytes"
     if math.prod(launch.block) > function.threads:
         return (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import shutil
 import signal
@@ -39,7 +40,7 @@ from engine.trial.runner import runner
 _ALONE = "ESPALIER_ALONE"
 """Environment variable set by the sandbox if the host has its own PID namespace."""
 _PATIENCE_S = 2.0
-"""Time limit for killing processes that keep forking. After it the host exits, and the whole sandbox with it."""
+"""Time limit for killing processes that keep forking and for removing files. Then the host exits, and its sandbox with it."""
 _STOPPING_S = 0.5
 """Time limit for processes to stop. One that still runs then is being woken by another."""
 _PR_SET_DUMPABLE = 4
@@ -83,6 +84,8 @@ def _warm_up() -> None:
         from engine.trial.shared.cuda import driver
 
         driver.preload()
+        with contextlib.suppress(Exception):  # not installed, or made for another torch: a module that needs it will say so
+            importlib.import_module("triton")
 
 
 def _answer(channel: Channel, runners: set[int], request: HostRequest, fds: list[int]) -> None:
@@ -223,7 +226,12 @@ def _orphans(runners: set[int]) -> list[int]:
 
 
 def _empty_folders() -> None:
-    """Remove what a kernel wrote before the next one runs, or raise. Mounts in these folders are read-only to kernels."""
+    """Remove what a kernel wrote before the next one runs, or raise. Mounts in these folders are read-only to kernels.
+
+    Exits if there is more than can be removed in a moment: a new host starts sooner, with empty folders.
+    """
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
+    signal.setitimer(signal.ITIMER_REAL, _PATIENCE_S)
     for folder in PRIVATE:
         for entry in os.scandir(folder):
             if os.path.ismount(entry.path):
@@ -232,6 +240,7 @@ def _empty_folders() -> None:
                 shutil.rmtree(entry.path, onerror=_open_and_retry)
             else:
                 os.unlink(entry.path)
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _open_and_retry(remove: Callable[[str], object], path: str, _: object) -> None:

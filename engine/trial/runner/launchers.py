@@ -1,38 +1,46 @@
 """Launchers: call an artefact on a slot, for each contract and device. Run inside the runner. Import torch.
 
-A launcher's ``call`` calls the kernel exactly once and returns the time by the runner's own clock (a claim). Work that is not
-the kernel's (copying a module's inputs and outputs) is outside that time.
+A launcher's ``call`` calls the kernel exactly once and returns the time by the runner's own clock (a claim). Operands are lent
+without a copy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import tarfile
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from engine.domain.model import Role
-from engine.trial.messages import ClaimedTimes, Fault, LoadKernel
-from engine.trial.runner.calls import Launcher, LauncherError, LentOperands, Timed, compare_inputs_now, same_bits
-from engine.trial.runner.modules import ModuleLauncher, load_baseline, load_module
+from engine.trial.messages import Armed, ClaimedTimes, Fault, LoadKernel, RunKernel
+from engine.trial.runner import module_caches
+from engine.trial.runner.calls import Addresses, Launcher, LauncherError, LentOperands, Send, Timed, no_outputs
+from engine.trial.runner.modules import ModuleLauncher, load_baseline, load_module, may_start_threads
+from engine.trial.runner.null_kernel import null_launcher
+from engine.trial.shared.arena import Borrowed
+from engine.trial.shared.layout import GATE_DONE, GATE_OPENED
 
 
-def make_timer(device: str, *, cold: bool, tools: bytes) -> Timed:
-    """The runner's timer for ``device``; ``tools`` is the machine code of the hold kernel, if it was linked."""
-    if device == "cpu":
+def make_timer(load: LoadKernel, gate: Borrowed | None, send: Send) -> Timed:
+    """The runner's timer for a device; ``gate`` is the lent memory of its gate."""
+    if load.device == "cpu":
         return _timed_on_cpu
     from engine.trial.runner import stopwatch
     from engine.trial.runner.gpu_launch import LaunchFault
     from engine.trial.shared.cuda import driver, hold_kernel
 
-    context = driver.Context.open(int(device.partition(":")[2] or 0))
-    clock = stopwatch.Stopwatch(context, tools=tools or hold_kernel.PTX)
+    context = driver.Context.open(int(load.device.partition(":")[2] or 0))
+    clock = stopwatch.Stopwatch(context, tools=load.stopwatch or hold_kernel.PTX)
+    opened = gate.pointer(GATE_OPENED) if gate is not None else 0
+    done = gate.pointer(GATE_DONE) if gate is not None else 0
 
-    def timed(work: Callable[[], Any], hold_us: float) -> ClaimedTimes | Fault:
-        sample = clock.sample(work, cold=cold, hold_us=hold_us)
+    def timed(work: Callable[[], Any], order: RunKernel, outputs: Addresses = no_outputs) -> ClaimedTimes | Fault:
+        gated = stopwatch.GateWait(opened, done, order.gate, lambda: send(Armed(outputs()))) if order.gate else None
+        sample = clock.sample(work, cold=load.cold, hold_us=order.hold_us, gate=gated)
         if isinstance(sample, LaunchFault):
             return Fault("crashed", sample.text)
         return ClaimedTimes(sample.event_us, sample.wall_us, sample.idle_us, sample.enqueue_us, sample.held)
@@ -40,21 +48,21 @@ def make_timer(device: str, *, cold: bool, tools: bytes) -> Timed:
     return timed
 
 
-def _timed_on_cpu(work: Callable[[], Any], _: float) -> ClaimedTimes | Fault:
+def _timed_on_cpu(work: Callable[[], Any], order: RunKernel, outputs: Addresses = no_outputs) -> ClaimedTimes | Fault:
     start = time.perf_counter_ns()
     work()
     elapsed = (time.perf_counter_ns() - start) / 1e3
     return ClaimedTimes(elapsed, elapsed, 0.0)
 
 
-def make_launcher(load: LoadKernel, lent: LentOperands, artefact: int | None) -> Launcher:
+def make_launcher(load: LoadKernel, lent: LentOperands, artefact: int | None, gate: Borrowed | None, send: Send) -> Launcher:
     """The launcher for a ``LoadKernel``; ``artefact`` is the descriptor of the compiled binary, if any."""
-    if load.device == "cpu" and not load.starts_threads:
+    if load.device == "cpu" and not (load.starts_threads or (load.contract == "module" and may_start_threads(load.source))):
         _pin()
-    timed = make_timer(load.device, cold=load.cold, tools=load.stopwatch)
+    timed = make_timer(load, gate, send)
     match load.contract:
         case "null":
-            return NullLauncher(lent, timed, copies=load.baseline == "module")
+            return null_launcher(load, lent, timed)
         case "host":
             assert artefact is not None
             return HostLauncher(load, lent, artefact, timed)
@@ -62,9 +70,21 @@ def make_launcher(load: LoadKernel, lent: LentOperands, artefact: int | None) ->
             assert artefact is not None
             return PlanLauncher(load, lent, artefact, timed)
         case "module" | "baseline":
+            if load.contract == "module":
+                _find_compiled(load, artefact)
             model = load_module(load, lent) if load.contract == "module" else load_baseline(load, lent)
-            return ModuleLauncher(load, lent, model, timed)
+            return ModuleLauncher(load, lent, model, timed, send)
     raise ValueError(f"no launcher for contract {load.contract!r}")
+
+
+def _find_compiled(load: LoadKernel, artefact: int | None) -> None:
+    """Put what the builder has compiled where the module's compilers look; without it they compile for this device only."""
+    if load.device != "cpu":
+        major, minor = torch.cuda.get_device_capability(load.device)
+        os.environ.setdefault(module_caches.ARCHITECTURES, f"{major}.{minor}")
+    if artefact is not None:
+        with contextlib.suppress(OSError, tarfile.TarError):  # then they compile
+            module_caches.unpack(artefact)
 
 
 def _pin() -> None:
@@ -74,31 +94,6 @@ def _pin() -> None:
     can end up on the second thread's core, and they spin against each other for whole time slices.
     """
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-
-class NullLauncher:
-    """An empty call on the same path: shows what a call costs besides the kernel. Does not write to lent memory."""
-
-    def __init__(self, lent: LentOperands, timed: Timed, *, copies: bool) -> None:
-        self._timed = timed
-        self._lent = lent
-        self._private = [torch.zeros_like(t) for t in lent.tensors(0, Role.OUTPUT)] if copies else []
-        self._given = [torch.zeros_like(t) for t in lent.tensors(0, Role.INPUT)] if copies else []
-
-    def call(self, slot: int, hold_us: float) -> ClaimedTimes | Fault:
-        """On a module's path it copies the inputs, sometimes compares them, and copies as many bytes as the outputs have."""
-        if not self._private:
-            return self._timed(lambda: None, hold_us)
-        lent_inputs = self._lent.tensors(slot, Role.INPUT)
-        for mine, theirs in zip(self._given, lent_inputs, strict=True):
-            mine.copy_(theirs)
-        called = self._timed(lambda: None, hold_us)
-        for made, operand in zip(self._private, self._lent.tensors(slot, Role.OUTPUT), strict=True):
-            made.copy_(operand)
-        if compare_inputs_now():
-            for a, b in zip(lent_inputs, self._given, strict=True):
-                same_bits(a, b)
-        return called
 
 
 class HostLauncher:
@@ -122,9 +117,9 @@ class HostLauncher:
             [ctypes.c_void_p(p) for p in (*lent.pointers(i).values(), *scratch, *stream)] for i in range(len(lent.slots))
         ]
 
-    def call(self, slot: int, hold_us: float) -> ClaimedTimes | Fault:
-        launch, arguments = self._launch, self._arguments[slot]
-        called = self._timed(lambda: launch(*arguments), hold_us)
+    def call(self, order: RunKernel) -> ClaimedTimes | Fault:
+        launch, arguments = self._launch, self._arguments[order.slot]
+        called = self._timed(lambda: launch(*arguments), order)
         if self._runtime is not None and isinstance(called, ClaimedTimes) and (code := self._runtime.cudaGetLastError()):
             text = self._runtime.cudaGetErrorString(code).decode(errors="replace")
             return Fault("crashed", f"the CUDA runtime reports: {text}")  # a failed launch wrote nothing
@@ -148,20 +143,24 @@ class PlanLauncher:
     """Device code, launched by trusted code as its plan says. No host code of the candidate runs."""
 
     def __init__(self, load: LoadKernel, lent: LentOperands, artefact: int, timed: Timed) -> None:
-        from engine.toolchain import resolution
+        from engine.toolchain import device_images, resolution
         from engine.trial.runner import gpu_launch
 
         with open(f"/proc/self/fd/{artefact}", "rb") as file:
-            module = gpu_launch.Module.load(file.read())
-        if isinstance(module, gpu_launch.LaunchFault):
-            raise LauncherError(module.text)
-        plan = resolution.decode(load.plan)
+            data = file.read()
+        modules: list[gpu_launch.Module] = []
+        for cubin in device_images.cubins(data):
+            module = gpu_launch.Module.load(cubin)
+            if isinstance(module, gpu_launch.LaunchFault):
+                raise LauncherError(module.text)
+            modules.append(module)
+        plan = device_images.bind(resolution.decode(load.plan), data)
         size = plan.workspace_bytes
         self._workspace = torch.empty(size, dtype=torch.uint8, device=load.device) if size else None
         scratch = self._workspace.data_ptr() if self._workspace is not None else 0
         prepared = []
         for index in range(len(lent.slots)):
-            bound = gpu_launch.PreparedPlan.prepare(module, plan, lent.pointers(index), workspace=scratch)
+            bound = gpu_launch.PreparedPlan.prepare(modules, plan, lent.pointers(index), workspace=scratch)
             if isinstance(bound, gpu_launch.LaunchFault):
                 raise LauncherError(bound.text)
             prepared.append(bound)
@@ -169,5 +168,5 @@ class PlanLauncher:
         self._lent = lent
         self._timed = timed
 
-    def call(self, slot: int, hold_us: float) -> ClaimedTimes | Fault:
-        return self._timed(self._prepared[slot], hold_us)
+    def call(self, order: RunKernel) -> ClaimedTimes | Fault:
+        return self._timed(self._prepared[order.slot], order)

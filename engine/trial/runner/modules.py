@@ -1,34 +1,66 @@
 """Python modules: a candidate's ``ModelNew``, and the reference itself as a baseline. Imports torch.
 
-A module is called on private tensors, into which the inputs are copied before each call: fresh values arrive at fixed
-addresses. Its outputs are copied to lent memory afterwards. Neither copy is timed.
+A module is called on the lent inputs themselves, which are mapped read-only. Its outputs stay where it made them: on a CPU the
+judge reads them there, once the runner is frozen (where it cannot, they are copied to lent memory); on a GPU they are in memory
+that the judge maps (``module_memory``).
 """
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import linecache
 import secrets
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch import nn
 
 from engine.domain.model import Problem, Role, Workload
+from engine.problem.constant_parameters import varied_constants
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
-from engine.trial.messages import ClaimedTimes, Fault, LoadKernel
-from engine.trial.runner.calls import LentOperands, OutputError, Timed, checked_output, compare_inputs_now, same_bits
+from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
+from engine.trial.runner.calls import LentOperands, OutputError, Send, Timed, checked_output
 from engine.trial.shared.argument_codec import decode_call, decode_value
+
+if TYPE_CHECKING:
+    from engine.trial.runner.module_memory import ModuleMemory
 
 Forward = Callable[..., Any]
 
 
+_loaded: dict[str, types.ModuleType] = {}
+"""The module of this process, by its source: it is executed once, as by ``import``, and constructed again for each shape."""
+
+
 def load_module(load: LoadKernel, lent: LentOperands) -> Forward:
     """The candidate's ``ModelNew``, constructed as in KernelBench; lent parameters replace its own of the same name."""
+    model = construct_module(load).to(load.device)
+    _take(model, lent, Role.PARAMETER, Role.BUFFER)
+    return model
+
+
+def construct_module(load: LoadKernel) -> nn.Module:
+    """The candidate's ``ModelNew`` as its constructor leaves it. Raises OutputError, and whatever the candidate raises."""
+    module = _loaded.get(load.source) or _executed(load)
+    factory = module.__dict__.get("ModelNew")
+    if not isinstance(factory, type):
+        raise OutputError("the module defines no class ModelNew")
+    args, kwargs = (decode_value(part) for part in load.scalars[:2])
+    with seeded(load.init_seed, torch.device("cpu")), varied_constants(load.init_seed, load.varied_constants) as finish:
+        model = factory(*args, **kwargs)
+        if not isinstance(model, nn.Module):
+            raise OutputError("ModelNew is not a torch.nn.Module")
+        finish(model)
+    return model
+
+
+def _executed(load: LoadKernel) -> types.ModuleType:
     module = types.ModuleType("espalier_kernel")
     module.__file__ = load.filename
     module.__dict__.update(load.tunables)
@@ -36,17 +68,39 @@ def load_module(load: LoadKernel, lent: LentOperands) -> Forward:
     sys.modules[module.__name__] = module
     linecache.cache[load.filename] = (len(load.source), None, load.source.splitlines(keepends=True), load.filename)
     exec(compile(load.source, load.filename, "exec"), module.__dict__)
-    factory = module.__dict__.get("ModelNew")
-    if not isinstance(factory, type):
-        raise OutputError("the module defines no class ModelNew")
-    args, kwargs = (decode_value(part) for part in load.scalars[:2])
-    with seeded(load.init_seed, torch.device("cpu")):
-        model = factory(*args, **kwargs)
-    if not isinstance(model, nn.Module):
-        raise OutputError("ModelNew is not a torch.nn.Module")
-    model = model.to(load.device)
-    _take(model, lent, Role.PARAMETER, Role.BUFFER)
-    return model
+    _loaded[load.source] = module
+    return module
+
+
+_WITHOUT_THREADS = {
+    "torch", "math", "typing", "functools", "collections", "dataclasses", "itertools", "os", "sys", "time", "random",
+    "__future__",
+}  # fmt: skip
+_THREADED_PARTS = ("fork", "cpp_extension", "load_inline", "multiprocessing", "numpy", "ctypes")
+
+
+def may_start_threads(source: str) -> bool:
+    """Whether a module may start threads besides torch's own, judged by its imports and names.
+
+    Threads inherit the cores of the thread that starts them: where there may be others, the first is not pinned.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names):
+                parts = [name.name for name in names]
+            case ast.ImportFrom(module, names):
+                parts = [f"{module}.{name.name}" for name in names]
+            case ast.Attribute(attr=attr):
+                parts = [f"torch.{attr}"]
+            case _:
+                continue
+        if any(one.partition(".")[0] not in _WITHOUT_THREADS or set(one.split(".")) & set(_THREADED_PARTS) for one in parts):
+            return True
+    return False
 
 
 def _take(model: nn.Module, lent: LentOperands, *roles: Role) -> None:
@@ -59,12 +113,24 @@ def _take(model: nn.Module, lent: LentOperands, *roles: Role) -> None:
                 tensor.copy_(lent.inputs.tensor(operand))
 
 
+def _unmatched(model: object, lent: LentOperands) -> tuple[str, ...]:
+    """The lent parameters and buffers that the model has no tensor of the same name and shape for."""
+    if not isinstance(model, nn.Module):
+        return ()
+    named = (*model.named_parameters(), *model.named_buffers())
+    own = {(name.replace(".", "_"), tuple(tensor.shape)) for name, tensor in named}
+    held = lent.operands(0, Role.PARAMETER, Role.BUFFER)
+    return tuple(operand.name for operand in held if (operand.name, operand.shape) not in own)
+
+
 def load_baseline(load: LoadKernel, lent: LentOperands) -> Forward:
     """The reference as the named baseline runs it: ``eager``, ``eager_tf32``, ``compile`` or ``compile_max``."""
     workload = Workload("baseline", load.settings)
-    problem = Problem("reference", "", load.source, "", (workload,), {}, load.filename)
+    problem = Problem("reference", "", load.source, "", (workload,), {}, load.filename, attachments=load.attachments)
     reference = Reference(problem, workload, load.device)
-    model = reference.model(load.init_seed)
+    with varied_constants(load.init_seed, load.varied_constants) as finish:
+        model = reference.model(load.init_seed)
+        finish(model)
     _take(model, lent, Role.PARAMETER, Role.BUFFER)
     if load.baseline == "eager_tf32":
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -78,11 +144,10 @@ def load_baseline(load: LoadKernel, lent: LentOperands) -> Forward:
 
 _PIECE = 31 << 20
 """Just below the size from which the C library uses mmap for an allocation."""
-_MOST_WARM = 1 << 30
 
 
-def warm_heap(needed: int) -> None:
-    """Fault in heap pages for four times what a module will allocate on the CPU (``needed`` bytes).
+def warm_heap(size: int) -> None:
+    """Fault in this many bytes of heap pages, more than a module will allocate at a time on the CPU.
 
     Otherwise eager PyTorch pays for fresh pages in some calls only (0.5 or 1.9 ms for an 8 MB softmax): too easy to beat.
     """
@@ -90,7 +155,7 @@ def warm_heap(needed: int) -> None:
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]
-    pieces = [libc.malloc(_PIECE) for _ in range(min(4 * needed, _MOST_WARM) // _PIECE + 1)]
+    pieces = [libc.malloc(_PIECE) for _ in range(size // _PIECE + 1)]
     taken = [piece for piece in pieces if piece]
     for piece in taken:
         ctypes.memset(piece, 0, _PIECE)
@@ -99,63 +164,85 @@ def warm_heap(needed: int) -> None:
 
 
 class ModuleLauncher:
-    """Calls a module on private copies of the slot's inputs."""
+    """Calls a module on the lent inputs of a slot."""
 
-    def __init__(self, load: LoadKernel, lent: LentOperands, model: Forward, timed: Timed) -> None:
+    def __init__(self, load: LoadKernel, lent: LentOperands, model: Forward, timed: Timed, send: Send | None = None) -> None:
+        self.unmatched = _unmatched(model, lent) if load.contract == "module" else ()
+        """Lent parameters and buffers that the module cannot take."""
         self._model = model
         self._lent = lent
         self._timed = timed
         self._device = load.device
-        self._arguments = load.scalars[2]
-        self._is_baseline = load.contract == "baseline"
+        self._arguments = load.scalars[2] if load.scalars else [["tensor"]] * len(lent.operands(0, Role.INPUT))
+        self._is_kernel = load.contract == "module"
+        self._delivers = load.contract != "baseline"
+        self._copies_outputs = load.copies_outputs
         self._stateful = model if load.stateful and isinstance(model, nn.Module) else None
-        self._private = [torch.empty_like(tensor) for tensor in lent.tensors(0, Role.INPUT)]
+        self._inputs = [lent.tensors(slot, Role.INPUT) for slot in range(len(lent.slots))]
+        self._private = [torch.empty_like(tensor) for tensor in self._inputs[0]] if load.copies_inputs else []
         self._calls = 0
+        self._returned: list[Any] = []
         self._held: list[Any] = []
-        if load.device == "cpu":
-            warm_heap(sum(operand.nbytes for operand in lent.slots[0]))
+        self._memory: ModuleMemory | None = None
+        if load.device != "cpu" and send is not None and self._is_kernel:
+            from engine.trial.runner.module_memory import ModuleMemory
 
-    def call(self, slot: int, hold_us: float) -> ClaimedTimes | Fault:
-        lent_inputs = self._lent.tensors(slot, Role.INPUT)
-        private = self._private
-        for mine, theirs in zip(private, lent_inputs, strict=True):
-            mine.copy_(theirs)
-        arguments = decode_call(self._arguments, private)
+            self._memory = ModuleMemory.of_process(torch.device(load.device).index or 0, send)
+        if load.device == "cpu":
+            warm_heap(load.warm_bytes)
+
+    def call(self, order: RunKernel) -> ClaimedTimes | Fault:
+        model, arguments = self._model, decode_call(self._arguments, self._given(order.slot))
         returned: list[Any] = []
-        model = self._model
+        self._returned = returned
         if self._stateful is not None:
             _take(self._stateful, self._lent, Role.BUFFER)
 
+        made: list[Any] = []
+
         def work() -> None:
-            returned.append([dense(leaf) for leaf in flattened(model(*arguments))])
+            if self._memory is None:
+                returned.extend(dense(leaf) for leaf in flattened(model(*arguments)))
+                return
+            with self._memory.in_use():
+                made.extend(dense(leaf) for leaf in flattened(model(*arguments)))
+                returned.extend(map(self._memory.held, made))
+
+        def addresses() -> tuple[int, ...]:
+            return tuple(t.data_ptr() for t in returned if isinstance(t, torch.Tensor)) if self._memory is not None else ()
 
         with torch.no_grad():
-            called = self._timed(work, hold_us)
-            if isinstance(called, Fault) or self._is_baseline:
+            called = self._timed(work, order, addresses)
+            if isinstance(called, Fault) or not self._delivers:
                 return called
-            outputs = self._lent.operands(slot, Role.OUTPUT)
-            values = returned[-1]
-            if len(values) != len(outputs):
-                return Fault("mismatch", f"returned {len(values)} tensors instead of {len(outputs)}")
-            for operand, value in zip(outputs, map(self._as_tensor, values), strict=True):
-                self._lent.outputs.tensor(operand).copy_(checked_output(value, operand, self._device))
+            outputs = self._lent.operands(order.slot, Role.OUTPUT)
+            if len(returned) != len(outputs):
+                return Fault("mismatch", f"returned {len(returned)} tensors instead of {len(outputs)}")
+            returned[:] = [
+                checked_output(self._as_tensor(value), operand, self._device)
+                for operand, value in zip(outputs, returned, strict=True)
+            ]
+            if self._is_kernel and self._reuses_output_memory(made or returned, order.slot):
+                return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
+            if not self._copies_outputs:
+                return msgspec.structs.replace(called, outputs=tuple(value.data_ptr() for value in returned))
+            for operand, value in zip(outputs, returned, strict=True):
+                self._lent.outputs.tensor(operand).copy_(value)
             if self._device != "cpu":
                 torch.cuda.synchronize()
-        if self._reuses_output_memory(values):
-            return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
-        if self._calls > _ALWAYS_COMPARED and not compare_inputs_now():
-            return called
-        inputs = zip(self._lent.operands(slot, Role.INPUT), lent_inputs, private, strict=True)
-        changed = [operand.name for operand, a, b in inputs if not same_bits(a, b)]
-        if changed:
-            return Fault("rejected", f"changed its input {', '.join(changed)}")
         return called
+
+    def _given(self, slot: int) -> list[torch.Tensor]:
+        """The lent inputs as fresh tensor objects, or private copies for a reference that changes its inputs."""
+        for mine, lent in zip(self._private, self._inputs[slot], strict=False):
+            mine.copy_(lent)
+        return self._private or [tensor.detach() for tensor in self._inputs[slot]]
 
     def _as_tensor(self, value: Any) -> Any:
         """A number as a 0-dim tensor, as the reference's outputs are."""
         return torch.tensor(value, device=self._device) if type(value) in (bool, int, float) else value
 
-    def _reuses_output_memory(self, values: list[Any]) -> bool:
+    def _reuses_output_memory(self, values: list[torch.Tensor], slot: int) -> bool:
         """Whether this call's outputs use the memory of the previous call's, if those are still held.
 
         The outputs of the first call are held, and at random those of one call in four. Inputs, parameters and buffers do not
@@ -164,13 +251,13 @@ class ModuleLauncher:
         self._calls += 1
         held, self._held = self._held, values if self._calls == 1 or secrets.randbelow(4) == 0 else []
         places = {_address(tensor) for tensor in held if _has_memory(tensor)} - {
-            _address(tensor) for tensor in self._persistent_tensors()
+            _address(tensor) for tensor in self._persistent_tensors(slot)
         }
         return any(_address(tensor) in places for tensor in values if _has_memory(tensor))
 
-    def _persistent_tensors(self) -> Iterator[torch.Tensor]:
+    def _persistent_tensors(self, slot: int) -> Iterator[torch.Tensor]:
         """Tensors that keep their memory across calls."""
-        yield from self._private
+        yield from self._inputs[slot]
         if isinstance(self._model, nn.Module):
             yield from self._model.parameters()
             yield from self._model.buffers()
@@ -183,10 +270,6 @@ def _has_memory(value: Any) -> bool:
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-_ALWAYS_COMPARED = 3
-"""Calls at the start of a process after which the inputs are always compared."""
 
 
 def dense(value: Any) -> Any:

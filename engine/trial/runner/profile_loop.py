@@ -72,12 +72,12 @@ def _calling(spec: Path, inputs: Path, counters: PerfControl) -> Work:
     """The kernel, loaded and called once: threads are started, pages touched, a module compiled."""
     import torch
 
-    from engine.trial.messages import ClaimedTimes, Fault
+    from engine.trial.messages import ClaimedTimes, Fault, RunKernel
     from engine.trial.runner.profile_target import load_launcher
 
     warm = False
 
-    def timed(work: Callable[[], Any], _: float) -> ClaimedTimes:
+    def timed(work: Callable[[], Any], order: RunKernel, outputs: Callable[[], tuple[int, ...]] = tuple) -> ClaimedTimes:
         if warm:
             counters.around(work)
         else:
@@ -88,7 +88,7 @@ def _calling(spec: Path, inputs: Path, counters: PerfControl) -> Work:
     torch.set_num_threads(load.threads)
 
     def call() -> None:
-        called = launcher.call(0, 0.0)
+        called = launcher.call(RunKernel(0))
         if isinstance(called, Fault):
             sys.exit(called.text)
 

@@ -17,8 +17,8 @@ import msgspec
 import torch
 
 from engine.domain.model import Role
-from engine.trial.messages import PROFILED, ClaimedTimes, Fault, LoadKernel, Slot
-from engine.trial.runner.calls import Launcher, LentOperands, Timed
+from engine.trial.messages import PROFILED, ClaimedTimes, Fault, LoadKernel, RunKernel, Slot
+from engine.trial.runner.calls import Addresses, Launcher, LentOperands, Timed, no_outputs
 from engine.trial.runner.launchers import HostLauncher, PlanLauncher
 from engine.trial.shared.arena import torch_dtype
 from engine.trial.shared.layout import ALIGNMENT
@@ -54,10 +54,10 @@ def call_once(load: LoadKernel, file: Path) -> Fault | None:
     """
     clock = _ProfiledClock(profiled=bool(os.environ.get(PROFILED)) and load.contract != "module")
     launcher = make_launcher(load, file, clock.timed)
-    result = launcher.call(0, 0.0)
+    result = launcher.call(RunKernel(0))
     if load.contract == "module" and os.environ.get(PROFILED) and not isinstance(result, Fault):
         clock.profiled = True
-        result = launcher.call(0, 0.0)
+        result = launcher.call(RunKernel(0))
     torch.cuda.synchronize()
     return result if isinstance(result, Fault) else None
 
@@ -86,7 +86,7 @@ class _ProfiledClock:
     def __init__(self, *, profiled: bool) -> None:
         self.profiled = profiled
 
-    def timed(self, work: Any, _: float) -> ClaimedTimes:
+    def timed(self, work: Any, order: RunKernel, outputs: Addresses = no_outputs) -> ClaimedTimes:
         if self.profiled:
             torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
         work()

@@ -57,15 +57,19 @@ def serve(sock: socket.socket) -> None:
         channel.send(RunnerReady(time.perf_counter() - start))
         while True:
             request: RunnerRequest
-            request, fds = channel.receive(RunnerRequest)
+            request, fds = channel.receive_order(RunnerRequest)
             match request:
+                case RunKernel():
+                    assert launcher is not None
+                    called = _call(launcher, request)
+                    if isinstance(called, ClaimedTimes):
+                        channel.send_times(called)
+                    else:
+                        channel.send(called)
                 case LoadKernel():
                     launcher = None
-                    launcher, reply = _load(request, fds)
+                    launcher, reply = _load(request, fds, channel)
                     channel.send(reply)
-                case RunKernel(slot, hold_us):
-                    assert launcher is not None
-                    channel.send(_call(launcher, slot, hold_us))
     except ChannelClosed:
         return
 
@@ -82,10 +86,11 @@ def _open_device() -> None:
         driver.Context.open(int(device.partition(":")[2] or 0))
 
 
-def _load(load: LoadKernel, fds: list[int]) -> tuple[Launcher | None, RunnerReady | Fault]:
+def _load(load: LoadKernel, fds: list[int], channel: Channel) -> tuple[Launcher | None, RunnerReady | Fault]:
     from engine.domain.errors import EspalierError
     from engine.trial.runner.calls import LauncherError, LentOperands, OutputError
     from engine.trial.runner.launchers import make_launcher
+    from engine.trial.runner.modules import ModuleLauncher
     from engine.trial.shared.arena import borrow
 
     start = time.perf_counter()
@@ -100,24 +105,26 @@ def _load(load: LoadKernel, fds: list[int]) -> tuple[Launcher | None, RunnerRead
         inputs = borrow(load.inputs, fds)
         outputs = borrow(load.outputs, fds)
         lent = LentOperands(load.slots, inputs, outputs)
-        launcher = make_launcher(load, lent, fds.pop(0) if fds else None)
+        gate = borrow(load.gate, fds) if load.gate is not None else None
+        launcher = make_launcher(load, lent, fds.pop(0) if fds else None, gate, channel.send)
     except (LauncherError, OutputError) as error:
         return None, Fault("rejected" if isinstance(error, OutputError) else "crashed", str(error))
     except EspalierError as error:
         return None, Fault("impossible", str(error))
     except BaseException as error:
         return None, Fault("crashed", _error_text(error))
-    return launcher, RunnerReady(time.perf_counter() - start)
+    unmatched = launcher.unmatched if isinstance(launcher, ModuleLauncher) else ()
+    return launcher, RunnerReady(time.perf_counter() - start, unmatched)
 
 
-def _call(launcher: Launcher, slot: int, hold_us: float) -> ClaimedTimes | Fault:
-    from engine.trial.runner.calls import OutputError
-
+def _call(launcher: Launcher, order: RunKernel) -> ClaimedTimes | Fault:
     try:
-        return launcher.call(slot, hold_us)
-    except OutputError as error:
-        return Fault("mismatch", str(error))
+        return launcher.call(order)
     except BaseException as error:
+        from engine.trial.runner.calls import OutputError
+
+        if isinstance(error, OutputError):
+            return Fault("mismatch", str(error))
         return Fault("crashed", _error_text(error))
 
 

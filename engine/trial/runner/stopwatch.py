@@ -50,6 +50,28 @@ class Sample:
     most of the host time (a flush of 30 µs hides no more than that)."""
 
 
+@dataclass(frozen=True, slots=True)
+class GateWait:
+    """The runner's side of a gated call: the word that opens it, the word that reports its end, the number to wait for."""
+
+    opened: int
+    done: int
+    number: int
+    armed: Callable[[], None]
+    """Called once everything is enqueued."""
+
+    def wait(self, stream: int) -> None:
+        """What is enqueued on ``stream`` from now on starts when the judge opens the gate."""
+        native = cuda.native()
+        _do((native.cuStreamWaitValue32_v2, ctypes.c_void_p(stream), ctypes.c_uint64(self.opened), self.number, 0), "waiting")
+
+    def report(self, stream: int) -> None:
+        """Report the end of what was enqueued on ``stream``."""
+        native = cuda.native()
+        _do((native.cuStreamWriteValue32_v2, ctypes.c_void_p(stream), ctypes.c_uint64(self.done), self.number, 0), "reporting")
+        self.armed()
+
+
 class Stopwatch:
     """Times calls on one stream of the current context, with cold caches by default.
 
@@ -82,16 +104,21 @@ class Stopwatch:
         self.resets_persisting = self._unpersist() == 0
         """Whether the driver allows resetting the persisting part of the L2 cache."""
 
-    def sample(self, work: Work, *, cold: bool = True, hold_us: float = 0.0) -> Sample | LaunchFault:
+    def sample(
+        self, work: Work, *, cold: bool = True, hold_us: float = 0.0, gate: GateWait | None = None
+    ) -> Sample | LaunchFault:
         """Times one call.
 
         ``cold`` flushes the L2 cache just before it. ``hold_us`` holds the device that long before the first event: it should
-        exceed ``Sample.enqueue_us``. Of the result of ``work`` only a :class:`LaunchFault` is used. Raises :class:`DeviceError`
+        exceed ``Sample.enqueue_us``. With a ``gate`` the call waits on the device until the judge opens it, and reports its end
+        there; the judge flushes. Of the result of ``work`` only a :class:`LaunchFault` is used. Raises :class:`DeviceError`
         if the stopwatch itself fails; a fault of the call is a value.
         """
         if self.resets_persisting:
             self._unpersist()  # waits for the device: work enqueued before would not hold it
-        if cold:
+        if gate is not None:
+            gate.wait(self._stream)
+        elif cold:
             _do(self._flush, "flushing the caches")
         held = hold_us > 0 and self._hold.begin(hold_us)
         _do(self._start, "recording an event")
@@ -100,7 +127,10 @@ class Stopwatch:
         enqueued = _now()
         if isinstance(returned, LaunchFault):
             return returned
-        code = self._stop[0](*self._stop[1:]) or self._reached()
+        code = self._stop[0](*self._stop[1:])
+        if gate is not None:
+            gate.report(self._stream)
+        code = code or self._reached()
         ended = _now()
         code = code or self._synchronise()
         idle = _now()

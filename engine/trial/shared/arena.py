@@ -59,6 +59,12 @@ def sealed(data: bytes) -> int:
     return fd
 
 
+def close_descriptors(fds: Sequence[int]) -> None:
+    """Close descriptors that came with a message."""
+    for fd in fds:
+        os.close(fd)
+
+
 def lend(device: str, size: int, *, writable: bool) -> Arena:
     """Memory for one arena of ``size`` bytes. Raises DeviceError if the device (or the machine) has too little."""
     if device == "cpu":
@@ -179,6 +185,11 @@ class DeviceBorrowed:
         self._index = parsed.device
         self._arena = device_memory.BorrowedArena.map(parsed, writable=handle.writable)
 
+    @property
+    def base(self) -> int:
+        """The address of its first byte."""
+        return self._arena.pointer
+
     def tensor(self, slot: Slot) -> torch.Tensor:
         from engine.trial.shared.cuda import device_memory
 
@@ -186,3 +197,7 @@ class DeviceBorrowed:
 
     def pointer(self, slot: Slot) -> int:
         return self._arena.pointer + slot.offset
+
+    def close(self) -> None:
+        """Unmap it; idempotent."""
+        self._arena.close()

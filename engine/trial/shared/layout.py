@@ -1,8 +1,8 @@
 """The layout of operands in lent memory: offsets, guard regions, slots. Pure arithmetic.
 
 Two arenas are lent: one with everything that the kernel reads (mapped read-only for the runner), one with everything that it
-writes. Guard regions surround each operand: NaN around inputs, which a read past an end carries into the result, and a known
-pattern around outputs, which a write past an end changes.
+writes. Guard regions surround each operand: NaN or large numbers around inputs, which a read past an end carries into the
+result, and a known pattern around outputs, which a write past an end changes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from engine.domain.errors import ProblemError
 from engine.domain.model import Operand, Role
 from engine.trial.messages import Slot
 
 ALIGNMENT = 512
 GUARD = 4096
 """Guard bytes before and after each operand."""
+GATE_BYTES = 256
+GATE_OPENED = Slot("opened", "gate", (1,), "int32", 0, 4)
+GATE_DONE = Slot("done", "gate", (1,), "int32", 128, 4)
+"""The two words of a gate: the judge writes the number of a call to the first, the runner to the second."""
 
 DTYPE_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
@@ -24,7 +29,10 @@ DTYPE_BYTES = {
 
 
 def nbytes(operand: Operand) -> int:
-    """Bytes of a contiguous operand."""
+    """Bytes of a contiguous operand. Raises ProblemError for a type that kernels cannot be given."""
+    if operand.dtype not in DTYPE_BYTES:
+        known = ", ".join(DTYPE_BYTES)
+        raise ProblemError(f"{operand.role} {operand.name} is a tensor of {operand.dtype}, which is not supported; {known} are")
     return math.prod(operand.shape) * DTYPE_BYTES[operand.dtype]
 
 

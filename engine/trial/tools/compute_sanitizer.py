@@ -1,4 +1,4 @@
-"""A ``cuda`` kernel under compute-sanitizer: memcheck, racecheck and initcheck in turn, in the runner's sandbox. No torch.
+"""A ``cuda`` or ``triton`` kernel under compute-sanitizer: memcheck, racecheck, initcheck, in the runner's sandbox. No torch.
 
 If the tool is not installed, the result is a note.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.domain import work as w
-from engine.domain.model import Device
+from engine.domain.model import Device, Dialect
 from engine.sandbox.confinement import Confinement
 from engine.sandbox.process import ProcessResult, run
 from engine.sandbox.python_process import python_once
@@ -54,7 +54,9 @@ async def sanitize_cuda(
         return w.Sanitized((), note="compute-sanitizer is not installed: it comes with the CUDA toolkit")
     request = case.request
     how = await recipe_for(request.dialect, request.contract, request.arch, request.tunables)
-    built = await build_with(request, replace(how, argv=(how.argv[0], "-lineinfo", *how.argv[1:])), confinement)
+    if request.dialect is not Dialect.TRITON:  # whose code always has line numbers
+        how = replace(how, argv=(how.argv[0], "-lineinfo", *how.argv[1:]))
+    built = await build_with(request, how, confinement)
     if isinstance(built, BuildFailure):
         return w.Sanitized((), note=f"does not build with line numbers: {built.reason}", log=store(built.log.encode()))
     reports: list[_ToolReport] = []
@@ -85,7 +87,12 @@ async def _run(
 
 def _read(name: str, result: ProcessResult, label: str) -> _ToolReport:
     log = f"{name}\n{result.output}\n"
-    found = tuple(f"{one} ({name})" for one in sanitizer_output.parse_compute_sanitizer(result.output, "kernel.cu", label))
+    found = tuple(
+        f"{one} ({name})"
+        for one in sanitizer_output.parse_compute_sanitizer(
+            result.output, "kernel.py" if label.endswith(".py") else "kernel.cu", label
+        )
+    )
     if result.timed_out:
         return _ToolReport(found, f"{name}: stopped after {_SECONDS:g} s", log, name)
     if result.status != 0 and not found:

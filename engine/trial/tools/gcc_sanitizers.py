@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from engine.domain import work as w
 from engine.domain.model import Role
 from engine.sandbox.confinement import CommandLimits, Confinement, run_confined
+from engine.sandbox.include_trees import include_trees
 from engine.toolchain.build import BuildFailure, BuildOutcome, BuildRequest, build_with
 from engine.toolchain.cache import Cache, cache_folder
 from engine.toolchain.compilers import cpu_arch, find_gxx
-from engine.toolchain.recipes import Recipe
+from engine.toolchain.included import identity, include_flags
+from engine.toolchain.recipe import Recipe
 from engine.trial.shared.layout import nbytes
 from engine.trial.tools import sanitizer_output
 from engine.trial.tools.kernel_case import DumpInputs, KernelCase, Store
@@ -146,9 +148,11 @@ async def build_sanitized(request: BuildRequest, main: str, confinement: Confine
 async def _recipe(tunables: Mapping[str, int], main: str) -> Recipe:
     gxx = await find_gxx()
     defines = tuple(f"-D{name}={value}" for name, value in tunables.items())
-    argv = ("g++", *_FLAGS, *defines, "-o", _BINARY, "kernel.cpp", HARNESS)
+    trees = include_trees()
+    argv = ("g++", *_FLAGS, *include_flags(trees), *defines, "-o", _BINARY, "kernel.cpp", HARNESS)
     return Recipe(
-        argv, "kernel.cpp", _BINARY, (gxx.version, await cpu_arch()), gxx.readable, (gxx.folder,), {HARNESS: main}
+        argv, "kernel.cpp", _BINARY, (gxx.version, await cpu_arch(), *identity(trees)),
+        (*gxx.readable, *(tree.path for tree in trees)), (gxx.folder,), {HARNESS: main}, trees=trees,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from engine.domain.memory_plan import warm_bytes
 from engine.domain.model import Contract, Device, Signature, Workload
 from engine.sandbox.confinement import Confinement
 from engine.toolchain.build import Artefact, BuildRequest
@@ -51,6 +52,7 @@ def write_spec(
         contract=request.contract.value, device=device.label, slots=layout.slots, inputs=_NOT_LENT, outputs=_NOT_LENT,
         threads=device.units, scalars=tuple(scalars), source=request.code if module else str(built.binary),
         filename=request.name, tunables=dict(request.tunables), plan=plan,
+        warm_bytes=warm_bytes(sum(map(nbytes, case.signature.operands))),
     )  # fmt: skip
     path = folder / "spec"
     path.write_bytes(msgspec.msgpack.encode(load))

@@ -37,7 +37,7 @@ async def sanitize(
     match dialect:
         case Dialect.CPP:
             return await gcc_sanitizers.sanitize_cpp(cases, dump, confinement, store)
-        case Dialect.CUDA:
+        case Dialect.CUDA | Dialect.TRITON:
             tool = compute_sanitizer.find_tool()
             return await compute_sanitizer.sanitize_cuda(cases[0], plan, device, tool, dump, confinement, store)
         case _:

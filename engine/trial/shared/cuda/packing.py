@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 TENSOR_MAP_BYTES = 128
 _TENSOR_MAP_ALIGNMENT = 128
@@ -16,6 +18,10 @@ _COOPERATIVE = 2
 _CLUSTER_DIMENSION = 4
 
 Dim3 = tuple[int, int, int]
+
+_SCALARS: Mapping[str, struct.Struct] = {"i32": struct.Struct("<i"), "i64": struct.Struct("<q"), "fp32": struct.Struct("<f")}
+SCALAR_BYTES: Mapping[str, int] = {kind: layout.size for kind, layout in _SCALARS.items()}
+"""Bytes of a number that a kernel takes by value."""
 
 
 class LaunchAttribute(ctypes.Structure):
@@ -81,6 +87,11 @@ class AlignedBuffer:
     def read(self, size: int) -> bytes:
         """The first ``size`` bytes."""
         return ctypes.string_at(self.address, size)
+
+
+def pack_scalar(kind: Literal["i32", "i64", "fp32"], value: int | float) -> bytes:
+    """A number as a kernel's parameter."""
+    return _SCALARS[kind].pack(value)
 
 
 @dataclass(frozen=True, slots=True)

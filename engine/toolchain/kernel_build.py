@@ -1,0 +1,52 @@
+"""A kernel for one workload and device: what its compiler is asked for, and how its plan is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.domain.model import Contract, Device, Dialect, Number, Signature
+from engine.problem import header
+from engine.toolchain import resolution
+from engine.toolchain.build import BuildRequest
+from engine.toolchain.kernel_file import KernelCode
+from engine.toolchain.plan import parse_plan
+from engine.toolchain.triton.plan import parse_triton_plan
+from engine.toolchain.triton.resolution import ResolvedTriton, encode_jobs, resolve_triton
+
+
+@dataclass(frozen=True, slots=True)
+class KernelBuild:
+    """A kernel with the values of its tunables, for the operands of one workload on one device."""
+
+    code: KernelCode
+    tunables: Mapping[str, int]
+    signature: Signature
+    workload: str
+    device: Device
+
+    def request(self) -> BuildRequest:
+        """Raises KernelCodeError for a Triton plan that cannot be resolved, ProblemError for an operand without a C type."""
+        match self.code.dialect:
+            case Dialect.PYTHON:
+                text = ""
+            case Dialect.TRITON:
+                text = encode_jobs(self._triton().jobs)
+            case _:
+                text = header.render(self.signature, self.code.dialect, self.workload)
+        code = self.code
+        return BuildRequest(code.text, code.dialect, code.contract, text, self.tunables, self.device.arch, code.name)
+
+    def plan(self) -> bytes:
+        """The resolved launch plan, encoded; empty for other contracts. Raises KernelCodeError."""
+        if self.code.contract is not Contract.PLAN:
+            return b""
+        if self.code.dialect is Dialect.TRITON:
+            return resolution.encode(self._triton().plan)
+        return resolution.encode(resolution.resolve(parse_plan(self.code.text), self._names(), self.signature.operands))
+
+    def _triton(self) -> ResolvedTriton:
+        return resolve_triton(parse_triton_plan(self.code.text), self._names(), self.signature.operands)
+
+    def _names(self) -> dict[str, Number]:
+        return {**header.plan_names(self.signature, self.device.units), **self.tunables}

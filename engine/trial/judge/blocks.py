@@ -1,0 +1,62 @@
+"""Large tensors a few million elements at a time: comparing two of them takes no further tensor of their size. Imports torch.
+
+Tensors of one call may lie on different devices, because float64 may run on the host: each block is brought to the first one's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+ELEMENTS = 1 << 22
+"""Elements of a block: 32 MiB in float64."""
+Blocks = Callable[[], Iterator[torch.Tensor]]
+"""The blocks of one tensor, from the start at every call."""
+
+
+def in_blocks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The same elements of several tensors of one size, flat, on the first one's device."""
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    for start in range(0, flat[0].numel(), ELEMENTS):
+        yield tuple(one[start : start + ELEMENTS].to(flat[0].device) for one in flat)
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of real numbers: how many, their mean, their mean square, and the variance."""
+
+    count: int = 0
+    mean: float = 0.0
+    square: float = 0.0
+    variance: float = 0.0
+
+    @property
+    def rms(self) -> float:
+        return math.sqrt(self.square)
+
+    def joined(self, count: int, mean: float, square: float, variance: float) -> Moments:
+        """With further numbers."""
+        total = self.count + count
+        share, apart = count / total, mean - self.mean
+        return Moments(
+            total,
+            self.mean + apart * share,
+            self.square + (square - self.square) * share,
+            self.variance + (variance - self.variance) * share + apart * apart * share * (1 - share),
+        )
+
+
+def moments(blocks: Iterator[torch.Tensor]) -> Moments:
+    """Of all elements, in float64."""
+    found = Moments()
+    for block in blocks:
+        if count := block.numel():
+            wide = block.to(torch.float64)
+            variance, mean = torch.var_mean(wide, correction=0)
+            norm = torch.linalg.vector_norm(wide) / math.sqrt(count)
+            spread, centre, rms = torch.stack((variance, mean, norm)).tolist()
+            found = found.joined(count, centre, rms * rms, spread)
+    return found

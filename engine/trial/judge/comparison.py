@@ -1,0 +1,194 @@
+"""The error of an output: compared with the expected one, block by block. Imports torch.
+
+With output o and expected r:
+
+- ``rel_fro``, the *centred error*: ‖o−r‖ ÷ ‖r−mean(r)‖ (Frobenius norms). A plain relative error, ÷ ‖r‖, hides a
+  half-precision result on KernelBench's uniform inputs, because a product of non-negative matrices is almost constant.
+- ``max_scaled``, the largest error of one element relative to its scale: |o−r| ÷ (|r| + rms(r−mean(r))). It detects a skipped
+  tile.
+
+For an output without spread, such as a single number, rms(r) replaces rms(r−mean(r)). Finite elements of o and r must coincide.
+Integers and booleans are compared exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from engine.trial.judge.blocks import Moments, in_blocks, moments
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors of one set of outputs; ``flaw`` describes what no tolerance covers (empty: nothing)."""
+
+    rel_fro: float
+    max_scaled: float
+    max_abs: float
+    flaw: str = ""
+
+    def worst(self, other: Errors) -> Errors:
+        return Errors(
+            max(self.rel_fro, other.rel_fro),
+            max(self.max_scaled, other.max_scaled),
+            max(self.max_abs, other.max_abs),
+            self.flaw or other.flaw,
+        )
+
+
+NO_ERROR = Errors(0.0, 0.0, 0.0)
+_TINY = 1e-300
+_NEGLIGIBLE = 4e-6
+"""A deviation up to this share of rms(r) does not count as spread: one unit in the last place of fp32 would be 3 % of it, and
+ten times that would exceed ``HOPELESS``. A single number has no spread."""
+_norm = torch.linalg.vector_norm
+
+
+def compare(
+    outputs: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    names: Sequence[str],
+    undecided: Sequence[torch.Tensor | None] = (),
+) -> Errors:
+    """Errors of all outputs against all expected ones, the worst of each kind.
+
+    ``undecided`` masks, for each output, the integers that rounding alone decides: they may differ.
+    """
+    worst = NO_ERROR
+    masks = undecided or [None] * len(outputs)
+    for output, reference, name, mask in zip(outputs, expected, names, masks, strict=True):
+        worst = worst.worst(_compare_one(output, reference, name, mask))
+    return worst
+
+
+def compared_exactly(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are compared exactly."""
+    return not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
+
+
+def _compare_one(output: torch.Tensor, reference: torch.Tensor, name: str, undecided: torch.Tensor | None = None) -> Errors:
+    if output.numel() == 0:
+        return NO_ERROR
+    if compared_exactly(output):
+        wrong = _differing(output, reference, undecided)
+        flaw = f"{name}: {wrong} of {output.numel()} elements differ (integers are compared exactly)" if wrong else ""
+        return Errors(0.0, 0.0, float(wrong > 0), flaw)
+    if output.dtype.is_complex:
+        return _compare_one(torch.view_as_real(output), torch.view_as_real(reference.to(torch.complex128)), name)
+    if _finite_sum(output) and _finite_sum(reference):
+        return errors_of(lambda: in_blocks(output, reference))  # type: ignore[arg-type, return-value]
+    if flaw := _mask_flaw(output, reference, name):
+        return Errors(math.inf, math.inf, math.inf, flaw)
+    return errors_of(lambda: finite_pairs(output, reference))
+
+
+Pairs = Callable[[], Iterator[tuple[torch.Tensor, torch.Tensor]]]
+"""Blocks of an output with those of the expected one."""
+
+
+def finite_pairs(output: torch.Tensor, reference: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The elements that are finite in both."""
+    for mine, right in in_blocks(output, reference):
+        both = torch.isfinite(mine) & torch.isfinite(right)
+        yield mine[both], right[both]
+
+
+def errors_of(pairs: Pairs) -> Errors:
+    """Errors of finite elements, block by block."""
+    found = moments(right for _, right in pairs())
+    if not found.count:
+        return NO_ERROR
+    unit = spread_of(found) or found.rms
+    squares, max_abs, max_scaled = 0.0, 0.0, 0.0
+    for output, right in pairs():
+        if not output.numel():
+            continue
+        reference = right.to(torch.float64)
+        difference = output - reference
+        norm, largest = _norm(difference), _norm(difference, math.inf)
+        scaled = _norm(difference.div_(reference.abs().add_(unit + _TINY)), math.inf)
+        total, here, relative = torch.stack((norm, largest, scaled)).tolist()
+        squares += total * total
+        max_abs, max_scaled = larger(max_abs, here), larger(max_scaled, relative)
+    return Errors(math.sqrt(squares) / max(unit * math.sqrt(found.count), _TINY), max_scaled, max_abs)
+
+
+def larger(one: float, other: float) -> float:
+    """The maximum; NaN if either is."""
+    return other if other > one or math.isnan(other) else one
+
+
+def _differing(output: torch.Tensor, reference: torch.Tensor, undecided: torch.Tensor | None) -> int:
+    """How many integers or booleans differ, apart from the undecided ones."""
+    count = 0
+    for mine, right, *open_ones in in_blocks(*([output, reference] if undecided is None else [output, reference, undecided])):
+        differ = _as_bytes(mine) != _as_bytes(right.to(mine.dtype))
+        count += int((differ & ~open_ones[0] if open_ones else differ).sum())
+    return count
+
+
+def spread(reference: torch.Tensor) -> float:
+    """rms(r−mean(r)) of finite numbers; 0 if negligible relative to rms(r)."""
+    return spread_of(moments(block for (block,) in in_blocks(reference)))
+
+
+def spread_of(found: Moments) -> float:
+    """The same, of known moments."""
+    """rms(r−mean(r)); 0 if negligible relative to rms(r)."""
+    deviation = math.sqrt(found.variance)
+    return deviation if deviation > _NEGLIGIBLE * found.rms else 0.0
+
+
+def _finite_sum(tensor: torch.Tensor) -> bool:
+    """True only if every element is finite (the sum of a finite tensor may overflow). Reads once; a mask would write too."""
+    return math.isfinite(float(tensor.sum(dtype=torch.float64)))
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Booleans as bytes: any value but 0 and 1 could be unwritten."""
+    return tensor.contiguous().view(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
+def _mask_flaw(output: torch.Tensor, reference: torch.Tensor, name: str) -> str:
+    """A message on elements that are finite in one only, or not finite in another way; empty if there are none."""
+    wrong, first, done, differ = 0, "", 0, False
+    for mine, right in in_blocks(output, reference):
+        here, there = torch.isfinite(mine), torch.isfinite(right)
+        if count := int((here != there).sum()):
+            place = int(torch.nonzero(here != there)[0])
+            what = "is not finite" if bool(there[place]) else "is finite where the reference is not"
+            first = first or f"the first at {done + place} {what} (unwritten or overflowed?)"
+            wrong += count
+        a, b = mine[~there].to(torch.float64), right[~there].to(torch.float64)
+        differ |= not bool(((torch.isnan(a) & torch.isnan(b)) | (a == b)).all())
+        done += mine.numel()
+    if wrong:
+        return f"{name}: {wrong} of {output.numel()} elements wrong, {first}"
+    return f"{name}: infinities or NaNs differ from the reference's" if differ else ""
+
+
+def rounding_errors(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Errors:
+    """The error of the expected outputs, rounded to the types of the outputs."""
+    inexact = [(o, e) for o, e in zip(outputs, expected, strict=True) if not compared_exactly(o) and o.numel()]
+    real = [(torch.view_as_real(o), torch.view_as_real(e)) if o.dtype.is_complex else (o, e) for o, e in inexact]
+    return worst_of(errors_of(partial(rounded_pairs, partial(finite_pairs, e, e), o.dtype)) for o, e in real)
+
+
+def rounded_pairs(pairs: Pairs, dtype: torch.dtype) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The expected elements of the pairs in a type, with themselves; without those that overflow in it."""
+    for _, right in pairs():
+        rounded = right.to(dtype)
+        kept = torch.isfinite(rounded)
+        yield rounded[kept], right[kept]
+
+
+def worst_of(found: Iterable[Errors]) -> Errors:
+    worst = NO_ERROR
+    for errors in found:
+        worst = worst.worst(errors)
+    return worst

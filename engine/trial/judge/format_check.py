@@ -1,0 +1,92 @@
+"""The verdict of a problem's own format on one call's outputs, beside Espalier's: its tolerance or its checker. Uses torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from engine.domain.model import FailureKind
+from engine.domain.preparation import ClassErrors
+from engine.domain.problem_format import FormatTolerance, FormatVerdict
+from engine.problem.reference import Reference
+from engine.trial.judge.runner_client import TrialFailed
+
+_LONGEST = 200
+_BLOCK = 1 << 22
+
+
+def format_verdict(
+    reference: Reference, model: nn.Module, inputs: tuple[object, ...], outputs: Sequence[Tensor], limit: ClassErrors
+) -> FormatVerdict | None:
+    """What the format says of ``outputs``; ``None`` if it has neither a tolerance nor a checker. ``limit``: Espalier's.
+
+    Raises TrialFailed if the checker refuses outputs of which several would be right: then it decides, too. Raises ProblemError
+    if the checker raises.
+    """
+    declared = reference.problem.origin_format
+    if declared is None:
+        return None
+    tolerance = declared.tolerances.get(reference.workload.name)
+    if declared.checker:
+        passed, detail = reference.format_check(inputs, outputs)
+        if not passed and not declared.unique:
+            reason = f"{declared.name}'s {declared.checker} refuses the output: {detail[:_LONGEST]}"
+            raise TrialFailed(FailureKind.MISMATCH, reason)
+        stricter = ""
+        if tolerance is not None:
+            stricter = _stricter(tolerance, limit, reference.call(model, inputs))
+        words = f"{declared.checker}, {tolerance.text}" if tolerance is not None else declared.checker
+        return FormatVerdict(declared.name, words, passed, detail[:_LONGEST], stricter, declared.unique)
+    if tolerance is None:
+        return None
+    expected = reference.call(model, inputs)
+    matched = min((_matched(tolerance, o, e) for o, e in zip(outputs, expected, strict=True)), default=1.0)
+    passed = matched >= tolerance.matched and _under_cap(tolerance, outputs, expected)
+    detail = f"{100 * matched:.6g} % of the elements match"
+    return FormatVerdict(declared.name, tolerance.text, passed, detail, _stricter(tolerance, limit, expected), True)
+
+
+def _matched(tolerance: FormatTolerance, output: Tensor, expected: Tensor) -> float:
+    """The share of elements within the tolerance, of one output. NaN and infinities match only an equal infinity."""
+    if not output.numel():
+        return 1.0
+    count = 0
+    for mine, right in _blocks(output, expected):
+        close = (mine - right).abs() <= tolerance.atol + tolerance.rtol * right.abs()
+        if tolerance.negative_infinity:
+            close |= (mine == -torch.inf) & (right == -torch.inf)
+        count += int(close.sum())
+    return count / output.numel()
+
+
+def _blocks(output: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Both in float64, a part at a time: a copy of a whole output may not fit on the device."""
+    mine, right = output.reshape(-1), expected.reshape(-1)
+    for start in range(0, mine.numel(), _BLOCK):
+        yield mine[start : start + _BLOCK].double(), right[start : start + _BLOCK].double()
+
+
+def _under_cap(tolerance: FormatTolerance, outputs: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    if tolerance.cap is None:
+        return True
+    pairs = (pair for o, e in zip(outputs, expected, strict=True) for pair in _blocks(o, e))
+    return all(float((mine - right).abs().max()) <= tolerance.cap for mine, right in pairs)
+
+
+def _stricter(tolerance: FormatTolerance, limit: ClassErrors, expected: Sequence[Tensor]) -> str:
+    """Whose limit on a single element is lower, for most elements: ``espalier``, ``format``, or empty if it depends."""
+    shares = []
+    for one in expected:
+        if not one.is_floating_point() or not one.numel():
+            continue
+        wide = one.reshape(-1)[:_BLOCK].double()
+        wide = wide[torch.isfinite(wide)]
+        if not wide.numel():
+            continue
+        scale = wide.abs() + (wide - wide.mean()).square().mean().sqrt()
+        shares.append(float((limit.max_scaled * scale < tolerance.atol + tolerance.rtol * wide.abs()).double().mean()))
+    if not shares:
+        return ""
+    return "espalier" if min(shares) > 0.5 else "format" if max(shares) < 0.5 else ""

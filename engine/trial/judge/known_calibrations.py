@@ -1,0 +1,54 @@
+"""The calibrations of one judge: those known from earlier evaluations, and those measured here. Imports torch."""
+
+from __future__ import annotations
+
+from engine.domain.model import Workload
+from engine.problem.chance_holdout import BY_CHANCE
+from engine.problem.reference import Reference
+from engine.trial.judge import preparation_cache
+from engine.trial.judge.calibration import Calibration, calibrate, keep_calibration, restore
+from engine.trial.judge.preparation_cache import Calibrations, KeptCalibration
+
+
+def shape_text(workload: Workload) -> str:
+    """The settings of a workload on one line."""
+    return ", ".join(f"{k}={v:g}" for k, v in workload.settings.items())
+
+
+class KnownCalibrations:
+    """Calibrates a workload and its hold-out shapes, unless that is known."""
+
+    def __init__(self, encoded: bytes, tolerance: str) -> None:
+        self._known = preparation_cache.decode(encoded)
+        self._tolerance = tolerance
+        self._main: tuple[Reference, Calibration] | None = None
+        self._found: dict[str, KeptCalibration] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether the workload has been calibrated before."""
+        return self._known is not None
+
+    def of_workload(self, reference: Reference) -> Calibration:
+        """The workload's calibration. Raises ProblemError where no kernel can be judged."""
+        if self._main is None:
+            known = self._known.main if self._known is not None else None
+            found = calibrate(reference, self._tolerance) if known is None else restore(reference, self._tolerance, known)
+            self._main = (reference, found)
+        return self._main[1]
+
+    def of_holdout(self, reference: Reference, main: Calibration) -> Calibration:
+        """A hold-out shape's calibration; that of a shape drawn at random is never known."""
+        shape = shape_text(reference.workload)
+        known = self._known.holdouts.get(shape) if self._known is not None else None
+        found = calibrate(reference, self._tolerance, main) if known is None else restore(reference, self._tolerance, known)
+        if not reference.workload.name.endswith(BY_CHANCE):
+            self._found[shape] = keep_calibration(reference, found)
+        return found
+
+    def encode(self) -> bytes:
+        """What is known by now, for later evaluations; empty before the workload is calibrated."""
+        if self._main is None:
+            return b""
+        before = self._known.holdouts if self._known is not None else {}
+        return preparation_cache.encode(Calibrations(keep_calibration(*self._main), {**before, **self._found}))

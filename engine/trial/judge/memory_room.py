@@ -1,0 +1,80 @@
+"""What memory the judge may plan with, and what a workload needs: the inputs of the memory plan. Imports torch."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from engine.domain.memory_plan import MemoryNeeds, MemoryRoom, TrialProcesses, WorkloadMemory, plans
+from engine.domain.model import Device, Operand, Role
+from engine.problem.reference import Reference
+from engine.trial.shared.layout import ALIGNMENT, GUARD, nbytes
+
+_CONTEXT = 600 << 20
+"""Device memory of a process with a CUDA context and torch's libraries."""
+_PROCESS = 96 << 20
+"""Memory of a forked runner on a CPU that it does not share."""
+_GPU_SHARE, _HOST_SHARE = 0.95, 0.8
+"""Of what is free."""
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def needs_of(reference: Reference) -> MemoryNeeds:
+    """The needs of a reference's workload, from its trace."""
+    operands, forward = reference.signature().operands, reference.memory()
+    inputs = [o for o in operands if o.role is Role.INPUT]
+    weights = [o for o in operands if o.role in (Role.PARAMETER, Role.BUFFER)]
+    outputs = [o for o in operands if o.role is Role.OUTPUT]
+    return MemoryNeeds(
+        _lent(inputs), _lent(weights), _lent(outputs), forward.own, forward.exact, _in_float64(inputs), _in_float64(weights)
+    )
+
+
+def _lent(operands: Iterable[Operand]) -> int:
+    return sum(nbytes(o) + 2 * GUARD + ALIGNMENT for o in operands)
+
+
+def _in_float64(operands: Iterable[Operand]) -> int:
+    return sum(math.prod(o.shape) * 8 if _dtype(o).is_floating_point else nbytes(o) for o in operands)
+
+
+def _dtype(operand: Operand) -> torch.dtype:
+    found = getattr(torch, operand.dtype)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def room_on(device: Device, limit: int) -> MemoryRoom:
+    """What is free now; at most ``limit`` bytes of the device's memory, if it is not 0."""
+    host = int(_HOST_SHARE * _free_on_host())
+    if device.kind == "cpu":
+        return MemoryRoom(min(host, limit or host), host, _PROCESS, shared=True, limited=bool(limit))
+    free, _ = torch.cuda.mem_get_info(device.index)
+    free = int(_GPU_SHARE * free)
+    return MemoryRoom(min(free, limit or free), host, _CONTEXT, limited=bool(limit))
+
+
+def _free_on_host() -> int:
+    """Bytes that processes can still take, also by the control group's limit."""
+    free = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")] or free
+    except OSError:
+        pass
+    try:
+        most, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        free += [int(most) - int(used)] if most.isdigit() else []
+    except (OSError, ValueError):
+        pass
+    return max(0, min(free))
+
+
+def plans_for(reference: Reference, device: Device, limit: int, processes: TrialProcesses) -> WorkloadMemory:
+    """The needs of a reference's workload, and the plans that fit now."""
+    needs, room = needs_of(reference), room_on(device, limit)
+    return WorkloadMemory(reference.workload.name, needs, room, plans(needs, room, processes))

@@ -1,0 +1,60 @@
+"""Repeats work of the judge that a lost process or a lack of memory ended. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from engine.domain.model import Device, FailureKind
+from engine.trial.judge.process_pool import ProcessPool
+from engine.trial.judge.runner_client import TrialFailed, TrustedProcessLost
+from engine.trial.judge.test_beds import TestBeds, ran_out
+
+Reply = TypeVar("Reply")
+_FREE_SHARE = 0.1
+"""A kernel is blamed for running out of memory if at least this share of the device's memory is free without it."""
+_OUT_OF_MEMORY = "the device ran out of memory during its trial and has enough without it"
+
+
+def retried(act: Callable[[], Reply], pool: ProcessPool, beds: TestBeds, device: Device, *, trying: bool) -> Reply:
+    """``act``, repeated with new processes if a trusted process was lost: a kernel is not blamed for a baseline's crash.
+
+    Where memory runs out, ``act`` is repeated with a more frugal plan: the next one, or the most frugal one if ``act`` runs a
+    kernel (``trying``). The kernel is rejected if memory runs out again and is free without it. Raises as ``act`` does.
+    """
+    lost = False
+    while True:
+        try:
+            return act()
+        except TrustedProcessLost:
+            if lost:
+                raise
+            lost = True
+            pool.restart()
+        except TrialFailed as failed:
+            text = f"{failed.failure.reason} {failed.log}".lower()
+            if not (trying and "out of memory" in text and _tighten(pool, beds, fully=True)):
+                raise
+        except Exception as error:
+            if not ran_out(error):
+                raise
+            if not _tighten(pool, beds, fully=trying):
+                if trying and _has_room(device):
+                    break
+                raise
+    raise TrialFailed(FailureKind.REJECTED, _OUT_OF_MEMORY)
+
+
+def _tighten(pool: ProcessPool, beds: TestBeds, *, fully: bool) -> bool:
+    """End every process and let all memory go; false if the plan cannot be more frugal."""
+    pool.restart()
+    return beds.tighten(fully=fully)
+
+
+def _has_room(device: Device) -> bool:
+    if device.kind == "cpu":
+        return False
+    free, total = torch.cuda.mem_get_info(device.index)
+    return free > _FREE_SHARE * total

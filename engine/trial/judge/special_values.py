@@ -1,0 +1,105 @@
+"""Judging infinite and NaN inputs: where the reference defines what a kernel must return. Imports torch.
+
+Arithmetic defines it where the reference only adds and multiplies, at outputs that depend on the special inputs: a kernel that
+returns a finite number there does not read them. 0 × ∞ is no dependency (``diag(A) @ B`` is a scaling of rows), and ∞ − ∞
+depends on the order of summation, so any non-finite number will do. Elsewhere honest kernels of the field differ from PyTorch:
+``fmaxf(x, 0)`` drops a NaN, and the usual vector exponential clamps its argument. Such differences are told, and do not fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.trial.judge.blocks import in_blocks
+from engine.trial.judge.perturbations import INFINITIES, NANS, SPECIAL
+
+_ARITHMETIC = frozenset(
+    "device add sub rsub mul div neg mm bmm addmm baddbmm addbmm mv addmv dot vdot linear convolution _convolution "
+    "convolution_overrideable mkldnn_convolution sum mean cumsum avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d "
+    "_adaptive_avg_pool3d view reshape _reshape_alias _unsafe_view t transpose permute expand slice select squeeze "
+    "unsqueeze clone copy _to_copy detach alias cat stack split split_with_sizes unbind chunk flip roll as_strided unfold "
+    "narrow zeros ones zeros_like ones_like empty empty_like full full_like new_zeros new_empty arange scalar_tensor "
+    "constant_pad_nd diag_embed diagonal tril triu eye lift_fresh fill movedim repeat addcmul lerp".split()
+)
+"""Operators, without a trailing underscore, that add, multiply or move elements."""
+_SMOOTH = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal pow tanh sinh cosh sigmoid erf erfc sin cos abs silu gelu "
+    "mish softplus softsign log_sigmoid_forward square var var_mean std std_mean norm linalg_vector_norm prod cumprod "
+    "logsumexp _softmax _log_softmax native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit "
+    "_native_batch_norm_legit_no_training cudnn_batch_norm _fused_rms_norm scaled_dot_product_attention "
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention mse_loss leaky_relu prelu _prelu_kernel "
+    "native_dropout addcdiv hypot atan".split()
+)
+"""Further operators that carry a NaN to their result."""
+_SELECTING = frozenset(
+    "relu clamp clamp_min clamp_max hardtanh hardswish hardsigmoid elu selu celu threshold maximum minimum max min amax "
+    "amin max_pool1d max_pool2d_with_indices max_pool3d_with_indices where gt lt ge le eq ne masked_fill smooth_l1_loss "
+    "huber_loss sign topk sort argmax argmin cummax cummin".split()
+)
+"""Operators that choose between elements: with NaN among them their result is open."""
+
+
+def is_usable(distribution: str, operators: frozenset[str]) -> bool:
+    """Whether a reference with these operators may be tried on the distribution.
+
+    Operators of unknown kind may turn a number into an index, which is undefined for infinities and NaN; so is sorting NaN.
+    """
+    plain = {name.rstrip("_") for name in operators}
+    known = {INFINITIES: _ARITHMETIC | _SMOOTH | _SELECTING, NANS: _ARITHMETIC | _SMOOTH}
+    return distribution not in SPECIAL or plain <= known[distribution]
+
+
+def only_adds_and_multiplies(operators: frozenset[str]) -> bool:
+    """Whether arithmetic alone decides every output."""
+    return {name.rstrip("_") for name in operators} <= _ARITHMETIC
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One set of outputs on special inputs, compared with the reference's where either is not finite."""
+
+    hidden: Sequence[torch.Tensor]
+    """Flat masks of the elements that are finite, and not in the reference."""
+    different: int
+    """Elements with another NaN or infinity than the reference."""
+    count: int
+
+
+def compare_special(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> Comparison:
+    """Where outputs differ that are not finite in both; integers and booleans are left out."""
+    hidden = []
+    different = count = 0
+    for output, right in zip(outputs, expected, strict=True):
+        mask = torch.zeros(output.numel(), dtype=torch.bool, device=output.device)
+        hidden.append(mask)
+        if not output.dtype.is_floating_point:
+            continue
+        count += output.numel()
+        for (mine, theirs), (here,) in zip(in_blocks(output, right), in_blocks(mask), strict=True):
+            finite, right_finite = torch.isfinite(mine), torch.isfinite(theirs)
+            here.copy_(finite & ~right_finite)
+            same = (mine.double() == theirs.double()) | (mine.isnan() & theirs.isnan()) | (finite & right_finite)
+            different += int((~same).sum())
+    return Comparison(hidden, different, count)
+
+
+def replaced(tensor: torch.Tensor, by: float) -> torch.Tensor:
+    """A tensor with its infinities and NaN replaced by a finite number."""
+    return torch.where(torch.isfinite(tensor), tensor, torch.full_like(tensor, by)) if tensor.is_floating_point() else tensor
+
+
+REPLACEMENTS = (1.5, -2.25)
+"""Finite numbers in place of special ones: outputs that are the same with both do not depend on them."""
+
+
+def depends(mask: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether one of the masked elements differs by more than rounding in float64. The mask is flat."""
+    for here, a, b in in_blocks(mask, one, other):
+        x, y = a[here].double(), b[here].double()
+        if bool(((x - y).abs() > 1e-9 * (x.abs() + y.abs()) + 1e-300).any()):
+            return True
+    return False

@@ -1,0 +1,147 @@
+"""The test beds of one judge: the workload's and its hold-outs', within one memory plan. Imports torch."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import torch
+
+from engine.domain.errors import DeviceError
+from engine.domain.memory_plan import MemoryPlan, TooLarge, TrialProcesses, WorkloadMemory
+from engine.domain.memory_text import plan_note, refusal
+from engine.domain.model import Device, Workload
+from engine.problem.loading import is_out_of_memory
+from engine.problem.reference import Reference
+from engine.trial.judge.calibration import Calibration
+from engine.trial.judge.known_calibrations import KnownCalibrations
+from engine.trial.judge.memory_room import plans_for
+from engine.trial.judge.process_pool import ProcessPool
+from engine.trial.judge.test_bed import TestBed
+from engine.trial.protocol import OpenRequest
+
+
+class TestBeds:
+    """Makes beds at first use. Where memory runs out although the plan fits, ``tighten`` goes on with a more frugal one."""
+
+    def __init__(
+        self,
+        opened: OpenRequest,
+        device: Device,
+        reference: Reference,
+        holdouts: Sequence[Reference],
+        processes: TrialProcesses,
+        pool: ProcessPool,
+        calibrations: KnownCalibrations,
+    ) -> None:
+        self.calibrations = calibrations
+        self._opened = opened
+        self._device = device
+        self._reference = reference
+        self._holdouts = holdouts
+        self._processes = processes
+        self._pool = pool
+        self._memory: WorkloadMemory | None = None
+        self._holdout_calibrations: dict[Reference, Calibration] = {}
+        self._beds: dict[Reference, TestBed] = {}
+
+    @property
+    def memory(self) -> WorkloadMemory:
+        """What the workload needs, and the plan for it."""
+        if self._memory is None:
+            self._memory = plans_for(self._reference, self._device, self._opened.memory_limit, self._processes)
+            self._apply()
+        return self._memory
+
+    @property
+    def plan(self) -> MemoryPlan:
+        """The plan in use. Raises DeviceError where none fits."""
+        found = self.memory.found
+        if isinstance(found, TooLarge):
+            raise DeviceError(refusal(self._opened.problem.name, self._reference.workload.name, found, self.others()))
+        return found[0]
+
+    def others(self) -> list[WorkloadMemory]:
+        """The plans of the problem's other workloads, largest first."""
+        workloads = [w for w in self._opened.problem.workloads if w.name != self._reference.workload.name]
+        references = [Reference(self._opened.problem, w, self._device.label) for w in workloads]
+        without = TrialProcesses(self._processes.baselines, self._processes.interleaved, self._processes.pairs)
+        found = [plans_for(r, self._device, self._opened.memory_limit, without) for r in references]
+        return sorted(found, key=lambda one: -one.needs.operands)
+
+    @property
+    def note(self) -> str:
+        """A line on a plan that saves memory; empty for another."""
+        return plan_note(self.plan)
+
+    def tighten(self, *, fully: bool = False) -> bool:
+        """Let all beds go, and use a more frugal plan from now on, or the most frugal one; false if there is none."""
+        self.drop()
+        found = self.memory.found
+        if isinstance(found, TooLarge) or len(found) == 1:
+            return False
+        self._memory = self.memory.with_plans(found[-1:] if fully else found[1:])
+        self._apply()
+        return True
+
+    def _apply(self) -> None:
+        assert self._memory is not None
+        if isinstance(self._memory.found, TooLarge):
+            return
+        plan = self._memory.found[0]
+        for reference in (self._reference, *self._holdouts):
+            reference.exact_on_host = plan.exact_on_host
+        self._pool.use(plan)
+
+    def drop(self) -> None:
+        """Free the memory of all beds."""
+        for bed in self._beds.values():
+            bed.close()
+        self._beds.clear()
+        if self._device.kind == "cuda":
+            torch.cuda.empty_cache()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the workload's bed exists."""
+        return self._reference in self._beds
+
+    def main(self) -> TestBed:
+        """The workload's bed, calibrated at first use. Raises DeviceError where it does not fit."""
+        plan = self.plan
+        if self._reference not in self._beds:
+            calibration = self.calibrations.of_workload(self._reference)
+            self._beds[self._reference] = TestBed(self._reference, calibration, self._device, plan)
+        return self._beds[self._reference]
+
+    def holdout(self, workload: Workload) -> TestBed:
+        """The bed of a hold-out shape, calibrated at first use."""
+        reference = next(r for r in self._holdouts if r.workload.settings == workload.settings)
+        if reference not in self._beds:
+            calibration = self._holdout_calibrations.get(reference)
+            calibration = calibration or self.calibrations.of_holdout(reference, self.main().calibration)
+            self._holdout_calibrations[reference] = calibration
+            self._beds[reference] = TestBed(reference, calibration, self._device, self.plan, self.plan.holdout_slots)
+        return self._beds[reference]
+
+    def calibrate_holdouts(self) -> None:
+        """Make the beds of all hold-out shapes; where the plan saves memory, each is let go before the next."""
+        for reference in self._holdouts:
+            self.holdout(reference.workload)
+            self.let_go(reference.workload)
+
+    def let_go(self, workload: Workload) -> None:
+        """Free a hold-out's bed, where the plan keeps only what is needed."""
+        if self.plan.keeps_processes:
+            return
+        for reference in self._holdouts:
+            if reference.workload.settings == workload.settings and reference in self._beds:
+                self._beds.pop(reference).close()
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether memory ran out: in the judge, in a reference, or in a process that said so."""
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno in (errno.ENOMEM, errno.ENOSPC):
+        return True
+    return "out of memory" in str(error).lower() or any(is_out_of_memory(e) for e in (error, cause) if e is not None)

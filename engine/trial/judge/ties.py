@@ -1,0 +1,137 @@
+"""Indices where ties decide: an index is right when the value that it selects is. Imports torch.
+
+``topk``, ``sort``, ``argmax`` and their like return one of several equal elements; which one is an accident of the algorithm.
+The reference is traced in float64, and each index output is matched with the operator that made it. An index of the kernel's
+is right if it is in range, selects the same value as the reference's, and (for a sort) occurs once. Scores that the reference
+computes may differ by the error of its own arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.problem.values import tensors
+
+_ALL_DIFFERENT = frozenset({"topk", "sort", "argsort"})
+_INDEX_OPERATORS = _ALL_DIFFERENT | {
+    "argmax", "argmin", "max", "min", "median", "nanmedian", "kthvalue", "mode", "cummax", "cummin",
+    "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d",
+}  # fmt: skip
+_PLANES = {"max_pool2d_with_indices": 2, "adaptive_max_pool2d": 2, "max_pool3d_with_indices": 3, "adaptive_max_pool3d": 3}
+"""Poolings index the flattened plane: its number of dimensions."""
+_MOVING = frozenset(
+    "view reshape _unsafe_view squeeze unsqueeze slice select clone detach alias _to_copy transpose permute t expand cat "
+    "stack device".split()
+)
+"""Operators that only move or convert an index."""
+_ROUNDING = 10.0
+"""The allowed multiple of the error of the reference's own scores."""
+_LARGEST_SHARE = 0.02
+"""Limit on that error, as a share of the scores' spread: beyond it they do not say which element is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSource:
+    """Where an index points: it selects along ``dim`` of ``scores``."""
+
+    scores: torch.Tensor
+    dim: int
+    indices: torch.Tensor
+    all_different: bool
+
+
+class IndexTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the operators that return indices. ``consumed``: whether a later operator computes with one."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sources: list[IndexSource] = []
+        self.consumed = False
+        self._indices: set[int] = set()
+        self._alive: list[torch.Tensor] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        given = dict(kwargs or {})
+        found = func(*args, **given)
+        name = func._overloadpacket.__name__.rstrip("_")
+        if any(_place(t) in self._indices for t in tensors([*args, *given.values()])):
+            if name in _MOVING:
+                moved = list(tensors([found]))
+                self._indices |= {_place(t) for t in moved}
+                self._alive += moved
+            else:
+                self.consumed = True
+        if name in _INDEX_OPERATORS:
+            names = (argument.name for argument in func._schema.arguments)
+            self._record(name, {**dict(zip(names, args, strict=False)), **given}, found)
+        return found
+
+    def _record(self, name: str, arguments: Mapping[str, Any], found: object) -> None:
+        indices = [t for t in tensors([found]) if t.dtype == torch.int64]
+        scores = arguments["self"].detach()
+        if len(indices) != 1 or not scores.dim():
+            return
+        index, dim = indices[0], arguments.get("dim")
+        self._indices.add(_place(index))
+        self._alive.append(index)
+        if arguments.get("stable"):  # the reference asks for the first of equal elements
+            return
+        if name in _PLANES:
+            index, scores, dim = index.flatten(-_PLANES[name]), scores.flatten(-_PLANES[name]), -1
+        elif dim is None and name in ("argmax", "argmin"):
+            index, scores, dim = index.reshape(-1), scores.reshape(-1), 0
+        dim = (-1 if dim is None else dim) % scores.dim()
+        shaped = index if index.dim() == scores.dim() else index.unsqueeze(dim)
+        self.sources.append(IndexSource(scores, dim, shaped, name in _ALL_DIFFERENT))
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+
+
+def equivalent(output: torch.Tensor, expected: torch.Tensor, exact: IndexTrace, eager: IndexTrace) -> torch.Tensor | None:
+    """The elements of an index output that select what ``expected`` selects; ``None`` if it is not an index output."""
+    for position, source in enumerate(exact.sources):
+        dim, shown = source.dim, source.indices
+        if expected.dim() == shown.dim() and shown.shape[dim] > expected.shape[dim]:
+            shown = shown.narrow(dim, 0, expected.shape[dim])  # the first few of a sort
+        if shown.numel() != expected.numel() or not torch.equal(shown.reshape(-1), expected.reshape(-1).to(torch.int64)):
+            continue
+        other = eager.sources[position] if position < len(eager.sources) else None
+        chosen = output.to(torch.int64).reshape(shown.shape)
+        return _selects_the_same(chosen, shown, source, _slack(source.scores, other)).reshape(output.shape)
+    return None
+
+
+def _selects_the_same(chosen: torch.Tensor, right: torch.Tensor, source: IndexSource, slack: float) -> torch.Tensor:
+    scores, dim = source.scores, source.dim
+    inside = (chosen >= 0) & (chosen < scores.shape[dim])
+    picked = scores.gather(dim, chosen.clamp(0, scores.shape[dim] - 1)).double()
+    wanted = scores.gather(dim, right).double()
+    same = inside & ((picked == wanted) | ((picked - wanted).abs() <= slack))
+    if source.all_different:
+        ordered = chosen.sort(dim).values
+        repeated = (ordered.diff(dim=dim) == 0).any(dim, keepdim=True)
+        same &= ~repeated
+    return same
+
+
+def _slack(scores: torch.Tensor, eager: IndexSource | None) -> float:
+    """How far apart two scores may be and still count as tied: a multiple of the error of the reference's own arithmetic."""
+    if eager is None or eager.scores.shape != scores.shape or not scores.dtype.is_floating_point or scores.numel() < 2:
+        return 0.0
+    exact = scores.double()
+    error = float((eager.scores.double() - exact).abs().nan_to_num(0.0, 0.0, 0.0).max())
+    spread = float(exact[torch.isfinite(exact)].std(correction=0)) if bool(torch.isfinite(exact).any()) else 0.0
+    return min(_ROUNDING * error, _LARGEST_SHARE * spread)

@@ -1,0 +1,351 @@
+"""One problem opened in a judge: starts the judge, keeps what it may not keep itself, and completes what it reports. No torch.
+
+The judge runs a reference that nobody may have read, in a sandbox that shows none of the user's files. The engine therefore
+reads and writes the caches, hands over artefacts and files for inputs, and adds what the judge cannot know: how it is confined,
+and who else uses the device. What all problems share (the device, its ceilings) comes from a judge that has run no reference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+import msgspec
+
+from engine.domain.errors import EspalierError, ProblemError
+from engine.domain.model import Device, Measurement, Problem, Signature, Workload
+from engine.domain.preparation import Peaks, Preparation
+from engine.problem.chance_holdout import draw_holdout
+from engine.sandbox import bubblewrap, trial_sandbox
+from engine.toolchain.build_budget import memory_set_by
+from engine.toolchain.cache import cache_folder
+from engine.trial import protocol as p
+from engine.trial.client import JudgeClient
+from engine.trial.device_processes import DeviceProcesses
+from engine.trial.judge import baseline_cache, peaks_cache, preparation_cache
+from engine.trial.judge.preparation_cache import KeptPreparation
+from engine.trial.lease import Lease
+
+Say = Callable[[str], None]
+MEMORY_LIMIT = "ESPALIER_MEMORY_GB"
+"""Environment variable: most memory of the device that the judge plans with, in GB."""
+OUTSIDE = "the reference runs outside the sandbox"
+
+
+def silent(_: str) -> None:
+    """No progress is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The problem, workload and device of a bench, and how it measures."""
+
+    problem: Problem
+    workload: Workload
+    device: str
+    tolerance: str = "class"
+    baseline: str = "eager"
+    others: tuple[str, ...] = ()
+    """Further baselines."""
+    cold: bool = True
+    same: tuple[float, float, float] | None = None
+    """The session's A/A interval (the ranking baseline against itself), if already measured."""
+    fresh: bool = False
+    """Measure every baseline again, even if it is cached."""
+    prepared: bool = False
+    """Use the preparation of an earlier evaluation, if there is one and it is not to be made ``fresh``."""
+    peaks: Peaks | None = None
+    """The session's device ceilings, if already measured: all its kernels are compared with the same ones."""
+    chance: Workload | None = None
+    """A hold-out shape drawn at random, for as long as the bench lives."""
+
+    @property
+    def holdouts(self) -> tuple[Workload, ...]:
+        fixed = self.problem.holdouts.get(self.workload.name, ())
+        return (*fixed, self.chance) if self.chance is not None else tuple(fixed)
+
+    def with_chance(self) -> Assignment:
+        """The same with a hold-out shape drawn now, where the problem has bounds for one."""
+        return replace(self, chance=draw_holdout(self.problem, self.workload, SystemRandom()))
+
+
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """How a trial is confined: why kernels, the reference and system calls are not; empty where they are."""
+
+    kernels: str = ""
+    reference: str = ""
+    calls: str = ""
+
+    @property
+    def sandbox(self) -> str:
+        """``bubblewrap`` or ``limits``, for kernels."""
+        return "limits" if self.kernels else "bubblewrap"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One line for each gap."""
+        if self.kernels:
+            return (f"no sandbox: {self.kernels}; only resource limits apply, also to the reference",)
+        outside = f"{OUTSIDE}: {self.reference}" if self.reference else ""
+        return tuple(filter(None, (self.calls, outside)))
+
+
+async def confinement() -> Confined:
+    """How trials are confined on this machine."""
+    reason = await asyncio.to_thread(bubblewrap.bubblewrap_reason)
+    if reason is not None:
+        return Confined(reason, reason)
+    filtered = await asyncio.to_thread(bubblewrap.filter_reason)
+    return Confined("", await trial_sandbox.find_judge_reason() or "", filtered or "")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedProblem:
+    """An opened problem. ``device`` was described before the reference ran."""
+
+    device: Device
+    signature: Signature
+    holdouts: tuple[Signature, ...]
+    confined: Confined
+    others: DeviceProcesses | None = field(default=None, compare=False)
+    """On a GPU, if the judge cannot name other processes."""
+
+
+class JudgeSession:
+    """Starts the judge at first use, and again if it died or the device was given to another process. Close it when done.
+
+    Whatever uses the device holds its lease, from the start of the judge on: an idle judge's memory is on the device too.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self._client = JudgeClient()
+        self.lease = Lease(assignment.device, self._evict)
+        self._evicted = False
+        self._opened: OpenedProblem | None = None
+        self._opening = asyncio.Lock()
+        self._peaks: Peaks | None = None
+        self._kept: KeptPreparation | None = None
+        """The preparation of this bench, or of an earlier one with the same key."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process below which the trial runs, while it does."""
+        return self._client.pid
+
+    async def open(self, say: Say = silent, *, ceilings: bool = False) -> OpenedProblem:
+        """Start the judge and load the problem. Raises ProblemError, DeviceError, SandboxError, JudgeDied.
+
+        With ``ceilings``, unknown ones of the device are measured first, for ``prepare``.
+        """
+        if self.assignment.device != "cpu":  # torch is imported while others use the device
+            async with self._opening:
+                await self._start()
+        async with self.lease.held(say), self._opening:
+            await self._start()
+            if self._opened is None:
+                try:
+                    self._opened = await self._open(say, ceilings=ceilings)
+                except EspalierError:
+                    await self._client.close()
+                    raise
+            return self._opened
+
+    async def _start(self) -> None:
+        """Start the judge's process if it does not run. It takes nothing of the device before it is asked."""
+        if self._evicted or not self._client.running:
+            self._opened, self._evicted = None, False
+            await self._client.start(self.assignment.device)
+
+    def _evict(self) -> None:
+        """End what occupies the device. Called by the lease, from any thread."""
+        self._evicted = True
+        self._client.kill()
+
+    async def _open(self, say: Say, *, ceilings: bool) -> OpenedProblem:
+        a = self.assignment
+        found = await self._client.ask(p.DeviceRequest(a.device), silent)
+        assert isinstance(found, p.DeviceReply)
+        self._peaks = self._peaks or peaks_cache.load(_cache(), found.device)
+        if self._peaks is None and ceilings:
+            self._peaks = await _measure_peaks(self._client, found.device, say)
+        confined = await confinement()
+        kept = self._kept = self._kept or self._cached_preparation(found.device, confined)
+        same = a.same or (kept.same if kept and kept.complete else None)
+        peaks = a.peaks or (kept.preparation.peaks if kept else self._peaks)
+        request = p.OpenRequest(
+            a.problem, a.workload, a.holdouts, a.device, a.tolerance, a.baseline, a.others, a.cold, not confined.kernels,
+            same, a.fresh, peaks, baseline_cache.encode(self._record(found.device).kept), kept.calibrations if kept else b"",
+            memory_set_by(MEMORY_LIMIT),
+        )  # fmt: skip
+        try:
+            reply = await self._client.ask(request, silent)
+        except ProblemError:
+            if a.chance is None:
+                raise
+            # The bounds may allow settings that the reference does not: open it without.
+            self.assignment = replace(a, chance=None)
+            reply = await self._client.ask(msgspec.structs.replace(request, holdouts=self.assignment.holdouts), silent)
+        assert isinstance(reply, p.OpenReply)
+        others = DeviceProcesses.on(found.bus_id) if found.device.kind == "cuda" and not confined.reference else None
+        return OpenedProblem(found.device, reply.signature, reply.holdouts, confined, others)
+
+    def _cached_preparation(self, device: Device, confined: Confined) -> KeptPreparation | None:
+        if not self.assignment.prepared or self.assignment.fresh:
+            return None
+        return preparation_cache.load(_cache(), self._key(device, confined))
+
+    def _key(self, device: Device, confined: Confined) -> preparation_cache.PreparationKey:
+        a = self.assignment
+        fixed = tuple(a.problem.holdouts.get(a.workload.name, ()))
+        return preparation_cache.PreparationKey(
+            a.problem, a.workload, fixed, device, a.tolerance, (a.baseline, *a.others), a.cold,
+            (not confined.kernels, not confined.reference),
+        )  # fmt: skip
+
+    def _record(self, device: Device) -> baseline_cache.Record:
+        """The cached baselines of this problem."""
+        a = self.assignment
+        wanted = baseline_cache.fingerprint(
+            a.problem, a.workload, device, ranking=a.baseline, tolerance=a.tolerance, cold=a.cold
+        )  # fmt: skip
+        return baseline_cache.load(_cache(), wanted)
+
+    async def ask(self, request: p.Request, say: Say = silent) -> p.Reply:
+        """The judge's reply, from an opened problem. Raises what ``JudgeClient.ask`` raises."""
+        async with self.lease.held(say):
+            opened = await self.open()
+            if opened.others is not None:
+                opened.others.observe(self._client.pid)
+            reply = await self._client.ask(request, say)
+            if opened.others is not None:
+                opened.others.observe(self._client.pid)
+            return _completed(reply, opened, self.lease.note)
+
+    async def prepare(self, say: Say, *, measure: bool) -> tuple[OpenedProblem, Preparation]:
+        """Calibrate the correctness check, try the trivial models, measure baselines; all with the device's ceilings."""
+        async with self.lease.held(say):
+            return await self._prepare(say, measure=measure)
+
+    async def _prepare(self, say: Say, *, measure: bool) -> tuple[OpenedProblem, Preparation]:
+        opened = await self.open(say, ceilings=True)
+        if self._kept is not None and self.assignment.prepared and (self._kept.complete or not measure):
+            found = self._kept.as_preparation()
+            return opened, replace(found, sandbox=opened.confined.sandbox, notes=(*opened.confined.notes, *found.notes))
+        peaks = await self._ceilings(opened.device, say)
+        record = self._record(opened.device)
+        reply = await self.ask(p.PrepareRequest(peaks, baseline_cache.encode(record.kept), measure), say)
+        assert isinstance(reply, p.PrepareReply)
+        if reply.cached:
+            unused = {name: one for name, one in record.kept.items() if name not in self.assignment.others}
+            record.keep({**unused, **baseline_cache.decode(reply.cached, self.assignment.others)})
+        key = self._key(opened.device, opened.confined)
+        self._kept = preparation_cache.keep(_cache(), key, replace(reply.preparation, peaks=peaks), reply.calibrations)
+        damaged = (record.note,) if measure and record.note else ()
+        notes = (*opened.confined.notes, *damaged, *reply.preparation.notes)
+        return opened, replace(reply.preparation, peaks=peaks, sandbox=opened.confined.sandbox, notes=notes)
+
+    async def _ceilings(self, device: Device, say: Say) -> Peaks:
+        """The device's ceilings, measured by a judge that runs no reference unless they are known."""
+        if self._peaks is None:
+            client = JudgeClient()
+            try:
+                await client.start(self.assignment.device)
+                self._peaks = await _measure_peaks(client, device, say)
+            finally:
+                await client.close()
+        return self._peaks
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether baselines need no measurement any more. Known once the problem is open."""
+        return self._kept is not None and self._kept.complete
+
+    async def draw(self, workload: Workload, folder: Path, calls: int) -> list[Path]:
+        """Fresh inputs in new files in ``folder``, one a call. Raises EspalierError if they cannot be written."""
+        files = [folder / f"call{call}.bin" for call in range(calls)]
+        with ExitStack() as stack:
+            fds = []
+            for path in files:
+                try:
+                    fds.append(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+                except OSError as error:
+                    raise EspalierError(f"inputs cannot be written to {folder}: {error.strerror}") from error
+                stack.callback(os.close, fds[-1])
+            async with self.lease.held(silent):
+                await self.open()
+                await self._client.ask(p.DrawRequest(workload), silent, fds)
+        return files
+
+    async def scalars(self, workload: Workload) -> tuple[Any, ...]:
+        """How a module is constructed and called."""
+        reply = await self.ask(p.DrawRequest(workload, module=True))
+        assert isinstance(reply, p.DrawReply)
+        return reply.scalars
+
+    async def close(self) -> None:
+        """End the judge and everything it started, and give the device back; idempotent."""
+        try:
+            await self._client.close()
+        finally:
+            self.lease.close()
+
+
+def with_contents(candidate: p.Candidate) -> p.Candidate:
+    """``candidate`` with its artefacts' bytes. Raises EspalierError if one is gone from the cache."""
+    return msgspec.structs.replace(
+        candidate, built=_with_content(candidate.built), holdouts=tuple(map(_with_content, candidate.holdouts))
+    )
+
+
+def _with_content(built: p.WorkloadBinary) -> p.WorkloadBinary:
+    if not built.binary:
+        return built
+    try:
+        return msgspec.structs.replace(built, content=Path(built.binary).read_bytes())
+    except OSError as error:
+        raise EspalierError(f"a compiled kernel cannot be read from the cache: {built.binary}: {error.strerror}") from error
+
+
+def _completed(reply: p.Reply, opened: OpenedProblem, no_lease: str) -> p.Reply:
+    """A reply with the conditions that the judge cannot know; ``no_lease`` is why the device was used without one."""
+    others = opened.others.lines() if opened.others is not None else ()
+    lines = (*others, *([OUTSIDE] if _only_kernels(opened) else []), *([no_lease] if no_lease else []))
+    if not lines:
+        return reply
+    match reply:
+        case p.MeasureReply(measurement):
+            return msgspec.structs.replace(reply, measurement=_under(measurement, lines))
+        case p.VerifyReply(_, screen):
+            return msgspec.structs.replace(reply, screen=_under(screen, lines))
+        case p.PrepareReply(preparation):
+            baselines: Mapping[str, Measurement] = {n: _under(m, lines) for n, m in preparation.baselines.items()}
+            return msgspec.structs.replace(reply, preparation=replace(preparation, baselines=baselines))
+    return reply
+
+
+def _only_kernels(opened: OpenedProblem) -> bool:
+    return bool(opened.confined.reference) and not opened.confined.kernels
+
+
+def _under(measurement: Measurement, lines: tuple[str, ...]) -> Measurement:
+    return replace(measurement, conditions=(*measurement.conditions, *lines))
+
+
+async def _measure_peaks(client: JudgeClient, device: Device, say: Say) -> Peaks:
+    say("measuring the device's peak bandwidth and arithmetic rates")
+    reply = await client.ask(p.PeaksRequest(device.label), say)
+    assert isinstance(reply, p.PeaksReply)
+    peaks_cache.keep(_cache(), device, reply.peaks)
+    return reply.peaks
+
+
+def _cache() -> Path:
+    return cache_folder().parent

@@ -1,0 +1,150 @@
+"""Builds of kernels for one problem: for the workload and, ahead of the device, for every hold-out shape. No torch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from engine.domain.errors import KernelCodeError
+from engine.domain.model import Contract, Device, Dialect, Signature, Workload
+from engine.sandbox.confinement import detect
+from engine.toolchain.build import Artefact, BuildFailure, build
+from engine.toolchain.elf import starts_threads
+from engine.toolchain.kernel_build import KernelBuild
+from engine.toolchain.kernel_file import KernelCode
+from engine.trial import protocol as p
+from engine.trial.judge_session import Assignment, JudgeSession, OpenedProblem, Say
+from engine.trial.tools import module_compilers
+from engine.trial.tools.kernel_case import KernelCase
+from engine.trial.tools.module_compilers import ModuleCaches
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """A kernel's code, and how to build and launch it."""
+
+    name: str
+    text: str
+    dialect: Dialect
+    contract: Contract
+    tunables: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A built kernel: what the judge needs, and the compiler's artefact."""
+
+    candidate: p.Candidate
+    artefact: Artefact
+
+
+class KernelBuilds:
+    """What was built for one judge's problem; each kernel once."""
+
+    def __init__(self, assignment: Assignment, judge: JudgeSession) -> None:
+        self._assignment = assignment
+        self._judge = judge
+        self._built: dict[tuple[str, str], BuiltKernel] = {}
+
+    async def build(self, kernel: KernelSpec, say: Say) -> BuiltKernel | BuildFailure:
+        """Build for the workload and its hold-out shapes, or return what an earlier call built."""
+        key = (kernel.text, repr(sorted(kernel.tunables.items())))
+        if key in self._built:
+            known = self._built[key]
+            return replace(known, candidate=msgspec.structs.replace(known.candidate, name=kernel.name))
+        opened = await self._judge.open(say)
+        async with self._compiling(say):
+            return await self._build_all(kernel, opened, key, say)
+
+    @asynccontextmanager
+    async def _compiling(self, say: Say) -> AsyncIterator[None]:
+        """Compilers use the cores: where those are what is measured, they run under the lease."""
+        if self._assignment.device != "cpu":
+            yield
+            return
+        async with self._judge.lease.held(say):
+            yield
+
+    async def _build_all(
+        self, kernel: KernelSpec, opened: OpenedProblem, key: tuple[str, str], say: Say
+    ) -> BuiltKernel | BuildFailure:
+        say(f"building {kernel.name}")
+        jobs = [asyncio.create_task(self._build_for(kernel, *shape, opened.device)) for shape in self.shapes(opened)]
+        try:
+            main = await jobs[0]
+            if isinstance(main, BuildFailure):
+                return main
+            others = await asyncio.gather(*jobs[1:])
+        finally:
+            await _cancel(jobs)
+        built, artefact = main
+        holdouts = tuple(o[0] for o in others if not isinstance(o, BuildFailure))
+        candidate = p.Candidate(
+            kernel.contract.value, kernel.name, kernel.text, dict(kernel.tunables), built, holdouts, len(others) - len(holdouts)
+        )
+        self._built[key] = BuiltKernel(candidate, artefact)
+        return self._built[key]
+
+    async def _build_for(
+        self, kernel: KernelSpec, workload: Workload, signature: Signature, device: Device
+    ) -> tuple[p.WorkloadBinary, Artefact] | BuildFailure:
+        if kernel.dialect is not Dialect.PYTHON and not signature.scalar_only:
+            reason = "this problem has arguments that are neither tensors nor numbers: only the python dialect can be used"
+            return BuildFailure(reason, reason, 0.0)
+        try:
+            wanted = kernel_build(kernel, workload, signature, device)
+            plan, request = wanted.plan(), wanted.request()
+        except KernelCodeError as error:
+            return BuildFailure(f"{kernel.name}: {error}", str(error), 0.0)
+        outcome = await build(request, await detect())
+        if isinstance(outcome, BuildFailure):
+            return outcome
+        if kernel.dialect is Dialect.PYTHON:
+            caches = await self._compile_module(kernel, workload, signature, device, outcome)
+            if isinstance(caches, BuildFailure):
+                return caches
+            seconds = outcome.seconds + caches.seconds
+            return p.WorkloadBinary(workload, caches.path, b"", plan), replace(outcome, seconds=seconds)
+        binary = str(outcome.binary)
+        threads = device.kind == "cpu" and starts_threads(outcome.binary)
+        return p.WorkloadBinary(workload, binary, b"", plan, threads), outcome
+
+    async def _compile_module(
+        self, kernel: KernelSpec, workload: Workload, signature: Signature, device: Device, built: Artefact
+    ) -> ModuleCaches | BuildFailure:
+        """What the module's own compilers make for the workload; its hold-out shapes use it too."""
+        if workload != self._assignment.workload or not module_compilers.compiles(kernel.text, device):
+            return ModuleCaches("", 0.0)
+        scalars = await self._judge.scalars(workload)
+        case = case_of(kernel, workload, signature, device)
+        return await module_compilers.compile_module(case, device, built, scalars, self._judge.draw, await detect())
+
+    def shapes(self, opened: OpenedProblem) -> list[tuple[Workload, Signature]]:
+        """The workload, then its hold-outs."""
+        holdouts = zip(self._judge.assignment.holdouts, opened.holdouts, strict=True)
+        return [(self._assignment.workload, opened.signature), *holdouts]
+
+
+def case_of(kernel: KernelSpec, workload: Workload, signature: Signature, device: Device) -> KernelCase:
+    """What the tools run outside a trial. Raises KernelCodeError."""
+    return KernelCase(workload, signature, kernel_build(kernel, workload, signature, device).request())
+
+
+def kernel_build(kernel: KernelSpec, workload: Workload, signature: Signature, device: Device) -> KernelBuild:
+    """How a kernel is built for a workload."""
+    code = KernelCode(kernel.text, kernel.dialect, kernel.contract, kernel.name)
+    return KernelBuild(code, kernel.tunables, signature, workload.name, device)
+
+
+async def _cancel(jobs: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel the running ones of ``jobs`` and wait for them."""
+    running = [job for job in jobs if not job.done()]
+    for job in running:
+        job.cancel()
+    if running:
+        await asyncio.wait(running)

@@ -1,0 +1,79 @@
+"""Has a module compile what it compiles, once, in the builder's sandbox, and writes the caches to standard output.
+
+``python -m engine.trial.runner.module_build SPEC [INPUTS]``: as for ``profile_target``. With ``INPUTS`` the module is called
+once, else only constructed (in a sandbox without the device). Imports torch.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
+from engine.trial.runner import module_caches
+from engine.trial.runner.module_caches import COMPILED, COMPILER_FAILED
+
+_FAILED = "Error building extension"
+"""How torch's extension builder begins the message when a compiler failed."""
+
+
+def main() -> None:
+    """Compile; the last line of output holds the caches, or says how a compiler failed."""
+    own = os.dup(sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    words = b""
+    try:
+        _call(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])
+    except BaseException as error:
+        words = _words(error)
+    line = (
+        COMPILER_FAILED.encode() + base64.b64encode(words)
+        if words
+        else COMPILED.encode() + base64.b64encode(module_caches.pack())
+    )
+    with open(own, "wb") as out:
+        out.write(b"\n" + line + b"\n")
+        out.flush()
+        os._exit(0)
+
+
+def _words(error: BaseException) -> bytes:
+    """The output of a compiler that failed; empty for any other error, which the kernel's trial will tell."""
+    text = str(error)
+    if isinstance(error, RuntimeError) and text.startswith(_FAILED):
+        return text.encode(errors="replace")
+    traceback.print_exc()
+    return b""
+
+
+def _call(spec: Path, inputs: list[Path]) -> None:
+    import torch
+
+    from engine.trial.runner.modules import construct_module
+    from engine.trial.runner.profile_target import load_launcher
+
+    load = msgspec.msgpack.decode(spec.read_bytes(), type=LoadKernel)
+    torch.set_num_threads(load.threads)
+    if not inputs:
+        construct_module(load)
+        return
+    _, launcher = load_launcher(spec, inputs[0], _untimed)
+    called = launcher.call(RunKernel(0))
+    if isinstance(called, Fault):
+        sys.stderr.write(called.text)
+
+
+def _untimed(work: Callable[[], Any], order: RunKernel, outputs: Callable[[], tuple[int, ...]] = tuple) -> ClaimedTimes:
+    work()
+    return ClaimedTimes(1.0, 1.0, 0.0)
+
+
+if __name__ == "__main__":
+    main()

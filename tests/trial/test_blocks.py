@@ -1,0 +1,73 @@
+"""Comparison in blocks: the same errors as over whole tensors, whatever the size of a block."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.trial.judge import blocks
+from engine.trial.judge.comparison import compare, spread
+from engine.trial.judge.special_values import compare_special
+
+FLOATS = st.floats(-1e6, 1e6, width=32)
+ODD = st.one_of(FLOATS, st.sampled_from([math.inf, -math.inf, math.nan]))
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "ELEMENTS", 7)
+
+
+@given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_errors_are_those_of_the_whole_tensor(values: list[tuple[float, float]]) -> None:
+    output = torch.tensor([a for a, _ in values])
+    reference = torch.tensor([b for _, b in values], dtype=torch.float64)
+    found = compare([output], [reference], ["out"])
+    difference, unit = output - reference, spread(reference) or float(reference.norm()) / math.sqrt(len(values))
+    assert found.max_abs == pytest.approx(float(difference.abs().max()))
+    assert found.rel_fro == pytest.approx(float(difference.norm()) / max(unit * math.sqrt(len(values)), 1e-300), rel=1e-6)
+    assert found.max_scaled == pytest.approx(float((difference / (reference.abs() + unit + 1e-300)).abs().max()), rel=1e-6)
+
+
+@given(st.lists(st.one_of(FLOATS, st.integers(-3, 3).map(float)), min_size=1, max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_moments_are_those_of_the_whole_tensor(values: list[float]) -> None:
+    whole = torch.tensor(values, dtype=torch.float64)
+    found = blocks.moments(block for (block,) in blocks.in_blocks(whole))
+    assert found.count == len(values)
+    assert found.mean == pytest.approx(float(whole.mean()), abs=1e-6)
+    scale = float(whole.abs().max()) ** 2 + 1e-30
+    assert found.variance == pytest.approx(float(whole.var(correction=0)), abs=1e-9 * scale)
+    assert found.rms == pytest.approx(float(whole.norm()) / math.sqrt(len(values)))
+
+
+@given(st.lists(st.tuples(ODD, ODD), min_size=1, max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_what_is_not_finite_is_found_in_every_block(values: list[tuple[float, float]]) -> None:
+    output = torch.tensor([a for a, _ in values])
+    right = torch.tensor([b for _, b in values], dtype=torch.float64)
+    differing = (output.isfinite() != right.isfinite()).nonzero().reshape(-1).tolist()
+    same = (output.double() == right) | (output.isnan() & right.isnan()) | (output.isfinite() & right.isfinite())
+    flaw = compare([output], [right], ["out"]).flaw
+    if differing:
+        assert f"{len(differing)} of {len(values)} elements wrong, the first at {differing[0]} " in flaw
+    else:
+        assert bool(flaw) == (not bool(same.all()))
+    special = compare_special([output], [right])
+    assert special.different == int((~same).sum())
+    assert torch.equal(special.hidden[0], output.isfinite() & ~right.isfinite())
+
+
+def test_integers_differ_by_count_in_all_blocks() -> None:
+    output = torch.arange(40)
+    right = output.clone()
+    right[[0, 8, 39]] += 1
+    undecided = torch.zeros(40, dtype=torch.bool)
+    undecided[8] = True
+    assert "3 of 40" in compare([output], [right], ["out"]).flaw
+    assert "2 of 40" in compare([output], [right], ["out"], [undecided]).flaw

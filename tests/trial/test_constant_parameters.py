@@ -1,0 +1,171 @@
+"""Constant parameters and buffers vary in judged models: leaving them out shows, other names and early preparation do not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from engine.domain import work as w
+from engine.domain.model import Contract, Dialect, FailureKind, Workload
+from engine.problem import catalog
+from engine.problem.constant_parameters import constants_of, varied_constants
+from engine.problem.reference import Reference
+from engine.trial.bench import Assignment, KernelSpec, TrialBench
+from engine.trial.judge.calibration import calibrate
+
+REFERENCE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        self.eval()
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def get_inputs():
+    return [torch.rand(64, 48)]
+
+
+def get_init_inputs():
+    return [48]
+"""
+HEAD = REFERENCE.partition("class Model")[0]
+LEFT_OUT = (
+    HEAD
+    + """
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, x):
+        return x / (1 + 1e-5) ** 0.5
+"""
+)
+HONEST = {
+    "the reference": REFERENCE.replace("class Model(", "class ModelNew("),
+    "other names": HEAD
+    + """
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(width, 1))
+        self.gain = nn.Parameter(torch.ones(1, width))
+        self.register_buffer("centre", torch.zeros(width))
+        self.register_buffer("spread", torch.ones(width))
+
+    def forward(self, x):
+        return (x - self.centre) * torch.rsqrt(self.spread + 1e-5) * self.gain + self.shift.t()
+""",
+    "prepared in the constructor": HEAD
+    + """
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        with torch.no_grad():
+            self.gain = self.norm.weight * torch.rsqrt(self.norm.running_var + 1e-5)
+            self.shift = self.norm.bias - self.norm.running_mean * self.gain
+
+    def forward(self, x):
+        return torch.addcmul(self.shift, x, self.gain)
+""",
+}
+WITHOUT_PARAMETERS = LEFT_OUT.replace("        self.norm = nn.BatchNorm1d(width)\n", "")
+
+
+class Everything(nn.Module):
+    """Constants by every usual way, and what must not vary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 5)
+        nn.init.zeros_(self.layer.bias)
+        self.norm = nn.BatchNorm1d(5)
+        self.gain = nn.Parameter(torch.full((4, 1), -2.0))
+        self.register_buffer("mask", torch.tril(torch.ones(3, 3)))
+        self.register_buffer("bounds", torch.full((3,), float("-inf")))
+        self.register_buffer("shared", torch.ones(1).expand(7))
+        self.late = nn.Parameter(torch.rand(9))
+        self.late.data.fill_(3.0)
+
+
+def made(seed: int) -> dict[str, Tensor]:
+    torch.manual_seed(seed)
+    constants = constants_of(Everything())
+    torch.manual_seed(seed)
+    with varied_constants(seed, constants) as finish:
+        model = Everything()
+        finish(model)
+    return dict(model.state_dict())
+
+
+def test_constants_vary_with_the_seed_and_nothing_else_does() -> None:
+    torch.manual_seed(1)
+    plain = Everything().state_dict()
+    varied, again, other = made(1), made(1), made(2)
+    changed = {name for name in plain if not torch.equal(plain[name], varied[name])}
+    assert changed == {"layer.bias", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var", "gain", "late"}
+    for name in changed:
+        assert torch.equal(varied[name], again[name])
+        assert not torch.equal(varied[name], other[name])
+        assert varied[name].unique().numel() == varied[name].numel()
+    assert bool((varied["norm.running_var"] > 0.7).all())
+    assert bool((varied["gain"] < -1.4).all())
+    assert float(varied["norm.running_mean"].abs().max()) > 0
+
+
+def test_construction_is_restored_afterwards() -> None:
+    made(1)
+    assert bool((nn.BatchNorm1d(5).weight == 1).all())
+    assert bool((nn.Parameter(torch.ones(4)) == 1).all())
+
+
+def test_a_reference_that_fails_with_varied_constants_keeps_them(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.py"
+    counting = REFERENCE.replace("self.eval()", 'self.register_buffer("times", torch.tensor(3.0))')
+    file.write_text(counting.replace("return self.norm(x)", "return x * torch.ones(64, int(self.times * 16)).relu()"))
+    reference = Reference(catalog.find(str(file)), Workload("full", {}))
+    notes = calibrate(reference, "class").notes
+    assert any("constant parameters stay as they are" in note for note in notes)
+    assert not reference.constants
+
+
+def verdicts(folder: Path, *kernels: str) -> list[object]:
+    file = folder / "theirs.py"
+    file.write_text(REFERENCE)
+    problem = catalog.find(str(file))
+
+    async def judge() -> list[object]:
+        bench = TrialBench(Assignment(problem, problem.workloads[0], "cpu"), lambda _: "")
+        specs = [KernelSpec(f"{i}.py", code, Dialect.PYTHON, Contract.MODULE, {}) for i, code in enumerate(kernels)]
+        try:
+            return [await bench.verify_kernel(spec, lambda _: None) for spec in specs]
+        finally:
+            await bench.close()
+
+    return asyncio.run(judge())
+
+
+@pytest.mark.slow
+def test_modules_get_varied_constants(tmp_path: Path) -> None:
+    left_out, without, *honest = verdicts(tmp_path, LEFT_OUT, WITHOUT_PARAMETERS, *HONEST.values())
+    assert isinstance(left_out, w.Failed)
+    assert left_out.failure.kind is FailureKind.MISMATCH
+    assert "right with the constructor's own: left out?" in left_out.failure.reason
+    assert isinstance(without, w.Verified)
+    assert any("constant parameters were not varied" in line for line in without.verification.caveats)
+    for name, found in zip(HONEST, honest, strict=True):
+        assert isinstance(found, w.Verified), (name, found)
+        assert not any("constant parameters" in line for line in found.verification.caveats), name

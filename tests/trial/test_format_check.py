@@ -1,0 +1,62 @@
+"""The verdict of a problem's own format, beside Espalier's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from problem import format_files as files
+
+from engine.domain.preparation import ClassErrors
+from engine.problem import catalog
+from engine.problem.reference import Reference
+from engine.trial.judge.format_check import format_verdict
+from engine.trial.judge.runner_client import TrialFailed
+
+STRICT, LOOSE = ClassErrors(1e-6, 1e-6), ClassErrors(0.5, 0.5)
+PROPERTY = files.REFERENCE_PY.replace(
+    "check_implementation = make_match_reference(ref_kernel, rtol=1e-3, atol=1e-4)",
+    "def check_implementation(data, output):\n"
+    "    good = bool((output.abs() <= 1).all())\n"
+    "    return good, '' if good else 'an element is larger than 1'",
+)
+
+
+def opened(path: Path, workload: str = "small") -> tuple[Reference, torch.nn.Module, tuple[object, ...], torch.Tensor]:
+    problem = catalog.find(str(path))
+    reference = Reference(problem, catalog.workload_for(problem, workload), "cpu")
+    model, inputs = reference.model(1), reference.inputs(1)
+    return reference, model, inputs, reference.call(model, inputs)[0]
+
+
+@pytest.mark.parametrize(("wrong", "passed"), [(0.0, True), (0.005, True), (0.02, False)])
+def test_a_share_of_the_elements_must_match(tmp_path: Path, wrong: float, passed: bool) -> None:
+    reference, model, inputs, right = opened(files.write_sol(tmp_path, None, files.workload(125)))
+    output = right.clone().reshape(-1)
+    output[: int(wrong * output.numel())] += 1.0
+    found = format_verdict(reference, model, inputs, [output.reshape(right.shape)], STRICT)
+    assert found is not None
+    assert (found.passed, found.stricter) == (passed, "espalier")
+    looser = format_verdict(reference, model, inputs, [right], LOOSE)
+    assert looser is not None
+    assert looser.stricter == "format"
+
+
+def test_a_task_s_own_check_stands_beside_ours(tmp_path: Path) -> None:
+    reference, model, inputs, right = opened(files.write_kernelbot(tmp_path))
+    found = format_verdict(reference, model, inputs, [right], STRICT)
+    assert found is not None
+    assert (found.passed, found.tolerance) == (True, "check_implementation, atol 0.0001, rtol 0.001")
+    wrong = format_verdict(reference, model, inputs, [right + 1], STRICT)
+    assert wrong is not None
+    assert (wrong.passed, wrong.detail) == (False, "mismatch")
+
+
+def test_where_several_answers_are_right_the_tasks_check_decides_too(tmp_path: Path) -> None:
+    reference, model, inputs, right = opened(files.write_kernelbot(tmp_path, reference=PROPERTY))
+    found = format_verdict(reference, model, inputs, [right * 0.5], STRICT)
+    assert found is not None
+    assert (found.passed, found.unique) == (True, False)
+    with pytest.raises(TrialFailed, match="kernelbot's check_implementation refuses the output: an element is larger than 1"):
+        format_verdict(reference, model, inputs, [right + 9], STRICT)

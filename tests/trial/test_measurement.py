@@ -1,0 +1,63 @@
+"""What a measurement says about itself: doubts apart from conditions, and shares of all samples taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.domain.model import Device, Interval, Operand, Role, Signature
+from engine.domain.preparation import Peaks
+from engine.trial.judge.call_times import Timing
+from engine.trial.judge.measurement import NO_CALM_PAIR, MeasurementReport
+from engine.trial.judge.timing import KERNEL, NULL, WARM_UP, PairTimes, pair_times
+
+OPERANDS = (Operand("x", Role.INPUT, (1 << 10,), "float32"), Operand("out", Role.OUTPUT, (1 << 10,), "float32"))
+REPORT = MeasurementReport(
+    Signature(OPERANDS, {}), Device("cpu", 0, "some processor", "x86_64", 2, 1 << 25, 1 << 33, "torch 2"),
+    lambda: Peaks(1e10, {"fp32": 1e12}), lambda: None, cold=True, confined=True,
+)  # fmt: skip
+RATIOS = {"eager": Interval(2.0, 1.9, 2.1)}
+
+
+def pair(disturbed: int, undisturbed: int, *, wall_us: float = 500.0) -> PairTimes:
+    """A pair of an honest kernel of 400 µs with this many disturbed and undisturbed samples."""
+
+    def row(marked: bool) -> dict[str, Timing]:
+        return {KERNEL: Timing(400.0, wall_us, 0.0, marked), NULL: Timing(1.0, 101.0, 0.0, marked)}
+
+    rows = [*[row(False)] * WARM_UP, *[row(True)] * disturbed, *[row(False)] * undisturbed]
+    return pair_times(rows, 6)
+
+
+def test_without_a_calm_pair_a_time_is_not_corroborated() -> None:
+    found = REPORT.of_kernel("precise", [pair(16, 2), pair(18, 0)], RATIOS, ())
+    assert not found.corroborated
+    assert found.doubts == (NO_CALM_PAIR,)
+    assert NO_CALM_PAIR not in found.conditions
+    assert REPORT.evidence([pair(16, 2)]) == (), "contention is no evidence against a kernel"
+
+
+def test_one_calm_pair_is_enough() -> None:
+    found = REPORT.of_kernel("precise", [pair(16, 2), pair(2, 6)], RATIOS, ())
+    assert (found.corroborated, found.doubts) == (True, ())
+
+
+def test_a_doubt_is_no_condition() -> None:
+    found = REPORT.of_kernel("precise", [pair(0, 6, wall_us=9000.0)], RATIOS, ("eager cached",))
+    assert not found.corroborated
+    assert found.doubts == ("not corroborated: the judge's clock measured more time than the runner claims",)
+    assert found.conditions == ("cold caches", "eager cached")
+
+
+def test_disturbed_samples_are_a_share_of_all_samples_taken() -> None:
+    """Whether the disturbed samples were replaced by others or, for lack of others, counted."""
+    assert "4 of 10 samples disturbed by CPU contention" in REPORT.of_kernel("precise", [pair(4, 6)], RATIOS, ()).conditions
+    few = REPORT.of_kernel("precise", [pair(16, 2)], RATIOS, ())
+    assert (few.samples, "16 of 18 samples disturbed by CPU contention" in few.conditions) == (18, True)
+    both = REPORT.of_kernel("precise", [pair(4, 6), pair(16, 2)], RATIOS, ())
+    assert "20 of 28 samples disturbed by CPU contention" in both.conditions
+
+
+def test_a_repeated_screen_counts_all_its_samples() -> None:
+    first, again = pair(16, 2), pair(3, 6)
+    kept = replace(again, disturbed=first.disturbed + again.disturbed, taken=first.taken + again.taken)
+    assert "19 of 27 samples disturbed by CPU contention" in REPORT.of_kernel("screen", [kept], RATIOS, ()).conditions

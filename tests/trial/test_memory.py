@@ -1,0 +1,196 @@
+"""How the judge keeps to its memory plan: redrawn inputs, float64 on the host, fallbacks, and what a trace counts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from trial.ground import tiny
+
+from engine.domain.errors import DeviceError
+from engine.domain.memory_plan import MemoryPlan, TrialProcesses
+from engine.domain.model import Device, Workload
+from engine.problem import catalog
+from engine.problem.reference import Reference
+from engine.trial.judge import calibration, devices, test_bed, test_beds
+from engine.trial.judge.known_calibrations import KnownCalibrations
+from engine.trial.judge.memory_room import needs_of
+from engine.trial.judge.perturbations import PERTURBATIONS, perturb
+from engine.trial.judge.process_pool import ProcessPool
+from engine.trial.protocol import OpenRequest
+
+SMALL = Workload("small", {"rows": 4, "width": 32})
+FRUGAL = MemoryPlan(1, keeps_inputs=False, keeps_processes=False, copies_on_host=True, exact_on_host=True)
+Bed = test_bed.TestBed  # names that pytest does not collect
+Beds = test_beds.TestBeds
+
+
+def bed_of(reference: Reference, plan: MemoryPlan = FRUGAL) -> Bed:
+    return Bed(reference, calibration.calibrate(reference, "class"), devices.describe("cpu"), plan)
+
+
+@pytest.fixture
+def bed() -> Iterator[Bed]:
+    reference = Reference(tiny(), SMALL)
+    reference.exact_on_host = True
+    found = bed_of(reference)
+    yield found
+    found.close()
+
+
+def answer(at: Bed) -> None:
+    x, weight = (at._inputs.tensor(s) for s in at._read_slots(0))
+    at.outputs(0)[0].copy_(torch.softmax(x * weight, 1))
+
+
+def test_inputs_that_are_not_kept_are_drawn_again_for_the_check(bed: Bed) -> None:
+    for distribution in bed.calibration.distributions:
+        bed.refill(0, distribution)
+        answer(bed)
+        found = bed.check(0, distribution)
+        assert bed._held[0] is None
+        assert found.ruling.passed, distribution
+        assert found.violation == ""
+        bed.refill(0, distribution)
+        assert not bed.check(0, distribution).ruling.passed or distribution not in ("own", "x64")
+
+
+def test_a_changed_input_is_found_against_redrawn_ones(bed: Bed) -> None:
+    bed.refill(0)
+    answer(bed)
+    bed._inputs.tensor(bed._read_slots(0)[0]).view(-1)[3] += 1.0
+    assert "changed its input" in bed.check(0).violation
+
+
+def test_outputs_wait_on_the_host_and_later_writes_do_not_count(bed: Bed) -> None:
+    bed.refill(0)
+    answer(bed)
+    copies = bed.copy_outputs(0)
+    bed.outputs(0)[0].fill_(7.0)
+    assert bed.check(0, "own", copies).ruling.passed
+
+
+def test_withdrawn_inputs_are_held_until_they_are_released(bed: Bed) -> None:
+    bed.refill(0)
+    right = bed._inputs.tensor(bed._read_slots(0)[0]).clone()
+    bed._let_go(0)
+    bed.withdraw(0)
+    assert bed._held[0] is not None, "nothing is drawn within a timed call"
+    assert bool(bed._inputs.tensor(bed._read_slots(0)[0]).isnan().all())
+    bed.release_inputs(0)
+    assert torch.equal(bed._inputs.tensor(bed._read_slots(0)[0]), right)
+
+
+def test_inputs_that_no_seed_repeats_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "fresh.py"
+    file.write_text(
+        "import os, torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+        "        return x * 2\n\n\n"
+        "def get_inputs():\n    return [torch.tensor(list(os.urandom(64)), dtype=torch.float32)]\n\n\n"
+        "def get_init_inputs():\n    return []\n"
+    )
+    problem = catalog.find(str(file))
+    bed = bed_of(Reference(problem, problem.workloads[0]))
+    bed.refill(0)
+    bed.outputs(0)[0].copy_(bed._inputs.tensor(bed._read_slots(0)[0]) * 2)
+    assert bed.check(0).ruling.passed
+    bed.close()
+
+
+@pytest.mark.parametrize("name", PERTURBATIONS)
+def test_the_same_seed_perturbs_alike_and_leaves_its_input(name: str) -> None:
+    x = torch.randn(33, 70)
+    before, seed = x.clone(), random.getrandbits(62)
+    (one,), (other,) = (cast(tuple[torch.Tensor], perturb((x,), name, seed)) for _ in range(2))
+    assert torch.equal(one.view(torch.int32), other.view(torch.int32))
+    assert torch.equal(x, before)
+
+
+def test_float64_on_the_host_is_float64_of_the_inputs_in_their_own_type() -> None:
+    reference = Reference(tiny(), SMALL)
+    model, inputs = reference.model(1), reference.inputs(2)
+    on_device = reference.exact(model, inputs)
+    reference.exact_on_host = True
+    on_host = reference.exact_of(model, lambda: reference.inputs(2))
+    assert on_host.outputs[0].dtype == torch.float64
+    assert torch.equal(on_device.outputs[0], on_host.outputs[0])
+
+
+def opened(limit: int = 0) -> OpenRequest:
+    problem = tiny()
+    return OpenRequest(problem, problem.workloads[0], (), "cpu", "class", "eager", (), True, False, memory_limit=limit)
+
+
+def beds(limit: int = 0) -> Beds:
+    request, device = opened(limit), devices.describe("cpu")
+    reference = Reference(request.problem, request.workload)
+    pool = ProcessPool(request.problem, device, cold=True, confined=False)
+    return Beds(request, device, reference, [], TrialProcesses(pairs=6), pool, KnownCalibrations(b"", "class"))
+
+
+def test_a_limit_that_nothing_fits_refuses_before_memory_is_taken() -> None:
+    with pytest.raises(DeviceError, match=r"does not fit: it needs \d+ MB of memory, and 20 MB are free, the limit set by"):
+        beds(20_000_000).main()
+
+
+def test_each_fallback_is_more_frugal_and_still_judges() -> None:
+    found = beds()
+    seen = [found.plan.device_bytes]
+    first = found.main()
+    while found.tighten():
+        seen.append(found.plan.device_bytes)
+        again = found.main()
+        assert again is not first
+        assert again.slots == found.plan.slots
+        assert again.calibration is first.calibration, "calibration is not repeated"
+        again.refill(0)
+        answer(again)
+        assert again.check(0).ruling.passed
+    assert seen == sorted(seen, reverse=True)
+    assert len(seen) > 2
+    assert not found.plan.keeps_processes
+    assert found.note.startswith("memory: 1 slot of operands")
+    found.drop()
+
+
+def test_running_out_is_recognised_wherever_it_happens(tmp_path: Path) -> None:
+    file = tmp_path / "huge.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+        "        return x + torch.empty(1 << 60, dtype=torch.uint8)[0]\n\n\n"
+        "def get_inputs():\n    return [torch.rand(4)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    problem = catalog.find(str(file))
+    reference = Reference(problem, problem.workloads[0])
+    with pytest.raises(Exception, match="needs more memory than") as raised:
+        reference.call(reference.model(0), reference.inputs(0))
+    assert test_beds.ran_out(raised.value)
+    assert not test_beds.ran_out(ValueError("another error"))
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "exact"),
+    [("softmax", 1.0, 2.0), ("matmul_fp32", 1.0, 2.0), ("matmul_fp16", 1.0, 4.0), ("conv2d_relu_maxpool", 8.27, 16.54)],
+)
+def test_a_trace_counts_what_a_forward_holds_at_a_time(name: str, own: float, exact: float) -> None:
+    """In outputs. Of the convolution's result, its ReLU and the pooled one with its indices, two are held at a time."""
+    reference = Reference(catalog.find(name), next(w for w in catalog.find(name).workloads if w.name == "full"))
+    needs = needs_of(reference)
+    forward = reference.memory()
+    assert forward.own / needs.outputs == pytest.approx(own, rel=0.02)
+    assert forward.exact / needs.outputs == pytest.approx(exact, rel=0.02)
+
+
+def test_needs_are_counted_without_taking_memory() -> None:
+    """Operands of 16 TB are traced in no time."""
+    problem = catalog.find("softmax")
+    huge = Workload("huge", {"batch_size": 1 << 21, "dim": 1 << 20})
+    needs = needs_of(Reference(problem, huge))
+    assert needs.operands > 16e12
+    assert isinstance(devices.describe("cpu"), Device)
+    assert replace(FRUGAL, slots=2).holdout_slots == 2
