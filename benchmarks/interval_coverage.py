@@ -31,7 +31,7 @@ if __name__ == "__main__":
 from engine.domain import stats
 from engine.domain.model import Interval
 from engine.trial.judge.baselines import SAME_PAIRS, claimable
-from engine.trial.judge.runner_client import Timing
+from engine.trial.judge.call_times import Timing
 from engine.trial.judge.stopping import PAIRS, is_settled
 from engine.trial.judge.timing import KERNEL, PairTimes, log_ratios, samples_for
 

@@ -5,6 +5,8 @@ often it fails, and how badly its author predicts the gain. The search is *not* 
 incumbents and limits are ``engine.domain.rules`` and ``engine.domain.queries``; effects go through ``engine.session.perform``.
 ``tests/report`` shows that a ``LiveSession`` with the same ports grows the same tree.
 
+``benchmarks/families`` has one readable file for each family; ``family`` reads one.
+
 A kernel's true speed is exp(structure(moves) + polish): ``moves`` are the optimisations that it contains, ``polish`` (≤ 0) is
 the speed that its writer lost. A writer inherits half of the parent's polish and adds its own loss.
 """
@@ -15,20 +17,23 @@ import functools
 import json
 import math
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
 
 from engine.domain import events as e
 from engine.domain import rules
 from engine.domain import work as w
 from engine.domain.errors import JournalCorrupt
-from engine.domain.model import CATEGORIES, ENGINE, Author, Blob, Contract, Dialect, Draft, IdeaText
-from engine.domain.state import SessionState, advance
+from engine.domain.model import CATEGORIES, ENGINE, Author, Blob, Contract, Dialect, Draft, IdeaText, Interval, Measurement
+from engine.domain.state import Kernel, SessionState, advance
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
 from engine.journal.blobs import Blobs
+from engine.session.fake_bench import FakeBench
 from engine.session.perform import Effects, perform
-from engine.session.ports import Bench
+from engine.session.ports import Bench, Say
 
 BASELINE_US = 1000.0
 """Time of the naive port; ``FakeBench`` measures speedups against it."""
@@ -65,6 +70,77 @@ class World:
     """Standard deviation of a measurement (in logarithms)."""
     undo: bool = True
     """Whether an optimisation can be removed again."""
+    sight: float = 1.0
+    """How much of the true gain a prediction contains; -1 for an author whose predictions are inverted."""
+    failures_at_end: float | None = None
+    """Share of drafts that fail after ``drift`` drafts, if the share changes."""
+    drift: int = 46
+
+
+FAMILY_FILES = Path(__file__).parent / "families"
+_SHAPES = frozenset({"kind", "group", "exclusive", "levels", "width", "spread", "size", "neighbours", "scale"})
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family of landscapes, as its file describes it."""
+
+    world: World
+    make: Callable[[random.Random], Landscape]
+    """A landscape of the family."""
+
+
+def families(folder: Path = FAMILY_FILES) -> dict[str, Family]:
+    """All families of a folder by name."""
+    return {path.stem.replace("_", " "): family(path) for path in sorted(folder.glob("*.toml"))}
+
+
+def family(path: Path) -> Family:
+    """Read a family's file. Raises ValueError for an unknown key or kind."""
+    given = tomllib.loads(path.read_text(encoding="utf-8"))
+    world = {key: value for key, value in given.items() if key not in _SHAPES}
+    if unknown := world.keys() - World.__dataclass_fields__.keys():
+        raise ValueError(f"{path.name}: unknown key {min(unknown)!r}")
+    name = path.stem.replace("_", " ")
+    return Family(World(name, **world), functools.partial(_landscape, given, name))
+
+
+def _landscape(given: Mapping[str, Any], name: str, dice: random.Random) -> Landscape:
+    match given["kind"]:
+        case "net":
+            return _net(given, dice)
+        case "forks":
+            return Forks(str(dice.random()), given["levels"], given["width"], given["spread"])
+        case "rugged":
+            return Rugged(str(dice.random()), given["size"], given["neighbours"], given["scale"])
+    raise ValueError(f"{name}: unknown kind {given['kind']!r}: use net, forks or rugged")
+
+
+def _net(given: Mapping[str, Any], dice: random.Random) -> Net:
+    """A group's keys: ``values`` and ``first``, fixed gains of its first optimisations; ``count`` and the range ``gain`` of the
+    others; ``chain``, the length of chains in which each needs the last; ``spoils``, how many of another group each spoils;
+    ``exclusive``, whether a kernel with the group's first optimisation can contain no other exclusive group's."""
+    gains: list[float] = []
+    after: dict[int, int] = {}
+    exclusive: dict[int, int] = {}
+    members: list[range] = []
+    for group in given["group"]:
+        start = len(gains)
+        fixed = [*group.get("values", ()), *([group["first"]] if "first" in group else ())]
+        drawn = group.get("count", 0) - ("first" in group)
+        gains += [*fixed, *(dice.uniform(*group["gain"]) for _ in range(max(0, drawn)))]
+        members.append(range(start, len(gains)))
+        if length := group.get("chain", 0):
+            after |= {m: m - 1 for m in members[-1] if (m - start) % length}
+        if group.get("exclusive", given.get("exclusive", False)):
+            exclusive[start] = 0
+    spoils = {
+        move: frozenset(dice.sample(members[rule["group"]], rule["count"]))
+        for group, own in zip(given["group"], members, strict=True)
+        if (rule := group.get("spoils")) is not None
+        for move in own
+    }
+    return Net(tuple(gains), after, spoils, exclusive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +251,8 @@ class Walker:
     seed: str
     calls: int = 0
     """Calls that a model would charge for: one per round, one per implementation."""
+    drafts: int = 0
+    _structures: dict[frozenset[int], float] = field(default_factory=dict)
 
     @property
     def author(self) -> Author:
@@ -197,15 +275,25 @@ class Walker:
         code = code_of(source)
         dice = random.Random(f"{self.seed}:idea:{source}:{len(before)}")
         tried = [key.partition("#")[0] for key in before]
-        removable = sorted(code.moves) if self.world.undo else []
-        options = [*(f"+{m}" for m in self.landscape.open(code.moves)), *(f"-{m}" for m in removable), POLISH]
+        options = self._options(code)
         looks = {}
         for option in options:
-            foreseen = self._after(code, option).speed(self.landscape) - code.speed(self.landscape)
-            looks[option] = foreseen + dice.gauss(0, self.world.foresight) - 0.3 * tried.count(option)
+            foreseen = self.speed(self._after(code, option)) - self.speed(code)
+            looks[option] = self.world.sight * foreseen + dice.gauss(0, self.world.foresight) - 0.3 * tried.count(option)
         best = max(options, key=lambda option: looks[option])
         title = f"{best} try {tried.count(best) + 1}"
         return IdeaText(title, CATEGORIES[0], "The best predicted gain.", math.exp(looks[best]), f"{best}#{tried.count(best)}")
+
+    def _options(self, code: Code) -> list[str]:
+        """What can be done to a kernel: add an optimisation, remove one, polish."""
+        removable = sorted(code.moves) if self.world.undo else []
+        return [*(f"+{m}" for m in self.landscape.open(code.moves)), *(f"-{m}" for m in removable), POLISH]
+
+    def speed(self, code: Code) -> float:
+        """Logarithm of the true speedup over the naive port."""
+        if code.moves not in self._structures:
+            self._structures[code.moves] = self.landscape.structure(code.moves)
+        return self._structures[code.moves] + code.polish
 
     def _after(self, code: Code, option: str) -> Code:
         """The code after a typical implementation of the idea."""
@@ -223,19 +311,27 @@ class Walker:
         drafts: list[Draft] = []
         for number in range(request.idea.branch):
             dice = random.Random(f"{self.seed}:code:{request.parent_code}:{key}:{number}")
-            usual_code = self._after(parent, key.partition("#")[0])
+            option = key.partition("#")[0]
+            usual_code = self._after(parent, option)
+            self.drafts += 1
             loss = abs(dice.gauss(0, self.world.sloppiness))
-            kind = dice.choice(("build_failed", "mismatch", "crashed")) if dice.random() < self.world.failures else ""
+            kind = dice.choice(("build_failed", "mismatch", "crashed")) if dice.random() < self._failures() else ""
+            if option not in self._options(parent):  # an idea from another kernel that does not fit this one
+                kind = "mismatch"
             drafts.append(self._draft(Code(usual_code.moves, 0.5 * parent.polish - loss), f"{key}.{number}", kind))
         return Implementation(tuple(drafts))
 
     def _draft(self, code: Code, name: str, failure: str) -> Draft:
         fields = json.dumps({"moves": sorted(code.moves), "polish": code.polish, "name": name})
-        dice = random.Random(f"{self.seed}:time:{fields}")
-        time_us = BASELINE_US * math.exp(dice.gauss(0, self.world.noise) - code.speed(self.landscape))
+        time_us = BASELINE_US * math.exp(-self.speed(code))
         mark = failure or f"time_us = {time_us:.9f}"
         text = f'// {fields}\n// FAKE: {mark}\nextern "C" void launch(const float* x, float* out, void* workspace) {{}}\n'
         return Draft(text, Dialect.CPP, Contract.HOST, f"{name}.cpp")
+
+    def _failures(self) -> float:
+        """The share of drafts that fail now."""
+        begin, end = self.world.failures, self.world.failures_at_end
+        return begin if end is None else begin + (end - begin) * min(1.0, self.drafts / self.world.drift)
 
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
         return None
@@ -244,10 +340,51 @@ class Walker:
         """Nothing to release."""
 
 
+class NoisyBench(FakeBench):
+    """A ``FakeBench`` whose every measurement errs by its own draw, with intervals as wide as the error deserves."""
+
+    def __init__(self, store: Callable[[bytes], Blob], noise: float, seed: str) -> None:
+        super().__init__(store)
+        self._noise, self._seed = noise, seed
+
+    async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Failed | w.Impossible:
+        result = await super().verify(kernel, code, say)
+        if isinstance(result, w.Verified):
+            return replace(result, screen=self._erring(result.screen, f"{kernel.id}:{kernel.again}:screen"))
+        return result
+
+    async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
+        result = await super().measure(kernel, code, say)
+        if isinstance(result, w.Measured):
+            return replace(result, measurement=self._erring(result.measurement, f"{kernel.id}:{kernel.again}:precise"))
+        return result
+
+    async def race(
+        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
+    ) -> w.Raced | w.Failed | w.Impossible:
+        """Both arms are measured again; each step of effort halves the error."""
+        result = await super().race(kernel, code, other, other_code, effort, say)
+        if not isinstance(result, w.Raced):
+            return result
+        noise = math.sqrt(2.0) * self._noise / 2**effort
+        error = noise * random.Random(f"{self._seed}:{kernel.id}:{other.id}:{effort}").gauss(0, 1)
+        return replace(result, ratio=_interval(result.ratio.value * math.exp(error), noise))
+
+    def _erring(self, measured: Measurement, name: str) -> Measurement:
+        factor = math.exp(self._noise * random.Random(f"{self._seed}:{name}").gauss(0, 1))
+        speedup = {name: _interval(ratio.value / factor, self._noise) for name, ratio in measured.speedup.items()}
+        return replace(measured, time_us=_interval(measured.time_us.value * factor, self._noise), speedup=speedup)
+
+
+def _interval(value: float, deviation: float) -> Interval:
+    return Interval(value, value * math.exp(-1.96 * deviation), value * math.exp(1.96 * deviation))
+
+
 class MemoryBlobs(Blobs):
     """Payloads kept in memory."""
 
     def __init__(self) -> None:
+        super().__init__(Path("simulated"))
         self._kept: dict[Blob, bytes] = {}
 
     def put(self, payload: bytes) -> Blob:
@@ -268,8 +405,16 @@ class _NoCalls:
         raise AssertionError(f"a simulated proposer used calls.{name}")
 
 
-async def search(opened: e.SessionOpened, bench: Bench, ideas: Walker, blobs: Blobs) -> SessionState:
+Affordable = Callable[[SessionState, w.Work], bool]
+"""Whether the budget pays for a work item that asks a model."""
+
+
+async def search(
+    opened: e.SessionOpened, bench: Bench, ideas: Walker, blobs: Blobs, affordable: Affordable = lambda state, work: True
+) -> SessionState:
     """Run a whole search in memory, one work item at a time: the rules decide, ``perform`` acts, nothing is written.
+
+    Ends when nothing is owed, or nothing that is affordable.
 
     Raises RuntimeError if a work item fails, which is a bug of the simulation.
     """
@@ -279,13 +424,17 @@ async def search(opened: e.SessionOpened, bench: Bench, ideas: Walker, blobs: Bl
     while True:
         while events := rules.automatic(state):
             state = _advanced(state, events)
-        owed = rules.next_work(state)
-        if not owed:
+        work = next((one for one in rules.next_work(state) if not _paid(one) or affordable(state, one)), None)
+        if work is None:
             return state
-        result = await perform(owed[0], state, effects, calls, lambda _: None)
+        result = await perform(work, state, effects, calls, lambda _: None)
         if isinstance(result, w.Impossible):
-            raise RuntimeError(f"{owed[0].key}: {result.reason}")
-        state = _advanced(state, rules.record(state, owed[0], result))
+            raise RuntimeError(f"{work.key}: {result.reason}")
+        state = _advanced(state, rules.record(state, work, result))
+
+
+def _paid(work: w.Work) -> bool:
+    return isinstance(work, w.Propose | w.Implement)
 
 
 def _advanced(state: SessionState, events: Sequence[e.Event]) -> SessionState:

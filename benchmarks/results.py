@@ -2,7 +2,8 @@
 
 Builds, verifies and measures the incumbent of each recorded session together with eager PyTorch as shipped, eager with TF32
 allowed, and ``torch.compile`` (default, and max-autotune without CUDA graphs), in one run. Prints one Markdown row per session,
-then the device and the baselines' times. Exit status 1 if a kernel was not measured.
+then the device, the baselines' times and every doubt. Exit status 1 if a kernel failed, 4 if the time of one is not
+corroborated or it is quarantined: its row then says so in place of a result.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.domain import queries
+from engine.cli.exit_codes import DONE, DOUBTED, FAILED
+from engine.domain import corroboration, queries, work
 from engine.domain.errors import EspalierError
 from engine.domain.model import Interval, Measurement
 from engine.journal import store
@@ -36,6 +38,7 @@ class Row:
     cells: tuple[str, ...]
     remarks: tuple[str, ...]
     measured: bool
+    doubted: bool
 
 
 def leaders(sessions: Path, problems: list[str]) -> Iterator[BankEntry]:
@@ -61,22 +64,38 @@ async def row_of(entry: BankEntry, device: str, baselines: tuple[str, ...], *, f
         baseline_times = ", ".join(f"{name} {duration_interval(m.time_us)}" for name, m in prepared.baselines.items())
         itself = f"{ranking} against itself {times(prepared.same)}"
         where = f"{bench.device.name} ({bench.device.software})"
-        remarks = (f"{where}: {baseline_times}; {itself}", *prepared.notes)
+        remarks = (f"{where}: {baseline_times}; {itself}", *prepared.notes, *doubts(tried))
     lines = tuple(f"{entry.problem}: {words}" for words in remarks)
-    return Row(cells(entry, tried, baselines), lines, tried.measurement is not None)
+    return Row(cells(entry, tried, baselines), lines, tried.measurement is not None, bool(doubts(tried)))
+
+
+def doubts(tried: KernelTrial) -> tuple[str, ...]:
+    """Why the kernel's time is no result; none if it is, or if the kernel failed."""
+    evidence = tried.final.evidence if isinstance(tried.final, work.Suspected) else ()
+    return corroboration.combined(evidence, tried.timed)
+
+
+def exit_status(rows: Sequence[Row]) -> int:
+    """``DONE`` only if every kernel was measured and corroborated."""
+    if not rows or not all(row.measured or row.doubted for row in rows):
+        return FAILED
+    return DOUBTED if any(row.doubted for row in rows) else DONE
 
 
 def cells(entry: BankEntry, tried: KernelTrial, baselines: tuple[str, ...]) -> tuple[str, ...]:
     """A row of the table."""
     idea = f"`{entry.name}`: {entry.idea}"
     measured, verified = tried.measurement, tried.verification
+    if isinstance(tried.final, work.Suspected):
+        return (entry.problem, "", idea, f"quarantined: {'; '.join(doubts(tried))}", *("" for _ in baselines), "")
     if measured is None or verified is None:
         reason = getattr(getattr(tried.final, "failure", None), "reason", "not measured")
         return (entry.problem, "", idea, f"failed: {reason}", *("" for _ in baselines), "")
     ratios = tuple(over(measured, name) for name in baselines)
     light = percent(measured.light.fraction) if measured.light is not None else ""
-    doubt = "" if measured.corroborated else ", not corroborated"
-    time = f"{duration(measured.time_us.value)}{doubt}"
+    time = duration(measured.time_us.value)
+    if not measured.corroborated:
+        time, ratios = f"{time}, not corroborated", tuple(f"({ratio})" for ratio in ratios)
     return (entry.problem, verified.precision_class.value, idea, time, *ratios, light)
 
 
@@ -104,7 +123,7 @@ async def main() -> int:
         print("| " + " | ".join(row.cells) + " |", flush=True)
         rows.append(row)
     print("\n" + "\n".join(line for row in rows for line in row.remarks))
-    return 0 if rows and all(row.measured for row in rows) else 1
+    return exit_status(rows)
 
 
 if __name__ == "__main__":

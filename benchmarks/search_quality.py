@@ -1,16 +1,16 @@
-"""Branching against sequential revision at equal budget, on simulated landscapes with traps.
+"""The strategies side by side at equal budget, on simulated landscapes.
 
-``python benchmarks/search_quality.py``: for each family of landscapes and each seed, both strategies start from the same naive
-port and receive ideas from the same short-sighted proposer; the engine's rules decide everything else
-(``benchmarks/landscapes.py``). Prints per family: the true speedup over the naive port of a search's last incumbent (geometric
-mean over seeds), the paired ratio branching ÷ sequential, both with bootstrap 95 % intervals, and the number of seeds on which
-each was better. Branching has shapes: ideas per round x implementations of each, and the beam.
+``python benchmarks/search_quality.py``: for each family of landscapes (``benchmarks/families``) and each seed, every strategy
+starts from the same naive port and receives ideas from the same short-sighted proposer; the engine's rules decide the rest
+(``benchmarks/landscapes.py``). Prints per family the true speedup over the naive port of a search's last incumbent (geometric
+mean over seeds), and the ratio of the adaptive strategy to the best of the others, paired by seed, with its bootstrap 95 %
+interval. The best of the others is chosen by its mean: an engineer could not know it beforehand.
 
-The budget is equal in kernels tried, or in paid calls (one for a round's ideas, one per implementation). A sequential search
-asks for ideas once per kernel, so the first favours it and the second favours branching; both are printed.
+The budget is equal in verdicts (kernels tried), in paid calls (one for the ideas of a round, one per implementation), or in
+dollars (``--call-usd`` and ``--verdict-usd``).
 
-This can show which shape of search pays in worlds like these. It cannot show how often real kernels have traps, how good a real
-model's ideas are, how an engineer's approval changes either search, or how a model revises that reads its own history.
+This can show which strategy pays in worlds like these. It cannot show how often real kernels have traps, how good a real
+model's ideas are, how an engineer's approval changes a search, or how a model revises that reads its own history.
 """
 
 from __future__ import annotations
@@ -23,101 +23,63 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.landscapes import Forks, Landscape, MemoryBlobs, Net, Rugged, Walker, World, code_of, search
+from benchmarks.landscapes import FAMILY_FILES, Family, MemoryBlobs, NoisyBench, Walker, code_of, families, search
 from engine.domain import events as e
 from engine.domain import queries
+from engine.domain import work as w
 from engine.domain.model import Interval, Problem, Workload
 from engine.domain.settings import Limits, Settings
-from engine.session.fake_bench import FakeBench
-
-Make = Callable[[random.Random], Landscape]
-
-
-def independent(dice: random.Random) -> Landscape:
-    """Independent small gains, no obstacles."""
-    return Net(tuple(dice.uniform(0.03, 0.15) for _ in range(24)), {}, {}, {})
-
-
-def ladder(dice: random.Random) -> Landscape:
-    """One long chain: each optimisation requires the previous one."""
-    return Net(tuple(dice.uniform(0.06, 0.12) for _ in range(40)), {m: m - 1 for m in range(1, 40)}, {}, {})
-
-
-def hit_or_miss(dice: random.Random) -> Landscape:
-    """Three ideas in four are harmful, and predictions do not show which."""
-    gains = [dice.uniform(0.1, 0.5) if m % 4 == 0 else -dice.uniform(0.05, 0.4) for m in range(40)]
-    return Net(tuple(gains), {}, {}, {})
-
-
-def traps(dice: random.Random) -> Landscape:
-    """Four optimisations help at first and spoil most later ones."""
-    early = [dice.uniform(0.25, 0.4) for _ in range(4)]
-    late = [dice.uniform(0.1, 0.35) for _ in range(12)]
-    after = {m: m - 1 for m in range(4, 16) if m % 3 != 1}
-    spoils = {m: frozenset(dice.sample(range(4, 16), 7)) for m in range(4)}
-    return Net((*early, *late), after, spoils, {})
-
-
-def dead_ends(dice: random.Random) -> Landscape:
-    """Four algorithms exclude each other; the one with the best start has the lowest ceiling."""
-    firsts, lengths = (0.5, 0.35, 0.25, 0.2), (2, 4, 6, 9)
-    gains: list[float] = []
-    after: dict[int, int] = {}
-    exclusive: dict[int, int] = {}
-    for first, length in zip(firsts, lengths, strict=True):
-        exclusive[len(gains)] = 0
-        for step in range(length):
-            if step:
-                after[len(gains)] = len(gains) - 1
-            gains.append(first if step == 0 else dice.uniform(0.15, 0.3))
-    return Net(tuple(gains), after, {}, exclusive)
-
-
-def forks(dice: random.Random) -> Landscape:
-    """Five irreversible decisions among six options each."""
-    return Forks(str(dice.random()), 5, 6, 0.3)
-
-
-def rugged(dice: random.Random) -> Landscape:
-    """Every optimisation's gain depends on five others (NK, N = 16, K = 5)."""
-    return Rugged(str(dice.random()), 16, 5, 6.0)
-
-
-FAMILIES: tuple[tuple[World, Make], ...] = (
-    (World("independent", "many small gains, nothing in the way"), independent),
-    (World("ladder", "one long way up, each step needs the last"), ladder),
-    (World("hit or miss", "three ideas in four do harm, and stay", undo=False), hit_or_miss),
-    (World("miss undone", "the same, but what did harm can be taken out"), hit_or_miss),
-    (World("traps", "early gains that spoil later ones, for good", undo=False), traps),
-    (World("traps undone", "the same, but what was put in can be taken out"), traps),
-    (World("dead ends", "four algorithms, the best start ends first, no way back", undo=False), dead_ends),
-    (World("forks", "five decisions among six options, each for good", undo=False), forks),
-    (World("rugged", "NK landscape, N = 16, K = 5"), rugged),
-    (World("hard code", "traps, half of all drafts fail, code varies", failures=0.5, sloppiness=0.25, undo=False), traps),
-)
+from engine.domain.state import SessionState
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The shape of a branching search."""
+class Strategy:
+    """A strategy; for branching also its shape: ideas per round, implementations of each, kernels kept as parents."""
 
-    ideas: int
-    branch: int
-    beam: int
+    name: str
+    ideas: int = 3
+    branch: int = 3
+    beam: int = 2
 
     def __str__(self) -> str:
-        return f"{self.ideas}x{self.branch} beam {self.beam}"
+        return f"{self.ideas}x{self.branch}x{self.beam}" if self.name == "branching" else self.name
 
 
-SHAPES = (Shape(3, 3, 2), Shape(3, 1, 3))
-SEQUENTIAL = Shape(1, 1, 1)
+ADAPTIVE = Strategy("adaptive")
+SEQUENTIAL = Strategy("sequential", 1, 1, 1)
+SHAPES = (Strategy("branching"), Strategy("branching", 3, 1, 3), Strategy("branching", 2, 1, 2), Strategy("branching", 5, 1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a search may spend: ``verdicts``, ``calls`` or ``dollars``."""
+
+    unit: str
+    amount: float
+    call_usd: float = 0.02
+    verdict_usd: float = 0.01
+
+    def spent(self, kernels: int, calls: int) -> float:
+        match self.unit:
+            case "verdicts":
+                return kernels
+            case "calls":
+                return calls
+            case _:
+                return calls * self.call_usd + kernels * self.verdict_usd
+
+    def affords(self, state: SessionState, work: w.Work, calls: int) -> bool:
+        """Whether the work fits. Ideas are asked for only if at least one of them can still be tried."""
+        branch = state.ideas[work.idea].branch if isinstance(work, w.Implement) else 1
+        more = (branch, branch) if isinstance(work, w.Implement) else (1, 2)
+        return self.spent(len(state.kernels) + more[0], calls + more[1]) <= self.amount + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,35 +90,35 @@ class SearchEnd:
     """The incumbent's true speed, without measurement noise."""
     kernels: int
     calls: int
-    rounds: int
 
 
-def opened(shape: Shape, kernels: int) -> e.SessionOpened:
-    """The first event of a session whose only limit is the number of kernels."""
-    strategy = "sequential" if shape == SEQUENTIAL else "branching"
+def opened(strategy: Strategy, budget: Budget, seed: int = 0) -> e.SessionOpened:
+    """The first event of a session whose only limit is the budget."""
+    kernels = int(budget.amount) if budget.unit == "verdicts" else None
     limits = Limits(rounds=None, kernels=kernels, plateau=None, light=None)
     problem = Problem("simulated", "A simulated problem", "", "", (Workload("small"),), {})
-    chosen = Settings(strategy, shape.ideas, shape.branch, shape.beam, repairs=0, source="simulated", limits=limits)
+    chosen = Settings(
+        strategy.name, strategy.ideas, strategy.branch, strategy.beam, repairs=0, source="simulated", seed=seed, limits=limits
+    )
     return e.SessionOpened(problem, "cpu", chosen, "autopilot", {})
 
 
-async def run(world: World, make: Make, seed: int, shape: Shape, kernels: int) -> SearchEnd:
-    """Run one search. Raises RuntimeError if it did not spend its whole budget."""
-    name = f"{world.name}:{seed}"
-    landscape = make(random.Random(name))
+async def run(family: Family, seed: int, strategy: Strategy, budget: Budget) -> SearchEnd:
+    """Run one search. Raises RuntimeError if it exceeds its budget or finds nothing."""
+    name = f"{family.world.name}:{seed}"
     blobs = MemoryBlobs()
-    walker = Walker(landscape, world, name)
-    state = await search(opened(shape, kernels), FakeBench(blobs.put), walker, blobs)
+    walker = Walker(family.make(random.Random(name)), family.world, name)
+    bench = NoisyBench(blobs.put, family.world.noise, name)
+
+    def affordable(state: SessionState, work: w.Work) -> bool:
+        return budget.unit == "verdicts" or budget.affords(state, work, walker.calls)
+
+    state = await search(opened(strategy, budget, seed), bench, walker, blobs, affordable)
     best = queries.incumbent(state)
-    if best is None or len(state.kernels) != kernels:
-        raise RuntimeError(f"{name}, {shape}: {len(state.kernels)} of {kernels} kernels tried ({state.closed})")
-    speed = code_of(blobs.text(best.source)).speed(landscape)
-    return SearchEnd(speed, len(state.kernels), walker.calls, queries.last_round(state))
-
-
-def affordable(calls: int) -> int:
-    """Kernels that a sequential search tries for this many paid calls: two for the naive port, and two per kernel."""
-    return calls // 2
+    spent = budget.spent(len(state.kernels), walker.calls)
+    if best is None or spent > budget.amount + 1e-9:
+        raise RuntimeError(f"{name}, {strategy}: {spent:g} of {budget.amount:g} {budget.unit} spent ({state.closed})")
+    return SearchEnd(walker.speed(code_of(blobs.text(best.source))), len(state.kernels), walker.calls)
 
 
 def bootstrap(values: Sequence[float], seed: int = 0, repeats: int = 2000) -> Interval:
@@ -168,105 +130,109 @@ def bootstrap(values: Sequence[float], seed: int = 0, repeats: int = 2000) -> In
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """One family and shape: the results of both strategies, and their paired ratio."""
+class Row:
+    """One family at one budget: every strategy's speedup, and the first strategy's ratio to the best of the others."""
 
     family: str
-    shape: str
     budget: str
-    branching: Interval
-    sequential: Interval
+    speedups: dict[str, float]
+    """Strategy → geometric mean over the seeds."""
+    best_other: str
     ratio: Interval
     better: tuple[int, int]
-    """Number of seeds on which branching, and on which sequential revision, ended with the faster kernel."""
-    kernels: tuple[float, float]
-    calls: tuple[float, float]
-    rounds: tuple[float, float]
+    """Seeds on which the first strategy, and on which the best of the others, ended with the faster kernel."""
+    kernels: dict[str, float]
+    calls: dict[str, float]
 
     @property
-    def verdict(self) -> str:
-        if self.ratio.low > 1.0:
-            return "branching ahead"
-        return "sequential ahead" if self.ratio.high < 1.0 else "no difference shown"
+    def reaches(self) -> bool:
+        """Whether the interval of the ratio reaches 1."""
+        return self.ratio.high >= 1.0
 
 
-def comparison(world: World, shape: Shape, budget: str, pairs: Sequence[tuple[SearchEnd, SearchEnd]]) -> Comparison:
-    """Compare the searches of one family and shape. Raises RuntimeError for unequal budgets."""
-    for branching, sequential in pairs:
-        spent = (branching.kernels, sequential.kernels) if budget == "kernels" else (branching.calls, sequential.calls)
-        if not 0 <= spent[0] - spent[1] <= (0 if budget == "kernels" else 1):
-            raise RuntimeError(f"{world.name}, {shape}: unequal budgets: {spent[0]} and {spent[1]} {budget}")
-    ends = [(b.log_speedup, s.log_speedup) for b, s in pairs]
-    means = [tuple(statistics.fmean(getattr(pair[n], name) for pair in pairs) for n in (0, 1)) for name in _SPENT]
-    return Comparison(
-        world.name, str(shape), budget, bootstrap([b for b, _ in ends]), bootstrap([s for _, s in ends]),
-        bootstrap([b - s for b, s in ends]), (sum(b > s for b, s in ends), sum(b < s for b, s in ends)),
-        *((mean[0], mean[1]) for mean in means),
+def row(family: str, budget: str, ends: dict[str, Sequence[SearchEnd]]) -> Row:
+    """Compare the first strategy with the best of the others, paired by seed."""
+    means = {name: statistics.fmean(end.log_speedup for end in own) for name, own in ends.items()}
+    first, *others = ends
+    best = max(others, key=lambda name: means[name])
+    pairs = [(a.log_speedup, b.log_speedup) for a, b in zip(ends[first], ends[best], strict=True)]
+    return Row(
+        family, budget, {name: math.exp(mean) for name, mean in means.items()}, best, bootstrap([a - b for a, b in pairs]),
+        (sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)),
+        {name: statistics.fmean(end.kernels for end in own) for name, own in ends.items()},
+        {name: statistics.fmean(end.calls for end in own) for name, own in ends.items()},
     )  # fmt: skip
 
 
-_SPENT = ("kernels", "calls", "rounds")
-
-
-async def compare(world: World, make: Make, kernels: int, seeds: int, shapes: Sequence[Shape]) -> list[Comparison]:
-    """Compare every shape with sequential revision on the same landscapes, for both definitions of an equal budget."""
-    same = [await run(world, make, seed, SEQUENTIAL, kernels) for seed in range(seeds)]
-    rows: list[Comparison] = []
-    for shape in shapes:
-        branching = [await run(world, make, seed, shape, kernels) for seed in range(seeds)]
-        rows.append(comparison(world, shape, "kernels", list(zip(branching, same, strict=True))))
-        paid = [await run(world, make, n, SEQUENTIAL, affordable(b.calls)) for n, b in enumerate(branching)]
-        rows.append(comparison(world, shape, "calls", list(zip(branching, paid, strict=True))))
+async def compare(family: Family, strategies: Sequence[Strategy], budgets: Sequence[Budget], seeds: Sequence[int]) -> list[Row]:
+    """Every strategy on the same landscapes, for each budget."""
+    rows: list[Row] = []
+    for budget in budgets:
+        ends = {str(one): [await run(family, seed, one, budget) for seed in seeds] for one in strategies}
+        rows.append(row(family.world.name, budget.unit, ends))
     return rows
 
 
-def times(interval: Interval) -> str:
-    return f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
-
-
-def table_lines(rows: Sequence[Comparison], budget: str) -> list[str]:
-    """The printed table."""
-    chosen = [row for row in rows if row.budget == budget]
-    head = f"{'family':<13} {'branching':<14} {'ends with':<22} {'sequential':<22} {'branching/sequential':<21} better"
-    lines = [f"\nequal {budget}", head]
-    lines += [
-        f"{row.family:<13} {row.shape:<14} {times(row.branching):<22} {times(row.sequential):<22} {times(row.ratio):<21} "
-        f"{row.better[0]:>3} : {row.better[1]:<3} {row.verdict}"
-        for row in chosen
-    ]
-    for shape in dict.fromkeys(row.shape for row in chosen):
-        own = [row for row in chosen if row.shape == shape]
-        for place, name in enumerate((f"branching {shape}", "sequential")):
-            spent = [statistics.fmean(getattr(row, what)[place] for row in own) for what in _SPENT]
-            lines.append(f"  {name}: {spent[0]:.0f} kernels tried, {spent[1]:.0f} paid calls, {spent[2]:.0f} rounds")
+def table_lines(rows: Sequence[Row], budget: Budget) -> list[str]:
+    """The printed table of one budget."""
+    chosen = [one for one in rows if one.budget == budget.unit]
+    names = list(chosen[0].speedups)
+    lines = [f"\nequal {budget.unit} ({budget.amount:g})"]
+    lines.append(f"{'family':<13}" + "".join(f"{name:>11}" for name in names) + f"  {names[0]} / best of the others")
+    for one in chosen:
+        ratio = f"{one.ratio.value:.2f}x [{one.ratio.low:.2f}, {one.ratio.high:.2f}]"
+        speeds = "".join(f"{one.speedups[name]:>10.2f}x" for name in names)
+        better = f"{one.better[0]}:{one.better[1]}"
+        lines.append(f"{one.family:<13}{speeds}  {ratio} {one.best_other} {better}{'' if one.reaches else '  behind'}")
+    mean = math.exp(statistics.fmean(math.log(one.ratio.value) for one in chosen))
+    reached = sum(one.reaches for one in chosen)
+    lines.append(f"geometric mean of the ratios {mean:.3f}x; the interval reaches 1 on {reached} of {len(chosen)} families")
+    for name in names:
+        kernels, calls = (statistics.fmean(getattr(one, what)[name] for one in chosen) for what in ("kernels", "calls"))
+        lines.append(f"  {name}: {kernels:.0f} kernels tried, {calls:.0f} paid calls")
     return lines
 
 
-def _shape(text: str) -> Shape:
+def _strategy(text: str) -> Strategy:
+    if text in ("adaptive", "sequential"):
+        return ADAPTIVE if text == "adaptive" else SEQUENTIAL
     ideas, branch, beam = (int(part) for part in text.split("x"))
-    return Shape(ideas, branch, beam)
+    return Strategy("branching", ideas, branch, beam)
 
 
 async def main() -> None:
     """Compare on every chosen family."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", type=int, default=46, help="kernels per search, including the naive port")
+    parser.add_argument("--strategies", type=_strategy, nargs="+", default=(ADAPTIVE, SEQUENTIAL, *SHAPES),
+                        metavar="adaptive|sequential|KxBxBEAM",
+                        help="the first is compared with the best of the others")  # fmt: skip
+    parser.add_argument("--verdicts", type=int, default=46, help="kernels per search, the naive port included; 0 for none")
+    parser.add_argument("--calls", type=int, default=62, help="paid calls per search; 0 for none")
+    parser.add_argument("--dollars", type=float, default=1.7, help="dollars per search; 0 for none")
+    parser.add_argument("--call-usd", type=float, default=0.02, help="what a call costs")
+    parser.add_argument("--verdict-usd", type=float, default=0.01, help="what a verdict costs")
     parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--shapes", type=_shape, nargs="+", default=SHAPES, metavar="IDEASxIMPLEMENTATIONSxBEAM")
-    parser.add_argument("--families", default=",".join(world.name for world, _ in FAMILIES))
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--families", default="", help="names, separated by commas; default: all")
+    parser.add_argument("--folder", type=Path, default=FAMILY_FILES, help="folder of the families' files")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     options = parser.parse_args()
+    amounts = {"verdicts": options.verdicts, "calls": options.calls, "dollars": options.dollars}
+    prices = (options.call_usd, options.verdict_usd)
+    budgets = [Budget(unit, amount, *prices) for unit, amount in amounts.items() if amount]
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     began = time.monotonic()
-    print(f"{options.kernels} kernels per search, seeds 0 to {options.seeds - 1}; geometric means [bootstrap 95 %]")
-    rows: list[Comparison] = []
-    for world, make in FAMILIES:
-        if world.name in options.families.split(","):
-            rows += await compare(world, make, options.kernels, options.seeds, options.shapes)
-            print(f"  {world.name}: {world.words}; {world.failures:.0%} of drafts fail, sloppiness {world.sloppiness:g}, "
-                  f"foresight error {world.foresight:g}, noise {world.noise:g}", flush=True)  # fmt: skip
-    print("\n".join([*table_lines(rows, "kernels"), *table_lines(rows, "calls"), f"\n{time.monotonic() - began:.0f} s"]))
+    print(f"seeds {seeds[0]} to {seeds[-1]}; geometric means [bootstrap 95 %]")
+    rows: list[Row] = []
+    for name, one in families(options.folder).items():
+        if not options.families or name in options.families.split(","):
+            rows += await compare(one, options.strategies, budgets, seeds)
+            print(f"  {name}: {one.world.words}; {one.world.failures:.0%} of drafts fail, sloppiness {one.world.sloppiness:g}, "
+                  f"foresight error {one.world.foresight:g}, noise {one.world.noise:g}", flush=True)  # fmt: skip
+    print("\n".join([line for budget in budgets for line in table_lines(rows, budget)]))
+    print(f"\n{time.monotonic() - began:.0f} s")
     if options.json:
-        print(json.dumps({"kernels": options.kernels, "seeds": options.seeds, "rows": [asdict(row) for row in rows]}))
+        print(json.dumps({"seeds": options.seeds, "rows": [asdict(one) for one in rows]}))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.domain.model import Blob, Contract, Dialect, IdeaText
 from engine.domain.profile import Profile
-from engine.domain.settings import Limits, Pauses
+from engine.domain.settings import Limits, ModelSettings, Pauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +188,13 @@ class SetLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SetModels:
+    """Change proposers, writer, servers or the options of calls; calls that are open end as they began."""
+
+    models: ModelSettings
+
+
+@dataclass(frozen=True, slots=True)
 class SetPauses:
     pauses: Pauses
 
@@ -246,6 +253,16 @@ KernelCommand = (
 )
 RaceCommand = RaceKernel | RaceLeaders | RaceUndecided
 SessionCommand = (
-    AddNote | SetMode | SetLimits | SetPauses | PauseSearch | ResumeSearch | AnswerCall | CancelCall | Instruct | EndSession
+    AddNote
+    | SetMode
+    | SetLimits
+    | SetModels
+    | SetPauses
+    | PauseSearch
+    | ResumeSearch
+    | AnswerCall
+    | CancelCall
+    | Instruct
+    | EndSession
 )
 Command = IdeaCommand | KernelCommand | RaceCommand | SessionCommand

@@ -14,6 +14,7 @@
     │   ├── JournalLocked        another process is writing this session
     │   ├── JournalTooNew        written in a newer format than this program reads
     │   └── JournalUnwritable    read-only folder or full disk
+    ├── UntrustedError           made elsewhere, and not allowed to run here (has the question)
     └── CommandRejected          the rules do not allow this command in this state
 
 Expected outcomes (a compile error, a mismatch, a time-out) are values, never exceptions.
@@ -21,6 +22,8 @@ A message says what failed, which one, and what to do.
 """
 
 from __future__ import annotations
+
+from engine.domain.trust import TrustQuestion
 
 
 class EspalierError(Exception):
@@ -85,6 +88,14 @@ class JournalTooNew(JournalError):
 
 class JournalUnwritable(JournalError):
     """The session's folder cannot be written: read-only, or the disk is full."""
+
+
+class UntrustedError(EspalierError):
+    """A session or problem from elsewhere would run something that nobody has allowed here."""
+
+    def __init__(self, message: str, question: TrustQuestion) -> None:
+        super().__init__(message)
+        self.question = question
 
 
 class CommandRejected(EspalierError):

@@ -30,9 +30,10 @@ from engine.domain.model import (
     Usage,
     Verification,
 )
+from engine.domain.plan import RoundPlan
 from engine.domain.preparation import Preparation
 from engine.domain.profile import Profile
-from engine.domain.settings import Limits, Pauses, Settings
+from engine.domain.settings import Limits, ModelSettings, Pauses, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ class RoundOpened:
     KIND: ClassVar[str] = "round.opened"
     round: int
     parents: tuple[str, ...]
+    plan: RoundPlan | None = None
+    """The adaptive strategy's plan, with its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,12 @@ class ProposedIdea:
     author: Author
     branch: int
     """Number of implementations."""
+    repeats: str = ""
+    """The idea that it tries again on another parent."""
+    advice: str = ""
+    """Why the strategy proposes that."""
+    shown: tuple[str, ...] = ()
+    """Kernels attached to it from the start; the writer's prompt shows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +176,12 @@ class IdeaSelected:
 
     KIND: ClassVar[str] = "idea.selected"
     idea: str
+    advice: str = ""
+    """Why the strategy chose it, with the figures behind it."""
+    into: int | None = None
+    """The round that tries it, if it was proposed in an earlier one."""
+    copies: int | None = None
+    """The number of implementations that the strategy chose, if it differs from the proposed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +199,10 @@ class IdeaParked:
 
     KIND: ClassVar[str] = "idea.parked"
     idea: str
+    why: str = ""
+    """Why the engine parked it; empty if the engineer did."""
+    advice: str = ""
+    """Why the strategy keeps it for later; empty if someone else put it aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,8 +362,10 @@ class KernelRaced:
     samples: int = 0
     raw: Blob = ""
     note: str = ""
-    """Caveats, e.g. that the time was not corroborated."""
+    """Conditions, or why the race was abandoned."""
     seconds: float = 0.0
+    doubts: tuple[str, ...] = ()
+    """Why the times are not corroborated, one line each. With a doubt, ``kernel`` cannot have won."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,6 +467,14 @@ class InstructionsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelsChanged:
+    """Proposers, writer, servers or the options of calls changed."""
+
+    KIND: ClassVar[str] = "models.changed"
+    models: ModelSettings
+
+
+@dataclass(frozen=True, slots=True)
 class PausesChanged:
     KIND: ClassVar[str] = "pauses.changed"
     pauses: Pauses
@@ -480,7 +509,9 @@ class CallStarted:
     """The model's name as an author: ``openai:NAME``, ``paste``, ``command:CMD``."""
     prompt: Blob
     ceiling: int = 0
-    """The highest possible number of tokens; 0 if they are not counted."""
+    """The highest possible number of tokens; 0 if the call costs none."""
+    max_output: int = 0
+    """The part of ``ceiling`` that the reply may take; 0 in older journals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,6 +529,8 @@ class CallAnswered:
     seconds: float = 0.0
     recalled: bool = False
     """Answered from a recorded reply at no cost."""
+    estimated: bool = False
+    """The provider reported no usage: ``usage`` is what the call could have cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,6 +545,8 @@ class CallFailed:
     usd: float | None = None
     cancelled: bool = False
     """Someone cancelled the call; its work does not ask again."""
+    estimated: bool = False
+    """What the call cost is unknown: ``usage`` is what it could have cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,6 +575,24 @@ class WorkFailed:
     reason: str
     called_off: bool = False
     """Someone cancelled the call that the work needed; the engine is not at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswered:
+    """A command that another process left in the inbox was accepted or refused. The entry's author is who asked."""
+
+    KIND: ClassVar[str] = "command.answered"
+    request: str
+    """Name of the request in the inbox, by which the asker finds the answer."""
+    command: str
+    """The command's name, e.g. ``PinKernel``; empty if it could not be read."""
+    accepted: bool
+    reason: str = ""
+    """Why it was refused."""
+    events: int = 0
+    """Number of entries directly before this one that the command caused."""
+    process: int = 0
+    """Process id of the asker, as the asker stated it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -592,6 +645,7 @@ Event = (
     | ModeChanged
     | LimitsChanged
     | InstructionsChanged
+    | ModelsChanged
     | PausesChanged
     | SessionPaused
     | SessionContinued
@@ -601,6 +655,7 @@ Event = (
     | BudgetReached
     | WorkStarted
     | WorkFailed
+    | CommandAnswered
     | UnknownEvent
 )
 

@@ -16,6 +16,8 @@ _WARPS = 48
 """Warps that a multiprocessor of every architecture holds; fewer are reported."""
 _FAR = 0.6
 """Below this share of SOL, something else limits the kernel."""
+_NOT_MEMORY = 0.25
+"""Below this share of copy bandwidth, memory is not what limits a kernel."""
 _FUNCTIONS = 3
 _MOVES = 4
 _TENSOR = {
@@ -44,22 +46,35 @@ def summary(
         conditions: those of the measurement.
         before: the parent's mix.
     """
-    facts = [*_limit(sol), *_resources(resources), *_instructions(mix or {}, sol), *_changes(mix or {}, before)]
+    facts = [*_limit(sol, mix or {}), *_resources(resources), *_instructions(mix or {}, sol), *_changes(mix or {}, before)]
     if conditions:
         facts.append(f"measured with {', '.join(conditions)}")
     return f"{'; '.join(facts)}." if facts else ""
 
 
-def _limit(sol: SpeedOfLight | None) -> Iterator[str]:
+def _limit(sol: SpeedOfLight | None, mix: Mapping[str, int]) -> Iterator[str]:
     if sol is None:
         return
     memory = sol.bound == "bytes"
+    if memory and sol.fraction < _NOT_MEMORY:
+        yield f"{_instead_of_memory(mix)}: {sol.fraction * 100:.2g} % of copy bandwidth"
+        return
     unit = sol.bound.partition("(")[2].rstrip(")") or "its unit"
     share = f"{sol.fraction * 100:.0f} % of {'copy bandwidth' if memory else f'the peak of {unit}'}"
-    why = ""
+    limit = "memory" if memory else "arithmetic"
     if sol.fraction < _FAR:
-        why = " (excess traffic or latency)" if memory else " (excess work or stalls)"
-    yield f"bound by {'memory' if memory else 'arithmetic'}: {share}{why}"
+        why = "excess traffic or latency" if memory else "another unit, latency or excess work"
+        yield f"far from the problem's limit, {limit}: {share}; {why} limits it"
+    else:
+        yield f"bound by {limit}: {share}"
+
+
+def _instead_of_memory(mix: Mapping[str, int]) -> str:
+    """What limits a kernel that moves bytes at a fraction of copy bandwidth."""
+    native = bool(mix.get("total")) and not any(family.isupper() for family in mix)
+    if native and not (mix.get("zmm") or mix.get("ymm")):
+        return "bound by instructions (no vectors wider than xmm), not by memory"
+    return "bound by instructions or latency, not by memory"
 
 
 def warps_by_registers(registers: int) -> int:

@@ -11,34 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from engine.domain.dialect import Contract as Contract
+from engine.domain.dialect import Dialect as Dialect
+from engine.domain.mismatch import Mismatch
+from engine.domain.problem_format import FormatVerdict, ProblemFormat
+
 Blob = str
 """SHA-256 (hex) of a payload in the session's ``blobs/`` folder."""
 
 Number = int | float
-
-
-class Dialect(StrEnum):
-    """The language of a kernel."""
-
-    CUDA = "cuda"
-    CPP = "cpp"
-    PYTHON = "python"
-
-    @property
-    def suffix(self) -> str:
-        """The suffix of its files: ``.cu``, ``.cpp``, ``.py``."""
-        return {"cuda": ".cu", "cpp": ".cpp", "python": ".py"}[self.value]
-
-
-class Contract(StrEnum):
-    """How a kernel is launched, strongest guarantee first."""
-
-    PLAN = "plan"
-    """Device code only; trusted code launches it according to its ``@launch`` lines."""
-    HOST = "host"
-    """A shared object with a C ``launch`` function, run natively in the sandboxed runner."""
-    MODULE = "module"
-    """A KernelBench ``ModelNew``: the weakest guarantee."""
 
 
 class Role(StrEnum):
@@ -119,6 +100,11 @@ class Problem:
     """Workload name → hold-out shapes, on which a kernel must also be correct. Prompts never contain them."""
     origin: str = ""
     """Where it was read from: the name of a shipped problem, or a path."""
+    bounds: Mapping[str, Mapping[str, tuple[Number, ...]]] = field(default_factory=dict)
+    """Workload name → setting → lowest value, highest value and perhaps the step, for a hold-out shape drawn at random."""
+    attachments: Mapping[str, str] = field(default_factory=dict)
+    """Files that the reference imports (``utils.py``) or reads (tensors, as ``problem.attachments`` decodes them), by name."""
+    origin_format: ProblemFormat | None = None
 
     def workload(self, name: str) -> Workload | None:
         return next((w for w in self.workloads if w.name == name), None)
@@ -140,6 +126,10 @@ class Device:
     memory_bytes: int
     software: str
     """Driver and library versions. A baseline is valid only for the versions that it was measured with."""
+    features: tuple[str, ...] = ()
+    """Vector extensions of a CPU, as the kernel of the operating system names them."""
+    core_caches: tuple[int, ...] = ()
+    """Bytes of each core's own data caches, the innermost first; empty where unknown."""
 
     @property
     def label(self) -> str:
@@ -223,10 +213,14 @@ class Verification:
     max_scaled_limit: float
     precision_class: PrecisionClass
     holdouts: str = "none"
-    """Hold-out shapes passed: ``3/3``, or ``1/3, specialised`` if the code rejects other shapes at compile time, or
-    ``none``."""
+    """Hold-out shapes passed: ``3/3``; ``1/3, specialised`` if the code rejects other shapes at compile time; ``none``."""
     jitter: float = 0.0
     """Largest difference between two calls on identical inputs, in units of the output's scale; 0 is bit-identical."""
+    caveats: tuple[str, ...] = ()
+    """What the trial could not check, or found and does not hold against the kernel."""
+    chance: str = ""
+    """The settings of the hold-out shape that was drawn at random. Prompts never contain them."""
+    format_verdict: FormatVerdict | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +237,10 @@ class Measurement:
     corroborated: bool
     """Whether the judge's clock confirms the times that the runner reported."""
     conditions: tuple[str, ...] = ()
-    """Caveats: ``cold caches``, ``throttled in 3 of 40 samples``, ``host-bound`` …"""
+    """How it was measured: ``cold caches``, ``throttled in 3 of 40 samples``, ``host-bound`` …"""
     raw: Blob = ""
+    doubts: tuple[str, ...] = ()
+    """Why the time is not corroborated, one line each. Older journals have these lines among the conditions."""
 
 
 class FailureKind(StrEnum):
@@ -267,12 +263,13 @@ class Failure:
     kind: FailureKind
     reason: str
     log: Blob = ""
+    mismatches: tuple[Mismatch, ...] = ()
+    """The outputs that were wrong, most wrong first, if it is a mismatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """The author of an event, idea or kernel: ``engineer``, ``engine``, ``playbook``, ``paste``, or a model as
-    ``openai:NAME``."""
+    """``engineer``, ``engine``, ``playbook``, ``paste``, a model (``openai:NAME``), a coding agent or user (``user:NAME``)."""
 
     name: str
 
@@ -299,10 +296,23 @@ class Author:
 
     @property
     def is_model(self) -> bool:
-        """Whether the author is a model; pasted replies count as a model's."""
-        return bool(self.provider) or self == PASTE
+        """Whether the author is a model that a session asks; pasted replies count as a model's."""
+        return (bool(self.provider) and self.provider not in (AGENT, USER)) or self == PASTE
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether the author is a coding agent: it proposes and writes, and never decides."""
+        return self.provider == AGENT
+
+    @property
+    def decides(self) -> bool:
+        """Whether the author is a person: the engineer, or another user who may write into the session's folder."""
+        return self.is_engineer or self.provider == USER
 
 
+AGENT = "agent"
+"""Provider of a coding agent's name, ``agent:NAME``; as a proposer, it stands for all agents."""
+USER = "user"
 ENGINE = Author("engine")
 ENGINEER = Author("engineer")
 PASTE = Author("paste")
@@ -318,6 +328,8 @@ CATEGORIES = (
     "control flow",
 )
 """What an optimisation acts on. The ideas of a round are spread over the categories."""
+OTHER = "other"
+"""The category of an idea whose author named an unknown one."""
 
 
 @dataclass(frozen=True, slots=True)

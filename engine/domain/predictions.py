@@ -61,7 +61,7 @@ class PredictionRecord:
 
 
 def gain(state: SessionState, kernel: Kernel) -> Interval | None:
-    """The kernel's measured speedup over its parent; ``None`` if one of them has no measurement on the present device.
+    """The kernel's measured speedup over its parent; ``None`` if one of them has no corroborated time on the present device.
 
     Both were measured against the same baseline in separate runs, so their errors are independent and add in quadrature.
     """
@@ -77,10 +77,10 @@ def gain(state: SessionState, kernel: Kernel) -> Interval | None:
 
 
 def _measured(state: SessionState, kernel: Kernel) -> Interval | None:
-    """Speedup over the ranking baseline, if it is positive and finite."""
-    found = queries.speedup(state, kernel) if kernel.stage is Stage.MEASURED else None
-    sound = found is not None and all(0 < end < math.inf for end in (found.low, found.value, found.high))
-    return found if sound else None
+    """Speedup over the ranking baseline, if it is sound, positive and finite."""
+    found = queries.speedup(state, kernel) if kernel.stage is Stage.MEASURED and queries.is_sound(kernel) else None
+    usable = found is not None and all(0 < end < math.inf for end in (found.low, found.value, found.high))
+    return found if usable else None
 
 
 def best_kernel(state: SessionState, idea: Idea) -> Kernel | None:

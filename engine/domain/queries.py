@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.domain.model import Device, Interval, Usage
+from engine.domain.model import AGENT, Device, Interval, Usage
 from engine.domain.settings import Limits
 from engine.domain.state import Idea, IdeaStatus, Kernel, ModelCall, Round, SessionState, Stage
 from engine.domain.work import WorkKind
@@ -101,16 +101,17 @@ def _is_verified(kernel: Kernel) -> bool:
 def ranked(state: SessionState) -> tuple[Kernel, ...]:
     """Measured kernels of the present device, best first; precise measurements rank above screens of the same value.
 
-    The lower end of the interval decides: a lucky screen with a wide interval ranks low.
+    The lower end of the interval decides: a lucky screen with a wide interval ranks low. Kernels whose time is not corroborated
+    rank below all others, whatever they claim.
     """
     rated = [(rating(k, s), k) for k in verified(state) if (s := speedup(state, k)) is not None]
     rated.sort(key=lambda pair: pair[0])
     return tuple(kernel for _, kernel in rated)
 
 
-def rating(kernel: Kernel, ratio: Interval) -> tuple[float, bool, float, int, str]:
+def rating(kernel: Kernel, ratio: Interval) -> tuple[bool, float, bool, float, int, str]:
     """The sort key of the ranking: smaller is better; of two equal kernels the older one is first."""
-    return (-ratio.low, not is_precise(kernel), -ratio.value, len(kernel.id), kernel.id)
+    return (not is_sound(kernel), -ratio.low, not is_precise(kernel), -ratio.value, len(kernel.id), kernel.id)
 
 
 def incumbent(state: SessionState) -> Kernel | None:
@@ -169,6 +170,17 @@ def pending_ideas(state: SessionState) -> tuple[Idea, ...]:
     return tuple(sorted((i for i in state.ideas.values() if i.status is IdeaStatus.PROPOSED), key=lambda i: i.rank))
 
 
+def awaits_agent(state: SessionState, idea: Idea) -> bool:
+    """Whether a coding agent is expected to write this approved idea: no model of the session is asked for it.
+
+    So it is for an agent's own idea, and in a session without other proposers, unless the engineer named a writer.
+    """
+    if idea.status is not IdeaStatus.SELECTED or idea.implemented or idea.writer:
+        return False
+    own = state.models.source == AGENT and not state.models.writer and (idea.round > 0 or idea.author.decides)
+    return idea.author.is_agent or own
+
+
 def finalist(state: SessionState) -> Kernel | None:
     """The incumbent, if the sanitizers have not run on its present code yet."""
     best = incumbent(state)
@@ -182,7 +194,7 @@ def unsettled(state: SessionState) -> tuple[Kernel, ...]:
 
 
 def incumbents(state: SessionState) -> tuple[Kernel, ...]:
-    """All incumbents with a speedup on the present device, in order; the last is the present one.
+    """All incumbents with a sound speedup on the present device, in order; the last is the present one.
 
     A journal from before races existed names none: there, every kernel that ranked above all earlier ones was the incumbent.
     """
@@ -191,7 +203,7 @@ def incumbents(state: SessionState) -> tuple[Kernel, ...]:
         return ()
     if state.reigns:
         former = (state.kernels[name] for name in state.reigns if name in state.kernels and name != best.id)
-        return (*(kernel for kernel in former if speedup(state, kernel) is not None), best)
+        return (*(kernel for kernel in former if speedup(state, kernel) is not None and is_sound(kernel)), best)
     eligible = {k.id: place for place, k in enumerate(ranked(state)) if is_sound(k) and is_precise(k) == is_precise(best)}
     led: list[Kernel] = []
     for kernel in state.kernels.values():
@@ -221,7 +233,7 @@ def incumbent_by_round(state: SessionState) -> tuple[tuple[int, float], ...]:
 def stop_reason(state: SessionState) -> str | None:
     """The limit that is reached, as text; ``None`` if there is none. Round 0 (the naive port) does not count."""
     limits = state.limits
-    done = sum(1 for r in state.rounds.values() if r.closed and r.number > 0)
+    done = rounds_done(state)
     best = incumbent(state)
     sol = best.measurement.light if best and best.measurement else None
     if limits.rounds is not None and done >= limits.rounds:
@@ -237,6 +249,27 @@ def stop_reason(state: SessionState) -> str | None:
     if stalled_rounds(state) >= (limits.plateau or 10**9):
         return f"no new incumbent in {stalled_rounds(state)} rounds"
     return _exhausted(state, limits)
+
+
+def rounds_done(state: SessionState) -> int:
+    """Closed rounds after the naive port. The adaptive strategy opens a round for each of its decisions: there, as many kernels
+    as ideas times implementations count as a round."""
+    if (size := _adaptive_round(state)) is not None:
+        return sum(1 for k in state.kernels.values() if k.round > 0) // size
+    return sum(1 for r in state.rounds.values() if r.closed and r.number > 0)
+
+
+def _adaptive_round(state: SessionState) -> int | None:
+    settings = state.opened.settings if state.opened is not None else None
+    return settings.ideas * settings.branch if settings is not None and settings.strategy == "adaptive" else None
+
+
+SURPLUS = "beyond the ideas of its round"
+
+
+def is_surplus(idea: Idea) -> bool:
+    """Whether the engine parked the idea because its round was full; it may be proposed again."""
+    return idea.status is IdeaStatus.PARKED and idea.reason == SURPLUS
 
 
 def total_usage(state: SessionState) -> Usage:
@@ -272,8 +305,10 @@ def pause_reason(state: SessionState) -> str | None:
 
 
 def stalled_rounds(state: SessionState) -> int:
-    """Closed rounds after the one that the incumbent came from."""
+    """Closed rounds after the one that the incumbent came from; with the adaptive strategy, kernels for as many."""
     best = incumbent(state)
+    if (size := _adaptive_round(state)) is not None:
+        return sum(1 for k in state.kernels.values() if k.round > (best.round if best else 0)) // size
     closed = [r.number for r in state.rounds.values() if r.closed and r.number > 0]
     return sum(1 for n in closed if best is None or n > best.round)
 

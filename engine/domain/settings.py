@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from engine.domain.plan import CategoryRate
 
 _MODE = re.compile(r"(ask|autopilot)|ask:([0-9]{1,9})")
 
@@ -59,12 +63,88 @@ class Pauses:
     """Before this round opens."""
 
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""How much a model may reason, as the providers name it. Each model accepts some of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """Options of a call; ``None`` and the empty string leave the choice to the model's provider, or to the prompt."""
+
+    effort: str = ""
+    """One of ``EFFORTS``."""
+    temperature: float | None = None
+    max_output: int | None = None
+    """Most tokens of a reply, reasoning included."""
+    timeout: float | None = None
+    """Seconds of one attempt."""
+
+    def over(self, general: CallOptions) -> CallOptions:
+        """These options; those that are not set come from ``general``."""
+        return CallOptions(
+            self.effort or general.effort,
+            general.temperature if self.temperature is None else self.temperature,
+            general.max_output if self.max_output is None else self.max_output,
+            general.timeout if self.timeout is None else self.timeout,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelServer:
+    """Where the models of a proposer are asked."""
+
+    proposer: str
+    """A proposer (``openai:NAME``), or a provider (``openai``) for all of its models."""
+    url: str = ""
+    """Base URL; empty for the provider's own server."""
+    key: str = ""
+    """The environment variable that holds the server's key; empty for the provider's own variable on its own server, and
+    for none on any other server."""
+    api: str = ""
+    """``responses`` or ``chat`` for a server that speaks OpenAI's protocols; empty: ``responses`` on OpenAI's own."""
+
+
+PATIENCE = 3600.0
+"""Seconds for which a provider's rate limits and outages are waited out."""
+CONCURRENCY = 4
+"""Concurrent calls to one provider."""
+ALL_ROLES = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Who proposes and writes, where the models are asked, with which options. Can change during a session."""
+
+    source: str = "playbook"
+    """The proposer, or several with their shares (``openai:A=2,gemini:B=1``)."""
+    writer: str = ""
+    """Who writes the code; empty for the idea's author."""
+    servers: tuple[ModelServer, ...] = ()
+    options: Mapping[str, CallOptions] = field(default_factory=lambda: MappingProxyType({}))
+    """By role of the call (``ideas``, ``code``, ``repair``), or ``all``."""
+    patience: float = PATIENCE
+    concurrency: int = CONCURRENCY
+
+    def server(self, name: str) -> ModelServer | None:
+        """The server of this proposer: its own entry, else its provider's."""
+        provider = name.partition(":")[0]
+        of = {server.proposer: server for server in self.servers}
+        return of.get(name) or of.get(provider)
+
+    def options_for(self, role: str) -> CallOptions:
+        """The options of a role's calls."""
+        return self.options.get(role, CallOptions()).over(self.options.get(ALL_ROLES, CallOptions()))
+
+
+STRATEGIES = ("adaptive", "branching", "sequential")
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a session, recorded in its journal when it is created."""
 
     strategy: str = "branching"
-    """``branching`` or ``sequential``."""
+    """``branching``, ``sequential`` or ``adaptive``."""
     ideas: int = 3
     """Ideas per round (K)."""
     branch: int = 3
@@ -78,10 +158,17 @@ class Settings:
     writer: str = ""
     """Who writes the code; empty for the idea's author."""
     base_url: str = ""
-    """Server for ``openai:`` models; empty for the provider's own."""
+    """Server for ``openai:`` models that are not among ``servers``; empty for the provider's own."""
+    servers: tuple[ModelServer, ...] = ()
+    options: Mapping[str, CallOptions] = field(default_factory=lambda: MappingProxyType({}))
+    """By role of the call, or ``all``."""
+    patience: float = PATIENCE
+    concurrency: int = CONCURRENCY
     recall: str = ""
     """Folder of a session whose recorded replies are reused for the same prompts at no cost."""
     workload: str = "small"
+    dialect: str = ""
+    """What models are asked for and the naive port is written in; empty for ``cuda`` on a GPU and ``cpp`` on a CPU."""
     tolerance: str = "class"
     """``class``, ``class:fp32|tf32|half``, ``crfm`` or ``kernelbench``."""
     baseline: str = "eager"
@@ -93,5 +180,16 @@ class Settings:
     """Random seed of the search (not of a trial's inputs)."""
     accept_unverifiable: bool = False
     """Search even if a trivial model passes the correctness check; every verdict is marked then."""
+    prior: tuple[CategoryRate, ...] = ()
+    """What categories gained in other sessions, for the adaptive strategy; empty without a prior."""
     limits: Limits = field(default_factory=Limits)
     pauses: Pauses = field(default_factory=Pauses)
+
+    @property
+    def models(self) -> ModelSettings:
+        """The part that can change during the session."""
+        named = {server.proposer for server in self.servers}
+        base = (ModelServer("openai", self.base_url),) if self.base_url and "openai" not in named else ()
+        return ModelSettings(
+            self.source, self.writer, (*self.servers, *base), self.options, self.patience, self.concurrency
+        )  # fmt: skip

@@ -32,9 +32,10 @@ from engine.domain.model import (
     Usage,
     Verification,
 )
+from engine.domain.plan import RoundPlan
 from engine.domain.preparation import Preparation
 from engine.domain.profile import Profile
-from engine.domain.settings import Limits, Mode, Pauses
+from engine.domain.settings import Limits, Mode, ModelSettings, Pauses
 from engine.domain.work import WorkKey, WorkKind
 
 
@@ -94,6 +95,10 @@ class Idea:
     """Kernels attached to it for its writer."""
     rank: int = 0
     """Position among the undecided ideas, if the engineer ordered them."""
+    repeats: str = ""
+    """The idea that it tries again on another parent."""
+    advice: str = ""
+    """Why the strategy chose it or keeps it for later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,8 @@ class RaceRecord:
     epoch: int
     again: tuple[int, int]
     """How often each of the two had been reopened by then. The race no longer counts once either is reopened again."""
+    doubts: tuple[str, ...] = ()
+    """Why its times are not corroborated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,10 @@ class ModelCall:
     reason: str = ""
     seconds: float = 0.0
     recalled: bool = False
+    max_output: int = 0
+    """The part of ``ceiling`` that the reply may take."""
+    estimated: bool = False
+    """Its usage is what it could have cost."""
     cancelled: bool = False
     """Cancelled by hand: its work continues without it. Reset if the work failed because of it, so a retry asks again."""
 
@@ -153,6 +164,12 @@ class ModelCall:
     def by_hand(self) -> bool:
         """Whether a person answers the prompt."""
         return self.model == PASTE.name
+
+    @property
+    def highest(self) -> Usage:
+        """What the call could cost."""
+        output = self.max_output or self.ceiling
+        return Usage(self.ceiling - output, 0, output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +189,8 @@ class Kernel:
     attempt: int = 0
     earlier: tuple[Blob, ...] = ()
     """Code of the attempts before this one, oldest first."""
+    failures: tuple[Failure, ...] = ()
+    """Why those attempts failed."""
     artefact: str = ""
     resources: tuple[Resources, ...] = ()
     build_log: Blob = ""
@@ -206,6 +225,7 @@ class Round:
     """The proposer has answered for this round."""
     closed: bool = False
     dropped: tuple[str, ...] = ()
+    plan: RoundPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +247,7 @@ class SessionState:
     active_seconds: float = 0.0
     """Seconds during which work was running, without waits for the engineer and gaps before a resume."""
     limits: Limits = field(default_factory=Limits)
+    models: ModelSettings = field(default_factory=ModelSettings)
     mode: Mode = field(default_factory=Mode)
     instructions: str = ""
     device: Device | None = None
@@ -351,7 +372,10 @@ def _mode_of(text: str) -> Mode:
 
 
 def _opened(b: _Batch, entry: e.Entry, ev: e.SessionOpened) -> None:
-    b.set(opened=ev, opened_at=entry.at, limits=ev.settings.limits, pauses=ev.settings.pauses, mode=_mode_of(ev.mode))
+    b.set(
+        opened=ev, opened_at=entry.at, limits=ev.settings.limits, pauses=ev.settings.pauses, models=ev.settings.models,
+        mode=_mode_of(ev.mode),
+    )  # fmt: skip
 
 
 def _resumed(b: _Batch, entry: e.Entry, ev: e.SessionResumed) -> None:
@@ -374,7 +398,9 @@ def _reopened(b: _Batch, entry: e.Entry, ev: e.SessionReopened) -> None:
 
 
 def _round_opened(b: _Batch, entry: e.Entry, ev: e.RoundOpened) -> None:
-    b.table("rounds")[ev.round] = Round(ev.round, ev.parents, entry.at)
+    b.table("rounds")[ev.round] = Round(
+        ev.round, ev.parents, entry.at, answered=ev.plan is not None and not ev.plan.each, plan=ev.plan
+    )
 
 
 def _round_closed(b: _Batch, entry: e.Entry, ev: e.RoundClosed) -> None:
@@ -388,7 +414,10 @@ def _round_closed(b: _Batch, entry: e.Entry, ev: e.RoundClosed) -> None:
 
 def _proposed(b: _Batch, entry: e.Entry, ev: e.IdeasProposed) -> None:
     for idea in ev.ideas:
-        b.table("ideas")[idea.id] = Idea(idea.id, ev.round, idea.text, idea.parent, idea.author, idea.branch)
+        b.table("ideas")[idea.id] = Idea(
+            idea.id, ev.round, idea.text, idea.parent, idea.author, idea.branch, repeats=idea.repeats, advice=idea.advice,
+            materials=idea.shown,
+        )  # fmt: skip
     if ev.from_source:
         b.finish(WorkKey(WorkKind.PROPOSE, (), ev.round))
         rounds = b.table("rounds")
@@ -418,7 +447,11 @@ def _removed(b: _Batch, entry: e.Entry, ev: e.KernelDetached) -> None:
 
 
 def _selected(b: _Batch, entry: e.Entry, ev: e.IdeaSelected) -> None:
-    b.idea(ev.idea, status=IdeaStatus.SELECTED)
+    known = b.peek("ideas").get(ev.idea)
+    if known is not None:
+        home = known.round if ev.into is None else ev.into
+        branch = known.branch if ev.copies is None else ev.copies
+        b.idea(ev.idea, status=IdeaStatus.SELECTED, advice=ev.advice, round=home, branch=branch)
 
 
 def _rejected(b: _Batch, entry: e.Entry, ev: e.IdeaRejected) -> None:
@@ -426,7 +459,7 @@ def _rejected(b: _Batch, entry: e.Entry, ev: e.IdeaRejected) -> None:
 
 
 def _parked(b: _Batch, entry: e.Entry, ev: e.IdeaParked) -> None:
-    b.idea(ev.idea, status=IdeaStatus.PARKED)
+    b.idea(ev.idea, status=IdeaStatus.PARKED, reason=ev.why, advice=ev.advice)
 
 
 def _drafted(b: _Batch, entry: e.Entry, ev: e.KernelDrafted) -> None:
@@ -459,8 +492,16 @@ def _revised(b: _Batch, entry: e.Entry, ev: e.AttemptRevised) -> None:
     known = b.peek("kernels").get(ev.kernel)
     if known is not None:
         earlier = (*known.earlier, known.source)
+        failures = (*known.failures, *((known.failure,) if known.failure is not None else ()))
         b.kernel(
-            ev.kernel, source=ev.source, attempt=ev.attempt, earlier=earlier, stage=Stage.BUILD, failure=None, profile=None
+            ev.kernel,
+            source=ev.source,
+            attempt=ev.attempt,
+            earlier=earlier,
+            failures=failures,
+            stage=Stage.BUILD,
+            failure=None,
+            profile=None,
         )
 
 
@@ -560,7 +601,7 @@ def _raced(b: _Batch, entry: e.Entry, ev: e.KernelRaced) -> None:
     again = tuple(known[name].again if name in known else 0 for name in (ev.kernel, ev.against))
     race = RaceRecord(
         ev.kernel, ev.against, ev.outcome, ev.ratio, ev.effort, ev.pairs, ev.samples, ev.raw, ev.note, entry.at, b.get("epoch"),
-        (again[0], again[1]),
+        (again[0], again[1]), ev.doubts,
     )  # fmt: skip
     both = {ev.kernel, ev.against}
     b.set(races=(*b.get("races"), race), asked=tuple(pair for pair in b.get("asked") if set(pair) != both))
@@ -606,6 +647,10 @@ def _limits(b: _Batch, entry: e.Entry, ev: e.LimitsChanged) -> None:
     b.set(limits=ev.limits, capped=None)
 
 
+def _models(b: _Batch, entry: e.Entry, ev: e.ModelsChanged) -> None:
+    b.set(models=ev.models)
+
+
 def _pauses(b: _Batch, entry: e.Entry, ev: e.PausesChanged) -> None:
     b.set(pauses=ev.pauses)
 
@@ -620,7 +665,7 @@ def _continued(b: _Batch, entry: e.Entry, ev: e.SessionContinued) -> None:
 
 def _call_started(b: _Batch, entry: e.Entry, ev: e.CallStarted) -> None:
     b.table("calls")[ev.call] = ModelCall(
-        ev.call, WorkKey.parse(ev.work), ev.role, ev.model, ev.prompt, ev.ceiling, entry.at,
+        ev.call, WorkKey.parse(ev.work), ev.role, ev.model, ev.prompt, ev.ceiling, entry.at, max_output=ev.max_output,
     )  # fmt: skip
 
 
@@ -629,7 +674,7 @@ def _call_answered(b: _Batch, entry: e.Entry, ev: e.CallAnswered) -> None:
     if ev.call in calls:
         calls[ev.call] = replace(
             calls[ev.call], status=CallStatus.ANSWERED, reply=ev.reply, usage=calls[ev.call].usage + ev.usage, usd=ev.usd,
-            finish=ev.finish, seconds=ev.seconds, recalled=ev.recalled,
+            finish=ev.finish, seconds=ev.seconds, recalled=ev.recalled, estimated=ev.estimated,
         )  # fmt: skip
 
 
@@ -640,7 +685,7 @@ def _call_failed(b: _Batch, entry: e.Entry, ev: e.CallFailed) -> None:
         usd = known.usd if ev.usd is None else (known.usd or 0.0) + ev.usd
         calls[ev.call] = replace(
             known, status=CallStatus.FAILED, reason=ev.reason, usage=known.usage + ev.usage, usd=usd,
-            cancelled=known.cancelled or ev.cancelled,
+            cancelled=known.cancelled or ev.cancelled, estimated=known.estimated or ev.estimated,
         )  # fmt: skip
 
 
@@ -666,6 +711,10 @@ def _work_failed(b: _Batch, entry: e.Entry, ev: e.WorkFailed) -> None:
         b.table("called_off")[key] = ev.reason
         for call in [call for call in b.peek("calls").values() if call.work == key and call.cancelled]:
             b.table("calls")[call.id] = replace(call, cancelled=False)
+
+
+def _command_answered(b: _Batch, entry: e.Entry, ev: e.CommandAnswered) -> None:
+    """Changes nothing: the command's own events precede it."""
 
 
 def _unknown(b: _Batch, entry: e.Entry, ev: e.UnknownEvent) -> None:
@@ -713,6 +762,7 @@ _FOLDS: Mapping[type, Callable[[_Batch, e.Entry, Any], None]] = {
     e.ModeChanged: _mode,
     e.LimitsChanged: _limits,
     e.InstructionsChanged: _instructions,
+    e.ModelsChanged: _models,
     e.PausesChanged: _pauses,
     e.SessionPaused: _paused,
     e.SessionContinued: _continued,
@@ -722,5 +772,6 @@ _FOLDS: Mapping[type, Callable[[_Batch, e.Entry, Any], None]] = {
     e.BudgetReached: _budget_reached,
     e.WorkStarted: _work_started,
     e.WorkFailed: _work_failed,
+    e.CommandAnswered: _command_answered,
     e.UnknownEvent: _unknown,
 }

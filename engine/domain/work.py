@@ -190,6 +190,8 @@ class Proposal:
     text: IdeaText
     parent: str | None
     author: Author
+    surplus: bool = False
+    """Beyond the ideas that were requested: parked, not dropped, unless there are too few others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,8 @@ class Raced:
     raw: Blob = ""
     seconds: float = 0.0
     note: str = ""
+    doubts: tuple[str, ...] = ()
+    """Why the times are not corroborated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,7 +289,9 @@ CALLS = (
 
 def test_an_open_call_is_cancelled_and_only_the_call() -> None:
     state = b.fold(*b.first_round(), *CALLS)
-    assert rules.decide(state, c.CancelCall("c3")) == (e.CallFailed("c3", "cancelled by hand", cancelled=True),)
+    assert rules.decide(state, c.CancelCall("c3")) == (
+        e.CallFailed("c3", "cancelled by hand", m.Usage(output=9000), cancelled=True, estimated=True),
+    )
     found = after(state, c.CancelCall("c3", "it thinks too long")).calls["c3"]
     assert (found.status, found.reason, found.cancelled) == (CallStatus.FAILED, "cancelled by hand: it thinks too long", True)
 

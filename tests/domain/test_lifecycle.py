@@ -422,12 +422,52 @@ def test_after_a_hard_cap_no_model_is_asked_and_the_session_closes() -> None:
     refused = rules.record(state, w.Implement("i2"), w.Unaffordable("the next call could pass 1,000 tokens"))
     assert refused == (e.BudgetReached("implement:i2", "the next call could pass 1,000 tokens"),)
     state = then(state, *refused)
-    assert rules.automatic(state) == (e.IdeaParked("i2"), e.IdeaParked("i3"))
-    state = then(state, *rules.automatic(state))
-    assert rules.automatic(state) == (e.RoundClosed(1),)
-    state = looked_at(then(state, e.RoundClosed(1)))
-    assert rules.automatic(state) == (e.SessionClosed("the next call could pass 1,000 tokens"),)
-    assert then(state, e.LimitsChanged(Limits(tokens=10_000))).capped is None
+    assert [str(work.key) for work in rules.next_work(state)] == ["sanitize:k1:0"]
+    assert moves(state) == ()
+    state = then(looked_at(state), e.SessionClosed("the next call could pass 1,000 tokens"))
+    assert not state.rounds[1].closed
+
+
+def test_a_raised_cap_goes_on_where_the_session_stopped() -> None:
+    state = b.fold(
+        *b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)), b.proposed("i2", "i3", round_number=1, parent="k1"),
+        e.IdeaSelected("i2"), e.BudgetReached("implement:i2", "no"),
+    )  # fmt: skip
+    state = looked_at(state)
+    assert moves(state) == (e.SessionClosed("no"),)
+    state = then(state, *moves(state))
+    state = then(state, *rules.decide(state, c.SetLimits(Limits(tokens=10_000))))
+    assert (state.closed, state.capped) == (None, None)
+    assert [str(work.key) for work in rules.next_work(state)] == ["implement:i2"]
+    assert [idea.id for idea in queries.pending_ideas(state)] == ["i3"]
+
+
+def test_a_cap_waits_for_what_runs_and_for_kernels_that_need_no_model() -> None:
+    capped = e.BudgetReached("implement:i3", "no")
+    state = b.fold(
+        *b.first_round(), e.RoundOpened(1, ("k1",)), b.proposed("i2", "i3", round_number=1, parent="k1"),
+        e.IdeaSelected("i2"), e.IdeaSelected("i3"), e.WorkStarted("implement:i2"), capped,
+    )  # fmt: skip
+    assert moves(state) == ()
+    assert [str(work.key) for work in rules.next_work(state)] == ["implement:i2"], "a later process finishes what was paid for"
+    state = then(state, b.drafted("k2", idea="i2", parent="k1", round_number=1), e.IdeaImplemented("i2", ("k2",)))
+    assert moves(state) == ()
+    assert [str(work.key) for work in rules.next_work(state)] == ["build:k2:0"]
+    state = then(state, b.built("k2"), b.verified("k2", 0.5), b.measured("k2", 0.5))
+    assert moves(looked_at(state)) == (e.SessionClosed("no"),)
+
+
+def test_a_kernel_that_awaits_a_repair_keeps_it_until_the_cap_is_raised() -> None:
+    failure = m.Failure(m.FailureKind.MISMATCH, "wrong")
+    state = b.fold(
+        *b.first_round(), e.RoundOpened(1, ("k1",)), b.proposed("i2", round_number=1, parent="k1"), e.IdeaSelected("i2"),
+        b.drafted("k2", idea="i2", parent="k1", round_number=1), e.IdeaImplemented("i2", ("k2",)),
+        e.AttemptFailed("k2", 0, failure),
+        e.BudgetReached("repair:k2:0", "no"),
+    )  # fmt: skip
+    state = then(looked_at(state), e.SessionClosed("no"))
+    state = then(state, *rules.decide(state, c.SetLimits(Limits(tokens=10_000))))
+    assert [str(work.key) for work in rules.next_work(state)] == ["repair:k2:0"]
 
 
 class TestQuestionCalledOff:

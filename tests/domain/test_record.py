@@ -12,6 +12,7 @@ from engine.domain import events as e
 from engine.domain import model as m
 from engine.domain import queries, rules
 from engine.domain import work as w
+from engine.domain.queries import SURPLUS
 from engine.domain.settings import Limits
 from engine.domain.state import SessionState, Stage, advance
 
@@ -216,12 +217,30 @@ def test_proposals_become_ideas_of_the_round() -> None:
     assert rules.next_work(answered) == ()
 
 
-def test_surplus_and_repeated_ideas_are_dropped_by_title() -> None:
+def test_repeated_ideas_are_dropped_by_title_and_surplus_ones_parked() -> None:
     state = b.fold(*ROUND_1, b.proposed("i2", round_number=1, parent="k1", from_source=False), e.IdeaRejected("i2", ""))
-    (event,) = rules.record(state, w.Propose(1, ("k1",), 2), proposals(2, 4, 4, 5, 6))
+    event, parked = rules.record(state, w.Propose(1, ("k1",), 2), proposals(2, 4, 4, 5, 6))
     assert isinstance(event, e.IdeasProposed)
-    assert [idea.text for idea in event.ideas] == [b.idea_text(4), b.idea_text(5)]
-    assert event.dropped == tuple(b.idea_text(n).title for n in (2, 4, 6))
+    assert [idea.text for idea in event.ideas] == [b.idea_text(4), b.idea_text(5), b.idea_text(6)]
+    assert event.dropped == tuple(b.idea_text(n).title for n in (2, 4))
+    assert parked == e.IdeaParked("i5", SURPLUS)
+
+
+def test_surplus_gives_way_to_requested_ideas_fills_their_places_and_may_be_proposed_again() -> None:
+    def offer(number: int, surplus: bool) -> w.Proposal:
+        return w.Proposal(b.idea_text(number), "k1", b.PLAYBOOK, surplus)
+
+    state = b.fold(*ROUND_1)
+    event, parked = rules.record(
+        state, w.Propose(1, ("k1",), 2), w.Proposals((offer(4, True), offer(5, False), offer(6, True)))
+    )  # fmt: skip
+    assert isinstance(event, e.IdeasProposed)
+    assert [idea.text for idea in event.ideas] == [b.idea_text(n) for n in (5, 4, 6)]
+    assert parked == e.IdeaParked("i4", SURPLUS)
+    later = then(state, event, parked)
+    (again,) = rules.record(later, w.Propose(1, ("k1",), 2), w.Proposals((offer(6, False), offer(5, False))))
+    assert isinstance(again, e.IdeasProposed)
+    assert [idea.text for idea in again.ideas] == [b.idea_text(6)]
 
 
 def test_the_same_entry_on_another_parent_is_another_idea() -> None:

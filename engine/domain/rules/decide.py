@@ -10,19 +10,20 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.errors import CommandRejected
-from engine.domain.model import Blob
-from engine.domain.rules import on_ideas, on_kernels
+from engine.domain.model import ENGINEER, Author, Blob
+from engine.domain.rules import on_ideas, on_kernels, permissions
 from engine.domain.rules.lookup import call_of
-from engine.domain.settings import Mode, Pauses
+from engine.domain.settings import Mode, ModelSettings, Pauses
 from engine.domain.state import CallStatus, SessionState
 
 
-def decide(state: SessionState, command: c.Command) -> tuple[e.Event, ...]:
-    """The events of the command. Raises CommandRejected with a one-line reason."""
+def decide(state: SessionState, command: c.Command, by: Author = ENGINEER) -> tuple[e.Event, ...]:
+    """The events of the command of ``by``. Raises CommandRejected with a one-line reason."""
     if state.opened is None:
         raise CommandRejected("this session is not open yet")
+    permissions.check(state, command, by)
     if isinstance(command, c.IdeaCommand):
-        return on_ideas.decide(state, command)
+        return on_ideas.decide(state, command, by)
     if isinstance(command, c.KernelCommand):
         return on_kernels.decide(state, command)
     if isinstance(command, c.RaceCommand):
@@ -40,6 +41,8 @@ def _decide_session(state: SessionState, command: c.SessionCommand) -> tuple[e.E
             return (e.ModeChanged(mode),)
         case c.SetLimits(limits):
             return _limits(state, e.LimitsChanged(limits))
+        case c.SetModels(models):
+            return () if models == state.models else (_models(models),)
         case c.SetPauses() | c.PauseSearch() | c.ResumeSearch():
             return _pausing(state, command)
         case c.AnswerCall(call, reply):
@@ -65,7 +68,7 @@ def _limits(state: SessionState, changed: e.LimitsChanged) -> tuple[e.Event, ...
     _finite(changed.limits.seconds, changed.limits.usd, changed.limits.light)
     if state.closed is None:
         return (changed,)
-    still = queries.stop_reason(replace(state, limits=changed.limits))
+    still = queries.stop_reason(replace(state, limits=changed.limits, capped=None))
     return (changed,) if still is not None else (changed, e.SessionReopened())
 
 
@@ -74,6 +77,14 @@ def _finite(*figures: float | None) -> None:
     for figure in figures:
         if figure is not None and not math.isfinite(figure):
             raise CommandRejected(f"invalid limit {figure}: give a finite number, or none")
+
+
+def _models(models: ModelSettings) -> e.Event:
+    temperatures = [options.temperature for options in models.options.values()]
+    _finite(models.patience, *temperatures, *(options.timeout for options in models.options.values()))
+    if models.patience < 0 or models.concurrency < 1:
+        raise CommandRejected("patience cannot be negative, and at least one call must be allowed at a time")
+    return e.ModelsChanged(models)
 
 
 def _pausing(state: SessionState, command: c.SetPauses | c.PauseSearch | c.ResumeSearch) -> tuple[e.Event, ...]:
@@ -104,13 +115,13 @@ def _still_ahead(state: SessionState) -> Pauses:
 
 
 def _cancel(state: SessionState, call: str, reason: str) -> e.Event:
-    """Ends only the call; its work continues with the replies that it has."""
+    """Ends only the call; its work continues with the replies that it has. A provider may bill it in full."""
     found = call_of(state, call)
     if found.status is not CallStatus.OPEN:
         how = "been answered" if found.status is CallStatus.ANSWERED else f"failed ({found.reason})"
         raise CommandRejected(f"{call} has already {how}: only open calls can be cancelled")
     text = f"cancelled by hand: {reason}" if reason.strip() else "cancelled by hand"
-    return e.CallFailed(call, text, cancelled=True)
+    return e.CallFailed(call, text, found.highest, cancelled=True, estimated=found.ceiling > 0)
 
 
 def _answer(state: SessionState, call: str, reply: Blob) -> e.Event:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from engine.domain import events as e
 from engine.domain import queries, races
 from engine.domain import work as w
-from engine.domain.model import Failure, FailureKind, RaceOutcome, Succession
+from engine.domain.model import AGENT, Failure, FailureKind, RaceOutcome, Succession
+from engine.domain.rules import adaptive
 from engine.domain.state import Idea, IdeaStatus, Kernel, Round, SessionState, Stage
 
 
@@ -20,7 +21,7 @@ def automatic(state: SessionState) -> tuple[e.Event, ...]:
 
 
 def _transitions(state: SessionState) -> tuple[e.Event, ...]:
-    if late := (*_time_limit_reached(state), *_budget_reached(state)):
+    if late := _time_limit_reached(state) or _budget_reached(state):
         return late
     if paused := _pause_due(state):
         return paused
@@ -54,13 +55,15 @@ def _succession(state: SessionState) -> tuple[e.Event, ...]:
 
 
 def _approvals(state: SessionState) -> tuple[e.Event, ...]:
-    """On autopilot every idea is approved; the naive port is always approved."""
+    """On autopilot every idea is approved, or the one that the adaptive strategy chooses; the naive port always is."""
+    if adaptive.is_adaptive(state) and not any(_is_naive_port(i) for i in queries.pending_ideas(state)):
+        return adaptive.selection(state)
     chosen = [i for i in queries.pending_ideas(state) if state.mode.is_autopilot or _is_naive_port(i)]
     return tuple(e.IdeaSelected(i.id) for i in chosen)
 
 
 def _is_naive_port(idea: Idea) -> bool:
-    return idea.round == 0 and not idea.author.is_engineer
+    return idea.round == 0 and not (idea.author.decides or idea.author.is_agent)
 
 
 def _time_limit_reached(state: SessionState) -> tuple[e.Event, ...]:
@@ -69,23 +72,25 @@ def _time_limit_reached(state: SessionState) -> tuple[e.Event, ...]:
     if seconds is None or state.active_seconds < seconds:
         return ()
     waiting = [k for k in queries.unsettled(state) if not _is_under_way(state, k.id)]
-    ideas = [i for i in state.ideas.values() if _is_open(i) and w.Implement(i.id).key not in state.started]
+    ideas = [i for i in state.ideas.values() if _is_open(state, i) and w.Implement(i.id).key not in state.started]
     cancelled = [e.KernelCancelled(k.id, f"time limit of {seconds:g} s reached") for k in waiting]
     parked = [e.IdeaParked(i.id) for i in ideas]
     return (*cancelled, *parked)
 
 
 def _budget_reached(state: SessionState) -> tuple[e.Event, ...]:
-    """After a hard cap no model is asked: ideas without code are parked, kernels that wait for a repair fail."""
-    if state.capped is None:
+    """After a hard cap no model is asked. The session closes once nothing else runs; its round stays open, with the ideas and
+    the repairs that it owes, and goes on when the cap is raised."""
+    if state.capped is None or _is_working(state) or queries.finalist(state) is not None:
         return ()
-    parked = [e.IdeaParked(i.id) for i in state.ideas.values() if _is_open(i) and w.Implement(i.id).key not in state.started]
-    failed = [
-        e.KernelFailed(k.id, k.failure or Failure(FailureKind.BUILD_FAILED, "not repaired"))
-        for k in queries.unsettled(state)
-        if k.stage is Stage.REPAIR and w.Repair(k.id, k.attempt).key not in state.started
-    ]
-    return (*parked, *failed)
+    return (e.SessionClosed(state.capped),)
+
+
+def _is_working(state: SessionState) -> bool:
+    """Whether something is running or owed that needs no model."""
+    waiting = any(kernel.stage is not Stage.REPAIR for kernel in queries.unsettled(state))
+    running = any(key.kind != w.WorkKind.SANITIZE for key in state.started)
+    return waiting or running or bool(races.pending_races(state))
 
 
 def _pause_due(state: SessionState) -> tuple[e.Event, ...]:
@@ -101,8 +106,17 @@ def finalist(state: SessionState) -> Kernel | None:
     return queries.finalist(state)
 
 
-def _is_open(idea: Idea) -> bool:
-    return idea.status is IdeaStatus.PROPOSED or (idea.status is IdeaStatus.SELECTED and not idea.implemented)
+def _is_open(state: SessionState, idea: Idea) -> bool:
+    """An approved idea that an agent has not written keeps nothing open where the session has other proposers."""
+    if idea.status is IdeaStatus.PROPOSED:
+        return True
+    unwritten = idea.status is IdeaStatus.SELECTED and not idea.implemented
+    return unwritten and (_by_agents(state) or not queries.awaits_agent(state, idea))
+
+
+def _by_agents(state: SessionState) -> bool:
+    """Whether coding agents are the session's only proposers."""
+    return state.models.source == AGENT
 
 
 def _is_under_way(state: SessionState, kernel: str) -> bool:
@@ -114,8 +128,8 @@ def _is_settled(state: SessionState, current: Round) -> bool:
     out_of_time = state.limits.seconds is not None and state.active_seconds >= state.limits.seconds
     by_hand = w.WorkKey(w.WorkKind.PROPOSE, (), current.number) in state.called_off and bool(ideas)
     return (
-        (current.answered or by_hand or out_of_time or state.capped is not None)
-        and not any(_is_open(i) for i in ideas)
+        (current.answered or by_hand or out_of_time or bool(current.number and _by_agents(state)))
+        and not any(_is_open(state, i) for i in ideas)
         and all(k.stage.settled for k in queries.kernels_of(state, current.number))
         and not races.pending_races(state)
     )
@@ -123,6 +137,8 @@ def _is_settled(state: SessionState, current: Round) -> bool:
 
 def _end_reason(state: SessionState) -> str | None:
     """Why the session closes; ``None`` while work is unfinished or no limit is reached."""
+    if state.capped is not None and not _is_working(state):
+        return state.capped
     if queries.open_round(state) is not None or _is_busy(state):
         return None
     reason = queries.stop_reason(state)
@@ -133,19 +149,23 @@ def _end_reason(state: SessionState) -> str | None:
 
 def _is_busy(state: SessionState) -> bool:
     """Whether a kernel, an idea or a race is unfinished."""
-    ideas = any(_is_open(i) for i in state.ideas.values())
+    ideas = any(_is_open(state, i) for i in state.ideas.values())
     return bool(queries.unsettled(state)) or ideas or bool(races.pending_races(state))
 
 
 def _between_rounds(state: SessionState) -> tuple[e.Event, ...]:
+    number = queries.last_round(state) + 1
+    if number and _by_agents(state) and any(_is_open(state, i) for i in queries.ideas_of(state, number)):
+        return (e.RoundOpened(number, parents(state)),)
     if _is_busy(state):
         return ()
     reason = _end_reason(state)
     if reason is not None:
         return () if queries.finalist(state) is not None else (e.SessionClosed(reason),)
-    if state.paused is not None:
+    if state.paused is not None or (number and _by_agents(state)):
         return ()
-    number = queries.last_round(state) + 1
+    if number and adaptive.is_adaptive(state):
+        return (adaptive.opened_round(state, number),)
     return (e.RoundOpened(number, parents(state) if number else ()),)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from engine.domain import queries, races
 from engine.domain import work as w
+from engine.domain.model import AGENT
 from engine.domain.rules import lifecycle
 from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage
 
@@ -13,10 +14,16 @@ from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage
 def next_work(state: SessionState) -> tuple[w.Work, ...]:
     """Work that can start now, most useful first, without failed work until the session is resumed.
 
-    Includes running work, which the scheduler skips.
+    Includes running work, which the scheduler skips. Once a cap is reached, work of models that an earlier process began still
+    finishes with the replies that were paid for.
     """
-    idle = state.paused is not None or state.capped is not None
-    return tuple(work for work in wanted_work(state) if not (idle and isinstance(work, w.Propose | w.Implement | w.Repair)))
+
+    def idle(work: w.Work) -> bool:
+        if not isinstance(work, w.Propose | w.Implement | w.Repair):
+            return False
+        return state.paused is not None or (state.capped is not None and work.key not in state.started)
+
+    return tuple(work for work in wanted_work(state) if not idle(work))
 
 
 def wanted_work(state: SessionState) -> tuple[w.Work, ...]:
@@ -55,12 +62,18 @@ def _stage_work(kernel: Kernel) -> w.Work:
 def _model_work(state: SessionState) -> Iterator[w.Work]:
     """Work of proposers and writers: repairs, then code, then ideas."""
     yield from (w.Repair(k.id, k.attempt) for k in queries.unsettled(state) if k.stage is Stage.REPAIR)
-    selected = [i for i in state.ideas.values() if i.status is IdeaStatus.SELECTED and not i.implemented]
+    unwritten = [i for i in state.ideas.values() if i.status is IdeaStatus.SELECTED and not i.implemented]
+    selected = [i for i in unwritten if not queries.awaits_agent(state, i)]
     yield from (w.Implement(idea.id) for idea in sorted(selected, key=_place))
     current = queries.open_round(state)
     if current is not None and not current.answered:
         assert state.opened is not None
+        if current.number and state.models.source == AGENT:
+            return
+        plan = current.plan
         count = 1 if state.opened.settings.strategy == "sequential" else state.opened.settings.ideas
+        if plan is not None:
+            count = plan.each * len(current.parents)
         yield w.Propose(current.number, current.parents, count)
 
 

@@ -8,16 +8,16 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.errors import CommandRejected
-from engine.domain.model import CATEGORIES, ENGINEER, IdeaText
+from engine.domain.model import CATEGORIES, ENGINEER, Author, IdeaText
 from engine.domain.rules.lookup import idea_of, kernel_of, reopen_events, undecided_idea
 from engine.domain.state import Idea, IdeaStatus, SessionState
 
 
-def decide(state: SessionState, command: c.IdeaCommand) -> tuple[e.Event, ...]:
+def decide(state: SessionState, command: c.IdeaCommand, by: Author = ENGINEER) -> tuple[e.Event, ...]:
     """Raises CommandRejected."""
     match command:
         case c.WriteIdea():
-            return _write(state, command)
+            return _write(state, command, by)
         case c.EditIdea():
             return (_edit(state, command),)
         case c.ReorderIdeas(ideas):
@@ -29,18 +29,24 @@ def decide(state: SessionState, command: c.IdeaCommand) -> tuple[e.Event, ...]:
         case c.SelectIdeas():
             return _select(state, command)
         case c.RejectIdea(idea, reason):
-            return (e.IdeaRejected(undecided_idea(state, idea).id, reason),)
+            return (e.IdeaRejected(_withdrawable(state, idea).id, reason),)
         case c.ParkIdea(idea):
-            return (e.IdeaParked(undecided_idea(state, idea).id),)
+            return (e.IdeaParked(_withdrawable(state, idea).id),)
         case c.SeedKernel():
-            return _seed(state, command)
+            return _seed(state, command, by)
 
 
-def _write(state: SessionState, command: c.WriteIdea) -> tuple[e.Event, ...]:
+def _withdrawable(state: SessionState, idea: str) -> Idea:
+    """An undecided idea, or an approved one that its agent has not written: the agent may be gone."""
+    found = idea_of(state, idea)
+    return found if queries.awaits_agent(state, found) else undecided_idea(state, idea)
+
+
+def _write(state: SessionState, command: c.WriteIdea, by: Author) -> tuple[e.Event, ...]:
     assert state.opened is not None
     text = _checked_text(command.text)
     branch = _checked_branch(command.branch or state.opened.settings.branch)
-    idea = e.ProposedIdea(f"i{state.next_idea}", text, _parent(state, command.parent), ENGINEER, branch)
+    idea = e.ProposedIdea(f"i{state.next_idea}", text, _parent(state, command.parent), by, branch)
     proposed = e.IdeasProposed(_home_round(state), (idea,), from_source=False)
     attached = tuple(e.KernelAttached(idea.id, kernel_of(state, k).id) for k in dict.fromkeys(command.materials))
     selected = (e.IdeaSelected(idea.id),) if command.select else ()
@@ -119,40 +125,46 @@ def _parent(state: SessionState, parent: str | None) -> str | None:
     return kernel_of(state, parent).id
 
 
-def _seed(state: SessionState, command: c.SeedKernel) -> tuple[e.Event, ...]:
+def _seed(state: SessionState, command: c.SeedKernel, by: Author) -> tuple[e.Event, ...]:
     """Seeds a kernel: as the implementation of ``command.idea``, or of a new idea made for it."""
     round_number = max(_home_round(state), 0)
     kernel = f"k{state.next_kernel}"
     if command.idea is not None:
-        return (*reopen_events(state), *_seed_for_idea(state, command, kernel))
+        return (*reopen_events(state), *_seed_for_idea(state, command, kernel, by))
     title = command.title or f"Seed: {command.name}"
     parent = kernel_of(state, command.parent).id if command.parent is not None else None
-    text = IdeaText(title, CATEGORIES[0], f"Seeded by the engineer from {command.name}.", key=f"seed:{kernel}")
-    idea = e.ProposedIdea(f"i{state.next_idea}", text, parent, ENGINEER, 1)
+    text = IdeaText(title, CATEGORIES[0], f"Seeded by {_person(by)} from {command.name}.", key=f"seed:{kernel}")
+    idea = e.ProposedIdea(f"i{state.next_idea}", text, parent, by, 1)
     return (
         *reopen_events(state),
         e.IdeasProposed(round_number, (idea,), from_source=False),
         e.IdeaSelected(idea.id),
-        _drafted(command, kernel, idea.id, parent, round_number),
+        _drafted(command, kernel, idea.id, parent, round_number, by),
         e.IdeaImplemented(idea.id, (kernel,)),
     )
 
 
-def _seed_for_idea(state: SessionState, command: c.SeedKernel, kernel: str) -> tuple[e.Event, ...]:
+def _person(by: Author) -> str:
+    return "the engineer" if by.is_engineer else by.name
+
+
+def _seed_for_idea(state: SessionState, command: c.SeedKernel, kernel: str, by: Author) -> tuple[e.Event, ...]:
     assert command.idea is not None
     idea = idea_of(state, command.idea)
     if idea.status is IdeaStatus.REJECTED:
         raise CommandRejected(f"{idea.id} was rejected: seed the kernel without an idea, or write a new one")
     parent = kernel_of(state, command.parent).id if command.parent is not None else idea.parent
-    drafted = _drafted(command, kernel, idea.id, parent, idea.round)
+    drafted = _drafted(command, kernel, idea.id, parent, idea.round, by)
     if idea.implemented:
         return (drafted,)
     selected = () if idea.status is IdeaStatus.SELECTED else (e.IdeaSelected(idea.id),)
-    return (*selected, drafted, e.IdeaImplemented(idea.id, (kernel,), "written by hand"))
+    return (*selected, drafted, e.IdeaImplemented(idea.id, (kernel,), "" if by.is_agent else "written by hand"))
 
 
-def _drafted(command: c.SeedKernel, kernel: str, idea: str, parent: str | None, round_number: int) -> e.KernelDrafted:
+def _drafted(
+    command: c.SeedKernel, kernel: str, idea: str, parent: str | None, round_number: int, by: Author
+) -> e.KernelDrafted:
     return e.KernelDrafted(
-        kernel, idea, parent, round_number, ENGINEER, command.name, command.dialect, command.contract, command.source,
+        kernel, idea, parent, round_number, by, command.name, command.dialect, command.contract, command.source,
         command.tunables, seed=True,
     )  # fmt: skip

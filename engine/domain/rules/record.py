@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from engine.domain import events as e
 from engine.domain import queries, races
 from engine.domain import work as w
+from engine.domain.corroboration import UNEXPLAINED
 from engine.domain.model import Blob, FailureKind, Measurement
 from engine.domain.rules import lifecycle
 from engine.domain.similarity import near_duplicate
@@ -115,9 +116,10 @@ def _raced(state: SessionState, work: w.Race, result: w.Result) -> tuple[e.Event
             assert state.preparation is not None, "kernels are measured after the preparation"
             ratio = races.with_noise_floor(result.ratio, state.preparation.same)
             outcome = races.outcome(ratio, corroborated=result.corroborated)
+            doubts = () if result.corroborated else result.doubts or (UNEXPLAINED,)
             raced = e.KernelRaced(
                 work.kernel, work.against, outcome, ratio, work.effort, result.pairs, result.samples, result.raw, result.note,
-                result.seconds,
+                result.seconds, doubts,
             )  # fmt: skip
             return (raced,)
         case w.Failed(failure, seconds, at_fault):
@@ -160,18 +162,20 @@ def _proposed(state: SessionState, work: w.Propose, result: w.Proposals) -> tupl
     branch = 1 if settings.strategy == "sequential" or work.round == 0 else settings.branch
     kept: list[e.ProposedIdea] = []
     dropped: list[str] = []
-    for proposal in result.ideas:
-        if _is_known(state, kept, proposal) or len(kept) >= max(work.count, 1):
+    for proposal in sorted(result.ideas, key=lambda one: one.surplus):
+        if _is_known(state, kept, proposal):
             dropped.append(proposal.text.title)
             continue
         identity = f"i{state.next_idea + len(kept)}"
         parent = proposal.parent if proposal.parent in state.kernels else None
         kept.append(e.ProposedIdea(identity, proposal.text, parent, proposal.author, branch))
-    return (e.IdeasProposed(work.round, tuple(kept), True, tuple(dropped)),)
+    parked = [e.IdeaParked(idea.id, queries.SURPLUS) for idea in kept[max(work.count, 1) :]]
+    return (e.IdeasProposed(work.round, tuple(kept), True, tuple(dropped)), *parked)
 
 
 def _is_known(state: SessionState, kept: list[e.ProposedIdea], proposal: w.Proposal) -> bool:
-    earlier = [(i.text, i.parent) for i in state.ideas.values()] + [(i.text, i.parent) for i in kept]
+    tried = (idea for idea in state.ideas.values() if not queries.is_surplus(idea))
+    earlier = [(i.text, i.parent) for i in tried] + [(i.text, i.parent) for i in kept]
     return any(near_duplicate(text, proposal.text, same_parent=parent == proposal.parent) for text, parent in earlier)
 
 

@@ -1,0 +1,201 @@
+"""Judges one KernelBench file in this process: its own model, its naive port, or a candidate."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kernelbench_files import candidate
+from engine.codegen import scaffold
+from engine.domain import corroboration
+from engine.domain import work as w
+from engine.domain.errors import EspalierError, KernelCodeError, ProblemError
+from engine.domain.model import Dialect, Problem, Signature, Workload
+from engine.problem import catalog
+from engine.session.seeds import kernel_spec, seed_of
+from engine.session.workbench import KernelTrial, open_workbench
+from engine.toolchain.kernel_file import KernelCode, classify, read_kernel_file
+from engine.trial.bench import Assignment, TrialBench
+
+GIB = 1 << 30
+OWN, PORT = "own", "port"
+_BYTES = {"float64": 8, "int64": 8, "complex64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+
+
+class Status(StrEnum):
+    """How a file ended. The first three are verdicts on a right kernel, then those on a wrong one."""
+
+    MEASURED = "measured"
+    NOT_CORROBORATED = "not_corroborated"
+    QUARANTINED = "quarantined"
+    BUILD_FAILED = "build_failed"
+    MISMATCH = "mismatch"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    REJECTED = "rejected"
+    UNSTABLE = "unstable"
+    REFUSED = "refused"
+    """The problem cannot be judged: random outputs, a trivial model passes, no naive port …"""
+    OUT_OF_MEMORY = "out_of_memory"
+    TIME_LIMIT = "time_limit"
+    SKIPPED = "skipped"
+    """Larger than the memory limit, or without a candidate."""
+    FAILED = "failed"
+    """The judging itself failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One file and how to judge it."""
+
+    path: str
+    name: str
+    device: str
+    kernel: str
+    """``own``, ``port``, or a folder of candidates."""
+    workload: str
+    settings: Mapping[str, float]
+    memory_limit: float
+    """GiB of operands; 0: no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the results file."""
+
+    name: str
+    device: str
+    kernel: str
+    status: Status
+    reason: str = ""
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    operand_bytes: int = 0
+    """Inputs, parameters, buffers and outputs."""
+    time_us: float = 0.0
+    speedup: tuple[float, float, float] | None = None
+    """Over eager: value, low, high. With the model itself as the kernel it is an A/A interval."""
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, float] = field(default_factory=dict)
+    """Settings that were replaced."""
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds of ``seconds`` in which others held the device."""
+        return self.stages_s.get("wait", 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(plain: dict[str, Any]) -> Result:
+        """The inverse of ``to_json``. Raises KeyError, TypeError, ValueError."""
+        ratio = plain.get("speedup")
+        return Result(**{**plain, "status": Status(plain["status"]), "speedup": tuple(ratio) if ratio else None})
+
+    @property
+    def sort_key(self) -> tuple[str, int, str]:
+        """By level, then by number."""
+        level, _, stem = self.name.rpartition("/")
+        digits = re.match(r"\d+", stem)
+        return level, int(digits.group()) if digits else 0, stem
+
+    @property
+    def reason_class(self) -> str:
+        """The reason without what differs from file to file."""
+        return re.sub(r"\d[\d.e+-]*", "N", re.sub(r"^(?:call \d+|\S+\.py:?|\w+:) ", "", self.reason))[:90]
+
+
+async def judge(request: Request) -> Result:
+    """The result, whatever happens in judging."""
+    base = Result(request.name, request.device, request.kernel, Status.FAILED)
+    try:
+        problem, workload = _problem(request)
+        assignment = Assignment(problem, workload, request.device, prepared=True)
+        text = _candidate_text(request, problem) if request.kernel != PORT else None
+        if request.kernel not in (OWN, PORT) and text is None:
+            return replace(base, status=Status.SKIPPED, reason="no candidate in the folder")
+        if text is None or request.memory_limit:
+            signature, text = await _described(replace(assignment, device="cpu"), request, text)
+            base = replace(base, operand_bytes=operand_bytes(signature))
+        if request.memory_limit and base.operand_bytes > request.memory_limit * GIB:
+            size = f"{base.operand_bytes / GIB:.1f} GiB of operands, the limit is {request.memory_limit:g}"
+            return replace(base, status=Status.SKIPPED, reason=size)
+        seed = seed_of(text, {})
+        async with open_workbench(assignment, lambda _: None, accept_unverifiable=False) as bench:
+            base = replace(base, operand_bytes=operand_bytes(bench.signature))
+            return _result(base, await bench.attempt(kernel_spec(seed.kernel, seed.tunables)))
+    except (ProblemError, KernelCodeError) as error:
+        return replace(base, status=_refusal(str(error)), reason=_short(str(error)))
+    except EspalierError as error:
+        status = Status.OUT_OF_MEMORY if "out of memory" in str(error).lower() else Status.FAILED
+        return replace(base, status=status, reason=_short(str(error)))
+
+
+def _refusal(reason: str) -> Status:
+    return Status.OUT_OF_MEMORY if "out of memory" in reason.lower() else Status.REFUSED
+
+
+def _problem(request: Request) -> tuple[Problem, Workload]:
+    problem = catalog.find(request.path)
+    workload = catalog.workload_for(problem, request.workload)
+    known = {name: value for name, value in request.settings.items() if name in workload.settings}
+    return problem, replace(workload, settings={**workload.settings, **known}) if known else workload
+
+
+def _candidate_text(request: Request, problem: Problem) -> KernelCode | None:
+    if request.kernel == OWN:
+        return _kernel(f"{problem.reference}\n\nModelNew = Model\n", "model.py")
+    path = candidate(Path(request.kernel), request.name)
+    return read_kernel_file(path) if path is not None else None
+
+
+def _kernel(text: str, name: str) -> KernelCode:
+    return KernelCode(text, *classify(text, name), name)
+
+
+async def _described(assignment: Assignment, request: Request, given: KernelCode | None) -> tuple[Signature, KernelCode]:
+    """The signature, and the kernel: the naive port unless one is given. Raises ProblemError where there is no port."""
+    bench = TrialBench(assignment, lambda _: "")
+    try:
+        _, signature = await bench.describe()
+        if given is not None:
+            return signature, given
+        dialect = Dialect.CPP if request.device == "cpu" else Dialect.CUDA
+        graph = await bench.graph()
+        text = scaffold.scaffold(assignment.problem, assignment.workload, signature, graph, dialect)
+        return signature, _kernel(text, f"port.{'cpp' if dialect is Dialect.CPP else 'cu'}")
+    finally:
+        await bench.close()
+
+
+def operand_bytes(signature: Signature) -> int:
+    """Bytes of every operand once."""
+    return sum(math.prod(o.shape) * _BYTES.get(o.dtype, 4) for o in signature.operands)
+
+
+def _result(base: Result, tried: KernelTrial) -> Result:
+    stages = {"build": tried.build_s, "verify": tried.verify_s or 0.0, "measure": tried.measure_s or 0.0, "wait": tried.wait_s}
+    base = replace(base, stages_s={name: round(value, 3) for name, value in stages.items()})
+    if isinstance(tried.final, w.Failed):
+        return replace(base, status=Status(tried.final.failure.kind.value), reason=_short(tried.final.failure.reason))
+    timed = tried.final.measurement
+    doubts = corroboration.combined(tried.final.evidence if isinstance(tried.final, w.Suspected) else (), timed)
+    status = Status.QUARANTINED if isinstance(tried.final, w.Suspected) else Status.MEASURED
+    if status is Status.MEASURED and doubts:
+        status = Status.NOT_CORROBORATED
+    if timed is None:
+        return replace(base, status=status, reason=_short("; ".join(doubts)))
+    ratio = timed.speedup.get("eager")
+    spread = (ratio.value, ratio.low, ratio.high) if ratio is not None else None
+    return replace(base, status=status, reason=_short("; ".join(doubts)), time_us=timed.time_us.value, speedup=spread)
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:300]

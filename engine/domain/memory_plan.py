@@ -1,0 +1,263 @@
+"""The memory plan of a trial: what the judge takes on a device, and how it fits itself to what is free. Pure arithmetic.
+
+Settings are tried from the most comfortable to the most frugal one. The first that stays within a comfortable share is used;
+where none does, the first that fits at all. What does not fit is refused before memory is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+
+MOST_SLOTS = 8
+GIB = 1 << 30
+BLOCKS = 256 << 20
+"""What comparing two outputs takes, in blocks of a fixed size."""
+_SLACK = 1.1
+"""Rounding, fragmentation, and the workspace of operators."""
+_BLOCKWISE = 6
+"""What a comparison takes of small outputs, in outputs in float64."""
+_OPERANDS, _EAGER = 6, 2
+"""Comfortable are six times the operands, or twice what eager needs."""
+_LITTLE, _LITTLE_SHARED, _FOR_PROCESSES = 32, 8, 2
+"""So is one part in this many of the room (of a machine's memory), if processes by themselves take at most the third."""
+_MOST_DIVISOR = 1 << 20
+_HOLDOUT_SLOTS = 2
+_WARM, _MOST_WARM = 4, GIB
+"""Heap of a module's process on a CPU, in operands and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeeds:
+    """What one workload takes, in bytes."""
+
+    inputs: int
+    weights: int
+    """Parameters and buffers."""
+    outputs: int
+    own: int
+    """What eager PyTorch allocates beside its operands, most at a time: outputs and intermediates."""
+    exact: int
+    """The same in float64."""
+    exact_inputs: int
+    exact_weights: int
+
+    @property
+    def operands(self) -> int:
+        return self.inputs + self.weights + self.outputs
+
+    @property
+    def exact_peak(self) -> int:
+        """The reference in float64, from drawing its inputs to its outputs."""
+        return self.exact_weights + max(self.inputs + self.exact_inputs, self.exact_inputs + self.exact)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRoom:
+    """What the judge may plan with, in bytes."""
+
+    device: int
+    host: int
+    process: int
+    """What a process takes on the device by itself: a context on a GPU."""
+    shared: bool = False
+    """Whether the device's memory is the host's: on a CPU."""
+    limited: bool = False
+    """Whether a limit was imposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialProcesses:
+    """The processes that take part beside the judge."""
+
+    baselines: int = 1
+    """All that are measured, with the ranking one against itself."""
+    interleaved: int = 1
+    """The baselines that are called beside every kernel."""
+    pairs: int = 6
+    """Most process pairs of a measurement."""
+    holdouts: tuple[int, ...] = ()
+    """Bytes of the operands of each hold-out shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """How the judge uses memory for one workload."""
+
+    slots: int
+    """Copies of all operands in lent memory."""
+    keeps_inputs: bool
+    """Whether a slot's inputs are kept until its check; otherwise they are drawn again from their seed."""
+    keeps_processes: bool
+    """Whether processes live on for later pairs. Otherwise each pair's end with it, the baselines' before a kernel's begin."""
+    copies_on_host: bool
+    """Whether outputs wait on the host for their check."""
+    exact_on_host: bool
+    """Whether the reference runs in float64 on the host."""
+    device_bytes: int = 0
+    """Needed on the device, most at a time."""
+    host_bytes: int = 0
+    """Needed on the host of a GPU."""
+    phase: str = ""
+    """When most is needed."""
+    warm_bytes: int = 0
+    """Heap that every process of a module faults in on a CPU."""
+
+    @property
+    def holdout_slots(self) -> int:
+        """Copies of a hold-out's operands."""
+        return min(self.slots, _HOLDOUT_SLOTS)
+
+    @property
+    def frugal(self) -> bool:
+        """Whether it differs from what a small workload gets."""
+        return self.slots < MOST_SLOTS or not self.keeps_processes
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """No plan fits: the most frugal one, and where it lacks memory."""
+
+    plan: MemoryPlan
+    room: MemoryRoom
+    divisor: int = 0
+    """A workload with one part in this many of the operands would fit; 0: none, because processes alone take the room."""
+
+    @property
+    def place(self) -> str:
+        """``device`` or ``host``."""
+        return "device" if self.plan.device_bytes > self.room.device else "host"
+
+    @property
+    def needed(self) -> int:
+        return self.plan.device_bytes if self.place == "device" else self.plan.host_bytes
+
+    @property
+    def free(self) -> int:
+        return self.room.device if self.place == "device" else self.room.host
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadMemory:
+    """What one workload needs on one device, and how it fits."""
+
+    workload: str
+    needs: MemoryNeeds
+    room: MemoryRoom
+    found: tuple[MemoryPlan, ...] | TooLarge
+    """The plan in use, then those to fall back on."""
+
+    @property
+    def fits(self) -> bool:
+        return not isinstance(self.found, TooLarge)
+
+    @property
+    def plan(self) -> MemoryPlan:
+        """The plan in use, or the one that lacks least."""
+        return self.found.plan if isinstance(self.found, TooLarge) else self.found[0]
+
+    def with_plans(self, found: tuple[MemoryPlan, ...]) -> WorkloadMemory:
+        return replace(self, found=found)
+
+
+def plans(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> tuple[MemoryPlan, ...] | TooLarge:
+    """The plan to use, then those to fall back on if memory runs out anyway, each with less than the one before."""
+    every = [_sized(one, needs, room, processes) for one in _settings(shared=room.shared)]
+    fitting = [one for one in every if one.device_bytes <= room.device and one.host_bytes <= room.host]
+    if not fitting:
+        return TooLarge(min(every, key=lambda one: _lack(one, room)), room, _fitting_divisor(needs, room, processes))
+    first = next((one for one in fitting if _is_comfortable(one, needs, room, processes)), None)
+    if first is None or (first.exact_on_host and not fitting[0].exact_on_host):
+        # float64 on the host takes seconds a call: rather more memory of a device that has it.
+        on_device = [one for one in fitting if not (one.exact_on_host or one.copies_on_host)]
+        first = min(on_device or fitting, key=lambda one: one.device_bytes)
+    chosen = [first]
+    for one in fitting[fitting.index(first) + 1 :]:
+        if one.device_bytes < chosen[-1].device_bytes:
+            chosen.append(one)
+    return tuple(chosen)
+
+
+def warm_bytes(operands: int) -> int:
+    """Heap that a module's process on a CPU faults in, where memory is not scarce."""
+    return min(_WARM * operands, _MOST_WARM)
+
+
+def _fitting_divisor(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> int:
+    """The least power of two by which the needs would have to be divided; 0 if nothing fits."""
+    frugal = list(_settings(shared=room.shared))
+    divisor = 2
+    while divisor <= _MOST_DIVISOR:
+        less = MemoryNeeds(**{name: count // divisor for name, count in asdict(needs).items()})
+        few = replace(processes, holdouts=tuple(count // divisor for count in processes.holdouts))
+        if any(not _lack(_sized(one, less, room, few), room) for one in frugal):
+            return divisor
+        divisor *= 2
+    return 0
+
+
+def _lack(plan: MemoryPlan, room: MemoryRoom) -> int:
+    return max(0, plan.device_bytes - room.device) + max(0, plan.host_bytes - room.host)
+
+
+def _is_comfortable(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> bool:
+    """Within the bounds, or little beside what every process takes by itself."""
+    alone = _sized(plan, needs, replace(room, process=0), processes).device_bytes
+    share = room.device // (_LITTLE_SHARED if room.shared else _LITTLE)
+    little = alone <= share and plan.device_bytes - alone <= room.device // _FOR_PROCESSES
+    return little or plan.device_bytes <= max(_OPERANDS * needs.operands, _EAGER * (needs.operands + needs.own))
+
+
+def _settings(*, shared: bool) -> Iterator[MemoryPlan]:
+    """From the most comfortable to the most frugal."""
+    for slots in range(MOST_SLOTS, 0, -1):
+        yield MemoryPlan(slots, True, True, False, False)
+    yield MemoryPlan(2, True, False, False, False)
+    frugal = MemoryPlan(1, True, False, False, False)
+    yield frugal
+    yield replace(frugal, keeps_inputs=False)
+    if not shared:
+        yield replace(frugal, keeps_inputs=False, copies_on_host=True)
+        yield replace(frugal, exact_on_host=True)
+        yield replace(frugal, keeps_inputs=False, exact_on_host=True, copies_on_host=True)
+
+
+def _sized(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> MemoryPlan:
+    """The plan with what it needs."""
+    if room.shared:
+        warm = warm_bytes(needs.operands) if plan.keeps_processes else min(_EAGER * needs.own, _MOST_WARM)
+        plan = replace(plan, warm_bytes=warm)
+    phases = _phases(plan, needs, room, processes)
+    phase = max(phases, key=lambda name: phases[name])
+    host = 0
+    if not room.shared:
+        copies = needs.outputs * plan.slots if plan.copies_on_host else 0
+        exact = needs.exact_peak if plan.exact_on_host else 0
+        host = int(_SLACK * (copies + exact))
+    return replace(
+        plan, device_bytes=int(_SLACK * phases[phase]) + min(BLOCKS, _BLOCKWISE * needs.exact), host_bytes=host, phase=phase
+    )
+
+
+def _phases(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses) -> dict[str, int]:
+    """What each phase of a trial needs on the device."""
+    exact = needs.outputs if plan.exact_on_host else needs.exact_peak
+    kept = needs.inputs * (plan.slots if plan.keeps_inputs else 0)
+    judge = room.process + plan.slots * needs.operands + needs.weights + max(kept, needs.inputs)
+    checked = judge - (0 if plan.keeps_inputs else needs.inputs) + exact
+    copies = 0 if plan.copies_on_host else plan.slots * needs.outputs
+    runner = room.process + max(needs.own, plan.warm_bytes)
+    null = room.process + (needs.outputs if room.shared else 0)
+    alive = processes.pairs if plan.keeps_processes else 1
+    baselines = alive * processes.baselines * runner if plan.keeps_processes else 0
+    beside = max(baselines, alive * processes.interleaved * runner) + null
+    held = sum(processes.holdouts) if plan.keeps_processes else max(processes.holdouts, default=0)
+    holdouts = plan.holdout_slots * held
+    calibration = room.process + 2 * needs.inputs + needs.weights + max(exact, needs.inputs + needs.weights + needs.own)
+    return {
+        "calibration": calibration + (0 if plan.keeps_inputs else -needs.inputs),
+        "baselines": judge + (alive * processes.baselines + 1) * runner + null,
+        "verification": checked + copies + runner + beside + holdouts,
+        "measurement": checked + copies + alive * runner + beside + (holdouts if plan.keeps_processes else 0),
+        "race": checked + 2 * copies + 2 * alive * runner + baselines + null,
+    }

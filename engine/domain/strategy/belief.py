@@ -1,0 +1,277 @@
+"""The posterior over gains: what is known about each parent, of each idea wherever it was tried, and of each author. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from engine.domain.strategy.evidence import Evidence, Parent, Trial, clipped
+from engine.domain.strategy.regression import Posterior, Prior, fitted
+
+_PRIOR = Prior((0.0, 0.7, 0.14, 0.6, 0.2, -0.05, 0.0, 0.03), (0.1, 0.4, 0.4, 0.3, 0.3, 0.1, 0.2, 0.05))
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The constants of the strategy, fitted on simulated landscapes with seeds that the benchmark does not use."""
+
+    weight_spread: float = 0.23
+    """How far the weights are drawn from their mean, in standard deviations."""
+    optimism: float = 1.0
+    """How far above its expectation a gain is judged, in standard deviations: untried ideas are worth more."""
+    outcome_spread: float = 0.21
+    """How far a gain is drawn from its expectation, in standard deviations."""
+    parents: float = 3.0
+    """Parents considered in a decision."""
+    ideas: float = 3.0
+    """Open ideas wanted for each of them."""
+    used: float = 0.15
+    """What a parent loses for each kernel that was built on it: later ideas gain less."""
+    stalled: float = 0.05
+    """How much faster it loses with each kernel that did not improve the best."""
+    used_by_noise: float = 0.7
+    """How much less it loses where gains scatter: there several attempts on one parent pay."""
+    momentum: float = 0.38
+    """How much of a lineage's recent gain is expected to continue."""
+    failure: float = 0.15
+    """What an implementation that is sure to fail loses."""
+    neutral: float = 0.0
+    """What each step without a gain beyond the second loses."""
+    certainty: float = 0.5
+    """How fast the gain of an idea becomes certain with each trial of it."""
+    ask: float = 0.1
+    """By how much the ideas at hand must fall short of a new one before the proposer is asked."""
+    retarget: float = 0.02
+    """The gain from which an idea is tried on other parents too."""
+    averaged: float = 0.5
+    """The weight of the mean of an idea's predictions, against the latest."""
+    regress: float = 0.8
+    """The share of a lineage's gain that a second attempt is expected to reach."""
+    restart: float = 0.37
+    """The weight of the expected improvement of a restart."""
+    grace: float = 3.0
+    """Kernels that a restarted lineage may spend after each of its improvements."""
+    warm_up: float = 6.0
+    """Kernels before the first restart."""
+    prior: Prior = _PRIOR
+    """The weights of the features, in their order."""
+
+
+FEATURES = ("constant", "prediction", "prediction of a tried idea", "gain elsewhere", "shortfall of the parent",
+            "kernels on the parent", "recent gain of the lineage", "times proposed")  # fmt: skip
+_AUTHOR = 2.0
+"""Squared predictions after which an author's own slope counts as much as the common one."""
+_CATEGORY = 6.0
+"""Trials after which a category's own mean counts as much as zero."""
+_GAINED = 0.02
+"""The smallest gain that counts as progress: 2 %."""
+
+
+@dataclass(slots=True)
+class StemRecord:
+    """What is known about one idea over all parents."""
+
+    gained: float = 0.0
+    measured: int = 0
+    failed: int = 0
+    misfits: int = 0
+    """Failures on a parent that it was not proposed for."""
+
+    @property
+    def gain(self) -> float:
+        """Its mean gain, slightly shrunk towards none."""
+        return self.gained / (self.measured + 0.3) if self.measured else 0.0
+
+    @property
+    def success(self) -> float:
+        """The probability that an implementation of it is verified: Beta(3, 1) before any."""
+        return (3.0 + self.measured) / (4.0 + self.measured + self.failed)
+
+
+@dataclass(slots=True)
+class ParentRecord:
+    """What is known about a kernel as a parent."""
+
+    value: float
+    """Logarithm of its speedup, shrunk towards what was expected of it by the noise of its measurement."""
+    shortfall: float = 0.0
+    """How much less it gained than was expected."""
+    kernels: int = 0
+    """Verified kernels built on it."""
+    recent: float = 0.0
+    """Mean gain of its lineage, recent steps first."""
+    neutral: int = 0
+    """Steps of its lineage since the last gain."""
+    top: float = 0.0
+    """The best value in its lineage."""
+    tried: set[str] = field(default_factory=set)
+    """Stems of the ideas implemented on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """The posterior and the records that its features are read from."""
+
+    evidence: Evidence
+    tuning: Tuning
+    posterior: Posterior
+    parents: Mapping[str, ParentRecord]
+    stems: Mapping[str, StemRecord]
+    slopes: Mapping[str, float]
+    """Author → deviation of the slope of their predictions from the common one."""
+    categories: Mapping[str, float]
+    """Category → mean gain beyond what else explains it."""
+    rate: tuple[int, int]
+    """Ideas with a verified kernel, and without."""
+    repeated: tuple[int, int]
+    """The same for ideas that were taken over from another parent."""
+    stalled: int
+    """Ideas tried since the best kernel improved."""
+    gains: tuple[float, ...]
+
+    @property
+    def best(self) -> str:
+        """The kernel with the highest shrunk value."""
+        return max(self.parents, key=lambda k: self.parents[k].value)
+
+    def features(self, parent: str, stem: str, predicted: float) -> tuple[float, ...]:
+        return _features(self.tuning, self.evidence, self.parents[parent], self.stems.get(stem), stem, predicted)
+
+    def adjustment(self, author: str, category: str, predicted: float) -> float:
+        """The part of the expected gain that its author and its category explain."""
+        return self.slopes.get(author, 0.0) * clipped(predicted) + self.categories.get(category, 0.0)
+
+    def deviation(self, stem: str) -> float:
+        """The standard deviation of a gain; less for an idea that was tried before."""
+        record = self.stems.get(stem)
+        return self.posterior.noise / math.sqrt(1.0 + self.tuning.certainty * (record.measured if record else 0))
+
+    def success(self, stem: str, *, repeated: bool) -> float:
+        """The probability that an implementation is verified; ``repeated``: of an idea from another parent."""
+        record = self.stems.get(stem)
+        if repeated:
+            good, bad = self.repeated
+            return (2.0 + good) / (2.0 + good + bad + (record.misfits if record is not None else 0))
+        return record.success if record is not None else 0.75
+
+
+def believed(evidence: Evidence, tuning: Tuning) -> Belief:
+    """The belief after all trials, in their order: each row has the features that were known before its outcome."""
+    parents = {k: ParentRecord(c.value, top=c.value) for k, c in evidence.kernels.items() if c.parent not in evidence.kernels}
+    stems: dict[str, StemRecord] = {}
+    rows: list[tuple[tuple[float, ...], float]] = []
+    scored: list[Trial] = []
+    verified = failed = stalled = 0
+    repeated = [0, 0]
+    best = max((p.value for p in parents.values()), default=0.0)
+    pending = {c.id: c for c in evidence.kernels.values() if c.id not in parents}
+    for trial in evidence.trials:
+        stem = stems.setdefault(trial.stem, StemRecord())
+        stalled += 1
+        record = parents.get(trial.parent)
+        if record is None:
+            continue
+        record.tried.add(trial.stem)
+        if trial.repeated:
+            repeated[trial.child is None] += 1
+        if trial.child is None:
+            stem.failed, failed = stem.failed + 1, failed + 1
+            stem.misfits += trial.repeated
+            continue
+        verified += 1
+        child = evidence.kernels[trial.child]
+        features = _features(tuning, evidence, record, stem, trial.stem, trial.predicted)
+        parents[child.id] = made = _child(tuning.prior, record, child, features)
+        pending.pop(child.id, None)
+        gain = made.value - record.value
+        rows.append((features, gain))
+        scored.append(trial)
+        record.kernels += 1
+        stem.gained, stem.measured = stem.gained + gain, stem.measured + 1
+        if made.value > best + _GAINED:
+            best, stalled = made.value, 0
+    for child in pending.values():
+        parents.setdefault(child.id, ParentRecord(child.value, top=child.value))
+    posterior = fitted(tuning.prior, rows)
+    slopes, categories = _offsets(evidence, posterior, rows, scored)
+    gains = tuple(gain for _, gain in rows)
+    return Belief(
+        evidence,
+        tuning,
+        posterior,
+        parents,
+        stems,
+        slopes,
+        categories,
+        (verified, failed),
+        (repeated[0], repeated[1]),
+        stalled,
+        gains,
+    )
+
+
+def _child(prior: Prior, parent: ParentRecord, child: Parent, features: tuple[float, ...]) -> ParentRecord:
+    expected = parent.value + sum(w * x for w, x in zip(prior.means, features, strict=True))
+    noise = prior.noise**2
+    value = (child.value * noise + expected * child.variance) / (noise + child.variance)
+    return ParentRecord(
+        value, expected - value, 0, 0.5 * parent.recent + 0.5 * (value - parent.value),
+        0 if value > parent.top + 0.5 * _GAINED else parent.neutral + 1, max(parent.top, value),
+    )  # fmt: skip
+
+
+def _features(
+    tuning: Tuning, evidence: Evidence, parent: ParentRecord, record: StemRecord | None, stem: str, predicted: float
+) -> tuple[float, ...]:
+    predictions = evidence.predictions.get(stem, ())
+    if len(predictions) > 1:
+        mean = sum(predictions) / len(predictions)
+        predicted = (1.0 - tuning.averaged) * predicted + tuning.averaged * mean
+    predicted = clipped(predicted)
+    known = record is not None and record.measured > 0
+    gain = clipped(record.gain) if record is not None and known else 0.0
+    return (
+        1.0, 0.0 if known else predicted, predicted if known else 0.0, gain, clipped(parent.shortfall, 0.5),
+        min(parent.kernels, 6) / 3.0, clipped(parent.recent), min(max(len(predictions) - 1, 0), 4) / 2.0,
+    )  # fmt: skip
+
+
+def _offsets(
+    evidence: Evidence, posterior: Posterior, rows: list[tuple[tuple[float, ...], float]], scored: list[Trial]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """What authors and categories explain of the residuals, shrunk towards nothing; other sessions count as few trials."""
+    slopes: dict[str, list[float]] = {}
+    means: dict[str, list[float]] = {}
+    for category, gain, weight in _elsewhere(evidence):
+        means[category] = [gain * weight, weight]
+    several = len({trial.author for trial in scored}) > 1
+    for (features, gain), trial in zip(rows, scored, strict=True):
+        rest = gain - posterior.mean(features)
+        predicted = clipped(trial.predicted)
+        slope = slopes.setdefault(trial.author, [0.0, 0.0])
+        slope[0], slope[1] = slope[0] + rest * predicted, slope[1] + predicted * predicted
+        mean = means.setdefault(trial.category, [0.0, 0.0])
+        mean[0], mean[1] = mean[0] + rest, mean[1] + 1.0
+    by_author = {author: s / (n + _AUTHOR) for author, (s, n) in slopes.items()} if several else {}
+    by_category = {c: s / (n + _CATEGORY) for c, (s, n) in means.items()} if len(means) > 1 else {}
+    return by_author, by_category
+
+
+_PRIOR_TRIALS = 6.0
+"""The most trials of this session that a category's record in other sessions counts as."""
+
+
+def _elsewhere(evidence: Evidence) -> Iterator[tuple[str, float, float]]:
+    """(category, mean gain against all categories, weight) of the prior."""
+    total = sum(rate.tried for rate in evidence.prior)
+    if not total:
+        return
+    mean = sum(_yield(r.gain, r.gained, r.tried) * r.tried for r in evidence.prior) / total
+    for rate in evidence.prior:
+        yield rate.category, _yield(rate.gain, rate.gained, rate.tried) - mean, min(_PRIOR_TRIALS, rate.tried / 2)
+
+
+def _yield(gain: float, gained: int, tried: int) -> float:
+    """The mean gain of an idea, those without a gain included: nobody builds on them."""
+    return max(0.0, gain) * gained / tried if tried else 0.0

@@ -1,0 +1,223 @@
+"""The next decision: try an idea on a parent, ask for new ideas, or restart from a kernel left behind. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import pstdev
+
+from engine.domain.plan import Focus
+from engine.domain.strategy.belief import Belief, Tuning, believed
+from engine.domain.strategy.draws import Draws
+from engine.domain.strategy.evidence import Evidence, OpenIdea, ancestors, lineage_stems
+from engine.domain.strategy.regression import expected_improvement
+
+TUNING = Tuning()
+_MOST_ASKED = 12
+"""Ideas that are asked for one kernel in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An idea and the parent to try it on."""
+
+    parent: str
+    stem: str
+    score: float
+    """The value drawn for its kernel: a logarithm of a speedup over the baseline."""
+    expected: float
+    """The posterior mean of its gain over the parent."""
+    deviation: float
+    success: float
+    idea: str = ""
+    """The open idea; empty for one that is tried again on another parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the proposer for ``each`` ideas for each of these parents."""
+
+    parents: tuple[str, ...]
+    each: int
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What to do next. Without an ``ask``, ``pair`` is tried at once."""
+
+    belief: Belief
+    ask: Ask | None
+    pair: Pair | None
+    focus: Focus | None
+    ranked: tuple[str, ...]
+    """The parents considered, best first."""
+
+
+def decided(evidence: Evidence, focus: Focus | None, *, may_ask: bool, ideas: int = 3, tuning: Tuning = TUNING) -> NextStep:
+    """The decision. ``may_ask``: the round has not asked yet; ``ideas`` limits the ideas asked for one parent."""
+    belief = believed(evidence, tuning)
+    draws = Draws(evidence.seed, f"{evidence.step}:{len(evidence.trials)}:{may_ask}")
+    return _Search(belief, draws, max(1, min(ideas, round(tuning.ideas)))).decided(focus, may_ask)
+
+
+def belief_pair(belief: Belief, idea: OpenIdea) -> Pair:
+    """An open idea with what is expected of it; nothing is drawn."""
+    adjustment = belief.adjustment(idea.author, idea.category, idea.predicted)
+    expected = belief.posterior.mean(belief.features(idea.parent, idea.stem, idea.predicted)) + adjustment
+    success = belief.success(idea.stem, repeated=False)
+    return Pair(idea.parent, idea.stem, expected, expected, belief.deviation(idea.stem), success, idea.id)
+
+
+class _Search:
+    """One decision: one draw of the weights, and the scores that follow from it."""
+
+    def __init__(self, belief: Belief, draws: Draws, each: int) -> None:
+        self.belief, self.draws, self.each = belief, draws, each
+        self.weights = belief.posterior.weights(draws, belief.tuning.weight_spread)
+        tuning = belief.tuning
+        scatter: float = (0.15 / max(belief.posterior.noise, 0.03)) ** tuning.used_by_noise
+        self.used: float = tuning.used * (1.0 + tuning.stalled * belief.stalled) * scatter
+        self.open: dict[str, list[OpenIdea]] = {}
+        for idea in belief.evidence.open:
+            self.open.setdefault(idea.parent, []).append(idea)
+
+    def decided(self, focus: Focus | None, may_ask: bool) -> NextStep:
+        focus = self._continued(focus)
+        ranked = self._ranked(focus)
+        pairs = self._pairs(ranked)
+        if focus is None and (restarted := self._restart(pairs)) is not None:
+            focus = restarted
+            ranked = self._ranked(focus)
+            pairs = self._pairs(ranked)
+        best = max(pairs, key=lambda p: p.score, default=None)
+        ask = self._ask(ranked, best) if may_ask else None
+        return NextStep(self.belief, ask, best, focus, ranked)
+
+    def _continued(self, focus: Focus | None) -> Focus | None:
+        """The focus while its lineage has budget; each improvement of the lineage extends it."""
+        if focus is None or focus.root not in self.belief.parents:
+            return None
+        own = self._lineage(focus)
+        tried = len(self.belief.evidence.trials)
+        left = focus.left - max(0, tried - focus.tried)
+        best = max((self.belief.parents[k].value for k in own), default=-math.inf)
+        before = -math.inf if focus.best is None else focus.best
+        if best > before + 0.02:
+            left = max(left, self.belief.tuning.grace)
+        return Focus(focus.root, left, tried, max(best, before) if own else focus.best) if left > 0 else None
+
+    def _lineage(self, focus: Focus) -> list[str]:
+        """The kernels under the latest child of the restart's root, if there is one since the restart."""
+        kernels = self.belief.evidence.kernels
+        child = next((t.child for t in reversed(self.belief.evidence.trials) if t.child and t.parent == focus.root), None)
+        if child is None or (focus.best is None and not self._since(focus, child)):
+            return []
+        return [k for k in kernels if child in ancestors(kernels, k)]
+
+    def _since(self, focus: Focus, child: str) -> bool:
+        return any(t.child == child for t in self.belief.evidence.trials[focus.tried :])
+
+    def _ranked(self, focus: Focus | None) -> tuple[str, ...]:
+        parents = self.belief.parents
+        among: Sequence[str] = list(parents) if focus is None else self._lineage(focus) or [focus.root]
+        limit = round(self.belief.tuning.parents)
+        ranked = sorted(among, key=self._prospect, reverse=True)[:limit]
+        pinned = [k for k, c in self.belief.evidence.kernels.items() if c.pinned and k not in ranked]
+        return (*ranked, *pinned)
+
+    def _value(self, parent: str) -> float:
+        """The value of a parent, less what was already drawn from it."""
+        record, tuning = self.belief.parents[parent], self.belief.tuning
+        return (
+            record.value
+            - self.used * record.kernels
+            + tuning.momentum * record.recent
+            - tuning.neutral * max(0, record.neutral - 2)
+        )
+
+    def _prospect(self, parent: str) -> float:
+        record = self.belief.parents[parent]
+        shortfall = max(-0.5, min(0.5, record.shortfall))
+        return self._value(parent) + self.weights[4] * shortfall + self.weights[6] * max(-1.0, min(1.0, record.recent))
+
+    def _pairs(self, ranked: Sequence[str]) -> list[Pair]:
+        """The open ideas of the ranked parents, and ideas that gained elsewhere."""
+        belief, pairs = self.belief, []
+        for parent in ranked:
+            own = self.open.get(parent, ())
+            for idea in own:
+                adjustment = belief.adjustment(idea.author, idea.category, idea.predicted)
+                pairs.append(self._pair(parent, idea.stem, idea.predicted, adjustment, idea.id))
+            lineage = lineage_stems(belief.evidence.kernels, parent)
+            known = {*lineage, *belief.parents[parent].tried, *belief.evidence.rejected, *(idea.stem for idea in own)}
+            for stem, record in belief.stems.items():
+                if record.measured and record.gained > belief.tuning.retarget and stem not in known:
+                    predictions = belief.evidence.predictions.get(stem, (record.gain,))
+                    pairs.append(self._pair(parent, stem, sum(predictions) / len(predictions), 0.0, ""))
+        return pairs
+
+    def _pair(self, parent: str, stem: str, predicted: float, adjustment: float, idea: str) -> Pair:
+        belief = self.belief
+        features = belief.features(parent, stem, predicted)
+        deviation, success = belief.deviation(stem), belief.success(stem, repeated=not idea)
+        drawn = sum(w * x for w, x in zip(self.weights, features, strict=True)) + adjustment
+        drawn += self._spread() * deviation
+        score = self._value(parent) + drawn - belief.tuning.failure * (1.0 - success) / 0.75
+        return Pair(parent, stem, score, belief.posterior.mean(features) + adjustment, deviation, success, idea)
+
+    def _spread(self) -> float:
+        """Standard deviations above its expectation at which a gain is judged this time."""
+        return self.belief.tuning.optimism + self.draws.normal() * self.belief.tuning.outcome_spread
+
+    def _ask(self, ranked: Sequence[str], best: Pair | None) -> Ask | None:
+        """Whether a new idea promises more than the best at hand."""
+        belief = self.belief
+        short = [
+            k for k in ranked
+            if len(self.open.get(k, ())) < self.each and belief.evidence.asked.get(k, 0) < _MOST_ASKED
+        ]  # fmt: skip
+        if not short:
+            return None
+        new = max(self._value(k) for k in short) + self._new_idea() + self._spread() * belief.posterior.noise
+        if best is not None and new - best.score <= belief.tuning.ask:
+            return None
+        return Ask(tuple(short), self.each)
+
+    def _new_idea(self) -> float:
+        """The gain expected of the best new idea: the mean over the latest ideas, before they were tried."""
+        trials = self.belief.evidence.trials[-20:]
+        gains = [self.belief.posterior.means[1] * trial.predicted for trial in trials]
+        return (sum(gains) + 0.15) / (len(gains) + 1)
+
+    def _restart(self, pairs: Sequence[Pair]) -> Focus | None:
+        """A restart from an ancestor of the best kernel, if that promises more improvement per kernel than the best pair."""
+        belief, tuning = self.belief, self.belief.tuning
+        if len(belief.gains) < tuning.warm_up:
+            return None
+        best = belief.best
+        top = belief.parents[best].value
+        here = max(
+            (expected_improvement(belief.parents[p.parent].value + p.expected - top, p.deviation) for p in pairs), default=0.0
+        )
+        verified, failed = belief.rate
+        success = (verified + 3.0) / (verified + failed + 4.0)
+        spread, steps = pstdev(belief.gains), 0
+        found: tuple[float, str, int] | None = None
+        path = list(ancestors(belief.evidence.kernels, best))
+        for below, at in pairwise(path):
+            steps += belief.parents[below].value > belief.parents[at].value + 0.02
+            if not steps:
+                continue
+            loss = (1.0 - tuning.regress) * (top - belief.parents[at].value)
+            gain = expected_improvement(-loss, spread * math.sqrt(steps)) / steps / (1 + self._restarts(at))
+            if found is None or gain > found[0]:
+                found = (gain, at, steps)
+        if found is None or tuning.restart * found[0] <= here:
+            return None
+        return Focus(found[1], found[2] / success + 1, len(belief.evidence.trials))
+
+    def _restarts(self, parent: str) -> int:
+        """Kernels on a parent beyond the first, which stand for earlier restarts from it."""
+        return max(0, self.belief.parents[parent].kernels - 1)

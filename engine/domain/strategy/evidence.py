@@ -1,0 +1,212 @@
+"""What a session knows that decides where to search next, as plain values. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from engine.domain import queries
+from engine.domain.model import Interval
+from engine.domain.plan import CategoryRate
+from engine.domain.state import Idea, IdeaStatus, SessionState, Stage
+
+WINDOW = 250
+"""The latest trials and kernels that count as evidence: failure rates and authors change during a long session."""
+_IDEAS = 2 * WINDOW
+"""The latest ideas that are read: most are asked for and never tried."""
+_BEST = 64
+"""Incumbents that are considered as parents beside the latest kernels."""
+_LARGEST = 1.0
+"""Predictions and gains are limited to a factor of e either way: one absurd prediction must not decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """A kernel that can be a parent."""
+
+    id: str
+    parent: str | None
+    value: float
+    """Logarithm of its measured speedup over the baseline."""
+    variance: float
+    """Variance of ``value``."""
+    stem: str = ""
+    """The stem of its idea."""
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An idea that was implemented on a parent; ``child`` is its best kernel, ``None`` if none was verified."""
+
+    parent: str
+    stem: str
+    predicted: float
+    """Logarithm of the predicted speedup over the parent; 0 without a prediction."""
+    author: str
+    category: str
+    child: str | None
+    repeated: bool = False
+    """Whether the idea was taken over from another parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIdea:
+    """An idea that awaits a decision, or was put aside."""
+
+    id: str
+    parent: str
+    stem: str
+    predicted: float
+    author: str
+    category: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that a decision depends on."""
+
+    seed: int
+    step: int
+    """A number that differs between decisions: the last round's."""
+    kernels: Mapping[str, Parent]
+    trials: tuple[Trial, ...]
+    """In the order in which they were decided."""
+    open: tuple[OpenIdea, ...]
+    asked: Mapping[str, int]
+    """Kernel → ideas proposed for it."""
+    predictions: Mapping[str, tuple[float, ...]]
+    """Stem → predictions of all ideas with it."""
+    prior: tuple[CategoryRate, ...] = ()
+    rejected: frozenset[str] = frozenset()
+    """Stems of ideas that the engineer rejected."""
+
+
+@dataclass(slots=True)
+class _Tables:
+    trials: list[Trial] = field(default_factory=list)
+    open: list[OpenIdea] = field(default_factory=list)
+    asked: dict[str, int] = field(default_factory=dict)
+    predictions: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    rejected: set[str] = field(default_factory=set)
+
+
+def stem_of(idea: Idea) -> str:
+    """What makes two ideas on different parents the same: the key without its repetition, or the idea that it repeats."""
+    return idea.text.key.partition("#")[0] or idea.repeats or idea.id
+
+
+def evidence(state: SessionState) -> Evidence:
+    """The evidence of a session, within its window."""
+    assert state.opened is not None
+    settings = state.opened.settings
+    kernels = _candidates(state)
+    tables = _Tables()
+    latest = list(islice(reversed(tuple(state.ideas.values())), _IDEAS))
+    for idea in reversed(latest):
+        if idea.parent is not None:
+            _add(state, kernels, tables, idea, idea.parent)
+    return Evidence(
+        settings.seed, max(queries.last_round(state), 0), kernels, tuple(tables.trials[-WINDOW:]), tuple(tables.open),
+        tables.asked, tables.predictions, _prior(state, settings.prior), frozenset(tables.rejected),
+    )  # fmt: skip
+
+
+def bottleneck(state: SessionState) -> str:
+    """What bounds the session's problem by its roofline: ``bytes`` or ``operations``; empty before its preparation."""
+    return state.preparation.bound.partition(" ")[0] if state.preparation is not None else ""
+
+
+def _prior(state: SessionState, prior: tuple[CategoryRate, ...]) -> tuple[CategoryRate, ...]:
+    """The rates of problems with the same bottleneck."""
+    return tuple(rate for rate in prior if rate.bottleneck in ("", bottleneck(state)))
+
+
+def _candidates(state: SessionState) -> dict[str, Parent]:
+    """The latest kernels that can be parents; of earlier ones the incumbents with their lineages, and the pinned.
+
+    Kernels whose time is not corroborated count only while there is no other.
+    """
+    baseline, epoch = queries.ranking_baseline(state), state.epoch
+    latest = islice((k for k in reversed(tuple(state.kernels.values())) if k.stage is Stage.MEASURED), _BEST + WINDOW)
+    chosen = {kernel.id: kernel for kernel in latest}
+    if len(chosen) == _BEST + WINDOW:
+        for name in (*state.reigns[-_BEST:], *state.pinned):
+            chosen |= {k.id: k for k in queries.lineage(state, name)[-_BEST:] if k.stage is Stage.MEASURED}
+    order = sorted((k for k in chosen.values() if k.epoch == epoch), key=lambda k: (len(k.id), k.id))
+    corroborated = any(queries.is_sound(kernel) for kernel in order)
+    found: dict[str, Parent] = {}
+    for kernel in order:
+        ratio = kernel.measurement.speedup.get(baseline) if kernel.measurement is not None else None
+        if ratio is None or not 0 < ratio.low <= ratio.value <= ratio.high < math.inf:
+            continue
+        if corroborated and not queries.is_sound(kernel):
+            continue
+        if state.pruned and queries.is_pruned(state, kernel.id):
+            continue
+        idea = state.ideas.get(kernel.idea)
+        found[kernel.id] = Parent(
+            kernel.id, kernel.parent, math.log(ratio.value), _variance(ratio), stem_of(idea) if idea else "",
+            kernel.id in state.pinned,
+        )  # fmt: skip
+    return found
+
+
+def _variance(ratio: Interval) -> float:
+    """The variance of the logarithm, from its 95 % interval."""
+    return (math.log(ratio.high / ratio.low) / 3.92) ** 2
+
+
+def _add(state: SessionState, kernels: Mapping[str, Parent], tables: _Tables, idea: Idea, parent: str) -> None:
+    stem, predicted = stem_of(idea), _predicted(idea)
+    tables.asked[parent] = tables.asked.get(parent, 0) + (not idea.repeats)
+    if idea.text.predicted is not None:
+        tables.predictions[stem] = (*tables.predictions.get(stem, ()), predicted)
+    if idea.status is IdeaStatus.REJECTED:
+        tables.rejected.add(stem)
+    settled = [state.kernels[k] for k in idea.kernels]
+    if is_open(idea):
+        if parent in kernels:
+            tables.open.append(open_idea(idea, parent))
+    elif idea.implemented and all(k.stage.settled and k.stage is not Stage.CANCELLED for k in settled):
+        child = max((k.id for k in settled if k.id in kernels), key=lambda k: kernels[k].value, default=None)
+        tables.trials.append(Trial(parent, stem, predicted, idea.author.name, idea.text.category, child, bool(idea.repeats)))
+
+
+def open_idea(idea: Idea, parent: str) -> OpenIdea:
+    return OpenIdea(idea.id, parent, stem_of(idea), _predicted(idea), idea.author.name, idea.text.category)
+
+
+def is_open(idea: Idea) -> bool:
+    """Whether the strategy may take it: it awaits a decision, or the engine put it aside. The engineer gives no reason."""
+    kept = idea.status is IdeaStatus.PARKED and bool(idea.advice or idea.reason)
+    return (idea.status is IdeaStatus.PROPOSED or kept) and not idea.implemented
+
+
+def _predicted(idea: Idea) -> float:
+    value = idea.text.predicted
+    return clipped(math.log(value)) if value is not None and value > 0 else 0.0
+
+
+def clipped(value: float, limit: float = _LARGEST) -> float:
+    return max(-limit, min(limit, value))
+
+
+def lineage_stems(kernels: Mapping[str, Parent], kernel: str) -> frozenset[str]:
+    """The stems of the ideas in a kernel's lineage, as far as it is known."""
+    stems: set[str] = set()
+    at: str | None = kernel
+    while at is not None and at in kernels:
+        stems.add(kernels[at].stem)
+        at = kernels[at].parent
+    return frozenset(stems)
+
+
+def ancestors(kernels: Mapping[str, Parent], kernel: str) -> Iterable[str]:
+    """The kernel and its known ancestors, nearest first."""
+    at: str | None = kernel
+    while at is not None and at in kernels:
+        yield at
+        at = kernels[at].parent

@@ -1,0 +1,96 @@
+"""Bayesian linear regression with a normal prior on the weights and an inverse-gamma prior on the noise. Pure.
+
+The conjugate update of Gelman et al., "Bayesian Data Analysis", 3rd edition, section 14.8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.domain.strategy.draws import Draws
+
+Vector = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Means and standard deviations of the weights; the noise's standard deviation, worth ``strength`` observations."""
+
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+    noise: float = 0.2
+    strength: float = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """The weights' posterior mean, the noise's standard deviation, and the Cholesky factor of the precision."""
+
+    means: tuple[float, ...]
+    noise: float
+    factor: tuple[tuple[float, ...], ...]
+
+    def mean(self, features: Vector) -> float:
+        return sum(w * x for w, x in zip(self.means, features, strict=True))
+
+    def weights(self, draws: Draws, scale: float) -> tuple[float, ...]:
+        """One draw of the weights, its deviation from the mean multiplied by ``scale``."""
+        size = len(self.means)
+        offset = [draws.normal() * scale * self.noise for _ in range(size)]
+        for i in reversed(range(size)):
+            offset[i] = (offset[i] - sum(self.factor[j][i] * offset[j] for j in range(i + 1, size))) / self.factor[i][i]
+        return tuple(mean + off for mean, off in zip(self.means, offset, strict=True))
+
+
+def fitted(prior: Prior, rows: Sequence[tuple[Vector, float]]) -> Posterior:
+    """The posterior after ``rows`` of (features, outcome)."""
+    size = len(prior.means)
+    precision = [[0.0] * size for _ in range(size)]
+    for i in range(size):
+        precision[i][i] = (prior.noise / prior.deviations[i]) ** 2
+    moment = [precision[i][i] * prior.means[i] for i in range(size)]
+    squares = prior.strength * prior.noise**2 + sum(m * mean for m, mean in zip(moment, prior.means, strict=True))
+    for features, outcome in rows:
+        for i, x in enumerate(features):
+            if x:
+                row = precision[i]
+                for j in range(i + 1):
+                    row[j] += x * features[j]
+                moment[i] += x * outcome
+        squares += outcome * outcome
+    factor = _cholesky(precision)
+    means = _solved(factor, moment)
+    rest = squares - sum(m * mean for m, mean in zip(moment, means, strict=True))
+    return Posterior(tuple(means), math.sqrt(max(1e-6, rest / (prior.strength + len(rows)))), tuple(map(tuple, factor)))
+
+
+def _cholesky(matrix: list[list[float]]) -> list[list[float]]:
+    """The lower factor of a symmetric positive definite matrix, of which only the lower half is read."""
+    factor = [[0.0] * len(matrix) for _ in matrix]
+    for i in range(len(matrix)):
+        for j in range(i + 1):
+            rest = matrix[i][j] - sum(factor[i][k] * factor[j][k] for k in range(j))
+            factor[i][j] = math.sqrt(rest) if i == j else rest / factor[j][j]
+    return factor
+
+
+def _solved(factor: list[list[float]], right: list[float]) -> list[float]:
+    size = len(right)
+    middle = [0.0] * size
+    for i in range(size):
+        middle[i] = (right[i] - sum(factor[i][k] * middle[k] for k in range(i))) / factor[i][i]
+    solution = [0.0] * size
+    for i in reversed(range(size)):
+        solution[i] = (middle[i] - sum(factor[k][i] * solution[k] for k in range(i + 1, size))) / factor[i][i]
+    return solution
+
+
+def expected_improvement(mean: float, deviation: float) -> float:
+    """E[max(0, N(mean, deviation))]."""
+    if deviation <= 0:
+        return max(0.0, mean)
+    z = mean / deviation
+    density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+    return deviation * density + mean * 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))

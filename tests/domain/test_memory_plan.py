@@ -1,0 +1,147 @@
+"""The memory plan: what fits, in which order settings are given up, and what is told where nothing fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.domain.memory_plan import (
+    GIB,
+    MOST_SLOTS,
+    MemoryNeeds,
+    MemoryPlan,
+    MemoryRoom,
+    TooLarge,
+    TrialProcesses,
+    WorkloadMemory,
+    plans,
+)
+from engine.domain.memory_text import plan_facts, plan_note, refusal, size
+
+CONTEXT = 600 << 20
+GB = 10**9
+SOFTMAX = MemoryNeeds(GIB, 0, GIB, GIB, 2 * GIB, 2 * GIB, 0)
+"""4096 x 65536 in float32."""
+RELU_6GB = MemoryNeeds(6 * GIB, 0, 6 * GIB, 6 * GIB, 12 * GIB, 12 * GIB, 0)
+LAYERNORM = MemoryNeeds(256 << 20, 32 << 20, 256 << 20, 256 << 20, 512 << 20, 512 << 20, 64 << 20)
+CONVOLUTION = MemoryNeeds(60 << 20, 140_000, 110 << 20, 110 << 20, 221 << 20, 120 << 20, 280_000)
+POOLED = MemoryNeeds(60 << 20, 140_000, 27 << 20, 221 << 20, 442 << 20, 120 << 20, 280_000)
+MATMUL = MemoryNeeds(128 << 20, 0, 64 << 20, 64 << 20, 128 << 20, 256 << 20, 0)
+HALF_MATMUL = MemoryNeeds(64 << 20, 0, 32 << 20, 32 << 20, 128 << 20, 256 << 20, 0)
+ATTENTION = MemoryNeeds(192 << 20, 0, 64 << 20, 64 << 20, 24 * GIB, 768 << 20, 0)
+"""In float64 a GPU holds all scores."""
+SHIPPED = (SOFTMAX, LAYERNORM, CONVOLUTION, POOLED, MATMUL, HALF_MATMUL, ATTENTION)
+SIZES = st.integers(0, 64 * GIB)
+NEEDS = st.builds(MemoryNeeds, SIZES, SIZES, SIZES, SIZES, SIZES, SIZES, SIZES)
+ROOMS = st.builds(
+    MemoryRoom, st.integers(0, 200 * GIB), st.integers(0, 500 * GIB), st.sampled_from([0, CONTEXT]), st.booleans()
+)
+PROCESSES = st.builds(
+    TrialProcesses, st.integers(1, 4), st.integers(1, 2), st.integers(3, 8), st.lists(SIZES, max_size=3).map(tuple)
+)
+
+
+def on_gpu(free: float) -> MemoryRoom:
+    return MemoryRoom(int(free * GB), 100 * GB, CONTEXT)
+
+
+def chosen(needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses = TrialProcesses(1, 1, 8)) -> MemoryPlan:  # noqa: B008
+    found = plans(needs, room, processes)
+    assert not isinstance(found, TooLarge)
+    return found[0]
+
+
+@given(NEEDS, ROOMS, PROCESSES)
+def test_a_plan_stays_within_the_room_and_each_fallback_needs_less(
+    needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses
+) -> None:
+    found = plans(needs, room, processes)
+    if isinstance(found, TooLarge):
+        assert found.needed > found.free
+        return
+    assert all(one.device_bytes <= room.device and one.host_bytes <= room.host for one in found)
+    assert all(after.device_bytes < before.device_bytes for before, after in pairwise(found))
+
+
+@given(NEEDS, ROOMS, PROCESSES, st.integers(1, 100 * GIB))
+def test_more_memory_never_makes_a_problem_unfit(
+    needs: MemoryNeeds, room: MemoryRoom, processes: TrialProcesses, more: int
+) -> None:
+    if not isinstance(plans(needs, room, processes), TooLarge):
+        larger = replace(room, device=room.device + more, host=room.host + more)
+        assert not isinstance(plans(needs, larger, processes), TooLarge)
+
+
+@given(NEEDS, ROOMS)
+def test_a_plan_covers_what_a_call_holds_at_least(needs: MemoryNeeds, room: MemoryRoom) -> None:
+    """Lent memory, the judge's inputs and weights, and what the kernel and eager allocate beside each other."""
+    found = plans(needs, room, TrialProcesses())
+    for plan in () if isinstance(found, TooLarge) else found:
+        held = plan.slots * needs.operands + needs.inputs + needs.weights + 2 * needs.own + 3 * room.process
+        checked = plan.slots * needs.operands + needs.weights + 2 * needs.own + 3 * room.process
+        exact = 0 if plan.exact_on_host else needs.exact_inputs + needs.exact + needs.exact_weights
+        assert plan.device_bytes >= max(held - needs.own, checked + exact)
+        assert plan.host_bytes >= (needs.exact_inputs if plan.exact_on_host and not room.shared else 0)
+
+
+@pytest.mark.parametrize("needs", SHIPPED)
+def test_full_workloads_fit_a_card_of_16_gb(needs: MemoryNeeds) -> None:
+    assert chosen(needs, on_gpu(0.95 * 16)).device_bytes <= 0.95 * 16 * GB
+
+
+@pytest.mark.parametrize("free", [80, 139])
+def test_large_operands_take_at_most_six_times_their_size(free: float) -> None:
+    for needs in (SOFTMAX, RELU_6GB):
+        assert chosen(needs, on_gpu(0.95 * free)).device_bytes <= 6 * needs.operands
+
+
+def test_small_operands_are_not_saved() -> None:
+    plan = chosen(HALF_MATMUL, on_gpu(0.95 * 139))
+    assert (plan.slots, plan.keeps_inputs, plan.keeps_processes) == (MOST_SLOTS, True, True)
+    assert not plan.frugal
+    assert plan_note(plan) == ""
+
+
+def test_float64_moves_to_the_host_only_where_the_device_has_no_room() -> None:
+    assert chosen(ATTENTION, on_gpu(0.95 * 16)).exact_on_host
+    assert not chosen(ATTENTION, on_gpu(0.95 * 80)).exact_on_host
+
+
+def test_on_a_cpu_nothing_moves_to_the_host() -> None:
+    room = MemoryRoom(12 * GIB, 12 * GIB, 96 << 20, shared=True)
+    plan = chosen(replace(LAYERNORM, own=GIB), room)
+    assert not plan.exact_on_host
+    assert not plan.copies_on_host
+    assert plan.host_bytes == 0
+
+
+def test_a_refusal_names_what_is_needed_what_is_free_and_what_fits() -> None:
+    room = on_gpu(0.95 * 16)
+    found = plans(RELU_6GB, room, TrialProcesses())
+    assert isinstance(found, TooLarge)
+    small = WorkloadMemory("small", CONVOLUTION, room, plans(CONVOLUTION, room, TrialProcesses()))
+    text = refusal("relu", "full", found, [small])
+    assert text.startswith(f"relu with workload full does not fit: it needs {size(found.needed)} of device memory, and 15.2 GB")
+    assert "choose another workload: small fits (" in text
+    alone = refusal("relu", "full", found, [])
+    assert found.divisor > 1
+    assert alone.endswith(f"a workload with 1/{found.divisor} of its operands would fit")
+    less = MemoryNeeds(*(count // found.divisor for count in (6 * GIB, 0, 6 * GIB, 6 * GIB, 12 * GIB, 12 * GIB, 0)))
+    assert not isinstance(plans(less, room, TrialProcesses()), TooLarge)
+
+
+def test_where_processes_alone_take_the_room_no_workload_is_offered() -> None:
+    found = plans(CONVOLUTION, MemoryRoom(GIB, GIB, CONTEXT, limited=True), TrialProcesses())
+    assert isinstance(found, TooLarge)
+    assert "the limit set by ESPALIER_MEMORY_GB; the processes of a trial alone need more" in refusal("c", "full", found, [])
+
+
+def test_facts_say_each_setting() -> None:
+    tight = plan_facts(MemoryPlan(1, False, False, True, True))
+    assert tight[0] == "1 slot of operands"
+    assert "float64 on the host" in tight
+    assert len(set(tight) & set(plan_facts(MemoryPlan(8, True, True, False, False)))) == 0

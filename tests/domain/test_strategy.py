@@ -1,0 +1,189 @@
+"""The adaptive strategy: draws, posterior, choices, and that the engineer's decisions hold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import fmean, pstdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import builders as b
+
+from engine.domain import commands as c
+from engine.domain import events as e
+from engine.domain import queries, rules
+from engine.domain.plan import CategoryRate
+from engine.domain.rules import adaptive
+from engine.domain.settings import Limits
+from engine.domain.state import IdeaStatus, SessionState, Stage
+from engine.domain.strategy.belief import Tuning, believed
+from engine.domain.strategy.choice import Ask, decided
+from engine.domain.strategy.draws import Draws
+from engine.domain.strategy.evidence import Evidence, OpenIdea, Parent, Trial, evidence
+from engine.domain.strategy.regression import Prior, expected_improvement, fitted
+from engine.journal import codec
+
+LIMITS = Limits(rounds=None, kernels=14, plateau=None, light=None)
+
+
+def searched(**settings: object) -> SessionState:
+    """A whole session of the adaptive strategy on a fake bench."""
+    return b.walk(b.FakeBench(author=b.MODEL), **{"strategy": "adaptive", "limits": LIMITS, **settings}).state
+
+
+def known(*trials: Trial, **more: object) -> Evidence:
+    """Kernel k0 at 1.0×, and a kernel for each trial that names one, 1.2× over its parent."""
+    kernels = {"k0": Parent("k0", None, 0.0, 1e-4)}
+    for trial in trials:
+        if trial.child is not None:
+            value = kernels[trial.parent].value + math.log(1.2)
+            kernels[trial.child] = Parent(trial.child, trial.parent, value, 1e-4, trial.stem)
+    return Evidence(0, 1, kernels, trials, (), {}, {}, **more)  # type: ignore[arg-type]
+
+
+def test_draws_are_a_function_of_seed_and_label() -> None:
+    assert [Draws(1, "a").uniform() for _ in range(3)] == [Draws(1, "a").uniform()] * 3
+    assert len({Draws(seed, label).uniform() for seed in range(20) for label in ("a", "b", "c")}) == 60
+    stream = Draws(7, "normal")
+    values = [stream.normal() for _ in range(4000)]
+    assert abs(fmean(values)) < 0.06
+    assert pstdev(values) == pytest.approx(1.0, abs=0.05)
+
+
+def test_the_posterior_moves_from_the_prior_to_the_data() -> None:
+    prior = Prior((0.0, 1.0), (0.5, 0.5))
+    assert fitted(prior, []).means == pytest.approx((0.0, 1.0))
+    rows = [((1.0, x / 10), 0.3 - 0.5 * x / 10) for x in range(-10, 11)] * 10
+    found = fitted(prior, rows)
+    assert found.means == pytest.approx((0.3, -0.5), abs=0.02)
+    assert found.noise < 0.05
+
+
+@given(st.floats(-2, 2), st.floats(0.001, 2))
+def test_expected_improvement_is_at_least_the_mean_and_never_negative(mean: float, deviation: float) -> None:
+    found = expected_improvement(mean, deviation)
+    assert found >= max(0.0, mean) - 1e-9
+    assert found <= max(0.0, mean) + deviation
+
+
+def test_an_author_whose_predictions_are_inverted_is_read_the_other_way() -> None:
+    trials: list[Trial] = []
+    kernels = {"k0": Parent("k0", None, 0.0, 1e-6)}
+    for number in range(1, 25):
+        predicted = 0.4 if number % 2 else -0.4
+        kernels[f"k{number}"] = Parent(f"k{number}", "k0", -predicted, 1e-6, f"s{number}")
+        trials.append(Trial("k0", f"s{number}", predicted, "a", "memory access", f"k{number}"))
+    belief = believed(Evidence(0, 1, kernels, tuple(trials), (), {}, {}), Tuning())
+    assert belief.posterior.means[1] < -0.3
+
+
+def test_an_idea_that_gained_is_tried_on_another_lineage() -> None:
+    trials = (Trial("k0", "wide loads", 0.2, "a", "memory access", "k1"), Trial("k0", "unroll", 0.3, "a", "instructions", "k2"))
+    found = [decided(replace(known(*trials), step=step), None, may_ask=False).pair for step in range(20)]
+    repeated = [pair for pair in found if pair is not None and not pair.idea]
+    assert repeated
+    assert {(pair.parent, pair.stem) for pair in repeated} <= {("k1", "unroll"), ("k2", "wide loads")}
+
+
+def test_a_rejected_idea_is_not_tried_on_another_lineage() -> None:
+    trials = (Trial("k0", "wide loads", 0.2, "a", "memory access", "k1"), Trial("k0", "unroll", 0.3, "a", "instructions", "k2"))
+    now = known(*trials, rejected=frozenset({"unroll", "wide loads"}))
+    assert all(decided(replace(now, step=step), None, may_ask=False).pair is None for step in range(20))
+
+
+def test_without_ideas_it_asks_for_some() -> None:
+    assert decided(known(), None, may_ask=True).ask == Ask(("k0",), 3)
+
+
+def test_a_better_prediction_is_preferred() -> None:
+    ideas = (OpenIdea("i1", "k0", "a", 0.05, "m", "occupancy"), OpenIdea("i2", "k0", "b", 0.8, "m", "occupancy"))
+    chosen = [decided(replace(known(), open=ideas, step=n), None, may_ask=False).pair for n in range(20)]
+    assert sum(pair is not None and pair.idea == "i2" for pair in chosen) >= 17
+
+
+def test_categories_that_gained_elsewhere_are_preferred() -> None:
+    prior = (CategoryRate("memory access", 40, 30, 0.4), CategoryRate("occupancy", 40, 2, 0.02))
+    belief = believed(known(prior=prior), Tuning())
+    assert belief.categories["memory access"] > 0.05 > 0 > belief.categories["occupancy"]
+    assert believed(known(), Tuning()).categories == {}
+
+
+def test_a_session_is_a_function_of_its_seed() -> None:
+    one, same, other = searched(), searched(), searched(seed=5)
+    assert [k.parent for k in one.kernels.values()] == [k.parent for k in same.kernels.values()]
+    assert [(i.parent, i.status) for i in one.ideas.values()] != [(i.parent, i.status) for i in other.ideas.values()]
+
+
+def test_every_round_and_choice_carries_its_reason() -> None:
+    state = searched()
+    assert len(state.kernels) == 14
+    assert len(state.rounds) < 40, "an idea whose code is already in the tree counts as tried"
+    tried = [idea for idea in state.ideas.values() if idea.kernels and idea.round > 0]
+    assert tried
+    assert all("expected gain" in idea.advice for idea in tried)
+    plans = [r.plan for r in state.rounds.values() if r.number > 0]
+    assert all(plan is not None and "over the baseline" in plan.reason for plan in plans)
+    kept = [idea for idea in state.ideas.values() if idea.status is IdeaStatus.PARKED]
+    assert all(idea.advice.startswith("kept for later") or idea.reason for idea in kept)
+
+
+def test_the_journal_keeps_the_plan() -> None:
+    walk = b.walk(b.FakeBench(author=b.MODEL), strategy="adaptive", limits=LIMITS)
+    assert [codec.decode(codec.encode(entry)) for entry in walk.log] == walk.log
+    old = codec.encode(e.Entry(1, b.START, b.PLAYBOOK, e.RoundOpened(1, ("k1",))))
+    assert b"plan" not in old
+
+
+def test_an_idea_that_the_engineer_puts_aside_stays_aside() -> None:
+    walk = b.walk(b.FakeBench(author=b.MODEL), strategy="adaptive", limits=LIMITS, mode="ask")
+    pending = queries.pending_ideas(walk.state)
+    assert pending
+    for idea in pending[1:]:
+        walk.write(rules.decide(walk.state, c.ParkIdea(idea.id)))
+    aside = {idea.id for idea in pending[1:]}
+    walk.write(rules.decide(walk.state, c.SetMode("autopilot")))
+    walk.drive(b.FakeBench(author=b.MODEL))
+    assert all(walk.state.ideas[i].status is IdeaStatus.PARKED and not walk.state.ideas[i].advice for i in aside)
+    assert sum(k.stage is Stage.MEASURED for k in walk.state.kernels.values()) > 1
+
+
+def test_a_pinned_kernel_stays_among_the_parents_and_a_pruned_one_is_none() -> None:
+    walk = b.walk(b.FakeBench(author=b.MODEL), strategy="adaptive", limits=LIMITS)
+    worst = queries.ranked(walk.state)[-1].id
+    best = queries.ranked(walk.state)[0].id
+    walk.write(rules.decide(walk.state, c.PinKernel(worst)))
+    assert worst in adaptive.decision(walk.state, may_ask=True).ranked
+    if best != "k1":
+        walk.write(rules.decide(walk.state, c.PruneBranch(best)))
+        assert best not in evidence(walk.state).kernels
+
+
+def test_the_gate_shows_what_is_expected_of_each_idea() -> None:
+    walk = b.walk(b.FakeBench(author=b.MODEL), strategy="adaptive", limits=LIMITS, mode="ask")
+    lines = adaptive.advice(walk.state)
+    assert set(lines) == {idea.id for idea in queries.pending_ideas(walk.state)}
+    assert sum(line.startswith("next: ") for line in lines.values()) <= 1
+    assert all("expected gain" in line for line in lines.values())
+    assert adaptive.advice(b.walk(b.FakeBench(), mode="ask").state) == {}
+
+
+def test_as_many_kernels_as_ideas_times_implementations_count_as_a_round() -> None:
+    state = searched(limits=Limits(rounds=2, plateau=None, light=None), ideas=2, branch=2)
+    assert state.closed == "2 of 2 rounds done"
+    assert 8 <= sum(k.round > 0 for k in state.kernels.values()) <= 9
+
+
+def test_a_kernel_whose_time_is_not_corroborated_is_a_parent_only_while_there_is_no_other() -> None:
+    walk = b.walk(b.FakeBench(author=b.MODEL), strategy="adaptive", limits=LIMITS)
+    state = walk.state
+    kernels = {
+        name: replace(k, measurement=replace(k.measurement, corroborated=False)) if k.measurement else k
+        for name, k in state.kernels.items()
+    }
+    measured = [k.id for k in queries.ranked(state)]
+    doubted = replace(state, kernels=kernels)
+    assert set(evidence(doubted).kernels) == set(measured)
+    one = {**kernels, measured[0]: state.kernels[measured[0]]}
+    assert set(evidence(replace(state, kernels=one)).kernels) == {measured[0]}
