@@ -7,13 +7,14 @@ a hand-written kernel) prompt and reply are reconstructed from the recorded fiel
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.domain import corroboration
 from engine.domain import events as e
 from engine.domain.model import Blob, Device, Dialect, Failure, Problem
-from engine.domain.state import CallStatus, Idea, Kernel, ModelCall, SessionState, Stage, advance
+from engine.domain.state import CallStatus, Idea, Kernel, ModelCall, SessionState, advance
 from engine.domain.work import Implement, Repair, WorkKey
 from engine.export import rewards
 
@@ -57,7 +58,7 @@ class Attempt:
     code: str
     parent_code: str | None
     verdict: str
-    """``measured``, the kind of failure, ``quarantined``, ``cancelled``, or ``unsettled``."""
+    """``measured``, ``not_corroborated``, ``quarantined``, the kind of failure, ``cancelled``, or ``unsettled``."""
     failure: Failure | None
     reward: rewards.Reward
     exchange: Exchange
@@ -137,23 +138,18 @@ class _Reader:
 
 
 def _verdict(kernel: Kernel) -> str:
-    if kernel.stage is Stage.FAILED:
-        return kernel.failure.kind.value if kernel.failure is not None else "failed"
-    return kernel.stage.value if kernel.stage.settled else "unsettled"
+    return corroboration.status(kernel) if kernel.stage.settled else "unsettled"
 
 
 def _without_trailing_space(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
-_FENCES: Mapping[Dialect, str] = {Dialect.CUDA: "cuda", Dialect.CPP: "cpp", Dialect.PYTHON: "python"}
-
-
 def fenced(code: str, dialect: Dialect | str) -> str:
     """The code as a Markdown block whose fence is longer than any run of backticks in it."""
     longest = max((len(run) for run in re.findall(r"`+", code)), default=0)
     fence = "`" * max(3, longest + 1)
-    name = _FENCES[dialect] if isinstance(dialect, Dialect) else dialect
+    name = dialect.language if isinstance(dialect, Dialect) else dialect
     return f"{fence}{name}\n{code.rstrip()}\n{fence}"
 
 

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.domain.errors import ProblemError
+from engine.domain.errors import ProblemError, printable
 from engine.domain.model import Contract, Device, Dialect, Number, Operand, Problem, Role, Signature, Workload
 from engine.domain.preparation import CorrectnessCheck
 from engine.export.plan_host import ENTRY, ERROR_REPORTER, TROUBLE, launcher
@@ -60,16 +60,33 @@ class Exported:
 
 def module(given: Exported) -> str:
     """The text of the module. Raises KernelCodeError or ProblemError for a kernel that cannot be exported."""
-    head = "".join(f"# {' '.join(remark.split())}\n" for remark in given.remarks)
-    usage = "".join(f"#     {line.format(file=shlex.quote(given.file))}\n" for line in _USAGE)
+    _check_names(given)
+    if given.kernel.dialect is Dialect.TRITON:
+        raise ProblemError(f"{given.kernel.name}: a triton plan has no module: its file and its @launch lines are the kernel")
+    head = "".join(_comment(" ".join(remark.split())) for remark in given.remarks)
+    usage = "".join(_comment(f"    {line.format(file=shlex.quote(given.file))}") for line in _USAGE)
     if given.kernel.dialect is Dialect.PYTHON:
         return head + _python(given, usage)
     tree = _reference(given)
     name, signature = _operator_name(given), schema(given.signature.operands)
     values = _constants(given, tree) | _policy(given.check) | {"OPERATOR_NAME": repr(name), "SCHEMA": repr(signature)}
     text = keep_apart(f"{template('kernel_module')}\n\n{template('module_check')}", set(reference.bound_names(tree)))
-    shown = f"#     torch.ops.{name.replace('::', '.')}{signature}\n"
+    shown = _comment(f"    torch.ops.{name.replace('::', '.')}{signature}")
     return f"{head}{usage}{shown}{_NOTE}\n{ast.unparse(tree)}\n\n\n{fill(text, values)}"
+
+
+def _check_names(given: Exported) -> None:
+    """Names that become code: a journal from elsewhere may hold anything. Raises ProblemError."""
+    dtypes = [operand.dtype for operand in given.signature.operands]
+    for name in (*dtypes, *given.tunables):
+        if not re.fullmatch(r"\w+", name, re.ASCII):
+            raise ProblemError(f"cannot export: {name[:80]!r} is neither an element type nor a tunable")
+
+
+def _comment(text: str) -> str:
+    """A comment line. The text may come from a stranger's journal: none of it becomes code or changes how the file reads."""
+    shown = printable(text).replace("\n", " ")
+    return f"# {shown}\n"
 
 
 def _reference(given: Exported) -> ast.Module:

@@ -8,7 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from engine.toolchain.resolution import OperandArg, ResolvedLaunch, ResolvedPlan, ResolvedTensorMap, TensorMapArg, WorkspaceArg
+from engine.toolchain.resolution import (
+    NullArg,
+    OperandArg,
+    ResolvedLaunch,
+    ResolvedPlan,
+    ResolvedTensorMap,
+    ScalarArg,
+    TensorMapArg,
+    WorkspaceArg,
+)
 
 ENTRY = "espalier_launch"
 """``const char* espalier_launch(void* const* operands, void* workspace, cudaStream_t stream)``: null, or the error."""
@@ -128,6 +137,8 @@ def _launch(launch: ResolvedLaunch, operands: Sequence[str]) -> Iterator[str]:
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, TensorMapArg):
             names.append(f"&map_{argument.name}")
+        elif isinstance(argument, ScalarArg | NullArg):
+            raise TypeError("only triton plans pass numbers and null pointers")
         else:
             yield f"    void* argument{number} = {_pointer(argument, operands)};"
             names.append(f"&argument{number}")

@@ -4,7 +4,7 @@
   parent (the naive port, a seed, a parent measured on another device): ln(its speedup over the baseline). 0 is no change, 0.69
   is twice as fast. Never below -1: a slow verified kernel is worth more than a wrong one.
 - A **failed** attempt: a constant by the kind of failure, see ``FAILURES``.
-- **None** if unknown: cancelled, unsettled or quarantined.
+- **None** if unknown: cancelled, unsettled, quarantined, or not corroborated. A doubted parent counts as none.
 
 The gain is the ratio of two speedups over the same baseline. It need not be significant: the intervals are exported with it.
 """
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from engine.domain import queries
+from engine.domain import corroboration, queries
 from engine.domain.model import FailureKind, Interval
 from engine.domain.state import Kernel, SessionState, Stage
 
@@ -63,10 +63,11 @@ def kernel_reward(state: SessionState, kernel: Kernel) -> Reward:
     if kernel.stage is Stage.FAILED and kernel.failure is not None:
         return failure_reward(kernel.failure.kind)
     mine = speedup(state, kernel)
-    if kernel.stage is not Stage.MEASURED or mine is None or not 0 < mine.value < math.inf:
+    if kernel.stage is not Stage.MEASURED or corroboration.is_doubted(kernel) or mine is None or not 0 < mine.value < math.inf:
         return UNKNOWN
     parent = state.kernels.get(kernel.parent or "")
-    theirs = speedup(state, parent) if parent is not None and parent.epoch == kernel.epoch else None
+    usable = parent is not None and parent.epoch == kernel.epoch and not corroboration.is_doubted(parent)
+    theirs = speedup(state, parent) if parent is not None and usable else None
     if theirs is None or not 0 < theirs.value < math.inf:
         return Reward(max(LEAST_MEASURED, math.log(mine.value)), Basis.BASELINE)
     return Reward(max(LEAST_MEASURED, math.log(mine.value / theirs.value)), Basis.PARENT)

@@ -5,6 +5,10 @@
 ``pairs``: two answers to the same idea on the same parent (``prompt``, ``chosen``, ``rejected``). The chosen one is verified;
 the rejected one failed, or its 95 % interval lies below.
 
+A kernel that is not corroborated, or quarantined, is no example to follow: it is only in ``jsonl``, without a reward, and what
+a quarantined one claims is no speedup. Every row says so (``corroborated``, ``quarantined``, ``doubts``). Doubts that the
+engineer dismissed by accepting the kernel stay in its rows.
+
 Rewards: ``engine.export.rewards``. Maps with free keys are lists of pairs, so that columns keep one type.
 """
 
@@ -15,14 +19,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from engine.domain import queries
+from engine.domain import corroboration, queries
 from engine.domain.model import Interval, Measurement
 from engine.domain.state import Idea, SessionState
 from engine.export import rewards
 from engine.export.attempts import Attempt, RecordedSession, attempts, fenced
 
 Row = dict[str, Any]
-VERSION = 1
+VERSION = 2
 """Version of the rows' schema."""
 OWN_LICENCE = "Apache-2.0"
 """Licence of the shipped playbooks."""
@@ -56,6 +60,7 @@ def attempt_rows(recording: RecordedSession, state: SessionState, every: list[At
             "round": one.kernel.round,
             "parent": one.kernel.parent,
             "seed": one.kernel.seed,
+            **_doubts(one),
             **_provenance(recording, state, one),
         }
 
@@ -79,6 +84,7 @@ def chat_rows(recording: RecordedSession, state: SessionState, every: list[Attem
             "speedup": _interval(rewards.speedup(state, one.kernel)),
             "origin": one.exchange.origin,
             "attempt": one.number,
+            **_doubts(one),
             **_provenance(recording, state, one),
         }
 
@@ -122,6 +128,7 @@ def _pair_row(recording: RecordedSession, state: SessionState, chosen: Attempt, 
         "rejected_kernel": rejected.kernel.id,
         "rejected_licence": _licence(recording, rejected),
         "idea": _idea(chosen.idea),
+        **_doubts(chosen),
         **_provenance(recording, state, chosen),
     }
 
@@ -178,8 +185,10 @@ def _idea(idea: Idea | None) -> Row:
 
 def _verdict(state: SessionState, one: Attempt) -> Row:
     kernel = one.kernel
-    measured = kernel.measurement if one.last and rewards.speedup(state, kernel) is not None else None
-    verification = kernel.verification if measured is not None else None
+    timed = kernel.measurement if one.last and rewards.speedup(state, kernel) is not None else None
+    verification = kernel.verification if timed is not None else None
+    quarantined = corroboration.is_quarantined(kernel)
+    measured, claimed = (None, timed) if quarantined else (timed, None)
     errors = ("policy", "trials", "rel_fro", "max_abs", "precision_class", "holdouts")
     return {
         "status": one.verdict,
@@ -191,8 +200,22 @@ def _verdict(state: SessionState, one: Attempt) -> Row:
         "speedup": _interval(rewards.speedup(state, kernel) if measured else None),
         "speedups": _speedups(measured),
         "light": _finite(measured.light.fraction) if measured and measured.light else None,
-        **_fields(measured, "corroborated"),
-        "conditions": list(measured.conditions) if measured else [],
+        **_fields(timed, "corroborated"),
+        "conditions": list(timed.conditions) if timed else [],
+        "claimed": {
+            "time_us": _interval(claimed.time_us if claimed else None),
+            "speedup": _interval(rewards.speedup(state, kernel) if claimed else None),
+        },
+    }
+
+
+def _doubts(one: Attempt) -> Row:
+    """Whether the attempt's time is a result, and why not. A failed attempt has no time that could be corroborated."""
+    kernel = one.kernel
+    return {
+        "corroborated": one.last and kernel.stage.settled and corroboration.is_corroborated(kernel),
+        "quarantined": one.last and corroboration.is_quarantined(kernel),
+        "doubts": list(corroboration.of_kernel(kernel)) if one.last else [],
     }
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +14,8 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import Number, Problem, Workload
 from engine.journal.shipped import shipped_folder
 from engine.problem import reference_code, strict_toml
+from engine.problem.digest import content_digest
+from engine.problem.formats import recognise
 from engine.problem.strict_toml import TomlError
 
 REFERENCE = "reference.py"
@@ -43,7 +43,8 @@ def shipped() -> tuple[Problem, ...]:
 
 
 def find(spec: str) -> Problem:
-    """The problem that ``spec`` names: a shipped name, a folder with a ``reference.py``, or a KernelBench file.
+    """The problem that ``spec`` names: a shipped name, a folder with a ``reference.py``, a KernelBench file, or a folder or
+    file of another format (see ``formats.recognise``).
 
     A shipped name takes precedence over a folder of that name; ``./name`` means the folder. A file called ``reference.py``
     means its folder. Raises ProblemError when there is none, or when it is not a problem, with the reason.
@@ -52,6 +53,8 @@ def find(spec: str) -> Problem:
         return _from_folder(problems_root() / spec, spec)
     try:
         path = Path(spec).expanduser()
+        if spec and path.exists() and (found := recognise.read(path)) is not None:
+            return found
         if spec and path.is_dir():
             return _from_folder(path, str(path))
         if spec and path.is_file():
@@ -78,9 +81,12 @@ def folder(problem: Problem) -> Path | None:
 def workload_for(problem: Problem, name: str) -> Workload:
     """The workload called ``name``; ``full`` if the problem has no ``small`` one.
 
-    Raises ProblemError listing the problem's workloads.
+    A problem of another format has neither: ``full`` is its default workload then, ``small`` its smallest. Raises ProblemError
+    listing the problem's workloads.
     """
     workload = problem.workload(name)
+    if workload is None and problem.origin_format is not None and name in ("full", "small"):
+        workload = problem.workload(problem.origin_format.default if name == "full" else problem.origin_format.small)
     if workload is None and name == "small":
         workload = problem.workload("full")
     if workload is None:
@@ -118,6 +124,7 @@ class _ProblemToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title: str = ""
     workloads: dict[str, dict[str, Number]] = {}
     holdouts: dict[str, list[dict[str, Number]]] = {}
+    bounds: dict[str, dict[str, list[Number]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +134,7 @@ class _Declared:
     title: str = ""
     workloads: tuple[Workload, ...] = ()
     holdouts: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
+    bounds: Mapping[str, Mapping[str, tuple[Number, ...]]] = field(default_factory=dict)
 
 
 def _from_folder(path: Path, origin: str) -> Problem:
@@ -156,25 +164,24 @@ def _problem(name: str, origin: str, text: str, declared: _Declared, files: tupl
                     f"{table_file}: workload {workload.name} sets {setting}, which {REFERENCE} does not assign "
                     "at its top level: correct the name in one of them"
                 )
+    for name, bounds in declared.bounds.items():
+        for setting in bounds:
+            if setting not in assigned:
+                raise ProblemError(
+                    f"{table_file}: bounds.{name} sets {setting}, which {REFERENCE} does not assign at its top level: correct "
+                    "the name in one of them"
+                )
     workloads = declared.workloads or (Workload("full", reference_code.plain_numbers(tree)),)
     return Problem(
         name=name,
         title=declared.title or name.strip("_").replace("_", " "),
         reference=text,
-        digest=_digest(text, workloads, declared.holdouts),
+        digest=content_digest(text, workloads, declared.holdouts, declared.bounds, {}),
         workloads=workloads,
         holdouts=declared.holdouts,
         origin=origin,
+        bounds=declared.bounds,
     )
-
-
-def _digest(text: str, workloads: tuple[Workload, ...], holdouts: Mapping[str, tuple[Workload, ...]]) -> str:
-    rest = {
-        "workloads": [[w.name, dict(w.settings)] for w in workloads],
-        "holdouts": {name: [dict(h.settings) for h in hs] for name, hs in holdouts.items()},
-    }
-    canonical = json.dumps([text, rest], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
 def _read(path: Path) -> str:
@@ -213,9 +220,30 @@ def _declared(text: str, origin: str) -> _Declared:
                 )
                 for number, settings in enumerate(entries, 1)
             )
+        bounds = {name: _bounds(name, limits, workloads) for name, limits in written.bounds.items()}
     except TomlError as error:
         raise ProblemError(f"{origin}: {error}") from error
-    return _Declared(written.title, tuple(workloads.values()), holdouts)
+    return _Declared(written.title, tuple(workloads.values()), holdouts, bounds)
+
+
+def _bounds(
+    name: str, written: Mapping[str, Sequence[Number]], workloads: Mapping[str, Workload]
+) -> dict[str, tuple[Number, ...]]:
+    if name not in workloads:
+        raise TomlError(f"bounds.{name} has no workload: add [workloads.{name}] or rename it")
+    found: dict[str, tuple[Number, ...]] = {}
+    for setting, limits in written.items():
+        rising = len(limits) in _LIMITS and all(map(math.isfinite, limits)) and limits[0] <= limits[1]
+        if not rising or any(step <= 0 for step in limits[2:]):
+            raise TomlError(
+                f"bounds.{name}.{setting}: expected [lowest, highest] or [lowest, highest, step], got {list(limits)}"
+            )
+        found[setting] = tuple(limits)
+    return found
+
+
+_LIMITS = (2, 3)
+"""Numbers that state bounds: the lowest value, the highest, and perhaps the step."""
 
 
 def _finite(settings: dict[str, Number], where: str) -> dict[str, Number]:

@@ -25,6 +25,7 @@ from engine.domain.model import Role
 from engine.problem.graph_ir import Argument, ConstantTable, Graph, Node, Ref, Scalar, TensorType, Unsupported
 from engine.problem.loading import LoadedReference, plain_tensors
 from engine.problem.randomness import seeded
+from engine.problem.recurrences import TracingLimits, TracingStopped
 from engine.problem.reference import Reference
 from engine.problem.values import map_arguments, output_tensors, tensors
 
@@ -70,10 +71,11 @@ def trace_reference(reference: Reference) -> Graph | Unsupported:
         reference = Reference(reference.problem, reference.workload)
     signature = reference.signature()
     labels = [o.name for o in signature.with_roles(Role.INPUT, Role.PARAMETER, Role.BUFFER)]
-    traced = _trace_fake(reference, labels)
-    if isinstance(traced, Graph):
-        return traced
-    return trace(reference.model(0), reference.inputs(0), labels)
+    try:
+        traced = _trace_fake(reference, labels)
+        return traced if isinstance(traced, Graph) else trace(reference.model(0), reference.inputs(0), labels)
+    except TracingStopped as stop:
+        return Unsupported(str(stop))
 
 
 def _trace_fake(reference: Reference, labels: Sequence[str]) -> Graph | Unsupported:
@@ -82,6 +84,8 @@ def _trace_fake(reference: Reference, labels: Sequence[str]) -> Graph | Unsuppor
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), seeded(0, reference.device):
             inputs, model = loaded.make_inputs(reference.device), loaded.make_model(reference.device)
         return trace(model, inputs, labels)
+    except TracingStopped:
+        raise
     except Exception as error:  # a reference that reads contents while it is made; the caller uses real tensors
         return Unsupported(f"contents of tensors while the model is constructed ({type(error).__name__})")
 
@@ -91,7 +95,7 @@ def trace(model: nn.Module, arguments: Sequence[object], labels: Sequence[str]) 
 
     Nothing is computed: only shapes and dtypes of the arguments matter. ``labels`` names the operands: each tensor among
     ``arguments`` in order, then each parameter, buffer and tensor kept as a plain attribute. Raises ValueError where they do
-    not fit.
+    not fit, TracingStopped for a long recurrence and after a time limit.
     """
     state = [tensor for _, _, tensor in _tensor_slots(model)]
     own = list(tensors(tuple(arguments)))
@@ -107,7 +111,9 @@ def trace(model: nn.Module, arguments: Sequence[object], labels: Sequence[str]) 
             return tuple(output_tensors(model(*swapped), torch.device("cpu")))
 
     try:
-        module = _functionalized(forward, operands)
+        module = _functionalized(forward, operands, TracingLimits())
+    except TracingStopped:
+        raise
     except Exception as error:  # whatever the reference's Python raises under a tracer becomes a value
         reason = (str(error).strip().splitlines() or [""])[0].strip()[:160]
         return Unsupported(f"a forward pass that cannot be traced ({type(error).__name__}: {reason})")
@@ -151,7 +157,9 @@ def _substituted(model: nn.Module, fresh: dict[int, torch.Tensor]) -> Iterator[N
             held[name] = tensor
 
 
-def _functionalized(forward: Callable[..., tuple[torch.Tensor, ...]], tensors: Sequence[torch.Tensor]) -> fx.GraphModule:
+def _functionalized(
+    forward: Callable[..., tuple[torch.Tensor, ...]], tensors: Sequence[torch.Tensor], limits: TracingLimits
+) -> fx.GraphModule:
     table = _decompositions()
     module: Callable[..., object] = forward
     with ExitStack() as stack:
@@ -161,9 +169,11 @@ def _functionalized(forward: Callable[..., tuple[torch.Tensor, ...]], tensors: S
         fast = torch.backends.mha.get_fastpath_enabled()
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
+        stack.enter_context(limits)
         for _ in range(MAX_PASSES):
             traced = make_fx(functionalize(module), decomposition_table=table, tracing_mode="fake")(*tensors)
             module = traced
+            limits.check()
             if not any(_mutates(node) for node in traced.graph.nodes):
                 break
     return traced
@@ -262,6 +272,8 @@ def _as_node(node: fx.Node, called: dict[fx.Node, str]) -> Node:
     if not isinstance(node.target, OpOverload):
         return Node(called[node], str(node.target), {}, results)
     target = node.target
+    if target is torch.ops.aten.as_strided.default and _keeps_layout(node):
+        return Node(called[node], "alias.default", {"x": _argument(node.args[0], called)}, results)
     arguments: dict[str, Argument] = {}
     for place, declared in enumerate(target._schema.arguments):
         named = node.kwargs.get(declared.name, declared.default_value)
@@ -270,6 +282,16 @@ def _as_node(node: fx.Node, called: dict[fx.Node, str]) -> Node:
     namespace, _, name = target._schema.name.partition("::")
     overload = target._schema.overload_name or "default"
     return Node(called[node], f"{name if namespace == 'aten' else target._schema.name}.{overload}", arguments, results)
+
+
+def _keeps_layout(node: fx.Node) -> bool:
+    """Whether an ``as_strided`` restates its argument's own shape, strides and offset; the stride of an extent of 1 is free."""
+    given = node.all_input_nodes[0].meta.get("val")
+    size, stride, *offset = (*node.args[1:], *node.kwargs.values())
+    if not isinstance(given, torch.Tensor) or not isinstance(size, list | tuple) or not isinstance(stride, list | tuple):
+        return False
+    same = all(n == 1 or mine == own for n, mine, own in zip(size, stride, given.stride(), strict=False))
+    return tuple(size) == tuple(given.shape) and same and (not offset or offset[0] in (None, given.storage_offset()))
 
 
 def _argument(value: object, called: dict[fx.Node, str]) -> Argument:

@@ -72,10 +72,10 @@ class _Macro:
 def render(signature: Signature, dialect: Dialect, workload_name: str) -> str:
     """The text of ``problem.h`` for one workload, in ``cuda`` or ``cpp``.
 
-    Raises ProblemError for an operand whose element type the dialect lacks, and for ``python``, which has no headers.
+    Raises ProblemError for an operand whose element type the dialect lacks, and for ``python`` and ``triton``, which have none.
     """
-    if dialect is Dialect.PYTHON:
-        raise ProblemError("python kernels have no problem.h: use the cpp or cuda dialect")
+    if dialect.in_python:
+        raise ProblemError(f"{dialect} kernels have no problem.h: use the cpp or cuda dialect")
     lines = [
         f"/* Generated for the workload {_comment(workload_name)}: do not edit. */",
         "#ifndef ESPALIER_PROBLEM_H",

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from engine.domain.errors import ProblemError
 from engine.domain.model import Problem, Workload
 from engine.problem import reference_code
+from engine.problem.attachments import Attachments
 from engine.problem.values import contiguous, map_arguments
 
 _COUNT = itertools.count()
@@ -48,6 +49,9 @@ class LoadedReference:
         self.tree = reference_code.parse(problem.reference, self.file)
         reference_code.check_entry_points(self.tree, self.file)
         tree = reference_code.with_settings(self.tree, workload.settings)
+        if not torch.cuda.is_available():
+            # Some references name the device that they are written for; here it is the CPU.
+            tree = reference_code.with_device(tree, "cpu")
         self.module = ModuleType(f"espalier_reference_{next(_COUNT)}")
         self.module.__file__ = self.file
         # Tracebacks, inspect.getsource and torch.jit read a class's source through these two tables.
@@ -55,6 +59,7 @@ class LoadedReference:
         lines = problem.reference.splitlines(keepends=True)
         linecache.cache[self.file] = (len(problem.reference), None, lines, self.file)
         with self.explain_errors("running the file"):
+            Attachments(problem.attachments).install()
             exec(compile(tree, self.file, "exec", dont_inherit=True), self.module.__dict__)
         model = getattr(self.module, "Model", None)
         if not (isinstance(model, type) and issubclass(model, nn.Module)):
@@ -86,6 +91,15 @@ class LoadedReference:
                 for name, tensor in plain_tensors(module):
                     vars(module)[name] = tensor.detach().to(device)
             return model
+
+    def format_check(self, inputs: Sequence[object], outputs: Sequence[Tensor]) -> tuple[bool, str]:
+        """The generated ``format_check`` on copies. A checker returns (right, message), or a message that is empty if right."""
+        copies = map_arguments(lambda t: t.clone(), (tuple(inputs), tuple(outputs)))
+        with self.explain_errors("format_check()"), torch.no_grad():
+            found = self.module.format_check(*copies)
+        if isinstance(found, tuple):
+            return bool(found[0]), " ".join(str(found[1]).split()) if len(found) > 1 else ""
+        return not found, " ".join(str(found or "").split())
 
     def construction(self) -> Construction:
         """The result of ``get_init_inputs`` as arguments.
@@ -200,4 +214,6 @@ def _file_name(problem: Problem) -> str:
     if not problem.origin:
         return f"{problem.name}/reference.py"
     path = Path(problem.origin)
+    if path.is_file() or path.suffix in (".json", ".jsonl", ".yml"):
+        path = path.parent if path.suffix != ".py" else path
     return str(path) if path.suffix == ".py" else str(path / "reference.py")

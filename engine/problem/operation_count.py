@@ -47,11 +47,12 @@ def family(operator: str) -> str:
 
 
 class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operators that run within: ``families`` seen, and ``operations`` by (family, unit)."""
+    """Counts the operators that run within: ``operators`` and ``families`` seen, and ``operations`` by (family, unit)."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
+        self.operators: set[str] = set()
         self.families: set[str] = set()
         self.operations: Counter[tuple[str, str]] = Counter()
 
@@ -66,6 +67,7 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **given)
         packet = func._overloadpacket
         name = family(packet.__name__)
+        self.operators.add(packet.__name__)
         self.families.add(name)
         count = _count(packet, args, given, out)
         if count:

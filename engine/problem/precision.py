@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -19,13 +20,49 @@ from engine.problem.loading import plain_tensors
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
 
-def cast_model(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of ``model`` whose floating-point parameters, buffers and tensor attributes are of ``dtype``."""
-    converted = copy.deepcopy(model).to(dtype)
+def cast_model(model: nn.Module, dtype: torch.dtype, device: torch.device | None = None) -> nn.Module:
+    """A copy of ``model`` whose floating-point parameters, buffers and tensor attributes are of ``dtype``.
+
+    It is on ``device``, if given. Each tensor is converted as it is copied: there is no second copy in the old type.
+    """
+    held = {id(t): t for m in model.modules() for t in (*m._parameters.values(), *m._buffers.values()) if t is not None}
+    held |= {id(t): t for m in model.modules() for _, t in plain_tensors(m)}
+    memo: dict[int, Any] = {key: _converted(t, dtype, device) for key, t in held.items() if _is_plain(t)}
+    converted = copy.deepcopy(model, memo).to(device=device, dtype=dtype)
     for module in converted.modules():
         for name, tensor in plain_tensors(module):
-            vars(module)[name] = cast(tensor, dtype)
+            vars(module)[name] = cast(tensor, dtype).to(device or tensor.device)
+        for name, value in list(vars(module).items()):
+            if isinstance(value, FunctionType) and value.__closure__:
+                vars(module)[name] = _of_copy(value, memo)
     return converted
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and tensor.is_floating_point()
+
+
+def _converted(tensor: Tensor, dtype: torch.dtype, device: torch.device | None) -> Tensor:
+    found = tensor.detach().to(device=device or tensor.device, dtype=dtype, copy=True)
+    return nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
+
+
+def _of_copy(function: FunctionType, memo: Mapping[int, Any]) -> FunctionType:
+    """A function kept as an attribute, with the modules in its closure replaced by their copies.
+
+    ``self.mlpf = lambda x: m.c_proj(x)`` would otherwise go on calling the original's layers.
+    """
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # a name that was never assigned
+            cells.append(cell)
+            continue
+        cells.append(CellType(memo.get(id(held), held)) if isinstance(held, nn.Module) else cell)
+    copied = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells))
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
 
 
 def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -6,24 +6,30 @@ or clocks.
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.domain.errors import DeviceError, ProblemError
-from engine.domain.model import Number, Operand, Problem, Role, Signature, Workload
-from engine.problem import header, names, reference_code
-from engine.problem.loading import Construction, LoadedReference, plain_tensors
+from engine.domain.model import Number, Problem, Role, Signature, Workload
+from engine.problem import header, reference_code
+from engine.problem.allocation_counter import WIDENING, AllocationCounter, ForwardMemory, exact_bytes
+from engine.problem.constant_parameters import Constant, constants_of, varied_constants
+from engine.problem.formats.declared import check_outputs
+from engine.problem.loading import Construction, LoadedReference, is_out_of_memory
+from engine.problem.model_state import ModelState
+from engine.problem.operands import model_tensors, named_constants, named_operands
 from engine.problem.operation_count import OperationCounter
 from engine.problem.precision import cast, cast_model, float64_arithmetic
 from engine.problem.randomness import fingerprint, seeded
+from engine.problem.recurrences import OneTimeStep
+from engine.problem.scalar_arguments import has_scalars, takes_other_scalars, vary_scalars
 from engine.problem.values import contiguous, equal_values, is_dense, map_arguments, output_tensors, tensors
 
 _FORWARD_SEED = 0
@@ -55,6 +61,7 @@ class _Trace:
     inputs: tuple[object, ...]
     outputs: tuple[Tensor, ...]
     operations: OperationCounter
+    memory: ForwardMemory
 
 
 class Reference:
@@ -69,9 +76,14 @@ class Reference:
         self.workload = workload
         self.device = _device(device)
         self._loaded = LoadedReference(problem, workload)
+        self.format_check = self._loaded.format_check
         self._side_effects: _SideEffects | None = None
+        self._constants: frozenset[Constant] | None = None
+        self._scalars_vary: bool | None = None
         self._shapes: tuple[tuple[int, ...], ...] | None = None
-        self._traced: tuple[Signature, frozenset[str]] | None = None
+        self.exact_on_host = False
+        """Whether float64 is computed on the host instead of the device."""
+        self._traced: tuple[Signature, OperationCounter, ForwardMemory] | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -93,6 +105,11 @@ class Reference:
         """Whether a call of the model changes its state, as seen in the first ``call``."""
         return self._side_effects is not None and self._side_effects.changes_state
 
+    @property
+    def changes_inputs(self) -> bool:
+        """Whether a call of the model changes its inputs, as seen in the first ``call``."""
+        return self._side_effects is not None and self._side_effects.changes_inputs
+
     def inputs(self, seed: int) -> tuple[object, ...]:
         """Fresh arguments of ``forward``: the same for the same seed; tensors contiguous and on the device.
 
@@ -106,6 +123,33 @@ class Reference:
         with seeded(seed, self.device):
             return self._loaded.make_model(self.device)
 
+    def judged_model(self, seed: int) -> nn.Module:
+        """``model``, with its constant parameters and buffers varied (see ``constant_parameters``)."""
+        if not self.constants:
+            return self.model(seed)
+        with seeded(seed, self.device), varied_constants(seed, self.constants) as finish:
+            model = self._loaded.make_model(self.device)
+            finish(model)
+            return model
+
+    @property
+    def constants(self) -> frozenset[Constant]:
+        """The constant parameters and buffers that ``judged_model`` varies."""
+        if self._constants is None:
+            self._constants = constants_of(self.model(_FORWARD_SEED))
+        return self._constants
+
+    def keep_constants(self) -> None:
+        """From now on ``judged_model`` varies nothing."""
+        self._constants = frozenset()
+
+    def varied_scalars(self, inputs: tuple[object, ...], seed: int) -> tuple[object, ...]:
+        """``inputs`` with the floating-point scalars of ``seed``; unchanged if the reference fails with others."""
+        if self._scalars_vary is None:
+            call = partial(self.call, self.model(_FORWARD_SEED))
+            self._scalars_vary = has_scalars(inputs) and takes_other_scalars(call, self.inputs(_FORWARD_SEED))
+        return vary_scalars(inputs, seed) if self._scalars_vary else inputs
+
     def has_random_outputs(self, model: nn.Module, inputs: tuple[object, ...]) -> bool:
         """Whether the outputs depend on random numbers that ``forward`` draws, so that no kernel can reproduce them."""
         if self._side_effects is None:
@@ -115,30 +159,33 @@ class Reference:
         one, other = (self.call(model, inputs, seed) for seed in (_FORWARD_SEED, _FORWARD_SEED + 1))
         return not all(map(equal_values, one, other))
 
-    def call(self, model: nn.Module, inputs: tuple[object, ...], seed: int = _FORWARD_SEED) -> tuple[Tensor, ...]:
+    def call(
+        self, model: nn.Module, inputs: tuple[object, ...], seed: int = _FORWARD_SEED, device: torch.device | None = None
+    ) -> tuple[Tensor, ...]:
         """The outputs of ``model(*inputs)``, in order, contiguous, sharing no memory.
 
         Tuples, lists and dictionaries are flattened, numbers become 0-dim tensors. ``inputs`` and the model's state are
         restored, whatever the forward does to them: the first call works on copies and records the side effects. Random
-        numbers that the forward draws are those of ``seed``.
+        numbers that the forward draws are those of ``seed``. ``device``: where model and inputs are, if elsewhere.
         """
+        device = device or self.device
         effects = self._side_effects
         probing = effects is None
-        with torch.no_grad(), ExitStack() as stack, self._loaded.explain_errors("forward()", self.device):
+        with torch.no_grad(), ExitStack() as stack, self._loaded.explain_errors("forward()", device):
             if effects is None or effects.draws_random:
-                stack.enter_context(seeded(seed, self.device))
+                stack.enter_context(seeded(seed, device))
             copied = effects is None or effects.changes_inputs
             given = map_arguments(lambda t: t.clone(), inputs) if copied else inputs
-            state = _ModelState(model) if effects is None or effects.changes_state else None
+            state = ModelState(model) if effects is None or effects.changes_state else None
             if state is not None:
                 stack.callback(state.restore)
-            before = fingerprint(self.device) if probing else ()
-            outputs = self._outputs(model(*given), model, given)
+            before = fingerprint(device) if probing else ()
+            outputs = self._outputs(model(*given), model, given, device)
             if probing and state is not None:
                 self._side_effects = _SideEffects(
                     changes_inputs=not all(map(equal_values, tensors(list(inputs)), tensors(list(given)))),
                     changes_state=state.changed(),
-                    draws_random=fingerprint(self.device) != before,
+                    draws_random=fingerprint(device) != before,
                 )
             return outputs
 
@@ -152,31 +199,57 @@ class Reference:
 
         Contiguous tensors of the model are not copied.
         """
-        held = (tensor for _, _, tensor in _model_tensors(model))
+        held = (tensor for _, _, tensor in model_tensors(model))
         return tuple(contiguous(tensor) for tensor in (*tensors(list(inputs)), *held))
 
     def cast(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         """A copy of ``model`` in another floating-point type."""
-        with torch.no_grad(), self._loaded.explain_errors(f"converting the model to {dtype}", self.device):
-            return cast_model(model, dtype)
+        return self._cast(model, dtype, self.device)
 
-    def cast_inputs(self, inputs: tuple[object, ...], dtype: torch.dtype) -> tuple[object, ...]:
-        """``inputs`` with the floating-point tensors in another type."""
-        with self._loaded.explain_errors(f"converting the inputs to {dtype}", self.device):
-            return map_arguments(lambda t: cast(t, dtype), inputs)
+    def _cast(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+        with torch.no_grad(), self._loaded.explain_errors(f"converting the model to {dtype}", device):
+            return cast_model(model, dtype, device)
+
+    def cast_inputs(
+        self, inputs: tuple[object, ...], dtype: torch.dtype, device: torch.device | None = None
+    ) -> tuple[object, ...]:
+        """``inputs`` with the floating-point tensors in another type; on ``device``, if given."""
+        with self._loaded.explain_errors(f"converting the inputs to {dtype}", device or self.device):
+            return map_arguments(lambda t: cast(t.to(device or t.device), dtype), inputs)
 
     def exact(self, model: nn.Module, inputs: tuple[object, ...]) -> Exact:
         """The outputs with all arithmetic in float64, casts to narrower types inside the forward included.
 
-        Where an operator lacks float64, or memory does not suffice, float32 is used and ``note`` says so.
+        Where an operator lacks float64, float32 is used and ``note`` says so.
         """
+        return self.exact_of(model, lambda: inputs)
+
+    def exact_of(self, model: nn.Module, draw: Callable[[], tuple[object, ...]]) -> Exact:
+        """``exact`` for inputs that are drawn when they are needed: those in their own type are not held while it computes.
+
+        With ``exact_on_host`` the outputs are the host's. Where the reference does not run there, they are the device's.
+        """
+        if self._side_effects is None:
+            self.call(model, draw())  # on its own inputs: observing copies them
+        if self.exact_on_host:
+            try:
+                return Exact(self._in_float64(model, draw, torch.device("cpu")))
+            except ProblemError as error:
+                if is_out_of_memory(error.__cause__ or error):
+                    raise
         try:
-            with float64_arithmetic():
-                return Exact(self.call(self.cast(model, torch.float64), self.cast_inputs(inputs, torch.float64)))
+            return Exact(self._in_float64(model, draw, self.device))
         except ProblemError as error:
+            if is_out_of_memory(error.__cause__ or error):
+                raise
             reason = str(error)
-        outputs = self.call(self.cast(model, torch.float32), self.cast_inputs(inputs, torch.float32))
+        outputs = self.call(self.cast(model, torch.float32), self.cast_inputs(draw(), torch.float32))
         return Exact(outputs, f"compared with float32, because float64 failed: {reason}")
+
+    def _in_float64(self, model: nn.Module, draw: Callable[[], tuple[object, ...]], device: torch.device) -> tuple[Tensor, ...]:
+        given = self.cast_inputs(draw(), torch.float64, device)  # drawn in their own types
+        with float64_arithmetic():
+            return self.call(self._cast(model, torch.float64, device), given, device=device)
 
     def signature(self) -> Signature:
         """The signature of kernels for this workload: operands in the ABI's order, constants, operation count.
@@ -187,12 +260,20 @@ class Reference:
 
     def ops_used(self) -> frozenset[str]:
         """Families of operators that the forward runs: ``convolution``, ``matmul``, ``attention``, ``softmax`` …"""
-        return self._trace()[1]
+        return frozenset(self._trace()[1].families)
 
-    def _trace(self) -> tuple[Signature, frozenset[str]]:
+    def operators(self) -> frozenset[str]:
+        """The aten operators that the forward runs: ``addmm``, ``_softmax``, ``relu_`` …"""
+        return frozenset(self._trace()[1].operators)
+
+    def memory(self) -> ForwardMemory:
+        """What a forward pass allocates, from the same trace as the signature."""
+        return self._trace()[2]
+
+    def _trace(self) -> tuple[Signature, OperationCounter, ForwardMemory]:
         if self._traced is None:
             trace = self._trace_fake() or self._run()
-            self._traced = self._signature(trace), frozenset(trace.operations.families)
+            self._traced = self._signature(trace), trace.operations, trace.memory
         return self._traced
 
     def _trace_fake(self) -> _Trace | None:
@@ -210,29 +291,38 @@ class Reference:
                 inputs = loaded.make_inputs(self.device)
                 with self.device:
                     model = loaded.make_model(self.device)
-                state = _model_tensors(model)
-                with counter:
+                state = model_tensors(model)
+                if self.device.type == "cpu":
+                    stack.enter_context(OneTimeStep(counter))
+                allocated = AllocationCounter()
+                with allocated, counter:
                     returned = model(*inputs)
-                return _Trace(state, inputs, tuple(output_tensors(returned, self.device)), counter)
+                outputs = tuple(output_tensors(returned, self.device))
+                memory = ForwardMemory(allocated.peak, exact_bytes(model, inputs, allocated.peak))
+                return _Trace(state, inputs, outputs, counter, memory)
         except Exception:  # whatever a reference raises on fake tensors; the caller uses real ones
             return None
 
     def _run(self) -> _Trace:
         counter = OperationCounter(self.device)
         inputs, model = self.inputs(_FORWARD_SEED), self.model(_FORWARD_SEED)
-        with counter:
+        allocated = AllocationCounter()
+        with allocated, counter:
             outputs = self.call(model, inputs)
-        return _Trace(_model_tensors(model), inputs, outputs, counter)
+        memory = ForwardMemory(allocated.peak, WIDENING * allocated.peak)
+        return _Trace(model_tensors(model), inputs, outputs, counter, memory)
 
-    def _outputs(self, returned: object, model: nn.Module, given: tuple[object, ...]) -> tuple[Tensor, ...]:
-        returned_tensors = tuple(output_tensors(returned, self.device))
+    def _outputs(
+        self, returned: object, model: nn.Module, given: tuple[object, ...], device: torch.device
+    ) -> tuple[Tensor, ...]:
+        returned_tensors = tuple(output_tensors(returned, device))
         if not returned_tensors:
             raise ProblemError(f"{self._loaded.file}: forward returns no tensor: there is nothing to compare")
         self._check_outputs(returned_tensors)
-        shared = {_storage(t) for t in (*tensors(list(given)), *(t for _, _, t in _model_tensors(model)))}
+        shared = {_storage(t) for t in (*tensors(list(given)), *(t for _, _, t in model_tensors(model)))}
         outputs = []
         for tensor in returned_tensors:
-            output = contiguous(tensor.to(self.device))
+            output = contiguous(tensor.to(device))
             outputs.append(output.clone() if _storage(output) in shared else output)
             shared.add(_storage(outputs[-1]))
         return tuple(outputs)
@@ -268,8 +358,9 @@ class Reference:
         rows += trace.state
         alone = len(trace.outputs) == 1
         rows += [("out" if alone else f"out{i}", Role.OUTPUT, t) for i, t in enumerate(trace.outputs)]
-        constants = _constants(self._numbers(), self._loaded.init_arguments(), scalars)
-        operands = _operands(rows, constants)
+        constants = named_constants(self._numbers(), self._loaded.init_arguments(), scalars)
+        operands = named_operands(rows, constants)
+        check_outputs(self.problem, self.workload, operands)
         return Signature(
             operands=operands,
             constants=constants,
@@ -282,42 +373,6 @@ class Reference:
         assigned = reference_code.assigned_names(self._loaded.tree)
         values = vars(self._loaded.module)
         return {name: value for name, value in values.items() if name in assigned and not name.startswith("_")}
-
-
-class _ModelState:
-    """A snapshot of all tensors of a model: restores the same objects in the same places with their values."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._places: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self._values: list[tuple[Tensor, Tensor]] = []
-        for module in model.modules():
-            places: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
-            for place in places:
-                self._places.append((place, dict(place)))
-                self._values += [(t.detach(), t.detach().clone()) for t in place.values() if isinstance(t, Tensor)]
-
-    def changed(self) -> bool:
-        """Whether a tensor was replaced, added, removed, or holds other values than before."""
-        moved = any(_replaced_names(place, before) for place, before in self._places)
-        return moved or not all(equal_values(tensor, copy) for tensor, copy in self._values)
-
-    def restore(self) -> None:
-        """Restore every tensor and its values; remove added ones."""
-        for place, before in self._places:
-            for name in _replaced_names(place, before):
-                if name in before:
-                    place[name] = before[name]
-                else:
-                    del place[name]
-        for tensor, copy in self._values:
-            tensor.copy_(copy)
-
-
-def _replaced_names(place: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Names whose objects differ between the two tables, where one of the two is a tensor."""
-    known = dict.fromkeys((*before, *place))
-    pairs = ((name, before.get(name), place.get(name)) for name in known)
-    return [name for name, old, new in pairs if old is not new and (isinstance(old, Tensor) or isinstance(new, Tensor))]
 
 
 def _device(label: str) -> torch.device:
@@ -334,55 +389,5 @@ def _device(label: str) -> torch.device:
     return device
 
 
-def _model_tensors(model: nn.Module) -> list[tuple[str, Role, Tensor]]:
-    """Parameters, then buffers, then tensors kept as plain attributes, each in the model's order."""
-    rows: list[tuple[str, Role, Tensor]] = [(n, Role.PARAMETER, p) for n, p in model.named_parameters()]
-    rows += [(n, Role.BUFFER, b) for n, b in model.named_buffers()]
-    for prefix, module in model.named_modules():
-        rows += [(f"{prefix}.{n}".strip("."), Role.BUFFER, t) for n, t in plain_tensors(module)]
-    return rows
-
-
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if is_dense(tensor) and tensor.numel() else id(tensor)
-
-
-def _constants(*tables: dict[str, object] | dict[str, Number]) -> dict[str, Number]:
-    """Every finite number of the tables under an upper-case name, sequences as NAME_0, NAME_1 …; earlier tables win.
-
-    A later number whose name is taken by a different value gets ``_`` appended.
-    """
-    constants: dict[str, Number] = {}
-    for table in tables:
-        for label, value in table.items():
-            for name, number in _numbers_in(label, value):
-                free = names.macro(name)
-                while constants.get(free, number) != number:
-                    free += "_"
-                constants.setdefault(free, number)
-    return constants
-
-
-def _numbers_in(label: str, value: object) -> Iterable[tuple[str, Number]]:
-    match value:
-        case bool():
-            yield label, int(value)
-        case int() | float() if math.isfinite(value):
-            yield label, value
-        case list() | tuple():
-            for i, inner in enumerate(value):
-                if isinstance(inner, int | float):
-                    yield from _numbers_in(f"{label}_{i}", inner)
-
-
-def _operands(rows: list[tuple[str, Role, Tensor]], constants: dict[str, Number]) -> tuple[Operand, ...]:
-    """Operands with valid C names that are unique case-insensitively; outputs keep theirs."""
-    taken = {label.upper() for label, role, _ in rows if role is Role.OUTPUT}
-    operands = []
-    for label, role, tensor in rows:
-        name = names.identifier(label)
-        if role is not Role.OUTPUT:
-            name = names.unused_name(name, lambda n: n.upper() in taken or n in constants)
-            taken.add(name.upper())
-        operands.append(Operand(name, role, tuple(int(s) for s in tensor.shape), str(tensor.dtype).split(".")[-1]))
-    return tuple(operands)

@@ -129,3 +129,22 @@ def with_settings(tree: ast.Module, settings: Mapping[str, Number]) -> ast.Modul
                 assignment = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(settings[name]))
                 body.append(ast.fix_missing_locations(ast.copy_location(assignment, statement)))
     return ast.Module(body=body, type_ignores=tree.type_ignores)
+
+
+class _OnDevice(ast.NodeTransformer):
+    """Replaces the device's name where it is written as a literal."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        """See ``NodeTransformer``."""
+        if node.value in ("cuda", "cuda:0"):
+            return ast.copy_location(ast.Constant(self._device), node)
+        return node
+
+
+def with_device(tree: ast.Module, device: str) -> ast.Module:
+    """The module with every literal ``"cuda"`` and ``"cuda:0"`` replaced by ``device``."""
+    replaced: ast.Module = _OnDevice(device).visit(tree)
+    return replaced

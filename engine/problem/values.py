@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+_BLOCK = 1 << 22
+"""Elements that are compared at a time."""
+
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: object) -> object:
     """``value`` with every tensor in its lists, tuples and dictionaries replaced."""
@@ -69,9 +72,11 @@ def equal_values(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors hold the same values; NaN equals NaN."""
     if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
         return False
-    if one.is_floating_point() or one.is_complex():
-        return bool(((one == other) | ((one != one) & (other != other))).all())
-    return torch.equal(one, other)
+    if not (one.is_floating_point() or one.is_complex()) or torch.equal(one, other):
+        return torch.equal(one, other)
+    a, b = one.reshape(-1), other.reshape(-1)
+    blocks = ((a[start : start + _BLOCK], b[start : start + _BLOCK]) for start in range(0, a.numel(), _BLOCK))
+    return all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in blocks)
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -98,22 +98,23 @@ CHECKED = {"policy": str, "trials": int, "rel_fro": float, "max_abs": float, "pr
 VERDICT = {
     "status": str, "reason": str, "evidence": [str], "verification": CHECKED, "depth": str, "time_us": INTERVAL,
     "speedup": INTERVAL, "speedups": [{"baseline": str, **INTERVAL}], "light": float, "corroborated": bool,
-    "conditions": [str],
+    "conditions": [str], "claimed": {"time_us": INTERVAL, "speedup": INTERVAL},
 }  # fmt: skip
+DOUBTS = {"corroborated": bool, "quarantined": bool, "doubts": [str]}
 SCHEMAS: dict[str, dict[str, Any]] = {
     "jsonl": {
         "prompt": str, "idea": IDEA, "code": str, "verdict": VERDICT, "reward": float, "reward_basis": str, "reply": str,
         "origin": str, "parent_code": str, "tunables": [{"name": str, "value": int}], "attempt": int, "last_attempt": bool,
-        "round": int, "parent": str, "seed": bool, **WHERE,
+        "round": int, "parent": str, "seed": bool, **DOUBTS, **WHERE,
     },
     "sft": {
         "messages": [MESSAGE], "idea": IDEA, "verdict": str, "reward": float, "reward_basis": str, "speedup": INTERVAL,
-        "origin": str, "attempt": int, **WHERE,
+        "origin": str, "attempt": int, **DOUBTS, **WHERE,
     },
     "pairs": {
         "prompt": [MESSAGE], "chosen": [MESSAGE], "rejected": [MESSAGE], "chosen_reward": float, "rejected_reward": float,
         "reward_basis": str, "chosen_verdict": str, "rejected_verdict": str, "chosen_kernel": str, "rejected_kernel": str,
-        "rejected_licence": str, "idea": IDEA, **WHERE,
+        "rejected_licence": str, "idea": IDEA, **DOUBTS, **WHERE,
     },
 }  # fmt: skip
 REQUIRED = {
@@ -250,6 +251,49 @@ def test_a_chat_ends_in_a_verified_kernel_and_each_reply_occurs_once() -> None:
     ]  # fmt: skip
     twice = rows("sft", recording(entries=b.entries([*history(), *variants])))
     assert [row["kernel"] for row in twice] == ["k1", "k8", "k3", "k5"], "the better variant represents the reply"
+
+
+DOUBT = "not corroborated: every process pair was disturbed by CPU contention"
+
+
+def doubted(kernel: str = "k8", speedup: float = 9.0) -> list[e.Event]:
+    """A kernel that claims most and is not corroborated."""
+    measurement = replace(b.measurement(speedup), corroborated=False, doubts=(DOUBT,))
+    made = b.measured_kernel(kernel, speedup, idea="i2", parent="k1", round_number=1, source="source of k7")
+    return [*made[:-1], e.KernelMeasured(kernel, measurement, 1.0)]
+
+
+def test_a_doubted_kernel_is_no_example_to_follow() -> None:
+    given = recording(entries=b.entries([*history(), *doubted()]))
+    found = {row["kernel"]: row for row in rows("jsonl", given)}
+    row = found["k8"]
+    assert (row["corroborated"], row["quarantined"], row["doubts"]) == (False, False, [DOUBT])
+    assert (row["verdict"]["status"], row["reward"], row["reward_basis"]) == ("not_corroborated", None, "none")
+    assert row["verdict"]["speedup"]["value"] == 9.0, "given, and marked"
+    claim = found["k6"]
+    assert (claim["quarantined"], claim["doubts"], claim["reward"]) == (True, ["too fast"], None)
+    assert claim["verdict"]["speedup"]["value"] is None
+    assert claim["verdict"]["time_us"]["value"] is None
+    assert claim["verdict"]["claimed"]["speedup"]["value"] == 9.0
+    assert (found["k2"]["corroborated"], found["k2"]["doubts"]) == (True, [])
+    assert (found["k4"]["corroborated"], found["k4"]["quarantined"]) == (False, False), "it has no time"
+    assert "k8" not in {row["kernel"] for row in rows("sft", given)}
+    assert not any("k8" in (row["chosen_kernel"], row["rejected_kernel"]) for row in rows("pairs", given))
+
+
+def test_a_kernel_that_the_engineer_accepted_is_an_example_with_its_doubts() -> None:
+    given = recording(entries=b.entries([*history(), e.KernelAccepted("k6", "counted the bytes")]))
+    (row,) = [row for row in rows("jsonl", given) if row["kernel"] == "k6"]
+    assert (row["verdict"]["status"], row["quarantined"], row["doubts"]) == ("measured", False, ["too fast"])
+    assert row["reward"] == pytest.approx(math.log(9))
+
+
+@pytest.mark.parametrize("quarantined", [True, False])
+def test_a_doubted_parent_gives_no_gain(quarantined: bool) -> None:
+    parent = [*doubted("k2"), *([e.KernelQuarantined("k2", ("too fast",))] if quarantined else [])]
+    state = b.fold(*b.first_round(1.0), *parent, *b.measured_kernel("k3", 2.0, parent="k2", source="other"))
+    assert rewards.kernel_reward(state, state.kernels["k3"]) == rewards.Reward(math.log(2), rewards.Basis.BASELINE)
+    assert rewards.kernel_reward(state, state.kernels["k2"]) == rewards.UNKNOWN
 
 
 def test_pairs_prefer_a_significantly_faster_or_a_verified_kernel() -> None:

@@ -171,7 +171,7 @@ def test_an_invalid_reference_is_rejected_with_the_reason(tmp_path: Path, text: 
     [
         ("[workloads", "not valid TOML"),
         ("title = 3", "title: expected str, got int"),
-        ("tolerance = 3", "unknown key 'tolerance': use holdouts, title, workloads"),
+        ("tolerance = 3", "unknown key 'tolerance': use bounds, holdouts, title, workloads"),
         ("workloads = 3", "workloads: expected a table, got int"),
         ("[workloads]\nfull = 3", "workloads.full: expected a table, got int"),
         ("[workloads.full]\ndim = 'x'", "workloads.full.dim: expected int | float, got str"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from engine.domain.errors import DeviceError, ProblemError
 from engine.domain.model import Dialect, Role, Workload
 from engine.problem import catalog, header
+from engine.problem.precision import cast_model
 from engine.problem.reference import Reference
 
 BENCH = Path(__file__).parent / "kernelbench"
@@ -347,3 +348,21 @@ def test_any_result_of_a_reference_gives_at_most_a_problem_error(
     except ProblemError as refused:
         said = str(refused)
     assert "\n" not in said
+
+
+def test_a_lambda_over_layers_is_cast_with_them() -> None:
+    class Closing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = torch.nn.ModuleDict({"proj": torch.nn.Linear(3, 2)})
+            parts = self.parts
+            self.apply_parts = lambda x: torch.relu(parts.proj(x))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.apply_parts(x)
+
+    model, given = Closing(), torch.rand(4, 3)
+    wide = cast_model(model, torch.float64)
+    assert wide(given.double()).dtype == torch.float64
+    assert torch.allclose(wide(given.double()).float(), model(given))
+    assert model(given).dtype == torch.float32

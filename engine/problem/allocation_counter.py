@@ -1,0 +1,92 @@
+"""Bytes that a forward pass allocates beside its operands, most at a time: counted from its operators' results. Imports torch.
+
+Works on fake tensors too, where nothing is allocated. The workspace inside an operator is not seen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.problem.precision import cast, float64_arithmetic
+from engine.problem.values import is_dense, map_arguments, tensors
+
+WIDENING = 4
+"""float64 takes at most this many times the memory of a half-precision type."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardMemory:
+    """Bytes that one forward pass takes beside inputs and weights, most at a time. Outputs are included."""
+
+    own: int
+    """In the types of the reference."""
+    exact: int
+    """In float64."""
+
+
+class AllocationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts memory that operators within return, and that is still in use. ``peak``: the most at a time, in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = 0
+        self._in_use: dict[int, int] = {}
+        self._total = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        given = dict(kwargs or {})
+        operands = {_place(t) for t in tensors([*args, *given.values()])}
+        found = func(*args, **given)
+        for tensor in tensors([found]):
+            place = _place(tensor)
+            if place and place not in operands and place not in self._in_use:
+                self._take(tensor.untyped_storage(), place)
+        self.peak = max(self.peak, self._total)
+        return found
+
+    def _take(self, storage: torch.UntypedStorage, place: int) -> None:
+        size = storage.nbytes()
+        self._in_use[place] = size
+        self._total += size
+        weakref.finalize(storage, self._free, place)
+
+    def _free(self, place: int) -> None:
+        self._total -= self._in_use.pop(place, 0)
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Identifies a tensor's memory; 0 for layouts without a single one."""
+    return int(tensor.untyped_storage()._cdata) if is_dense(tensor) else 0
+
+
+def exact_bytes(model: nn.Module, inputs: tuple[object, ...], own: int) -> int:
+    """What the forward takes in float64, on fake tensors. Other operators may run than in the reference's own types, which take
+    ``own`` bytes. Converts the model in place."""
+    allocated = AllocationCounter()
+    try:
+        for module in model.modules():
+            tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
+            for table in tables:
+                for name, value in list(table.items()):
+                    if isinstance(value, torch.Tensor):
+                        wide = cast(value.detach(), torch.float64)
+                        table[name] = nn.Parameter(wide, wide.requires_grad) if isinstance(value, nn.Parameter) else wide
+        given = map_arguments(lambda t: cast(t, torch.float64), inputs)
+        with float64_arithmetic(), allocated:
+            model(*given)
+    except Exception:  # what an operator without float64 raises; it runs in float32 then
+        return WIDENING * own
+    return allocated.peak

@@ -1,0 +1,109 @@
+"""Varies parameters and buffers that a model's constructor fills with one number. Imports torch.
+
+Affine weights of ones, zero biases and running statistics hide a kernel that leaves them out. While a model is constructed,
+every such tensor gets random values near its number instead: nonzero ones keep their sign. The values depend on the seed, the
+number and the count of elements only: a kernel's module with other names or another order of layers gets the same ones, and one
+that prepares its weights in the constructor prepares these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+_SHARE = 0.25
+"""Values lie within this share of the constant."""
+_AROUND_ZERO = 0.5
+_SEEDS = 2**63
+
+
+def _constant_of(tensor: Tensor | None) -> float | None:
+    """The finite number that all elements of a floating-point tensor equal; ``None`` if they differ or there are none."""
+    if tensor is None or not tensor.is_floating_point() or tensor.numel() == 0 or tensor.is_meta or _is_special(tensor):
+        return None
+    first = float(tensor.detach().reshape(-1)[0])
+    return first if math.isfinite(first) and bool((tensor.detach() == first).all()) else None
+
+
+def _is_special(tensor: Tensor) -> bool:
+    """Whether a tensor has no memory of its own elements yet, or is no plain one."""
+    return nn.parameter.is_lazy(tensor) or tensor.layout is not torch.strided
+
+
+Constant = tuple[float, int]
+"""A number, and how many elements of a tensor equal it."""
+
+
+def constants_of(model: nn.Module) -> frozenset[Constant]:
+    """The constant parameters and buffers of a model."""
+    tensors = (*model.parameters(), *model.buffers())
+    return frozenset((number, t.numel()) for t in tensors if (number := _constant_of(t)) is not None)
+
+
+@contextmanager
+def varied_constants(seed: int, constants: Collection[Constant]) -> Iterator[Callable[[nn.Module], None]]:
+    """Within: parameters and buffers that are among ``constants`` vary as models are constructed.
+
+    Yields a function that varies what a finished model still holds constant. Random generators are left unchanged.
+    """
+
+    def vary(tensor: Tensor | None) -> None:
+        number = _constant_of(tensor)
+        if tensor is None or number is None or (number, tensor.numel()) not in constants:
+            return
+        generator = torch.Generator().manual_seed(hash((seed, number, tensor.numel())) % _SEEDS)
+        draws = torch.rand(tensor.numel(), generator=generator, dtype=torch.float64) * 2 - 1
+        values = number * (1 + _SHARE * draws) if number else _AROUND_ZERO * draws
+        with torch.no_grad(), contextlib.suppress(RuntimeError):  # elements that share memory, as of expand(), stay
+            tensor.copy_(values.reshape(tensor.shape))
+
+    def after(original: Any) -> Any:
+        """Varies the tensor that a function of ``nn.init`` has filled."""
+
+        def filled(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            found = original(tensor, *args, **kwargs)
+            vary(tensor)
+            return found
+
+        return filled
+
+    def registered(original: Any) -> Any:
+        def register(module: nn.Module, name: str, value: Tensor | None, *args: Any, **kwargs: Any) -> Any:
+            vary(value)
+            return original(module, name, value, *args, **kwargs)
+
+        return register
+
+    def reset(module: _NormBase) -> None:
+        before(module)
+        if module.track_running_stats:
+            vary(module.running_mean)
+            vary(module.running_var)
+
+    def finish(model: nn.Module) -> None:
+        for tensor in (*model.parameters(), *model.buffers()):
+            vary(tensor)
+
+    before = _NormBase.reset_running_stats
+    places: list[tuple[Any, str, Any]] = [
+        (nn.init, "_no_grad_fill_", after(nn.init._no_grad_fill_)),
+        (nn.init, "_no_grad_zero_", after(nn.init._no_grad_zero_)),
+        (nn.Module, "register_parameter", registered(nn.Module.register_parameter)),
+        (nn.Module, "register_buffer", registered(nn.Module.register_buffer)),
+        (_NormBase, "reset_running_stats", reset),
+    ]
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
+    try:
+        for owner, name, changed in places:
+            setattr(owner, name, changed)
+        yield finish
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)

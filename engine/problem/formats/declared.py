@@ -1,0 +1,38 @@
+"""Compares what a reference returns with what its format declares. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import Operand, Problem, Role, Workload
+from engine.problem.formats import axis_expressions
+
+
+def check_outputs(problem: Problem, workload: Workload, operands: Sequence[Operand]) -> None:
+    """Raises ProblemError where a reference's output has another shape or another count than the format declares."""
+    declared = problem.origin_format
+    if declared is None or not declared.outputs:
+        return
+    where = f"{problem.origin}: workload {workload.name}"
+    outputs = [operand for operand in operands if operand.role is Role.OUTPUT]
+    if len(outputs) != len(declared.outputs):
+        raise ProblemError(
+            f"{where}: outputs: the reference returns {len(outputs)}; the definition has {len(declared.outputs)}"
+        )
+    known = {axis: size for axis, size in declared.axes.items() if isinstance(size, int)}
+    known |= {
+        a: int(workload.settings[own]) for a in declared.axes if (own := _setting(a, workload)) is not None and a not in known
+    }
+    sizes = axis_expressions.resolve({a: t for a, t in declared.axes.items() if isinstance(t, str) and t}, known)
+    for tensor, operand in zip(declared.outputs, outputs, strict=True):
+        shape = [sizes[axis] for axis in tensor.axes or ()]
+        if list(operand.shape) != shape:
+            raise ProblemError(
+                f"{where}: outputs.{tensor.name}: the reference returns {list(operand.shape)}; the definition says {shape}"
+            )
+
+
+def _setting(axis: str, workload: Workload) -> str | None:
+    """The setting of a variable axis: its name, with ``_`` appended where the reference has that name itself."""
+    return next((name for name in workload.settings if name.rstrip("_") == axis.rstrip("_")), None)

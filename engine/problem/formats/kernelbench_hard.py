@@ -1,0 +1,83 @@
+"""KernelBench-Hard: a KernelBench ``reference.py`` with ``shapes.py`` (SHAPES: what a shape sets) and ``problem.yaml``.
+
+https://github.com/Infatoshi/kernelbench.com. ``problem.yaml`` has a tolerance by the output's dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from engine.domain.errors import ProblemError
+from engine.domain.model import Number, Problem, Workload
+from engine.domain.problem_format import FormatTolerance, ProblemFormat
+from engine.problem import reference_code
+from engine.problem.formats import building, licences
+from engine.problem.formats.documents import as_shape, literals, text_of, yaml_file
+
+NAME = "kernelbench-hard"
+_REFERENCE, _SHAPES, _PROBLEM = "reference.py", "shapes.py", "problem.yaml"
+_DTYPES = {
+    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "bfloat16", "fp8_e4m3": "bfloat16", "bfloat16": "bfloat16",
+}  # fmt: skip
+
+
+class _ProblemYaml(msgspec.Struct, frozen=True):
+    name: str = ""
+    display_name: str = ""
+    precision: str = ""
+    tolerance: dict[str, float] = {}
+    hardware: list[str] = []
+
+
+def is_one(folder: Path) -> bool:
+    """Whether a folder is a problem of this kind."""
+    if not (folder / _REFERENCE).is_file():
+        return False
+    return (folder / _SHAPES).is_file() or (folder / _PROBLEM).is_file()
+
+
+def read(folder: Path, origin: str) -> Problem:
+    """The problem in a folder. Raises ProblemError."""
+    file = str(folder / _REFERENCE)
+    text = text_of(folder / _REFERENCE)
+    tree = reference_code.parse(text, file)
+    reference_code.check_entry_points(tree, file)
+    yaml = folder / _PROBLEM
+    written = yaml_file(yaml, _ProblemYaml) if yaml.is_file() else _ProblemYaml()
+    workloads = _workloads(folder / _SHAPES, reference_code.assigned_names(tree))
+    names = tuple(w.name for w in workloads)
+    sizes = {w.name: math.prod(max(1, abs(int(v))) for v in w.settings.values()) for w in workloads}
+    default, small = building.default_workloads(sizes, names)
+    found = ProblemFormat(
+        name=NAME, entry=written.name or folder.resolve().name, default=default, small=small, benchmarks=names,
+        tolerances=_tolerances(written, names), devices=tuple(written.hardware), licence=licences.find(folder),
+    )  # fmt: skip
+    return building.problem(folder.resolve().name, written.display_name, origin, text, workloads, {}, found)
+
+
+def _workloads(shapes: Path, assigned: frozenset[str]) -> tuple[Workload, ...]:
+    if not shapes.is_file():
+        return (Workload("full"),)
+    rows = as_shape(literals(shapes, "SHAPES"), list[dict[str, bool | int | float]], f"{shapes}: SHAPES")
+    if not rows:
+        raise ProblemError(f"{shapes}: SHAPES: empty")
+    workloads: list[Workload] = []
+    for number, row in enumerate(rows, 1):
+        settings: dict[str, Number] = {}
+        for name, value in row.items():
+            if name not in assigned:
+                raise ProblemError(f"{shapes}: SHAPES.{number}.{name}: {_REFERENCE} does not assign this name at its top level")
+            settings[name] = int(value) if isinstance(value, bool) else value
+        workloads.append(Workload(f"shape{number}", settings))
+    return tuple(workloads)
+
+
+def _tolerances(written: _ProblemYaml, names: tuple[str, ...]) -> dict[str, FormatTolerance]:
+    if not written.tolerance:
+        return {}
+    dtype = _DTYPES.get(written.precision, written.precision)
+    allowed = written.tolerance.get(dtype, max(written.tolerance.values()))
+    return dict.fromkeys(names, FormatTolerance(allowed, allowed))

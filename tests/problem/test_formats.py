@@ -1,0 +1,343 @@
+"""Problems of other formats: what is read, what is refused and how, and that their references run."""
+
+from __future__ import annotations
+
+import json
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from problem import format_files as files
+
+from engine.domain.errors import KernelCodeError, ProblemError
+from engine.domain.events import Entry, SessionOpened
+from engine.domain.model import ENGINE, Problem
+from engine.domain.settings import Settings
+from engine.journal import codec
+from engine.problem import catalog
+from engine.problem.digest import problem_digest
+from engine.problem.formats import axis_expressions, solutions
+from engine.problem.formats.axis_expressions import ExpressionError
+from engine.problem.reference import Reference
+from engine.session import trust
+
+
+def reference(problem: Problem, workload: str = "small") -> Reference:
+    return Reference(problem, catalog.workload_for(problem, workload), "cpu")
+
+
+def outputs(problem: Problem, workload: str = "small", seed: int = 1) -> tuple[tuple[object, ...], tuple[torch.Tensor, ...]]:
+    one = reference(problem, workload)
+    inputs = one.inputs(seed)
+    return inputs, one.call(one.model(seed), inputs)
+
+
+def test_a_sol_folder_is_a_problem_with_a_workload_for_each_line(tmp_path: Path) -> None:
+    problem = catalog.find(str(files.write_sol(tmp_path)))
+    found = problem.origin_format
+    assert found is not None
+    assert (found.name, found.default, found.small) == ("sol-execbench", "M16", "M4")
+    assert [dict(w.settings) for w in problem.workloads] == [{"M": m, "factor": 2.5} for m in (4, 16, 64)]
+    assert found.ids["M16"] == "id-16"
+    assert found.tolerances["M4"].text == "atol 0.01, rtol 0.01, 0.99 of the elements"
+    assert problem.reference.startswith(files.SCALE.rstrip())
+    (x, factor), (out,) = outputs(problem, "M64")
+    assert isinstance(x, torch.Tensor)
+    assert (x.shape, factor) == ((64, 8), 2.5)
+    assert torch.equal(out, x * 2.5)
+    assert reference(problem).signature().constants["K"] == 8
+
+
+def test_inputs_can_come_from_the_references_own_function(tmp_path: Path) -> None:
+    custom = {"x": {"type": "custom"}, "factor": {"type": "custom"}}
+    written = files.definition(reference=files.GENERATE, custom_inputs_entrypoint="make")
+    problem = catalog.find(str(files.write_sol(tmp_path, written, files.workload(5, inputs=custom))))
+    (_, factor), (out,) = outputs(problem)
+    assert factor == 3.0
+    assert torch.equal(out, torch.full((5, 8), 3.0))
+
+
+def test_a_trace_set_with_stored_tensors_needs_no_file_afterwards(tmp_path: Path) -> None:
+    data = struct.pack("<32f", *range(32))
+    files.write_safetensors(tmp_path / "blob" / "workloads" / "x.safetensors", "kept", "F32", [4, 8], data)
+    stored = {"type": "safetensors", "path": "blob/workloads/x.safetensors", "tensor_key": "kept"}
+    given_inputs = {"x": stored, "factor": {"type": "scalar", "value": 2.0}}
+    file = files.write_flashinfer(tmp_path, None, files.workload(4, inputs=given_inputs))
+    problem = catalog.find(str(file))
+    assert catalog.find(str(tmp_path)).digest == problem.digest
+    for path in tmp_path.rglob("*.safetensors"):
+        path.unlink()
+    line = codec.encode(Entry(0, 0.0, ENGINE, SessionOpened(problem, "cpu", Settings(), "ask", {})))
+    event = codec.decode(line).event
+    assert isinstance(event, SessionOpened)
+    assert event.problem == problem
+    _, (out,) = outputs(event.problem)
+    assert torch.equal(out, 2.0 * torch.arange(32.0).reshape(4, 8))
+
+
+def test_a_kernelbot_task_runs_with_its_own_files_and_the_judges_seed(tmp_path: Path) -> None:
+    problem = catalog.find(str(files.write_kernelbot(tmp_path)))
+    found = problem.origin_format
+    assert found is not None
+    assert (found.tests, found.benchmarks, found.ranking) == (("test1", "test2"), ("benchmark1", "benchmark2"), "geom")
+    assert (found.unique, found.tolerances["test1"].rtol) == (True, 1e-3)
+    assert [dict(w.settings) for w in problem.workloads] == [
+        {"n": n, "kind": k} for n, k in ((8, 0), (16, 1), (64, 1), (32, 0))
+    ]
+    (x, _), (out,) = outputs(problem, "test2")
+    (other, _), _ = outputs(problem, "test2", seed=2)
+    assert isinstance(x, torch.Tensor)
+    assert isinstance(other, torch.Tensor)
+    assert not torch.equal(x, other)
+    assert torch.equal(out, torch.tanh(x))
+    assert not reference(problem).changes_inputs
+
+
+def test_an_attachment_belongs_to_what_the_user_trusts(tmp_path: Path) -> None:
+    folder = files.write_kernelbot(tmp_path)
+    before = problem_digest(catalog.find(str(folder)))
+    assert "def make_match_reference" in trust.question(str(folder)).code
+    (folder.parent / "utils.py").write_text(files.UTILS_PY + "\nEVIL = 1\n")
+    assert problem_digest(catalog.find(str(folder))) != before
+
+
+def test_a_submission_becomes_a_module_of_one_file(tmp_path: Path) -> None:
+    folder = files.write_kernelbot(tmp_path)
+    problem = catalog.find(str(folder))
+    assert problem.origin_format is not None
+    path = folder / "submission.py"
+    assert solutions.is_solution(path, problem.origin_format)
+    name, text = solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
+    space: dict[str, Any] = {}
+    exec(compile(text, name, "exec"), space)
+    (x, output), (right,) = outputs(problem)
+    assert torch.allclose(space["ModelNew"]()(x, output), right)
+
+
+@pytest.mark.parametrize("destination", [True, False])
+def test_a_solution_becomes_a_module(tmp_path: Path, destination: bool) -> None:
+    problem = catalog.find(str(files.write_sol(tmp_path / "p")))
+    assert problem.origin_format is not None
+    body = "out.copy_(scaled(x, factor))" if destination else "return scaled(x, factor)"
+    code = f"from helper import scaled\n\n\ndef go(x, factor{', out' if destination else ''}):\n    {body}\n"
+    solution = {
+        "name": "mine", "definition": "scale", "author": "me",
+        "spec": {
+            "languages": ["pytorch"], "target_hardware": ["LOCAL"], "entry_point": "k.py::go",
+            "destination_passing_style": destination,
+        },
+        "sources": [
+            {"path": "k.py", "content": code},
+            {"path": "helper.py", "content": "def scaled(x, factor):\n    return x * factor\n"},
+        ],
+    }  # fmt: skip
+    path = tmp_path / "solution.json"
+    path.write_text(json.dumps(solution))
+    name, text = solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
+    space: dict[str, Any] = {}
+    exec(compile(text, name, "exec"), space)
+    (x, factor), (right,) = outputs(problem)
+    assert torch.equal(space["ModelNew"]()(x, factor), right)
+    path.write_text(json.dumps(solution | {"definition": "other"}))
+    with pytest.raises(KernelCodeError, match=r"solution\.json: definition: 'other'; the problem is 'scale'"):
+        solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
+
+
+def axes(**changed: Any) -> dict[str, Any]:
+    return {**files.definition()["axes"], **changed}
+
+
+def output(axis: str, dtype: str) -> dict[str, Any]:
+    return {"out": {"shape": [axis], "dtype": dtype}}
+
+
+BAD_DEFINITIONS = {
+    "an unknown dtype": (files.definition(outputs=output("M", "float7")), "outputs.out.dtype: unknown dtype"),
+    "an unknown axis": (files.definition(outputs=output("Q", "int8")), "outputs.out.shape: 'Q' is no axis"),
+    "a cycle": (
+        files.definition(axes=axes(A={"type": "expr", "expression": "B"}, B={"type": "expr", "expression": "A"})),
+        "axes A, B depend on each other",
+    ),
+    "an expression of itself": (
+        files.definition(axes=axes(A={"type": "expr", "expression": "A + 1"})), "axes A depend on each other",
+    ),
+    "a call": (
+        files.definition(axes=axes(K={"type": "expr", "expression": "__import__('os').getpid()"})), "which is no axis",
+    ),
+    "an operator": (files.definition(axes=axes(K={"type": "expr", "expression": "M << 9"})), "operator LShift is not allowed"),
+    "no run": (files.definition(reference="def go():\n    pass\n"), "reference: no function run"),
+    "a syntax error": (files.definition(reference="def run(:\n"), "not valid Python"),
+    "an axis without a type": (files.definition(axes={"M": {"value": 3}}), "axes.M.type: required"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_DEFINITIONS)
+def test_a_wrong_definition_is_refused_with_its_file_and_field(tmp_path: Path, case: str) -> None:
+    written, message = BAD_DEFINITIONS[case]
+    refused(files.write_sol(tmp_path, written), message, "definition.json" if "LShift" not in message else "workload.jsonl")
+
+
+BAD_WORKLOADS = {
+    "a missing axis": (files.workload(axes={}), "line 1: axes.M: missing"),
+    "an unknown axis": (files.workload(axes={"M": 1, "Z": 2}), "line 1: axes.Z: no axis of scale"),
+    "another constant": (files.workload(axes={"M": 1, "N": 2}), "line 1: axes.N: 2, but scale fixes it at 8"),
+    "a negative size": (files.workload(axes={"M": -1}), "line 1: axes.M: -1 is no size"),
+    "an unknown input": (files.workload(inputs={"y": {"type": "random"}}), "line 1: inputs.y: no input of scale"),
+    "an unknown type": (files.workload(inputs={"x": {"type": "magic"}}), "line 1: inputs.x: expected random"),
+    "a missing file": (
+        files.workload(inputs={"x": {"type": "safetensors", "path": "gone.safetensors", "tensor_key": "x"}}),
+        "line 1: inputs.x.path: no file 'gone.safetensors'",
+    ),
+    "a path outside": (
+        files.workload(inputs={"x": {"type": "safetensors", "path": "../../x", "tensor_key": "x"}}),
+        "line 1: inputs.x.path: path '../../x' leaves",
+    ),
+    "custom without a function": (files.workload(inputs={"x": {"type": "custom"}}), "no custom_inputs_entrypoint"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_WORKLOADS)
+def test_a_wrong_workload_is_refused_with_its_line_and_field(tmp_path: Path, case: str) -> None:
+    written, message = BAD_WORKLOADS[case]
+    refused(files.write_sol(tmp_path, None, written), message, "workload.jsonl")
+
+
+def refused(path: Path, *messages: str) -> None:
+    with pytest.raises(ProblemError) as raised:
+        catalog.find(str(path))
+    text = str(raised.value)
+    assert "\n" not in text
+    for message in messages:
+        assert message in text
+
+
+def test_a_link_out_of_the_set_is_refused(tmp_path: Path) -> None:
+    outside = files.write_safetensors(tmp_path / "outside.safetensors", "x", "F32", [4, 8], bytes(128))
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "link.safetensors").symlink_to(outside)
+    stored = {"x": {"type": "safetensors", "path": "link.safetensors", "tensor_key": "x"}}
+    refused(files.write_sol(tmp_path / "set", None, files.workload(inputs=stored)), "leaves")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape", "size", "message"),
+    [
+        ("x", "F32", [8, 4], 128, "is float32 [8, 4]; the definition says float32 [4, 8]"),
+        ("x", "F16", [4, 8], 64, "is float16 [4, 8]"),
+        ("y", "F32", [4, 8], 128, "has no tensor 'x': it has y"),
+        ("x", "F32", [4, 8], 64, "offsets do not match"),
+        ("x", "X9", [4, 8], 64, "dtype 'X9' is not supported"),
+    ],
+)
+def test_a_stored_tensor_must_be_what_the_definition_says(
+    tmp_path: Path, name: str, dtype: str, shape: list[int], size: int, message: str
+) -> None:
+    files.write_safetensors(tmp_path / "x.safetensors", name, dtype, shape, bytes(size))
+    stored = {"x": {"type": "safetensors", "path": "x.safetensors", "tensor_key": "x"}}
+    refused(files.write_sol(tmp_path, None, files.workload(inputs=stored)), message)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_reader_of_safetensors(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    folder = tmp_path_factory.mktemp("bytes")
+    (folder / "x.safetensors").write_bytes(data)
+    stored = {"x": {"type": "safetensors", "path": "x.safetensors", "tensor_key": "x"}}
+    refused(files.write_sol(folder, None, files.workload(inputs=stored)), "x.safetensors")
+
+
+def test_a_shape_that_contradicts_the_reference_is_refused(tmp_path: Path) -> None:
+    problem = catalog.find(str(files.write_sol(tmp_path, files.definition(reference=files.SCALE.replace("x *", "x.T *")))))
+    with pytest.raises(ProblemError, match=r"outputs\.out: .* returns \[8, 4\]; the definition says \[4, 8\]"):
+        reference(problem).signature()
+
+
+BOMB = "a: &a [1,1]\nb: &b [*a,*a,*a]\nfiles: [*b,*b]\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (BOMB, "task.yml, line 2: not valid YAML (aliases are not read"),
+        ("files: !!python/object/apply:os.system ['true']\n", "not valid YAML (could not determine a constructor"),
+        ("files: " + "[" * 5000, "task.yml: not valid YAML"),
+        ("files: " + "[" * 60 + "]" * 60, "nested deeper than 32 levels"),
+        (files.TASK + "multi_gpu: true\n", "multi_gpu: the task needs several GPUs"),
+        (files.TASK.replace('"../utils.py"', '"../../../utils.py"'), "leaves the task's repository"),
+        (files.TASK.replace('"name": "utils.py"', '"name": "torch.py"'), "would hide the module torch"),
+        (files.TASK.replace('{"n": 8,', '{"size": 8,'), "tests.1.size: generate_input has no such parameter"),
+        (files.TASK.replace('{"n": 8, ', "{"), "tests.1.n: missing"),
+        (files.TASK.replace('"geom"', '"best"'), "ranking_by: 'best' is unknown"),
+    ],
+)
+def test_a_wrong_task_is_refused(tmp_path: Path, task: str, message: str) -> None:
+    refused(files.write_kernelbot(tmp_path, task), message, "task.yml")
+
+
+def test_a_repeated_key_and_deep_json_are_refused(tmp_path: Path) -> None:
+    folder = files.write_sol(tmp_path)
+    (folder / "definition.json").write_text('{"axes": {}, "axes": {}}')
+    refused(folder, "definition.json: key 'axes' occurs twice")
+    (folder / "definition.json").write_text("[" * 100_000)
+    refused(folder, "definition.json: not valid JSON")
+
+
+HARD = """import torch
+from torch import nn
+T, H = 4, 8
+class Model(nn.Module):
+    def forward(self, x):
+        return x + 1
+def get_inputs():
+    return [torch.randn(T, H)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_kernelbench_hard_has_a_workload_for_each_shape(tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(HARD)
+    (tmp_path / "shapes.py").write_text("H = 16\nSHAPES = [{'T': 2, 'H': H}, {'T': 32, 'H': H}]\n")
+    (tmp_path / "problem.yaml").write_text("name: plus\nprecision: fp32\ntolerance: {float32: 1.0e-3, bfloat16: 0.1}\n")
+    problem = catalog.find(str(tmp_path))
+    assert [dict(w.settings) for w in problem.workloads] == [{"T": 2, "H": 16}, {"T": 32, "H": 16}]
+    assert problem.origin_format is not None
+    assert problem.origin_format.tolerances["shape1"].atol == 1e-3
+    assert outputs(problem, "shape2")[1][0].shape == (32, 16)
+    (tmp_path / "shapes.py").write_text("SHAPES = [{'Q': 2}]\n")
+    refused(tmp_path, "shapes.py: SHAPES.1.Q: reference.py does not assign this name")
+    (tmp_path / "shapes.py").write_text("SHAPES = [{'T': open('x')}]\n")
+    refused(tmp_path, "shapes.py, line 1: SHAPES: open('x') is no plain value")
+
+
+@pytest.mark.parametrize(
+    ("licence", "forbids"),
+    [
+        ("Apache License\nVersion 2.0", False),
+        ("MIT License\nPermission is hereby granted, free of charge", False),
+        ("Some License\nYou may not use the materials to train any model.", True),
+        ("Researcher Reciprocity License\nVersion 1", True),
+    ],
+)
+def test_a_licence_that_forbids_training_is_seen(tmp_path: Path, licence: str, forbids: bool) -> None:
+    found = catalog.find(str(files.write_kernelbot(tmp_path, licence=licence))).origin_format
+    assert found is not None
+    assert found.licence is not None
+    assert found.licence.forbids_training is forbids
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("M * (N + 1)", 12), ("N ** 2 - M", 5), ("-M + N % 2 + 7", 4), ("N / 1", 3), ("(M + N) // 2", 3)]
+)
+def test_expressions(text: str, value: int) -> None:
+    assert axis_expressions.evaluate(text, {"M": 3 if "(N + 1)" in text else 4, "N": 3}) == value
+
+
+@given(st.text(max_size=40))
+def test_no_text_breaks_the_evaluator(text: str) -> None:
+    with suppress(ExpressionError):
+        assert axis_expressions.evaluate(text, {"M": 2}) >= 0
