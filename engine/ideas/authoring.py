@@ -7,13 +7,14 @@ Decides which ideas of a reply are kept, how many implementations are written an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from engine.domain.errors import BudgetExhausted, CallCancelled, JournalError, KernelCodeError
 from engine.domain.model import Author, CallRole, Dialect, Draft
+from engine.domain.queries import is_surplus
 from engine.domain.similarity import near_duplicate
-from engine.domain.state import SessionState
+from engine.domain.state import ModelCall, SessionState
 from engine.domain.work import Proposal
 from engine.ideas.model_calls import ByHand, Conversation, ModelCalls, Question, Respondent
 from engine.ideas.prompts import compose
@@ -43,8 +44,8 @@ class ModelProposer:
         return Author(self.respondent.name)
 
     async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[Proposal, ...]:
-        """New ideas spread over the categories, followed by those that repeat earlier ideas, which the session records as
-        dropped.
+        """New ideas spread over the categories, followed by the surplus, which the session parks, and by those that repeat
+        earlier ideas, which it records as dropped.
 
         Raises ReplyError, ModelError, CallCancelled, BudgetExhausted.
         """
@@ -52,7 +53,7 @@ class ModelProposer:
             return ()
         prompt = compose.ideas(request, self.author, request.count + SPARE, _remarks(request, calls))
         read = partial(self._read_ideas, request)
-        question = Question(CallRole.IDEAS, prompt, read, _IDEAS_REASKS, retry_failed=True)
+        question = Question(CallRole.IDEAS, prompt, read, _IDEAS_REASKS, retry_failed=True, read_cut=read)
         return await self.model_calls.conversation(self.respondent, calls).ask(question)
 
     def _read_ideas(self, request: IdeaRequest, reply: str) -> tuple[Proposal, ...]:
@@ -61,7 +62,9 @@ class ModelProposer:
         if not fresh:
             titles = "; ".join(proposal.text.title for proposal in repeated)
             raise ReplyError(f"every idea repeats an earlier one: {titles}")
-        return (*pick_diverse(fresh, request.count), *repeated)
+        picked = pick_diverse(fresh, request.count)
+        surplus = (replace(proposal, surplus=True) for proposal in fresh if proposal not in picked)
+        return (*picked, *surplus, *repeated)
 
     async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
         """Half of the implementations, rounded up, are written, each different from the others. The rest are variants of
@@ -139,7 +142,7 @@ def _remarks(request: IdeaRequest, calls: Calls) -> dict[str, str]:
 
 def _split_repeated(state: SessionState, proposals: Sequence[Proposal]) -> tuple[list[Proposal], list[Proposal]]:
     """(new ideas, near-duplicates of an earlier idea of the session or of the same reply)."""
-    earlier = [(idea.text, idea.parent) for idea in state.ideas.values()]
+    earlier = [(idea.text, idea.parent) for idea in state.ideas.values() if not is_surplus(idea)]
     fresh: list[Proposal] = []
     repeated: list[Proposal] = []
     for proposal in proposals:
@@ -160,6 +163,32 @@ def _check_tunables(state: SessionState, code: str, dialect: Dialect) -> None:
         variants(tunables, parse_requires(code, dialect), names, 1, 0)
     except KernelCodeError as error:
         raise ReplyError(f"the code is not valid: {error}") from error
+
+
+def unusable_reply(state: SessionState, call: ModelCall, reply: str) -> str:
+    """Why a reply that a person gives does not answer the call; empty if it does."""
+    dialect = dialect_in(state)
+    kernel = state.kernels.get(call.work.subject)
+    try:
+        match call.role:
+            case CallRole.IDEAS:
+                read_ideas(reply, tuple(state.kernels))
+            case CallRole.CODE:
+                _check_tunables(state, read_code(reply, dialect).text, dialect)
+            case CallRole.REPAIR:
+                read_code(reply, kernel.dialect if kernel is not None else dialect)
+    except ReplyError as error:
+        return str(error)
+    return ""
+
+
+def dialect_in(state: SessionState) -> Dialect:
+    """What the session asks for, else the dialect of its device; ``python`` where no other can receive the arguments."""
+    if state.preparation is not None and not state.preparation.signature.scalar_only:
+        return Dialect.PYTHON
+    if state.opened is not None and state.opened.settings.dialect:
+        return Dialect(state.opened.settings.dialect)
+    return Dialect.CUDA if state.device is not None and state.device.kind == "cuda" else Dialect.CPP
 
 
 def drafts_of(request: CodeRequest, written: Sequence[ReadCode]) -> tuple[Draft, ...]:

@@ -1,7 +1,8 @@
 """The highest possible cost of a call, and the check against the hard caps. Pure; the caller passes the prices.
 
 Caps are enforced before a call: the amount spent plus the ceilings of open calls and of the new call must fit. The recorded
-total never exceeds a cap as long as every call stays below its ceiling.
+total never exceeds a cap as long as every call stays below its ceiling. What a call has cost and nobody has counted is charged
+with all that it could have cost.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from engine.domain import queries
 from engine.domain.errors import BudgetExhausted
 from engine.domain.model import Usage
 from engine.domain.state import CallStatus, ModelCall, SessionState
+from engine.ideas.models.model import ModelError, Spent
 
 Tariff = Callable[[Usage], float]
 """Dollars for a usage."""
@@ -28,13 +30,17 @@ FRAMING = 1_000
 class Ceiling:
     """The highest possible cost of one call."""
 
-    tokens: int
+    usage: Usage
     usd: float | None
     """``None`` if the price is unknown."""
 
+    @property
+    def tokens(self) -> int:
+        return self.usage.total
 
-FREE = Ceiling(0, 0.0)
-"""The ceiling of calls whose tokens are not counted: pasted replies, commands, recorded replies."""
+
+FREE = Ceiling(Usage(), 0.0)
+"""The ceiling of calls that cost nothing: pasted replies and recorded replies."""
 
 
 def ceiling(texts: tuple[str, ...], max_output: int, tariff: Tariff | None) -> Ceiling:
@@ -44,7 +50,23 @@ def ceiling(texts: tuple[str, ...], max_output: int, tariff: Tariff | None) -> C
     prompt. Prose has three to four bytes a token, but dense code comes close to one: no smaller bound is safe.
     """
     size = sum(len(text.encode("utf-8", "replace")) for text in texts) + FRAMING
-    return Ceiling(size + max_output, tariff(Usage(size, 0, max_output)) if tariff is not None else None)
+    usage = Usage(size, 0, max_output)
+    return Ceiling(usage, tariff(usage) if tariff is not None else None)
+
+
+def charge(ceiling: Ceiling, error: ModelError) -> tuple[Usage, bool]:
+    """(what a failed attempt is charged, whether that is an estimate).
+
+    Where the cost is unknown, it is all that the attempt could have cost; the prompt counts as reported.
+    """
+    match error.spent:
+        case Spent.NOTHING:
+            return Usage(), False
+        case Spent.COUNTED:
+            return error.usage, False
+        case Spent.UNKNOWN:
+            told = error.usage
+            return Usage(told.input or ceiling.usage.input, told.cached, ceiling.usage.output), True
 
 
 class BudgetHeld(BudgetExhausted):
@@ -84,7 +106,7 @@ def _check_usd(
 ) -> None:
     if wanted is None:
         raise BudgetExhausted(_unpriced(model, cap))
-    spent, unpriced = queries.total_usd(state)
+    spent, unpriced = _spent_usd(state, tariff_of)
     if unpriced:
         raise BudgetExhausted(f"the price of {unpriced} earlier calls is unknown: the cap of ${cap:g} cannot be enforced")
     elsewhere = sum(_highest_cost(call, tariff_of, cap) for call in open_calls if call.id not in reserved)
@@ -94,6 +116,15 @@ def _check_usd(
         raise error(_usd(model, spent, elsewhere + here, wanted, cap))
 
 
+def _spent_usd(state: SessionState, tariff_of: TariffOf) -> tuple[float, int]:
+    """(dollars, calls of unknown price). A call that was cancelled by hand may have no price yet."""
+    spent, unpriced = queries.total_usd(state)
+    for call in state.calls.values():
+        if call.usd is None and call.cancelled and call.usage.total and (tariff := tariff_of(call.model)) is not None:
+            spent, unpriced = spent + tariff(call.usage), unpriced - 1
+    return spent, unpriced
+
+
 def _highest_cost(call: ModelCall, tariff_of: TariffOf, cap: float) -> float:
     """The highest possible cost of another process's open call."""
     if not call.ceiling:
@@ -101,6 +132,8 @@ def _highest_cost(call: ModelCall, tariff_of: TariffOf, cap: float) -> float:
     tariff = tariff_of(call.model)
     if tariff is None:
         raise BudgetExhausted(_unpriced(call.model, cap))
+    if call.max_output:
+        return tariff(call.highest)
     return max(tariff(Usage(input=call.ceiling)), tariff(Usage(output=call.ceiling)))
 
 

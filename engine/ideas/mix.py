@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.domain.errors import BudgetExhausted, ProposerError
-from engine.domain.model import Author
+from engine.domain.model import AGENT, Author, CallRole
+from engine.domain.settings import ALL_ROLES, EFFORTS, ModelServer, ModelSettings
 from engine.domain.work import Proposal
+from engine.ideas.models.providers import NAMES, PROVIDERS, endpoint
 from engine.ideas.models.registry import parse_spec
 from engine.ideas.playbook_file import ROOT
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, Proposer, RepairRequest
@@ -22,7 +24,7 @@ PLAYBOOK = "playbook"
 PASTE = "paste"
 _MAX_SHARE = 1_000
 _MAX_PROPOSERS = 16
-_BETWEEN = re.compile(r",(?=\s*(?:openai:|gemini:|command:|playbook\s*(?:=|,|$)|paste\s*(?:=|,|$)))")
+_BETWEEN = re.compile(rf",(?=\s*(?:(?:{'|'.join(PROVIDERS)}):|(?:playbook|paste|agent)\s*(?:=|,|$)))")
 _SHARE = re.compile(r"(.+?)\s*=\s*([0-9]+)", re.DOTALL)
 
 
@@ -48,6 +50,8 @@ def parse_mix(spec: str) -> tuple[Share, ...]:
     alone = len(parts) == 1 and parts[0].startswith("command:")
     shares = tuple(Share(check_proposer(parts[0])) if alone else _share(part) for part in parts)
     names = [share.proposer for share in shares]
+    if AGENT in names and len(names) > 1:
+        raise ProposerError(f"{AGENT} takes no share: coding agents may propose in every session")
     for name in names:
         if names.count(name) > 1:
             raise ProposerError(f"duplicate proposer {name}: name it once, with its total share")
@@ -66,12 +70,12 @@ def _share(part: str) -> Share:
 
 def check_proposer(name: str) -> str:
     """The normalised name of one proposer. Raises ProposerError for an unknown one."""
-    if name in (PLAYBOOK, PASTE):
+    if name in (PLAYBOOK, PASTE, AGENT):
         return name
     if "," in name and not name.startswith("command:"):
         raise ProposerError(f"unknown proposer after a comma in {name[:80]!r}: write openai:A=2,gemini:B=1,playbook=1")
     if ":" not in name:
-        known = f"{PLAYBOOK}, {PASTE}, openai:MODEL, gemini:MODEL or command:CMD"
+        known = f"{PLAYBOOK}, {PASTE}, {AGENT}, {NAMES}"
         raise ProposerError(f"unknown proposer {name[:80]!r}: use {known}")
     return str(parse_spec(name))
 
@@ -93,44 +97,86 @@ def apportion(shares: Sequence[Share], count: int, round_number: int) -> tuple[i
     return tuple(now - then for now, then in zip(places, before, strict=True))
 
 
+def check_models(models: ModelSettings) -> None:
+    """Raises ProposerError for an unknown proposer, writer, role or server."""
+    parse_mix(models.source)
+    if models.writer:
+        check_proposer(models.writer)
+    for server in models.servers:
+        name, _, model = server.proposer.partition(":")
+        if name not in PROVIDERS:
+            raise ProposerError(
+                f"unknown proposer {server.proposer[:80]!r} of a server: name {', '.join(PROVIDERS)}, or a model"
+            )
+        if model:
+            check_proposer(server.proposer)
+        endpoint(PROVIDERS[name], server)
+    for role, options in models.options.items():
+        if role not in (ALL_ROLES, *CallRole):
+            raise ProposerError(f"unknown role {role[:40]!r}: use {ALL_ROLES}, {', '.join(CallRole)}")
+        if options.effort and options.effort not in EFFORTS:
+            raise ProposerError(f"unknown effort {options.effort[:40]!r}: use {', '.join(EFFORTS)}")
+
+
+def proposers_of(models: ModelSettings) -> tuple[str, ...]:
+    """All proposers and the writer, each once."""
+    named = (*(share.proposer for share in parse_mix(models.source)), *filter(None, [models.writer]))
+    return tuple(dict.fromkeys(check_proposer(name) for name in named))
+
+
 class Mix:
-    """A ``Proposer`` that asks several proposers, each for its share."""
+    """A ``Proposer`` that asks the proposers of the session's settings, each for its share.
 
-    def __init__(self, shares: Sequence[Share], writer: str, open_proposer: Callable[[str], Proposer]) -> None:
-        """``writer`` writes the code of ideas that name no writer; if empty, the idea's author does.
+    The settings are those of the session's state at each question, so they can change while it runs.
+    """
 
-        ``open_proposer`` opens a proposer by its name on first use; it raises ProposerError.
-        """
-        self._shares = tuple(shares)
-        self._writer = writer
+    def __init__(self, models: ModelSettings, open_proposer: Callable[[str, ModelSettings], Proposer]) -> None:
+        """``open_proposer`` opens a proposer by its name on first use, and again once its server has changed; it raises
+        ProposerError. Raises ProposerError if ``models`` name an unknown one."""
+        check_models(models)
+        self._models = models
         self._open_proposer = open_proposer
-        self._opened: dict[str, Proposer] = {}
+        self._opened: dict[str, tuple[ModelServer | None, Proposer]] = {}
+        self._replaced: list[Proposer] = []
+
+    @property
+    def models(self) -> ModelSettings:
+        """The settings that it was made with."""
+        return self._models
 
     @property
     def author(self) -> Author:
-        return Author(self._shares[0].proposer)
+        return Author(parse_mix(self._models.source)[0].proposer)
 
     def open_all(self) -> None:
         """Open all named proposers, to report a missing key early. Raises ProposerError."""
-        for name in (*(share.proposer for share in self._shares), *filter(None, [self._writer])):
-            self._proposer(name)
+        for name in proposers_of(self._models):
+            self._proposer(name, self._models)
 
-    def _proposer(self, name: str) -> Proposer:
-        if name not in self._opened:
-            self._opened[name] = self._open_proposer(name)
-        return self._opened[name]
+    def _proposer(self, name: str, models: ModelSettings) -> Proposer:
+        server = models.server(name)
+        known = self._opened.get(name)
+        if known is not None and known[0] == server:
+            return known[1]
+        opened = self._open_proposer(name, models)
+        if known is not None:
+            self._replaced.append(known[1])
+        self._opened[name] = (server, opened)
+        return opened
 
     async def propose(self, request: IdeaRequest, calls: Calls) -> tuple[Proposal, ...]:
         """The ideas of all proposers, asked concurrently. The places of a proposer that fails stay empty.
 
         If all fail, raises the error of the first one.
         """
+        models = request.state.models
         if request.round == 0:
-            return await self._proposer(PLAYBOOK).propose(request, calls)
-        counts = apportion(self._shares, request.count, request.round)
+            return await self._proposer(PLAYBOOK, models).propose(request, calls)
+        shares = parse_mix(models.source)
+        counts = apportion(shares, request.count, request.round)
         questions = [
             self._ask(share.proposer, replace(request, count=count), calls)
-            for share, count in zip(self._shares, counts, strict=True)
+            for share, count in zip(shares, counts, strict=True)
             if count
         ]
         answers = await asyncio.gather(*questions, return_exceptions=True)
@@ -141,12 +187,12 @@ class Mix:
         return proposals
 
     async def _ask(self, name: str, request: IdeaRequest, calls: Calls) -> tuple[Proposal, ...]:
-        return await self._proposer(name).propose(request, calls)
+        return await self._proposer(name, request.state.models).propose(request, calls)
 
     async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
         """Asks the idea's writer, else the session's writer, else the idea's author. The playbook writes the naive port and
         tuning ideas."""
-        writer = self._proposer(self._writer_of(request))
+        writer = self._proposer(self._writer_of(request), request.state.models)
         answer = await writer.implement(request, calls)
         return Implementation(answer.drafts, answer.note, answer.author or writer.author)
 
@@ -156,19 +202,25 @@ class Mix:
             return PLAYBOOK
         if idea.writer:
             return check_proposer(idea.writer)
-        return self._writer or self._author_as_writer(idea.author)
+        models = request.state.models
+        if models.writer:
+            return check_proposer(models.writer)
+        return self._author_as_writer(idea.author, models)
 
-    def _author_as_writer(self, author: Author) -> str:
-        """The idea's author; for an idea of the engineer, the first proposer that can write code."""
-        if not author.is_engineer:
+    def _author_as_writer(self, author: Author, models: ModelSettings) -> str:
+        """The idea's author; for an idea of a person or an agent, the first proposer that can write code."""
+        if not (author.decides or author.is_agent):
             return check_proposer(author.name)
-        return next((share.proposer for share in self._shares if share.proposer != PLAYBOOK), PLAYBOOK)
+        return next((share.proposer for share in parse_mix(models.source) if share.proposer != PLAYBOOK), PLAYBOOK)
 
     async def repair(self, request: RepairRequest, calls: Calls) -> str | None:
         """Asks the kernel's author."""
-        return await self._proposer(check_proposer(request.kernel.author.name)).repair(request, calls)
+        author = check_proposer(request.kernel.author.name)
+        return await self._proposer(author, request.state.models).repair(request, calls)
 
     async def close(self) -> None:
         """Close all opened proposers."""
-        while self._opened:
-            await self._opened.popitem()[1].close()
+        self._replaced += [proposer for _, proposer in self._opened.values()]
+        self._opened.clear()
+        while self._replaced:
+            await self._replaced.pop().close()

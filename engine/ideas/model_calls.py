@@ -1,8 +1,12 @@
-"""Makes all model calls: never pays for a reply twice and never exceeds a hard cap.
+"""Makes all model calls: never pays for a reply twice, never exceeds a hard cap, and waits while a provider is out of reach.
 
 Each work item has one conversation with one model and asks its questions in a fixed order. A question that an earlier process
 asked for the same work is answered from the journal, whether its reply was usable or not; otherwise from the recorded replies
 of another session; otherwise by the model, if the engineer allows new spending and the caps leave room.
+
+An attempt that costs nothing (a rate limit, an overloaded server, no connection) is repeated within the same call, for as long
+as the session is patient. An attempt that may have cost something ends its call, charged; the next one is another call, with
+its own reservation.
 """
 
 from __future__ import annotations
@@ -20,13 +24,17 @@ from engine.domain.model import CallRole, Usage
 from engine.domain.state import CallStatus, ModelCall, SessionState
 from engine.ideas import budget
 from engine.ideas.budget import FREE, BudgetHeld, Ceiling, Tariff, TariffOf
-from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Reply
+from engine.ideas.countdown import countdown
+from engine.ideas.models.keys import scrub
+from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Reply, Spent
+from engine.ideas.models.retry_policy import DEFAULT_POLICY, Persistence, RetryPolicy
 from engine.ideas.prompts.compose import again, prompt_text
-from engine.ideas.proposer import Calls
+from engine.ideas.proposer import Calls, Cost
 from engine.ideas.recall import Recall, Recorded
 from engine.ideas.replies import ReplyError
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 DIED = "the process ended before the reply came"
 DROPPED = "the call was abandoned before the reply came"
@@ -59,6 +67,8 @@ class Question(Generic[T]):
     retry_failed: bool = False
     """Whether a failed question is asked again when its work runs again. Set where the failure stops the session: there the
     work runs again only because someone retries it."""
+    read_cut: Callable[[str], T] | None = None
+    """Parses what is complete in a reply that was cut off at the token limit; raises ReplyError if nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +84,16 @@ class _Received:
 class ModelCalls:
     """The shared state of a session's conversations: prices, recorded replies, permission to spend, reserved budget."""
 
-    def __init__(self, tariff_of: TariffOf, recall: Recall | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        tariff_of: TariffOf,
+        recall: Recall | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        policy: RetryPolicy = DEFAULT_POLICY,
+    ) -> None:
         """``recall``: replies of another session. The engineer confirms the first question that they do not answer before it
         is sent."""
+        self.policy = policy
         self.tariff_of = tariff_of
         self.recall = recall or Recall()
         self.clock = clock
@@ -123,10 +140,9 @@ class ModelCalls:
             self._call_ended.set()
 
     def _ceiling(self, respondent: Model, prompt: Prompt) -> Ceiling:
-        if not respondent.counted:
-            return FREE
         texts = (prompt.system, prompt.user, *((repr(prompt.schema),) if prompt.schema is not None else ()))
-        return budget.ceiling(texts, prompt.max_output, self.tariff_of(respondent.name))
+        output = min(prompt.max_output, respondent.output_limit or prompt.max_output)
+        return budget.ceiling(texts, output, self.tariff_of(respondent.name))
 
 
 def _has_spent(state: SessionState) -> bool:
@@ -154,7 +170,8 @@ class Conversation:
         """
         if question.retry_failed:
             self._drop_failed_questions(question.reasks + 1)
-        prompt, tries = question.prompt, 0
+        first = self._with_options(question)
+        prompt, tries = first, 0
         while True:
             received = await self._next_reply(question.role, prompt)
             tries += 1
@@ -166,17 +183,40 @@ class Conversation:
                 by_hand = isinstance(self._respondent, ByHand)
                 if isinstance(error, CallRefused) or (tries > question.reasks and not by_hand):
                     raise
-                prompt = again(question.prompt, str(error))
+                prompt = again(first, str(error))
+
+    def _with_options(self, question: Question[T]) -> Prompt:
+        """The question's prompt with the options that the session gives its role."""
+        options = self._calls.state.models.options_for(question.role.value)
+        return replace(question.prompt, options=options, max_output=options.max_output or question.prompt.max_output)
 
     def _parse(self, question: Question[T], received: _Received) -> T:
         if received.finish == Finish.REFUSED:
             raise CallRefused(received.unusable or f"{self._respondent.name} refused to answer")
         if received.unusable:
             raise ReplyError(received.unusable)
-        if received.finish == Finish.LENGTH:
-            limit = question.prompt.max_output
-            raise ReplyError(f"the reply was cut off at the limit of {limit:,} tokens: reason and write more briefly")
+        cut = received.finish == Finish.LENGTH
+        if not received.text.strip():
+            raise ReplyError(self._empty(received, cut=cut))
+        if cut and question.read_cut is not None:
+            return question.read_cut(received.text)
+        if cut:
+            limit = self._limit_of(received)
+            raise ReplyError(f"the reply was cut off at the limit of {limit}tokens: reason and write more briefly")
         return question.read(received.text)
+
+    def _limit_of(self, received: _Received) -> str:
+        limit = self._calls.state.calls[received.call].max_output
+        return f"{limit:,} " if limit else ""
+
+    def _empty(self, received: _Received, *, cut: bool) -> str:
+        """Why a reply without text is unusable: reasoning counts as output, and may take all of it."""
+        call = self._calls.state.calls[received.call]
+        if not cut and (call.estimated or not call.usage.output):
+            return "the reply is empty"
+        spent = "" if call.estimated else f"{call.usage.output:,} "
+        limit = f", up to the limit of {self._limit_of(received)}tokens: --max-output raises it, --effort lowers" if cut else ""
+        return f"the reply is empty: the model only reasoned ({spent}tokens{limit}); reason less and answer"
 
     def _drop_failed_questions(self, tries: int) -> None:
         """Skip recorded questions that failed with ``ReplyError`` after ``tries`` unusable replies."""
@@ -211,11 +251,14 @@ class Conversation:
 
     async def _resume_open_call(self, call: ModelCall) -> _Received | None:
         """An open call of a process that has ended: a person or a recorded reply can still answer it, a model cannot."""
-        if recorded := self._shared.recall.find(call.model, self._calls.text(call.prompt), self._calls.state):
-            return self._answer_recorded(call, recorded)
         if isinstance(self._respondent, ByHand):
             return await self._wait_by_hand(call)
-        self._calls.fail(call.id, DIED)
+        if not call.ceiling and (
+            recorded := self._shared.recall.find(call.model, self._calls.text(call.prompt), self._calls.state)
+        ):  # fmt: skip
+            return self._answer_recorded(call, recorded)
+        usage = call.highest
+        self._calls.fail(call.id, DIED, Cost(usage, _usd(self._shared.tariff_of(call.model), usage), bool(usage.total)))
         return None
 
     async def _new_call(self, role: CallRole, prompt: Prompt) -> _Received:
@@ -227,7 +270,7 @@ class Conversation:
         return await self._ask_model(self._respondent, role, prompt, text)
 
     def _answer_recorded(self, call: ModelCall, recorded: Recorded) -> _Received:
-        self._calls.answer(call.id, recorded.reply, recorded.usage, None, recorded.finish, 0.0, recalled=True)
+        self._calls.answer(call.id, recorded.reply, Cost(recorded.usage), recorded.finish, 0.0, recalled=True)
         return _Received(call.id, recorded.reply, recorded.finish)
 
     async def _wait_by_hand(self, call: ModelCall) -> _Received:
@@ -238,32 +281,67 @@ class Conversation:
         return self._received(answered)
 
     async def _ask_model(self, model: Model, role: CallRole, prompt: Prompt, text: str) -> _Received:
+        """A new reply. Raises the last attempt's ModelError once the session's patience or the attempts are exhausted."""
         shared, calls = self._shared, self._calls
         await shared.confirm_spending(model.name, calls)
-        ceiling = await shared.affordable_ceiling(model, prompt, calls)
-        call = calls.start(role, model.name, text, ceiling.tokens)
-        began = shared.clock()
-        tariff = shared.tariff_of(model.name)
-        with shared.reserve(call, ceiling):
-            try:
-                reply = await self._unless_cancelled(call, model.ask(_within_caps(prompt, calls.state), calls.say))
-            except ModelError as error:
-                calls.fail(call.id, str(error), error.usage, _usd(tariff, error.usage))
-                raise
-            except CallCancelled:
-                raise
-            except BaseException:
-                if calls.state.calls[call.id].status is CallStatus.OPEN:
-                    calls.fail(call.id, DROPPED)
-                raise
-            usd = _usd(tariff, reply.usage)
-            if (now := calls.state.calls[call.id]).cancelled:  # cancelled just before the reply: record its cost, not the reply
-                calls.fail(call.id, now.reason, reply.usage, usd)
-                raise _cancelled(now)
-            calls.answer(call.id, reply.text, reply.usage, usd, reply.finish.value, shared.clock() - began)
-        return _Received(call.id, reply.text, reply.finish.value)
+        persistence = Persistence(calls.state.models.patience, shared.policy, shared.clock)
+        while True:
+            ceiling = await shared.affordable_ceiling(model, prompt, calls)
+            call = calls.start(role, model.name, text, ceiling.tokens, ceiling.usage.output)
+            with shared.reserve(call, ceiling):
+                found = await self._one_call(model, prompt, call, ceiling, persistence)
+            if isinstance(found, _Received):
+                return found
+            await calls.wait(*found)
 
-    async def _unless_cancelled(self, call: ModelCall, request: Awaitable[Reply]) -> Reply:
+    async def _one_call(
+        self, model: Model, prompt: Prompt, call: ModelCall, ceiling: Ceiling, persistence: Persistence
+    ) -> _Received | tuple[float, Callable[[float], str]]:
+        """The reply; or, after an attempt that may have cost something, the wait until the next call."""
+        calls, began = self._calls, self._shared.clock()
+        tariff = self._shared.tariff_of(model.name)
+        attempt = _Attempt()
+        try:
+            found = await self._unless_cancelled(call, self._free_attempts(model, prompt, persistence, attempt))
+        except ModelError as error:
+            calls.fail(call.id, scrub(str(error)), _cost(tariff, *budget.charge(ceiling, error)))
+            raise
+        except BaseException:
+            now = calls.state.calls[call.id]
+            lost = _cost(tariff, ceiling.usage, True) if attempt.under_way else Cost()
+            if now.status is CallStatus.OPEN:
+                calls.fail(call.id, DROPPED, lost)
+            elif now.cancelled and now.usage.total and now.usd is None:
+                calls.fail(call.id, now.reason, _price(tariff, now))
+            raise
+        if isinstance(found, _Paid):
+            calls.fail(call.id, scrub(str(found.error)), _cost(tariff, *budget.charge(ceiling, found.error)))
+            return found.wait, countdown(found.error, persistence)
+        cost = _cost(tariff, found.usage, False) if found.counted else _cost(tariff, ceiling.usage, True)
+        if (now := calls.state.calls[call.id]).cancelled:  # cancelled just before the reply, which is not recorded
+            if now.usage.total and now.usd is None:
+                calls.fail(call.id, now.reason, _price(tariff, now))
+            raise _cancelled(now)
+        reply = scrub(found.text)
+        calls.answer(call.id, reply, cost, found.finish.value, self._shared.clock() - began)
+        return _Received(call.id, reply, found.finish.value)
+
+    async def _free_attempts(self, model: Model, prompt: Prompt, persistence: Persistence, attempt: _Attempt) -> Reply | _Paid:
+        """Attempts until one succeeds, or may have cost something. Raises ModelError when there is no further one."""
+        while True:
+            attempt.under_way = True
+            try:
+                return await model.ask(prompt, self._calls.say)
+            except ModelError as error:
+                attempt.under_way = False
+                wait = persistence.wait_after(error)
+                if wait is None:
+                    raise persistence.given_up(error) from None
+                if error.spent is not Spent.NOTHING:
+                    return _Paid(error, wait)
+                await self._calls.wait(wait, countdown(error, persistence))
+
+    async def _unless_cancelled(self, call: ModelCall, request: Awaitable[R]) -> R:
         """The reply. Raises CallCancelled if someone cancels the call, and cancels the request."""
         try:
             async with asyncio.timeout(None) as timeout:
@@ -286,10 +364,28 @@ def _cancelled(call: ModelCall) -> CallCancelled:
     return CallCancelled(f"{call.id} was {call.reason}")
 
 
-def _within_caps(prompt: Prompt, state: SessionState) -> Prompt:
-    """Under a hard cap an attempt that has cost tokens is not retried: two attempts could exceed the call's ceiling."""
-    capped = state.limits.tokens is not None or state.limits.usd is not None
-    return replace(prompt, spare=0) if capped else prompt
+@dataclass(slots=True)
+class _Attempt:
+    """Whether a request is under way, which costs even if nobody waits for its reply."""
+
+    under_way: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Paid:
+    """An attempt that failed and may have cost something; another one follows after ``wait`` seconds."""
+
+    error: ModelError
+    wait: float
+
+
+def _price(tariff: Tariff | None, cancelled: ModelCall) -> Cost:
+    """The dollars of a call that was cancelled by hand, whose tokens were charged then."""
+    return Cost(Usage(), _usd(tariff, cancelled.usage), True)
+
+
+def _cost(tariff: Tariff | None, usage: Usage, estimated: bool) -> Cost:
+    return Cost(usage, _usd(tariff, usage), estimated)
 
 
 def _usd(tariff: Tariff | None, usage: Usage) -> float | None:

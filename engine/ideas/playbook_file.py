@@ -17,7 +17,7 @@ from engine.domain.model import CATEGORIES, Dialect, IdeaText, Tunable
 from engine.problem import strict_toml
 from engine.problem.strict_toml import TomlError
 from engine.toolchain.kernel_file import KernelCode, read_kernel_file
-from engine.toolchain.tunables import Requirement, parse_requires, parse_tunables
+from engine.toolchain.tunables import Rule, parse_requires, parse_tunables
 
 FOLDER = "playbook"
 FILE = "playbook.toml"
@@ -34,7 +34,7 @@ class PlaybookImplementation:
 
     kernel: KernelCode
     tunables: tuple[Tunable, ...]
-    requires: tuple[Requirement, ...]
+    requires: tuple[Rule, ...]
 
 
 Implementations = Mapping[Dialect, tuple[PlaybookImplementation, ...]]
@@ -70,6 +70,7 @@ class _Files(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     cpp: list[_Text] = []
     cuda: list[_Text] = []
+    triton: list[_Text] = []
     python: list[_Text] = []
 
 
@@ -78,6 +79,7 @@ class _Predicted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     cpp: _Speedup | None = None
     cuda: _Speedup | None = None
+    triton: _Speedup | None = None
     python: _Speedup | None = None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from engine.domain.model import Author, Blob, CallRole, Dialect, Draft, Usage
+from engine.domain.model import Author, Blob, CallRole, Dialect, Draft, Failure, Usage
 from engine.domain.state import Idea, Kernel, ModelCall, SessionState
 from engine.domain.work import Proposal
 
@@ -35,6 +36,8 @@ class CodeRequest:
     parent_code: str | None
     materials: Mapping[str, str] = field(default_factory=dict)
     """Code of the kernels attached to the idea, by kernel id."""
+    session: Path | None = None
+    """The session's folder, for a writer that works in a workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,9 @@ class RepairRequest:
     code: str
     reason: str
     log: str
+    session: Path | None = None
+    earlier: tuple[tuple[str, Failure], ...] = ()
+    """The attempts before this one, oldest first: their code, and why it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,17 @@ class Implementation:
     note: str = ""
     author: Author | None = None
     """Who wrote them; ``None`` for the proposer that was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a call has cost."""
+
+    usage: Usage = field(default_factory=Usage)
+    usd: float | None = None
+    """``None``: the price is unknown, or nothing was counted."""
+    estimated: bool = False
+    """The provider has not reported it: it is what the call could have cost."""
 
 
 class Calls(Protocol):
@@ -74,16 +91,19 @@ class Calls(Protocol):
         """All calls of this work in any process, oldest first, including failed ones."""
         ...
 
-    def start(self, role: CallRole, model: str, prompt: str, ceiling: int) -> ModelCall:
-        """Record that ``model`` is about to be asked; ``ceiling`` is the highest possible number of tokens."""
+    def start(self, role: CallRole, model: str, prompt: str, ceiling: int, max_output: int = 0) -> ModelCall:
+        """Record that ``model`` is about to be asked; ``ceiling`` is the highest possible number of tokens, ``max_output`` the
+        reply's part of it."""
         ...
 
-    def answer(
-        self, call: str, reply: str, usage: Usage, usd: float | None, finish: str, seconds: float, *, recalled: bool = False
-    ) -> None: ...
+    def answer(self, call: str, reply: str, cost: Cost, finish: str, seconds: float, *, recalled: bool = False) -> None: ...
 
-    def fail(self, call: str, reason: str, usage: Usage = Usage(), usd: float | None = None) -> None:  # noqa: B008
-        """Record that no reply came, or that it is unusable; ``usage`` is what ``answer`` has not recorded."""
+    def fail(self, call: str, reason: str, cost: Cost = Cost()) -> None:
+        """Record that no reply came, or that it is unusable; ``cost`` is what ``answer`` has not recorded."""
+        ...
+
+    async def wait(self, seconds: float, words: Callable[[float], str]) -> None:
+        """Wait for a provider. ``words`` says why, given the seconds that are left; meanwhile other work of models may run."""
         ...
 
     async def wait_by_hand(self, call: str) -> ModelCall:

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from engine.domain.errors import KernelCodeError, ProposerError
-from engine.domain.model import CATEGORIES, Contract, Dialect, IdeaText
+from engine.domain.model import CATEGORIES, OTHER, Contract, Dialect, IdeaText
 from engine.toolchain.kernel_file import MAX_CODE_BYTES, classify
 from engine.toolchain.tunables import parse_requires, parse_tunables
 
@@ -89,18 +89,41 @@ _BRACKET = re.compile(r"[{\[]")
 _KERNEL = re.compile(r"\bk[0-9]{1,9}\b")
 _FENCE = re.compile(r"[ ]{0,3}(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`\n]*")
 _WORD = re.compile(r"[a-z]+")
+_TERMS: Mapping[str, tuple[str, ...]] = {
+    "memory access": (
+        "coalesc",
+        "cache",
+        "bandwidth",
+        "tiling",
+        "layout",
+        "locality",
+        "prefetch",
+        "shared mem",
+        "bank",
+        "traffic",
+    ),
+    "asynchrony and latency hiding": ("pipelin", "async", "overlap", "latency", "tma", "double buffer", "streams"),
+    "precision and tensor cores": ("tensor", "mma", "bf16", "fp16", "fp8", "tf32", "quant", "mixed"),
+    "instructions": ("vectori", "simd", "unroll", "fma", "intrinsic", "ilp", "arithmetic", "compute"),
+    "occupancy": ("parallel", "thread", "grid", "block size", "launch", "register", "scheduling", "load balanc", "tuning"),
+    "control flow": ("fus", "branch", "loop", "diverge", "algorithm", "reduction", "synchron"),
+}
+"""Category → parts of terms that models write instead."""
 _FENCES = {
     Dialect.CUDA: frozenset({"cuda", "cu", "cpp", "c++", "cxx", "cc", "c"}),
     Dialect.CPP: frozenset({"cpp", "c++", "cxx", "cc", "c"}),
+    Dialect.TRITON: frozenset({"python", "py", "python3", "triton", "gluon"}),
     Dialect.PYTHON: frozenset({"python", "py", "python3"}),
 }
 _C_OPENING = re.compile(
     r"#\s*(?:include|define|pragma|if|ifdef|ifndef)\b|//|/\*|(?:extern|using|namespace|template|static|constexpr|typedef)\b"
 )
+_PYTHON_OPENING = re.compile(r"#|(?:import|from|class)\b|@|\"\"\"|'''")
 _OPENINGS = {
     Dialect.CUDA: _C_OPENING,
     Dialect.CPP: _C_OPENING,
-    Dialect.PYTHON: re.compile(r"#|(?:import|from|class)\b|@|\"\"\"|'''"),
+    Dialect.TRITON: _PYTHON_OPENING,
+    Dialect.PYTHON: _PYTHON_OPENING,
 }
 """First line of a reply that is only code."""
 
@@ -126,7 +149,8 @@ class ReadCode:
 
 
 def read_ideas(reply: str, offered: Sequence[str]) -> tuple[ReadIdea, ...]:
-    """The ideas in a reply, in its order, without those that lack a title or a recognisable category.
+    """The ideas in a reply, in its order, without those that lack a title. An unknown category
+    becomes the nearest one, or ``other``.
 
     Raises ReplyError when none remains.
     """
@@ -168,15 +192,21 @@ def _bounded(reply: str) -> str:
 
 
 def _ideas_in(reply: str) -> Sequence[object]:
-    """The list of ideas in the first JSON value that has one; trailing commas are allowed."""
+    """The list of ideas in the first JSON value that has one; trailing commas are allowed.
+
+    In a list that was cut off, each complete idea counts.
+    """
     for text in dict.fromkeys((reply, _TRAILING_COMMA.sub("", reply))):
+        single: list[object] = []
         for value in _json_values(text):
             if isinstance(value, dict) and isinstance(value.get("ideas"), list):
                 return list(value["ideas"])
             if isinstance(value, dict) and "title" in value:
-                return [value]
+                single.append(value)
             if isinstance(value, list) and any(isinstance(item, dict) and "title" in item for item in value):
                 return value
+        if single:
+            return single
     raise ReplyError('the reply has no JSON object of the form {"ideas": [...]}')
 
 
@@ -225,16 +255,17 @@ def _clean(value: object, longest: int) -> str:
 
 
 def _category(value: object) -> str:
-    """The category with this exact or nearly exact name, else the one that shares the most words with the text."""
+    """The category with this exact or nearly exact name, else the one that shares the most words with the text, else the
+    one that a term of the field belongs to, else ``other``."""
     given = _clean(value, MAX_REMARK).lower()
     if close := get_close_matches(given, CATEGORIES, n=1, cutoff=0.75):
         return close[0]
     words = {word.rstrip("s") for word in _WORD.findall(given)} - {"and"}
     shared = {c: len(words & {word.rstrip("s") for word in _WORD.findall(c)}) for c in CATEGORIES}
     best = max(CATEGORIES, key=lambda c: shared[c])
-    if not shared[best]:
-        raise ReplyError(f"unknown category {given[:60]!r}: use one of {', '.join(CATEGORIES)}")
-    return best
+    if shared[best]:
+        return best
+    return next((category for category, signs in _TERMS.items() if any(sign in given for sign in signs)), OTHER)
 
 
 def _predicted(value: object) -> float | None:

@@ -12,7 +12,7 @@ from engine.domain.work import Proposal
 from engine.ideas.proposer import CodeRequest
 from engine.ideas.tuning import constants
 from engine.toolchain.kernel_file import KernelCode
-from engine.toolchain.tunables import Requirement, variants
+from engine.toolchain.tunables import Rule, variants
 
 
 def pick_diverse(proposals: Sequence[Proposal], count: int) -> tuple[Proposal, ...]:
@@ -30,7 +30,7 @@ def pick_diverse(proposals: Sequence[Proposal], count: int) -> tuple[Proposal, .
 
 
 def variant_drafts(
-    request: CodeRequest, kernel: KernelCode, tunables: Sequence[Tunable], requires: Sequence[Requirement], salt: str
+    request: CodeRequest, kernel: KernelCode, tunables: Sequence[Tunable], requires: Sequence[Rule], salt: str
 ) -> list[Draft]:
     """At most ``idea.branch`` variants of one kernel, spread over its tunables; the choice depends only on the session's seed
     and on ``salt``.

@@ -16,7 +16,7 @@ from engine.domain import rules
 from engine.domain import work as w
 from engine.domain.errors import BudgetExhausted
 from engine.domain.model import CATEGORIES, Author, Contract, Dialect, FailureKind, IdeaText
-from engine.domain.settings import Limits, Settings
+from engine.domain.settings import Limits, ModelSettings, Settings
 from engine.domain.state import Idea, SessionState
 from engine.ideas.authoring import SPARE, ModelProposer
 from engine.ideas.factory import open_ideas
@@ -65,8 +65,9 @@ def kernel(mark: object, tuned: bool = False) -> str:
 def test_ideas_are_spread_over_the_categories_and_have_a_parent() -> None:
     model, tape = FakeModel([ideas_reply("Tile rows", "Prefetch lines", "Use halves", "Unroll loops", "Split rows")]), Tape()
     found = propose(model, tape)
-    assert titles(found) == ["Tile rows", "Prefetch lines", "Use halves"]
-    assert len({p.text.category for p in found}) == 3
+    assert titles(p for p in found if not p.surplus) == ["Tile rows", "Prefetch lines", "Use halves"]
+    assert titles(p for p in found if p.surplus) == ["Unroll loops", "Split rows"]
+    assert len({p.text.category for p in found if not p.surplus}) == 3
     assert {(p.parent, p.author) for p in found} == {("k1", AUTHOR)}
     assert f"Propose {3 + SPARE} ideas" in model.asked[0].user
     assert model.asked[0].schema is not None
@@ -75,7 +76,7 @@ def test_ideas_are_spread_over_the_categories_and_have_a_parent() -> None:
 def test_within_a_category_the_highest_prediction_comes_first() -> None:
     reply = ideas_reply("Tile rows", "Pad lines", category="memory access")
     reply = reply.replace('"predicted_speedup": 1.5', '"predicted_speedup": 3.0', 2).replace("3.0", "1.1", 1)
-    assert titles(propose(FakeModel([reply]), Tape(), 1)) == ["Pad lines"]
+    assert titles(propose(FakeModel([reply]), Tape(), 1))[0] == "Pad lines"
 
 
 def test_repeated_ideas_are_detected_and_recorded_as_dropped() -> None:
@@ -352,8 +353,9 @@ def test_one_cancelled_proposer_leaves_the_answers_of_the_others() -> None:
     stopped.before = act
     known = {"openai:slow": stopped, "openai:quick": answered}
     mix = open_ideas(
-        Settings(source="openai:slow,openai:quick"), playbook=Playbook(None, lambda _: None), open_model=known.__getitem__,
-        tariff_of=lambda _: None, recall=None,
+        Settings(source="openai:slow,openai:quick"), playbook=Playbook(None, lambda _: None),
+        open_model=lambda name, _: known[name], tariff_of=lambda _: None, recall=None,
     )  # fmt: skip
-    request = IdeaRequest(state(), 1, ("k1",), 2, Dialect.CPP, {"k1": "int root;"})
+    models = ModelSettings("openai:slow,openai:quick")
+    request = IdeaRequest(replace(state(), models=models), 1, ("k1",), 2, Dialect.CPP, {"k1": "int root;"})
     assert titles(asyncio.run(mix.propose(request, tape.calls()))) == ["Tile rows"]

@@ -49,7 +49,7 @@ def test_a_ceiling_bounds_the_tokens_of_a_text() -> None:
     found = budget.ceiling(("a" * 100, "é"), 500, tariff)
     assert found.tokens == 100 + 2 + FRAMING + 500
     assert found.usd == pytest.approx((102 + FRAMING) * 1e-6 + 500 * 4e-6)
-    assert budget.ceiling(("\ud800",), 1, None) == Ceiling(1 + FRAMING + 1, None)
+    assert budget.ceiling(("\ud800",), 1, None) == Ceiling(Usage(1 + FRAMING, 0, 1), None)
 
 
 @pytest.mark.parametrize(
@@ -70,26 +70,26 @@ def test_spent_reserved_and_requested_tokens_must_fit(
 ) -> None:
     state = session(*events, tokens=tokens)
     if fits:
-        budget.check(state, "openai:x", Ceiling(wanted, None), known, {})
+        budget.check(state, "openai:x", Ceiling(Usage(0, 0, wanted), None), known, {})
     else:
         with pytest.raises(BudgetExhausted, match=r"of 100 tokens spent.*openai:x could cost"):
-            budget.check(state, "openai:x", Ceiling(wanted, None), known, {})
+            budget.check(state, "openai:x", Ceiling(Usage(0, 0, wanted), None), known, {})
 
 
 def test_spent_reserved_and_requested_dollars_must_fit() -> None:
     state = session(started("c1", 100_000), started("c2", 9), answered("c2", 1, 0.25), usd=1.0)
-    budget.check(state, "openai:x", Ceiling(1, 0.35), known, {})  # an open call of another process: 0.4 at the higher price
-    budget.check(state, "openai:x", Ceiling(1, 0.7), known, {"c1": 0.05})
+    budget.check(state, "openai:x", Ceiling(Usage(0, 0, 1), 0.35), known, {})
+    budget.check(state, "openai:x", Ceiling(Usage(0, 0, 1), 0.7), known, {"c1": 0.05})
     with pytest.raises(BudgetExhausted, match=r"\$0.25 of \$1 spent, up to \$0.4 held by open calls"):
-        budget.check(state, "openai:x", Ceiling(1, 0.36), known, {})
+        budget.check(state, "openai:x", Ceiling(Usage(0, 0, 1), 0.36), known, {})
 
 
 @pytest.mark.parametrize(
     ("events", "wanted"),
     [
-        ((), Ceiling(1, None)),
-        ((started("c1", 5, "openai:unknown"),), Ceiling(1, 0.0)),
-        ((started("c1", 5), answered("c1", 5, None)), Ceiling(1, 0.0)),
+        ((), Ceiling(Usage(0, 0, 1), None)),
+        ((started("c1", 5, "openai:unknown"),), Ceiling(Usage(0, 0, 1), 0.0)),
+        ((started("c1", 5), answered("c1", 5, None)), Ceiling(Usage(0, 0, 1), 0.0)),
     ],
 )
 def test_a_cap_in_dollars_needs_every_price(events: tuple[e.Event, ...], wanted: Ceiling) -> None:
@@ -106,12 +106,12 @@ def test_uncounted_calls_are_free() -> None:
 def test_a_call_can_wait_for_budget_reserved_in_this_process() -> None:
     state = session(started("c1", 60), started("c2", 30), tokens=100, usd=1.0)
     with pytest.raises(BudgetHeld):
-        budget.check(state, "openai:x", Ceiling(70, 0.0), known, {"c1": 0.0})
+        budget.check(state, "openai:x", Ceiling(Usage(0, 0, 70), 0.0), known, {"c1": 0.0})
     with pytest.raises(BudgetExhausted) as error:
-        budget.check(state, "openai:x", Ceiling(71, 0.0), known, {"c1": 0.0})
+        budget.check(state, "openai:x", Ceiling(Usage(0, 0, 71), 0.0), known, {"c1": 0.0})
     assert not isinstance(error.value, BudgetHeld)
     with pytest.raises(BudgetHeld):
-        budget.check(state, "openai:x", Ceiling(10, 0.5), known, {"c1": 0.9})
+        budget.check(state, "openai:x", Ceiling(Usage(0, 0, 10), 0.5), known, {"c1": 0.9})
 
 
 def test_calls_wait_for_reserved_budget_rather_than_end_a_session() -> None:

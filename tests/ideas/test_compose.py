@@ -9,6 +9,7 @@ import pytest
 from support import builders as b
 
 from engine.domain import events as e
+from engine.domain.mismatch import Mismatch, Observation, Pattern, WrongElement
 from engine.domain.model import Author, Dialect, Failure, FailureKind, Operand, Resources, Role
 from engine.domain.profile import Profile
 from engine.domain.state import SessionState
@@ -58,7 +59,7 @@ def test_the_ideas_prompt_contains_all_results(state: SessionState) -> None:
         "class fp32 or better", "2 cores available",  # tolerance and device
         "speed of light (SOL): 800 us, bound by bytes", "21 GB/s copy bandwidth",
         "baseline eager: 3000 us (speedups are relative to it)",
-        "int faster;", "int root;", "32 registers, 0 bytes shared, 0 bytes spilled", "BLOCK = 4", "loop vectorized",
+        "int faster;", "int root;", "32 registers, no spills", "BLOCK = 4", "loop vectorized",
         "1.4x (1.36 to 1.44) over its parent k1", "rejected by the engineer: we did this last year",
         "DEAD: none of its 1 kernels was verified", "1 of 1 failed, build_failed: line 7: expected ';'", "parked, not tried",
         "k2: look at the tail", "no intrinsics, please", "1 scored: median error a factor of 1.17",
@@ -111,6 +112,36 @@ def test_authors_see_only_their_own_record(state: SessionState) -> None:
     assert "None of your predictions has been measured yet." in _ideas(state, "openai:other").user
 
 
+MISMATCH = Mismatch(
+    "out", (37, 5001), 4903, 185_037, 1e-5,
+    (
+        Observation(
+            Pattern.TAIL, "the last 133 of 5001 indices of dimension 1: out[:, 4868:5001]", "the end of the last dimension"
+        ),
+    ),
+    (WrongElement((0, 4868), 0.71828, 0.5, 0.4),), call=2,
+)  # fmt: skip
+
+
+def test_a_repair_prompt_says_where_the_output_is_wrong(state: SessionState) -> None:
+    reason = "call 2: centred error 1.00e-01, worst element 4.00e-01 of its scale"
+    failed = replace(state.kernels["k3"], failure=Failure(FailureKind.MISMATCH, reason, mismatches=(MISMATCH,)))
+    text = compose.repair(RepairRequest(state, failed, "int b;", reason, "")).user
+    assert f"mismatch: {reason}\n- wrong: out: 4903 of 185037 elements (2.65 %)" in text
+    assert "- where: the last 133 of 5001 indices of dimension 1: out[:, 4868:5001]" in text
+    assert "- element: out[0, 4868] = 0.5, expected 0.71828, error 0.4 of its scale" in text
+
+
+def test_of_a_hold_out_shape_a_repair_prompt_has_the_pattern_only(state: SessionState) -> None:
+    reason = "on hold-out shape batch_size=37, dim=5001: call 2: out: 4903 of 185037 elements not written, the first at 4868"
+    failure = Failure(FailureKind.MISMATCH, reason, mismatches=(replace(MISMATCH, holdout=True),))
+    failed = replace(state.kernels["k3"], failure=failure)
+    prompt = compose.repair(RepairRequest(state, failed, "int b;", reason, ""))
+    assert "- out, on a hold-out shape: the end of the last dimension" in prompt.user
+    words = set(re.findall(r"\d+", compose.prompt_text(prompt)))
+    assert not words & {"37", "5001", "4903", "185037", "4868", "133", "71828"}
+
+
 def test_hold_out_shapes_are_never_shown(state: SessionState) -> None:
     failed = replace(state.kernels["k3"], failure=Failure(FailureKind.MISMATCH, HOLDOUT))
     prompts = [
@@ -132,6 +163,7 @@ def test_code_prompts_contain_the_contract_of_their_dialect(state: SessionState,
     form = {
         Dialect.CUDA: ("// @launch KERNEL(arg, ...)", "void launch(const x_t* x", "cudaStream_t", "#define X_DIM1 16384"),
         Dialect.CPP: ('extern "C" void launch(const x_t* x', "-fopenmp", "#define X_DIM1 16384"),
+        Dialect.TRITON: ("# @launch FUNCTION(arg, ...", "@triton.jit", "X_DIM1 = 16384"),
         Dialect.PYTHON: ("class ModelNew", "def forward(self, x)", "# @tune"),
     }  # fmt: skip
     for expected in (
@@ -139,7 +171,7 @@ def test_code_prompts_contain_the_contract_of_their_dialect(state: SessionState,
         "int root;",
         "int beside;",
         "Split rows over cores variant2",
-        f"one ```{dialect.value} code",
+        f"one ```{dialect.language} code",
     ):
         assert expected in text, expected
     assert "This is implementation" not in text
@@ -191,7 +223,8 @@ def test_evidence_lists_spills_stacks_and_failures(state: SessionState) -> None:
     use = (Resources("row", 255, 49152, 64, 16),)
     kernel = replace(state.kernels["k4"], resources=use)
     text = "\n".join(context.evidence(state, kernel))
-    assert "row: 255 registers, 49152 bytes shared, 64 bytes spilled, 16 bytes of stack" in text
+    assert "summary: 255 registers, 64 bytes spilled, 49152 bytes of static shared memory" in text
+    assert text.count("255 registers") == 1, "each fact once"
     assert "failed (build_failed): line 7" in text
 
 

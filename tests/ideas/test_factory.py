@@ -18,13 +18,13 @@ from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.errors import ProposerError
 from engine.domain.model import Author, Contract, Dialect, Draft, Usage
-from engine.domain.settings import Limits, Settings
+from engine.domain.settings import Limits, ModelServer, Settings
 from engine.domain.state import CallStatus, SessionState, Stage
 from engine.domain.work import WorkKey
 from engine.ideas import factory
-from engine.ideas.factory import open_ideas
+from engine.ideas.factory import check_prices, check_programs, check_servers, open_ideas
 from engine.ideas.mix import Mix
-from engine.ideas.models.model import ModelError, Prompt, Reply, Trouble
+from engine.ideas.models.model import ModelError, Prompt, Reply, Spent, Trouble
 from engine.ideas.models.prices import own_list
 from engine.ideas.playbook import Playbook
 from engine.ideas.recall import Recall, recorded_replies
@@ -61,7 +61,7 @@ class Writer(FakeModel):
 
     def _broken(self) -> Reply:
         self.spent += Usage(7, 0, 0)
-        raise ModelError(Trouble.UNREACHABLE, "the connection broke off", Usage(7, 0, 0))
+        raise ModelError(Trouble.UNREACHABLE, "the connection broke off", Usage(7, 0, 0), spent=Spent.COUNTED)
 
     def _half(self) -> Reply:
         return Reply(f"```cpp\n{LAUNCH}", Usage(9, 0, 30))
@@ -78,7 +78,9 @@ class Writer(FakeModel):
 def ideas(*models: FakeModel, source: str = "", recall: Recall | None = None, **settings: Any) -> Mix:
     known = {model.name: model for model in models}
     wanted = Settings(source=source or ",".join(known), **settings)
-    return open_ideas(wanted, playbook=PLAYBOOK, open_model=known.__getitem__, tariff_of=lambda _: None, recall=recall)
+    return open_ideas(
+        wanted, playbook=PLAYBOOK, open_model=lambda name, _: known[name], tariff_of=lambda _: None, recall=recall
+    )
 
 
 def opened(source: str, **settings: Any) -> Any:
@@ -110,7 +112,7 @@ def test_a_session_starts_from_the_naive_port_and_continues_with_ideas_in_words(
     assert queries.round_of_call(state, state.calls["c1"]) == 1, "the naive port costs nothing"
     assert {i.author for i in state.ideas.values() if i.round} == {Author("openai:fake")}
     assert {k.author for k in state.kernels.values() if k.round} == {Author("openai:fake")}
-    assert len(state.ideas) == 1 + 3 * 2
+    assert sum(1 for i in state.ideas.values() if not queries.is_surplus(i)) == 1 + 3 * 2
     assert any(k.attempt for k in state.kernels.values()), "some kernels were repaired"
     assert queries.total_usage(state) == model.spent
     assert model.closed
@@ -120,7 +122,7 @@ def test_proposers_share_the_rounds_and_another_model_writes(tmp_path: Path) -> 
     a, b, writer = Writer("openai:a"), Writer("gemini:b"), Writer("openai:w")
     mix = ideas(a, b, writer, source="openai:a=1,gemini:b=1", writer="openai:w")
     state = search(tmp_path, mix, "openai:a=1,gemini:b=1", writer="openai:w")
-    authors = [i.author.name for i in state.ideas.values() if i.round]
+    authors = [i.author.name for i in state.ideas.values() if i.round and not queries.is_surplus(i)]
     assert authors.count("openai:a") == authors.count("gemini:b") == 3
     assert {k.author.name for k in state.kernels.values() if k.round} == {"openai:w"}
     roles = {(call.model, call.role.value) for call in state.calls.values()}
@@ -270,7 +272,7 @@ def test_tariffs_come_from_the_price_list() -> None:
 
 def test_no_sdk_and_no_torch_are_loaded_before_they_are_needed() -> None:
     code = (
-        "import sys; from engine.ideas.factory import open_ideas; from engine.ideas.playbook import Playbook; "
+        "import sys; from engine.ideas.factory import OpenModel, open_ideas; from engine.ideas.playbook import Playbook; "
         "from engine.domain.settings import Settings; "
         "open_ideas(Settings(source='openai:x,gemini:y'), playbook=Playbook(None)); "
         "print([m for m in ('torch', 'openai', 'google.genai', 'textual') if m in sys.modules])"
@@ -286,7 +288,24 @@ def test_a_price_list_that_cannot_be_read_is_reported_before_a_session_begins(
     prices = own_list()
     prices.parent.mkdir(parents=True, exist_ok=True)
     prices.write_text("[openai")
-    mix = open_ideas(Settings(source="openai:fake"), playbook=PLAYBOOK, open_model=lambda name: FakeModel(name=name))
+    mix = open_ideas(Settings(source="openai:fake"), playbook=PLAYBOOK, open_model=lambda name, _: FakeModel(name=name))
     with pytest.raises(ProposerError, match=r"prices\.toml is malformed"):
         mix.open_all()
     open_ideas(Settings(source="playbook"), playbook=PLAYBOOK).open_all()
+
+
+def test_a_cap_in_dollars_needs_known_prices_before_the_session_begins() -> None:
+    settings = Settings(source="openai:unheard-of,playbook", limits=Limits(usd=5.0))
+    with pytest.raises(ProposerError, match="--budget-usd cannot be enforced: the price of openai:unheard-of is unknown"):
+        check_prices(settings)
+    check_prices(Settings(source="openai:unheard-of"))
+    check_prices(Settings(source="vllm:any,anthropic:claude-opus-5,playbook", limits=Limits(usd=5.0)))
+
+
+def test_a_missing_program_and_a_silent_server_are_told_before_the_session_begins() -> None:
+    with pytest.raises(ProposerError, match="the program '/nowhere/agent' is not installed"):
+        check_programs(Settings(source="command:/nowhere/agent --print").models)
+    check_programs(Settings(source="command:cat").models)
+    silent = Settings(source="vllm:any", servers=(ModelServer("vllm", "http://127.0.0.1:9/v1"),))
+    with pytest.raises(ProposerError, match=r"vllm:any: nothing answers at http://127.0.0.1:9/v1"):
+        asyncio.run(check_servers(silent.models))

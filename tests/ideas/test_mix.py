@@ -14,6 +14,7 @@ from support.fake_models import Tape
 from engine.domain import events as e
 from engine.domain.errors import BudgetExhausted, JournalError, ProposerError
 from engine.domain.model import CATEGORIES, Author, Dialect, IdeaText
+from engine.domain.settings import ModelSettings
 from engine.domain.state import Idea, Kernel, SessionState
 from engine.domain.work import Proposal
 from engine.ideas.mix import Mix, Share, apportion, parse_mix
@@ -63,14 +64,14 @@ class Opened:
         self.proposers = proposers
         self.names: list[str] = []
 
-    def __call__(self, name: str) -> Proposer:
+    def __call__(self, name: str, models: ModelSettings) -> Proposer:
         self.names.append(name)
         return self.proposers.setdefault(name, RecordingProposer(name))
 
 
 def mix(spec: str, writer: str = "", **proposers: RecordingProposer) -> tuple[Mix, Opened]:
     opened = Opened(proposers)
-    return Mix(parse_mix(spec), writer, opened), opened
+    return Mix(ModelSettings(spec, writer), opened), opened
 
 
 def request(count: int = 3, number: int = 1, state: SessionState | None = None) -> IdeaRequest:
@@ -78,7 +79,8 @@ def request(count: int = 3, number: int = 1, state: SessionState | None = None) 
 
 
 def proposed(proposer: Mix, asked: IdeaRequest) -> list[str]:
-    return [p.author.name for p in asyncio.run(proposer.propose(asked, Tape().calls()))]
+    named = replace(asked, state=replace(asked.state, models=proposer.models))
+    return [p.author.name for p in asyncio.run(proposer.propose(named, Tape().calls()))]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_mixes_are_parsed(spec: str, shares: tuple[Share, ...]) -> None:
     ("spec", "message"),
     [
         ("", "unknown proposer ''"),
-        ("gpt-5", "use playbook, paste, openai:MODEL"),
+        ("gpt-5", "use playbook, paste, agent, openai:MODEL"),
         ("openai:", "no model name"),
         ("claude:x", "unknown model"),
         ("openai:a,openai:a=2", "duplicate proposer openai:a"),
@@ -210,14 +212,14 @@ def idea(author: str, key: str = "", writer: str = "") -> Idea:
 )
 def test_who_writes_an_idea_s_code(spec: str, writer: str, subject: Idea, wrote: str) -> None:
     proposer, _ = mix(spec, writer)
-    asked = CodeRequest(b.fold(*b.first_round()), subject, Dialect.CPP, None)
+    asked = CodeRequest(replace(b.fold(*b.first_round()), models=proposer.models), subject, Dialect.CPP, None)
     answer = asyncio.run(proposer.implement(asked, Tape().calls()))
     assert (answer.note, answer.author) == (wrote, Author(wrote))
 
 
 def test_an_unknown_writer_is_reported() -> None:
     proposer, _ = mix(A)
-    asked = CodeRequest(b.fold(*b.first_round()), idea(A, writer="nobody"), Dialect.CPP, None)
+    asked = CodeRequest(replace(b.fold(*b.first_round()), models=proposer.models), idea(A, writer="nobody"), Dialect.CPP, None)
     with pytest.raises(ProposerError, match="unknown proposer 'nobody'"):
         asyncio.run(proposer.implement(asked, Tape().calls()))
 

@@ -16,10 +16,10 @@ from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.errors import BudgetExhausted, CallCancelled
 from engine.domain.model import CallRole, Usage
-from engine.domain.settings import Limits
+from engine.domain.settings import CallOptions, Limits, ModelSettings
 from engine.domain.state import CallStatus
 from engine.ideas.model_calls import DIED, DROPPED, ByHand, CallRefused, ModelCalls, Question
-from engine.ideas.models.model import ModelError, Prompt, Trouble
+from engine.ideas.models.model import ModelError, Prompt, Retry, Spent, Trouble
 from engine.ideas.prompts.compose import prompt_text
 from engine.ideas.recall import Recall, Recorded, digest, recorded_replies
 from engine.ideas.replies import ReplyError
@@ -100,7 +100,7 @@ def test_a_truncated_reply_is_not_parsed_and_a_refusal_is_not_repeated() -> None
 def test_a_failed_call_is_recorded_with_its_cost() -> None:
     tape = Tape()
     with pytest.raises(ModelError, match="no such model"):
-        ask(FakeModel([ModelError(Trouble.MODEL, "no such model", Usage(5, 0, 0))]), tape)
+        ask(FakeModel([ModelError(Trouble.MODEL, "no such model", Usage(5, 0, 0), spent=Spent.COUNTED)]), tape)
     call = tape.state.calls["c1"]
     assert (call.status, call.reason, call.usage, call.usd) == (CallStatus.FAILED, "no such model", Usage(5, 0, 0), 0.005)
 
@@ -122,11 +122,73 @@ def test_a_cap_stops_before_the_call() -> None:
     assert not tape.events
 
 
-def test_uncounted_models_reserve_and_cost_nothing() -> None:
-    tape = Tape(b.fold(b.opened(limits=Limits(tokens=0, usd=0.0))))
-    assert ask(FakeModel(["7"], name="command:agent", counted=False, usage=Usage()), tape) == [7]
-    assert tape.state.calls["c1"].ceiling == 0
-    assert tape.state.calls["c1"].usd is None
+def test_a_model_that_reports_no_usage_is_charged_what_the_call_could_have_cost() -> None:
+    tape = Tape()
+    model = FakeModel(["7"], name="command:agent", counted=False, usage=Usage())
+    assert ask(model, tape) == [7]
+    call = tape.state.calls["c1"]
+    assert call.estimated
+    assert call.usage == Usage(call.ceiling - 50, 0, 50)
+    assert call.usd == call.ceiling / 1000
+    capped = Tape(b.fold(b.opened(limits=Limits(tokens=call.ceiling))))
+    assert ask(model, capped) == [7]
+    with pytest.raises(BudgetExhausted):
+        ask(model, capped, question(Prompt("", "x", None, 1)), question(Prompt("", "y", None, 1)))
+
+
+def test_free_failures_are_waited_out_within_one_call_and_shown() -> None:
+    tape = Tape()
+    busy = ModelError(Trouble.QUOTA, "openai:fake: rate limit", retry=Retry(42.0))
+    assert ask(FakeModel([busy, busy, "7"]), tape) == [7]
+    assert tape.kinds() == ["call.started", "call.answered"]
+    assert tape.waits == ["openai:fake: rate limit; retrying in 42 s, giving up in 1:00:00"] * 2
+
+
+def test_an_attempt_that_may_have_cost_something_ends_its_call_and_the_next_reserves_anew() -> None:
+    tape = Tape()
+    cut = ModelError(Trouble.UNREACHABLE, "openai:fake: cut off", Usage(30, 0, 1), spent=Spent.UNKNOWN, retry=Retry())
+    assert ask(FakeModel([cut, "7"]), tape) == [7]
+    assert tape.kinds() == ["call.started", "call.failed", "call.started", "call.answered"]
+    lost = tape.state.calls["c1"]
+    assert (lost.usage, lost.estimated) == (Usage(30, 0, 50), True), "the prompt as reported, the reply at its limit"
+
+
+def test_patience_ends_and_the_last_failure_says_what_was_tried() -> None:
+    now = [0.0]
+    busy = ModelError(Trouble.QUOTA, "openai:fake: rate limit", retry=Retry(1000.0))
+
+    async def pass_time() -> None:
+        now[0] += 1000.0
+
+    model = FakeModel([busy], before=pass_time)
+    with pytest.raises(ModelError, match=r"rate limit \(4 attempts\); retry after 1000 s"):
+        ask(model, Tape(), at=ModelCalls(lambda _: None, clock=lambda: now[0]))
+
+
+def test_a_key_in_a_reply_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-openai-0123456789abcdef")
+    tape = Tape()
+    with pytest.raises(ReplyError):
+        ask(FakeModel(["your key is sk-test-openai-0123456789abcdef"]), tape, question(reasks=0))
+    assert tape.blobs.text(tape.state.calls["c1"].reply) == "your key is [key]"
+    assert "0123456789abcdef" not in str(tape.events)
+
+
+def test_an_empty_reply_after_reasoning_is_called_that() -> None:
+    with pytest.raises(ReplyError, match=r"only reasoned \(50 tokens, up to the limit of 50 tokens: --max-output raises it"):
+        ask(FakeModel([truncated("")]), Tape(), question(reasks=0))
+    with pytest.raises(ReplyError, match=r"only reasoned \(20 tokens\)"):
+        ask(FakeModel(["  "]), Tape(), question(reasks=0))
+    with pytest.raises(ReplyError, match="the reply is empty"):
+        ask(FakeModel([""], usage=Usage(5, 0, 0)), Tape(), question(reasks=0))
+
+
+def test_the_sessions_options_reach_the_model() -> None:
+    models = ModelSettings(options={"all": CallOptions("low", 0.5), "code": CallOptions("high", max_output=70)})
+    tape, model = Tape(b.fold(b.opened(), e.ModelsChanged(models))), FakeModel(["7"])
+    ask(model, tape)
+    assert (model.asked[0].options.effort, model.asked[0].options.temperature, model.asked[0].max_output) == ("high", 0.5, 70)
+    assert tape.state.calls["c1"].max_output == 70
 
 
 # repeated work
@@ -208,7 +270,8 @@ REPLIES = st.lists(st.sampled_from(["1", "2", "x", "y", "truncated", "refused", 
 def test_no_answered_prompt_is_asked_again_after_a_kill(replies: list[str], rooms: list[int], retry_failed: bool) -> None:
     """The process is killed after any recorded event, and the work starts again each time."""
     made: dict[str, Any] = {
-        "truncated": truncated(), "refused": refused(), "error": ModelError(Trouble.UNREACHABLE, "gone", Usage(3, 0, 0)),
+        "truncated": truncated(), "refused": refused(),
+        "error": ModelError(Trouble.UNREACHABLE, "gone", Usage(3, 0, 0), spent=Spent.COUNTED),
     }  # fmt: skip
     model = FakeModel([made.get(reply, reply) for reply in replies] + ["3"])
     questions = [question(Prompt("", f"Question {n}.", None, 10), retry_failed=retry_failed and n == 0) for n in range(3)]
@@ -332,11 +395,16 @@ def test_usable_replies_of_a_session_are_found_by_model_and_prompt() -> None:
 # cancelled calls
 
 
+def cancelled(tape: Tape, call: str) -> e.Event:
+    """What the rules make of a cancellation: the call is charged in full, without a price."""
+    return e.CallFailed(call, "cancelled by hand", tape.state.calls[call].highest, cancelled=True, estimated=True)
+
+
 def stops(tape: Tape, call: str = "c1") -> Callable[[], Any]:
     """Cancels a running call; the model never answers."""
 
     async def act() -> None:
-        tape.record([e.CallFailed(call, "cancelled by hand", cancelled=True)])
+        tape.record([cancelled(tape, call)])
         await asyncio.Event().wait()
 
     return act
@@ -349,13 +417,13 @@ def test_a_cancelled_call_stops_and_is_not_repeated() -> None:
     with pytest.raises(CallCancelled, match="c1 was cancelled by hand"):
         ask(model, tape, at=here)
     found = tape.state.calls["c1"]
-    assert (found.status, found.reason, found.usage) == (CallStatus.FAILED, "cancelled by hand", Usage())
-    assert tape.kinds() == ["call.started", "call.failed"]
+    assert (found.status, found.reason, found.usage) == (CallStatus.FAILED, "cancelled by hand", found.highest)
+    assert tape.kinds() == ["call.started", "call.failed", "call.failed"], "the second one has its price"
     assert here.reserved == {}, "it holds no budget"
     for retry_failed in (False, True):
         with pytest.raises(CallCancelled, match="c1 was"):
             ask(FakeModel(["8"]), tape, question(retry_failed=retry_failed))
-    assert tape.kinds() == ["call.started", "call.failed"], "nothing was asked when the work was done again"
+    assert tape.kinds().count("call.started") == 1, "nothing was asked when the work was done again"
 
 
 def test_a_cancelled_call_is_repeated_after_its_work_failed() -> None:
@@ -379,13 +447,13 @@ def test_a_reply_that_arrives_during_a_cancellation_is_paid_for_but_not_parsed()
     tape = Tape()
 
     async def act() -> None:
-        tape.record([e.CallFailed("c1", "cancelled by hand", cancelled=True)])
+        tape.record([cancelled(tape, "c1")])
 
     with pytest.raises(CallCancelled):
         ask(FakeModel(["7"], before=act), tape)
     found = tape.state.calls["c1"]
     assert (found.status, found.reason, found.reply) == (CallStatus.FAILED, "cancelled by hand", "")
-    assert (found.usage, found.usd) == (Usage(100, 10, 20), 0.12)
+    assert (found.usage, found.usd, found.estimated) == (found.highest, found.ceiling / 1000, True)
 
 
 def test_a_time_out_of_the_model_is_not_a_cancellation() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib import resources
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.domain.errors import ProposerError
 from engine.ideas.prompts.templates import Template, fenced, part, template
 
 NAMES = sorted(f.name.removesuffix(".md") for f in resources.files("engine.ideas.prompts").iterdir() if f.name.endswith(".md"))
@@ -15,7 +17,7 @@ WHOLE = {"ideas", "code", "repair"}
 
 
 def test_every_file_is_a_template_and_the_whole_prompts_have_a_system_text() -> None:
-    assert set(NAMES) == WHOLE | {"abi_cpp", "abi_cuda", "abi_python", "again", "setting"}
+    assert set(NAMES) == WHOLE | {"abi_cpp", "abi_cuda", "abi_python", "abi_triton", "again", "setting"}
     for name in NAMES:
         found = template(name)
         assert found.user
@@ -55,3 +57,14 @@ def test_nothing_inside_closes_its_fence(text: str) -> None:
 
 def test_a_part_is_its_user_text() -> None:
     assert part("again", user="Question.", reason="no JSON").startswith("Question.\n")
+
+
+def test_a_users_template_replaces_the_shipped_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    folder = tmp_path / "config" / "prompts"
+    folder.mkdir(parents=True)
+    (folder / "again.md").write_text("{{reason}}: once more.\n")
+    assert part("again", user="Question.", reason="no JSON") == "no JSON: once more."
+    (folder / "again.md").write_text("{{nonsense}}")
+    with pytest.raises(ProposerError, match=r"unknown slot \{\{nonsense\}\}: use reason, user"):
+        part("again", user="Question.", reason="no JSON")

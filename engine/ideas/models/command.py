@@ -16,14 +16,16 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 
 from engine.domain.errors import ProposerError
 from engine.domain.model import Usage
 from engine.ideas.models.keys import held_variables, scrub
-from engine.ideas.models.model import ModelError, OnText, Prompt, Reply, Trouble
-from engine.ideas.models.retry_policy import DEFAULT_POLICY, RetryPolicy, one_line, with_schema
+from engine.ideas.models.model import ModelError, OnText, Prompt, Reply, Spent, Trouble
+from engine.ideas.models.retry_policy import DEFAULT_POLICY, RetryPolicy, one_line, time_limit, with_schema
 from engine.sandbox.confinement import CommandLimits, LimitsOnly
 
 OUTPUT_BYTES = 4 << 20
@@ -74,10 +76,23 @@ def parse_command(text: str) -> CommandLine:
 
 
 class CommandModel:
-    """A command as a model. Its tokens are not counted."""
+    """A command as a model. It reports no tokens: its calls are charged what they could have cost."""
 
-    def __init__(self, command: str, *, policy: RetryPolicy = DEFAULT_POLICY, output_bytes: int = OUTPUT_BYTES) -> None:
-        """Raises ProposerError for a malformed command. Whether the program exists is checked on its first run."""
+    def __init__(
+        self,
+        command: str,
+        *,
+        policy: RetryPolicy = DEFAULT_POLICY,
+        output_bytes: int = OUTPUT_BYTES,
+        folder: Path | None = None,
+        silent: bool = False,
+    ) -> None:
+        """Raises ProposerError for a malformed command. Whether the program exists is checked on its first run.
+
+        ``folder``: where it runs. ``silent``: it may print nothing.
+        """
+        self._folder = folder
+        self._silent = silent
         self._command = command
         self._line = parse_command(command)
         self._policy = policy
@@ -88,26 +103,27 @@ class CommandModel:
         return f"command:{self._command}"
 
     @property
-    def counted(self) -> bool:
-        return False
+    def output_limit(self) -> int | None:
+        return None
 
     async def ask(self, prompt: Prompt, on_text: OnText) -> Reply:
-        """Raises ModelError; can be cancelled at any time. A command that fails is not retried."""
+        """Raises ModelError; can be cancelled at any time. A command that fails is not asked again."""
+        seconds = time_limit(prompt, self._policy)
         reply = _CommandProcess(on_text, self._output_bytes)
         loop = asyncio.get_running_loop()
         environment = self._environment()
         try:
-            transport, _ = await loop.subprocess_exec(lambda: reply, *self._argv(), env=environment, start_new_session=True)
+            transport, _ = await loop.subprocess_exec(
+                lambda: reply, *self._argv(seconds), env=environment, start_new_session=True, cwd=self._folder
+            )
         except OSError as error:
             raise self._failed(Trouble.MODEL, f"failed to start: {error.strerror}") from None
         try:
-            async with asyncio.timeout(self._policy.seconds):
+            async with asyncio.timeout(seconds):
                 reply.send(transport, _text(prompt))
                 await reply.done.wait()
         except TimeoutError:
-            raise self._failed(
-                Trouble.UNREACHABLE, f"no complete reply in {self._policy.seconds:g} s", reply.last_error_line
-            ) from None
+            raise self._failed(Trouble.UNREACHABLE, f"no complete reply in {seconds:g} s", reply.last_error_line) from None
         finally:
             await asyncio.shield(_terminate(transport, reply))
         return self._reply(transport.get_returncode(), reply)
@@ -123,24 +139,31 @@ class CommandModel:
         if status != 0:
             ended = f"was killed by signal {-status}" if status is not None and status < 0 else f"exited with status {status}"
             raise self._failed(Trouble.UNREACHABLE, ended, reply.last_error_line)
-        if not reply.text.strip():
+        if not reply.text.strip() and not self._silent:
             raise self._failed(Trouble.REPLY, "wrote nothing on standard output", reply.last_error_line)
-        return Reply(reply.text, Usage())
+        return Reply(reply.text, Usage(), counted=False)
 
     def _failed(self, trouble: Trouble, what: str, last_error_line: str = "") -> ModelError:
         detail = f": {line}" if (line := one_line(last_error_line)) else ""
-        return ModelError(trouble, f"command {self._line.argv[0]!r} {what}{detail}")
+        spent = Spent.NOTHING if trouble is Trouble.MODEL else Spent.UNKNOWN
+        return ModelError(trouble, f"command {self._line.argv[0]!r} {what}{detail}", spent=spent)
 
     def _environment(self) -> dict[str, str]:
         withheld = held_variables() - self._line.granted
         return {name: value for name, value in os.environ.items() if name not in withheld}
 
-    def _argv(self) -> list[str]:
+    def _argv(self, seconds: float) -> list[str]:
         """The command with its limits. The limit on CPU time is that of all cores over the time limit; it only matters if this
         process is killed."""
-        limits = CommandLimits(self._policy.seconds * (os.cpu_count() or 1), MEMORY_BYTES, FILE_BYTES)
+        limits = CommandLimits(seconds * (os.cpu_count() or 1), MEMORY_BYTES, FILE_BYTES)
         script = f'{{ ulimit -u {PROCESSES} || ulimit -p {PROCESSES}; }} 2>/dev/null; exec "$@"'
         return ["/bin/sh", "-c", script, "sh", *LimitsOnly(limits=limits).command(self._line.argv, (), ())]
+
+
+def missing_program(text: str) -> str:
+    """The program of a command line if it is not installed here; empty if it is. Raises ProposerError."""
+    program = parse_command(text).argv[0]
+    return "" if shutil.which(program) else program
 
 
 class _CommandProcess(asyncio.SubprocessProtocol):

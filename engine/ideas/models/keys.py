@@ -1,7 +1,7 @@
 """Finds the keys of providers, and removes keys from every text that is shown or written.
 
 A key comes from the environment or, if the optional ``keyring`` package is installed, from the platform's keyring (service
-``espalier``, user ``openai`` or ``gemini``). It is passed as a ``Secret``. Adapters pass all provider messages through
+``espalier``, user ``openai``, ``gemini`` …). It is passed as a ``Secret``. Adapters pass all provider messages through
 ``scrub``, because providers repeat rejected keys in their errors.
 """
 
@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NoReturn
 
 from engine.ideas.models.model import ModelError, Trouble
+from engine.ideas.models.providers import PROVIDERS, Endpoint
 
 SERVICE = "espalier"
-VARIABLES: Mapping[str, tuple[str, ...]] = {
-    "openai": ("OPENAI_API_KEY",),
-    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-}
-"""Provider → environment variables that may hold its key; the first one set is used."""
-OTHER_VARIABLES = ("OPENAI_ADMIN_KEY",)
+OTHER_VARIABLES = ("OPENAI_ADMIN_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_WEBHOOK_SIGNING_KEY", "ANTHROPIC_IDENTITY_TOKEN")
 """Secrets that an SDK reads on its own."""
+_named: set[str] = set()
+"""Variables that the user named as the key of a server."""
 
 HIDDEN = "[key]"
 _SHORTEST = 8
 """Servers without authentication receive a short placeholder as the key ("EMPTY", "none"), which is not a secret."""
 _KEY_SHAPES = re.compile(r"\b(?:sk-|AIza)(?:[\w.-]*\*[\w*.-]*|[\w.-]{16,})")
-"""A whole key of either provider, or one that the provider has masked with asterisks."""
+"""A whole key of a provider, or one that the provider has masked with asterisks."""
 
 
 class Secret:
@@ -49,30 +47,50 @@ class Secret:
         raise TypeError("a secret cannot be pickled")
 
 
-def find_key(provider: str) -> Secret | None:
-    """The provider's key from the environment, else from the platform's keyring, else ``None``."""
-    for variable in VARIABLES[provider]:
+def watch(variable: str) -> None:
+    """Treat the content of this environment variable as a key from now on."""
+    _named.add(variable)
+
+
+def find_key(provider: str, variables: Iterable[str]) -> Secret | None:
+    """The first of these variables that is set, else the provider's key in the platform's keyring, else ``None``."""
+    for variable in variables:
         if value := os.environ.get(variable, "").strip():
             return Secret(value)
     return _from_keyring(provider)
 
 
-def require_key(provider: str) -> Secret:
-    """The provider's key.
+def key_place(provider: str, variables: Iterable[str]) -> str:
+    """Where a key would be found: a variable's name or ``the keyring``; empty if there is none."""
+    for variable in variables:
+        if os.environ.get(variable, "").strip():
+            return variable
+    return "the keyring" if _from_keyring(provider) is not None else ""
+
+
+def endpoint_key(endpoint: Endpoint) -> Secret | None:
+    """The key that this server gets; ``None`` if it gets none.
 
     Raises:
-        ModelError: there is no key; the message names the variable to set.
+        ModelError: it needs one, and there is none; the message names the variable to set.
     """
-    key = find_key(provider)
-    if key is None:
-        names = " or ".join(VARIABLES[provider])
-        raise ModelError(
-            Trouble.KEY, f"no key for {provider}: set {names}, or store it with `keyring set {SERVICE} {provider}`"
-        )
+    if not endpoint.variables:
+        return None
+    name = endpoint.provider.name
+    own = endpoint.variables == endpoint.provider.keys
+    for variable in endpoint.variables:
+        watch(variable)
+    key = find_key(name if own else "", endpoint.variables)
+    if key is None and endpoint.needs_key:
+        names = " or ".join(endpoint.variables)
+        keyring = f", or store it with `keyring set {SERVICE} {name}`" if own else ""
+        raise ModelError(Trouble.KEY, f"no key for {name}: set {names}{keyring}")
     return key
 
 
 def _from_keyring(provider: str) -> Secret | None:
+    if not provider:
+        return None
     try:
         import keyring
         import keyring.errors
@@ -87,7 +105,8 @@ def _from_keyring(provider: str) -> Secret | None:
 
 def held_variables() -> frozenset[str]:
     """All environment variables that may hold a key of a built-in provider."""
-    return frozenset(OTHER_VARIABLES).union(*VARIABLES.values())
+    own = (variable for provider in PROVIDERS.values() for variable in provider.keys)
+    return frozenset({*OTHER_VARIABLES, *own, *_named})
 
 
 def held_secrets() -> tuple[Secret, ...]:

@@ -19,12 +19,13 @@ import platformdirs
 
 from engine.domain.errors import ProposerError
 from engine.domain.model import Author, Usage
+from engine.ideas.models.providers import PROVIDERS
 from engine.problem import strict_toml
 from engine.problem.strict_toml import TomlError
 
 SHIPPED = Path(__file__).with_name("prices.toml")
 _MILLION = 1_000_000
-_SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
+_SNAPSHOT = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|20\d{6})$")
 
 Dollars = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -67,7 +68,18 @@ class _PriceEntry(Price, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class _List(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     date: date | None = None
     openai: dict[str, _PriceEntry] = {}
+    anthropic: dict[str, _PriceEntry] = {}
     gemini: dict[str, _PriceEntry] = {}
+    vertex: dict[str, _PriceEntry] = {}
+    azure: dict[str, _PriceEntry] = {}
+    openrouter: dict[str, _PriceEntry] = {}
+    vllm: dict[str, _PriceEntry] = {}
+    ollama: dict[str, _PriceEntry] = {}
+    command: dict[str, _PriceEntry] = {}
+
+    def tables(self) -> dict[str, dict[str, _PriceEntry]]:
+        """By provider."""
+        return {name: getattr(self, name) for name in PROVIDERS}
 
 
 def own_list() -> Path:
@@ -79,7 +91,8 @@ def own_list() -> Path:
 def price(model: str, day: date | None = None) -> Price | None:
     """The price of a model (``openai:gpt-5``) on ``day`` or today; ``None`` if unknown.
 
-    A dated snapshot (``gpt-5-2025-08-07``) has the price of its model, unless it has a separate entry.
+    A dated snapshot (``gpt-5-2025-08-07``) has the price of its model, unless it has a separate entry. A local server costs
+    nothing, unless it is listed.
 
     Raises:
         ProposerError: the user's price list cannot be read.
@@ -88,7 +101,10 @@ def price(model: str, day: date | None = None) -> Price | None:
     entries = _entries(own_list()).get(author.provider, {})
     name = author.short.removeprefix("models/")
     entry = entries.get(name) or entries.get(_SNAPSHOT.sub("", name))
-    return None if entry is None else entry.on(day or datetime.now(UTC).date())
+    if entry is None:
+        provider = PROVIDERS.get(author.provider)
+        return Price(input=0.0, output=0.0) if provider is not None and provider.free else None
+    return entry.on(day or datetime.now(UTC).date())
 
 
 def cost(price: Price, usage: Usage) -> float:
@@ -101,8 +117,10 @@ def cost(price: Price, usage: Usage) -> float:
 
 @functools.lru_cache(maxsize=4)
 def _entries(own: Path) -> Mapping[str, Mapping[str, _PriceEntry]]:
-    shipped, mine = _read(SHIPPED), _read(own) if own.exists() else _List()
-    return {"openai": {**shipped.openai, **mine.openai}, "gemini": {**shipped.gemini, **mine.gemini}}
+    shipped, mine = _read(SHIPPED).tables(), (_read(own) if own.exists() else _List()).tables()
+    listed = {name: {**shipped[name], **mine[name]} for name in PROVIDERS}
+    listed["vertex"] = {**shipped["gemini"], **listed["vertex"]}
+    return listed
 
 
 def _read(path: Path) -> _List:

@@ -1,4 +1,4 @@
-"""Opens models by name: ``openai:NAME``, ``gemini:NAME`` or ``command:CMD``.
+"""Opens models by name: ``openai:NAME``, ``anthropic:NAME`` …, ``command:CMD``.
 
 An SDK is imported only when one of its models is opened. Each provider has a limit on concurrent requests; further requests
 wait.
@@ -11,32 +11,23 @@ import re
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from urllib.parse import urlsplit
 
 from engine.domain.errors import ProposerError
+from engine.domain.settings import CONCURRENCY, ModelServer
 from engine.ideas.models.command import CommandModel, parse_command
-from engine.ideas.models.keys import scrub
+from engine.ideas.models.keys import endpoint_key, scrub
 from engine.ideas.models.model import Model, OnText, Prompt, Reply
+from engine.ideas.models.providers import NAMES, PROVIDERS, Protocol, endpoint
 from engine.ideas.models.retry_policy import DEFAULT_POLICY, RetryPolicy
-
-CONCURRENCY = 4
-"""The default limit on concurrent requests to one provider."""
-
-
-class Provider(StrEnum):
-    """Who runs the model."""
-
-    OPENAI = "openai"
-    GEMINI = "gemini"
-    COMMAND = "command"
+from engine.ideas.models.workspace import WorkspaceModel, uses_workspace
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model's name on the command line and in the journal."""
 
-    provider: Provider
+    provider: str
+    """A key of ``PROVIDERS``."""
     name: str
 
     def __str__(self) -> str:
@@ -61,6 +52,12 @@ class ProviderLimits:
 
 
 _SHARED = ProviderLimits()
+_by_size: dict[int, ProviderLimits] = {CONCURRENCY: _SHARED}
+
+
+def limits_of(concurrency: int) -> ProviderLimits:
+    """The limits of this process for sessions with this many concurrent calls to a provider."""
+    return _by_size.setdefault(concurrency, ProviderLimits(default=concurrency))
 
 
 def parse_spec(spec: str) -> ModelSpec:
@@ -69,11 +66,10 @@ def parse_spec(spec: str) -> ModelSpec:
     Raises:
         ProposerError: an unknown provider, no name, or a malformed command.
     """
-    word, separator, name = spec.partition(":")
-    if not separator or word not in set(Provider):
-        raise ProposerError(f"unknown model {spec!r}: write openai:NAME, gemini:NAME or command:CMD")
-    provider = Provider(word)
-    if provider is Provider.COMMAND:
+    provider, separator, name = spec.partition(":")
+    if not separator or provider not in PROVIDERS:
+        raise ProposerError(f"unknown model {spec!r}: write {NAMES}")
+    if provider == Protocol.COMMAND:
         parse_command(name)
     elif not name:
         raise ProposerError(f"{provider}: no model name: write {provider}:NAME")
@@ -87,52 +83,53 @@ def parse_spec(spec: str) -> ModelSpec:
 def open_model(
     spec: str,
     *,
-    base_url: str | None = None,
+    server: ModelServer | None = None,
+    with_key: bool = True,
     policy: RetryPolicy = DEFAULT_POLICY,
     limits: ProviderLimits = _SHARED,
 ) -> Model:
     """Open a model; the caller closes it.
 
     Args:
-        spec: ``openai:NAME``, ``gemini:NAME`` or ``command:CMD``.
-        base_url: another server with the provider's protocol.
+        spec: ``openai:NAME``, ``anthropic:NAME`` …, ``command:CMD``.
+        server: where it is asked; by default the provider's own server, or the one that the environment names.
+        with_key: whether ``server`` gets its key: only if the user named or allowed it.
         policy: limits of each request.
         limits: limits on concurrent requests, shared by all models opened with them.
 
     Raises:
-        ProposerError: the spec or the base URL is invalid.
+        ProposerError: the spec or the server is invalid.
         ModelError: there is no key.
     """
     known = parse_spec(spec)
-    if base_url is not None:
-        _check_url(known, base_url)
-    return _Queued(_open(known, base_url, policy), known.provider, limits)
+    return _Queued(_open(known, server, with_key, policy), known.provider, limits)
 
 
-def _open(spec: ModelSpec, base_url: str | None, policy: RetryPolicy) -> Model:
-    match spec.provider:
-        case Provider.OPENAI:
-            from engine.ideas.models.openai_api import OpenAIModel
+def _open(spec: ModelSpec, server: ModelServer | None, with_key: bool, policy: RetryPolicy) -> Model:
+    place = endpoint(PROVIDERS[spec.provider], server)
+    if place.protocol is Protocol.COMMAND:
+        if uses_workspace(spec.name):
+            return WorkspaceModel(spec.name, policy=policy)
+        return CommandModel(spec.name, policy=policy)
+    key = endpoint_key(place) if with_key else None
+    match place.protocol:
+        case Protocol.RESPONSES:
+            from engine.ideas.models.responses_api import ResponsesModel
 
-            return OpenAIModel(spec.name, base_url=base_url, policy=policy)
-        case Provider.GEMINI:
+            return ResponsesModel(str(spec), spec.name, place.url, key, policy)
+        case Protocol.CHAT:
+            from engine.ideas.models.chat_api import ChatModel
+
+            return ChatModel(str(spec), spec.name, place.url, key, policy)
+        case Protocol.MESSAGES:
+            from engine.ideas.models.anthropic_api import AnthropicModel
+
+            return AnthropicModel(str(spec), spec.name, place.url, key, policy)
+        case _:
             from engine.ideas.models.gemini_api import GeminiModel
 
-            return GeminiModel(spec.name, base_url=base_url, policy=policy)
-        case Provider.COMMAND:
-            return CommandModel(spec.name, policy=policy)
-
-
-def _check_url(spec: ModelSpec, base_url: str) -> None:
-    if spec.provider is Provider.COMMAND:
-        raise ProposerError("command: does not take a base URL")
-    try:
-        parts = urlsplit(base_url)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        sound = False
-    if not sound:
-        raise ProposerError(f"{spec.provider}: invalid base URL {base_url!r}: write one like http://localhost:8000/v1")
+            vertex = place.protocol is Protocol.VERTEX
+            return GeminiModel(str(spec), spec.name, place.url, key, policy, vertex=vertex)
 
 
 class _Queued:
@@ -148,8 +145,8 @@ class _Queued:
         return self._model.name
 
     @property
-    def counted(self) -> bool:
-        return self._model.counted
+    def output_limit(self) -> int | None:
+        return self._model.output_limit
 
     async def ask(self, prompt: Prompt, on_text: OnText) -> Reply:
         async with self._limits.semaphore(self._provider):

@@ -1,7 +1,7 @@
-"""Retries requests to any provider: which failures, after how long, within which limits; counts the tokens of all attempts.
+"""One attempt at a request to any provider: its limits, its outcome, and how long to wait after which failure.
 
-The SDKs' own retries are disabled: they retry when the credit is exhausted, do not handle interrupted streams, and the Gemini
-SDK ignores ``Retry-After``.
+The SDKs' own retries are disabled: they retry when the credit is exhausted, do not handle interrupted streams, and pay for
+attempts that no budget has reserved.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.domain.model import Usage
 from engine.ideas.models.keys import Secret, scrub
-from engine.ideas.models.model import Finish, ModelError, OnText, Reply, Trouble
+from engine.ideas.models.model import Finish, ModelError, Prompt, Reply, Retry, Spent, Trouble
 
 CONNECT_SECONDS = 10.0
 MESSAGE_LENGTH = 400
@@ -26,17 +26,18 @@ MESSAGE_LENGTH = 400
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Limits of one request, its retries included."""
+    """Limits of one attempt, and the waits between attempts."""
 
     attempts: int = 5
+    """Attempts that may have cost something, or whose reply was no reply: further ones are not made."""
     first_wait: float = 1.0
     """Seconds before the second attempt; doubles for each further one, less a random part of up to a quarter."""
     longest_wait: float = 60.0
-    """Seconds of the longest wait, and of the longest ``Retry-After`` that is honoured."""
+    """Seconds of the longest wait that the provider has not requested."""
     silence: float = 300.0
     """Seconds without data before a connection counts as dead. Reasoning models may be silent for minutes."""
     seconds: float = 1200.0
-    """Time limit of the whole request, waits and retries included."""
+    """Time limit of an attempt, unless the call's options give another."""
 
 
 DEFAULT_POLICY = RetryPolicy()
@@ -48,13 +49,8 @@ class CompleteAnswer:
 
     text: str
     finish: Finish
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """Another attempt may succeed; ``after`` is the wait in seconds that the provider requests."""
-
-    after: float | None = None
+    usage: Usage | None = None
+    """``None`` if the provider reported none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +60,8 @@ class FailedAttempt:
     trouble: Trouble
     message: str
     retry: Retry | None = None
+    spent: Spent = Spent.NOTHING
+    usage: Usage = field(default_factory=Usage)
 
 
 class MalformedError(Exception):
@@ -71,72 +69,82 @@ class MalformedError(Exception):
 
 
 class Meter:
-    """Counts the tokens of one request: those of failed attempts and of the current one."""
+    """The tokens of one attempt that the provider has reported so far."""
 
     def __init__(self) -> None:
-        self._failed = Usage()
-        self._latest = Usage()
-
-    def update(self, usage: Usage) -> None:
-        """Set the provider's running total of the current attempt."""
-        self._latest = usage
-
-    def restart(self) -> None:
-        self._failed += self._latest
-        self._latest = Usage()
+        self.usage: Usage | None = None
+        self.begun = False
+        """The request was sent, and the provider has not refused it: it may cost something."""
 
     @property
-    def total(self) -> Usage:
-        return self._failed + self._latest
+    def spent(self) -> Spent:
+        return Spent.UNKNOWN if self.begun else Spent.NOTHING
 
 
-async def ask_with_retries(
-    name: str,
-    attempt: Callable[[Meter], Awaitable[CompleteAnswer | FailedAttempt]],
-    policy: RetryPolicy,
-    on_text: OnText,
-    spare: int | None,
-) -> Reply:
-    """Repeat the attempt until it succeeds, fails for good, or the limits on attempts or tokens are reached.
-
-    Waits are reported through ``on_text``, because the next attempt streams the reply from its beginning.
-
-    Raises:
-        ModelError: the last failure, with the usage of every attempt.
-    """
+async def ask_once(
+    name: str, attempt: Callable[[Meter], Awaitable[CompleteAnswer | FailedAttempt]], seconds: float
+) -> Reply:  # fmt: skip
+    """The reply of one attempt. Raises ModelError, also after ``seconds``."""
     meter = Meter()
     try:
-        async with asyncio.timeout(policy.seconds):
-            for number in range(1, policy.attempts + 1):
-                outcome = await attempt(meter)
-                if isinstance(outcome, CompleteAnswer):
-                    return Reply(outcome.text, meter.total, outcome.finish)
-                wait = _wait(outcome, number, policy)
-                if wait is None or (spare is not None and meter.total.total > spare):
-                    raise _final_error(name, outcome, number, meter.total)
-                on_text(f"\n[{outcome.message}; retrying in {wait:.0f} s]\n")
-                await asyncio.sleep(wait)
-                meter.restart()
+        async with asyncio.timeout(seconds):
+            outcome = await attempt(meter)
     except TimeoutError:
-        pass
-    message = f"{name}: no complete reply in {policy.seconds:g} s: try again, or use another model"
-    raise ModelError(Trouble.UNREACHABLE, message, meter.total)
+        message = f"no complete reply in {seconds:g} s"
+        outcome = FailedAttempt(Trouble.UNREACHABLE, message, Retry(), meter.spent, meter.usage or Usage())
+    if isinstance(outcome, CompleteAnswer):
+        return Reply(outcome.text, outcome.usage or Usage(), outcome.finish, outcome.usage is not None)
+    raise ModelError(
+        outcome.trouble, f"{name}: {outcome.message}", outcome.usage, spent=outcome.spent, retry=outcome.retry
+    )  # fmt: skip
 
 
-def _wait(failed: FailedAttempt, number: int, policy: RetryPolicy) -> float | None:
-    """Seconds before attempt ``number + 1``; ``None`` if there is no further attempt."""
-    if failed.retry is None or number >= policy.attempts:
-        return None
-    if failed.retry.after is not None:
-        return failed.retry.after if failed.retry.after <= policy.longest_wait else None
-    return min(policy.first_wait * 2.0 ** (number - 1), policy.longest_wait) * (1 - 0.25 * random.random())
+def time_limit(prompt: Prompt, policy: RetryPolicy) -> float:
+    """Seconds of one attempt."""
+    return prompt.options.timeout or policy.seconds
 
 
-def _final_error(name: str, failed: FailedAttempt, attempts: int, usage: Usage) -> ModelError:
-    tried = f" ({attempts} attempts)" if attempts > 1 else ""
-    seconds = failed.retry.after if failed.retry else None
-    later = f"; retry after {seconds:.0f} s" if seconds else ""
-    return ModelError(failed.trouble, f"{name}: {failed.message}{tried}{later}", usage)
+class Persistence:
+    """How often and how long one question is asked again. One object a question."""
+
+    def __init__(
+        self, patience: float, policy: RetryPolicy = DEFAULT_POLICY, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``patience``: seconds for which failures that cost nothing are waited out, from the first one on."""
+        self._patience = patience
+        self._policy = policy
+        self._clock = clock
+        self._began: float | None = None
+        self._failures = 0
+        self._paid = 0
+
+    @property
+    def failures(self) -> int:
+        return self._failures
+
+    def left(self) -> float:
+        """Seconds of patience that are left."""
+        return self._patience if self._began is None else max(0.0, self._began + self._patience - self._clock())
+
+    def wait_after(self, error: ModelError) -> float | None:
+        """Seconds before the next attempt; ``None`` to give up."""
+        self._failures += 1
+        self._began = self._clock() if self._began is None else self._began
+        self._paid += error.spent is not Spent.NOTHING or error.trouble is Trouble.REPLY
+        left = self.left()
+        if error.retry is None or self._paid >= self._policy.attempts or left <= 0.0:
+            return None
+        if error.retry.after is not None:
+            return error.retry.after if error.retry.after <= left else None
+        backoff = min(self._policy.first_wait * 2.0 ** min(self._failures - 1, 30), self._policy.longest_wait)
+        return min(backoff * (1 - 0.25 * random.random()), left)
+
+    def given_up(self, error: ModelError) -> ModelError:
+        """The error of the last attempt, with what was tried."""
+        tried = f" ({self._failures} attempts)" if self._failures > 1 else ""
+        after = error.retry.after if error.retry else None
+        later = f"; retry after {after:.0f} s" if after else ""
+        return ModelError(error.trouble, f"{error}{tried}{later}", error.usage, spent=error.spent)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

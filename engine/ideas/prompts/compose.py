@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from engine.codegen import scaffold
 from engine.codegen.naive import abi
 from engine.domain.errors import EspalierError
 from engine.domain.model import CATEGORIES, Author, Contract, Dialect, FailureKind, IdeaText, Signature
 from engine.domain.state import SessionState
-from engine.ideas.models.model import Prompt
-from engine.ideas.prompts import context, history
+from engine.ideas.models.model import AgentWorkspace, Prompt
+from engine.ideas.prompts import context, hardware, history, menu
 from engine.ideas.prompts.context import NOTHING
 from engine.ideas.prompts.templates import fenced, part, template
 from engine.ideas.proposer import CodeRequest, IdeaRequest, RepairRequest
 from engine.ideas.replies import IDEAS_FORM, IDEAS_SCHEMA
+from engine.ideas.win_rates import shipped_rates
 from engine.problem import header
 
 MAX_IDEAS_TOKENS = 16_000
@@ -39,10 +41,11 @@ def ideas(request: IdeaRequest, author: Author, count: int, remarks: Mapping[str
     """The prompt for a round's ideas. ``remarks`` maps kernel ids to compiler output."""
     state = request.state
     parents = [k for k in request.parents if k in state.kernels and k in request.code]
-    described = [context.kernel_facts(state, state.kernels[k], request.code[k], remarks.get(k, "")) for k in parents]
+    described = _each_code_once(state, {name: request.code[name] for name in parents}, remarks)
     system, user = template("ideas").fill(
         setting=context.setting(state),
         parents="\n\n".join(described) or NOTHING,
+        menu=_menu(state),
         outcomes=history.outcomes(state),
         notes=history.notes(state),
         instructions=instructions(state),
@@ -54,12 +57,41 @@ def ideas(request: IdeaRequest, author: Author, count: int, remarks: Mapping[str
         categories=", ".join(CATEGORIES),
         form=fenced(json.dumps(IDEAS_FORM, indent=2), "json"),
     )
-    return Prompt(system, user, IDEAS_SCHEMA, MAX_IDEAS_TOKENS)
+    return Prompt(system, user, IDEAS_SCHEMA, MAX_IDEAS_TOKENS, stable=_stable(state, user))
+
+
+def _each_code_once(
+    state: SessionState, code: Mapping[str, str], remarks: Mapping[str, str], shown: Mapping[str, str] | None = None
+) -> list[str]:
+    """The kernels with their code; of several with the same code, the first shows it. ``shown``: code above → its kernel."""
+    first = dict(shown or {})
+    described: list[str] = []
+    for name, text in code.items():
+        if name in state.kernels:
+            described.append(
+                context.kernel_facts(state, state.kernels[name], text, remarks.get(name, ""), first.get(text, ""))
+            )  # fmt: skip
+            first.setdefault(text, name)
+    return described
+
+
+def _menu(state: SessionState) -> str:
+    if state.device is None or state.preparation is None:
+        return NOTHING
+    return menu.optimisations(state.device, state.preparation.bound, shipped_rates()) or NOTHING
+
+
+def _stable(state: SessionState, user: str) -> int:
+    """Characters at the beginning of a prompt that later prompts of the session repeat: up to the end of its setting."""
+    fixed = context.setting(state).strip("\n")
+    place = user.find(fixed)
+    return place + len(fixed) if place >= 0 else 0
 
 
 _LANGUAGE = {
     Dialect.CUDA: "CUDA C++ (one .cu file)",
     Dialect.CPP: "C++ for the CPU (one .cpp file)",
+    Dialect.TRITON: "Triton (one .py file of @triton.jit functions with # @launch lines)",
     Dialect.PYTHON: "Python (a PyTorch module, Triton where it helps)",
 }
 
@@ -71,9 +103,9 @@ def code(request: CodeRequest, turn: Turn) -> Prompt:
     shown = NOTHING
     if parent is not None and request.parent_code is not None:
         shown = context.kernel_facts(state, parent, request.parent_code)
-    beside = [
-        context.kernel_facts(state, state.kernels[k], text) for k, text in request.materials.items() if k in state.kernels
-    ]
+    above = {request.parent_code: parent.id} if parent is not None and request.parent_code is not None else {}
+    others = {name: text for name, text in request.materials.items() if parent is None or name != parent.id}
+    beside = _each_code_once(state, others, {}, above)
     system, user = template("code").fill(
         abi=abi_guide(state, request.dialect),
         setting=context.setting(state),
@@ -82,16 +114,18 @@ def code(request: CodeRequest, turn: Turn) -> Prompt:
         idea=idea_text(idea.text),
         instructions=instructions(state),
         task=_task(turn, request.dialect),
-        fence=request.dialect.value,
+        fence=request.dialect.language,
     )
-    return Prompt(system, user, None, MAX_CODE_TOKENS)
+    files = {"parent": request.parent_code or "", **request.materials}
+    workspace = _workspace(state, request.session, files, shown)
+    return Prompt(system, user, None, MAX_CODE_TOKENS, workspace, _stable(state, user))
 
 
 def _task(turn: Turn, dialect: Dialect) -> str:
     task = "Implement the idea as one complete kernel."
     if not turn.written:
         return task
-    earlier = "\n\n".join(fenced(text, dialect.value) for text in turn.written)
+    earlier = "\n\n".join(fenced(text, dialect.language) for text in turn.written)
     return (
         f"{task} This is implementation {turn.number} of {turn.of}; the earlier ones are below. Implement the same idea in a "
         f"different way: change the layout of work, data or instructions, not just names or tunable values.\n\n{earlier}"
@@ -107,13 +141,37 @@ def repair(request: RepairRequest) -> Prompt:
         abi=abi_guide(state, kernel.dialect),
         setting=context.setting(state),
         idea=idea_text(idea.text) if idea else NOTHING,
-        code=fenced(request.code, kernel.dialect.value),
-        failure=context.failure(kind, request.reason, request.log),
+        code=fenced(request.code, kernel.dialect.language),
+        failure=context.failure(
+            kind, request.reason, request.log, kernel.failure.mismatches if kernel.failure is not None else ()
+        ),
         instructions=instructions(state),
         constraints=_constraints(kernel.contract, kernel.tunables),
-        fence=kernel.dialect.value,
+        earlier=_earlier(request),
+        fence=kernel.dialect.language,
     )
-    return Prompt(system, user, None, MAX_CODE_TOKENS)
+    evidence = context.failure(kind, request.reason, request.log)
+    workspace = _workspace(state, request.session, {"failed": request.code}, evidence)
+    return Prompt(system, user, None, MAX_CODE_TOKENS, workspace, _stable(state, user))
+
+
+def _earlier(request: RepairRequest) -> str:
+    """The attempts before the present code, each with its code and why it failed."""
+    shown: list[str] = []
+    for number, (text, failed) in enumerate(request.earlier, 1):
+        code = "the present code" if text == request.code else fenced(text, request.kernel.dialect.language)
+        shown.append(f"Attempt {number} failed: {context.failure(failed.kind, failed.reason, '')}\n\n{code}")
+    return "\n\n".join(shown) or NOTHING
+
+
+def _workspace(state: SessionState, session: Path | None, kernels: Mapping[str, str], evidence: str) -> AgentWorkspace | None:
+    """The files of a workspace: the reference, kernels by what they are, and what was measured. No hold-outs."""
+    if session is None or state.opened is None:
+        return None
+    suffix = {kernel.id: kernel.dialect.suffix for kernel in state.kernels.values()}
+    default = next(iter(suffix.values()), ".txt")
+    files = {f"{name}{suffix.get(name, default)}": text for name, text in kernels.items() if text}
+    return AgentWorkspace(session, {"reference.py": state.opened.problem.reference, "evidence.md": evidence, **files})
 
 
 def _constraints(contract: Contract, tunables: Mapping[str, int]) -> str:
@@ -127,7 +185,7 @@ def _constraints(contract: Contract, tunables: Mapping[str, int]) -> str:
 def again(prompt: Prompt, reason: str) -> Prompt:
     """The same prompt, followed by why the last reply was rejected."""
     user = part("again", user=prompt.user, reason=reason)
-    return Prompt(prompt.system, user, prompt.schema, prompt.max_output)
+    return replace(prompt, user=user)
 
 
 def prompt_text(prompt: Prompt) -> str:
@@ -154,10 +212,16 @@ def abi_guide(state: SessionState, dialect: Dialect) -> str:
     if state.preparation is None or state.device is None or state.opened is None:
         return NOTHING
     signature = state.preparation.signature
-    frame = fenced(scaffold.empty_kernel(signature, dialect), dialect.value)
+    frame = fenced(scaffold.empty_kernel(signature, dialect), dialect.language)
     if dialect is Dialect.PYTHON:
         return part("abi_python", frame=frame)
+    if dialect is Dialect.TRITON:
+        names = "\n".join(f"{name} = {value}" for name, value in header.plan_names(signature, state.device.units).items())
+        return part(
+            "abi_triton", frame=frame, arch=state.device.arch, grammar=scaffold.TRITON_GRAMMAR, names=fenced(names, "text")
+        )
     parts = {"frame": frame, "header": fenced(_header(signature, dialect, state.opened.settings.workload), "c")}
+    parts["hardware"] = hardware.snippets(state.device) or NOTHING
     host = fenced(f'extern "C" void launch({abi(signature, dialect, plain=True)});', "c")
     if dialect is Dialect.CPP:
         return part("abi_cpp", host=host, **parts)

@@ -5,13 +5,17 @@ Hides the sizes of hold-out shapes, which verdicts name. Seeds are not part of a
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from engine.domain import bottleneck, instruction_mix, predictions, profile, queries
-from engine.domain.model import Device, FailureKind, Interval, Measurement, PrecisionClass, Resources
+from engine.domain import bottleneck, corroboration, instruction_mix, predictions, profile, queries
+from engine.domain.mismatch import Mismatch
+from engine.domain.mismatch_words import prompt_lines
+from engine.domain.model import Device, FailureKind, Interval, Measurement, Number, PrecisionClass, Resources
 from engine.domain.preparation import Preparation
 from engine.domain.state import Kernel, SessionState, Stage
+from engine.ideas.prompts import hardware
 from engine.ideas.prompts.templates import fenced, part
 
 NOTHING = "None."
@@ -21,6 +25,9 @@ _LOG_LINES = 80
 _REMARK_LINES = 24
 _FAMILIES = 12
 _HOLDOUT = re.compile(r"on hold-out shape [^:\n]*")
+_COUNT = re.compile(r"\b\d+ of \d+\b")
+_PLACE = re.compile(r", the first at \d+")
+_KNOWN = re.compile(r"^ptxas info|bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")
 _ERROR = re.compile(r"\b(?:error|fatal|undefined|mismatch|Traceback)\b", re.IGNORECASE)
 _SM_LIMITS = {
     "80": (164, 163, 2048), "86": (100, 99, 1536), "89": (100, 99, 1536), "90": (228, 227, 2048), "100": (228, 227, 2048),
@@ -49,12 +56,28 @@ def workload_facts(state: SessionState) -> str:
     measured = state.opened.problem.workload(state.opened.settings.workload)
     settings = ", ".join(f"{k} = {v:g}" for k, v in measured.settings.items()) if measured else ""
     lines = [f"`{state.opened.settings.workload}`" + (f": {settings}" if settings else "")]
+    if measured is not None and (overridden := _overridden(state.opened.problem.reference, measured.settings)):
+        lines.append(f"- these values replace those in the reference's text: {overridden}")
     if state.preparation is not None:
         signature = state.preparation.signature
         lines += [f"- {o.name}: {o.role.value}, {_shape(o.shape)}, {o.dtype}" for o in signature.operands]
         if signature.constants:
             lines.append("- constants: " + ", ".join(f"{k} = {v}" for k, v in signature.constants.items()))
     return "\n".join(lines)
+
+
+def _overridden(reference: str, settings: Mapping[str, Number]) -> str:
+    """The constants at the top of the reference that the workload sets to another value, with both values."""
+    try:
+        statements = ast.parse(reference).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    written: dict[str, object] = {}
+    for one in statements:
+        if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant):
+            written.update({name.id: one.value.value for name in one.targets if isinstance(name, ast.Name)})
+    changed = [(name, written[name], value) for name, value in settings.items() if name in written and written[name] != value]
+    return ", ".join(f"{name} = {value:g} instead of {before}" for name, before, value in changed)
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -80,15 +103,25 @@ def tolerance(state: SessionState) -> str:
         lines.append("Outputs must agree bit for bit.")
     else:
         lines.append(f"Allowed: arithmetic of precision class {gate.allowed.value} or better.")
-    return "\n".join([*lines, *gate.notes])
+    return "\n".join([*lines, *map(_note, gate.notes)])
+
+
+def _note(note: str) -> str:
+    """A note of the correctness check; the names of its inputs in words."""
+    drawn = note.partition("inputs: own")[2] if note.startswith("inputs: own") else None
+    return note if drawn is None else f"Checked on the problem's own inputs and on perturbed ones{drawn.replace(',', ':', 1)}."
 
 
 def device_facts(device: Device) -> str:
     """The device, with the limits of its architecture if they are known."""
+    after = f"\n{offers}" if (offers := hardware.offers(device)) else ""
     if device.kind != "cuda":
+        own = "".join(f"{_bytes(size)} L{level} data, " for level, size in enumerate(device.core_caches, 1))
+        own = f"a core: {own}all cores: " if own else ""
         return (
             f"{device.name} ({device.arch}), {device.units} cores available to the kernel, "
-            f"{_bytes(device.cache_bytes)} last-level cache, {_bytes(device.memory_bytes)} memory; {device.software}"
+            f"{own}{_bytes(device.cache_bytes)} last-level cache, {_bytes(device.memory_bytes)} memory; {device.software}"
+            f"{after}"
         )
     facts = (
         f"{device.name} ({device.arch}), {device.units} multiprocessors, {_bytes(device.cache_bytes)} L2 cache, "
@@ -96,11 +129,11 @@ def device_facts(device: Device) -> str:
     )
     limits = _SM_LIMITS.get(device.arch.removeprefix("sm_").rstrip("af"))
     if limits is None:
-        return facts
+        return facts + after
     shared, block, threads = limits
     return (
         f"{facts}\nEach multiprocessor: {shared} KiB shared memory (at most {block} KiB a block), 65536 registers, "
-        f"{threads} threads. At most 1024 threads a block and 255 registers a thread."
+        f"{threads} threads. At most 1024 threads a block and 255 registers a thread.{after}"
     )
 
 
@@ -119,12 +152,17 @@ def roofline(state: SessionState) -> str:
     peaks = [f"{preparation.peaks.copy_bytes_per_s / 1e9:.4g} GB/s copy bandwidth"]
     peaks += [f"{rate / 1e12:.3g} T/s {unit}" for unit, rate in preparation.peaks.operations_per_s.items()]
     lines = [
-        f"- least traffic: {preparation.bytes_moved / 1e6:.4g} MB; operations: {preparation.signature.operations / 1e9:.4g} G "
-        f"({preparation.signature.unit})",
+        f"- least traffic: {preparation.bytes_moved / 1e6:.4g} MB{_operations(preparation)}",
         f"- measured peaks: {', '.join(peaks)}",
         f"- speed of light (SOL): {preparation.floor_us:.4g} us, bound by {preparation.bound}",
     ]
     return "\n".join([*lines, *_baselines(state, preparation), *(f"- {note}" for note in preparation.notes)])
+
+
+def _operations(preparation: Preparation) -> str:
+    """The operations that matter; element-wise ones are not counted."""
+    signature = preparation.signature
+    return f"; operations: {signature.operations / 1e9:.4g} G ({signature.unit})" if signature.operations >= 1e6 else ""
 
 
 def _baselines(state: SessionState, preparation: Preparation) -> Iterator[str]:
@@ -134,14 +172,25 @@ def _baselines(state: SessionState, preparation: Preparation) -> Iterator[str]:
         yield f"- baseline {name}: {measured.time_us.value:.4g} us{mark}"
 
 
-def kernel_facts(state: SessionState, kernel: Kernel, code: str, remarks: str = "") -> str:
-    """One kernel with its measurements, resources and code; ``remarks`` is compiler output."""
+def kernel_facts(state: SessionState, kernel: Kernel, code: str, remarks: str = "", same_as: str = "") -> str:
+    """One kernel with its measurements, resources and code; ``remarks`` is compiler output.
+
+    ``same_as``: a kernel whose code, shown before, is the same.
+    """
     idea = state.ideas.get(kernel.idea)
     lines = [f"## {kernel.id}: {idea.text.title if idea else kernel.name}", ""]
     lines += [f"- {line}" for line in evidence(state, kernel)]
-    if remarks.strip():
-        lines += ["", "Compiler output:", "", fenced(head(remarks, _REMARK_LINES, _MAX_LOG))]
-    return "\n".join([*lines, "", fenced(_bounded(code), kernel.dialect.value)])
+    if said := _worth_reading(remarks):
+        lines += ["", "Compiler output:", "", fenced(head(said, _REMARK_LINES, _MAX_LOG))]
+    if same_as:
+        return "\n".join([*lines, "", f"Its code is that of {same_as}, with other values of the tunables."])
+    return "\n".join([*lines, "", fenced(_bounded(code), kernel.dialect.language)])
+
+
+def _worth_reading(remarks: str) -> str:
+    """Compiler output without what is told elsewhere: registers, shared memory, compile times."""
+    kept = [line for line in remarks.splitlines() if line.strip() and not _KNOWN.search(line)]
+    return "\n".join(kept)
 
 
 def evidence(state: SessionState, kernel: Kernel) -> Iterator[str]:
@@ -153,8 +202,6 @@ def evidence(state: SessionState, kernel: Kernel) -> Iterator[str]:
         yield from _measured(state, kernel, kernel.measurement)
     elif kernel.failure is not None:
         yield f"failed ({kernel.failure.kind.value}): {without_holdouts(kernel.failure.reason)}"
-    for use in kernel.resources:
-        yield _resources(use)
     sol = kernel.measurement.light if kernel.measurement is not None and kernel.stage is Stage.MEASURED else None
     if kernel.instructions:
         yield _mix(kernel.instructions)
@@ -165,6 +212,8 @@ def evidence(state: SessionState, kernel: Kernel) -> Iterator[str]:
             yield f"bottleneck by counters: {text}"
     if text := instruction_mix.summary(kernel.resources, kernel.instructions, sol, before=_parent_mix(state, kernel)):
         yield f"summary: {text}"
+    else:
+        yield from map(_resources, kernel.resources)
     if kernel.verification is not None:
         checked = kernel.verification
         yield (
@@ -184,6 +233,8 @@ def _measured(state: SessionState, kernel: Kernel, measured: Measurement) -> Ite
         yield "speedup " + ", ".join(speedups)
     if measured.light is not None:
         yield f"{measured.light.fraction * 100:.0f} % of SOL, bound by {measured.light.bound}"
+    if doubts := corroboration.of_measurement(measured):
+        yield "time not corroborated, no result: " + "; ".join(doubts)
     if measured.conditions:
         yield "conditions: " + ", ".join(measured.conditions)
 
@@ -195,7 +246,10 @@ def _resources(use: Resources) -> str:
 
 def _mix(counts: Mapping[str, int]) -> str:
     """The most frequent instruction families of the machine code."""
-    families = sorted((name for name in counts if name != "total"), key=lambda name: (-counts[name], name))
+    parts = {name for name in counts if "." in name and name.partition(".")[0] in counts}
+    families = sorted(
+        (name for name in counts if name != "total" and name not in parts), key=lambda name: (-counts[name], name)
+    )
     listed = ", ".join(f"{counts[name]} {name}" for name in families[:_FAMILIES]) or "none of a known family"
     return f"static instruction count: {counts.get('total', 0)}, of which {listed}"
 
@@ -213,9 +267,9 @@ def factor(value: Interval) -> str:
     return f"{value.value:.3g}x ({value.low:.3g} to {value.high:.3g})"
 
 
-def failure(kind: FailureKind, reason: str, log: str) -> str:
-    """Why a kernel failed, with the log from its first error on: later errors mostly follow from it."""
-    text = f"{kind.value}: {without_holdouts(reason)}"
+def failure(kind: FailureKind, reason: str, log: str, mismatches: Sequence[Mismatch] = ()) -> str:
+    """Why a kernel failed, where outputs are wrong, and the log from its first error on: later ones mostly follow from it."""
+    text = "\n".join([f"{kind.value}: {without_holdouts(reason)}", *prompt_lines(mismatches)])
     if _HOLDOUT.search(reason) or not log.strip():
         return text
     return f"{text}\n\n{fenced(_from_first_error(log))}"
@@ -228,8 +282,10 @@ def _from_first_error(log: str) -> str:
 
 
 def without_holdouts(text: str) -> str:
-    """The text without the sizes of hold-out shapes, which stay hidden from proposers and writers."""
-    return _HOLDOUT.sub("on a hold-out shape", text)
+    """The text without the sizes of hold-out shapes, which stay hidden from proposers and writers, and without its counts."""
+    if not _HOLDOUT.search(text):
+        return text
+    return _PLACE.sub("", _COUNT.sub("some", _HOLDOUT.sub("on a hold-out shape", text)))
 
 
 def head(text: str, lines: int, characters: int) -> str:

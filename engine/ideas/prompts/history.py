@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine.domain import predictions, queries
+from engine.domain import corroboration, predictions, queries
 from engine.domain.model import Author
 from engine.domain.predictions import PredictionRecord
 from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage
@@ -52,11 +52,12 @@ def _measured(state: SessionState, best: Kernel, count: int) -> str:
     gains = []
     if gain is not None:
         gains.append(f"{factor(gain)} over its parent {best.parent}")
-    if over_baseline is not None:
+    if over_baseline is not None and not corroboration.is_doubted(best):
         gains.append(f"{over_baseline.value:.3g}x over {queries.ranking_baseline(state)}")
     values = ", ".join(f"{name} = {value}" for name, value in best.tunables.items())
     tuned = f" with {values}" if values else ""
-    return f"best of {count} kernels is {best.id}{tuned}: " + (", ".join(gains) or "measured")
+    found = "correct, but its time is not corroborated" if corroboration.is_doubted(best) else "measured"
+    return f"best of {count} kernels is {best.id}{tuned}: " + (", ".join(gains) or found)
 
 
 def _failures(state: SessionState, idea: Idea) -> list[str]:

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.model_servers import GeminiServer, Hangs, OpenAIServer, Says
+from support.model_servers import GeminiServer, Hangs, ModelServer, OpenAIServer, Says
+from support.more_model_servers import MessagesServer, ResponsesServer
 
 from engine.domain.model import Usage
+from engine.domain.settings import ModelServer as ModelServerSetting
 from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Trouble
 from engine.ideas.models.registry import open_model
 from engine.ideas.models.retry_policy import RetryPolicy
@@ -23,7 +25,11 @@ QUICK = RetryPolicy(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, 
 SHORT = RetryPolicy(attempts=2, first_wait=0.01, silence=5.0, seconds=0.3)
 PROMPT = Prompt(system="You write kernels.", user="Make it fast; größer: ≤ 2 µs ✓")
 SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"], "additionalProperties": False}
-KINDS = ("openai", "gemini", "command")
+KINDS = ("openai", "responses", "anthropic", "gemini", "command")
+SERVERS: dict[str, type[ModelServer]] = {
+    "openai": OpenAIServer, "responses": ResponsesServer, "anthropic": MessagesServer, "gemini": GeminiServer,
+}  # fmt: skip
+"""``openai``: Chat Completions; ``responses``: OpenAI's other protocol."""
 
 AGENT = """
 import json, pathlib, sys, time
@@ -57,7 +63,7 @@ async def opened(kind: str, turns: Sequence[Says | Hangs], folder: Path, policy:
         if kind == "command":
             (folder / "agent.py").write_text(AGENT)
             (folder / "turns").write_text(json.dumps([turn.text if isinstance(turn, Says) else None for turn in turns]))
-            spec, base_url = f"command:{sys.executable} -S -E {folder / 'agent.py'} {folder}", None
+            spec, setting = f"command:{sys.executable} -S -E {folder / 'agent.py'} {folder}", None
 
             def asked() -> list[str]:
                 return [path.read_text() for path in sorted(folder.glob("asked-*"))]
@@ -65,8 +71,9 @@ async def opened(kind: str, turns: Sequence[Says | Hangs], folder: Path, policy:
             def counted() -> Usage:
                 return Usage()
         else:
-            server = stack.enter_context({"openai": OpenAIServer, "gemini": GeminiServer}[kind](turns))
-            spec, base_url = f"{kind}:some-model", server.url
+            server = stack.enter_context(SERVERS[kind](turns))
+            spec = spec_of(kind)
+            setting = ModelServerSetting(spec, server.url, "", "responses" if kind == "responses" else "")
 
             def asked() -> list[str]:
                 return [f"{request.system}\n{request.user}\n{json.dumps(request.schema)}" for request in server.requests]
@@ -74,12 +81,16 @@ async def opened(kind: str, turns: Sequence[Says | Hangs], folder: Path, policy:
             def counted() -> Usage:
                 return server.counted
 
-        model = open_model(spec, base_url=base_url, policy=policy)
+        model = open_model(spec, server=setting, policy=policy)
         assert model.name == spec
         try:
             yield Bench(model, asked, counted)
         finally:
             await model.close()
+
+
+def spec_of(kind: str) -> str:
+    return f"{'openai' if kind == 'responses' else kind}:some-model"
 
 
 def ignore(piece: str) -> None:
@@ -142,8 +153,8 @@ def test_usage_equals_the_servers_count(kind: str, tmp_path: Path) -> None:
             first = await bench.model.ask(PROMPT, ignore)
             second = await bench.model.ask(PROMPT, ignore)
             assert first.usage + second.usage == bench.counted()
-            assert bench.model.counted == (kind != "command")
-            if bench.model.counted:
+            assert first.counted == (kind != "command")
+            if first.counted:
                 assert first.usage.output == 10
                 assert first.usage.cached == 3
 
@@ -191,11 +202,11 @@ def test_concurrent_requests_do_not_mix(kind: str, tmp_path: Path) -> None:
 
 
 def test_an_unreachable_server_is_one_line(kind: str) -> None:
-    spec = {"command": "command:/nowhere/agent --print"}.get(kind, f"{kind}:some-model")
-    base_url = None if kind == "command" else "http://127.0.0.1:9/v1"
+    spec = {"command": "command:/nowhere/agent --print"}.get(kind, spec_of(kind))
+    server = None if kind == "command" else ModelServerSetting(spec, "http://127.0.0.1:9/v1")
 
     async def body() -> None:
-        model = open_model(spec, base_url=base_url, policy=QUICK)
+        model = open_model(spec, server=server, policy=QUICK)
         with pytest.raises(ModelError) as caught:
             await model.ask(PROMPT, ignore)
         assert caught.value.trouble in (Trouble.UNREACHABLE, Trouble.MODEL)

@@ -11,7 +11,8 @@ from support.model_servers import OPENAI_KEY, Fails, FailsInside, OpenAIServer, 
 
 from engine.domain.model import Usage
 from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Reply, Trouble
-from engine.ideas.models.openai_api import OpenAIModel, is_closed
+from engine.ideas.models.openai_client import is_closed
+from engine.ideas.models.registry import open_model
 from engine.ideas.models.retry_policy import RetryPolicy
 
 QUICK = RetryPolicy(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, seconds=10.0)
@@ -34,7 +35,7 @@ async def ask_all(model: Model, *prompts: Prompt) -> list[Reply]:
 def outcome(server: OpenAIServer, prompt: Prompt = Prompt("", "x")) -> Reply | ModelError:  # noqa: B008
     async def body() -> Reply | ModelError:
         try:
-            return (await ask_all(OpenAIModel("m", base_url=server.url, policy=QUICK), prompt))[0]
+            return (await ask_all(server.open("openai:m", key="OPENAI_API_KEY", policy=QUICK), prompt))[0]
         except ModelError as error:
             return error
 
@@ -43,7 +44,7 @@ def outcome(server: OpenAIServer, prompt: Prompt = Prompt("", "x")) -> Reply | M
 
 def test_a_schema_is_strict_only_if_it_is_closed() -> None:
     with OpenAIServer(["{}"]) as server:
-        asyncio.run(ask_all(OpenAIModel("m", base_url=server.url), Prompt("", "x", OPEN), Prompt("", "x", CLOSED)))
+        asyncio.run(ask_all(server.open("openai:m"), Prompt("", "x", OPEN), Prompt("", "x", CLOSED)))
     loose, strict = (request.body["response_format"]["json_schema"] for request in server.requests)
     assert (loose["strict"], strict["strict"]) == (False, True)
     assert not is_closed({"type": "array", "items": OPEN})
@@ -55,12 +56,12 @@ def test_a_schema_is_strict_only_if_it_is_closed() -> None:
 )
 def test_unknown_options_are_omitted_from_later_requests(refused: tuple[str, ...]) -> None:
     with OpenAIServer(["{}"], refuses=refused) as server:
-        model = OpenAIModel("m", base_url=server.url, policy=QUICK)
-        asyncio.run(ask_all(model, Prompt("", "One idea.", CLOSED, 99), Prompt("", "One more.", CLOSED, 99)))
+        model = server.open("openai:m", key="OPENAI_API_KEY", policy=QUICK)
+        replies = asyncio.run(ask_all(model, Prompt("", "One idea.", CLOSED, 99), Prompt("", "One more.", CLOSED, 99)))
     answered = [request for request in server.requests if not request.options & set(refused)]
     assert len(server.requests) == len(refused) + 2
     assert len(answered) == 2
-    assert model.counted == ("stream_options" not in refused)
+    assert {reply.counted for reply in replies} == {"stream_options" not in refused}
     for request in answered:
         assert request.max_output == 99
         assert json.dumps(CLOSED) in (request.user if "response_format" in refused else json.dumps(request.schema))
@@ -121,7 +122,7 @@ def test_the_base_url_of_the_environment_is_used_without_a_key(monkeypatch: pyte
     monkeypatch.delenv("OPENAI_API_KEY")
     with OpenAIServer([Says("hello", usage=Usage(5, 0, 2))]) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        (reply,) = asyncio.run(ask_all(OpenAIModel("llama"), Prompt("", "x")))
+        (reply,) = asyncio.run(ask_all(open_model("openai:llama"), Prompt("", "x")))
     assert reply.usage == Usage(5, 0, 2)
     assert server.requests[0].key == "none"
 

@@ -89,7 +89,7 @@ def test_the_users_list_overrides_the_shipped_one() -> None:
         ('[openai]\n"x" = { input = 1 }', "openai.x.output: required"),
         ('[openai]\n"x" = { input = -1, output = 2 }', "openai.x.input: expected float >= 0.0"),
         ('[openai]\n"x" = { input = 1, output = 2, inptu = 3 }', "openai.x: unknown key 'inptu'"),
-        ('[opnai]\n"x" = { input = 1, output = 2 }', "unknown key 'opnai': use date, gemini, openai"),
+        ('[opnai]\n"x" = { input = 1, output = 2 }', "unknown key 'opnai': use anthropic, azure"),
         ("\xff", "malformed"),
     ],
 )

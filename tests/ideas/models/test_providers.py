@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from email.utils import formatdate
 
@@ -26,15 +25,19 @@ from support.model_servers import (
     Stranger,
     Turn,
 )
+from support.more_model_servers import MessagesServer, ResponsesServer
 
-from engine.domain.model import Usage
-from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Reply, Trouble
-from engine.ideas.models.registry import open_model
-from engine.ideas.models.retry_policy import RetryPolicy, retry_after
+from engine.domain.settings import CallOptions
+from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Reply, Spent, Trouble
+from engine.ideas.models.retry_policy import Persistence, RetryPolicy, retry_after
 
 QUICK = RetryPolicy(attempts=3, first_wait=0.01, longest_wait=0.5, silence=5.0, seconds=10.0)
+KEYS = {"gemini": "GEMINI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 PROMPT = Prompt(system="You write kernels.", user="Make it fast.")
-SERVERS: dict[str, type[ModelServer]] = {"openai": OpenAIServer, "gemini": GeminiServer}
+SERVERS: dict[str, type[ModelServer]] = {
+    "openai": OpenAIServer, "responses": ResponsesServer, "anthropic": MessagesServer, "gemini": GeminiServer,
+}  # fmt: skip
+"""``openai``: Chat Completions; ``responses``: OpenAI's other protocol."""
 
 pytestmark = pytest.mark.parametrize("kind", SERVERS)
 
@@ -44,23 +47,48 @@ def ignore(piece: str) -> None:
 
 
 def ask(
-    kind: str, script: Script, policy: RetryPolicy = QUICK, on_text: list[str] | None = None, **options: object
+    kind: str,
+    script: Script,
+    policy: RetryPolicy = QUICK,
+    on_text: list[str] | None = None,
+    patience: float = 1.0,
+    **options: object,
 ) -> tuple[Reply | ModelError, ModelServer]:
     """Send one prompt to a server that follows the script."""
 
     async def body() -> Reply | ModelError:
-        model = open_model(f"{kind}:some-model", base_url=server.url, policy=policy)
+        model = opened(server, kind, policy)
         try:
-            return await model.ask(PROMPT, (on_text if on_text is not None else []).append)
-        except ModelError as error:
-            return error
+            return await persist(model, policy, on_text if on_text is not None else [], patience)
         finally:
             await model.close()
 
     with SERVERS[kind](script, **options) as server:  # type: ignore[arg-type]
         outcome = asyncio.run(body())
-    assert outcome.usage == server.counted
     return outcome, server
+
+
+def name_of(kind: str) -> str:
+    return f"{'openai' if kind == 'responses' else kind}:some-model"
+
+
+def opened(server: ModelServer, kind: str, policy: RetryPolicy) -> Model:
+    return server.open(
+        name_of(kind), key=KEYS.get(kind, "OPENAI_API_KEY"), api="responses" * (kind == "responses"), policy=policy
+    )
+
+
+async def persist(model: Model, policy: RetryPolicy, on_text: list[str], patience: float = 1.0) -> Reply | ModelError:
+    """Ask as a session does, without its budget."""
+    persistence = Persistence(patience, policy)
+    while True:
+        try:
+            return await model.ask(PROMPT, on_text.append)
+        except ModelError as error:
+            wait = persistence.wait_after(error)
+            if wait is None:
+                return persistence.given_up(error)
+            await asyncio.sleep(wait)
 
 
 @pytest.mark.parametrize(
@@ -93,15 +121,12 @@ def test_transient_failures_are_retried(kind: str, fault: Turn) -> None:
     assert isinstance(outcome, Reply), outcome
     assert (outcome.text, outcome.finish) == ("a good reply", Finish.STOP)
     assert len(server.requests) == 2
-    assert "retrying in" in "".join(on_text)
     assert "".join(on_text).endswith("a good reply")
 
 
 @pytest.mark.parametrize(
     ("fault", "trouble", "words"),
     [
-        (Limited(after=0), Trouble.QUOTA, "3 attempts"),
-        (Fails(500), Trouble.UNREACHABLE, "3 attempts"),
         (FailsInside(), Trouble.UNREACHABLE, "3 attempts"),
         (BreaksOff("one two three four"), Trouble.UNREACHABLE, "3 attempts"),
         (Garbled("one two three four"), Trouble.REPLY, "3 attempts"),
@@ -134,7 +159,7 @@ def test_permanent_failures_are_not_retried(kind: str, fault: Turn, trouble: Tro
     assert isinstance(outcome, ModelError)
     assert outcome.trouble is trouble
     assert words in str(outcome)
-    assert str(outcome).startswith(f"{kind}:some-model: ")
+    assert str(outcome).startswith(f"{name_of(kind)}: ")
     assert "\n" not in str(outcome)
     assert len(server.requests) == 1
 
@@ -193,51 +218,113 @@ def test_the_limits_of_a_prompt_are_sent(kind: str) -> None:
     assert request.model == "some-model"
 
 
-def test_usage_is_kept_on_a_time_out(kind: str) -> None:
-    outcome, _ = ask(kind, [BreaksOff("one two three four"), Hangs()], RetryPolicy(first_wait=0.01, seconds=0.5))
+def test_free_failures_are_repeated_until_the_patience_ends(kind: str) -> None:
+    outcome, server = ask(kind, [Fails(503)], RetryPolicy(attempts=2, first_wait=0.05, longest_wait=0.2, seconds=10.0))
     assert isinstance(outcome, ModelError)
-    assert outcome.trouble is Trouble.UNREACHABLE
+    assert outcome.spent is Spent.NOTHING
+    assert len(server.requests) > 4
+    assert f"({len(server.requests)} attempts)" in str(outcome)
 
 
-def test_seven_million_tokens_are_counted_exactly_under_random_faults(kind: str) -> None:
-    chance = random.Random(7)
+@pytest.mark.parametrize(
+    ("turn", "spent"),
+    [
+        (Limited(), Spent.NOTHING),
+        (Fails(500), Spent.NOTHING),
+        (Fails(529, "Overloaded", "overloaded_error"), Spent.NOTHING),
+        (OutOfCredit(), Spent.NOTHING),
+        (BreaksOff("one two three four"), Spent.UNKNOWN),
+        (Garbled("one two three four"), Spent.UNKNOWN),
+        (FailsInside(), Spent.UNKNOWN),
+        (Says("one two three four", unended=True), Spent.UNKNOWN),
+        (Stranger(), Spent.UNKNOWN),
+        (Hangs(), Spent.UNKNOWN),
+    ],
+    ids=str,
+)
+def test_an_attempt_says_whether_it_may_have_cost_something(kind: str, turn: Turn, spent: Spent) -> None:
+    outcome, server = ask(kind, [turn], RetryPolicy(attempts=1, first_wait=0.01, seconds=0.5), patience=0.0)
+    assert isinstance(outcome, ModelError)
+    assert outcome.spent is spent
+    assert len(server.requests) == 1
+
+
+def test_a_reply_without_usage_says_so(kind: str) -> None:
+    outcome, _ = ask(kind, [Says("ok", counts=False)])
+    assert isinstance(outcome, Reply)
+    assert outcome.counted is (kind == "anthropic"), "every message has a usage"
+
+
+LIMITS = {
+    "openai": "max_tokens is too large: 16000. This model supports at most 4096 completion tokens, whereas you provided 16000.",
+    "responses": "Invalid 'max_output_tokens': integer above maximum value. Expected a value <= 4096, but got 16000 instead.",
+    "anthropic": "max_tokens: 16000 > 4096, which is the maximum allowed number of output tokens for some-model",
+    "gemini": "Unable to submit request because it has a maxOutputTokens value of 16000 but the supported range is from 1 "
+    "(inclusive) to 4097 (exclusive). Update the value and try again.",
+}
+"""As the providers word it."""
+
+
+def test_the_longest_reply_is_learnt_from_the_servers_error(kind: str) -> None:
+    async def body() -> tuple[int | None, list[Reply | ModelError]]:
+        model = opened(server, kind, QUICK)
+        replies = [await persist(model, QUICK, []) for _ in range(2)]
+        await model.close()
+        return model.output_limit, replies
 
     def script(asked: Asked) -> Turn | str:
-        if chance.random() < 0.25:
-            return chance.choice(
-                [
-                    Limited(after=0),
-                    Fails(500),
-                    BreaksOff("one two three four five", after=3),
-                    Garbled("one two three"),
-                    FailsInside(),
-                    OutOfCredit(),
-                    Says("cut", finish="length"),
-                    Refuses(),
-                    Stranger(),
-                ]
-            )
-        size = chance.randrange(40_000, 80_000)
-        return Says("a kernel in full", usage=Usage(input=size, cached=size // 3, output=size // 2))
-
-    async def one(model: Model) -> Usage:
-        try:
-            return (await model.ask(PROMPT, ignore)).usage
-        except ModelError as error:
-            return error.usage
-
-    async def body() -> Usage:
-        model = open_model(f"{kind}:some-model", base_url=server.url, policy=QUICK)
-        try:
-            return sum(await asyncio.gather(*(one(model) for _ in range(120))), Usage())
-        finally:
-            await model.close()
+        return "a reply" if asked.max_output <= 4096 else Fails(400, LIMITS[kind], "invalid_request_error")
 
     with SERVERS[kind](script) as server:
-        spent = asyncio.run(body())
-    assert spent == server.counted
-    assert spent.total > 7_000_000
-    assert server.most_at_once <= 4
+        limit, replies = asyncio.run(body())
+    assert limit == 4096
+    assert [reply.text for reply in replies if isinstance(reply, Reply)] == ["a reply"] * 2
+    assert [request.max_output for request in server.requests] == [16_000, 4096, 4096]
+
+
+def test_a_full_window_shortens_only_this_reply(kind: str) -> None:
+    message = (
+        "This model's maximum context length is 8192 tokens. However, you requested 20000 tokens (4000 in the messages, 16000 "
+        "in the completion). Please reduce the length of the messages or completion."
+    )
+
+    def script(asked: Asked) -> Turn | str:
+        return "a reply" if asked.max_output <= 4192 else Fails(400, message, "invalid_request_error")
+
+    outcome, server = ask(kind, script)
+    assert isinstance(outcome, Reply)
+    assert [request.max_output for request in server.requests] == [16_000, 4192]
+
+
+def test_the_options_of_a_call_are_sent_and_left_out_once_rejected(kind: str) -> None:
+    options = CallOptions(effort="high", temperature=0.3)
+    prompt = Prompt("You write kernels.", "Make it fast.", options=options)
+    names = {
+        "openai": ("reasoning_effort", "temperature"), "responses": ("reasoning", "temperature"),
+        "anthropic": ("output_config", "temperature"), "gemini": ("thinkingConfig", "temperature"),
+    }[kind]  # fmt: skip
+
+    def sent(asked: Asked) -> set[str]:
+        body = asked.body.get("generationConfig", {}) if kind == "gemini" else asked.body
+        return set(names) & set(body)
+
+    def script(asked: Asked) -> Turn | str:
+        if "temperature" in sent(asked):
+            return Fails(400, "Unsupported parameter: 'temperature' is not supported with this model.", "unsupported_parameter")
+        return "a reply"
+
+    async def body() -> list[str]:
+        model = opened(server, kind, QUICK)
+        said: list[str] = []
+        for _ in range(2):
+            await model.ask(prompt, said.append)
+        await model.close()
+        return said
+
+    with SERVERS[kind](script) as server:
+        said = asyncio.run(body())
+    assert [sent(request) for request in server.requests] == [set(names), {names[0]}, {names[0]}]
+    assert sum("temperature" in piece for piece in said) == 1
 
 
 def test_a_retry_after_may_be_a_date(kind: str) -> None:

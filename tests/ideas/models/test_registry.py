@@ -11,21 +11,22 @@ from support.model_servers import OpenAIServer, Says
 from support.program import ROOT
 
 from engine.domain.errors import ProposerError
+from engine.domain.settings import ModelServer
 from engine.ideas.models.model import Prompt
-from engine.ideas.models.registry import ModelSpec, Provider, ProviderLimits, open_model, parse_spec
+from engine.ideas.models.registry import ModelSpec, ProviderLimits, open_model, parse_spec
 from engine.ideas.models.retry_policy import RetryPolicy
 
 
 @pytest.mark.parametrize(
     ("spec", "provider", "name"),
     [
-        ("openai:gpt-5", Provider.OPENAI, "gpt-5"),
-        ("openai:meta-llama/Llama-3.3-70B:free", Provider.OPENAI, "meta-llama/Llama-3.3-70B:free"),
-        ("gemini:gemini-2.5-pro", Provider.GEMINI, "gemini-2.5-pro"),
-        ("command:llm -m 'a b'", Provider.COMMAND, "llm -m 'a b'"),
+        ("openai:gpt-5", "openai", "gpt-5"),
+        ("openai:meta-llama/Llama-3.3-70B:free", "openai", "meta-llama/Llama-3.3-70B:free"),
+        ("gemini:gemini-2.5-pro", "gemini", "gemini-2.5-pro"),
+        ("command:llm -m 'a b'", "command", "llm -m 'a b'"),
     ],
 )
-def test_valid_model_names(spec: str, provider: Provider, name: str) -> None:
+def test_valid_model_names(spec: str, provider: str, name: str) -> None:
     assert parse_spec(spec) == ModelSpec(provider, name)
     assert str(parse_spec(spec)) == spec
 
@@ -34,7 +35,7 @@ def test_valid_model_names(spec: str, provider: Provider, name: str) -> None:
     ("spec", "words"),
     [
         ("", "unknown model"),
-        ("gpt-5", "write openai:NAME"),
+        ("gpt-5", "write openai:MODEL"),
         ("claude:opus", "unknown model 'claude:opus'"),
         ("OPENAI:gpt-5", "unknown model"),
         ("openai:", "no model name: write openai:NAME"),
@@ -52,21 +53,21 @@ def test_invalid_model_names(spec: str, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["localhost:8000/v1", "", "ftp://host/v1", "http://", "http://host:port/v1", "http://[::1/v1"])
+@pytest.mark.parametrize("url", ["localhost:8000/v1", "ftp://host/v1", "http://", "http://host:port/v1", "http://[::1/v1"])
 def test_invalid_base_urls_are_rejected(url: str) -> None:
     with pytest.raises(ProposerError, match="invalid base URL"):
-        open_model("openai:m", base_url=url)
+        open_model("openai:m", server=ModelServer("openai", url))
 
 
 def test_a_command_does_not_take_a_base_url() -> None:
-    with pytest.raises(ProposerError, match="does not take a base URL"):
-        open_model("command:cat", base_url="http://localhost/v1")
+    with pytest.raises(ProposerError, match="does not take a server"):
+        open_model("command:cat", server=ModelServer("command:cat", "http://localhost/v1"))
 
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_requests_share_the_limit_of_their_provider(width: int) -> None:
     async def body() -> None:
-        models = [open_model(f"openai:m{number}", base_url=server.url, limits=limits) for number in range(3)]
+        models = [server.open(f"openai:m{number}", limits=limits) for number in range(3)]
         await asyncio.gather(*(model.ask(Prompt("", "x"), lambda _: None) for model in models for _ in range(4)))
         for model in models:
             await model.close()
@@ -97,7 +98,7 @@ def test_no_sdk_is_imported_before_a_model_of_its_kind_is_opened() -> None:
     code = (
         "import sys; import engine.ideas.models.registry as r, engine.ideas.models.prices; r.parse_spec('openai:m'); "
         "r.parse_spec('gemini:m'); r.open_model('command:cat'); "
-        "print([name for name in ('openai', 'google.genai', 'httpx2', 'keyring', 'torch') if name in sys.modules])"
+        "print([name for name in ('openai', 'anthropic', 'google.genai', 'httpx2', 'keyring', 'torch') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
