@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.domain import queries
+from engine.domain import corroboration, queries
 from engine.domain.errors import EspalierError
 from engine.domain.model import Blob, Contract, Dialect, Interval
 from engine.domain.state import Kernel, SessionState
@@ -37,6 +37,8 @@ class BankEntry:
     tunables: Mapping[str, int]
     session: Path
     kernel: str
+    doubts: tuple[str, ...] = ()
+    """Doubts that the engineer dismissed by accepting the kernel. Its time is corroborated."""
 
 
 def banked_kernels() -> list[BankEntry]:
@@ -81,5 +83,5 @@ def _entry(folder: Path, state: SessionState, kernel: Kernel) -> BankEntry:
     return BankEntry(
         problem, workload, kernel.dialect, kernel.contract, state.device.name, queries.ranking_baseline(state), speedup,
         idea.text.title if idea else "", kernel.name, kernel.source, Blobs(folder).path(kernel.source), dict(kernel.tunables),
-        folder, kernel.id,
+        folder, kernel.id, corroboration.of_kernel(kernel),
     )  # fmt: skip

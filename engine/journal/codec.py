@@ -22,6 +22,7 @@ import msgspec
 from engine.domain.errors import JournalCorrupt, JournalTooNew
 from engine.domain.events import Entry, Event, UnknownEvent
 from engine.domain.model import Author
+from engine.domain.settings import CONCURRENCY, PATIENCE
 
 VERSION = 1
 """The journal format that this program writes."""
@@ -35,6 +36,34 @@ UPCASTERS: dict[int, Upcaster] = {}
 _FLOAT = "$float"
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _MARK = b'"$'
+_ADDED: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(
+        (
+            "doubts",
+            "bounds",
+            "caveats",
+            "chance",
+            "servers",
+            "options",
+            "why",
+            "features",
+            "core_caches",
+            "mismatches",
+            "dialect",
+        ),
+        ([], (), {}, ""),
+    ),
+    **dict.fromkeys(("plan", "repeats", "advice", "into", "copies", "prior", "shown"), ([], (), "", None)),
+    "estimated": (False,),
+    "max_output": (0,),
+    "patience": (PATIENCE,),
+    "concurrency": (CONCURRENCY,),
+    "attachments": ({},),
+    "origin_format": (None,),
+    "format_verdict": (None,),
+}
+"""Fields that format 1 did not have at first → their values without meaning, which are not written: journals keep their
+bytes."""
 
 
 class _Line(msgspec.Struct):
@@ -151,14 +180,18 @@ def _plain_mapping(value: object) -> object:
 
 
 def _to_json(value: Any) -> Any:
-    """The value with non-finite floats written as objects."""
+    """The value with non-finite floats written as objects, without added fields that are empty."""
     if isinstance(value, dict):
-        return {_escaped_key(key): _to_json(item) for key, item in value.items()}
+        return {_escaped_key(key): _to_json(item) for key, item in value.items() if not _is_default(key, item)}
     if isinstance(value, list | tuple):
         return [_to_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {_FLOAT: str(value)}
     return value
+
+
+def _is_default(key: str, item: object) -> bool:
+    return key in _ADDED and any(type(item) is type(empty) and item == empty for empty in _ADDED[key])
 
 
 def _escaped_key(key: str) -> str:

@@ -79,7 +79,8 @@ def _locked_message(folder: Path, holder: list[str]) -> str:
         return f"session {folder} is open in another process: close it there first"
     pid, since = holder[0], f" since {holder[1]}" if len(holder) > 1 else ""
     if _is_alive(int(pid)):
-        return f"session {folder} is open in process {pid}{since}: close it there first, or follow it with `espalier follow`"
+        steering = "or steer it from here with `espalier idea`, `kernel` and `session`"
+        return f"session {folder} is open in process {pid}{since}: close it there first, {steering}"
     return f"session {folder} is locked by a child of process {pid}, which has ended: end that child process first"
 
 

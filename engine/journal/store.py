@@ -16,12 +16,13 @@ from typing import Literal
 
 import platformdirs
 
-from engine.domain import queries
+from engine.domain import corroboration, queries
 from engine.domain.errors import EspalierError, JournalError
 from engine.domain.model import Interval
 from engine.domain.state import SessionState, advance
-from engine.journal import journal
+from engine.journal import journal, trust_records
 from engine.journal.blobs import FOLDER as BLOBS
+from engine.journal.inbox import FOLDER as INBOX
 from engine.journal.lock import NAME as LOCK
 from engine.journal.lock import WriterLock, unwritable_error
 from engine.journal.shipped import shipped_folder
@@ -57,6 +58,12 @@ class SessionSummary:
     """The incumbent's speedup at the end of each round, for a sparkline."""
     awaiting: int = 0
     """Ideas awaiting approval."""
+    corroborated: bool = False
+    """Whether the incumbent's time is corroborated. If there is an incumbent and it is not, the engineer accepted it."""
+    doubts: tuple[str, ...] = ()
+    """The doubts about the incumbent that the engineer dismissed."""
+    doubted: tuple[str, ...] = ()
+    """Kernels that are not corroborated, or quarantined."""
 
 
 def sessions_root() -> Path:
@@ -117,11 +124,25 @@ def folders() -> tuple[Path, ...]:
     return tuple(found)
 
 
+_served: Path | None = None
+
+
+def serve_only(folder: Path) -> None:
+    """From now on ``resolve`` knows this session only."""
+    global _served
+    _served = folder.resolve()
+
+
 def resolve(text: str) -> Path:
     """The folder of a session, given as a folder, its journal, or a session's name.
 
     Raises JournalError, with similar names, for an unknown one.
     """
+    if _served is not None:
+        here = _as_path(text)
+        if text == _served.name or (here is not None and _holds(lambda path: path.resolve() == _served, here)):
+            return _served
+        raise JournalError(f"this workspace reaches the session {_served.name} only")
     here = _as_path(text)
     if here is not None and is_session(here):
         return here
@@ -167,11 +188,13 @@ def summary(folder: Path) -> SessionSummary:
         queries.speedup(state, best) if best else None, best.id if best else "",
         max(0, queries.last_round(state)), len(state.kernels), len(queries.verified(state)),
         tuple(value for _, value in queries.incumbent_by_round(state)), len(queries.pending_ideas(state)),
+        best is not None and corroboration.is_corroborated(best), corroboration.of_kernel(best) if best else (),
+        tuple(kernel.id for kernel in corroboration.doubted(state)),
     )  # fmt: skip
 
 
 def delete(folder: Path) -> None:
-    """Delete a session: its journal, torn lines, blobs, and the folder if it is empty then.
+    """Delete a session: its journal, torn lines, blobs, inbox, its record of trust, and the folder if it is empty then.
 
     Raises JournalError if the folder is not a session, JournalLocked while a process writes it, JournalUnwritable.
     """
@@ -180,16 +203,18 @@ def delete(folder: Path) -> None:
     lock = WriterLock(folder)
     try:
         own = [folder / journal.NAME, *folder.glob(f"{journal.TORN}-*"), folder / LOCK]
-        blobs = folder / BLOBS
-        for path in [*own, *(blobs.iterdir() if blobs.is_dir() else ())]:
+        kept = [folder / BLOBS, folder / INBOX]
+        own += [path for place in kept if place.is_dir() and not place.is_symlink() for path in place.iterdir()]
+        for path in own:
             path.unlink(missing_ok=True)
-        for place in (blobs, folder):
+        for place in (*kept, folder):
             if place.is_dir() and not any(place.iterdir()):
                 place.rmdir()
     except OSError as error:
         raise unwritable_error(folder, error) from error
     finally:
         lock.release()
+    trust_records.remove(folder)
 
 
 def _as_path(text: str) -> Path | None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from engine.domain import corroboration
 from engine.domain import work as w
 from engine.domain.errors import EspalierError
 from engine.domain.model import Interval
@@ -46,6 +47,8 @@ class Ablation:
     """The first verified kernel over the ranking baseline."""
     total: Interval | None
     """The last verified kernel over the first, raced directly; ``None`` if one of the steps is that race."""
+    doubts: tuple[str, ...] = ()
+    """Why ``first`` or ``total`` is not corroborated."""
 
 
 async def ablate(bench: PairBench, lineage: Sequence[LineageKernel], baseline: str, say: Say) -> Ablation:
@@ -53,32 +56,35 @@ async def ablate(bench: PairBench, lineage: Sequence[LineageKernel], baseline: s
     steps: list[AblationStep] = []
     verified: list[LineageKernel] = []
     first: Interval | None = None
+    doubts: tuple[str, ...] = ()
     for kernel in lineage:
         say(f"verifying {kernel.id}")
         reason = _failure_reason(await bench.try_verify(kernel.source, say))
         gain: Interval | None = None
+        step_doubts: tuple[str, ...] = ()
         against = verified[-1].id if verified else ""
         if not reason and verified:
             say(f"racing {kernel.id} against {against}")
-            gain, reason = _speedup_over(await bench.versus(kernel.source, verified[-1].source, say), "other")
+            gain, reason, step_doubts = _speedup_over(await bench.versus(kernel.source, verified[-1].source, say), "other")
         elif not reason:
-            first, reason = _speedup_over(await bench.try_measure(kernel.source, say), baseline)
+            first, reason, doubts = _speedup_over(await bench.try_measure(kernel.source, say), baseline)
         if not reason:
             verified.append(kernel)
-        steps.append(AblationStep(kernel.id, reason, against, gain))
+        steps.append(AblationStep(kernel.id, reason, against, gain, step_doubts))
     total: Interval | None = None
     if len(verified) > 2:
         say(f"racing {verified[-1].id} against {verified[0].id}")
-        total, _ = _speedup_over(await bench.versus(verified[-1].source, verified[0].source, say), "other")
-    return Ablation(tuple(steps), first, total)
+        total, _, more = _speedup_over(await bench.versus(verified[-1].source, verified[0].source, say), "other")
+        doubts = tuple(dict.fromkeys((*doubts, *more)))
+    return Ablation(tuple(steps), first, total, doubts)
 
 
-def _speedup_over(result: w.Result, name: str) -> tuple[Interval | None, str]:
-    """The speedup over ``name``, or the reason for its absence."""
+def _speedup_over(result: w.Result, name: str) -> tuple[Interval | None, str, tuple[str, ...]]:
+    """The speedup over ``name`` or the reason for its absence, and the doubts about it."""
     reason = _failure_reason(result)
     if reason or not isinstance(result, w.Measured):
-        return None, reason
-    return result.measurement.speedup.get(name), ""
+        return None, reason, ()
+    return result.measurement.speedup.get(name), "", corroboration.of_measurement(result.measurement)
 
 
 def _failure_reason(result: w.Result) -> str:

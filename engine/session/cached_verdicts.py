@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.events import SessionOpened
-from engine.domain.model import Device, Failure, FailureKind, Measurement
+from engine.domain.model import Device, FailureKind, Measurement
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.session.ports import Bench, Say
 
@@ -47,7 +47,7 @@ class CachedVerdictBench:
     async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible:
         known = self._recorded(kernel)
         if known is not None and known.failure is not None:
-            return w.Failed(Failure(known.failure.kind, known.failure.reason))
+            return w.Failed(replace(known.failure, log=""))
         if known is not None and known.verification is not None and known.measurement is not None:
             return w.Verified(known.verification, self._with_origin(known.measurement), 0.0)
         return await self.bench.verify(kernel, code, say)

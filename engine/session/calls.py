@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.domain import events as e
-from engine.domain.model import Blob, CallRole, Usage
+from engine.domain.model import Blob, CallRole
 from engine.domain.state import CallStatus, ModelCall, SessionState
 from engine.domain.work import WorkKey
+from engine.ideas.proposer import Cost
 from engine.journal.blobs import Blobs
 
 
@@ -25,6 +26,10 @@ class CallRecorder(Protocol):
 
     async def wait_for_engineer(self, condition: Callable[[SessionState], bool], work: WorkKey) -> None:
         """Wait for a required action of the engineer; meanwhile ``work`` does not count as running."""
+        ...
+
+    async def wait_for_provider(self, seconds: float, words: Callable[[float], str], work: WorkKey) -> None:
+        """Wait, with a countdown in the work's progress; meanwhile ``work`` takes no place among the concurrent calls."""
         ...
 
     async def wait_until(self, condition: Callable[[SessionState], bool]) -> None:
@@ -48,18 +53,22 @@ class WorkCalls:
     def earlier(self) -> tuple[ModelCall, ...]:
         return tuple(c for c in self.state.calls.values() if c.work == self.work)
 
-    def start(self, role: CallRole, model: str, prompt: str, ceiling: int) -> ModelCall:
+    def start(self, role: CallRole, model: str, prompt: str, ceiling: int, max_output: int = 0) -> ModelCall:
         call = f"c{self.state.next_call}"
-        self.recorder.record([e.CallStarted(call, str(self.work), role, model, self._stored(prompt), ceiling)])
+        started = e.CallStarted(call, str(self.work), role, model, self._stored(prompt), ceiling, max_output)
+        self.recorder.record([started])
         return self.state.calls[call]
 
-    def answer(
-        self, call: str, reply: str, usage: Usage, usd: float | None, finish: str, seconds: float, *, recalled: bool = False
-    ) -> None:
-        self.recorder.record([e.CallAnswered(call, self._stored(reply), usage, usd, finish, seconds, recalled)])
+    def answer(self, call: str, reply: str, cost: Cost, finish: str, seconds: float, *, recalled: bool = False) -> None:
+        stored = self._stored(reply)
+        answered = e.CallAnswered(call, stored, cost.usage, cost.usd, finish, seconds, recalled, cost.estimated)
+        self.recorder.record([answered])
 
-    def fail(self, call: str, reason: str, usage: Usage = Usage(), usd: float | None = None) -> None:  # noqa: B008
-        self.recorder.record([e.CallFailed(call, reason, usage, usd)])
+    def fail(self, call: str, reason: str, cost: Cost = Cost()) -> None:  # noqa: B008
+        self.recorder.record([e.CallFailed(call, reason, cost.usage, cost.usd, estimated=cost.estimated)])
+
+    async def wait(self, seconds: float, words: Callable[[float], str]) -> None:
+        await self.recorder.wait_for_provider(seconds, words, self.work)
 
     async def wait_by_hand(self, call: str) -> ModelCall:
         await self.recorder.wait_for_engineer(lambda state: state.calls[call].status is not CallStatus.OPEN, self.work)

@@ -5,10 +5,10 @@ Rejects bad input before it creates a session's folder. Decides nothing about th
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import shutil
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -16,14 +16,14 @@ from pathlib import Path
 
 from engine.codegen.scaffold import scaffold
 from engine.domain import queries
-from engine.domain.commands import Command
 from engine.domain.errors import JournalError, ProblemError
 from engine.domain.events import SessionOpened
-from engine.domain.model import ENGINEER, Author, Blob, Device, Draft, Problem, Signature
+from engine.domain.model import ENGINEER, Blob, Device, Dialect, Draft, Problem, Signature
 from engine.domain.preparation import Preparation
-from engine.domain.settings import Settings
+from engine.domain.settings import ModelSettings, Settings
 from engine.domain.state import SessionState
-from engine.ideas.factory import open_ideas
+from engine.domain.trust import Permissions
+from engine.ideas.factory import OpenModel, check_prices, check_programs, open_ideas
 from engine.ideas.mix import PASTE, PLAYBOOK
 from engine.ideas.models import registry
 from engine.ideas.models.model import Model
@@ -34,21 +34,19 @@ from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import WriterLock
 from engine.problem import catalog
+from engine.sandbox.trial_sandbox import find_judge_reason
+from engine.session import priors, trust
 from engine.session.cached_verdicts import CachedVerdictBench, comparable
 from engine.session.live import LiveSession, Ports
-from engine.session.perform import Ceilings
 from engine.session.ports import Bench, Say
 from engine.session.requirements import check_requirements, sandbox_warning
-from engine.session.seeds import Seed, check_dialect, dialect_for, seed_command
+from engine.session.seeds import Seed, check_dialect, dialect_for, needed_device, seed_command
 from engine.session.writer import SessionWriter
 from engine.toolchain.kernel_file import classify
 from engine.trial.bench import Assignment, TrialBench
 
 PROPOSERS = (PLAYBOOK, PASTE)
 """Proposers that need no key."""
-
-_NO_MODEL_LIMIT = Ceilings(model=None)
-"""No time limit on proposers and writers: a person may have to answer, and models have their own limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +63,8 @@ class NewSession:
     """``None``: a new folder in the default place."""
     seeds: tuple[Seed, ...] = ()
     """Kernels to seed before the first round."""
+    prior: bool = True
+    """Start the adaptive strategy from what categories of ideas gained in earlier sessions."""
     fresh: bool = False
     """Measure every baseline again instead of reusing times of earlier sessions."""
 
@@ -97,7 +97,11 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
     Raises EspalierError for an invalid problem, device, setting, seed, compiler or folder; then nothing is left on disk.
     """
     _check_no_session(request.folder)
-    proposers = _Proposers(request.settings, catalog.folder(request.problem))
+    await find_judge_reason()  # remembered: what follows does not block on it
+    trust.require_problem(request.problem)
+    proposers = _Proposers(
+        request.settings, catalog.folder(request.problem), _Permission(trust.named_here(request.settings.models))
+    )
     proposers.check()
     workload = catalog.workload_for(request.problem, request.settings.workload)
     opened = SessionOpened(
@@ -105,21 +109,25 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
     )
     for seed in request.seeds:
         check_dialect(seed.kernel, request.device)
-    await check_requirements(request.device)
+    if (asked := request.settings.dialect) and (needed := needed_device(Dialect(asked), request.device)):
+        raise ProblemError(f"--dialect {asked} {needed}")
+    await check_requirements(request.device, asked)
     lazy_blobs = _LazyBlobs()
-    bench = TrialBench(replace(assignment(opened), fresh=request.fresh), lazy_blobs.put)
+    bench = TrialBench(replace(_assignment(opened), fresh=request.fresh), lazy_blobs.put)
     try:
         if warning := sandbox_warning():
             say(warning)
         say("loading torch and the problem")
-        device, signature = await bench.describe()
+        device, signature = await bench.describe(say, ceilings=True)
+        opened = await _with_prior(request, opened, device, say)
         root = await _naive_port(bench, opened, device, signature, say)
         if isinstance(root, str) and not request.seeds:
             raise ProblemError(f"{request.problem.name}: no naive port: {root}; provide a first kernel with --seed-kernel FILE")
         ideas = proposers.open(root if isinstance(root, Draft) else None)
-        ports = Ports(_with_cached_verdicts(bench, opened, device), ideas, ceilings=_NO_MODEL_LIMIT)
+        ports = Ports(_with_cached_verdicts(bench, opened, device), ideas, steered=proposers.permission.steered)
         writer = _created(request, opened)
         lazy_blobs.blobs = writer.blobs
+        proposers.permission.created(writer.folder, writer.state)
         return LiveSession(writer, ports)
     except BaseException:
         await bench.close()
@@ -148,46 +156,55 @@ def _created(request: NewSession, opened: SessionOpened) -> SessionWriter:
         raise
 
 
+async def _with_prior(request: NewSession, opened: SessionOpened, device: Device, say: Say) -> SessionOpened:
+    """The session's first event with the prior of an adaptive session."""
+    if not request.prior or opened.settings.strategy != "adaptive":
+        return opened
+    prior = await asyncio.to_thread(priors.learnt, device)
+    say(priors.words(prior))
+    return replace(opened, settings=replace(opened.settings, prior=prior))
+
+
 async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
     """Open the session in ``folder``, ready to run here. On another device than before, it is prepared again first.
 
     ``device`` overrides the device of the journal. Raises EspalierError: no session, locked, read-only, too new, or its device
-    or compiler is missing here.
+    or compiler is missing here; UntrustedError if it was made elsewhere and the user has not allowed what it would run.
     """
     state = store.state_of(folder)
     WriterLock(folder).release()
     opened = state.opened
     assert opened is not None, "a journal begins with it"
     label = device or queries.device_label(state)
-    proposers = _Proposers(opened.settings, catalog.folder(opened.problem))
-    await check_requirements(label)
-    bench = TrialBench(assignment(opened, label, state.preparation), Blobs(folder).put)
+    await find_judge_reason()
+    permission = _Permission(trust.require(folder, state), folder)
+    proposers = _Proposers(opened.settings, catalog.folder(opened.problem), permission)
+    await check_requirements(label, opened.settings.dialect)
+    bench = TrialBench(_assignment(opened, label, state.preparation), Blobs(folder).put)
     try:
         if warning := sandbox_warning():
             say(warning)
         say("loading torch and the problem")
-        here, signature = await bench.describe()
+        here, signature = await bench.describe(say, ceilings=state.preparation is None)
         root = None if state.kernels else await _naive_port(bench, opened, here, signature, say)
         ideas = proposers.open(root if isinstance(root, Draft) else None)
         moved = state.device is not None and not queries.same_device(state.device, here)
-        ports = Ports(_with_cached_verdicts(bench, opened, here), ideas, ceilings=_NO_MODEL_LIMIT)
-        return LiveSession.resume(folder, ports, prepare_again=moved)
+        ports = Ports(_with_cached_verdicts(bench, opened, here), ideas, steered=permission.steered)
+        live = LiveSession.resume(folder, ports, prepare_again=moved)
+        await _require_still(live)
+        return live
     except BaseException:
         await bench.close()
         raise
 
 
-def steer(folder: Path, commands: Callable[[SessionWriter], Sequence[Command]]) -> tuple[SessionState, SessionState]:
-    """Submit commands to a session without running it; returns the states before and after.
-
-    ``commands`` receives the writer, to read the state and to store a kernel's code. Raises JournalError and its subclasses,
-    and CommandRejected; the commands before the rejected one are recorded.
-    """
-    with SessionWriter.open(folder) as writer:
-        before = writer.state
-        for command in commands(writer):
-            writer.submit(command, ENGINEER)
-        return before, writer.state
+async def _require_still(live: LiveSession) -> None:
+    """Close the session and raise UntrustedError if its journal changed between the first reading and the lock."""
+    try:
+        trust.require(live.folder, live.state)
+    except BaseException:
+        await live.close()
+        raise
 
 
 def versions() -> dict[str, str]:
@@ -201,9 +218,18 @@ def versions() -> dict[str, str]:
     return found
 
 
-def assignment(opened: SessionOpened, label: str = "", known: Preparation | None = None) -> Assignment:
-    """The assignment of the session's bench, on the device of the journal or on ``label``. The A/A interval and the measured
-    peaks of ``known``, an earlier preparation on that device, are reused."""
+def assignment(folder: Path, state: SessionState, label: str = "") -> Assignment:
+    """The assignment of a bench for a recorded session, on the device of the journal or on ``label``.
+
+    Raises UntrustedError if the session was made elsewhere and the user has not allowed what it would run.
+    """
+    trust.require(folder, state)
+    assert state.opened is not None, "a journal begins with it"
+    return _assignment(state.opened, label)
+
+
+def _assignment(opened: SessionOpened, label: str = "", known: Preparation | None = None) -> Assignment:
+    """The A/A interval and the measured peaks of ``known``, an earlier preparation on that device, are reused."""
     settings = opened.settings
     workload = catalog.workload_for(opened.problem, settings.workload)
     others = tuple(name for name in settings.others if name != settings.baseline)
@@ -217,7 +243,7 @@ async def _naive_port(
     bench: TrialBench, opened: SessionOpened, device: Device, signature: Signature, say: Say
 ) -> Draft | str | None:
     """A generated naive port, or the reason why there is none; ``None`` if the playbook has one."""
-    dialect = dialect_for(device, signature)
+    dialect = dialect_for(device, signature, opened.settings.dialect)
     folder = catalog.folder(opened.problem)
     if folder is not None and available(folder, dialect).root:
         return None
@@ -232,20 +258,52 @@ async def _naive_port(
         return str(error)
 
 
+@dataclass(slots=True)
+class _Permission:
+    """What a session that runs here may contact. The user extends it by naming a further proposer or writer."""
+
+    allowed: Permissions
+    folder: Path | None = None
+    """``None`` until the session's folder exists."""
+
+    def created(self, folder: Path, state: SessionState) -> None:
+        """Record that the session was made here."""
+        self.folder, self.allowed = folder, trust.needs_of(state)
+        trust.made_here(folder, state)
+
+    def steered(self, state: SessionState) -> None:
+        """Allow what a command of the user has named."""
+        if self.folder is not None:
+            self.allowed = trust.extend(self.folder, self.allowed, trust.needs_of(state))
+
+    def name(self, name: str, models: ModelSettings) -> bool:
+        """Whether the server of this model gets a key. The state was checked when the session was opened, so a name that is
+        not allowed yet comes from a command of the user."""
+        needs = trust.needs_of_name(name, models)
+        server = models.server(name)
+        with_key = set(needs.servers) <= set(self.allowed.servers) or server is None or not (server.url or server.key)
+        if self.folder is not None and with_key:
+            self.allowed = trust.extend(self.folder, self.allowed, needs)
+        return with_key
+
+
 class _Proposers:
     """The session's proposers, created before its naive port is known."""
 
-    def __init__(self, settings: Settings, problem: Path | None) -> None:
+    def __init__(self, settings: Settings, problem: Path | None, permission: _Permission) -> None:
         """Raises ProposerError for an unknown proposer; JournalError if the session to recall replies from is damaged."""
+        self.permission = permission
         self._root: Draft | None = None
         playbook = Playbook(problem, lambda dialect: self._root if self._root and self._root.dialect is dialect else None)
-        self._mix = open_ideas(
-            settings, playbook=playbook, open_model=_model_opener(settings), recall=_recorded_replies(settings)
-        )
+        opener = _model_opener(permission)
+        self._settings = settings
+        self._mix = open_ideas(settings, playbook=playbook, open_model=opener, recall=_recorded_replies(settings))
 
     def check(self) -> None:
-        """Raises ProposerError if a key is missing or a base URL is invalid. Not called for resumed sessions, which need a key
-        only when they ask a model."""
+        """Raises ProposerError if a key or a program is missing, a server invalid or out of reach, or a price unknown that a
+        limit needs. Not called for resumed sessions, which need a key only when they ask a model."""
+        check_programs(self._settings.models)
+        check_prices(self._settings)
         self._mix.open_all()
 
     def open(self, root: Draft | None) -> Proposer:
@@ -254,9 +312,10 @@ class _Proposers:
         return self._mix
 
 
-def _model_opener(settings: Settings) -> Callable[[str], Model]:
-    def opened(name: str) -> Model:
-        return registry.open_model(name, base_url=(settings.base_url or None) if Author(name).provider == "openai" else None)
+def _model_opener(permission: _Permission) -> OpenModel:
+    def opened(name: str, models: ModelSettings) -> Model:
+        limits = registry.limits_of(models.concurrency)
+        return registry.open_model(name, server=models.server(name), with_key=permission.name(name, models), limits=limits)
 
     return opened
 

@@ -5,6 +5,7 @@ Passes the contract suite of ``ports.Bench`` (``tests/contracts``). Its results 
     // FAKE: build_failed | mismatch | crashed | timed_out | rejected | unstable      the kernel fails with this status
     // FAKE: time_us = 250                                                          this time instead of one from the hash
     // FAKE: suspicious                                                             measured, then quarantined
+    // FAKE: uncorroborated                                                         measured, but not corroborated
     // FAKE: unsafe                                                                 the sanitizers report a finding
     // FAKE: exhausted                                                              measured, but crashes in every race
 """
@@ -59,6 +60,7 @@ class _Marks:
     failure: FailureKind | None
     time_us: float | None
     suspicious: bool = False
+    uncorroborated: bool = False
     unsafe: bool = False
     exhausted: bool = False
 
@@ -72,7 +74,7 @@ def _marks(code: str) -> _Marks:
             time_us = float(value)
         elif name in FailureKind.__members__.values():
             failure = FailureKind(name)
-    return _Marks(failure, time_us, "suspicious" in names, "unsafe" in names, "exhausted" in names)
+    return _Marks(failure, time_us, "suspicious" in names, "uncorroborated" in names, "unsafe" in names, "exhausted" in names)
 
 
 class FakeBench:
@@ -119,14 +121,14 @@ class FakeBench:
         if failed := self._planted(code, at_build=False):
             return failed
         verification = Verification("class:fp32 (10x)", 5, 1e-7, 1e-5, 1e-6, 1e-6, 1e-4, PrecisionClass.FP32, "3/3")
-        return w.Verified(verification, _measurement("screen", _time_us(kernel, code)), 0.2)
+        return w.Verified(verification, _of_kernel("screen", kernel, code), 0.2)
 
     async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
         say("pretending to measure")
         await asyncio.sleep(self._pause)
         if _marks(code).suspicious:
-            return w.Suspected(("planted: suspicious",), None, _measurement("precise", _time_us(kernel, code)), 0.5)
-        return w.Measured(_measurement("precise", _time_us(kernel, code)), 0.5)
+            return w.Suspected(("planted: suspicious",), None, _of_kernel("precise", kernel, code), 0.5)
+        return w.Measured(_of_kernel("precise", kernel, code), 0.5)
 
     async def race(
         self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
@@ -173,6 +175,11 @@ def _time_us(kernel: Kernel, code: str) -> float:
         return stated
     place = int.from_bytes(_digest(code, kernel.tunables)[:8], "big") / 2.0**64
     return float(_FASTEST_US * (_SLOWEST_US / _FASTEST_US) ** place)
+
+
+def _of_kernel(depth: str, kernel: Kernel, code: str) -> Measurement:
+    doubts = ("not corroborated: planted",) if _marks(code).uncorroborated else ()
+    return replace(_measurement(depth, _time_us(kernel, code)), corroborated=not doubts, doubts=doubts)
 
 
 def _measurement(depth: str, time_us: float) -> Measurement:

@@ -1,15 +1,19 @@
-"""Follows a session that another process writes: a read-only source over the growing journal."""
+"""Follows a session that another process writes: a source over its growing journal, read-only or steering through its inbox."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+from engine.domain.commands import Command
 from engine.domain.events import Entry
+from engine.domain.model import Blob
 from engine.domain.state import SessionState, advance
 from engine.journal.journal import Tail, tail
 from engine.session.source import Batch, Capability, ReadOnly
+from engine.session.steer import Steering, steer
 
 _POLL_SECONDS = 0.25
 
@@ -56,3 +60,32 @@ class FollowSource(ReadOnly):
         if news:
             self._entries.extend(news)
             self._state = advance(self._state, news)
+
+
+class JoinedSource(FollowSource):
+    """A ``SessionSource`` that follows, and leaves its commands in the session's inbox."""
+
+    capabilities: frozenset[Capability] = frozenset({Capability.SUBMIT})
+
+    def __init__(self, folder: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Raises like ``FollowSource``."""
+        super().__init__(folder, sleep)
+        self._folder = folder
+        self._payloads: list[bytes] = []
+
+    def store_blob(self, data: bytes) -> Blob:
+        """Keep a payload for the next command; its name."""
+        self._payloads.append(data)
+        return hashlib.sha256(data).hexdigest()
+
+    async def submit(self, command: Command) -> None:
+        """Wait until the session's holder has answered. Raises CommandRejected with its reason, JournalError."""
+        payloads, self._payloads = self._payloads, []
+
+        def commands(view: Steering) -> list[Command]:
+            for payload in payloads:
+                view.store_blob(payload)
+            return [command]
+
+        await asyncio.to_thread(steer, self._folder, commands)
+        self._poll()

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from engine.domain.errors import CommandRejected, JournalCorrupt
 from engine.domain.events import Entry, RoundClosed, SessionOpened
+from engine.domain.state import SessionState, advance
 from engine.export import bundle
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
+from engine.session import trust
 
 
 def after_round(entries: Sequence[Entry], number: int) -> int:
@@ -27,13 +29,16 @@ def after_round(entries: Sequence[Entry], number: int) -> int:
     raise CommandRejected(f"round {number} of this session has not ended")
 
 
-def fork(folder: Path, position: int, target: Path | None = None, *, recall: bool = False) -> Path:
+def fork(folder: Path, position: int, target: Path | None = None, *, recall: bool = False, strategy: str | None = None) -> Path:
     """Copy the first ``position`` entries of the session in ``folder`` to ``target``, or to a new folder.
 
-    ``recall``: the recorded replies of the original, also those after ``position``, answer the same prompts. Raises
-    JournalError and its subclasses.
+    The fork of a session that is not trusted is not trusted either. ``recall``: the recorded replies of the original, also
+    those after ``position``, answer the same prompts. ``strategy``:
+    that of the fork, if not the original's. Raises JournalError and its subclasses.
     """
-    entries = journal.read(folder).entries[: max(1, position)]
+    recorded = journal.read(folder).entries
+    entries = recorded[: max(1, position)]
+    trusted = trust.is_trusted(folder, advance(SessionState(), recorded))
     original, opened = Blobs(folder), entries[0].event
     assert isinstance(opened, SessionOpened), "a journal begins with it"
     target = target or store.new_folder(opened.problem.name)
@@ -42,8 +47,12 @@ def fork(folder: Path, position: int, target: Path | None = None, *, recall: boo
             with contextlib.suppress(JournalCorrupt):  # a blob missing in the original stays missing
                 copy.blobs.put(original.get(name))
         settings = replace(opened.settings, recall=str(folder.absolute())) if recall else opened.settings
+        if strategy is not None:
+            settings = replace(settings, strategy=strategy)
         first = replace(opened, settings=settings, forked_from=f"{folder.name} after {entries[-1].seq + 1} events")
         for entry in entries:
             event = first if entry.seq == 0 else entry.event
             copy.append((event,), entry.by, partial(float, entry.at))
+    if trusted:
+        trust.made_here(target, advance(SessionState(), entries))
     return target

@@ -22,12 +22,14 @@ from engine.domain import events as e
 from engine.domain import queries, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected, JournalError
-from engine.domain.model import ENGINE, ENGINEER, Blob
+from engine.domain.model import ENGINE, ENGINEER, Author, Blob
+from engine.domain.rules import adaptive
 from engine.domain.state import CallStatus, SessionState
 from engine.ideas.proposer import Proposer
 from engine.session import scheduler
 from engine.session.auto_approve import AutoApproveTimer
 from engine.session.calls import WorkCalls
+from engine.session.inbox import InboxReader
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded, SessionEnded, Until
 from engine.session.perform import Ceilings, Effects, perform
 from engine.session.ports import Bench, Clock
@@ -38,6 +40,11 @@ from engine.session.writer import SessionWriter
 _LOG = logging.getLogger(__name__)
 _AUTOMATIC_BOUND = 10_000
 _MOST_BUILDS = 8
+_INBOX_POLL = (0.01, 0.1)
+"""Shortest and longest pause in seconds between two looks into the inbox."""
+_INBOX_RETRY = 1.0
+_TICK, _LONG_TICK, _LAST = 1.0, 5.0, 20.0
+"""Seconds between two lines of a countdown: in its last seconds, and before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,8 @@ class Ports:
     ceilings: Ceilings = field(default_factory=Ceilings)
     lanes: scheduler.Lanes | None = None
     """``None``: the defaults of the session's device."""
+    steered: Callable[[SessionState], None] = lambda _: None
+    """Called with the state after each command of the engineer."""
 
 
 class LiveSession:
@@ -63,15 +72,19 @@ class LiveSession:
         device or other software."""
         self._writer = writer
         self._ports = ports
-        self._effects = Effects(ports.bench, ports.ideas, writer.blobs, ports.ceilings)
+        self._effects = Effects(ports.bench, ports.ideas, writer.blobs, ports.ceilings, writer.folder)
         self._timer = AutoApproveTimer(ports.clock)
         self._wake = asyncio.Event()
         self._tasks = TaskSet(self._wake.set)
         self._started_here: set[w.WorkKey] = set()
         self._awaiting_engineer: set[w.WorkKey] = set()
+        self._awaiting_provider: set[w.WorkKey] = set()
         self._progress = ProgressFeed()
         self._prepare_again = prepare_again and writer.state.preparation is not None
         self._run_task: asyncio.Task[object] | None = None
+        self._inbox = InboxReader(writer, lambda: ports.steered(self.state))
+        self._inbox_task: asyncio.Task[None] | None = None
+        self._on_steered: list[Callable[[], None]] = []
         self._closed = False
         writer.subscribe(self._on_append)
 
@@ -107,8 +120,12 @@ class LiveSession:
         """Store a payload as a blob, e.g. the code of a kernel to seed."""
         return self._writer.store_blob(data)
 
-    async def submit(self, command: c.Command) -> None:
-        """Record the events of an engineer's command.
+    def on_steered(self, call: Callable[[], None]) -> None:
+        """Call this after every command, submitted here or by another process."""
+        self._on_steered.append(call)
+
+    async def submit(self, command: c.Command, by: Author = ENGINEER) -> tuple[e.Entry, ...]:
+        """Record the events of a command and return their entries.
 
         Raises:
             CommandRejected: the rules do not allow it in this state.
@@ -116,7 +133,10 @@ class LiveSession:
         """
         if self._closed:
             raise CommandRejected("this session is closed here: open it again")
-        self._writer.submit(command, ENGINEER)
+        entries = self._writer.submit(command, by)
+        if by.is_engineer:
+            self._ports.steered(self.state)
+        return entries
 
     async def retry(self) -> None:
         """Make failed work owed again; the next ``run`` starts it."""
@@ -131,6 +151,8 @@ class LiveSession:
         if self._run_task is not None or self._closed:
             raise RuntimeError("this session is closed or already running")
         self._run_task = asyncio.current_task()
+        if self._inbox_task is None:
+            self._inbox_task = asyncio.create_task(self._serve_inbox())
         enough = _rounds_done(self.state) + 1 if until is Until.ROUND else None
         try:
             while True:
@@ -141,6 +163,8 @@ class LiveSession:
                 self._start_owed()
                 outcome = None if self._tasks.keys - self._awaiting_engineer else self._outcome(until, at_boundary)
                 if outcome is not None:
+                    if self._inbox.take():
+                        continue
                     return outcome
                 await self._rest()
         finally:
@@ -154,6 +178,8 @@ class LiveSession:
         if self._closed:
             return
         self._closed = True
+        if self._inbox_task is not None:
+            self._inbox_task.cancel()
         if self._run_task is not None and self._run_task is not asyncio.current_task():
             self._run_task.cancel()
             await asyncio.wait({self._run_task})
@@ -189,6 +215,20 @@ class LiveSession:
         finally:
             self._awaiting_engineer.discard(work)
 
+    async def wait_for_provider(self, seconds: float, words: Callable[[float], str], work: w.WorkKey) -> None:
+        """See ``engine.session.calls.CallRecorder``."""
+        until = self._ports.clock() + seconds
+        self._awaiting_provider.add(work)
+        self._wake.set()
+        lasting = True
+        try:
+            while (left := until - self._ports.clock()) > 0.0:
+                self._progress.add(work, words(left), lasting)
+                lasting = False
+                await self._ports.sleep(min(left, _TICK if left <= _LAST else _LONG_TICK))
+        finally:
+            self._awaiting_provider.discard(work)
+
     async def wait_until(self, condition: Callable[[SessionState], bool]) -> None:
         """See ``engine.session.calls.CallRecorder``."""
         await self._writer.wait_until(condition)
@@ -201,12 +241,29 @@ class LiveSession:
         """See ``SessionSource``."""
         return self._progress.stream()
 
+    async def _serve_inbox(self) -> None:
+        """Answer the commands of other processes until the session is closed here."""
+        pause = _INBOX_POLL[1]
+        while True:
+            try:
+                taken = self._inbox.take()
+            except JournalError as error:
+                _LOG.warning("commands of other processes wait: %s", error)
+                await asyncio.sleep(_INBOX_RETRY)
+                continue
+            pause = _INBOX_POLL[0] if taken else min(_INBOX_POLL[1], pause * 1.5)
+            await asyncio.sleep(0 if taken else pause)
+
     def _on_append(self, entries: Sequence[e.Entry]) -> None:
-        """Abandon work that is no longer wanted, and wake the run unless the engine itself appended."""
+        """Abandon work that is no longer wanted, and wake the run unless the engine itself appended. Agents do not delay the
+        automatic approval."""
         self._tasks.abandon(self._tasks.keys - {work.key for work in self._wanted()})
-        if not all(entry.by.is_engine for entry in entries):
+        if any(entry.by.decides for entry in entries):
             self._timer.restart()
+        if not all(entry.by.is_engine for entry in entries):
             self._wake.set()
+            for call in self._on_steered:
+                call()
 
     def _record_interruption(self) -> None:
         """Record that running work was interrupted; otherwise it would count as having crashed the process."""
@@ -242,7 +299,10 @@ class LiveSession:
     def _auto_approve(self) -> None:
         deadline = self.deadline
         if deadline is not None and self._ports.clock() >= deadline:
-            self._writer.submit(c.SelectIdeas(), ENGINE)
+            if not adaptive.is_adaptive(self.state):
+                self._writer.submit(c.SelectIdeas(), ENGINE)
+            while chosen := adaptive.approval_due(self.state):
+                self.record(chosen)
 
     def _wanted(self) -> tuple[w.Work, ...]:
         return self._preparing() if self._prepare_again else rules.wanted_work(self.state)
@@ -255,7 +315,9 @@ class LiveSession:
 
     def _start_owed(self) -> None:
         closed_lanes = {scheduler.lane(key) for key in self.state.broken if key not in self.state.called_off}
-        for work in scheduler.work_to_start(self._owed(), self._tasks.keys, self._lanes(), closed_lanes):
+        for work in scheduler.work_to_start(
+            self._owed(), self._tasks.keys, self._lanes(), closed_lanes, self._awaiting_provider
+        ):
             if work.key not in self._started_here or work.key not in self.state.started:
                 self._started_here.add(work.key)
                 self.record((e.WorkStarted(str(work.key)),))
@@ -268,7 +330,9 @@ class LiveSession:
             return self._ports.lanes
         device = self.state.device
         cores = os.cpu_count() or 1
-        return scheduler.Lanes(builds=min(cores, _MOST_BUILDS), device_builds=device is None or device.kind == "cpu")
+        return scheduler.Lanes(
+            min(cores, _MOST_BUILDS), self.state.models.concurrency, device is None or device.kind == "cpu"
+        )  # fmt: skip
 
     def _outcome(self, until: Until, at_boundary: bool) -> Outcome | None:
         """The outcome while no work is running; ``None`` to wait."""

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from engine.domain import queries
 from engine.domain import work as w
 from engine.domain.errors import BudgetExhausted, CallCancelled, EspalierError
 from engine.domain.model import Blob, Dialect, Failure, FailureKind
 from engine.domain.state import Kernel, SessionState
+from engine.ideas.authoring import dialect_in
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Proposer, RepairRequest
 from engine.journal.blobs import Blobs
 from engine.session.ports import Bench, Say
+from engine.trial.lease import is_waiting
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,14 +29,14 @@ _LOG = logging.getLogger(__name__)
 class Ceilings:
     """Time limits in seconds after which a port counts as stuck. Generous, because the ports have their own limits.
 
-    ``model`` is ``None`` if a person answers.
+    ``model`` is ``None``: a person may have to answer, an outage may be waited out, and each attempt has its own limit.
     """
 
     prepare: float = 1800.0
     build: float = 1200.0
     verify: float = 1800.0
     measure: float = 3600.0
-    model: float | None = 1800.0
+    model: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Effects:
     ideas: Proposer
     blobs: Blobs
     ceilings: Ceilings = field(default_factory=Ceilings)
+    session: Path | None = None
+    """The session's folder, for writers that work in a workspace."""
 
 
 async def perform(work: w.Work, state: SessionState, effects: Effects, calls: Calls, say: Say) -> w.Result:
@@ -51,7 +56,7 @@ async def perform(work: w.Work, state: SessionState, effects: Effects, calls: Ca
     seconds = _ceiling(work, effects.ceilings)
     try:
         async with asyncio.timeout(seconds) as limit:
-            return await _perform(work, state, effects, calls, say)
+            return await _perform(work, state, effects, calls, _without_waits(say, limit, seconds))
     except TimeoutError as error:
         if limit.expired():
             return w.Impossible(f"{work.key} timed out after {seconds:g} s")
@@ -64,6 +69,17 @@ async def perform(work: w.Work, state: SessionState, effects: Effects, calls: Ca
         return w.Impossible(str(error))
     except Exception as error:
         return _unexpected_error(work, error)
+
+
+def _without_waits(say: Say, limit: asyncio.Timeout, seconds: float | None) -> Say:
+    """``say``, and waiting for another process to release the device does not count towards the limit."""
+
+    def heard(text: str) -> None:
+        if seconds is not None and is_waiting(text) and not limit.expired():
+            limit.reschedule(asyncio.get_running_loop().time() + seconds)
+        say(text)
+
+    return heard
 
 
 def _unexpected_error(work: w.Work, error: Exception) -> w.Impossible:
@@ -126,7 +142,7 @@ async def _implement(work: w.Implement, state: SessionState, effects: Effects, c
     parent = state.kernels.get(idea.parent or "")
     code = effects.blobs.text(parent.source) if parent else None
     materials = {k: effects.blobs.text(state.kernels[k].source) for k in idea.materials if k in state.kernels}
-    answer = await effects.ideas.implement(CodeRequest(state, idea, dialect_of(state), code, materials), calls)
+    answer = await effects.ideas.implement(CodeRequest(state, idea, dialect_of(state), code, materials, effects.session), calls)
     author = answer.author or effects.ideas.author
     drafts = [
         w.StoredDraft(d.name, d.dialect, d.contract, _store(effects, d.source), author, d.tunables)
@@ -139,7 +155,10 @@ async def _repair(work: w.Repair, state: SessionState, effects: Effects, calls: 
     kernel, code = _kernel_and_code(work.kernel, state, effects)
     failure = kernel.failure or Failure(FailureKind.BUILD_FAILED, "the reason was not recorded")
     log = effects.blobs.text(failure.log) if failure.log else ""
-    revised = await effects.ideas.repair(RepairRequest(state, kernel, code, failure.reason, log), calls)
+    past = zip(kernel.earlier, kernel.failures, strict=False)
+    earlier = tuple((effects.blobs.text(source), failed) for source, failed in past)
+    request = RepairRequest(state, kernel, code, failure.reason, log, effects.session, earlier)
+    revised = await effects.ideas.repair(request, calls)
     return w.Failed(failure) if revised is None else w.Repaired(_store(effects, revised))
 
 
@@ -148,7 +167,5 @@ def _store(effects: Effects, text: str) -> Blob:
 
 
 def dialect_of(state: SessionState) -> Dialect:
-    """The dialect of the session's device; ``python`` where no other can receive the reference's arguments."""
-    if state.preparation is not None and not state.preparation.signature.scalar_only:
-        return Dialect.PYTHON
-    return Dialect.CUDA if state.device is not None and state.device.kind == "cuda" else Dialect.CPP
+    """What the session asks for, else the dialect of its device; ``python`` where no other can receive the arguments."""
+    return dialect_in(state)

@@ -182,7 +182,7 @@ class ReplaySource(ReadOnly):
             case Landmark.ROUND:
                 return [n for n, entry in enumerate(self._entries, 1) if isinstance(entry.event, e.RoundOpened)]
             case Landmark.DECISION:
-                return [n for n, entry in enumerate(self._entries, 1) if entry.by.is_engineer and n > 1]
+                return [n for n, entry in enumerate(self._entries, 1) if (entry.by.decides or entry.by.is_agent) and n > 1]
             case Landmark.IMPROVEMENT:
                 return self._improvements()
 

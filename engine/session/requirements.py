@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 
 from engine.domain.errors import EspalierError, ToolchainError
+from engine.domain.model import Dialect
 from engine.sandbox.bubblewrap import bubblewrap_reason
+from engine.sandbox.trial_sandbox import judge_reason
 from engine.session import devices
 from engine.toolchain import compilers
+from engine.toolchain.triton.build import find_triton
 
 TORCH = "pip install 'torch>=2.6,<2.14'"
 BUBBLEWRAP = "apt install bubblewrap (Debian, Ubuntu) or dnf install bubblewrap (Fedora)"
@@ -20,22 +23,25 @@ def check_torch() -> None:
         raise ToolchainError(f"torch not found: the reference and the baselines run in it; {TORCH}")
 
 
-async def check_requirements(device: str) -> None:
-    """Raises ToolchainError if torch, or the compiler for the device's kernels, is missing."""
+async def check_requirements(device: str, dialect: str = "") -> None:
+    """Raises ToolchainError if torch, or the compiler for kernels of the dialect or else of the device, is missing."""
     check_torch()
-    if device == "cpu":
+    if dialect == Dialect.TRITON:
+        await find_triton()
+    elif device == "cpu":
         await compilers.find_gxx()
     else:
         await compilers.find_nvcc()
 
 
 def sandbox_warning() -> str:
-    """Why kernels run without a sandbox, and what to do; empty if bubblewrap works."""
+    """Why kernels or the reference run without a sandbox, and what to do; empty if neither does."""
     reason = bubblewrap_reason()
     if reason is None:
-        return ""
+        outside = judge_reason()
+        return f"the reference runs outside the sandbox, with your rights: {outside}" if outside is not None else ""
     remedy = BUBBLEWRAP if "not installed" in reason else USER_NAMESPACES
-    return f"no sandbox, {reason}: kernels run with resource limits only and can read your files; {remedy}"
+    return f"no sandbox, {reason}: kernels and the reference run with resource limits only and can read your files; {remedy}"
 
 
 async def missing_tools() -> tuple[str, ...]:

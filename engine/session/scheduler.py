@@ -51,15 +51,19 @@ def lane(key: w.WorkKey) -> Lane:
 
 
 def work_to_start(
-    owed: Sequence[w.Work], in_hand: Collection[w.WorkKey], lanes: Lanes, closed: Collection[Lane] = ()
+    owed: Sequence[w.Work],
+    in_hand: Collection[w.WorkKey],
+    lanes: Lanes,
+    closed: Collection[Lane] = (),
+    resting: Collection[w.WorkKey] = (),
 ) -> tuple[w.Work, ...]:
     """The work to start now.
 
     ``in_hand`` are the keys of running work, including work that is being cancelled: no key runs twice at a time. ``closed``
-    lanes start nothing, because the engine itself failed there.
+    lanes start nothing, because the engine itself failed there. ``resting`` work waits for a provider and takes no place.
     """
     waiting = [work for work in owed if work.key not in in_hand and lane(work.key) not in closed]
-    busy = [lane(key) for key in in_hand]
+    busy = [lane(key) for key in in_hand if key not in resting]
     builds = _in_lane(waiting, Lane.BUILD)
     device = _in_lane(waiting, Lane.DEVICE)[: 1 - busy.count(Lane.DEVICE)]
     if lanes.device_builds:

@@ -9,10 +9,11 @@ from pathlib import Path
 from engine.codegen import scaffold
 from engine.domain.commands import SeedKernel
 from engine.domain.errors import KernelCodeError, ProblemError
-from engine.domain.model import Device, Dialect, Signature
+from engine.domain.model import Device, Dialect, Problem, Signature
 from engine.domain.state import Kernel, SessionState
 from engine.journal import store
 from engine.journal.blobs import Blobs
+from engine.problem.formats import solutions
 from engine.session.ports import StoreBlob
 from engine.toolchain import tunables
 from engine.toolchain.kernel_file import KernelCode, classify, read_kernel_file
@@ -27,14 +28,22 @@ class Seed:
     tunables: Mapping[str, int]
 
 
-def read_seed(text: str, chosen: Mapping[str, int] | None = None) -> Seed:
-    """The kernel in a file, or ``SESSION:kN``, with these values of its tunables.
+def read_kernel(path: Path, problem: Problem | None) -> KernelCode:
+    """The kernel in a file; one in the format of the problem becomes a module. Raises KernelCodeError."""
+    if problem is None or problem.origin_format is None or not solutions.is_solution(path, problem.origin_format):
+        return read_kernel_file(path)
+    name, text = solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
+    return KernelCode(text, *classify(text, name), name)
+
+
+def read_seed(text: str, chosen: Mapping[str, int] | None = None, problem: Problem | None = None) -> Seed:
+    """The kernel in a file, or ``SESSION:kN``, with these values of its tunables. A file may be in the format of ``problem``.
 
     Raises KernelCodeError for a file without a kernel or an unknown tunable, JournalError for an unknown session.
     """
     session, colon, name = text.rpartition(":")
     if not colon or Path(text).exists():
-        return seed_of(read_kernel_file(Path(text)), chosen or {})
+        return seed_of(read_kernel(Path(text), problem), chosen or {})
     folder = store.resolve(session)
     kernel = kernel_of(store.state_of(folder), name, folder)
     return seed_of(recorded_code(folder, kernel), {**kernel.tunables, **(chosen or {})})
@@ -86,13 +95,19 @@ def recorded_spec(folder: Path, kernel: Kernel, device: str) -> KernelSpec:
 
 def check_dialect(kernel: KernelCode, device: str) -> None:
     """Raises ProblemError for a kernel that cannot run on this device (``cpu`` or ``cuda:N``)."""
-    match kernel.dialect, device:
-        case Dialect.CUDA, "cpu":
-            raise ProblemError(f"{kernel.name} is a cuda kernel and needs a GPU: use --device cuda:0")
+    if needed := needed_device(kernel.dialect, device):
+        raise ProblemError(f"{kernel.name} is a {kernel.dialect} kernel and {needed}")
+
+
+def needed_device(dialect: Dialect, device: str) -> str:
+    """What a dialect needs that this device is not; empty if it runs there."""
+    match dialect, device:
+        case ((Dialect.CUDA | Dialect.TRITON), "cpu"):
+            return "needs a GPU: use --device cuda:0"
         case Dialect.CPP, other if other != "cpu":
-            raise ProblemError(f"{kernel.name} is a cpp kernel and needs a CPU: use --device cpu")
+            return "needs a CPU: use --device cpu"
         case _:
-            pass
+            return ""
 
 
 def seed_command(
@@ -104,14 +119,16 @@ def seed_command(
     return SeedKernel(kernel.name, kernel.dialect, kernel.contract, code, seed.tunables, parent, idea, title)
 
 
-def dialect_for(device: Device, signature: Signature) -> Dialect:
-    """The dialect of this problem's naive port on this device."""
+def dialect_for(device: Device, signature: Signature, asked: str = "") -> Dialect:
+    """The dialect of this problem's naive port on this device; ``asked``: by the session's settings."""
     if not signature.scalar_only:
         return Dialect.PYTHON
+    if asked:
+        return Dialect(asked)
     return Dialect.CUDA if device.kind == "cuda" else Dialect.CPP
 
 
-def empty_kernel(device: Device, signature: Signature) -> tuple[str, str]:
+def empty_kernel(device: Device, signature: Signature, asked: str = "") -> tuple[str, str]:
     """(file name, text) of a kernel skeleton that documents every operand and computes nothing."""
-    dialect = dialect_for(device, signature)
+    dialect = dialect_for(device, signature, asked)
     return f"kernel{dialect.suffix}", scaffold.empty_kernel(signature, dialect)

@@ -47,6 +47,8 @@ class Progress:
 
     work: WorkKey
     text: str
+    lasting: bool = False
+    """Worth a line of its own where progress is printed, such as the beginning of a wait."""
 
 
 class SessionSource(Protocol):
@@ -69,7 +71,7 @@ class SessionSource(Protocol):
         """Progress from now on, until the source is closed."""
         ...
 
-    async def submit(self, command: Command) -> None:
+    async def submit(self, command: Command) -> object:
         """Submit a command. Its events arrive as a batch. Raises CommandRejected with the reason."""
         ...
 
@@ -115,8 +117,8 @@ class ProgressFeed:
         self._changed = Notifier()
         self._closed = False
 
-    def add(self, work: WorkKey, text: str) -> None:
-        self._latest.append(Progress(work, text))
+    def add(self, work: WorkKey, text: str, lasting: bool = False) -> None:
+        self._latest.append(Progress(work, text, lasting))
         self._count += 1
         self._changed.notify()
 

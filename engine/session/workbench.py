@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.domain import work as w
 from engine.domain.errors import EspalierError, ProblemError
@@ -17,59 +17,98 @@ from engine.domain.model import Blob, Device, Failure, FailureKind, Measurement,
 from engine.domain.preparation import Preparation
 from engine.session.ports import Say
 from engine.session.requirements import check_requirements, sandbox_warning
-from engine.trial.bench import Assignment, KernelSpec, TrialBench
+from engine.trial.bench import Assignment, BuiltKernel, KernelSpec, TrialBench
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTrial:
     """The result of one kernel and the duration of each stage in seconds; ``None`` for a stage that was not reached."""
 
-    final: w.Measured | w.Failed
+    final: w.Measured | w.Suspected | w.Failed
+    """Measured, corroborated or not; quarantined; or failed."""
     verification: Verification | None
     build_s: float
     verify_s: float | None
     measure_s: float | None
+    wait_s: float = 0.0
+    """Seconds that the bench waited for its device since the kernel before; in no stage."""
+    included: tuple[str, ...] = ()
+    """What its build read of the user's header trees, a line each."""
 
     @property
     def measurement(self) -> Measurement | None:
+        """The measurement; none of a quarantined kernel."""
         return self.final.measurement if isinstance(self.final, w.Measured) else None
 
+    @property
+    def timed(self) -> Measurement | None:
+        """The measurement, or what a quarantined kernel claims."""
+        return self.final.measurement if not isinstance(self.final, w.Failed) else None
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Workbench:
-    """A prepared bench without a session."""
+    """A bench without a session. Its baselines are measured for the first right kernel, or before in another evaluation."""
 
     bench: TrialBench
     device: Device
     signature: Signature
     preparation: Preparation
+    """Without baselines until they are measured."""
     say: Say
+    complete: bool = True
+    """Whether the baselines are measured."""
+    waited_s: float = 0.0
+    """Seconds of waiting that earlier trials have reported."""
+    included: tuple[str, ...] = ()
+    """What the last build read of the user's header trees."""
 
     async def attempt(self, kernel: KernelSpec) -> KernelTrial:
-        """Build, verify and measure one kernel."""
+        """Build, verify and measure one kernel. Raises EspalierError if the baselines cannot be measured."""
+        async with self.bench.device_held(self.say):
+            waited, self.waited_s = self.bench.waited_s - self.waited_s, self.bench.waited_s
+            self.included = ()
+            return replace(await self._attempt(kernel), wait_s=waited, included=self.included)
+
+    async def _attempt(self, kernel: KernelSpec) -> KernelTrial:
         began = time.monotonic()
         ready = await self.bench.build_candidate(kernel, self.say)
         build_s = time.monotonic() - began
         if not hasattr(ready, "candidate"):
             kind = FailureKind.TIMED_OUT if ready.timed_out else FailureKind.BUILD_FAILED
             return KernelTrial(w.Failed(Failure(kind, ready.reason), ready.seconds), None, build_s, None, None)
+        if isinstance(ready, BuiltKernel):
+            self.included = ready.artefact.included
         began = time.monotonic()
-        verified = await self.bench.try_verify(kernel, self.say)
+        if not self.complete:
+            self.say(f"checking {kernel.name}")
+            wrong = await self.bench.check_kernel(kernel, self.say)
+            if wrong is not None:
+                return KernelTrial(wrong, None, build_s, time.monotonic() - began, None)
+            await self.complete_preparation()
+            began = time.monotonic()
+        verified = await self.bench.verify_kernel(kernel, self.say)
         verify_s = time.monotonic() - began
-        if isinstance(verified, w.Impossible):
-            raise EspalierError(verified.reason)
-        if isinstance(verified, w.Failed):
-            return KernelTrial(verified, None, build_s, verify_s, None)
+        if not isinstance(verified, w.Verified):
+            proven = verified.verification if isinstance(verified, w.Suspected) else None
+            return KernelTrial(verified, proven, build_s, verify_s, None)
         began = time.monotonic()
-        measured = await self.bench.try_measure(kernel, self.say)
-        if isinstance(measured, w.Impossible):
-            raise EspalierError(measured.reason)
+        measured = await self.bench.measure_kernel(kernel, self.say)
         return KernelTrial(measured, verified.verification, build_s, verify_s, time.monotonic() - began)
+
+    async def complete_preparation(self) -> None:
+        """Measure the baselines, if that has not been done. Raises EspalierError."""
+        if not self.complete:
+            self.preparation = await _prepared(self.bench, self.say, measure=True)
+            self.complete = True
 
 
 @asynccontextmanager
 async def open_workbench(assignment: Assignment, say: Say, *, accept_unverifiable: bool) -> AsyncIterator[Workbench]:
-    """A bench with measured baselines, closed on exit.
+    """A bench with a tested correctness check, closed on exit.
+
+    Its baselines are measured; where ``assignment.prepared``, not before a right kernel needs them, and those of an earlier
+    evaluation are used.
 
     Raises EspalierError if the problem cannot be read or judged here, or a compiler is missing; ProblemError if a trivial
     model passes the correctness check, unless that is accepted.
@@ -80,20 +119,27 @@ async def open_workbench(assignment: Assignment, say: Say, *, accept_unverifiabl
         if warning := sandbox_warning():
             say(warning)
         say("loading torch and the problem")
-        device, signature = await bench.describe()
-        prepared = await bench.prepare(say)
-        if isinstance(prepared, w.Impossible):
-            raise EspalierError(prepared.reason)
-        check = prepared.preparation.gate
+        async with bench.device_held(say):
+            device, signature = await bench.describe(say, ceilings=True)
+            complete = bench.is_prepared or not assignment.prepared
+            preparation = await _prepared(bench, say, measure=complete)
+        check = preparation.gate
         if not check.verifiable and not accept_unverifiable:
             passed = ", ".join(model.name for model in check.nulls if model.passed)
             raise ProblemError(
                 f"{assignment.problem.name} is not verifiable: a trivial model passes the correctness check ({passed}); "
                 "continue with --accept-unverifiable, which marks every verdict"
             )
-        yield Workbench(bench, device, signature, prepared.preparation, say)
+        yield Workbench(bench, device, signature, preparation, say, complete)
     finally:
         await bench.close()
+
+
+async def _prepared(bench: TrialBench, say: Say, *, measure: bool) -> Preparation:
+    found = await bench.prepare(say, measure=measure)
+    if isinstance(found, w.Impossible):
+        raise EspalierError(found.reason)
+    return found.preparation
 
 
 def _forget(payload: bytes) -> Blob:

@@ -81,19 +81,24 @@ class SessionWriter:
         """Store a payload as a blob, e.g. the code of a kernel to seed. Raises JournalUnwritable."""
         return self.blobs.put(data)
 
-    def submit(self, command: Command, by: Author) -> None:
-        """Record the events of a command.
+    @property
+    def entries(self) -> Sequence[e.Entry]:
+        """All entries, oldest first."""
+        return self._entries
+
+    def submit(self, command: Command, by: Author) -> tuple[e.Entry, ...]:
+        """Record the events of a command and return their entries.
 
         Raises:
-            CommandRejected: the rules do not allow it in this state.
+            CommandRejected: the rules do not allow it in this state, or to this author.
             JournalError: recording failed; the command has no effect.
         """
-        self.append(rules.decide(self._state, command), by)
+        return self.append(rules.decide(self._state, command, by), by)
 
-    def append(self, events: Sequence[e.Event], by: Author) -> None:
-        """Record events as one batch and fold them. Raises JournalError."""
+    def append(self, events: Sequence[e.Event], by: Author) -> tuple[e.Entry, ...]:
+        """Record events as one batch, fold them, and return their entries. Raises JournalError."""
         if not events:
-            return
+            return ()
         entries = self._journal.append(tuple(events), by, self._clock)
         self._entries.extend(entries)
         self._state = advance(self._state, entries)
@@ -102,6 +107,7 @@ class SessionWriter:
         for listener in self._listeners:
             listener(entries)
         self._appended.notify()
+        return entries
 
     def subscribe(self, listener: Callable[[Sequence[e.Entry]], None]) -> None:
         """Call ``listener`` with the entries of every append, once the state includes them."""

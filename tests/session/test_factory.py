@@ -16,8 +16,10 @@ from engine.journal.lock import WriterLock
 from engine.problem import catalog
 from engine.session import factory
 from engine.session.fake_bench import FAKE_CPU, FakeBench
+from engine.session.ports import Say
 from engine.session.seeds import Seed
 from engine.toolchain.kernel_file import KernelCode
+from engine.trial.judge_session import silent
 
 SEED = Seed(KernelCode(sessions.source("mine"), Dialect.CPP, Contract.HOST, "mine.cpp"), {})
 benches: list[Bench] = []
@@ -31,7 +33,7 @@ class Bench(FakeBench):
         self.closed = False
         benches.append(self)
 
-    async def describe(self) -> tuple[Device, Signature]:
+    async def describe(self, say: Say = silent, *, ceilings: bool = False) -> tuple[Device, Signature]:
         return FAKE_CPU, Signature((), {})
 
     async def close(self) -> None:

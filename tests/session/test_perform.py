@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from engine.domain.state import SessionState
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation
 from engine.journal.blobs import Blobs
 from engine.session.fake_bench import FAKE_CPU, FAKE_GPU, FakeBench
-from engine.session.perform import Effects, dialect_of, perform
+from engine.session.perform import Ceilings, Effects, dialect_of, perform
+from engine.session.ports import Say
 
 
 class Asked(ScriptedProposer):
@@ -94,3 +96,20 @@ def test_the_dialect_follows_the_device_and_the_arguments(device: object, scalar
     signature = replace(b.signature(), scalar_only=scalar_only)
     state = replace(state, device=device, preparation=replace(b.preparation(), signature=signature))
     assert dialect_of(state) is expected
+
+
+def test_waiting_for_another_process_does_not_count_towards_a_limit(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class WaitingBench(FakeBench):
+        async def prepare(self, say: Say) -> w.Impossible:
+            for _ in range(8):
+                say("waiting for cpu, held by process 7, 1 ahead")
+                await asyncio.sleep(0.1)
+            return w.Impossible("waited to the end")
+
+    _, effects, _ = _session(tmp_path)
+    patient = replace(effects, bench=WaitingBench(effects.blobs.put), ceilings=Ceilings(prepare=0.4))
+    result = sessions.run(lambda: perform(w.Prepare(), SessionState(), patient, calls(), said.append))
+    assert result == w.Impossible("waited to the end")
+    assert len(said) == 8

@@ -14,7 +14,7 @@ from engine.domain import events as e
 from engine.domain.errors import CommandRejected, JournalLocked
 from engine.domain.model import ENGINE, ENGINEER
 from engine.journal import store
-from engine.session import factory
+from engine.session.steer import steer
 from engine.session.writer import SessionWriter
 
 
@@ -58,7 +58,8 @@ def test_steering_keeps_what_came_before_a_rejected_command(tmp_path: Path) -> N
     SessionWriter.create(tmp_path, sessions.opened()).close()
     commands = (c.AddNote("", "first"), c.PinKernel("k9"), c.AddNote("", "never"))
     with pytest.raises(CommandRejected, match="unknown kernel 'k9'"):
-        factory.steer(tmp_path, lambda _: commands)
+        steer(tmp_path, lambda _: commands)
     assert [note.text for note in store.state_of(tmp_path).notes] == ["first"]
-    before, after = factory.steer(tmp_path, lambda writer: [c.Instruct(str(len(writer.state.notes)))])
-    assert (before.instructions, after.instructions) == ("", "1")
+    done = steer(tmp_path, lambda writer: [c.Instruct(str(len(writer.state.notes)))])
+    assert (done.before.instructions, done.after.instructions) == ("", "1")
+    assert [entry.event for entry in done.entries] == [e.InstructionsChanged("1")]

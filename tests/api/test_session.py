@@ -1,0 +1,86 @@
+"""``espalier.Session`` on recorded and held sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support import sessions
+from support.held import held
+
+import espalier
+from engine.api.evaluation import run_blocking
+from engine.domain import events as e
+from engine.domain.errors import CommandRejected, JournalError, JournalLocked
+from engine.domain.model import Author
+from engine.domain.state import IdeaStatus, Stage
+
+AGENT = Author("agent:claude")
+
+
+def test_a_held_session_is_read_steered_and_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with held(folder), espalier.Session.open(folder, by=AGENT) as agent, espalier.Session.open(folder) as mine:
+        with pytest.raises(JournalLocked, match="is open in process"):
+            mine.run()
+        idea = agent.propose("Try <b>tiles</b>", "They fit.", predicted=1.5)
+        assert mine.state.ideas[idea].status is IdeaStatus.PROPOSED
+        with pytest.raises(CommandRejected, match="the engineer decides"):
+            agent.approve(idea)
+        mine.approve(idea)
+        with pytest.raises(CommandRejected, match="unknown kernel 'k99'"):
+            mine.race("k99")
+        kernel = agent.seed(espalier.code(sessions.source("mine", "time_us = 50"), "mine.cpp"), idea=idea)
+        stage = mine.wait(lambda state: state.kernels[kernel].stage if state.kernels[kernel].stage.settled else None, 20)
+        assert stage is Stage.MEASURED
+        assert mine.kernel(kernel).author == AGENT
+        assert "time_us = 50" in mine.code(kernel)
+        assert [one.seq for one in mine.events()] == list(range(mine.state.seq + 1))
+        assert any(isinstance(one.event, e.CommandAnswered) and one.by == AGENT for one in mine.events())
+        assert mine.summary.kernels == len(mine.kernels)
+        shown = mine._repr_html_()
+        assert "&lt;b&gt;tiles" in shown
+        assert "<b>" not in shown
+        with pytest.raises(TimeoutError):
+            mine.wait(lambda state: state.closed, 0.05)
+
+
+def test_a_session_that_nobody_holds_is_steered_directly(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    sessions.whole(folder)
+    session = espalier.Session.open(folder)
+    assert session.incumbent is not None
+    session.note("good", session.incumbent.id)
+    assert session.state.notes[-1].text == "good"
+    assert list(session.events(follow=True))[-1].seq == session.state.seq, "closed: nothing more to follow"
+    assert not session.held_here
+
+
+def test_unknown_sessions_and_problems_are_errors_with_one_line(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="unknown session 'nothing-here'"):
+        espalier.Session.open("nothing-here")
+    with pytest.raises(espalier.EspalierError, match="unknown problem"):
+        espalier.evaluate("nothing-here", espalier.code('extern "C" void launch() {}', "k.cpp"))
+    with pytest.raises(espalier.EspalierError):
+        espalier.Session.new("softmax", device="cpu", proposer="nobody", folder=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_call_inside_a_running_event_loop_works_as_in_a_notebook() -> None:
+    async def answer() -> int:
+        return 42
+
+    async def cell() -> int:
+        return run_blocking(answer)
+
+    assert asyncio.run(cell()) == 42
+
+    async def broken() -> int:
+        raise ValueError("from the cell")
+
+    async def failing() -> int:
+        return run_blocking(broken)
+
+    with pytest.raises(ValueError, match="from the cell"):
+        asyncio.run(failing())
