@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -22,12 +22,15 @@ from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.command import Provider
 from textual.driver import Driver
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.worker import Worker, WorkerFailed, WorkerState
 
-from engine.domain.errors import EspalierError, JournalError
+from engine.domain.errors import EspalierError, JournalError, JournalLocked, UntrustedError
+from engine.domain.trust import PathKind, TrustQuestion
 from tui import actions, theme
-from tui.bridge import Bridge, Capability, NewSession, Say, SessionOpener
+from tui.bridge import Bridge, NewSession, Say, SessionOpener
+from tui.plain_output import PlainOutput
 from tui.screens.dialogs import Confirm
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, OpenMode
@@ -35,6 +38,7 @@ from tui.screens.open_session import OpenBridge, OpenSessionDialog
 from tui.screens.palette import ActionProvider, NodeProvider, place_of
 from tui.screens.session import SessionScreen
 from tui.screens.transport import TransportScreen
+from tui.screens.trust_dialog import TrustAnswer, TrustDialog
 from tui.terminal import SHUTDOWN_SECONDS, TerminalDriver, TerminalLost, exit_within, has_job_control
 
 
@@ -74,11 +78,15 @@ class EspalierApp(App[None]):
         self._search: Bridge | None = None
         """The session that this process searches, if any; the search continues while other screens are shown."""
         self._leaving = False
+        self._plain_output = PlainOutput()
         self.fault: BaseException | None = None
         """The exception that ended the app. The command line prints it after the terminal is restored."""
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return dict(theme.variable_defaults(self.current_theme.dark))
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), self._plain_output]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Empty: ``ActionProvider`` offers the actions of the registry."""
@@ -144,8 +152,9 @@ class EspalierApp(App[None]):
 
     @work(group="watch", exclusive=True)
     async def _watch(self, folder: Path, mode: OpenMode) -> None:
+        opened = {OpenMode.REPLAY: self.opener.replay, OpenMode.JOIN: self.opener.join}.get(mode, self.opener.follow)
         try:
-            bridge = await asyncio.to_thread(self.opener.replay if mode is OpenMode.REPLAY else self.opener.follow, folder)
+            bridge = await asyncio.to_thread(opened, folder)
         except EspalierError as error:
             self.notify(str(error), severity="error", markup=False, timeout=10)
         else:
@@ -153,19 +162,39 @@ class EspalierApp(App[None]):
 
     @work(group="open", exclusive=True)
     async def _open(self, title: str, opening: OpenBridge, folder: Path | None = None) -> None:
-        """Open a session to steer it; follow it if another process runs it."""
+        """Open a session to run it; if another process runs it, steer it there."""
         if not await self._close_other_search():
             return
         outcome = await self.push_screen_wait(OpenSessionDialog(title, opening))
         match outcome:
             case Bridge():
                 await self._show(outcome)
+            case UntrustedError():
+                await self._ask_trust(outcome.question, title, opening)
+            case JournalLocked() if folder is not None:
+                self.notify("Another process runs this session: you steer it from here", markup=False, timeout=10)
+                self._watch(folder, OpenMode.JOIN)
             case EspalierError():
                 self.notify(str(outcome), severity="error", markup=False, timeout=15)
                 if folder is not None:
                     self._watch(folder, OpenMode.FOLLOW)
             case None:
                 pass
+
+    async def _ask_trust(self, asked: TrustQuestion, title: str, opening: OpenBridge) -> None:
+        """Ask whether this may run here, then open it, replay it, or do nothing."""
+        answer = await self.push_screen_wait(TrustDialog(asked))
+        session = Path(asked.path) if asked.kind is PathKind.SESSION else None
+        if answer is TrustAnswer.REPLAY and session is not None:
+            self._watch(session, OpenMode.REPLAY)
+        if answer is not TrustAnswer.TRUST:
+            return
+        try:
+            await asyncio.to_thread(self.opener.trust, asked)
+        except EspalierError as error:
+            self.notify(str(error), severity="error", markup=False, timeout=15)
+        else:
+            self._open(title, partial(self.opener.resume, session) if session is not None else opening, session)
 
     async def _close_other_search(self) -> bool:
         """Close the running search, if any, after asking. Returns whether another one may start."""
@@ -182,7 +211,7 @@ class EspalierApp(App[None]):
         return True
 
     async def _show(self, bridge: Bridge) -> None:
-        if bridge.can(Capability.SUBMIT):
+        if bridge.runs_here:
             if self._search is not None:
                 await self._close_and_report(self._search)
             self._search = bridge

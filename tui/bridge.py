@@ -18,14 +18,15 @@ from engine.domain.errors import CommandRejected, EspalierError, JournalCorrupt
 from engine.domain.events import Entry
 from engine.domain.model import Blob, Problem
 from engine.domain.state import Kernel, ModelCall, SessionState, advance
+from engine.domain.trust import TrustQuestion
 from engine.domain.work import WorkKey, WorkKind
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import unwritable_error
-from engine.session import devices, factory, fork, requirements, seeds
+from engine.session import devices, factory, fork, requirements, seeds, trust
 from engine.session.devices import default_workload
 from engine.session.factory import NewSession, find_problem
-from engine.session.follow import FollowSource
+from engine.session.follow import FollowSource, JoinedSource
 from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped
 from engine.session.ports import Say
@@ -67,10 +68,14 @@ class Bridge:
         folder: Path,
         *,
         live: LiveSession | None = None,
+        joined: JoinedSource | None = None,
         transport: ReplaySource | None = None,
         monitor: LoadMonitor | None = None,
     ) -> None:
-        """``live``, ``transport``: ``source`` again, if it runs or can seek. ``monitor`` samples the device."""
+        """``live``, ``joined``, ``transport``: ``source`` again, if it runs here, runs elsewhere and is steered, or can seek.
+
+        ``monitor`` samples the device.
+        """
         self.source = source
         self.folder = folder
         self.name = folder.name
@@ -96,12 +101,20 @@ class Bridge:
         """Why the source can no longer be read or written; empty while it can."""
         self._monitor = monitor
         self._live = live
+        self._writable: LiveSession | JoinedSource | None = live or joined
         self._blobs = Blobs(folder)
         self._texts: dict[Blob, str] = {}
         self._resume = asyncio.Event()
+        if live is not None:
+            live.on_steered(self._resume.set)
 
     def can(self, capability: Capability) -> bool:
         return capability in self.source.capabilities
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this process runs the search."""
+        return self._live is not None
 
     @property
     def state_now(self) -> SessionState:
@@ -152,7 +165,8 @@ class Bridge:
         preparation, device = self.state.preparation, self.state.device
         if preparation is None or device is None:
             return "kernel.cpp", ""
-        return seeds.empty_kernel(device, preparation.signature)
+        asked = self.state.opened.settings.dialect if self.state.opened is not None else ""
+        return seeds.empty_kernel(device, preparation.signature, asked)
 
     def work_ages(self, now: float) -> Mapping[WorkKey, float]:
         """Running work → seconds since it was first seen here. Also times the steps of the preparation."""
@@ -180,16 +194,16 @@ class Bridge:
             CommandRejected: the rules reject it, or this source takes no commands.
         """
         opened = self.state.opened
-        if self._live is None or opened is None:
+        if self._writable is None or opened is None:
             raise CommandRejected("this session is only followed or replayed: open it to add a kernel")
         seeds.check_dialect(seed.kernel, self.state.device.label if self.state.device else opened.device)
-        await self.submit(seeds.seed_command(self._live.store_blob, seed, parent, idea, title))
+        await self.submit(seeds.seed_command(self._writable.store_blob, seed, parent, idea, title))
 
     async def answer(self, call: ModelCall, reply: str) -> None:
         """Answer a prompt by hand. Raises CommandRejected, JournalError."""
-        if self._live is None:
+        if self._writable is None:
             raise CommandRejected("this session is only followed or replayed: open it to answer prompts")
-        await self.submit(AnswerCall(call.id, self._live.store_blob(reply.encode("utf-8", "replace"))))
+        await self.submit(AnswerCall(call.id, self._writable.store_blob(reply.encode("utf-8", "replace"))))
 
     async def retry(self) -> None:
         """Retry failed work. Raises CommandRejected if the session does not run here, JournalError like ``submit``."""
@@ -282,6 +296,15 @@ class SessionOpener:
     def follow(self, folder: Path) -> Bridge:
         """Follow a session that another process runs."""
         return Bridge(FollowSource(folder), folder)
+
+    def join(self, folder: Path) -> Bridge:
+        """Steer a session that another process runs."""
+        source = JoinedSource(folder)
+        return Bridge(source, folder, joined=source)
+
+    def trust(self, asked: TrustQuestion) -> None:
+        """Record that the user allowed what the question shows."""
+        trust.confirm(asked)
 
     def fork(self, folder: Path, position: int) -> Path:
         """Copy the first ``position`` entries of a session to a new session folder."""

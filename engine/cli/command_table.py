@@ -38,6 +38,7 @@ KERNEL: Table = {
 SESSION: Table = {
     "list": ("engine.cli.session_list:list_sessions", "All sessions, the latest activity first."),
     "show": ("engine.cli.session_list:show_session", "The kernel tree and where the session stands."),
+    "compare": ("engine.cli.session_compare:compare", "Sessions of one problem side by side, at equal budgets."),
     "limits": ("engine.cli.session:limits", "Print or change when a session stops by itself."),
     "pause": ("engine.cli.session:pause", "Pause, now or on a condition."),
     "resume": ("engine.cli.session:resume", "Resume after a pause."),
@@ -51,6 +52,7 @@ SESSION: Table = {
 MODEL: Table = {
     "prompts": ("engine.cli.model:prompts", "List or print the prompts, and those awaiting your reply."),
     "answer": ("engine.cli.model:answer", "Give the reply to a prompt by hand."),
+    "set": ("engine.cli.model:set_models", "Print or change proposers, servers and the options of calls."),
     "usage": ("engine.cli.model:usage", "Tokens and dollars by round, role and model."),
     "cancel": ("engine.cli.model:cancel", "Cancel one open call."),
 }
@@ -69,17 +71,24 @@ SECTIONS: Mapping[str, Table] = {
     "Steer": {
         "idea": ("engine.cli.tree:idea", "list, show, add, approve, edit, reject, park, order, attach, predictions"),
         "kernel": ("engine.cli.tree:kernel", "list, show, seed, pin, prune, race, remeasure, cancel, accept, profile ..."),
-        "session": ("engine.cli.tree:session", "list, show, limits, pause, resume, mode, instruct, note, end, import, delete"),
-        "model": ("engine.cli.tree:model", "prompts, answer, usage, cancel"),
+        "session": (
+            "engine.cli.tree:session",
+            "list, show, compare, limits, pause, resume, mode, instruct, note, end, import ...",
+        ),
+        "model": ("engine.cli.tree:model", "prompts, answer, set, usage, cancel"),
     },
     "Kernels": {
         "eval": ("engine.cli.evaluate:evaluate", "Verify and measure one kernel."),
         "scaffold": ("engine.cli.scaffold:scaffold", "Write a correct, naive kernel to start from."),
         "export": ("engine.cli.export:export", "Write a session's best kernel, report, data or bundle as a file."),
     },
+    "Agents": {
+        "mcp": ("engine.cli.mcp:mcp", "Tools for coding agents, over the Model Context Protocol."),
+    },
     "Machine": {
         "problems": ("engine.cli.lists:problems", "Problems that ship."),
         "bank": ("engine.cli.lists:bank", "Verified kernels of all sessions, usable as seeds."),
+        "trust": ("engine.cli.trust:trust", "Show what a session, bundle or problem from elsewhere would run, and allow it."),
         "doctor": ("engine.cli.doctor:doctor", "Check compilers, GPU, sandbox and folders of this machine."),
         "completion": ("engine.cli.completion:completion", "Print the completion script for bash, zsh or fish."),
     },

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
-from engine.cli.exit_codes import AWAITING, BAD_INPUT, DONE, FAILED, INTERRUPTED, CommandExit, end
+from engine.cli.exit_codes import AWAITING, BAD_INPUT, DOUBTED, FAILED, INTERRUPTED, CommandExit, end
 from engine.cli.output import show, show_json
 from engine.cli.session_access import shell_name
 from engine.cli.verbosity import quiet
-from engine.domain import queries
+from engine.domain import corroboration, queries
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from engine.journal.shipped import is_shipped
@@ -126,10 +126,12 @@ def _is_providers(work: WorkKey) -> bool:
 
 
 def end_by_outcome(state: SessionState, outcome: Outcome | None) -> None:
-    """Leave with the exit status of a search: AWAITING where the engineer must act, FAILED without a verified kernel."""
+    """Leave with the exit status of a search: AWAITING where the engineer must act; without an incumbent DOUBTED if there are
+    only doubted kernels, FAILED if there is none."""
     if isinstance(outcome, AwaitingEngineer):
         end(AWAITING)
-    end(FAILED if queries.incumbent(state) is None else DONE)
+    if queries.incumbent(state) is None:
+        end(DOUBTED if corroboration.doubted(state) else FAILED)
 
 
 def interrupted(folder: Path) -> CommandExit:

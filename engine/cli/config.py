@@ -19,13 +19,15 @@ import click
 
 from engine.cli.command_table import GROUPS, command_paths
 
+BUILD = "build"
+"""The table that belongs to no command."""
 USER = "config.toml"
 PROJECT = "espalier.toml"
 _LARGEST = 1 << 20
 _PROGRAM = "command:"
 _PROPOSERS = ("proposer", "writer")
 """Options that can name a program, by ``command:``."""
-_UNTRUSTED = ("base-url", "seed-kernel", "browser", "force", "yes")
+_UNTRUSTED = ("include", "base-url", "seed-kernel", "browser", "force", "yes")
 """Options that an ``espalier.toml`` cannot set at all."""
 
 
@@ -85,10 +87,30 @@ def check_commands(file: ConfigFile) -> None:
             raise ConfigError(f"{file.path}: [{name}] is not a table of options")
 
 
+def include_folders() -> tuple[str, ...]:
+    """``[build] include`` of the user's file: folders of headers that kernels may include. Raises ConfigError."""
+    folders: tuple[str, ...] = ()
+    for file in files():
+        table = file.tables.get(BUILD)
+        if not isinstance(table, dict):
+            continue
+        if unknown := next((key for key in table if key != "include"), None):
+            raise ConfigError(f"{file.path}: unknown option {unknown!r} in [{BUILD}]: known is 'include'")
+        given = table.get("include", [])
+        if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+            raise ConfigError(f"{file.path}: [{BUILD}] include is not a list of folders")
+        if not file.trusted:
+            raise ConfigError(f"{file.path}: [{BUILD}] include: {PROJECT} cannot set it: use --include, or {user_file()}")
+        folders = tuple(given)
+    return folders
+
+
 def _tables(file: ConfigFile, groups: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, table in file.tables.items():
         if not isinstance(table, dict):
             raise ConfigError(f"{file.path}: {name} is outside a table: put it below a command such as [run]")
+        if name == BUILD:
+            continue
         if name not in groups:
             yield name, table
             continue

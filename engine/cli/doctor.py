@@ -13,21 +13,25 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import click
 
 from engine.cli import environment
 from engine.cli import options as o
+from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import show, show_json
 from engine.cli.ui import registered_ui
 from engine.domain.errors import EspalierError, ToolchainError
-from engine.journal import log_file, store
-from engine.report.text.lines import Line, Span, Tone, table
+from engine.journal import log_file, store, trust_records
+from engine.report.text.lines import Line, Span, Tone, counted, table
 from engine.sandbox.bubblewrap import bubblewrap_reason
+from engine.sandbox.trial_sandbox import judge_reason
 from engine.session import requirements
 from engine.session.devices import gpu_names
 from engine.toolchain import cache_bound, compilers
 from engine.toolchain.cache import Cache, cache_folder
+from engine.trial import lease
 from engine.trial.judge import nvml
 from engine.trial.tools import ncu, perf
 
@@ -38,8 +42,8 @@ _GPU_EXTRA = "pip install 'espalier[gpu]'"
 _CUDA_TOOLKIT = "install the CUDA toolkit"
 
 EPILOG = """\b
-Exit status: 0, also if something is missing; --json has "ok" for a script. 2 if the
-cache cannot be cleared."""
+Exit status: 0, also if something is missing; --json has "ok" for a script. 1 if
+PROBLEM does not fit. 2 if the cache cannot be cleared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,24 @@ class Check:
 
 
 @click.command(epilog=EPILOG)
+@click.argument("problem", type=o.PROBLEM, required=False)
+@o.device_option
+@o.workload_option
+@click.option("--baselines", type=o.NameList(o.BASELINES), default=("eager",), metavar="NAME,...",
+              help="The baselines to plan memory for. Default: eager.")  # fmt: skip
 @click.option("--clear-cache", is_flag=True, help="Delete the compiled kernels that no running session uses, then check.")
 @o.json_option
-def doctor(clear_cache: bool, as_json: bool) -> None:
-    """Check compilers, GPU, sandbox and folders of this machine, and name the package for what is missing."""
+def doctor(problem: str | None, clear_cache: bool, as_json: bool, **given: Any) -> None:
+    """Check compilers, GPU, sandbox and folders of this machine, and name the package for what is missing.
+
+    With PROBLEM, print the memory plan instead: what judging it needs, what is free, and which workload fits.
+    """
+    if problem is not None:
+        from engine.cli.doctor_memory import show_memory
+
+        fits = show_memory(problem, given["device"], given["workload"], given["baselines"], as_json=as_json)
+        end(DONE if fits else FAILED)
+        return
     if clear_cache:
         deleted = Cache(cache_folder()).clear()
         show([f"{_kernels(deleted)} deleted from {cache_folder()}"], err=True)
@@ -81,13 +99,31 @@ def _check_row(check: Check) -> Line:
 
 def _all_checks() -> list[Check]:
     return [
-        _python(), _torch(), _gxx(), _nvcc(), _ninja(), _gpu(), _bindings(), _nvml(), _bubblewrap(),
+        _python(), _torch(), _gxx(), _nvcc(), _ninja(), _gpu(), _bindings(), _nvml(), _bubblewrap(), _reference_sandbox(),
         _cpp_sanitizers(), _compute_sanitizer(), _ncu(), _perf(),
         _folder("sessions", store.sessions_root(), "set ESPALIER_HOME to another folder"),
         _folder("cache", cache_folder().parent, "set ESPALIER_CACHE to another folder"),
-        _build_cache(), Check("log", True, str(log_file.path())),
-        *_configuration(), _terminal_ui(),
+        _build_cache(), _leases(), Check("log", True, str(log_file.path())),
+        _trust(), *_configuration(), _terminal_ui(),
     ]  # fmt: skip
+
+
+def _trust() -> Check:
+    """Permissions of sessions and problems from elsewhere."""
+    found = list(trust_records.records())
+    damaged = [str(one) for one in found if isinstance(one, EspalierError)]
+    confirmed = [one for one in found if not isinstance(one, EspalierError) and one.confirmed]
+    if damaged:
+        return Check("trust", False, f"{damaged[0]}; it allows nothing", "delete the file, and allow its path again")
+    return Check("trust", True, f"{counted(len(confirmed), 'path')} from elsewhere allowed; `espalier trust --list` lists them")
+
+
+def _leases() -> Check:
+    """Which processes measure, and which wait for them."""
+    queues = [
+        f"{queue.device} held by {queue.tickets[0].describe()}, {len(queue.tickets) - 1} waiting" for queue in lease.queues()
+    ]
+    return Check("leases", True, "; ".join(queues) or f"no device is in use: {lease.lease_folder()}")
 
 
 def _python() -> Check:
@@ -179,8 +215,19 @@ def _bubblewrap() -> Check:
     reason = bubblewrap_reason()
     if reason is None:
         return Check("bubblewrap", True, "works: kernels have no network and a read-only file system")
-    remedy = requirements.BUBBLEWRAP if "not installed" in reason else requirements.USER_NAMESPACES
-    return Check("bubblewrap", False, f"{reason}; kernels run with resource limits only", remedy)
+    return Check("bubblewrap", False, f"{reason}; kernels run with resource limits only", _sandbox_remedy(reason))
+
+
+def _sandbox_remedy(reason: str) -> str:
+    return requirements.BUBBLEWRAP if "not installed" in reason else requirements.USER_NAMESPACES
+
+
+def _reference_sandbox() -> Check:
+    reason = judge_reason()
+    if reason is None:
+        return Check("reference", True, "runs in the sandbox too: no network, no home, no key")
+    detail = f"the reference runs outside the sandbox, with your rights: {reason}"
+    return Check("reference", False, detail, _sandbox_remedy(reason))
 
 
 def _cpp_sanitizers() -> Check:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from engine.cli.output import TransientLine, show, timestamped
 from engine.cli.steps import StepLines
+from engine.cli.streams import is_terminal
 from engine.cli.verbosity import quiet, verbose
 from engine.domain import commands as c
 from engine.domain.state import SessionState, advance
@@ -20,6 +22,7 @@ from engine.report.text import progress
 from engine.report.text.lines import line, one_line, plain
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, Outcome, Until
+from engine.trial.lease import is_waiting
 
 T = TypeVar("T")
 RunSession = Callable[[LiveSession], Awaitable[Outcome]]
@@ -31,10 +34,17 @@ class ProgressPrinter:
     def __init__(self) -> None:
         self._began = time.time()
         self._transient = TransientLine()
+        self._waiting = ""
         self._quiet, self._verbose = quiet(), verbose()
 
     def show(self, text: str) -> None:
-        """Show a line on a terminal until the next one; with --verbose, print it."""
+        """Show a line on a terminal until the next one; with --verbose, print it. Print whom a lease is waited for, also where
+        there is no terminal, when that changes."""
+        if is_waiting(text) and not is_terminal(sys.stderr):
+            if text != self._waiting:
+                self._waiting = text
+                self.step(text)
+            return
         spans = timestamped(line(one_line(text)), time.time() - self._began)
         if self._verbose:
             show([spans], err=True)
@@ -70,7 +80,7 @@ class ProgressPrinter:
     async def show_progress(self, live: LiveSession) -> None:
         """Show the progress of work, until the session is closed."""
         async for update in live.progress():
-            say = self.step if update.work.kind == WorkKind.PREPARE else self.show
+            say = self.step if update.lasting or update.work.kind == WorkKind.PREPARE else self.show
             say(f"{update.work.subject} {update.text}".strip())
 
 

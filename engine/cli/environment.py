@@ -7,6 +7,7 @@ from pathlib import Path
 from engine.cli import config
 from engine.journal import store
 from engine.toolchain.cache import cache_folder
+from engine.trial.lease import lease_folder
 
 
 def _shown(path: Path) -> str:
@@ -23,8 +24,14 @@ def variables() -> list[tuple[str, str]]:
         ("ESPALIER_HOME", f"Sessions, log and configuration. Sessions now: {_shown(store.sessions_root())}"),
         ("ESPALIER_CACHE", f"Compiled kernels and baselines. Now: {_shown(cache_folder().parent)}"),
         ("ESPALIER_CACHE_GB, ESPALIER_CACHE_DAYS", "Bounds of the build cache. Default: 5 GB, 30 days since last use."),
+        ("ESPALIER_LEASES", f"Leases on devices, for all users of the machine. Now: {lease_folder()}"),
+        ("ESPALIER_INCLUDE", "Header folders that kernels may include, as --include. Default: [build] include of config.toml."),
+        ("ESPALIER_BUILD_GB", "Memory of all compilers together. Default: half of the machine's."),
+        ("ESPALIER_MEMORY_GB", "Device memory that the judge plans with. Default: what is free."),
         ("OPENAI_API_KEY, OPENAI_BASE_URL", "Key and server for openai:MODEL."),
         ("GEMINI_API_KEY, GOOGLE_API_KEY", "Key for gemini:MODEL."),
+        ("ESPALIER_AGENT", "Name of the coding agent that runs the command: it may propose and write, and not decide."),
+        ("ESPALIER_MCP_TOKEN", "Token of `espalier mcp --http`. Default: a new one."),
         ("CUDA_HOME, CUDA_PATH", "The CUDA toolkit. Default: PATH, then /usr/local/cuda."),
         ("CUDA_VISIBLE_DEVICES", "The GPUs to use."),
         ("NO_COLOR", "Print without colour."),

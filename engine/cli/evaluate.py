@@ -1,9 +1,9 @@
-"""``espalier eval``: verify and measure one kernel."""
+"""``espalier eval``: verify and measure one kernel, or many with one preparation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -12,19 +12,22 @@ import click
 
 from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
-from engine.cli.exit_codes import DONE, FAILED, end
-from engine.cli.output import as_data, show, show_json
+from engine.cli.exit_codes import DONE, DOUBTED, FAILED, end
+from engine.cli.output import as_data, show, show_json, show_json_line
 from engine.cli.verbosity import quiet, verbosity
 from engine.domain import work as w
+from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
+from engine.domain.errors import EspalierError, KernelCodeError, ProblemError
 from engine.domain.model import Dialect
 from engine.problem import catalog, header
 from engine.report.text import verdict as v
-from engine.report.text.lines import Line, Span, Tone, line, table, tunables
+from engine.report.text.lines import Line, Span, Tone, line, one_line, table, tunables
+from engine.session import trust
 from engine.session.devices import checked_device, default_workload
-from engine.session.seeds import Seed, check_dialect, kernel_spec, seed_of
+from engine.session.seeds import Seed, check_dialect, kernel_spec, read_kernel, seed_of
 from engine.session.workbench import KernelTrial, Workbench, open_workbench
 from engine.toolchain import tunables as tuning
-from engine.toolchain.kernel_file import KernelCode, read_kernel_file
+from engine.toolchain.kernel_file import SUFFIXES, KernelCode
 from engine.trial.bench import Assignment, KernelSpec
 
 
@@ -53,8 +56,9 @@ class _Evaluation:
 
 @click.command("eval")
 @click.argument("problem", type=o.PROBLEM)
-@click.argument("kernel", type=o.PATH)
+@click.argument("kernels", type=o.PATH, nargs=-1, required=True, metavar="KERNEL...")
 @click.option("--against", "other", type=o.PATH, metavar="OTHER", help="Also race KERNEL against OTHER.")
+@o.include_option
 @o.device_option
 @o.workload_option
 @o.tolerance_option
@@ -66,12 +70,22 @@ class _Evaluation:
     "--most", type=click.IntRange(1, 1000), default=16, show_default=True, metavar="N", help="Most combinations to measure."
 )
 @o.hot_option
+@click.option("--fresh", is_flag=True, help="Calibrate and measure baselines again. Default: what was kept, up to 7 days.")
 @o.accept_option
 @o.json_option
 @verbosity
-def evaluate(problem: str, kernel: Path, as_json: bool, **given: Any) -> None:
-    """Verify and measure KERNEL (.cu, .cpp or .py) for PROBLEM. Exit status: 0 measured, 1 the kernel failed."""
-    request = _request(problem, kernel, given)
+def evaluate(problem: str, kernels: tuple[Path, ...], as_json: bool, **given: Any) -> None:
+    """Verify and measure each KERNEL (.cu, .cpp or .py) for PROBLEM; of a folder, the kernels in it.
+
+    Several kernels share one preparation. Each gets one line, when it is there, with --json one object on one line. One that
+    fails does not stop the others.
+
+    Exit status: 0 measured, 1 a kernel failed, 4 correct, but a time is not corroborated or a kernel is quarantined.
+    """
+    if len(kernels) > 1 or kernels[0].is_dir():
+        end(_evaluate_each(problem, kernels, given, as_json=as_json))
+        return
+    request = _request(problem, kernels[0], given)
     evaluation = drive(lambda printer: _evaluate(request, printer))
     if as_json:
         show_json(_json_object(evaluation))
@@ -79,13 +93,26 @@ def evaluate(problem: str, kernel: Path, as_json: bool, **given: Any) -> None:
         show(evaluation.lines)
         if not quiet():
             show([f"next: {_next_step(problem, request, evaluation)}"])
-    end(DONE if evaluation.verdict.measured and not evaluation.trouble else FAILED)
+    end(_exit_status(evaluation))
+
+
+def _exit_status(evaluation: _Evaluation) -> int:
+    if evaluation.trouble:
+        return FAILED
+    compared = evaluation.against
+    if evaluation.verdict.doubted or (compared is not None and compared.doubts):
+        return DOUBTED
+    return DONE if evaluation.verdict.measured else FAILED
 
 
 def _next_step(problem: str, request: _Request, evaluation: _Evaluation) -> str:
     """What to do with the kernel next, as a command."""
     file, name = quote(str(request.file)), quote(problem)
-    where = f" --device {request.assignment.device} --workload {request.assignment.workload.name}"
+    where = f" --device {request.assignment.device} --workload {quote(request.assignment.workload.name)}"
+    if evaluation.verdict.quarantined:
+        return f"espalier run {name} --seed-kernel {file}{where}: a session lets you accept or discard it"
+    if evaluation.verdict.doubted:
+        return f"espalier eval {name} {file}{where}, when nothing else runs on the machine"
     if not evaluation.verdict.measured:
         return f"fix {file}, then espalier eval {name} {file}{where}"
     return f"espalier run {name} --seed-kernel {file}{where}: search from this kernel"
@@ -93,42 +120,136 @@ def _next_step(problem: str, request: _Request, evaluation: _Evaluation) -> str:
 
 def _request(name: str, kernel: Path, given: dict[str, Any]) -> _Request:
     problem = catalog.find(name)
-    seed = seed_of(read_kernel_file(kernel), dict(given["tune"]))
+    trust.require_problem(problem)
+    seed = seed_of(read_kernel(kernel, problem), dict(given["tune"]))
     other = given["other"]
-    second = seed_of(read_kernel_file(other), {}) if other is not None else None
+    second = seed_of(read_kernel(other, problem), {}) if other is not None else None
     device = checked_device(given["device"] or _default_device(seed.kernel))
     for one in filter(None, (seed, second)):
         check_dialect(one.kernel, device)
     workload = catalog.workload_for(problem, given["workload"] or default_workload(device))
     ranking, *others = given["baselines"]
-    assignment = Assignment(problem, workload, device, given["tolerance"], ranking, tuple(others), not given["hot"])
+    assignment = Assignment(
+        problem, workload, device, given["tolerance"], ranking, tuple(others), not given["hot"], fresh=given["fresh"],
+        prepared=True,
+    )  # fmt: skip
     variants = given["most"] if given["all_variants"] else 1
     return _Request(assignment, kernel, seed, other, second, variants, given["accept_unverifiable"])
 
 
+@dataclass(frozen=True, slots=True)
+class _NotEvaluated:
+    """A file of several that cannot be read as a kernel, or whose trial could not be finished, and why."""
+
+    kernel: str
+    error: str
+
+
+def _evaluate_each(problem: str, paths: Sequence[Path], given: dict[str, Any], *, as_json: bool) -> int:
+    """Evaluate several kernels and print each when it is there; the exit status."""
+    if given["tune"] or given["other"] is not None:
+        raise click.UsageError("--tune and --against take one KERNEL")
+    requests = _requests(problem, _kernel_files(paths), given)
+    width = max(len(str(file)) for file, _ in requests)
+
+    def printed(file: Path, found: _Evaluation | _NotEvaluated, printer: ProgressPrinter) -> int:
+        printer.clear()
+        if as_json:
+            show_json_line(_json_object(found) if isinstance(found, _Evaluation) else found)
+        else:
+            show(_short_lines(str(file).ljust(width), found))
+        return _exit_status(found) if isinstance(found, _Evaluation) else FAILED
+
+    statuses = drive(lambda printer: _evaluate_all(requests, printer, printed))
+    return next((status for status in (FAILED, DOUBTED) if status in statuses), DONE)
+
+
+def _short_lines(name: str, found: _Evaluation | _NotEvaluated) -> list[Line]:
+    if isinstance(found, _Evaluation):
+        return table(v.variant_rows([(name, found.verdict)]))
+    return [line(Span(name, Tone.STRONG), "  ", Span("failed", Tone.BAD), f"  {one_line(found.error)}")]
+
+
+def _kernel_files(paths: Iterable[Path]) -> list[Path]:
+    """The files, and those in the folders that have a kernel's suffix. Raises KernelCodeError for a folder without one."""
+    files: dict[Path, None] = {}
+    for path in paths:
+        found = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
+        if not found:
+            raise KernelCodeError(f"{path} has no kernel file ({', '.join(SUFFIXES)})")
+        files |= dict.fromkeys(found)
+    return list(files)
+
+
+def _requests(problem: str, files: Sequence[Path], given: dict[str, Any]) -> list[tuple[Path, _Request | _NotEvaluated]]:
+    """What to evaluate, on one device: the one given, else that of the first kernel. Raises the last error if none can be."""
+    found: list[tuple[Path, _Request | _NotEvaluated]] = []
+    assignment: Assignment | None = None
+    trouble: EspalierError | None = None
+    for file in files:
+        try:
+            request = _request(problem, file, given if assignment is None else {**given, "device": assignment.device})
+        except KernelCodeError as error:
+            trouble = error
+            found.append((file, _NotEvaluated(str(file), str(error))))
+        except ProblemError as error:
+            if assignment is None:
+                raise
+            found.append((file, _NotEvaluated(str(file), str(error))))
+        else:
+            assignment = assignment or request.assignment
+            found.append((file, replace(request, assignment=assignment)))
+    if assignment is None and trouble is not None:
+        raise trouble
+    return found
+
+
+async def _evaluate_all(
+    requests: Sequence[tuple[Path, _Request | _NotEvaluated]],
+    printer: ProgressPrinter,
+    printed: Callable[[Path, _Evaluation | _NotEvaluated, ProgressPrinter], int],
+) -> list[int]:
+    """One preparation for all. A kernel whose trial cannot be finished is told as failed, and the next one is evaluated."""
+    first = next(request for _, request in requests if isinstance(request, _Request))
+    statuses = []
+    async with open_workbench(first.assignment, printer.show, accept_unverifiable=first.accept) as bench:
+        for file, request in requests:
+            found: _Evaluation | _NotEvaluated
+            try:
+                found = await _evaluate_on(bench, request) if isinstance(request, _Request) else request
+            except EspalierError as error:
+                found = _NotEvaluated(str(file), str(error))
+            statuses.append(printed(file, found, printer))
+    return statuses
+
+
 def _default_device(kernel: KernelCode) -> str | None:
-    return {Dialect.CPP: "cpu", Dialect.CUDA: "cuda:0"}.get(kernel.dialect)
+    return {Dialect.CPP: "cpu", Dialect.CUDA: "cuda:0", Dialect.TRITON: "cuda:0"}.get(kernel.dialect)
 
 
 async def _evaluate(request: _Request, printer: ProgressPrinter) -> _Evaluation:
     async with open_workbench(request.assignment, printer.show, accept_unverifiable=request.accept) as bench:
-        tries: list[tuple[dict[str, int], v.Verdict, KernelTrial]] = []
-        for chosen in _tunable_choices(request, bench):
-            tried = await bench.attempt(kernel_spec(request.seed.kernel, chosen))
-            tries.append((chosen, _verdict(request, bench, tried), tried))
-        chosen, best, tried = min(tries, key=lambda one: _median_time(one[1]))
-        lines = _verdict_lines(tries, best, tried, bench)
-        against, trouble = None, ""
-        if request.other is not None and best.measured:
-            compared = await _compare(request, bench, kernel_spec(request.seed.kernel, chosen), request.other)
-            if isinstance(compared, v.HeadToHead):
-                against = compared
-                lines += v.head_to_head_lines(best, against)
-            else:
-                trouble = compared
-                lines.append(line(Span(trouble, Tone.BAD)))
-        variants = tuple((c, one) for c, one, _ in tries) if request.variants > 1 else ()
-        return _Evaluation(best, lines, variants, against, trouble)
+        return await _evaluate_on(bench, request)
+
+
+async def _evaluate_on(bench: Workbench, request: _Request) -> _Evaluation:
+    tries: list[tuple[dict[str, int], v.Verdict, KernelTrial]] = []
+    for chosen in _tunable_choices(request, bench):
+        tried = await bench.attempt(kernel_spec(request.seed.kernel, chosen))
+        tries.append((chosen, _verdict(request, bench, tried), tried))
+    chosen, best, tried = min(tries, key=lambda one: _rank(one[1]))
+    lines = _verdict_lines(tries, best, tried, bench)
+    against, trouble = None, ""
+    if request.other is not None and best.status in (MEASURED, NOT_CORROBORATED):
+        compared = await _compare(request, bench, kernel_spec(request.seed.kernel, chosen), request.other)
+        if isinstance(compared, v.HeadToHead):
+            against = compared
+            lines += v.head_to_head_lines(best, against)
+        else:
+            trouble = compared
+            lines.append(line(Span(trouble, Tone.BAD)))
+    variants = tuple((c, one) for c, one, _ in tries) if request.variants > 1 else ()
+    return _Evaluation(best, lines, variants, against, trouble)
 
 
 def _tunable_choices(request: _Request, bench: Workbench) -> Iterable[dict[str, int]]:
@@ -141,8 +262,13 @@ def _tunable_choices(request: _Request, bench: Workbench) -> Iterable[dict[str, 
     return [dict(chosen) for chosen in tuning.variants(declared, requires, names, request.variants, 0)]
 
 
-def _median_time(verdict: v.Verdict) -> float:
-    return verdict.time_us.median if verdict.time_us is not None else float("inf")
+_ORDER = (MEASURED, NOT_CORROBORATED, QUARANTINED)
+
+
+def _rank(verdict: v.Verdict) -> tuple[int, float]:
+    """The sort key of variants: whatever a doubted one claims, it is after those that are measured; failures are last."""
+    place = _ORDER.index(verdict.status) if verdict.status in _ORDER else len(_ORDER)
+    return place, verdict.time_us.median if verdict.time_us is not None else float("inf")
 
 
 def _verdict(request: _Request, bench: Workbench, tried: KernelTrial) -> v.Verdict:
@@ -151,14 +277,14 @@ def _verdict(request: _Request, bench: Workbench, tried: KernelTrial) -> v.Verdi
         a.problem.name, str(request.file), kernel.dialect, kernel.contract, bench.device, a.workload.name,
         bench.preparation.sandbox,
     )  # fmt: skip
-    seconds = v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s)
-    return v.verdict(subject, tried.verification, tried.final, seconds)
+    seconds = v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s, tried.wait_s)
+    return replace(v.verdict(subject, tried.verification, tried.final, seconds), included=tried.included)
 
 
 def _verdict_lines(
     tries: list[tuple[dict[str, int], v.Verdict, KernelTrial]], best: v.Verdict, tried: KernelTrial, bench: Workbench
 ) -> list[Line]:
-    lines = v.lines(best, tried.verification, tried.measurement, bench.preparation)
+    lines = v.lines(best, tried.verification, tried.timed, bench.preparation)
     if len(tries) > 1:
         rows = v.variant_rows([(tunables(chosen), one) for chosen, one, _ in tries])
         return [*table(rows), line(), *lines]

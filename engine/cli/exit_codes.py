@@ -17,13 +17,15 @@ from engine.domain.errors import EspalierError, printable
 from engine.journal import log_file
 
 DONE = 0
-"""Done. For a search: there is a verified kernel; for `eval`: the kernel was measured."""
+"""Done. For a search: there is an incumbent; for `eval`: the kernel was measured, and its time is corroborated."""
 FAILED = 1
 """The kernel or the search failed."""
 BAD_INPUT = 2
 """Bad usage or bad input."""
 AWAITING = 3
 """Stopped, awaiting the engineer or a provider."""
+DOUBTED = 4
+"""Correct and measured, but the time is not corroborated, or the kernel is quarantined: no figure of it is a result."""
 INTERRUPTED = 130
 """Interrupted; `espalier open` resumes."""
 _PIPE_CLOSED = 141

@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from engine.cli import options as o
+from engine.cli.exit_codes import DOUBTED, CommandExit
 from engine.cli.output import as_data, show, show_json
 from engine.cli.session_access import read_entries, read_state
-from engine.domain import queries
+from engine.domain import corroboration, queries
 from engine.domain.errors import KernelCodeError, ProblemError
 from engine.domain.events import SessionOpened
 from engine.domain.state import Kernel, SessionState
-from engine.export import bundle, rewards, training
+from engine.export import bundle, formats, rewards, training
 from engine.export import module as exporting
 from engine.export.attempts import RecordedSession
 from engine.journal import journal, store
@@ -22,11 +23,14 @@ from engine.journal.blobs import Blobs
 from engine.problem import catalog
 from engine.report.facts.summary import summarise
 from engine.report.page import content, render
-from engine.report.text.lines import counted, duration_interval, times, tunables
+from engine.report.text.lines import counted, duration_interval, file_stem, times, tunables
+from engine.report.text.tree import outcome
 from engine.session.seeds import kernel_of, recorded_code
 
 _TRAINING = ("sft", "pairs", "jsonl")
-_SUFFIX = {"module": ".py", "report": ".html", "bundle": bundle.SUFFIX, "json": ".json"} | {
+_FORMATS = {"kernelbench": ".py", "flashinfer": "_flashinfer", "sol": ".sol.json", "kernelbot": "_submission.py"}
+_OF_A_KERNEL = ("module", *_FORMATS)
+_SUFFIX = {"module": ".py", **_FORMATS, "report": ".html", "bundle": bundle.SUFFIX, "json": ".json"} | {
     kind: f".{kind}.jsonl" if kind != "jsonl" else ".jsonl" for kind in _TRAINING
 }
 _MARKDOWN = (".md", ".markdown")
@@ -41,13 +45,19 @@ _HELP = f"""Write a result of SESSION as a file.
     sft     chats that ended in a verified kernel ("messages"), one a line
     pairs   two answers to one idea ("prompt", "chosen", "rejected"), one a line
     jsonl   every attempt at every kernel, failures included, one a line
+    kernelbench  like module; flashinfer  a folder with a solution and its trace, as a
+            FlashInfer trace set has them; sol  a solution of SOL-ExecBench;
+            kernelbot  a submission.py
     bundle  the session as one file (.tar.gz, .tgz or .tar) that `session import`,
             `open` and `replay` take
     json    its data
 
     Training data (sft, pairs, jsonl) takes several sessions. A row's reward is ln(speedup over the parent), or over the
     baseline where there is no measured parent, and never below {rewards.LEAST_MEASURED:g}; a failure's is a constant
-    ({_REWARDS}); null if unknown.
+    ({_REWARDS}); null if unknown,
+    and for a kernel that is not corroborated or quarantined, which is no example in sft and pairs.
+
+    A module of such a kernel says so at its top, and the exit status is {DOUBTED}.
     """
 
 
@@ -57,43 +67,87 @@ _HELP = f"""Write a result of SESSION as a file.
 @click.option("--kernel", type=o.KERNEL, metavar="K", help="The kernel of a module. Default: the incumbent.")
 @click.option("--licence", default="unspecified", show_default=True, metavar="TEXT",
               help="Licence of the code and texts in training data, e.g. an SPDX name.")  # fmt: skip
+@click.option("--allow-licence", "allowed", multiple=True, metavar="PROBLEM",
+              help="Export training data of PROBLEM although its licence forbids training; repeatable.")  # fmt: skip
 @click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Default: named after the session, in the working folder.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @o.json_option
 def export(
-    sessions: tuple[str, ...], kind: str, kernel: str | None, licence: str, output: Path | None, force: bool, as_json: bool
+    sessions: tuple[str, ...],
+    kind: str,
+    kernel: str | None,
+    licence: str,
+    allowed: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """See ``_HELP``."""
     folders = [store.resolve(session) for session in dict.fromkeys(sessions)]
     rows: int | None = None
+    kept: Kernel | None = None
     if kind in _TRAINING:
+        _require_licences(folders, allowed)
         target, rows = _export_training_data(folders, kind, licence, output, force)
     elif len(folders) > 1:
         raise ProblemError(f"--format {kind} takes one session; only {', '.join(_TRAINING)} take several")
     else:
-        target = _export_session(folders[0], kind, kernel, output, force)
+        target, kept = _export_session(folders[0], kind, kernel, output, force)
+    doubted = kept is not None and corroboration.is_doubted(kept)
     if as_json:
         where = [str(folder.absolute()) for folder in folders]
-        show_json({"file": str(target.absolute()), "format": kind, "sessions": where, "rows": rows})
+        verdict = _corroboration_fields(kept) if kept is not None else {}
+        show_json({"file": str(target.absolute()), "format": kind, "sessions": where, "rows": rows, **verdict})
     else:
         counts = f": {counted(rows, 'row')} from {counted(len(folders), 'session')}" if rows is not None else ""
         show([f"wrote {target}{counts}"])
+    if kept is not None and doubted:
+        doubts = "; ".join(corroboration.of_kernel(kept))
+        raise CommandExit(
+            DOUBTED, f"the time of {kept.id} is no result ({outcome(kept)}): {doubts}; {target} says so at its top"
+        )
 
 
-def _export_session(folder: Path, kind: str, kernel: str | None, output: Path | None, force: bool) -> Path:
+def _corroboration_fields(kernel: Kernel) -> dict[str, object]:
+    return {
+        "kernel": kernel.id, "status": corroboration.status(kernel), "corroborated": corroboration.is_corroborated(kernel),
+        "quarantined": corroboration.is_quarantined(kernel), "doubts": corroboration.of_kernel(kernel),
+    }  # fmt: skip
+
+
+def _export_session(
+    folder: Path, kind: str, kernel: str | None, output: Path | None, force: bool
+) -> tuple[Path, Kernel | None]:
+    """The file, and the kernel of a module."""
     state = read_state(folder)
-    chosen = _kernel_to_export(state, folder, kernel) if kind == "module" else None
-    stem = folder.name if chosen is None else f"{queries.problem_and_workload(state)[0]}_{chosen.id}"
+    chosen = _kernel_to_export(state, folder, kernel) if kind in _OF_A_KERNEL else None
+    stem = folder.name if chosen is None else file_stem(f"{queries.problem_and_workload(state)[0]}_{chosen.id}")
     target = _output_file(output, f"{stem}{_SUFFIX[kind]}", force)
     if kind == "bundle":
         bundle.pack(folder, target)
     elif kind == "report":
         _write(target, _report_text(folder, target))
+    elif chosen is not None and kind in ("flashinfer", "sol", "kernelbot"):
+        _write_format(_format_export(state, folder, chosen, target.name), kind, target)
     elif chosen is not None:
         _write(target, _module_text(state, folder, chosen, target.name))
     else:
         _write(target, json.dumps(_session_data(state, folder), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-    return target
+    return target, chosen
+
+
+def _require_licences(folders: list[Path], allowed: tuple[str, ...]) -> None:
+    """Raises ProblemError for a session on a problem whose licence forbids training and that ``allowed`` does not name."""
+    for folder in folders:
+        opened = store.state_of(folder).opened
+        found = opened.problem.origin_format if opened is not None else None
+        if opened is None or found is None or found.licence is None or not found.licence.forbids_training:
+            continue
+        if opened.problem.name not in allowed:
+            raise ProblemError(
+                f"{folder.name}: the licence of {opened.problem.name} ({found.licence.name}, {found.licence.file}) forbids "
+                f"training: leave the session out, or name the problem with --allow-licence {opened.problem.name}"
+            )
 
 
 def _output_file(output: Path | None, default: str, force: bool) -> Path:
@@ -130,7 +184,8 @@ def _kernel_to_export(state: SessionState, folder: Path, name: str | None) -> Ke
         return kernel_of(state, name, folder)
     best = queries.incumbent(state)
     if best is None:
-        raise KernelCodeError(f"session {folder.name} has no verified kernel to export: choose one with --kernel")
+        none = "kernel whose time is corroborated" if corroboration.doubted(state) else "verified kernel"
+        raise KernelCodeError(f"session {folder.name} has no {none} to export: choose one with --kernel")
     return best
 
 
@@ -145,12 +200,50 @@ def _module_text(state: SessionState, folder: Path, kernel: Kernel, file: str) -
     return exporting.module(exported)
 
 
+def _format_export(state: SessionState, folder: Path, kernel: Kernel, file: str) -> formats.FormatExport:
+    text = _module_text(state, folder, kernel, file)
+    assert state.opened is not None, "checked with the module"
+    assert state.device is not None, "checked with the module"
+    workload = catalog.workload_for(state.opened.problem, state.opened.settings.workload)
+    return formats.FormatExport(
+        state.opened.problem, workload, kernel, text, kernel.author.name, state.device, state.opened.versions,
+        queries.ranking_baseline(state), read_entries(folder)[-1].at,
+    )  # fmt: skip
+
+
+def _write_format(given: formats.FormatExport, kind: str, target: Path) -> None:
+    """One file, or for ``flashinfer`` a folder with the layout of a trace set."""
+    if kind == "sol":
+        _write(target, formats.sol_solution(given))
+    elif kind == "kernelbot":
+        _write(target, formats.kernelbot_submission(given))
+    else:
+        entry = given.declared("flashinfer", "sol-execbench").entry
+        stem = file_stem(entry)
+        rows = [(target / "solutions" / f"{stem}_{given.kernel.id}.json", formats.flashinfer_solution(given))]
+        if not corroboration.is_doubted(given.kernel):
+            rows.append((target / "traces" / f"{stem}.jsonl", formats.flashinfer_trace(given)))
+        for place, text in rows:
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ProblemError(f"{place.parent} cannot be made ({error.strerror}): choose another with --output") from error
+            _write(place, text)
+
+
 def _remarks(state: SessionState, folder: Path, kernel: Kernel) -> tuple[str, ...]:
     problem, workload = queries.problem_and_workload(state)
     chosen = f" with {tunables(kernel.tunables)}" if kernel.tunables else ""
     remarks = [f"{queries.title(state, kernel)}: kernel {kernel.id} of espalier session {folder.name}{chosen}."]
     measured, ratio = kernel.measurement, queries.speedup(state, kernel)
-    if measured is not None and ratio is not None and state.device is not None:
+    doubts = "; ".join(corroboration.of_kernel(kernel))
+    if corroboration.is_doubted(kernel):
+        remarks.append(f"{outcome(kernel).upper()}, its time is no result: {doubts}.")
+    elif doubts:
+        remarks.append(f"Accepted by the engineer ({kernel.accepted}) in spite of: {doubts}.")
+    if corroboration.is_quarantined(kernel):
+        remarks.append(f"Problem {problem}, workload {workload}. What it claims as its time is not given here.")
+    elif measured is not None and ratio is not None and state.device is not None:
         base = queries.ranking_baseline(state)
         remarks.append(
             f"Problem {problem}, workload {workload}. Measured on {state.device.name}: {duration_interval(measured.time_us)}, "

@@ -141,9 +141,7 @@ def predictions(session: str, as_json: bool) -> None:
 def add(target: Target, title: str, category: str, why: str, predict: float | None, **aim: Any) -> None:
     """Add an idea of your own to SESSION. `espalier kernel seed SESSION KERNEL --idea ID` adds its kernel."""
     text = IdeaText(title, category, why, predict)
-    after = target.submit(c.WriteIdea(text, aim["parent"], aim["branch"], aim["approve"], aim["attach"]))
-    added = tuple(after.ideas.values())[-1]
-    target.show([f"idea {added.id} added, {_status(added)}: {one_line(added.text.title)}"])
+    target.submit(c.WriteIdea(text, aim["parent"], aim["branch"], aim["approve"], aim["attach"]))
 
 
 @click.command()

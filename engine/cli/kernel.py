@@ -13,7 +13,7 @@ from engine.cli.session_access import Target, reason_option, steers
 from engine.domain import commands as c
 from engine.domain import queries
 from engine.session.seeds import check_dialect, read_seed, seed_command
-from engine.session.writer import SessionWriter
+from engine.session.steer import Steering
 
 _IDEA = re.compile(r"i[0-9]+")
 
@@ -119,9 +119,10 @@ def seed(target: Target, kernel: str, idea: str | None, parent: str | None, tune
 
     `open` or `step` then builds, verifies and measures it.
     """
-    loaded = read_seed(kernel, dict(tune))
 
-    def commands(writer: SessionWriter) -> list[c.Command]:
+    def commands(writer: Steering) -> list[c.Command]:
+        opened = writer.state.opened
+        loaded = read_seed(kernel, dict(tune), opened.problem if opened is not None else None)
         check_dialect(loaded.kernel, queries.device_label(writer.state))
         known = idea if idea in writer.state.ideas else None
         if known is None and idea is not None and _IDEA.fullmatch(idea):

@@ -13,14 +13,14 @@ from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.kernel import kernel_argument
 from engine.cli.output import as_data, show, show_json
 from engine.cli.session_access import read_state, session_argument
-from engine.domain import queries
+from engine.domain import corroboration, queries
 from engine.domain.state import Kernel, SessionState
 from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.report.facts.summary import device_fields
 from engine.report.text.kernel import kernel_lines
 from engine.report.text.lines import Line, Span, Tone, line
-from engine.report.text.tree import outcome, tree
+from engine.report.text.tree import tree
 from engine.session.seeds import kernel_of
 
 
@@ -66,26 +66,32 @@ def show_kernel(session: str, kernel: str, code: bool, diff: bool, as_json: bool
 
 def kernel_fields(state: SessionState, kernel: Kernel) -> Mapping[str, object]:
     """One kernel as an object for scripts."""
-    measured, idea, best = kernel.measurement, state.ideas.get(kernel.idea), queries.incumbent(state)
-    failure = kernel.failure
+    timed, idea, best = kernel.measurement, state.ideas.get(kernel.idea), queries.incumbent(state)
+    failure, quarantined, doubts = kernel.failure, corroboration.is_quarantined(kernel), corroboration.of_kernel(kernel)
+    measured = timed if not quarantined else None
     return {
         "kernel": kernel.id, "idea": {"id": kernel.idea, "title": idea.text.title} if idea else None, "parent": kernel.parent,
         "round": kernel.round, "name": kernel.name, "author": kernel.author.name, "dialect": kernel.dialect,
         "contract": kernel.contract, "tunables": kernel.tunables, "stage": kernel.stage,
-        "status": outcome(kernel).replace(" ", "_"),
-        "reason": failure.reason if failure else "; ".join(kernel.evidence) or kernel.reason or None,
+        "status": corroboration.status(kernel),
+        "reason": failure.reason if failure else "; ".join(doubts) or kernel.reason or None,
+        "corroborated": corroboration.is_corroborated(kernel), "quarantined": quarantined, "accepted": kernel.accepted,
+        "conditions": timed.conditions if timed else (), "doubts": doubts,
         "incumbent": best is not None and best.id == kernel.id, "pinned": kernel.id in state.pinned,
         "pruned": queries.is_pruned(state, kernel.id), "seed": kernel.seed, "device": device_fields(state),
         "time_us": measured.time_us if measured else None, "speedup": measured.speedup if measured else {},
         "speed_of_light": measured.light if measured else None,
+        "claimed": {"time_us": timed.time_us, "speedup": timed.speedup, "speed_of_light": timed.light}
+        if timed and quarantined else None,
     }  # fmt: skip
 
 
 def _details(state: SessionState, kernel: Kernel) -> Mapping[str, object]:
     return {
         "children": kernel.children, "attempts": kernel.attempt + 1, "verification": kernel.verification,
-        "measurement": kernel.measurement, "evidence": kernel.evidence, "accepted": kernel.accepted,
+        "measurement": kernel.measurement, "evidence": kernel.evidence,
         "resources": kernel.resources, "sanitizing": kernel.sanitizing, "profile": kernel.profile,
+        "mismatches": kernel.failure.mismatches if kernel.failure else (),
         "races": [race for race in state.races if kernel.id in (race.kernel, race.against)],
         "notes": [note for note in state.notes if note.target == kernel.id],
     }  # fmt: skip

@@ -48,7 +48,7 @@ class ShippedProblem:
 
 def _shipped_problem(problem: Problem) -> ShippedProblem:
     folder = catalog.folder(problem)
-    counts = {d.value: available(folder, d).ideas if folder else 0 for d in (Dialect.CPP, Dialect.CUDA)}
+    counts = {d.value: available(folder, d).ideas if folder else 0 for d in (Dialect.CPP, Dialect.CUDA, Dialect.TRITON)}
     return ShippedProblem(problem.name, problem.title, {w.name: w.settings for w in problem.workloads}, counts)
 
 
@@ -76,7 +76,8 @@ def _none_message(name: str | None, problems: set[str]) -> str:
 
 def _fields(entry: banks.BankEntry) -> dict[str, object]:
     own = {field: getattr(entry, field) for field in entry.__dataclass_fields__}
-    return {**own, "device": {"name": entry.device}, "seed": _seed_name(entry)}
+    corroborated = {"corroborated": True, "quarantined": False}
+    return {**own, **corroborated, "device": {"name": entry.device}, "seed": _seed_name(entry)}
 
 
 def _seed_name(entry: banks.BankEntry) -> str:
@@ -91,4 +92,5 @@ def _bank_row(entry: banks.BankEntry) -> list[Span]:
         Span(f"{entry.dialect.value}, {entry.contract.value}", Tone.FAINT),
         Span(f"{entry.idea} {tunables(entry.tunables)}".strip()),
         Span(entry.device, Tone.FAINT),
+        Span(f"accepted in spite of: {'; '.join(entry.doubts)}" if entry.doubts else "", Tone.WARN),
     ]

@@ -21,7 +21,7 @@ COMPLETE = "_ESPALIER_COMPLETE"
 
 EPILOG = """\
 Exit status: 0 done; 1 the kernel or the search failed; 2 bad usage or input; 3 stopped, awaiting you or a provider;
-130 interrupted."""
+4 correct, but the time is not corroborated, or the kernel is quarantined; 130 interrupted."""
 
 
 class RootGroup(CommandGroup):
@@ -70,7 +70,7 @@ espalier = RootGroup(
 
 
 def main(arguments: Sequence[str] | None = None, ui: TerminalUI | None = None) -> int:
-    """Run ``espalier`` and return its exit status: 0 done, 1 failed, 2 bad input, 3 awaiting someone, 130 interrupted.
+    """Run ``espalier`` and return its exit status: 0 done, 1 failed, 2 bad input, 3 awaiting you, 4 doubted, 130 interrupted.
 
     ``ui`` is opened by commands that have a screen; without one every command is headless.
     """
@@ -84,6 +84,10 @@ def main(arguments: Sequence[str] | None = None, ui: TerminalUI | None = None) -
 
 def _invoke(arguments: list[str], ui: TerminalUI | None) -> None:
     """``espalier.main`` of click without its own handling of errors and exits."""
+    if os.environ.get("ESPALIER_WORKSPACE"):
+        from engine.cli.workspace import obey_workspace
+
+        obey_workspace(arguments)
     with espalier.make_context("espalier", arguments, obj=ui) as context:
         espalier.invoke(context)
 

@@ -1,24 +1,32 @@
-"""``espalier model``: a session's prompts, replies by hand, usage, and open calls."""
+"""``espalier model``: a session's models and their options, prompts, replies by hand, usage, and open calls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
+from engine.cli.model_options import changed, model_options, seconds
 from engine.cli.output import show, show_json
 from engine.cli.session_access import Target, read_state, reason_option, session_argument, shell_name, steers
 from engine.domain import commands as c
 from engine.domain import queries
+from engine.domain.settings import ModelSettings
 from engine.domain.state import CallStatus, ModelCall, SessionState
+from engine.ideas.authoring import unusable_reply
+from engine.ideas.factory import check_programs
+from engine.ideas.mix import check_models
 from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.report.facts import usage as facts
 from engine.report.facts.usage import CallTotals
-from engine.report.text.lines import Line, Span, Tone, one_line, table
+from engine.report.text.lines import Line, Span, Tone, fields, one_line, table
+from engine.session.steer import Steering
 
 _LARGEST_REPLY = 16 << 20
 
@@ -62,7 +70,8 @@ def prompts(session: str, call: str | None, reply: bool, as_json: bool) -> None:
 def _call_row(state: SessionState, call: ModelCall) -> list[Span]:
     tone = {CallStatus.OPEN: Tone.WARN, CallStatus.FAILED: Tone.BAD}.get(call.status, Tone.PLAIN)
     awaited = call.status is CallStatus.OPEN and call.by_hand
-    tokens = f"{call.usage.input:,} in, {call.usage.output:,} out" if call.usage.total else ""
+    about = "estimated: " if call.estimated else ""
+    tokens = f"{about}{call.usage.input:,} in, {call.usage.output:,} out" if call.usage.total else ""
     return [
         Span(call.id, Tone.STRONG),
         Span(f"round {queries.round_of_call(state, call)}", Tone.FAINT),
@@ -78,11 +87,21 @@ def _call_row(state: SessionState, call: ModelCall) -> list[Span]:
 @steers
 @call_argument
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), default="-")
-def answer(target: Target, call: str, file: Path) -> None:
-    """Give the reply to a prompt of the proposer `paste`, from FILE or from standard input. `open` or `step` then uses it."""
+@click.option("--as-it-is", is_flag=True, help="Accept a reply that does not answer the prompt.")
+def answer(target: Target, call: str, file: Path, as_it_is: bool) -> None:
+    """Give the reply to a prompt of the proposer `paste`, from FILE or from standard input. `open` or `step` then uses it.
+
+    A reply without ideas or without a complete kernel is refused, with the reason.
+    """
     text = _read_reply(file)
+    place = "standard input" if str(file) == "-" else str(file)
     if not text.strip():
-        raise CommandExit(BAD_INPUT, f"the reply in {'standard input' if str(file) == '-' else file} is empty")
+        raise CommandExit(BAD_INPUT, f"the reply in {place} is empty")
+    state = read_state(target.folder)
+    known = state.calls.get(call)
+    awaits = known is not None and known.by_hand and known.status is CallStatus.OPEN
+    if known is not None and awaits and not as_it_is and (wrong := unusable_reply(state, known, text)):
+        raise CommandExit(BAD_INPUT, f"the reply in {place} does not answer {call}: {wrong}; --as-it-is gives it anyway")
     target.submit_all(lambda writer: [c.AnswerCall(call, writer.store_blob(text.encode("utf-8", "replace")))])
     target.advise(f"espalier open {target.name}")
 
@@ -113,15 +132,62 @@ def _read_reply(file: Path) -> str:
     return reply
 
 
+@click.command("set")
+@steers
+@click.option("--proposer", "source", metavar="NAME[=SHARE],...", help="Who proposes the ideas of the next rounds.")
+@click.option("--writer", metavar="NAME", help="Who writes the code; an empty NAME is the author of the idea.")
+@model_options
+def set_models(target: Target, **given: Any) -> None:
+    """Change who proposes and writes in SESSION, their servers and options; without options, print them.
+
+    Calls that are open end as they began; later ones use the new settings. `--server NAME=` removes a server, `none` an
+    option (`default` an effort).
+    """
+    if any(value not in (None, ()) for value in given.values()):
+
+        def commands(steering: Steering) -> list[c.Command]:
+            models = changed(steering.state.models, given)
+            check_models(models)
+            check_programs(models)
+            return [c.SetModels(models)]
+
+        after = target.submit_all(commands)
+        target.show(_model_lines(after.models))
+        target.advise(f"espalier open {target.name}")
+        return
+    models = read_state(target.folder).models
+    if target.as_json:
+        show_json({"session": str(target.folder.absolute()), "models": models})
+    else:
+        show(_model_lines(models))
+
+
+def _model_lines(models: ModelSettings) -> list[Line]:
+    pairs = [("proposer", models.source), ("writer", models.writer or "the author of the idea")]
+    for server in models.servers:
+        own = server.url or "its own server"
+        pairs.append(
+            ("server", f"{server.proposer} at {own}, {f'key from {server.key}' if server.key else 'its own key or none'}")
+        )
+    for role, options in models.options.items():
+        pairs += [(f"{role} {name}", str(value)) for name, value in asdict(options).items() if value not in (None, "")]
+    pairs += [("patience", seconds(models.patience)), ("concurrency", str(models.concurrency))]
+    return fields((label.replace("_", " "), Span(one_line(value))) for label, value in pairs)
+
+
 @click.command("usage")
 @session_argument
 @o.json_option
 def usage(session: str, as_json: bool) -> None:
-    """Print the tokens and dollars of SESSION: in total, by round, by role and by model, as the providers counted them."""
+    """Print the tokens and dollars of SESSION: in total, by round, by role and by model, as the providers counted them.
+
+    `estimated` are calls whose cost nobody counted (no usage reported, a stream cut off, a process that ended, `command:`):
+    they count as all that they could have cost.
+    """
     state = read_state(store.resolve(session))
     rows = list(_usage_rows(state))
     if as_json:
-        keys = ("calls", "usage", "usd", "unpriced")
+        keys = ("calls", "usage", "usd", "unpriced", "estimated")
         fields = [{"by": by, "name": name, **{key: getattr(row, key) for key in keys}} for by, name, row in rows]
         show_json({"usage": fields})
     elif not state.calls:
@@ -140,10 +206,12 @@ def _usage_rows(state: SessionState) -> Iterator[tuple[str, str, CallTotals]]:
 
 
 def _usage_table(rows: Iterable[tuple[str, str, CallTotals]]) -> list[Line]:
-    head = ["", "", "calls", "input", "cached", "output", "dollars"]
+    head = ["", "", "calls", "input", "cached", "output", "dollars", ""]
     cells = [[Span(word, Tone.FAINT) for word in head]]
     for by, name, row in rows:
         dollars = f"{row.usd:.4f}" + (f" and {row.unpriced} of unknown price" if row.unpriced else "")
         figures = (f"{row.calls}", f"{row.usage.input:,}", f"{row.usage.cached:,}", f"{row.usage.output:,}", dollars)
-        cells.append([Span(by, Tone.FAINT), Span(name, Tone.STRONG), *(Span(figure) for figure in figures)])
+        estimated = f"{row.estimated} estimated" if row.estimated else ""
+        known = (Span(figure) for figure in figures)
+        cells.append([Span(by, Tone.FAINT), Span(name, Tone.STRONG), *known, Span(estimated, Tone.WARN)])
     return table(cells)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import math
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from engine.domain import settings
+from engine.sandbox.include_trees import VARIABLE, checked_tree
 
 BASELINES = ("eager", "eager_tf32", "compile", "compile_max")
 TOLERANCES = ("class", "class:fp32", "class:tf32", "class:half", "crfm", "kernelbench")
@@ -159,6 +161,17 @@ class TunableValue(click.ParamType[tuple[str, int]]):
         return match.group(1), int(match.group(2))
 
 
+def _show_headers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> None:
+    """Add the folders to those that compilers see. The environment hands them to every process that builds."""
+    if given and not ctx.resilient_parsing:
+        known = os.environ.get(VARIABLE, "")
+        os.environ[VARIABLE] = os.pathsep.join([*(str(checked_tree(name)) for name in given), *filter(None, [known])])
+
+
+include_option = click.option(
+    "--include", multiple=True, metavar="DIR", expose_value=False, callback=_show_headers,
+    help="Folder of headers that kernels may include (CUTLASS, ThunderKittens); repeatable.",
+)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else.")
 device_option = click.option(
     "--device", type=DEVICE, metavar="cpu|cuda:N", help="Where to run. Default: the first GPU, else the CPU."

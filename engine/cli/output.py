@@ -35,14 +35,26 @@ def show(lines: Iterable[Line | str], *, err: bool = False) -> None:
     painted = shows_colour(stream)
     for entry in lines:
         spans = line(entry) if isinstance(entry, str) else entry
-        text = "".join(click.style(printable(s.text), **_STYLES[s.tone]) for s in spans) if painted else printable(plain(spans))
+        text = "".join(click.style(_shown(s.text), **_STYLES[s.tone]) for s in spans) if painted else _shown(plain(spans))
         click.echo(text, file=stream, color=painted)
+
+
+def _shown(text: str) -> str:
+    """A part of a line as it is printed: a name from elsewhere may hold line breaks and control characters."""
+    return printable(text).replace("\n", " ").expandtabs(4)
 
 
 def show_json(value: object) -> None:
     """Print one object: dataclasses by their fields, ``null`` for infinities and NaN."""
     text = json.dumps(as_data(value), ensure_ascii=not is_utf8(sys.stdout), indent=2, allow_nan=False)
     click.echo(text, file=sys.stdout)
+
+
+def show_json_line(value: object) -> None:
+    """Print one object on one line, now: a reader gets each result when it is there."""
+    text = json.dumps(as_data(value), ensure_ascii=not is_utf8(sys.stdout), allow_nan=False)
+    click.echo(text, file=sys.stdout)
+    sys.stdout.flush()
 
 
 def as_data(value: object) -> Any:
@@ -81,7 +93,7 @@ class TransientLine:
     def show(self, text: str) -> None:
         if self._active:
             width = max(20, shutil.get_terminal_size().columns - 1)
-            sys.stderr.write(f"\r\x1b[2K{printable(text[:width])}")
+            sys.stderr.write(f"\r\x1b[2K{_shown(text[:width])}")
             sys.stderr.flush()
             self._shown = True
 

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import replace
-from pathlib import Path
-
 import click
 
+from engine.api.profiling import profile_kernel
 from engine.cli import options as o
-from engine.cli.drive import ProgressPrinter, drive
+from engine.cli.drive import drive
 from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import show, show_json
-from engine.cli.session_access import read_state, session_argument
+from engine.cli.session_access import asking_author, read_state, session_argument
 from engine.cli.verbosity import verbosity
 from engine.domain import bottleneck, queries
-from engine.domain import commands as c
 from engine.domain import profile as profiles
-from engine.domain.model import Blob
 from engine.domain.profile import Profile
 from engine.domain.state import Kernel, SessionState
 from engine.journal import store
-from engine.journal.lock import WriterLock
 from engine.report.text.lines import Line, Span, Tone, line, table
-from engine.session import factory
-from engine.session.devices import checked_device
-from engine.session.seeds import kernel_of, recorded_spec
-from engine.session.writer import SessionWriter
-from engine.trial.bench import TrialBench
+from engine.session.seeds import kernel_of
+from engine.session.steer import steer
 
 
 @click.command()
@@ -47,9 +38,10 @@ def profile(session: str, kernel: str, device: str | None, as_json: bool) -> Non
     folder = store.resolve(session)
     state = read_state(folder)
     target = kernel_of(state, kernel, folder)
-    WriterLock(folder).release()
-    measured, payloads = _profile_kernel(state, target, folder, device)
-    factory.steer(folder, lambda writer: [_record_command(writer, target, measured, payloads)])
+    label = device or queries.device_label(state)
+    found = drive(lambda printer: profile_kernel(folder, state, target, label, printer.show))
+    steer(folder, lambda view: [found.command(view)], asking_author())
+    measured = found.profile
     before = _parent_profile(state, target)
     summary = bottleneck.summary(measured, state.preparation.bytes_moved if state.preparation else 0)
     if as_json:
@@ -57,34 +49,6 @@ def profile(session: str, kernel: str, device: str | None, as_json: bool) -> Non
     else:
         show(_lines(target, measured, before, summary))
     end(DONE if measured.tool else FAILED)
-
-
-def _profile_kernel(state: SessionState, kernel: Kernel, folder: Path, device: str | None) -> tuple[Profile, dict[Blob, bytes]]:
-    opened = state.opened
-    assert opened is not None, "a journal begins with it"
-    label = checked_device(device or queries.device_label(state))
-    source = recorded_spec(folder, kernel, label)
-    payloads: dict[Blob, bytes] = {}
-
-    def put(payload: bytes) -> Blob:
-        name = hashlib.sha256(payload).hexdigest()
-        payloads[name] = payload
-        return name
-
-    async def work(printer: ProgressPrinter) -> Profile:
-        bench = TrialBench(factory.assignment(opened, label), put)
-        try:
-            return await bench.profile_kernel(source, printer.show)
-        finally:
-            await bench.close()
-
-    return replace(drive(work), attempt=kernel.attempt), payloads
-
-
-def _record_command(writer: SessionWriter, kernel: Kernel, profile: Profile, payloads: dict[Blob, bytes]) -> c.RecordProfile:
-    if profile.log:
-        writer.store_blob(payloads[profile.log])
-    return c.RecordProfile(kernel.id, profile)
 
 
 def _parent_profile(state: SessionState, kernel: Kernel) -> Profile | None:

@@ -11,11 +11,12 @@ import click
 
 from engine.cli import options as o
 from engine.cli.drive import ProgressPrinter, drive
-from engine.cli.exit_codes import DONE, FAILED, end
+from engine.cli.exit_codes import DONE, DOUBTED, FAILED, end
 from engine.cli.output import show, show_json
 from engine.cli.session_access import read_state, session_argument, shell_name
 from engine.cli.verbosity import verbosity
 from engine.domain import queries
+from engine.domain.corroboration import MEASURED
 from engine.domain.errors import KernelCodeError
 from engine.domain.state import Kernel, SessionState
 from engine.journal import store
@@ -52,7 +53,8 @@ def rerun(
 ) -> None:
     """Verify and measure kernels of SESSION on this machine, and compare with the recording.
 
-    Exit status: 0 when every kernel was measured, 1 when one failed.
+    Exit status: 0 when every kernel was measured, 1 when one failed, 4 when the time of one is not corroborated or it is
+    quarantined.
     """
     folder = store.resolve(session)
     state = read_state(folder)
@@ -67,7 +69,7 @@ def rerun(
             reruns.append(comparison.compare(state, kernel, (await bench.attempt(source)).final))
         return tuple(reruns)
 
-    reruns, bench = _on_workbench(state, label, measure_again, fresh=fresh_baselines, accept=accept_unverifiable)
+    reruns, bench = _on_workbench(folder, state, label, measure_again, fresh=fresh_baselines, accept=accept_unverifiable)
     if as_json:
         recorded = state.device
         recorded_on = {"name": recorded.name, "arch": recorded.arch} if recorded else None
@@ -75,7 +77,8 @@ def rerun(
         show_json({**head, "kernels": reruns})
     else:
         _print_rerun(state, reruns, bench)
-    end(DONE if all(one.status == "measured" for one in reruns) else FAILED)
+    doubted = any(one.doubted for one in reruns)
+    end(FAILED if any(one.status != MEASURED and not one.doubted for one in reruns) else DOUBTED if doubted else DONE)
 
 
 @click.command()
@@ -89,7 +92,7 @@ def ablate(session: str, kernel: str | None, device: str | None, accept_unverifi
     """Measure each kernel of the winning lineage of SESSION against its parent, on this machine: the gain of each idea.
 
     No gain is claimed if its interval contains 1, or if it is within what the baseline shows against itself. Exit status: 0
-    when every step was measured, 1 when a kernel failed.
+    when every step was measured, 1 when a kernel failed, 4 when the time of one is not corroborated.
     """
     folder = store.resolve(session)
     state = read_state(folder)
@@ -104,15 +107,18 @@ def ablate(session: str, kernel: str | None, device: str | None, accept_unverifi
     async def measure_lineage(bench: Workbench) -> ablation.Ablation:
         return await ablation.ablate(bench.bench, lineage, baseline, bench.say)
 
-    measured, bench = _on_workbench(state, label, measure_lineage, accept=accept_unverifiable)
+    measured, bench = _on_workbench(folder, state, label, measure_lineage, accept=accept_unverifiable)
     same = bench.preparation.same
     rows = ablation_text.step_gains(state, measured.steps, same)
     if as_json:
         head = {**_session_fields(state, folder), **_bench_fields(bench), "baseline_against_itself": same}
-        show_json({**head, "first_over_baseline": measured.first, "steps": rows, "total": measured.total})
+        show_json(
+            {**head, "first_over_baseline": measured.first, "steps": rows, "total": measured.total, "doubts": measured.doubts}
+        )
     else:
         _print_ablation(state, measured, rows, bench)
-    end(FAILED if any(row.trouble for row in rows) else DONE)
+    doubted = measured.doubts or any(row.doubts for row in rows)
+    end(FAILED if any(row.trouble for row in rows) else DOUBTED if doubted else DONE)
 
 
 def _selected_kernels(state: SessionState, folder: Path, names: str | None, everything: bool) -> list[Kernel]:
@@ -134,6 +140,7 @@ def _selected_kernels(state: SessionState, folder: Path, names: str | None, ever
 
 
 def _on_workbench(
+    folder: Path,
     state: SessionState,
     label: str,
     measure: Callable[[Workbench], Awaitable[T]],
@@ -144,7 +151,7 @@ def _on_workbench(
     """Measure on a bench for the session's problem; the result, and the closed bench with its device and preparation."""
     opened = state.opened
     assert opened is not None, "a journal begins with it"
-    assignment = replace(factory.assignment(opened, label), fresh=fresh)
+    assignment = replace(factory.assignment(folder, state, label), fresh=fresh)
 
     async def work(printer: ProgressPrinter) -> tuple[T, Workbench]:
         accepted = accept or opened.settings.accept_unverifiable
@@ -186,6 +193,8 @@ def _print_ablation(
     show([head, "", *ablation_text.lines(state, rows, measured.first, measured.total, base), ""])
     same = times(bench.preparation.same)
     floor = f"{base} against itself: {same} here, no smaller gain is claimed; 95% intervals over process pairs"
+    doubts = dict.fromkeys((*measured.doubts, *(doubt for row in rows for doubt in row.doubts)))
+    show(fields(("doubt", Span(doubt, Tone.WARN)) for doubt in doubts))
     _print_conditions(("noise", floor), bench)
 
 

@@ -11,10 +11,13 @@ import click
 from engine.cli import options as o
 from engine.cli.conclusion import conclude, interrupted
 from engine.cli.drive import ProgressPrinter, drive, run_session, run_to_end
+from engine.cli.model_options import changed, model_options
 from engine.cli.ui import open_ui
 from engine.cli.verbosity import verbosity
-from engine.domain.settings import Limits, Pauses, Settings
+from engine.domain.model import Dialect
+from engine.domain.settings import STRATEGIES, Limits, Pauses, Settings
 from engine.domain.state import SessionState
+from engine.ideas.mix import check_models
 from engine.problem import catalog
 from engine.session.devices import checked_device, default_workload
 from engine.session.factory import NewSession, begin
@@ -25,12 +28,16 @@ _COUNT = click.IntRange(1, 10_000)
 _FEW = click.IntRange(1, 64)
 
 EPILOG = """\b
-Proposers: playbook (needs no key), openai:MODEL and gemini:MODEL (keys from OPENAI_API_KEY,
-GEMINI_API_KEY or the keyring), command:CMD (prompt on its standard input, reply on its
-standard output), paste (you carry prompts to any chat window).
+Proposers: playbook (needs no key); openai:, anthropic:, gemini:, vertex:, azure: and
+openrouter:MODEL (keys from OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, VERTEX_API_KEY,
+AZURE_OPENAI_API_KEY, OPENROUTER_API_KEY or the keyring); vllm: and ollama:MODEL (local
+servers); command:CMD (prompt on its standard input, reply on its standard output); paste
+(you carry prompts to any chat window).
 Several share the rounds: --proposer openai:MODEL=2,playbook=1.
+A key goes to its provider's own hosts; another server gets the one that --server names.
 Exit status: 0 done, 1 no verified kernel, 2 bad usage or input, 3 stopped, awaiting you
-or a provider (resume with `espalier open`), 130 interrupted (the same)."""
+or a provider (resume with `espalier open`), 4 no kernel whose time is corroborated,
+130 interrupted (the same)."""
 
 
 @click.command(epilog=EPILOG)
@@ -41,12 +48,19 @@ or a provider (resume with `espalier open`), 130 interrupted (the same)."""
 @click.option("--beam", type=_FEW, default=2, show_default=True, metavar="N", help="Kernels kept as parents of the next round.")
 @click.option("--repairs", type=click.IntRange(0, 64), default=2, show_default=True, metavar="N",
               help="Attempts to repair a failing kernel.")  # fmt: skip
-@click.option("--strategy", type=o.KnownValue(("branching", "sequential")), default="branching", show_default=True,
-              help="Several ideas per round from the best kernels, or one after the other.")  # fmt: skip
+@click.option("--strategy", type=o.KnownValue(STRATEGIES), default="branching",
+              show_default=True, help="Several ideas per round from the best kernels, one after the other, or whichever the "
+              "session's own measurements favour.")  # fmt: skip
+@click.option("--prior", type=o.KnownValue(("sessions", "none")), default="sessions", show_default=True,
+              help="What the adaptive strategy starts from: what ideas gained in earlier sessions, or nothing.")  # fmt: skip
 @click.option("--proposer", "--source", "source", cls=o.Aliased, default="playbook", show_default=True,
-              metavar="playbook|openai:MODEL|gemini:MODEL|paste|command:CMD", help="Where ideas come from.")  # fmt: skip
+              metavar="playbook|PROVIDER:MODEL|paste|command:CMD", help="Where ideas come from; see below.")  # fmt: skip
 @click.option("--writer", default="", metavar="NAME", help="Who writes the code. Default: the proposer of the idea.")
-@click.option("--base-url", default="", metavar="URL", help="Server for openai: models: vLLM, Ollama, llama.cpp, a gateway.")
+@click.option("--base-url", default="", metavar="URL", help="Short for --server openai=URL: llama.cpp, a gateway.")
+@model_options
+@click.option("--dialect", type=o.KnownValue([d.value for d in Dialect]), metavar="cuda|cpp|triton|python",
+              help="What kernels are written in. Default: cuda on a GPU, cpp on a CPU.")  # fmt: skip
+@o.include_option
 @o.device_option
 @o.workload_option
 @o.tolerance_option
@@ -111,14 +125,21 @@ def _new_session(name: str, given: dict[str, Any]) -> NewSession:
         usd=given["budget_usd"], plateau=given["plateau"],
     )  # fmt: skip
     pauses = Pauses(usd=given["pause_above_usd"], round=given["pause_before_round"])
+    named = Settings(source=given["source"], writer=given["writer"], base_url=given["base_url"]).models
+    models = changed(named, given)
+    check_models(models)
     settings = Settings(
         strategy=given["strategy"], ideas=given["ideas"], branch=given["branch"], beam=given["beam"],
         repairs=given["repairs"], source=given["source"], writer=given["writer"], base_url=given["base_url"],
-        workload=given["workload"] or default_workload(device), tolerance=given["tolerance"], baseline=given["baseline"],
+        servers=models.servers if given["servers"] else (), options=models.options, patience=models.patience,
+        concurrency=models.concurrency,
+        workload=given["workload"] or default_workload(device), dialect=given["dialect"] or "",
+        tolerance=given["tolerance"], baseline=given["baseline"],
         others=given["baselines"], cold=not given["hot"], seed=given["seed"],
         accept_unverifiable=given["accept_unverifiable"], limits=limits, pauses=pauses,
     )  # fmt: skip
     return NewSession(
         problem, device, settings, given["mode"] or "autopilot", given["folder"],
-        tuple(read_seed(text, {}) for text in given["seeds"]), given["fresh_baselines"],
+        tuple(read_seed(text, {}, problem) for text in given["seeds"]), given["prior"] == "sessions",
+        given["fresh_baselines"],
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -16,17 +17,20 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import Contract, Dialect
 from engine.problem import catalog
 from engine.problem.graph_ir import Unsupported
+from engine.session import trust
 from engine.session.devices import checked_device, default_workload
 from engine.session.requirements import check_torch
 from engine.trial.bench import Assignment, TrialBench
 
-EPILOG = "\b\n" + writing.GRAMMAR.replace("\n\n", "\n\n\b\n")
+EPILOG = "\b\n" + f"{writing.GRAMMAR}\n{writing.TRITON_GRAMMAR}".replace("\n\n", "\n\n\b\n")
 
 
 @click.command(epilog=EPILOG)
 @click.argument("problem", type=o.PROBLEM)
 @click.option("--dialect", type=o.KnownValue([d.value for d in Dialect]), help="Default: cuda with a GPU, else cpp.")
-@click.option("--contract", type=o.KnownValue([c.value for c in Contract]), help="Default: plan for cuda, host for cpp.")
+@click.option(
+    "--contract", type=o.KnownValue([c.value for c in Contract]), help="Default: plan for cuda and triton, host for cpp."
+)
 @click.option("--empty", is_flag=True, help="Write the signature and the operands only; the kernel computes nothing.")
 @o.workload_option
 @click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Write to FILE. Default: standard output.")
@@ -35,11 +39,12 @@ EPILOG = "\b\n" + writing.GRAMMAR.replace("\n\n", "\n\n\b\n")
 def scaffold(problem: str, **given: Any) -> None:
     """Write a correct, naive kernel for PROBLEM to start from."""
     chosen = catalog.find(problem)
+    trust.require_problem(chosen)
     device = checked_device(None)
     dialect = Dialect(given["dialect"] or ("cpp" if device == "cpu" else "cuda"))
     contract = writing.contract_for(dialect, Contract(given["contract"]) if given["contract"] else None)
     workload = catalog.workload_for(
-        chosen, given["workload"] or default_workload("cuda:0" if dialect is Dialect.CUDA else "cpu")
+        chosen, given["workload"] or default_workload("cuda:0" if dialect in (Dialect.CUDA, Dialect.TRITON) else "cpu")
     )
     target: Path | None = given["output"]
     if target is not None and target.exists() and not given["force"]:
@@ -69,4 +74,5 @@ def scaffold(problem: str, **given: Any) -> None:
         raise ProblemError(f"{target} cannot be written ({error.strerror}): choose another file") from error
     where = "" if device == "cpu" else " --device cpu" if dialect is Dialect.CPP else ""
     if not quiet():
-        show([f"wrote {target}; next: espalier eval {problem} {target}{where} --workload {workload.name}"], err=True)
+        words = f"{quote(problem)} {quote(str(target))}{where} --workload {quote(workload.name)}"
+        show([f"wrote {target}; next: espalier eval {words}"], err=True)

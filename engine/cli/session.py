@@ -13,7 +13,7 @@ from engine.cli.session_access import Target, read_state, reason_option, steers
 from engine.domain import commands as c
 from engine.domain.settings import Limits, Pauses
 from engine.report.text.lines import Line, Span, fields
-from engine.session.writer import SessionWriter
+from engine.session.steer import Steering
 
 
 @click.command()
@@ -29,7 +29,7 @@ def pause(target: Target, usd: float | None, tokens: int | None, number: int | N
     Kernels that are already written are still built, verified and measured.
     """
 
-    def commands(writer: SessionWriter) -> list[c.Command]:
+    def commands(writer: Steering) -> list[c.Command]:
         if never:
             return [c.SetPauses(Pauses())]
         given = {"tokens": tokens, "usd": usd, "round": number}

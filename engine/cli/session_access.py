@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,16 @@ from engine.cli.output import show, show_json
 from engine.cli.verbosity import quiet
 from engine.domain.commands import Command
 from engine.domain.events import Entry, SessionResumed
+from engine.domain.model import ENGINEER, Author
 from engine.domain.state import SessionState, advance
 from engine.journal import codec, journal, store
 from engine.report.text import progress
 from engine.report.text.lines import Line
-from engine.session import factory
-from engine.session.writer import SessionWriter
+from engine.session.inbox import agent
+from engine.session.steer import Commands, steer
+
+AGENT_NAME = "ESPALIER_AGENT"
+"""Environment variable: commands are an agent's, which may propose and write, and never decides."""
 
 session_argument = click.argument("session", type=o.SESSION)
 reason_option = click.option("--reason", default="", metavar="TEXT", help="Kept in the journal.")
@@ -46,12 +51,14 @@ def read_state(folder: Path) -> SessionState:
     return advance(SessionState(), read_entries(folder))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Target:
     """The session that a command steers, and how its result is printed."""
 
     folder: Path
     as_json: bool
+    held: bool = False
+    """Whether another process held the session when it was steered."""
 
     @property
     def name(self) -> str:
@@ -62,22 +69,22 @@ class Target:
         """Submit one command; see ``submit_all``."""
         return self.submit_all(lambda _: [command])
 
-    def submit_all(self, commands: Callable[[SessionWriter], Sequence[Command]]) -> SessionState:
+    def submit_all(self, commands: Commands) -> SessionState:
         """Submit commands, print the events that they caused, and return the state after them.
 
         Raises JournalError and its kinds, CommandRejected with the reason.
         """
-        before, after = factory.steer(self.folder, commands)
-        entries = journal.read(self.folder).entries
-        if repaired := _last_repair(entries):
+        steered = steer(self.folder, commands, asking_author())
+        self.held = steered.held
+        if repaired := _last_repair(journal.read(self.folder).entries):
             show([f"the journal was repaired: {repaired}"], err=True)
-        news = [entry for entry in entries if entry.seq > before.seq]
         if self.as_json:
-            show_json({"session": str(self.folder.absolute()), "events": [json.loads(codec.encode(one)) for one in news]})
-            return after
-        _, lines = progress.entry_lines(before, news)
+            news = [json.loads(codec.encode(one)) for one in steered.entries]
+            show_json({"session": str(self.folder.absolute()), "events": news})
+            return steered.after
+        _, lines = progress.entry_lines(steered.before, steered.entries)
         show([spans for _, spans in lines] or ["nothing changed"])
-        return after
+        return steered.after
 
     def show(self, lines: Iterable[Line | str]) -> None:
         """Print further lines; with --json nothing."""
@@ -85,9 +92,15 @@ class Target:
             show(lines)
 
     def advise(self, text: str) -> None:
-        """Print what to do next; with --json or --quiet nothing."""
-        if not quiet():
+        """Print what to do next; with --json or --quiet, or where another process runs the session, nothing."""
+        if not quiet() and not self.held:
             self.show([f"next: {text}"])
+
+
+def asking_author() -> Author:
+    """Who runs this command: the engineer, or the agent that ``ESPALIER_AGENT`` names. Raises CommandRejected."""
+    name = os.environ.get(AGENT_NAME, "")
+    return agent(name) if name else ENGINEER
 
 
 def steers(function: Callable[..., None]) -> Callable[..., None]:

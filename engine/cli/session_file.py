@@ -18,6 +18,7 @@ from engine.cli.verbosity import quiet
 from engine.export import bundle
 from engine.journal import store
 from engine.journal.lock import WriterLock
+from engine.session import trust
 
 
 @click.command("import")
@@ -44,7 +45,9 @@ def import_bundle(file: Path) -> Path:
     while True:
         folder = root / (stem if number == 1 else f"{stem}-{number}")
         if not folder.exists():
-            return bundle.unpack(file, folder)
+            bundle.unpack(file, folder)
+            trust.confirmed_bundle(file, folder)
+            return folder
         number += 1
 
 

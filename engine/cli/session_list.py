@@ -40,7 +40,9 @@ def _session_fields(one: store.SessionSummary) -> Mapping[str, object]:
         "best": None if one.best is None else {
             "kernel": one.incumbent,
             "speedup": {"value": one.best.value, "low": one.best.low, "high": one.best.high, "baseline": one.baseline},
+            "corroborated": one.corroborated, "quarantined": False, "doubts": one.doubts,
         },
+        "doubted": one.doubted,
     }  # fmt: skip
 
 
@@ -50,10 +52,12 @@ def _session_row(one: store.SessionSummary) -> list[Span]:
     if one.status == "unreadable":
         return [name, Span(when, Tone.FAINT), Span("unreadable", Tone.BAD), Span(one.reason, Tone.BAD)]
     status = f"{one.awaiting} awaiting approval" if one.awaiting and one.status == "open" else _STATUS[one.status]
-    best = f"{one.incumbent} {times(one.best)} {one.baseline}" if one.best else "no verified kernel"
+    none = "no kernel whose time is corroborated" if one.doubted else "no verified kernel"
+    accepted = "" if one.corroborated or not one.best else ", not corroborated"
+    best = f"{one.incumbent} {times(one.best)} {one.baseline}{accepted}" if one.best else none
     size = f"{counted(one.rounds, 'round')}, {one.verified} of {counted(one.kernels, 'kernel')} verified"
     where = f"{one.problem} {one.workload} on {one.device}"
-    tone = Tone.GOOD if one.best and one.best.low > 1.0 else Tone.PLAIN
+    tone = Tone.GOOD if one.best and one.best.low > 1.0 and not accepted else Tone.PLAIN
     return [name, Span(when, Tone.FAINT), Span(status), Span(where), Span(size, Tone.FAINT), Span(best, tone)]
 
 

@@ -29,7 +29,7 @@ from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome
 
 EPILOG = """\b
 Exit status: 0 done, 1 no verified kernel, 2 bad usage or input, 3 stopped, awaiting you
-or a provider, 130 interrupted."""
+or a provider, 4 no kernel whose time is corroborated, 130 interrupted."""
 _device_option = click.option(
     "--device", type=o.DEVICE, metavar="cpu|cuda:N", help="Where to run. Default: where it ran before."
 )
@@ -103,7 +103,7 @@ def step(session: str, ask: bool, device: str | None, as_json: bool) -> None:
 async def _allow_one_more_round(live: LiveSession, folder: Path) -> None:
     state = live.state
     rounds = state.limits.rounds
-    done = sum(1 for r in state.rounds.values() if r.closed and r.number > 0)
+    done = queries.rounds_done(state)
     if state.closed is not None and rounds is not None and done >= rounds:
         await live.submit(c.SetLimits(replace(state.limits, rounds=done + 1)))
     if live.state.closed is not None:

@@ -46,6 +46,7 @@ SYNONYMS: Mapping[str, str] = {
     "counters": "kernel profile", "ncu": "kernel profile", "perf": "kernel profile", "branch": "fork", "clone": "fork",
     "copy": "fork", "ablation": "ablate", "reproduce": "rerun", "repeat": "rerun", "problem": "problems",
     "seeds": "bank", "env": "doctor", "devices": "doctor", "device": "doctor", "gpus": "doctor", "config": "doctor",
+    "allow": "trust", "permit": "trust", "untrust": "trust", "revoke": "trust",
     "version": "--version", "help": "--help", "completions": "completion", "autocomplete": "completion",
 }  # fmt: skip
 """What somebody types → the command that does it."""

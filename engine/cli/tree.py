@@ -6,6 +6,7 @@ Loads nothing of the engine outside this room, so that ``espalier --help`` answe
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,6 +58,8 @@ def _apply_config(path: Sequence[str], command: click.Command, ctx: click.Contex
     if path == ["doctor"] or set(args) & set(HELP["help_option_names"]):
         return
     ctx.default_map = {path[-1]: config.defaults(path, command, ctx)}
+    if folders := config.include_folders():
+        os.environ.setdefault("ESPALIER_INCLUDE", os.pathsep.join(folders))
 
 
 def _group(name: str, table: Table, text: str) -> CommandGroup:

@@ -14,7 +14,7 @@ from support.pretended import PretendedBench
 from support.program import Call, CommandResult, command, environment
 
 from engine.journal.log_file import LogFileHandler
-from engine.session import factory
+from engine.session import factory, trust
 from espalier import main
 
 
@@ -60,9 +60,9 @@ def process(home: Path) -> Call:
 
 @pytest.fixture
 def recorded(home: Path) -> Path:
-    """The scripted tree of ten kernels, searched to its end with the fake bench, as a session that has a name."""
+    """The scripted tree of ten kernels, searched to its end with the fake bench, as a session made here that has a name."""
     folder = home / "sessions" / "scripted"
-    sessions.whole(folder)
+    trust.made_here(folder, sessions.whole(folder))
     return folder
 
 

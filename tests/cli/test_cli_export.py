@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from problem import format_files as files
+from support import builders as b
 from support import sessions
 from support.program import Call
+
+from engine.domain.problem_format import Licence, ProblemFormat
+from engine.session.writer import SessionWriter
 
 
 @pytest.fixture
@@ -74,3 +80,25 @@ def test_the_help_defines_the_reward(espalier: Call) -> None:
     text = " ".join(espalier("export", "--help").out.split())
     assert "ln(speedup over the parent)" in text
     assert "mismatch -1.5" in text
+
+
+def test_a_licence_that_forbids_training_keeps_a_session_out(espalier: Call, home: Path, here: Path) -> None:
+    licence = Licence("Reciprocity License", "LICENSE", forbids_training=True)
+    problem = replace(b.problem(), origin_format=ProblemFormat("kernelbot", "softmax", "full", "full", licence=licence))
+    folder = home / "sessions" / "licensed"
+    SessionWriter.create(folder, replace(b.opened(), problem=problem)).close()
+    refused = espalier("export", "licensed", "--format", "jsonl")
+    assert (refused.status, list(here.iterdir())) == (2, [])
+    assert "the licence of softmax (Reciprocity License, LICENSE) forbids training" in refused.err
+    assert "--allow-licence softmax" in refused.err
+    allowed = espalier("export", "licensed", "--format", "jsonl", "--allow-licence", "softmax")
+    assert "nothing to export" in allowed.err, "the licence is no reason any more: the session has no kernel yet"
+
+
+def test_a_faulty_problem_is_one_line_and_exit_status_2(espalier: Call, tmp_path: Path) -> None:
+    folder = files.write_sol(tmp_path, None, files.workload(axes={}))
+    for words in (("run", str(folder), "--headless"), ("scaffold", str(folder))):
+        result = espalier(*words)
+        assert result.status == 2
+        assert result.err.count("\n") == 1
+        assert "workload.jsonl, line 1: axes.M: missing: scale needs a value for it" in result.err

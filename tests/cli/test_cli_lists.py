@@ -49,7 +49,7 @@ def test_sessions_are_listed_with_the_reason_of_an_unreadable_one(espalier: Call
 def test_doctor_has_a_remedy_for_each_missing_thing(espalier: Call) -> None:
     found = espalier("doctor", "--json").json()
     names = [check["name"] for check in found["checks"]]
-    expected = "python torch g++ nvcc ninja gpu bubblewrap nvml cache sessions log".split()
+    expected = "python torch g++ nvcc ninja gpu bubblewrap reference nvml cache sessions log".split()
     for name in (*expected, "sanitizer cpp", "sanitizer cuda", "counters cpu", "counters cuda", "build cache"):
         assert name in names
     assert len(set(names)) == len(names)
@@ -60,6 +60,24 @@ def test_doctor_has_a_remedy_for_each_missing_thing(espalier: Call) -> None:
     assert found["ok"] == all(check["ok"] for check in found["checks"])
 
 
+def test_doctor_prints_the_memory_plan_of_a_problem(espalier: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = espalier("doctor", "softmax", "--device", "cpu", "--json").json()
+    assert found["ok"]
+    assert [one["workload"] for one in found["workloads"]] == ["small", "full"]
+    small = found["workloads"][0]
+    assert small["operand_bytes"] >= 2 * 4 * 128 * 16384
+    assert small["plan"]["device_bytes"] <= small["free_bytes"]
+    monkeypatch.setenv("ESPALIER_MEMORY_GB", "0.1")
+    refused = espalier("doctor", "softmax", "--device", "cpu", "--workload", "full")
+    assert refused.status == 1
+    assert "does not fit: it needs " in refused.out
+    assert "100 MB are free, the limit set by ESPALIER_MEMORY_GB" in refused.out
+    monkeypatch.setenv("ESPALIER_MEMORY_GB", "much")
+    wrong = espalier("doctor", "softmax", "--device", "cpu")
+    assert wrong.status == 2
+    assert "ESPALIER_MEMORY_GB is 'much': set it to a number of GB" in wrong.err
+
+
 def test_doctor_finds_no_compiler_where_there_is_none(process: Call, tmp_path: Path) -> None:
     result = process("doctor", "--json", env={"PATH": str(tmp_path)})
     checks = {check["name"]: check for check in result.json()["checks"]}
@@ -68,6 +86,8 @@ def test_doctor_finds_no_compiler_where_there_is_none(process: Call, tmp_path: P
     assert not checks["bubblewrap"]["ok"]
     assert "dnf install bubblewrap" in checks["bubblewrap"]["remedy"]
     assert "resource limits only" in checks["bubblewrap"]["detail"]
+    assert not checks["reference"]["ok"]
+    assert "outside the sandbox" in checks["reference"]["detail"]
 
 
 def test_doctor_shows_the_build_cache_and_clears_it(espalier: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,8 @@ def test_five_rounds_of_softmax_survive_every_fault_and_kill(home: Path, tmp_pat
     folder, dice = tmp_path / "s", random.Random(7)
     with OpenAIServer(Troubled(7, 0.2, written), key=OPENAI_KEY) as server:
         first = command(
-            "run", "softmax", "--headless", "--device", "cpu", "--source", "openai:test-model", "--base-url", server.url,
+            "run", "softmax", "--headless", "--device", "cpu", "--source", "openai:test-model",
+            "--server", f"openai={server.url},key=OPENAI_API_KEY",
             "--rounds", 5, "--ideas", 2, "--branch", 2, "--plateau", 99, "--session", folder,
         )  # fmt: skip
         again = command("open", folder, "--headless")
@@ -56,7 +57,8 @@ def test_five_rounds_of_softmax_survive_every_fault_and_kill(home: Path, tmp_pat
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
             if kill < KILLS:
-                time.sleep(dice.uniform(15, 30))
+                wait_for_a_verdict(folder, program)
+                time.sleep(dice.uniform(0, 8))
                 program.kill()
             program.wait()
             if store.state_of(folder).closed is not None:

@@ -9,10 +9,10 @@ from support import builders as b
 from support.program import Call
 from support.sessions import Ticking
 
-from engine.cli.exit_codes import AWAITING
+from engine.cli.exit_codes import AWAITING, BAD_INPUT
 from engine.domain import events as e
 from engine.domain.model import ENGINE, CallRole, Usage
-from engine.domain.settings import Pauses
+from engine.domain.settings import CallOptions, ModelServer, Pauses
 from engine.domain.state import CallStatus, SessionState, Stage
 from engine.journal import store
 from engine.journal.blobs import Blobs
@@ -78,7 +78,11 @@ def test_usage_without_a_call(espalier: Call, recorded: Path) -> None:
 def test_a_prompt_is_answered_once(espalier: Call, asked: Path, tmp_path: Path) -> None:
     reply = tmp_path / "reply.md"
     reply.write_text("Use them.")
-    assert espalier("model", "answer", "scripted", "c3", reply).status == 0
+    refused = espalier("model", "answer", "scripted", "c3", reply)
+    assert refused.status == BAD_INPUT
+    assert "does not answer c3: the reply has no JSON object" in refused.error_line()
+    assert "--as-it-is" in refused.error_line()
+    assert espalier("model", "answer", "scripted", "c3", reply, "--as-it-is").status == 0
     found = state(asked).calls["c3"]
     assert (found.status, Blobs(asked).text(found.reply)) == (CallStatus.ANSWERED, "Use them.")
     assert "already been answered" in espalier("model", "answer", "scripted", "c3", reply).error_line()
@@ -242,3 +246,47 @@ def test_a_round_with_a_cancelled_prompt_stops_then_repeats_the_call(espalier: C
     assert list(state(folder).calls) == ["c1"], "opening it is not asking again"
     assert espalier("open", "mine", "--headless").status == AWAITING
     assert [(call.id, str(call.work)) for call in state(folder).calls.values()] == [("c1", "propose:1"), ("c2", "propose:1")]
+
+
+def test_models_servers_and_options_of_a_session_change(espalier: Call, asked: Path) -> None:
+    given = [
+        "--proposer", "openai:gpt-5=2,vllm:qwen=1", "--server", "vllm=http://gpu1:8000/v1,key=GATEWAY_KEY",
+        "--effort", "code=high",
+        "--max-output", "12000", "--patience", "2h", "--concurrency", "8",
+    ]  # fmt: skip
+    result = espalier("model", "set", "scripted", *given)
+    assert result.status == 0, result.err
+    models = state(asked).models
+    assert (models.source, models.patience, models.concurrency) == ("openai:gpt-5=2,vllm:qwen=1", 7200.0, 8)
+    assert models.server("vllm:qwen") == ModelServer("vllm", "http://gpu1:8000/v1", "GATEWAY_KEY")
+    assert models.options_for("code") == CallOptions("high", max_output=12_000)
+    assert models.options_for("ideas") == CallOptions(max_output=12_000)
+    shown = espalier("model", "set", "scripted").out
+    assert "vllm at http://gpu1:8000/v1, key from GATEWAY_KEY" in shown
+    assert espalier("model", "set", "scripted", "--server", "vllm=", "--effort", "code=default").status == 0
+    assert state(asked).models.servers == ()
+    assert state(asked).models.options_for("code").effort == ""
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--server", "vllm", "is not a server"),
+        ("--server", "vllm=http://h/v1,key=sk-0123456789abcdef0123", "names the environment variable"),
+        ("--server", "mistral=http://h/v1", "unknown proposer 'mistral'"),
+        ("--server", "anthropic=http://h,api=chat", "is for servers with OpenAI's protocols"),
+        ("--effort", "huge", "unknown value 'huge'"),
+        ("--effort", "poetry=high", "unknown value 'poetry'"),
+        ("--temperature", "3", "3"),
+        ("--patience", "soon", "not a duration"),
+        ("--proposer", "nobody", "unknown proposer"),
+        ("--proposer", "command:/nowhere/agent", "is not installed"),
+    ],
+)
+def test_settings_of_models_that_make_no_sense_are_refused(
+    espalier: Call, asked: Path, option: str, value: str, words: str
+) -> None:  # fmt: skip
+    result = espalier("model", "set", "scripted", option, value)
+    assert result.status == BAD_INPUT
+    assert words in result.error_line()
+    assert "sk-0123456789" not in result.err

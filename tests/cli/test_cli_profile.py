@@ -10,7 +10,7 @@ import pytest
 from support import builders as b
 from support.program import Call
 
-from engine.cli import profile as command
+from engine.api import profiling
 from engine.domain.profile import Profile
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
@@ -39,7 +39,7 @@ class Counting:
 
 @pytest.fixture(autouse=True)
 def counting(monkeypatch: pytest.MonkeyPatch) -> type[Counting]:
-    monkeypatch.setattr(command, "TrialBench", Counting)
+    monkeypatch.setattr(profiling, "TrialBench", Counting)
     monkeypatch.setattr(Counting, "found", FOUND)
     return Counting
 

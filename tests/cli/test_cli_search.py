@@ -14,8 +14,14 @@ from engine.cli.streams import substitute_unencodable
 from engine.journal import store
 
 TINY = ("--rounds", "1", "--ideas", "1", "--branch", "1", "--device", "cpu", "--headless")
-BEST = {"kernel": str, "idea": str, "speedup": dict}
-OBJECT = {"session": str, "problem": str, "device": dict, "rounds": int, "kernels": int, "verified": int, "best": dict}
+BEST = {
+    "kernel": str, "idea": str, "speedup": dict, "corroborated": bool, "quarantined": bool, "conditions": list, "doubts": list,
+    "accepted": str,
+}  # fmt: skip
+OBJECT = {
+    "session": str, "problem": str, "device": dict, "rounds": int, "kernels": int, "verified": int, "best": dict,
+    "doubted": list,
+}  # fmt: skip
 
 
 def check_object(found: dict[str, object]) -> None:

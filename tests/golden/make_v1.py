@@ -19,7 +19,7 @@ from support.digests import state_digest  # noqa: E402
 
 from engine.domain import events as e  # noqa: E402
 from engine.domain.model import ENGINE, ENGINEER, CallRole, FailureKind, Interval, RaceOutcome, Succession, Usage  # noqa: E402
-from engine.domain.settings import Limits, Pauses  # noqa: E402
+from engine.domain.settings import CallOptions, Limits, ModelServer, ModelSettings, Pauses  # noqa: E402
 from engine.domain.state import SessionState, advance  # noqa: E402
 from engine.journal import codec  # noqa: E402
 
@@ -106,7 +106,18 @@ def story() -> tuple[e.Event, ...]:
         e.KernelAccepted("k3", "counted the bytes again"),
         e.KernelSanitized("k1", 0, ("address", "undefined"), (), "", b.digest("clean"), 2.5),
         e.KernelProfiled("k1", b.profile()),
+        e.ModelsChanged(
+            ModelSettings(
+                "anthropic:claude-opus-5=2,vllm:qwen=1",
+                "openai:gpt-6-sol",
+                (ModelServer("vllm", "http://localhost:8000/v1", "VLLM_KEY", "chat"),),
+                {"all": CallOptions("high"), "code": CallOptions("", 0.2, 48_000, 900.0)},
+                7200.0,
+                8,
+            )
+        ),
         e.UnknownEvent("llm.called", {"tokens": 812, "usd": 0.004, "by": {"name": "openai:gpt-test"}}),
+        e.CommandAnswered("00001770000000000000-4711-0badcafe", "PinKernel", False, "unknown kernel 'k9'", 0, 4711),
     )
 
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from engine.journal import store
 from engine.report.text import ablation as words
 from engine.report.text.ablation import AblationStep
 from engine.report.text.lines import plain
+from engine.session import trust
 from engine.session.ablation import Ablation, LineageKernel, ablate
 from engine.session.fake_bench import FAKE_CPU
 from engine.session.ports import Say
@@ -99,6 +101,28 @@ def test_if_the_naive_port_fails_its_child_is_the_first() -> None:
     assert found.first is not None
 
 
+def test_a_gain_that_is_not_corroborated_is_marked_and_not_multiplied(state: SessionState) -> None:
+    doubt = ("not corroborated: planted",)
+    gains = {"k1": None, "k2": Interval(1.5, 1.4, 1.6), "k6": Interval(9.0, 8.9, 9.1), "k10": Interval(1.2, 1.1, 1.3)}
+    steps = [AblationStep(k, "", "k1", gain, doubt if k == "k6" else ()) for k, gain in gains.items()]
+    rows = words.step_gains(state, steps, SAME)
+    assert [row.verdict for row in rows] == ["first", "faster", "not corroborated", "faster"]
+    assert [row.cumulative is not None for row in rows] == [False, True, False, False]
+    assert rows[2].doubts == doubt
+    assert words.verdict(Interval(0.5, 0.4, 0.6), SAME, doubt) == "slower"
+
+
+def test_doubts_about_a_race_are_kept_with_its_step() -> None:
+    class Doubting(Races):
+        async def versus(self, source: KernelSpec, other: KernelSpec, say: Say) -> Any:
+            found = await super().versus(source, other, say)
+            return replace(found, measurement=replace(found.measurement, corroborated=False, doubts=("planted",)))
+
+    found = ablated(Doubting({"k1": 0.5, "k2": 1.0, "k3": 1.5}), "k1", "k2", "k3")
+    assert [step.doubts for step in found.steps] == [(), ("planted",), ("planted",)]
+    assert found.doubts == ("planted",), "of the direct race"
+
+
 def test_a_suspected_kernel_fails_and_a_lost_device_ends_the_ablation() -> None:
     doubted = Races({}, broken=("k1",), answer=w.Suspected(("too fast",), None, None))
     assert ablated(doubted, "k1").steps[0].trouble == "quarantined: too fast"
@@ -163,7 +187,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The scripted session on a fake bench with a speed per kernel; k10 fails here."""
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
     folder = tmp_path / "sessions" / "scripted"
-    sessions.whole(folder)
+    trust.made_here(folder, sessions.whole(folder))
     speed = {"root.cpp": 1.0, "wide_a.cpp": 1.8, "wider_a.cpp": 3.0}
 
     @asynccontextmanager
@@ -211,7 +235,7 @@ def test_a_real_lineage_is_ablated(tmp_path: Path) -> None:
     searched = call("run", "softmax", "--device", "cpu", "--workload", "small", "--headless", *size, "--session", "s")
     assert searched.returncode == 0, searched.stderr
     said = call("ablate", "s", "--kernel", "k2", "--json")
-    assert said.returncode == 0, said.stderr
+    assert said.returncode in (0, 4), said.stderr  # 4: on a busy machine the judge may doubt a time
     found = json.loads(said.stdout)
     assert [step["kernel"] for step in found["steps"]] == ["k1", "k2"]
     assert found["steps"][1]["verdict"] in ("faster", "not shown")

@@ -11,55 +11,82 @@ from support import sessions
 
 from benchmarks import interval_coverage as coverage
 from benchmarks import search_quality as quality
-from benchmarks.landscapes import MemoryBlobs, Walker, code_of, search
+from benchmarks.landscapes import MemoryBlobs, Walker, code_of, families, family, search
 from engine.domain.model import Interval
 from engine.domain.state import SessionState
 from engine.journal.blobs import Blobs
 from engine.session.fake_bench import FakeBench
 from engine.session.live import LiveSession, Ports
 
-FAMILIES = {world.name: (world, make) for world, make in quality.FAMILIES}
+FAMILIES = families()
 KERNELS = 14
+TWO_BY_TWO = quality.Strategy("branching", 2, 2, 2)
+BUDGETS = (quality.Budget("verdicts", KERNELS), quality.Budget("calls", 20), quality.Budget("dollars", 0.5))
 
 
-def compare(family: str, seeds: int = 2) -> list[quality.Comparison]:
-    world, make = FAMILIES[family]
-    return asyncio.run(quality.compare(world, make, KERNELS, seeds, [quality.Shape(2, 2, 2)]))
+def compare(family: str, seeds: int = 2) -> list[quality.Row]:
+    strategies = (quality.ADAPTIVE, quality.SEQUENTIAL, TWO_BY_TWO)
+    return asyncio.run(quality.compare(FAMILIES[family], strategies, BUDGETS, range(seeds)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_comparison_is_deterministic_and_at_equal_budget(family: str) -> None:
-    rows = compare(family)
-    assert rows == compare(family)
-    by_kernels, by_calls = rows
-    assert by_kernels.kernels == (KERNELS, KERNELS)
-    assert by_kernels.calls[1] > by_kernels.calls[0], "a sequential search asks for ideas once per kernel"
-    assert 0 <= by_calls.calls[0] - by_calls.calls[1] <= 1
+    rows = compare(family, 1)
+    assert [row.budget for row in rows] == ["verdicts", "calls", "dollars"]
+    assert set(rows[0].kernels.values()) == {KERNELS}
+    assert all(18 <= spent <= 20 for spent in rows[1].calls.values())
     for row in rows:
-        assert all(one.low <= one.value <= one.high for one in (row.branching, row.sequential, row.ratio))
-        assert sum(row.better) <= 2
+        assert row.ratio.low <= row.ratio.value <= row.ratio.high
+        assert sum(row.better) <= 1
+        assert row.best_other in ("sequential", "2x2x2")
 
 
-def test_unequal_budgets_are_rejected() -> None:
-    world, _ = FAMILIES["traps"]
-    spent = (quality.SearchEnd(0.1, 14, 20, 3), quality.SearchEnd(0.2, 13, 20, 12))
-    with pytest.raises(RuntimeError, match="unequal budgets"):
-        quality.comparison(world, quality.Shape(2, 2, 2), "kernels", [spent])
-    assert quality.comparison(world, quality.Shape(2, 2, 2), "calls", [spent]).better == (0, 1)
+def test_the_same_seeds_give_the_same_comparison() -> None:
+    assert compare("noisy") == compare("noisy")
 
 
-def test_a_live_session_grows_the_same_tree(tmp_path: Path) -> None:
-    world, make = FAMILIES["dead ends"]
+def test_a_budget_counts_calls_and_verdicts_by_their_prices() -> None:
+    budget = quality.Budget("dollars", 1.0, call_usd=0.05, verdict_usd=0.02)
+    assert budget.spent(10, 4) == pytest.approx(0.4)
+    assert quality.Budget("calls", 9).spent(10, 4) == 4
+    assert quality.Budget("verdicts", 9).spent(10, 4) == 10
+
+
+def test_an_exceeded_budget_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality.Budget, "affords", lambda self, state, work, calls: len(state.kernels) < 20)
+    with pytest.raises(RuntimeError, match="20 calls spent"):
+        asyncio.run(quality.run(FAMILIES["traps"], 0, quality.SEQUENTIAL, quality.Budget("calls", 20)))
+
+
+def test_a_family_file_with_an_unknown_key_is_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text('words = "odd"\nkind = "net"\nluck = 3\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"odd\.toml: unknown key 'luck'"):
+        family(path)
+
+
+def test_an_author_can_be_inverted_and_failures_can_drift() -> None:
+    world = FAMILIES["drifting"].world
+    walker = Walker(FAMILIES["drifting"].make(random.Random(0)), world, "0")
+    assert walker._failures() == pytest.approx(0.1)
+    walker.drafts = 46
+    assert walker._failures() == pytest.approx(0.8)
+    assert FAMILIES["inverted"].world.sight == -1.0
+
+
+@pytest.mark.parametrize("strategy", [TWO_BY_TWO, quality.ADAPTIVE], ids=str)
+def test_a_live_session_grows_the_same_tree(strategy: quality.Strategy, tmp_path: Path) -> None:
+    world, make = FAMILIES["dead ends"].world, FAMILIES["dead ends"].make
 
     async def in_memory() -> SessionState:
         blobs = MemoryBlobs()
         walker = Walker(make(random.Random(1)), world, "1")
-        return await search(quality.opened(quality.Shape(2, 2, 2), KERNELS), FakeBench(blobs.put), walker, blobs)
+        return await search(quality.opened(strategy, BUDGETS[0]), FakeBench(blobs.put), walker, blobs)
 
     async def on_disk() -> SessionState:
         blobs = Blobs(tmp_path / "s")
         ports = Ports(FakeBench(blobs.put), Walker(make(random.Random(1)), world, "1"))
-        async with LiveSession.create(tmp_path / "s", quality.opened(quality.Shape(2, 2, 2), KERNELS), ports) as live:
+        async with LiveSession.create(tmp_path / "s", quality.opened(strategy, BUDGETS[0]), ports) as live:
             await live.run()
             return live.state
 
@@ -74,7 +101,7 @@ def test_a_live_session_grows_the_same_tree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_move_opens_new_moves(family: str) -> None:
-    _, make = FAMILIES[family]
+    make = FAMILIES[family].make
     landscape = make(random.Random(3))
     moves: frozenset[int] = frozenset()
     assert landscape.structure(moves) == pytest.approx(0.0)
@@ -89,7 +116,7 @@ def test_each_move_opens_new_moves(family: str) -> None:
 
 
 def test_a_trap_helps_first_and_blocks_later() -> None:
-    _, make = FAMILIES["traps"]
+    make = FAMILIES["traps"].make
     landscape = make(random.Random(0))
     late = frozenset(range(4, 16))
     for trap in range(4):
@@ -99,7 +126,7 @@ def test_a_trap_helps_first_and_blocks_later() -> None:
 
 
 def test_the_code_encodes_the_moves() -> None:
-    world, make = FAMILIES["rugged"]
+    world, make = FAMILIES["rugged"].world, FAMILIES["rugged"].make
     draft = Walker(make(random.Random(0)), world, "0")._draft(code_of('// {"moves": [3, 1], "polish": -0.25}'), "x", "")
     assert code_of(draft.source).moves == {1, 3}
     assert code_of(draft.source).polish == -0.25

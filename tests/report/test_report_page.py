@@ -217,8 +217,27 @@ def test_quarantined_kernels_are_neither_drawn_nor_counted_as_a_gain() -> None:
         if state.kernels[row.kernel].stage == "quarantined":
             assert row.tone == "warn"
             assert row.remark
+            assert (row.time, row.speedup) == ("", None), "a claim is no result"
             assert row.kernel not in {dot.kernel for dot in found.climb.dots}
     assert found.climb.incumbents[-1].speedup == pytest.approx(2.83)
+
+
+def test_a_time_that_is_not_corroborated_is_marked_in_the_report() -> None:
+    doubt = "not corroborated: every process pair was disturbed by CPU contention"
+    unsure = replace(b.measurement(9.0), corroborated=False, doubts=(doubt,))
+    log = b.entries([*b.first_round(), *b.measured_kernel("k2", 9.0, parent="k1")[:-1], e.KernelMeasured("k2", unsure, 1.0)])
+    found = made(log, code="x")
+    (row,) = [row for row in found.rows if row.kernel == "k2"]
+    assert (row.outcome, row.tone, row.incumbent) == ("not corroborated", "warn", False)
+    assert doubt in row.remark
+    assert [(dot.kernel, dot.precise) for dot in found.climb.dots] == [("k1", True), ("k2", False)]
+    assert found.winner is not None
+    assert found.winner.kernel == "k1"
+    evidence = [*log, *b.entries([e.KernelQuarantined("k2", ("too fast",)), e.KernelAccepted("k2", "seen")], start=len(log))]
+    accepted = made(tuple(evidence), code="x")
+    assert accepted.winner is not None
+    assert accepted.winner.kernel == "k2"
+    assert "not corroborated, accepted by the engineer" in content.headline(accepted.winner, "eager")
 
 
 def test_decisions_list_who_what_and_why() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from support import sessions
 
+from engine.domain import corroboration
 from engine.domain import work as w
 from engine.domain.model import (
     Contract,
@@ -52,6 +53,43 @@ def test_a_measured_kernel_has_all_its_figures() -> None:
     assert found.speed_of_light == SpeedOfLight("bytes", 50.0, 0.5)
 
 
+UNSURE = ("not corroborated: every process pair was disturbed by CPU contention",)
+
+
+def doubted(ratio: Interval, name: str = "eager") -> Measurement:
+    return replace(measured(ratio, name), corroborated=False, doubts=UNSURE)
+
+
+def test_a_time_that_is_not_corroborated_is_given_and_marked() -> None:
+    found = v.verdict(SUBJECT, VERIFIED, w.Measured(doubted(Interval(2.0, 1.9, 2.1)), 1.0), v.StageSeconds())
+    assert (found.status, found.reason, found.measured, found.doubted) == ("not_corroborated", UNSURE[0], False, True)
+    assert (found.corroborated, found.quarantined, found.doubts, found.conditions) == (False, False, UNSURE, ("cold caches",))
+    assert (found.time_us is not None, found.speedup["eager"], found.claimed) == (True, Interval(2.0, 1.9, 2.1), None)
+
+
+def test_figures_of_a_quarantined_kernel_are_claims_and_no_results() -> None:
+    suspected = w.Suspected(("names files", *UNSURE), VERIFIED, doubted(Interval(9.0, 8.9, 9.1)), 1.0)
+    found = v.verdict(SUBJECT, VERIFIED, suspected, v.StageSeconds())
+    assert (found.status, found.quarantined, found.doubts) == ("quarantined", True, ("names files", *UNSURE))
+    assert (found.time_us, set(found.speedup.values()), found.speed_of_light) == (None, {None}, None)
+    assert found.claimed is not None
+    assert found.claimed.speedup["eager"] == Interval(9.0, 8.9, 9.1)
+
+
+def test_a_doubt_without_words_has_words() -> None:
+    """In journals from before doubts were recorded they are among the conditions, or nowhere."""
+    bare = replace(measured(Interval(2.0, 1.9, 2.1)), corroborated=False)
+    assert v.verdict(SUBJECT, None, w.Measured(bare, 1.0), v.StageSeconds()).doubts == (corroboration.UNEXPLAINED,)
+    former = replace(bare, conditions=("cold caches", "not corroborated: hidden time"))
+    assert corroboration.of_measurement(former) == ("not corroborated: hidden time",)
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(2.0, "not corroborated"), (1.0, "no measurable difference"), (0.5, "slower")])
+def test_a_doubted_claim_wins_no_comparison(ratio: float, words: str) -> None:
+    found = v.head_to_head("b.cpp", doubted(Interval(ratio, ratio * 0.9, ratio * 1.1), "other"))
+    assert (found.difference, found.corroborated, found.doubts) == (words, False, UNSURE)
+
+
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_a_failure_has_a_status_and_no_figures(kind: FailureKind) -> None:
     found = v.verdict(SUBJECT, None, w.Failed(Failure(kind, "one\nreason")), v.StageSeconds(0.1))
@@ -88,12 +126,14 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> SessionState:
         ("k2", w.Measured(measured(Interval(2.0, 1.9, 2.1)), 1.0), True, "speedup reproduced"),
         ("k2", w.Measured(measured(Interval(1.0, 0.9, 1.1)), 1.0), False, "no significant speedup here"),
         ("k2", w.Measured(measured(Interval(0.5, 0.4, 0.6)), 1.0), False, "slower here"),
+        ("k2", w.Measured(doubted(Interval(2.0, 1.9, 2.1)), 1.0), False, UNSURE[0]),
+        ("k2", w.Suspected(("too fast",), None, measured(Interval(9.0, 8.9, 9.1))), False, "quarantined: too fast"),
         ("k2", w.Failed(Failure(FailureKind.MISMATCH, "wrong")), False, "mismatch: wrong"),
         ("k4", w.Measured(measured(Interval(2.0, 1.9, 2.1)), 1.0), None, "no significant speedup recorded"),
     ],
 )
 def test_a_rerun_compares_recorded_and_measured_speedups(
-    state: SessionState, kernel: str, final: w.Measured | w.Failed, carries: bool | None, words: str
+    state: SessionState, kernel: str, final: w.Measured | w.Suspected | w.Failed, carries: bool | None, words: str
 ) -> None:
     found = comparison.compare(state, state.kernels[kernel], final)
     assert found.carries_over is carries

@@ -7,7 +7,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 
+from engine.domain.settings import CONCURRENCY, PATIENCE, ModelSettings
 from engine.domain.state import SessionState
+
+_ADDED: Mapping[str, object] = {
+    "doubts": (), "bounds": {}, "caveats": (), "chance": "", "models": ModelSettings(), "servers": (), "options": {},
+    "patience": PATIENCE, "concurrency": CONCURRENCY, "max_output": 0, "estimated": False, "why": "",
+    "mismatches": (), "dialect": "", "plan": None, "repeats": "", "advice": "", "prior": (),
+    "attachments": {}, "origin_format": None, "format_verdict": None, "features": (), "core_caches": (), "failures": (),
+}  # fmt: skip
+"""Field → its default."""
 
 
 def state_digest(state: SessionState) -> str:
@@ -16,11 +25,15 @@ def state_digest(state: SessionState) -> str:
 
 
 def _canonical(value: object) -> object:
-    """Plain data. A class with its own encoding, or with a single field, becomes that value."""
+    """Plain data. A class with its own encoding, or with a single field, becomes that value.
+
+    Fields added since the digests were recorded count only where they differ from their default: an old journal has none.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         if type(value).__str__ is not object.__str__:
             return str(value)
-        known = {field.name: _canonical(getattr(value, field.name)) for field in fields(value)}
+        present = ((field.name, getattr(value, field.name)) for field in fields(value))
+        known = {name: _canonical(item) for name, item in present if name not in _ADDED or item != _ADDED[name]}
         return next(iter(known.values())) if len(known) == 1 else known
     if isinstance(value, Mapping):
         return {str(key): _canonical(item) for key, item in value.items()}

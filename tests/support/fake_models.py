@@ -52,6 +52,7 @@ class Tape:
         self.room = room
         self.by_hand: Callable[[Tape], None] | None = None
         self.waited: list[str] = []
+        self.waits: list[str] = []
         self._at = count(1)
 
     def record(self, events: Sequence[e.Event]) -> None:
@@ -68,9 +69,13 @@ class Tape:
             self.by_hand(self)
             await asyncio.sleep(0)
 
+    async def wait_for_provider(self, seconds: float, words: Callable[[float], str], work: WorkKey) -> None:
+        self.waits.append(words(seconds))
+        await asyncio.sleep(0)
+
     async def wait_until(self, condition: Callable[[SessionState], bool]) -> None:
         while not condition(self.state):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.05)
 
     def calls(self, work: str = "propose:1", progress: list[str] | None = None) -> WorkCalls:
         return WorkCalls(WorkKey.parse(work), self, self.blobs, (progress if progress is not None else []).append)  # type: ignore[arg-type]
@@ -86,6 +91,7 @@ class FakeModel:
     answers: Sequence[str | Reply | BaseException | Callable[[Prompt], str]] = ("nothing",)
     name: str = "openai:fake"
     counted: bool = True
+    output_limit: int | None = None
     usage: Usage = field(default_factory=lambda: Usage(100, 10, 20))
     asked: list[Prompt] = field(default_factory=list)
     closed: bool = False
@@ -102,7 +108,7 @@ class FakeModel:
             raise answer
         if isinstance(answer, Reply):
             return answer
-        return Reply(answer if isinstance(answer, str) else answer(prompt), self.usage)
+        return Reply(answer if isinstance(answer, str) else answer(prompt), self.usage, counted=self.counted)
 
     async def close(self) -> None:
         self.closed = True

@@ -4,7 +4,7 @@ What a server does with each request is scripted: a list of turns, one for each 
 of what was asked. A plain string is the text of a reply. ::
 
     with OpenAIServer([Limited(after=0), "a reply"]) as server:
-        model = open_model("openai:some-model", base_url=server.url)
+        model = server.open("openai:some-model")
 
 ``server.requests`` holds every request, ``server.counted`` the tokens that the server has told its clients about.
 """
@@ -42,6 +42,10 @@ from support.model_turns import (
 )
 
 from engine.domain.model import Usage
+from engine.domain.settings import ModelServer as ModelServerSetting
+from engine.ideas.models.model import Model
+from engine.ideas.models.registry import open_model
+from engine.ideas.models.retry_policy import DEFAULT_POLICY, RetryPolicy
 
 OPENAI_KEY = "sk-test-openai-0123456789abcdef"
 GEMINI_KEY = "AIzaTestGemini0123456789abcdef"
@@ -92,6 +96,10 @@ class ModelServer:
     def url(self) -> str:
         """The client's base URL."""
         raise NotImplementedError
+
+    def open(self, name: str, *, key: str = "", api: str = "", policy: RetryPolicy = DEFAULT_POLICY, **given: Any) -> Model:
+        """A model on this server. ``key``: the variable of the key that it gets."""
+        return open_model(name, server=ModelServerSetting(name, self.url, key, api), policy=policy, **given)
 
     @property
     def counted(self) -> Usage:
@@ -146,7 +154,7 @@ class ModelServer:
         raise NotImplementedError
 
 
-class _LostError(Exception):
+class LostError(Exception):
     """The script drops the connection here."""
 
 
@@ -197,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
                 content = event if isinstance(event, bytes) else f"data: {event}\n\n".encode()
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
                 self.wfile.flush()
-        except _LostError:
+        except LostError:
             self._cut()
         else:
             self.wfile.write(b"0\r\n\r\n")
@@ -208,71 +216,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
-class OpenAIServer(ModelServer):
-    """Chat completions, streamed."""
-
-    @property
-    def url(self) -> str:
-        return f"{self.root}/v1"
-
-    def read(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-        if path != "/v1/chat/completions" or not body["stream"]:
-            raise LookupError(path)
-        texts = {message["role"]: message["content"] for message in body["messages"]}
-        form = body.get("response_format")
-        return Asked(
-            model=body["model"],
-            system=texts.get("system", ""),
-            user=texts["user"],
-            schema=form["json_schema"]["schema"] if form else None,
-            max_output=body.get("max_completion_tokens") or body["max_tokens"],
-            key=headers["Authorization"].removeprefix("Bearer "),
-            options=frozenset(body) & {"response_format", "max_completion_tokens", "stream_options"},
-            body=body,
-        )
-
-    def stream(self, number: int, asked: Asked, turn: Turn) -> Iterator[str | bytes]:
-        def chunk(delta: Mapping[str, Any], finish: str | None = None) -> str:
-            return json.dumps({**frame, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
-
-        frame = {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 1, "model": asked.model}
-        yield chunk({"role": "assistant", "content": ""})
-        match turn:
-            case Says(text=text):
-                yield from (chunk({"content": piece}) for piece in pieces(text))
-                if turn.unended:
-                    return
-                yield chunk({}, {"filtered": "content_filter"}.get(turn.finish, turn.finish))
-                yield from self._usage(number, asked, usage_of(asked, turn, text), turn.reasoning, frame)
-            case Refuses(text=text):
-                yield from (chunk({"refusal": piece}) for piece in pieces(text))
-                yield chunk({}, "stop")
-                yield from self._usage(number, asked, usage_of(asked, Says(text), text), 0, frame)
-            case BreaksOff(text=text, after=after):
-                yield from (chunk({"content": piece}) for piece in pieces(text)[:after])
-                raise _LostError
-            case Garbled(text=text, chunk=garbage):
-                yield chunk({"content": pieces(text)[0]})
-                yield garbage
-            case FailsInside(message=message, kind=kind):
-                yield chunk({"content": "x"})
-                yield json.dumps({"error": {"message": message, "type": kind, "code": kind, "param": None}})
-            case _:
-                raise AssertionError(turn)
-        yield "[DONE]"
-
-    def _usage(self, number: int, asked: Asked, usage: Usage, reasoning: int, frame: Mapping[str, Any]) -> Iterator[str]:
-        if not asked.body.get("stream_options", {}).get("include_usage"):
-            return
-        self.told(number, usage)
-        told = {
-            "prompt_tokens": usage.input,
-            "completion_tokens": usage.output,
-            "total_tokens": usage.total,
-            "prompt_tokens_details": {"cached_tokens": usage.cached},
-            "completion_tokens_details": {"reasoning_tokens": reasoning},
-        }
-        yield json.dumps({**frame, "choices": [], "usage": told})
+class ChatErrors:
+    """The errors of OpenAI, in both of its protocols."""
 
     def refusal(self, turn: Limited | Fails | OutOfCredit) -> tuple[Fails, Any]:
         match turn:
@@ -293,6 +238,75 @@ class OpenAIServer(ModelServer):
         return Fails(404, f"The model `{model}` does not exist or you do not have access to it.", "model_not_found")
 
 
+class OpenAIServer(ChatErrors, ModelServer):
+    """Chat completions, streamed."""
+
+    @property
+    def url(self) -> str:
+        return f"{self.root}/v1"
+
+    def read(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
+        if path != "/v1/chat/completions" or not body["stream"]:
+            raise LookupError(path)
+        texts = {message["role"]: message["content"] for message in body["messages"]}
+        form = body.get("response_format")
+        return Asked(
+            model=body["model"],
+            system=texts.get("system", ""),
+            user=texts["user"],
+            schema=form["json_schema"]["schema"] if form else None,
+            max_output=body.get("max_completion_tokens") or body["max_tokens"],
+            key=headers["Authorization"].removeprefix("Bearer "),
+            options=frozenset(body)
+            & {"response_format", "max_completion_tokens", "stream_options", "reasoning_effort", "temperature"},
+            body=body,
+            headers=dict(headers),
+        )
+
+    def stream(self, number: int, asked: Asked, turn: Turn) -> Iterator[str | bytes]:
+        def chunk(delta: Mapping[str, Any], finish: str | None = None) -> str:
+            return json.dumps({**frame, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+        frame = {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 1, "model": asked.model}
+        yield chunk({"role": "assistant", "content": ""})
+        match turn:
+            case Says(text=text):
+                yield from (chunk({"content": piece}) for piece in pieces(text))
+                if turn.unended:
+                    return
+                yield chunk({}, {"filtered": "content_filter"}.get(turn.finish, turn.finish))
+                yield from self._usage(number, asked, usage_of(asked, turn, text), turn, frame)
+            case Refuses(text=text):
+                yield from (chunk({"refusal": piece}) for piece in pieces(text))
+                yield chunk({}, "stop")
+                yield from self._usage(number, asked, usage_of(asked, Says(text), text), Says(text), frame)
+            case BreaksOff(text=text, after=after):
+                yield from (chunk({"content": piece}) for piece in pieces(text)[:after])
+                raise LostError
+            case Garbled(text=text, chunk=garbage):
+                yield chunk({"content": pieces(text)[0]})
+                yield garbage
+            case FailsInside(message=message, kind=kind):
+                yield chunk({"content": "x"})
+                yield json.dumps({"error": {"message": message, "type": kind, "code": kind, "param": None}})
+            case _:
+                raise AssertionError(turn)
+        yield "[DONE]"
+
+    def _usage(self, number: int, asked: Asked, usage: Usage, turn: Says, frame: Mapping[str, Any]) -> Iterator[str]:
+        if not turn.counts or not asked.body.get("stream_options", {}).get("include_usage"):
+            return
+        self.told(number, usage)
+        told = {
+            "prompt_tokens": usage.input,
+            "completion_tokens": usage.output,
+            "total_tokens": usage.total,
+            "prompt_tokens_details": {"cached_tokens": usage.cached},
+            "completion_tokens_details": {"reasoning_tokens": turn.reasoning},
+        }
+        yield json.dumps({**frame, "choices": [], "usage": told})
+
+
 _GOOGLE = "type.googleapis.com/google.rpc"
 
 
@@ -304,7 +318,7 @@ class GeminiServer(ModelServer):
         return self.root
 
     def read(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-        found = re.fullmatch(r"/v1(?:beta)?/models/([^:]+):streamGenerateContent", path)
+        found = re.fullmatch(r"/v1(?:beta1?)?/(?:publishers/google/)?models/([^:]+):streamGenerateContent", path)
         if not found:
             raise LookupError(path)
         config = body.get("generationConfig", {})
@@ -317,6 +331,7 @@ class GeminiServer(ModelServer):
             key=headers["x-goog-api-key"],
             options=frozenset({"response_json_schema"}) if "responseJsonSchema" in config else frozenset(),
             body=body,
+            headers=dict(headers),
         )
 
     def stream(self, number: int, asked: Asked, turn: Turn) -> Iterator[str | bytes]:
@@ -330,7 +345,7 @@ class GeminiServer(ModelServer):
                 )
             case BreaksOff(text=text, after=after):
                 yield from self._reply(number, asked, Says(text, unended=True), after)
-                raise _LostError
+                raise LostError
             case Garbled(text=text, chunk=garbage):
                 yield from self._reply(number, asked, Says(text, unended=True), 1)
                 yield garbage
@@ -351,8 +366,11 @@ class GeminiServer(ModelServer):
             candidate: dict[str, Any] = {"content": {"role": "model", "parts": [*parts, {"text": piece}]}, "index": 0}
             if place == len(shown) and not turn.unended:
                 candidate["finishReason"] = finish
-            self.told(number, usage)
-            yield json.dumps({"candidates": [candidate], "modelVersion": asked.model, **_usage_metadata(usage, turn.reasoning)})
+            counts: Mapping[str, Any] = {}
+            if turn.counts:
+                self.told(number, usage)
+                counts = _usage_metadata(usage, turn.reasoning)
+            yield json.dumps({"candidates": [candidate], "modelVersion": asked.model, **counts})
 
     def refusal(self, turn: Limited | Fails | OutOfCredit) -> tuple[Fails, Any]:
         match turn:

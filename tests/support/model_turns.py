@@ -25,6 +25,8 @@ class Says:
     usage: Usage | None = None
     unended: bool = False
     """The stream ends normally but without a stop reason, as when a proxy loses its connection."""
+    counts: bool = True
+    """Whether the server reports its usage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class Asked:
     key: str
     options: frozenset[str]
     body: Mapping[str, Any]
+    headers: Mapping[str, str]
 
     @property
     def tokens(self) -> int:

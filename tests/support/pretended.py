@@ -8,7 +8,9 @@ from engine.domain import work as w
 from engine.domain.model import Device, Signature
 from engine.problem.graph_ir import Unsupported
 from engine.session.fake_bench import FakeBench
+from engine.session.ports import Say
 from engine.trial.bench import Assignment
+from engine.trial.judge_session import silent
 
 
 class PretendedBench(FakeBench):
@@ -17,7 +19,7 @@ class PretendedBench(FakeBench):
     def __init__(self, assignment: Assignment, store: Callable[[bytes], str]) -> None:
         super().__init__(store, verifiable=assignment.tolerance != "crfm")
 
-    async def describe(self) -> tuple[Device, Signature]:
+    async def describe(self, say: Say = silent, *, ceilings: bool = False) -> tuple[Device, Signature]:
         found = await FakeBench(lambda _: "").prepare(lambda _: None)
         assert isinstance(found, w.Prepared)
         return found.device, found.preparation.signature

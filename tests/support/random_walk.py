@@ -31,7 +31,7 @@ def any_settings(dice: random.Random) -> dict[str, object]:
         light=dice.choice([None, None, 0.95]),
     )
     return {
-        "strategy": dice.choice(["branching", "sequential"]),
+        "strategy": dice.choice(["branching", "sequential", "adaptive"]),
         "ideas": dice.randint(1, 4),
         "branch": dice.randint(1, 3),
         "beam": dice.randint(1, 3),
@@ -99,6 +99,7 @@ def any_command(dice: random.Random, state: SessionState) -> c.Command:
         c.AddNote(dice.choice(["", kernel, idea, "r0", "r7", "r²", "nothing"]), dice.choice(["words", " "])),
         c.SetMode(dice.choice(["ask", "ask:30", "autopilot", "ask:", "ask:0", "ask:²", "manual"])),
         c.SetLimits(limits),
+        c.SetModels(replace(state.models, concurrency=dice.choice([0, 2, 4]), patience=dice.choice([60.0, 3600.0]))),
         c.Instruct("prefer fewer registers"),
         c.EndSession(dice.choice(["", "enough"])),
     )

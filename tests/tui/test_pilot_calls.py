@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,11 +51,12 @@ def folder(tmp_path: Path) -> Path:
 def while_calls_are_open(folder: Path, model: Thinking, calls: int, on: On) -> SessionState:
     """Run a session on autopilot until this many calls are open, then ``on``; return the journal's last state."""
     source = open_ideas(
-        Settings(source=model.name), playbook=sessions.TREE, open_model=lambda _: model, tariff_of=lambda _: None, recall=None
+        Settings(source=model.name), playbook=sessions.TREE, open_model=lambda *_: model, tariff_of=lambda _: None, recall=None
     )
 
     async def body() -> None:
-        app = ui.app(FakeOpener(ideas=source), "new", ui.new(folder, "autopilot"))
+        new = replace(ui.new(folder, "autopilot"), settings=Settings(source=model.name))
+        app = ui.app(FakeOpener(ideas=source), "new", new)
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: store.is_session(folder) and len(open_calls(store.state_of(folder))) == calls)
             await until(pilot, lambda: ui.shows_tree(app) and len(open_calls(_session(app).bridge.state)) == calls)
@@ -77,6 +79,11 @@ async def offered(app: EspalierApp, pilot: Pilot[None]) -> list[str]:
     return [str(option.prompt) for option in app.screen.query_one(OptionList).options]
 
 
+def cancelled(state: SessionState, call: str) -> e.Event:
+    """The event of a cancellation: the call is charged what it could have cost."""
+    return e.CallFailed(call, "cancelled by hand", state.calls[call].highest, cancelled=True, estimated=True)
+
+
 def test_cancelling_one_of_two_calls_leaves_the_other_open(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None], screen: SessionScreen) -> None:
         await pilot.press("dollar_sign")
@@ -90,7 +97,7 @@ def test_cancelling_one_of_two_calls_leaves_the_other_open(folder: Path) -> None
         await pilot.press("escape")
 
     state = while_calls_are_open(folder, Thinking(proposes=True), 2, on)
-    assert engineer_events(folder) == [e.CallFailed("c3", "cancelled by hand", cancelled=True)]
+    assert engineer_events(folder) == [cancelled(state, "c3")]
     assert (state.ideas["i3"].kernels, state.ideas["i3"].note) == ((), "implementation 1: c3 was cancelled by hand")
     assert not state.ideas["i2"].implemented
 
@@ -112,7 +119,7 @@ def test_a_cancelled_round_names_the_next_steps_and_is_retried_on_request(folder
         await until(pilot, lambda: len(model.asked) == 2 and "cancelled" not in banner())
 
     state = while_calls_are_open(folder, model, 1, on)
-    assert engineer_events(folder) == [e.CallFailed("c1", "cancelled by hand", cancelled=True), e.SessionResumed(())]
+    assert engineer_events(folder) == [cancelled(state, "c1"), e.SessionResumed(())]
     assert state.calls["c1"].status is CallStatus.FAILED
     assert list(state.calls) == ["c1", "c2"]
 

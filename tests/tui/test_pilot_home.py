@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 from support import sessions, ui
+from support.held import held
 from support.ui import until
 from textual.command import CommandPalette
 from textual.widgets import DataTable, Input, OptionList
 
 from engine.domain import events as e
+from engine.domain.state import IdeaStatus
 from engine.journal import store
-from engine.journal.lock import WriterLock
+from engine.journal.journal import read
 from tui.screens.dialogs import Confirm
 from tui.screens.gate import GateScreen
 from tui.screens.help import HelpScreen
@@ -227,12 +229,32 @@ def test_forking_from_a_point_of_a_replay(home: Path) -> None:
     assert (home / "old" / "journal.jsonl").read_bytes() == before
 
 
-def test_following_a_session_that_another_process_writes(home: Path) -> None:
-    sessions.whole(home / "old")
-    lock = WriterLock(home / "old")
+def test_opening_a_session_that_another_process_runs_steers_it_there(home: Path) -> None:
+    """Its ideas open the gate here, and the decision is answered by the process that runs it."""
 
     async def body() -> None:
-        app = ui.app(None, "open", home / "old")
+        app = ui.app(None, "open", home / "held")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, GateScreen))
+            bridge = app.screen.bridge
+            assert not bridge.runs_here
+            await pilot.pause(1.0)  # a key that was pressed before the gate opened approves nothing
+            await pilot.press("A")
+            await until(pilot, lambda: bridge.state.ideas["i2"].status is IdeaStatus.SELECTED)
+            await app._leave()
+
+    with held(home / "held"):
+        sessions.run(body)
+    answers = [entry for entry in read(home / "held").entries if isinstance(entry.event, e.CommandAnswered)]
+    assert answers
+    assert all(entry.by.name == "engineer" and entry.event.accepted for entry in answers)
+
+
+def test_following_reads_only(home: Path) -> None:
+    sessions.whole(home / "old")
+
+    async def body() -> None:
+        app = ui.app(None, "follow", home / "old")
         async with app.run_test(size=(120, 40)) as pilot:
             await until(pilot, lambda: ui.shows_tree(app))
             assert not app.screen.check_action("pin", ())
@@ -240,10 +262,7 @@ def test_following_a_session_that_another_process_writes(home: Path) -> None:
             await app._leave()
 
     before = len(ui.recorded(home / "old"))
-    try:
-        sessions.run(body)
-    finally:
-        lock.release()
+    sessions.run(body)
     assert len(ui.recorded(home / "old")) == before
 
 

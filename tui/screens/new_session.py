@@ -161,7 +161,7 @@ class NewSessionForm(Dialog[Bridge | None]):
             baseline=self._chosen("baseline"),
             limits=limits,
         )
-        seeds = (read_seed(seed),) if seed else ()
+        seeds = (read_seed(seed, {}, problem),) if seed else ()
         return NewSession(problem, self._chosen("device"), settings, self._chosen("mode"), seeds=seeds)
 
     def _text(self, name: str) -> str:

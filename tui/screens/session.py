@@ -81,7 +81,7 @@ class SessionScreen(KernelActionScreen):
         self._drawn_count = 0
         self._waiting: tuple[Idea, ...] = ()
         seek, submit = bridge.can(Capability.SEEK), bridge.can(Capability.SUBMIT)
-        self._note = "" if submit else "replay" if seek else "following"
+        self._note = "" if bridge.runs_here else "runs elsewhere" if submit else "replay" if seek else "following"
 
     @property
     def kernel(self) -> str:

@@ -32,7 +32,7 @@ _INKS: tuple[tuple[_TokenType, Ink], ...] = (
 
 @lru_cache(maxsize=4)
 def _lexer(dialect: Dialect) -> Lexer:
-    return get_lexer_by_name({Dialect.CUDA: "cuda", Dialect.CPP: "cpp", Dialect.PYTHON: "python"}[dialect], stripnl=False)
+    return get_lexer_by_name(dialect.language, stripnl=False)
 
 
 @lru_cache(maxsize=64)

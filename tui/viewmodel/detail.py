@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.domain import bottleneck, instruction_mix, profile, queries
+from engine.domain import bottleneck, corroboration, instruction_mix, profile, queries
+from engine.domain.mismatch import Mismatch
+from engine.domain.mismatch_words import mismatch_rows
 from engine.domain.model import Resources
 from engine.domain.preparation import Preparation
 from engine.domain.state import Idea, Kernel, SessionState, Stage
@@ -31,7 +33,7 @@ def heading(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
     name = Cell(cut(kernels.title(state, kernel), max(8, room - len(kernel.id) - 5)), Ink.TITLE)
     facts: list[Cells] = [(outcome.cell,)]
     if ratio is not None and kernel.measurement is not None:
-        facts += [(fmt.speedup(ratio), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT)), (_time(kernel),)]
+        facts += [(kernels.speedup(kernel, ratio), Cell(f" {fmt.interval_ends(ratio)}", Ink.FAINT)), (_time(kernel),)]
     facts += [(Cell(_origin(kernel), Ink.FAINT),)]
     return (line(" ", star, Cell(f"{kernel.id} ", Ink.BEST if is_incumbent else Ink.STRONG), name), _fitting(facts, room))
 
@@ -87,7 +89,8 @@ def _idea(state: SessionState, kernel: Kernel, behind: Idea, room: int) -> list[
     ]
     if (gain := measured_gain(state, kernel)) is not None:
         rows.append(("measured", gain))
-    return [*head, *([BLANK] if head else []), *paragraph(behind.text.rationale, room), BLANK, *table(rows, room)]
+    why = [*paragraph(f"Strategy: {behind.advice}", room), BLANK] if behind.advice else []
+    return [*head, *([BLANK] if head else []), *paragraph(behind.text.rationale, room), BLANK, *why, *table(rows, room)]
 
 
 def measured_gain(state: SessionState, kernel: Kernel) -> Cells | None:
@@ -108,7 +111,7 @@ def _lineage(state: SessionState, kernel: Kernel, room: int) -> list[Line]:
     for depth, ancestor in enumerate(way):
         here = ancestor.id == kernel.id
         ratio = queries.speedup(state, ancestor)
-        figure = fmt.speedup(ratio) if ratio else kernels.outcome(state, ancestor).cell
+        figure = kernels.speedup(ancestor, ratio) if ratio else kernels.outcome(state, ancestor).cell
         stroke = "╰─ " if depth else ""
         lead = INDENT + "   " * max(0, min(depth, 12) - 1) + stroke
         name = (
@@ -122,9 +125,10 @@ def _lineage(state: SessionState, kernel: Kernel, room: int) -> list[Line]:
 
 def verification(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
     """The kernel's errors against the tolerance, or why it failed."""
-    lines: list[Line] = [*_quarantine(kernel, room), BLANK]
+    lines: list[Line] = [*_quarantine(kernel, room), *_not_corroborated(kernel, room), BLANK]
     if kernel.failure is not None:
         lines += [*paragraph(kernel.failure.reason, room), BLANK]
+        lines += _mismatches(kernel.failure.mismatches, room)
     found = kernel.verification
     if found is None:
         return tuple(lines) if kernel.failure or kernel.evidence else empty_page("not verified yet")
@@ -141,11 +145,27 @@ def verification(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, 
             (Cell("bit for bit") if bit_for_bit else Cell(f"to {fmt.error(found.jitter)} of the scale", Ink.WARN),),
         ),
     ]
+    if found.chance:
+        rows.insert(3, ("random", (Cell(one_line(found.chance), Ink.FAINT),)))
+    rows += [("caveat", (Cell(one_line(caveat), Ink.WARN),)) for caveat in found.caveats]
     lines += table(rows, room)
     lines += _sanitized(kernel, room)
     if (prepared := state.preparation) is not None:
         lines += [BLANK, section("correctness check of this session", room), *_correctness_check(prepared)]
     return tuple(lines)
+
+
+def _mismatches(found: Sequence[Mismatch], room: int) -> list[Line]:
+    """Where the outputs were wrong, how, and on which inputs."""
+    lines: list[Line] = []
+    for one in found:
+        lines += [section(f"where {one_line(one.output)} is wrong", room)]
+        rows = [(label, (Cell(one_line(text), _MISMATCH_INKS.get(label, Ink.PLAIN)),)) for label, text in mismatch_rows([one])]
+        lines += [*table(rows, room), BLANK]
+    return lines
+
+
+_MISMATCH_INKS = {"wrong": Ink.BAD, "where": Ink.STRONG, "how": Ink.STRONG}
 
 
 def _quarantine(kernel: Kernel, room: int) -> list[Line]:
@@ -164,6 +184,18 @@ def _quarantine(kernel: Kernel, room: int) -> list[Line]:
         words = "It cannot become the incumbent or a parent until you accept (a) or discard (d) it."
         lines += [line(Cell(f"  {part}", Ink.FAINT)) for part in wrap(words, room - 4)]
     return lines
+
+
+def _not_corroborated(kernel: Kernel, room: int) -> list[Line]:
+    """Why the kernel's time is no result."""
+    if not corroboration.is_doubted(kernel) or corroboration.is_quarantined(kernel):
+        return []
+    lines = [BLANK, section("not corroborated", room)]
+    for one in corroboration.of_kernel(kernel):
+        parts = wrap(one, min(room - 6, 96))
+        lines += [line(Cell("  ? " if n == 0 else "    ", Ink.WARN), part) for n, part in enumerate(parts)]
+    words = "Its outputs are right, its time is no result: it cannot become the incumbent. M remeasures it."
+    return [*lines, *(line(Cell(f"  {part}", Ink.FAINT)) for part in wrap(words, room - 4))]
 
 
 def _sanitized(kernel: Kernel, room: int) -> list[Line]:

@@ -52,20 +52,20 @@ _BANDS = {
 }
 
 
-def speedup(interval: Interval) -> Cell:
-    """``▲ 1.52×``; ``▼`` slower, ``≈`` undecided."""
+def speedup(interval: Interval, *, doubted: bool = False) -> Cell:
+    """``▲ 1.52×``; ``▼`` slower, ``≈`` undecided, ``?`` not corroborated."""
     ink = speedup_ink(interval)
-    return Cell(f"{_SIGNS[ink]} {figures(interval)[0]}×", ink)
+    return Cell(f"? {figures(interval)[0]}×", Ink.UNDECIDED) if doubted else Cell(f"{_SIGNS[ink]} {figures(interval)[0]}×", ink)
 
 
-def bar(interval: Interval, top: float, room: int) -> tuple[Cell, ...]:
+def bar(interval: Interval, top: float, room: int, *, doubted: bool = False) -> tuple[Cell, ...]:
     """A bar of ``room`` cells from 0 to ``top``: solid up to the interval's low end, a lighter band from there to its high end.
 
-    A thin line marks the baseline (1×) if the bar does not reach it.
+    A thin line marks the baseline (1×) if the bar does not reach it. The bar of a doubted time has the ink of an undecided one.
     """
     if room <= 0 or top <= 0:
         return ()
-    ink = speedup_ink(interval)
+    ink = Ink.UNDECIDED if doubted else speedup_ink(interval)
     solid, reach = (min(room * 8, max(0, round(end / top * room * 8))) for end in (interval.low, interval.high))
     baseline = round(room / top)
     return merge_cells(_bar_cell(ink, solid - 8 * x, max(reach, 1) - 8 * x, x == baseline) for x in range(room))

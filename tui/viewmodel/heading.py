@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.domain import queries
+from engine.domain import corroboration, queries
+from engine.domain.rules import adaptive
 from engine.domain.state import SessionState
 from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import Cell, Ground, Ink, Line, cut, line, one_line, width
+from tui.viewmodel.tree_facts import tree_facts
 
 _METER = 8
 
@@ -78,6 +80,9 @@ def _round(state: SessionState) -> tuple[Cell, ...]:
     if number < 0:
         return (Cell("round –", Ink.FAINT),)
     most = state.limits.rounds
+    if adaptive.is_adaptive(state):
+        done = f", {queries.rounds_done(state)} of {fmt.counted(most, 'round')}" if most is not None else ""
+        return (Cell(f"decision {number}"), Cell(done, Ink.FAINT))
     return (Cell(f"round {number}"), Cell(f" of {most}" if most is not None else "", Ink.FAINT))
 
 
@@ -108,11 +113,15 @@ def _incumbent(state: SessionState, room: int) -> tuple[Cell, ...]:
     best = kernels.incumbent(state)
     ratio = queries.speedup(state, best) if best else None
     if best is None or best.measurement is None or ratio is None:
+        if tree_facts(state).doubted:
+            return (Cell("no kernel whose time is corroborated", Ink.WARN),)
         return (Cell("no verified kernel yet", Ink.FAINT),)
     sol = best.measurement.light
     title = cut(kernels.title(state, best), max(0, min(48, room - 60)))
     head = (Cell(f"{kernels.INCUMBENT} {best.id} ", Ink.BEST), Cell(f"{title} " if title else ""), fmt.speedup(ratio))
+    accepted = not corroboration.is_corroborated(best)
     more = (
+        Cell(" not corroborated, accepted" if accepted else "", Ink.WARN),
         Cell(f" {fmt.interval_ends(ratio)} {queries.ranking_baseline(state)}", Ink.FAINT),
         Cell(f" {fmt.duration(best.measurement.time_us.value)}"),
         Cell(f" {fmt.percent(sol.fraction)} of SOL" if sol and room >= 64 else "", Ink.FAINT),
@@ -164,10 +173,8 @@ def _spent(state: SessionState) -> list[Piece]:
 
 
 def _stalled(state: SessionState) -> int:
-    """Closed rounds since the incumbent's round."""
-    best = kernels.incumbent(state)
-    closed = [r.number for r in state.rounds.values() if r.closed and r.number > 0]
-    return sum(1 for number in closed if best is None or number > best.round)
+    """Rounds since the incumbent's."""
+    return queries.stalled_rounds(state)
 
 
 def _used(name: str, used: float, limit: float, words: str, limit_words: str, rank: int) -> Piece:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.domain import queries
+from engine.domain import corroboration, queries
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.domain.work import Implement
 from tui.viewmodel import fmt, kernels
@@ -98,6 +98,6 @@ def _kernels(state: SessionState, idea: Idea) -> tuple[Cell, ...]:
     made = [state.kernels[k] for k in idea.kernels if k in state.kernels]
     if not made:
         return (Cell(fmt.counted(idea.branch, "kernel")),)
-    ratios = [r for r in (queries.speedup(state, k) for k in made) if r is not None]
+    ratios = [r for r in (queries.speedup(state, k) for k in made if not corroboration.is_doubted(k)) if r is not None]
     count = Cell(fmt.counted(len(made), "kernel"))
     return (count, Cell(", fastest "), fmt.speedup(max(ratios, key=lambda r: r.low))) if ratios else (count,)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.domain import queries
-from engine.domain.model import Author
+from engine.domain import corroboration, queries
+from engine.domain.model import Author, Interval
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.domain.work import Sanitize, WorkKey
 from engine.report.text.tree import failure_words
@@ -47,6 +47,8 @@ _WAITING: Mapping[Stage, Outcome] = {
     Stage.REPAIR: Outcome("○", "to repair", Ink.WAITING),
 }
 QUARANTINED = Outcome("◬", "quarantined", Ink.QUARANTINED)
+DOUBTED = Outcome("?", "doubted", Ink.WARN)
+"""Measured, but not corroborated."""
 _SANITIZING = Outcome("◉", "sanitizing", Ink.VERIFY)
 _RACING = Outcome("⇄", "racing", Ink.MEASURE)
 _UNDECIDED = Outcome("≈", "undecided", Ink.UNDECIDED)
@@ -97,6 +99,8 @@ def outcome(state: SessionState, kernel: Kernel) -> Outcome:
             return _RACING
         if kernel.id in found.undecided:
             return _UNDECIDED
+        if corroboration.is_doubted(kernel):
+            return DOUBTED
         return _MEASURED if queries.is_precise(kernel) else _SCREENED
     return (_UNDER_WAY if under_way(state, kernel) else _WAITING)[kernel.stage]
 
@@ -120,4 +124,9 @@ def label(state: SessionState, kernel_id: str | None) -> tuple[Cell, ...]:
     ratio = queries.speedup(state, kernel)
     if ratio is None:
         return (Cell(kernel.id, Ink.STRONG), Cell(" "), outcome(state, kernel).cell)
-    return (Cell(kernel.id, Ink.STRONG), Cell(" "), fmt.speedup(ratio))
+    return (Cell(kernel.id, Ink.STRONG), Cell(" "), speedup(kernel, ratio))
+
+
+def speedup(kernel: Kernel, ratio: Interval) -> Cell:
+    """The kernel's speedup, marked if it is not corroborated."""
+    return fmt.speedup(ratio, doubted=corroboration.is_doubted(kernel))

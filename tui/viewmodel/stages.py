@@ -9,7 +9,7 @@ from engine.domain import queries
 from engine.domain.model import CallRole
 from engine.domain.state import CallStatus, IdeaStatus, ModelCall, SessionState, Stage
 from engine.domain.work import WorkKey, WorkKind
-from tui.viewmodel import fmt
+from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, join_cells, line, one_line, tail, width
 from tui.viewmodel.ideas import awaiting_approval
 from tui.viewmodel.kernels import author
@@ -42,6 +42,8 @@ class Counts:
     queued: int
     measured: int
     quarantined: int
+    doubted: int
+    """Measured, but not corroborated."""
     failed: int
     cancelled: int
 
@@ -61,8 +63,9 @@ def counts(state: SessionState) -> Counts:
         measuring=by_stage["measure"],
         repairing=by_stage["repair"],
         queued=waiting,
-        measured=by_stage["measured"],
+        measured=by_stage["measured"] - len(found.doubted),
         quarantined=by_stage["quarantined"],
+        doubted=len(found.doubted),
         failed=by_stage["failed"],
         cancelled=by_stage["cancelled"],
     )
@@ -85,6 +88,7 @@ def strip(
         (found.undecided, "◇", "to approve", Ink.WARN),
         (found.quarantined, "◬", "quarantined", Ink.QUARANTINED),
         (found.writing, "✎", "being written", Ink.BUILD),
+        (found.doubted, kernels.DOUBTED.glyph, "not corroborated", kernels.DOUBTED.ink),
         (found.repairing, "↻", "repairing", Ink.REPAIR),
         (found.cancelled, "■", "cancelled", Ink.CANCELLED),
         (found.parked, "‖", "ideas parked", Ink.CANCELLED),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from engine.domain import queries, races
+from engine.domain import corroboration, queries, races
 from engine.domain.model import Interval, Measurement, RaceOutcome
 from engine.domain.state import Kernel, SessionState
 from engine.report.text import races as race_text
@@ -51,6 +51,7 @@ def _figures(state: SessionState, measured: Measurement, room: int) -> list[Line
         rows.append(("SOL", (*meter, share, Cell(words, Ink.FAINT))))
     corroborated = Cell("✓ corroborated", Ink.GOOD) if measured.corroborated else Cell("✗ not corroborated", Ink.BAD)
     rows.append(("judge", (corroborated,)))
+    rows += [("doubt", (Cell(one_line(doubt), Ink.WARN),)) for doubt in corroboration.of_measurement(measured)]
     if measured.conditions:
         rows.append(("conditions", (Cell("; ".join(map(one_line, measured.conditions))),)))
     if state.preparation is not None:
@@ -64,7 +65,8 @@ def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room:
     """Speedup over each baseline, with the parent's and the incumbent's, on one scale."""
     base = queries.ranking_baseline(state)
     shown: list[tuple[str, Interval, Ink]] = [
-        (f"× {name}", ratio, fmt.speedup_ink(ratio)) for name, ratio in measured.speedup.items()
+        (f"× {name}", ratio, Ink.UNDECIDED if corroboration.is_doubted(kernel) else fmt.speedup_ink(ratio))
+        for name, ratio in measured.speedup.items()
     ]
     others = {"parent": state.kernels.get(kernel.parent or ""), "incumbent": kernels.incumbent(state)}
     for role, other in others.items():
@@ -100,7 +102,7 @@ def _races(state: SessionState, kernel: Kernel, room: int, steered: bool) -> lis
         if ratio is not None:
             cells.append(Cell(f"  {fmt.times(ratio)}", Ink.STRONG))
         pairs = f"  {fmt.counted(race.pairs, 'process pair')}" if race.pairs else ""
-        note = f"; {one_line(race.note)}" if race.note else ""
+        note = "".join(f"; {one_line(words)}" for words in (*race.doubts, race.note) if words)
         cells.append(Cell(f"{pairs}{note}{past}{'; r: race again' if repeat else ''}", Ink.FAINT))
         rows.append((f"against {other}", tuple(cells)))
     return [BLANK, section("races", room), *table(rows, room)] if rows else []

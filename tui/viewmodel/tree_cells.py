@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from engine.domain import queries
+from engine.domain import corroboration, queries
 from engine.domain.model import Interval
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.domain.work import Sanitize
@@ -244,8 +244,8 @@ def _figures(view: TreeContext, kernel: Kernel, ratio: Interval, shown: ColumnLa
     sol = fmt.percent(measured.light.fraction) if measured.light else ""
     precision = kernel.verification.precision_class.value if kernel.verification else ""
     return {
-        Column.SPEEDUP: (fmt.speedup(ratio),),
-        Column.BAR: fmt.bar(ratio, view.top, shown.widths.get(Column.BAR, 0)),
+        Column.SPEEDUP: (kernels.speedup(kernel, ratio),),
+        Column.BAR: fmt.bar(ratio, view.top, shown.widths.get(Column.BAR, 0), doubted=corroboration.is_doubted(kernel)),
         Column.INTERVAL: (Cell(fmt.interval_ends(ratio), Ink.FAINT),),
         Column.TIME: (Cell(fmt.duration(measured.time_us.value)),),
         Column.SOL: (Cell(sol),),
@@ -272,12 +272,12 @@ def remarks(view: TreeContext, kernel: Kernel, row: NodeRow) -> list[str]:
     measured = kernel.measurement
     holding = {
         "incumbent": kernel.id == view.incumbent,
+        "not corroborated": measured is not None and not measured.corroborated,
         races.standing(view.state, kernel): True,
         "pinned": kernel.id in view.state.pinned,
         "pruned": row.pruned,
         "seed": kernel.seed,
         "accepted": bool(kernel.accepted),
-        "not corroborated": measured is not None and not measured.corroborated,
         "module contract": kernel.contract == "module",
         f"attempt {kernel.attempt + 1}": kernel.attempt > 0,
     }

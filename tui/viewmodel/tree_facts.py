@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from engine.domain import queries, races
+from engine.domain import corroboration, queries, races
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.domain.work import WorkKind
 
@@ -23,9 +23,11 @@ Rating = tuple[bool, float, float, int, str]
 class _KernelFacts(NamedTuple):
     kernel: Kernel
     speedup: float
-    """0 if it has none."""
+    """0 if it has none that is a result."""
     rating: Rating | None
     """Smaller is better; screened kernels rank after precise ones; ``None`` for kernels that cannot become incumbent."""
+    doubted: bool = False
+    """Measured, but not corroborated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,13 @@ class TreeFacts:
 
     incumbent: Kernel | None
     fastest: float
-    """The largest speedup; 0 without one."""
+    """The largest speedup that is a result; 0 without one."""
     stages: Mapping[Stage, int]
     under_way: Mapping[Stage, int]
     """Unfinished kernels whose work is running, not waiting."""
     quarantined: tuple[str, ...]
+    doubted: tuple[str, ...]
+    """Kernels that are measured, but not corroborated."""
     racing: frozenset[str]
     """Kernels in a running race."""
     undecided: frozenset[str]
@@ -81,6 +85,7 @@ def tree_facts(state: SessionState) -> TreeFacts:
         stages,
         Counter(_stages_under_way(state)),
         quarantined,
+        tuple(found.kernel.id for found in facts if found.doubted),
         frozenset(name for key in state.started if key.kind == WorkKind.RACE for name in key.subjects),
         frozenset(_undecided(state)) if state.races else frozenset(),
     )
@@ -106,7 +111,7 @@ def _kernel_facts(state: SessionState, kernel: Kernel) -> _KernelFacts:
     if ratio is None or measured is None:
         return _KernelFacts(kernel, 0.0, None)
     if kernel.verification is None or not (kernel.accepted or measured.corroborated):
-        return _KernelFacts(kernel, ratio.value, None)
+        return _KernelFacts(kernel, 0.0, None, corroboration.is_doubted(kernel))
     rating = (not queries.is_precise(kernel), -ratio.low, -ratio.value, len(kernel.id), kernel.id)
     return _KernelFacts(kernel, ratio.value, rating)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.domain import queries
-from engine.domain.state import SessionState, Stage
+from engine.domain import corroboration, queries
+from engine.domain.state import Kernel, SessionState, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class ClimbDot:
     round: int
     speedup: float | None
     precise: bool
-    """Measured precisely. A screened kernel is drawn as a hollow dot."""
+    """Measured precisely and not doubted. Other kernels are drawn as hollow dots."""
     incumbent: bool
 
 
@@ -44,6 +44,10 @@ class Climb:
     """(round, place of its first kernel, place of its last)"""
 
 
+def _is_sure(kernel: Kernel) -> bool:
+    return queries.is_precise(kernel) and not corroboration.is_doubted(kernel)
+
+
 def climb(state: SessionState) -> Climb:
     """The line follows the incumbents in the journal and ends at the current one."""
     incumbent = queries.incumbent(state)
@@ -56,7 +60,7 @@ def climb(state: SessionState) -> Climb:
         ratio = queries.speedup(state, kernel)
         if ratio is not None or kernel.stage is Stage.FAILED:
             value = ratio.value if ratio is not None else None
-            dots.append(ClimbDot(kernel.id, place, kernel.round, value, queries.is_precise(kernel), kernel is incumbent))
+            dots.append(ClimbDot(kernel.id, place, kernel.round, value, _is_sure(kernel), kernel is incumbent))
     steps: list[IncumbentStep] = []
     for kernel in queries.incumbents(state):
         if (ratio := queries.speedup(state, kernel)) is not None:
@@ -104,7 +108,7 @@ def roofline(state: SessionState) -> Roofline | None:
         return None
     incumbent = queries.incumbent(state)
     dots = tuple(
-        RooflineDot(k.id, operations / (k.measurement.time_us.value * 1e-6), queries.is_precise(k), k is incumbent)
+        RooflineDot(k.id, operations / (k.measurement.time_us.value * 1e-6), _is_sure(k), k is incumbent)
         for k in state.kernels.values()
         if k.measurement is not None and queries.speedup(state, k) is not None
     )

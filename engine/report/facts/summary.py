@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.domain import queries
-from engine.domain.state import SessionState
+from engine.domain import corroboration, queries
+from engine.domain.state import Kernel, SessionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,28 @@ class Best:
     kernel: str
     idea: str
     speedup: SpeedupOver
+    corroborated: bool
+    """Whether the judge's clock confirms its time. If not, the engineer accepted it."""
+    quarantined: bool
+    """Always ``false``: a quarantined kernel is never the incumbent."""
+    accepted: str
+    """Why the engineer accepted it; empty if not."""
+    conditions: tuple[str, ...]
+    doubts: tuple[str, ...]
+    """The doubts that the engineer dismissed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtedKernel:
+    """A correct kernel whose time is no result."""
+
+    kernel: str
+    status: str
+    """``not_corroborated`` or ``quarantined``."""
+    corroborated: bool
+    quarantined: bool
+    conditions: tuple[str, ...]
+    doubts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +73,8 @@ class Summary:
     kernels: int
     verified: int
     best: Best | None
+    doubted: tuple[DoubtedKernel, ...]
+    """Kernels that are not corroborated, or quarantined. None of them is the best."""
 
 
 def summarise(state: SessionState, folder: Path) -> Summary:
@@ -59,7 +83,7 @@ def summarise(state: SessionState, folder: Path) -> Summary:
     rounds = sum(1 for r in state.rounds.values() if r.closed and r.number > 0)
     return Summary(
         str(folder.absolute()), problem, device_fields(state), rounds, len(state.kernels), len(queries.verified(state)),
-        _best(state),
+        _best(state), tuple(_doubted(kernel) for kernel in corroboration.doubted(state)),
     )  # fmt: skip
 
 
@@ -75,4 +99,15 @@ def _best(state: SessionState) -> Best | None:
     if kernel is None or ratio is None:
         return None
     over = SpeedupOver(ratio.value, ratio.low, ratio.high, queries.ranking_baseline(state))
-    return Best(kernel.id, queries.title(state, kernel), over)
+    return Best(
+        kernel.id, queries.title(state, kernel), over, corroboration.is_corroborated(kernel),
+        corroboration.is_quarantined(kernel), kernel.accepted, kernel.measurement.conditions if kernel.measurement else (),
+        corroboration.of_kernel(kernel),
+    )  # fmt: skip
+
+
+def _doubted(kernel: Kernel) -> DoubtedKernel:
+    return DoubtedKernel(
+        kernel.id, corroboration.status(kernel), corroboration.is_corroborated(kernel), corroboration.is_quarantined(kernel),
+        kernel.measurement.conditions if kernel.measurement else (), corroboration.of_kernel(kernel),
+    )  # fmt: skip

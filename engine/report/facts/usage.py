@@ -21,6 +21,8 @@ class CallTotals:
     usd: float
     unpriced: int
     """Calls whose price is unknown; ``usd`` excludes them."""
+    estimated: int = 0
+    """Calls whose cost nobody counted; they count as all that they could have cost."""
 
 
 def totals(calls: Iterable[ModelCall]) -> CallTotals:
@@ -29,7 +31,9 @@ def totals(calls: Iterable[ModelCall]) -> CallTotals:
     paid = [call for call in every if not call.recalled]
     priced = sum(call.usd for call in paid if call.usd is not None)
     unpriced = sum(1 for call in paid if call.usd is None and call.usage.total)
-    return CallTotals(len(every), len(every) - len(paid), sum((call.usage for call in paid), Usage()), priced, unpriced)
+    estimated = sum(1 for call in paid if call.estimated)
+    usage = sum((call.usage for call in paid), Usage())
+    return CallTotals(len(every), len(every) - len(paid), usage, priced, unpriced, estimated)
 
 
 _Key = TypeVar("_Key", bound=Hashable)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from engine.domain import predictions, queries
+from engine.domain import corroboration, predictions, queries
 from engine.domain.events import Entry
 from engine.domain.model import Blob, Dialect, Interval
 from engine.domain.predictions import PredictionRecord
@@ -95,6 +95,8 @@ class Winner:
     shown: bool
     """Whether the interval lies above 1.0."""
     precise: bool
+    corroborated: bool
+    """If not, the engineer accepted it."""
     precision: str
     contract: str
     sol: str
@@ -189,12 +191,16 @@ def _facts(state: SessionState) -> Iterator[tuple[str, str]]:
 
 
 def _row(state: SessionState, kernel: Kernel, strokes: str, best: Kernel | None) -> TreeRow:
-    measured = kernel.measurement if kernel.stage in (Stage.MEASURED, Stage.QUARANTINED) else None
+    measured = kernel.measurement if kernel.stage is Stage.MEASURED else None
     ratio = measured.speedup.get(queries.ranking_baseline(state)) if measured else None
     tone = {Stage.FAILED: "bad", Stage.QUARANTINED: "warn", Stage.MEASURED: "plain"}.get(kernel.stage, "warn")
-    if ratio is not None and tone == "plain" and ratio.low > 1.0:
+    if corroboration.is_doubted(kernel):
+        tone = "warn"
+    elif ratio is not None and tone == "plain" and ratio.low > 1.0:
         tone = "good"
-    outcome = "screened" if measured and measured.depth == "screen" and tone != "warn" else tree.outcome(kernel)
+    doubted = corroboration.is_doubted(kernel)
+    screened = measured is not None and measured.depth == "screen" and not doubted
+    outcome = "screened" if screened else tree.outcome(kernel)
     return TreeRow(
         strokes, kernel.id, one_line(queries.title(state, kernel)), tunables(kernel.tunables), outcome, tone,
         duration_interval(measured.time_us) if measured else "", ratio,
@@ -208,7 +214,7 @@ def _remark(state: SessionState, kernel: Kernel) -> str:
         return one_line(kernel.failure.reason)
     remarks = (
         kernel.reason if kernel.stage is Stage.CANCELLED else "",
-        "; ".join(kernel.evidence) if kernel.stage is Stage.QUARANTINED else "",
+        "; ".join(corroboration.of_kernel(kernel)),
         f"accepted: {kernel.accepted}" if kernel.accepted else "",
         races.remark(state, kernel),
         "seed" if kernel.seed else "",
@@ -230,11 +236,12 @@ def _round(state: SessionState, number: int) -> RoundTable:
 def _idea(state: SessionState, idea: Idea) -> IdeaRow:
     best = predictions.best_kernel(state, idea)
     kernels = [state.kernels[k] for k in idea.kernels if k in state.kernels]
-    good = sum(1 for k in kernels if k.stage is Stage.MEASURED)
+    good = sum(1 for k in kernels if k.stage is Stage.MEASURED and not corroboration.is_doubted(k))
     return IdeaRow(
         idea.id, one_line(idea.text.title), idea.text.category, idea.author.name, idea.parent or "", _fate(idea),
         idea.text.predicted, predictions.best_gain(state, idea), best.id if best else "",
-        queries.speedup(state, best) if best else None, f"{good} of {len(kernels)}" if kernels else "",
+        queries.speedup(state, best) if best and not corroboration.is_doubted(best) else None,
+        f"{good} of {len(kernels)}" if kernels else "",
     )  # fmt: skip
 
 
@@ -258,8 +265,9 @@ def _conditions(state: SessionState, best: Kernel | None) -> Iterator[tuple[str,
             yield (name, words.text)
     if best is not None and best.measurement is not None:
         measured = best.measurement
-        conditions = ", ".join(measured.conditions)
-        yield (f"{best.id} timed", f"{sampling_words(measured)}; {conditions}; {corroboration_words(measured)}")
+        doubts = corroboration.of_kernel(best)
+        facts = (sampling_words(measured), ", ".join(measured.conditions), corroboration_words(measured), *doubts)
+        yield (f"{best.id} timed", "; ".join(filter(None, facts)))
     if best is not None and best.verification is not None:
         yield (f"{best.id} verified", f"{best.verification.policy}: {verification_words(best.verification)}")
     if state.opened is not None:
@@ -280,6 +288,7 @@ def _winner(state: SessionState, session: str, best: Kernel, read: Read) -> Winn
     )
     return Winner(
         best.id, one_line(queries.title(state, best)), ratio, ratio.low > 1.0, queries.is_precise(best),
+        corroboration.is_corroborated(best),
         best.verification.precision_class.value if best.verification else "", best.contract.value,
         percent(sol.fraction) if sol else "", best.dialect, best.name, tunables(best.tunables), read(best.source),
         tuple(_steps(state, best)), commands,
@@ -299,4 +308,5 @@ def headline(winner: Winner, baseline: str) -> str:
     width = f"{winner.precision}-class, " if winner.precision else ""
     basis = "95% interval over process pairs" if winner.precise else "screened in one process only"
     words = f"{times(winner.speedup)} over {baseline} ({width}{basis})"
-    return words if winner.shown else f"{words}: not shown to be faster"
+    shown = "" if winner.shown else ": not shown to be faster"
+    return f"{words}{shown}{'' if winner.corroborated else '; not corroborated, accepted by the engineer'}"

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from engine.domain import events as e
-from engine.domain.model import ENGINEER
 from engine.report.text.lines import one_line
 
 POLICY = "policy"
@@ -33,11 +32,12 @@ def decisions(entries: Iterable[e.Entry]) -> tuple[Decision, ...]:
     found: list[Decision] = []
     for entry in entries:
         began = entry.at if began is None else began
-        words = _decision(entry.event, entry.by.is_engineer)
+        by_person = entry.by.decides or entry.by.is_agent
+        words = _decision(entry.event, by_person)
         if words is None:
             continue
         what, about, reason = words
-        who = ENGINEER.name if entry.by.is_engineer else POLICY if isinstance(entry.event, e.IdeaSelected) else RULES
+        who = entry.by.name if by_person else POLICY if isinstance(entry.event, e.IdeaSelected) else RULES
         one = Decision(max(0.0, entry.at - began), who, what, about, one_line(reason))
         last = found[-1] if found else None
         if last is not None and about and (last.who, last.what, last.reason) == (one.who, one.what, one.reason):
@@ -51,18 +51,25 @@ _Parts = tuple[str, tuple[str, ...], str]
 """(what, about which ideas or kernels, reason)"""
 
 
+def _on_rounds(event: e.Event) -> _Parts | None:
+    match event:
+        case e.RoundOpened(number, parents, plan) if plan is not None:
+            return (f"opened round {number} on", parents, plan.reason)
+    return None
+
+
 def _decision(event: e.Event, by_engineer: bool) -> _Parts | None:
-    return _on_ideas(event) or _on_kernels(event, by_engineer) or _on_session(event)
+    return _on_ideas(event) or _on_rounds(event) or _on_kernels(event, by_engineer) or _on_session(event)
 
 
 def _on_ideas(event: e.Event) -> _Parts | None:
     match event:
-        case e.IdeaSelected(idea):
-            return ("selected", (idea,), "")
+        case e.IdeaSelected(idea, advice):
+            return ("selected", (idea,), advice)
         case e.IdeaRejected(idea, reason):
             return ("rejected", (idea,), reason)
-        case e.IdeaParked(idea):
-            return ("parked", (idea,), "")
+        case e.IdeaParked(idea, advice=advice):
+            return ("parked", (idea,), advice)
         case e.IdeaEdited(idea, text):
             return ("edited", (idea,), f"now: {text.title}")
         case e.IdeasReordered(ideas):

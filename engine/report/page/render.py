@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from engine.domain import stats
-from engine.domain.model import Dialect, Interval
+from engine.domain.errors import printable
+from engine.domain.model import Interval
 from engine.export.attempts import fenced
 from engine.report.facts.usage import CallTotals
 from engine.report.page.axes import FRAME, climb_axes, roofline_axes
@@ -22,12 +23,12 @@ TEXTS = {
     "POLICY": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'",
     "GAINS": "The gain over the parent is the ratio of two speedups over the same baseline. `espalier ablate` races each "
     "kernel of the lineage directly against its parent.",
-    "CLIMB": "Each dot is a kernel: filled if measured precisely, hollow if only screened. A cross is a failed kernel. The "
-    "line follows the incumbent. A kernel takes the lead by winning a race, so dots may lie above the line.",
+    "CLIMB": "Each dot is a kernel: filled if measured precisely, hollow if only screened or not corroborated. "
+    "A cross is a failed kernel. The line follows the incumbent. A kernel takes the lead by winning a race, so dots may lie "
+    "above the line.",
     "ROOFLINE": "Ceilings are measured on this device. All kernels share one arithmetic intensity: the reference's operations "
     "over its compulsory bytes.",
 }  # fmt: skip
-_LEXERS = {Dialect.CUDA: "cuda", Dialect.CPP: "cpp", Dialect.PYTHON: "python"}
 _LONGEST_BAR = 4.5
 """rem"""
 _CLIMB_BAR = 24
@@ -43,7 +44,7 @@ def html(page: Page) -> str:
     """The page as HTML: inline style and SVG, no script, nothing fetched."""
     roofline = roofline_axes(page.roofline) if page.roofline is not None else None
     axes = {"frame": FRAME, "climb_axes": climb_axes(page.climb), "roofline_axes": roofline}
-    return _rendered("report.html.j2", page, None, bars=_bars(page.rows), **axes)
+    return _rendered("report.html.j2", page, lambda value: value, bars=_bars(page.rows), **axes)
 
 
 def markdown(page: Page) -> str:
@@ -62,13 +63,13 @@ def markdown(page: Page) -> str:
     )  # fmt: skip
 
 
-def _rendered(template: str, page: Page, finalize: Callable[[object], object] | None, **values: object) -> str:
+def _rendered(template: str, page: Page, finished: Callable[[object], object], **values: object) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     environment = Environment(
-        autoescape=True, finalize=finalize, loader=PackageLoader("engine.report.page"), undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        autoescape=True, finalize=lambda value: finished(_clean(value)), loader=PackageLoader("engine.report.page"),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters |= {
         "times": times, "digits": digits, "ratio": ratio, "scaled": scaled, "clock": clock, "money": money, "tone": _tone,
@@ -78,6 +79,11 @@ def _rendered(template: str, page: Page, finalize: Callable[[object], object] | 
     }  # fmt: skip
     line = headline(page.winner, page.baseline) if page.winner else ""
     return environment.get_template(template).render(page=page, texts=TEXTS, headline=line, **values).lstrip()
+
+
+def _clean(value: object) -> object:
+    """A name from elsewhere cannot reverse the text around it or hold control characters."""
+    return type(value)(printable(value)) if isinstance(value, str) else value
 
 
 def escape_markdown(text: str) -> str:
@@ -137,5 +143,5 @@ def _highlighted(winner: Winner) -> str:
     from pygments.formatters.html import HtmlFormatter  # type: ignore[import-untyped]
     from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
 
-    lexer = get_lexer_by_name(_LEXERS[winner.dialect], stripnl=False)
+    lexer = get_lexer_by_name(winner.dialect.language, stripnl=False)
     return str(highlight(winner.code, lexer, HtmlFormatter(nowrap=True)))

@@ -16,6 +16,7 @@ from engine.report.text.lines import Line, Span, Tone, line, one_line, shortened
 
 _TITLE = 48
 NOT_SHOWN = "not shown"
+NOT_CORROBORATED = "not corroborated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,10 @@ class StepGain:
     recorded: Interval | None
     """The gain recorded in the session."""
     verdict: str
-    """``faster``, ``slower``, ``not shown``, ``first``, or ``failed``."""
+    """``faster``, ``slower``, ``not shown``, ``not corroborated``, ``first``, or ``failed``."""
     trouble: str | None
+    doubts: tuple[str, ...]
+    """Why the gain is not corroborated. The following kernels then have no cumulative gain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +50,35 @@ class AblationStep:
     against: str
     """The kernel it was raced against: its nearest verified ancestor."""
     gain: Interval | None
+    doubts: tuple[str, ...] = ()
 
 
 def step_gains(state: SessionState, steps: Sequence[AblationStep], same: Interval) -> tuple[StepGain, ...]:
     """Each step with its gain. ``same`` is the baseline against itself, measured in the same run."""
     rows: list[StepGain] = []
     so_far: Interval | None = None
+    doubted = False
     for step in steps:
         kernel = state.kernels[step.kernel]
+        doubted = doubted or bool(step.doubts)
         if step.gain is not None:
-            so_far = step.gain if so_far is None else product(so_far, step.gain)
+            so_far = None if doubted else step.gain if so_far is None else product(so_far, step.gain)
         rows.append(
             StepGain(
                 step.kernel, queries.title(state, kernel), queries.idea_author(state, kernel),
                 step.against, step.gain, so_far if step.gain is not None else None, predictions.gain(state, kernel),
-                verdict(step.gain, same) if step.gain is not None else "failed" if step.trouble else "first",
-                one_line(step.trouble) or None,
+                verdict(step.gain, same, step.doubts) if step.gain is not None else "failed" if step.trouble else "first",
+                one_line(step.trouble) or None, step.doubts,
             )
         )  # fmt: skip
     return tuple(rows)
 
 
-def verdict(gain: Interval, same: Interval) -> str:
-    """``faster``, ``slower`` or ``not shown``."""
+def verdict(gain: Interval, same: Interval, doubts: Sequence[str] = ()) -> str:
+    """``faster``, ``slower``, ``not shown``, or ``not corroborated``: faster only by a doubted claim."""
     word = stats.significant(gain)
+    if doubts and word == "faster":
+        return NOT_CORROBORATED
     floor = max(abs(math.log(same.low)), abs(math.log(same.high))) if same.low > 0 and same.high < math.inf else math.inf
     return NOT_SHOWN if word == "undecided" or abs(math.log(gain.value)) <= floor else word
 
@@ -113,6 +121,6 @@ def _row(state: SessionState, one: StepGain, first: Interval | None, base: str) 
             Span(""),
             Span("first kernel", Tone.FAINT),
         ]
-    tone = {"faster": Tone.GOOD, "slower": Tone.WARN}.get(one.verdict, Tone.FAINT)
+    tone = {"faster": Tone.GOOD, "slower": Tone.WARN, NOT_CORROBORATED: Tone.WARN}.get(one.verdict, Tone.FAINT)
     cells = [times(one.recorded) if one.recorded else "", times(one.cumulative) if one.cumulative else ""]
     return [*head, Span(times(one.gain), tone), Span(one.against, Tone.FAINT), *map(Span, cells), Span(one.verdict, tone)]

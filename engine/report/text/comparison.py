@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.domain import queries, stats
+from engine.domain import corroboration, queries, stats
 from engine.domain import work as w
+from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
 from engine.domain.model import Interval, Measurement
 from engine.domain.state import Kernel, SessionState
 from engine.report.text.lines import Line, Span, Tone, duration_interval, one_line, shortened, table, times, tunables
@@ -20,6 +21,10 @@ class Figures:
 
     time_us: Interval
     speedup: Interval | None
+    corroborated: bool
+    quarantined: bool
+    conditions: tuple[str, ...]
+    doubts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +34,60 @@ class Rerun:
     kernel: str
     idea: str
     status: str
-    """``measured``, or how it failed here."""
+    """``measured``, ``not_corroborated``, ``quarantined``, or how it failed here."""
     reason: str | None
+    corroborated: bool
+    """Whether the judge's clock confirms the time here."""
+    quarantined: bool
+    conditions: tuple[str, ...]
+    doubts: tuple[str, ...]
+    """Every doubt about the kernel here."""
     recorded: Figures | None
     here: Figures | None
+    """``None`` if it failed or is quarantined here."""
+    claimed: Figures | None
+    """What a quarantined kernel claims here."""
     carries_over: bool | None
-    """Whether a recorded significant speedup is significant here too. ``None`` if none was recorded."""
+    """Whether a recorded significant speedup is significant and corroborated here too. ``None`` if none was recorded, or the
+    recorded one is doubted."""
+
+    @property
+    def doubted(self) -> bool:
+        return self.status in (NOT_CORROBORATED, QUARANTINED)
 
 
-def compare(state: SessionState, kernel: Kernel, final: w.Verified | w.Measured | w.Failed) -> Rerun:
+def compare(state: SessionState, kernel: Kernel, final: w.Measured | w.Suspected | w.Failed) -> Rerun:
     """Compare a kernel's recorded figures with its figures here."""
     base = queries.ranking_baseline(state)
-    recorded = _figures(kernel.measurement, base)
+    recorded = _figures(kernel.measurement, base, kernel.evidence, quarantined=corroboration.is_quarantined(kernel))
     failure = final.failure if isinstance(final, w.Failed) else None
-    here = _figures(final.measurement, base) if isinstance(final, w.Measured) else None
-    won = recorded is not None and recorded.speedup is not None and stats.significant(recorded.speedup) == "faster"
-    again = here is not None and here.speedup is not None and stats.significant(here.speedup) == "faster"
+    evidence = final.evidence if isinstance(final, w.Suspected) else ()
+    quarantined = isinstance(final, w.Suspected)
+    found = _figures(final.measurement, base, evidence, quarantined=quarantined) if not isinstance(final, w.Failed) else None
+    doubts = found.doubts if found is not None else evidence
+    here = found if not quarantined else None
+    won = recorded is not None and _is_faster(recorded) and not corroboration.is_doubted(kernel)
+    again = here is not None and _is_faster(here) and not doubts
     return Rerun(
-        kernel.id, queries.title(state, kernel), failure.kind.value if failure else "measured",
-        one_line(failure.reason) if failure else None, recorded, here, again if won else None,
+        kernel.id, queries.title(state, kernel),
+        failure.kind.value if failure else QUARANTINED if quarantined else NOT_CORROBORATED if doubts else MEASURED,
+        one_line(failure.reason) if failure else one_line("; ".join(doubts)) or None,
+        found is not None and found.corroborated, quarantined, found.conditions if found is not None else (), doubts,
+        recorded, here, found if quarantined else None, again if won else None,
     )  # fmt: skip
 
 
-def _figures(measured: Measurement | None, base: str) -> Figures | None:
-    return Figures(measured.time_us, measured.speedup.get(base)) if measured is not None else None
+def _is_faster(figures: Figures) -> bool:
+    return figures.speedup is not None and stats.significant(figures.speedup) == "faster"
+
+
+def _figures(measured: Measurement | None, base: str, evidence: Sequence[str], *, quarantined: bool) -> Figures | None:
+    if measured is None:
+        return None
+    doubts = corroboration.combined(evidence, measured)
+    return Figures(
+        measured.time_us, measured.speedup.get(base), measured.corroborated, quarantined, measured.conditions, doubts
+    )
 
 
 def lines(state: SessionState, reruns: Sequence[Rerun]) -> list[Line]:
@@ -68,7 +103,10 @@ def _row(state: SessionState, one: Rerun) -> list[Span]:
         *_figure_cells(one.recorded),
     ]  # fmt: skip
     if one.here is None:
-        return [*row, Span(f"{one.status.replace('_', ' ')}: {one.reason or ''}", Tone.BAD)]
+        tone = Tone.WARN if one.quarantined else Tone.BAD
+        return [*row, Span(f"{one.status.replace('_', ' ')}: {one.reason or ''}", tone)]
+    if one.doubted:
+        return [*row, *_figure_cells(one.here), Span(one.reason or "", Tone.WARN)]
     return [*row, *_figure_cells(one.here), _reproduction_words(one)]
 
 
@@ -87,4 +125,5 @@ def _reproduction_words(one: Rerun) -> Span:
             slower = here is not None and stats.significant(here) == "slower"
             return Span("slower here" if slower else "no significant speedup here", Tone.WARN)
         case None:
-            return Span("no significant speedup recorded", Tone.FAINT)
+            doubted = one.recorded is not None and one.recorded.doubts
+            return Span("recorded speedup doubted" if doubted else "no significant speedup recorded", Tone.FAINT)

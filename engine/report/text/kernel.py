@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.domain import profile, queries
+from engine.domain import corroboration, profile, queries
+from engine.domain.mismatch_words import mismatch_rows
 from engine.domain.model import FailureKind
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.report.text import races
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, tunables
 from engine.report.text.progress import verification_words
 from engine.report.text.tree import correctness_words, outcome, sandbox_words
-from engine.report.text.verdict import contract_words, measurement_rows
+from engine.report.text.verdict import caveat_rows, contract_words, doubt_rows, measurement_rows
 
 Row = tuple[str, Span | str]
 _TONES = {Stage.FAILED: Tone.BAD, Stage.QUARANTINED: Tone.WARN, Stage.MEASURED: Tone.GOOD}
@@ -23,7 +24,7 @@ def kernel_lines(state: SessionState, kernel: Kernel) -> list[Line]:
     leads = " ★ incumbent" if best is not None and best.id == kernel.id else ""
     head = line(
         Span(f"{kernel.id} {one_line(queries.title(state, kernel))}", Tone.STRONG), Span(leads, Tone.GOOD), ": ",
-        Span(outcome(kernel), _TONES.get(kernel.stage, Tone.PLAIN)),
+        Span(outcome(kernel), Tone.WARN if corroboration.is_doubted(kernel) else _TONES.get(kernel.stage, Tone.PLAIN)),
     )  # fmt: skip
     rows = [*_origin(state, kernel), *_verdict(state, kernel), *_history(state, kernel)]
     return [head, *(line("  ", *spans) for spans in fields(row for row in rows if row[1]))]
@@ -47,17 +48,18 @@ def _origin(state: SessionState, kernel: Kernel) -> Iterator[Row]:
 def _verdict(state: SessionState, kernel: Kernel) -> Iterator[Row]:
     if kernel.failure is not None:
         yield "reason", Span(one_line(kernel.failure.reason), Tone.BAD)
+        yield from mismatch_rows(kernel.failure.mismatches)
         if kernel.failure.kind is FailureKind.MISMATCH and state.preparation is not None:
             yield "check", correctness_words(state.preparation)
     elif kernel.reason:
         yield "reason", one_line(kernel.reason)
-    for evidence in kernel.evidence:
-        yield "evidence", Span(one_line(evidence), Tone.WARN)
+    yield from doubt_rows(corroboration.of_kernel(kernel))
     yield "accepted", one_line(kernel.accepted)
     if kernel.verification is not None:
         yield "correct", verification_words(kernel.verification)
+        yield from caveat_rows(kernel.verification)
     if kernel.measurement is not None:
-        yield from measurement_rows(kernel.measurement)
+        yield from measurement_rows(kernel.measurement, corroboration.status(kernel))
         if kernel.epoch != state.epoch:
             yield "note", Span("measured on another device than the session's present one", Tone.WARN)
     yield "contract", contract_words(kernel.contract.value)

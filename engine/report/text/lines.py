@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.domain.model import Interval
 from engine.domain.stats import significant
+
+_LONGEST_STEM = 120
 
 
 class Tone(StrEnum):
@@ -46,6 +49,11 @@ def plain(spans: Line) -> str:
 def one_line(text: str) -> str:
     """The text with each run of whitespace replaced by one space."""
     return " ".join(text.split())
+
+
+def file_stem(name: str) -> str:
+    """A name from elsewhere as the stem of a file in the working folder: letters, digits, ``.``, ``_`` and ``-``."""
+    return re.sub(r"[^\w.-]+", "_", name[:_LONGEST_STEM]).lstrip(".-") or "kernel"
 
 
 def shortened(text: str, width: int) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from engine.domain import corroboration, profile, queries
 from engine.domain import events as e
-from engine.domain import profile, queries
 from engine.domain.model import Failure, Measurement, RaceOutcome, Verification
+from engine.domain.settings import ModelSettings
 from engine.domain.state import Kernel, SessionState, Stage, advance
 from engine.report.text import races
 from engine.report.text.lines import (
@@ -22,7 +24,7 @@ from engine.report.text.lines import (
     times,
     tunables,
 )
-from engine.report.text.tree import failure_words
+from engine.report.text.tree import failure_words, outcome
 
 _REASON = 200
 
@@ -39,7 +41,7 @@ def entry_lines(state: SessionState, entries: Iterable[e.Entry]) -> tuple[Sessio
 def lines(before: SessionState, entry: e.Entry, after: SessionState) -> list[Line]:
     """The lines of ``entry``, given the states before and after it."""
     spans = _event_line(entry.event, after)
-    result = [spans] if spans is not None else []
+    result = [_signed(entry, spans)] if spans is not None else []
     best = queries.incumbent(after)
     earlier = queries.incumbent(before)
     if best is not None and (earlier is None or earlier.id != best.id):
@@ -48,6 +50,13 @@ def lines(before: SessionState, entry: e.Entry, after: SessionState) -> list[Lin
         words = f" is the incumbent: {times(ratio)} over {base}" if ratio else " is the incumbent"
         result.append(_about(best.id, Span(words, Tone.GOOD)))
     return result
+
+
+def _signed(entry: e.Entry, spans: Line) -> Line:
+    """The line with its author in front, unless that is the engineer or the engine: an agent, or another user."""
+    if entry.by.is_engine or entry.by.is_engineer:
+        return spans
+    return line(Span(f"{one_line(entry.by.name)}: ", Tone.FAINT), *spans)
 
 
 def _event_line(event: e.Event, state: SessionState) -> Line | None:
@@ -92,6 +101,9 @@ def _session_line(event: e.Event) -> Line | None:
 
 def _steering_line(event: e.Event) -> Line | None:
     match event:
+        case e.CommandAnswered(command=command, accepted=False, reason=reason, process=process):
+            asked = f" of process {process}" if process else ""
+            return line(Span(f"{one_line(command) or 'a command'}{asked} refused: {_shortened(reason)}", Tone.WARN))
         case e.ModeChanged(mode):
             return line(f"mode {mode}")
         case e.SessionPaused(reason):
@@ -107,6 +119,8 @@ def _steering_line(event: e.Event) -> Line | None:
             return line(f"pauses {', '.join(filter(None, soft))}" if any(soft) else "no automatic pause")
         case e.LimitsChanged():
             return line("limits changed")
+        case e.ModelsChanged(models):
+            return line(f"models changed: {', '.join(model_words(models))}")
         case e.InstructionsChanged(text):
             return line(f"standing instructions: {_shortened(text) or 'none'}")
         case e.KernelPinned(kernel):
@@ -118,6 +132,23 @@ def _steering_line(event: e.Event) -> Line | None:
         case e.BranchReopened(kernel):
             return line(f"{kernel} reopened")
     return None
+
+
+def model_words(models: ModelSettings) -> list[str]:
+    """Proposers, writer, servers and options, a phrase each."""
+    words = [f"proposer {models.source}", f"writer {models.writer or 'the author of the idea'}"]
+    for server in models.servers:
+        parts = (server.url or "its own server", f"key {server.key}" if server.key else "", server.api)
+        words.append(f"{server.proposer} at {' '.join(filter(None, parts))}")
+    for role, options in models.options.items():
+        given = (
+            f"effort {options.effort}" if options.effort else "",
+            f"temperature {options.temperature:g}" if options.temperature is not None else "",
+            f"at most {options.max_output:,} tokens" if options.max_output is not None else "",
+            f"timeout {options.timeout:g} s" if options.timeout is not None else "",
+        )
+        words.append(f"{role}: {' '.join(filter(None, given)) or 'defaults'}")
+    return [*words, f"patience {models.patience:g} s", f"{models.concurrency} calls at a time"]
 
 
 def _call_line(event: e.Event, state: SessionState) -> Line | None:
@@ -145,8 +176,9 @@ def _idea_line(event: e.Event, state: SessionState) -> Line | None:
     match event:
         case e.RoundOpened(0):
             return _about("round 0", " opened: the naive port")
-        case e.RoundOpened(number, parents):
-            return _about(f"round {number}", f" opened, parents {', '.join(parents) or 'none'}")
+        case e.RoundOpened(number, parents, plan):
+            why = f": {plan.reason}" if plan is not None else ""
+            return _about(f"round {number}", f" opened, parents {', '.join(parents) or 'none'}{why}")
         case e.RoundClosed(number):
             kernels = queries.kernels_of(state, number)
             return _about(f"round {number}", f" closed: {counted(len(kernels), 'kernel')}, {_depth_words(kernels)}")
@@ -154,10 +186,12 @@ def _idea_line(event: e.Event, state: SessionState) -> Line | None:
             proposer = state.opened.settings.source if state.opened else "the proposer"
             words = f"no more ideas: {proposer} has none left, and every tunable value was tried"
             return line(Span(words, Tone.WARN))
+        case e.IdeasProposed(ideas=(idea,), from_source=False) if not idea.text.key.startswith("seed:"):
+            return line(f"idea {idea.id} added: {_shortened(idea.text.title)}")
         case e.IdeasReordered(ideas):
             return line(f"ideas reordered: {', '.join(ideas)}")
-        case e.IdeaSelected(idea):
-            return line(f"idea {idea} selected: {_title(state, idea)}")
+        case e.IdeaSelected(idea, advice):
+            return line(f"idea {idea} selected: {_title(state, idea)}{'; ' + advice if advice else ''}")
         case e.IdeaRejected(idea, reason):
             return line(f"idea {idea} rejected: {_title(state, idea)}{' (' + reason + ')' if reason else ''}")
         case e.IdeaParked(idea):
@@ -175,10 +209,12 @@ def _idea_line(event: e.Event, state: SessionState) -> Line | None:
 
 
 def _depth_words(kernels: Sequence[Kernel]) -> str:
-    """How many were measured and how many screened: ``3 measured, 6 screened``."""
-    depths = [k.measurement.depth for k in kernels if k.stage is Stage.MEASURED and k.measurement is not None]
-    screened = depths.count("screen")
-    return f"{len(depths) - screened} measured" + (f", {screened} screened" if screened else "")
+    """How many were measured, screened and doubted: ``3 measured, 6 screened, 1 quarantined``."""
+    sure = [k for k in kernels if k.stage is Stage.MEASURED and not corroboration.is_doubted(k)]
+    screened = sum(1 for k in sure if not queries.is_precise(k))
+    doubted = Counter(outcome(k) for k in kernels if corroboration.is_doubted(k))
+    counts = {"measured": len(sure) - screened, "screened": screened, **doubted}
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count or word == "measured")
 
 
 def _title(state: SessionState, idea: str) -> str:
@@ -195,9 +231,10 @@ def _kernel_line(event: e.Event, state: SessionState) -> Line | None:
             what = " ".join(filter(None, (known.name, tunables(known.tunables)))) if known else ""
             return _about(kernel, f" built in {seconds:.2f} s: {what}")
         case e.KernelVerified(kernel, verification, screen):
-            return _about(kernel, f" verified: {verification_words(verification)}; {_speed_words(screen, state)}")
+            words = f" verified: {verification_words(verification)}; {_speed_words(screen, state)}"
+            return _about(kernel, words, *_doubt_spans(screen))
         case e.KernelMeasured(kernel, measurement) if measurement.depth == "precise":
-            return _about(kernel, f" measured: {_speed_words(measurement, state)}")
+            return _about(kernel, f" measured: {_speed_words(measurement, state)}", *_doubt_spans(measurement))
         case e.KernelFailed(kernel, failure):
             return _about(kernel, Span(f" {_failure_reason(failure)}", Tone.BAD))
         case e.AttemptFailed(kernel, attempt, failure):
@@ -227,8 +264,9 @@ def _verdict_line(event: e.Event) -> Line | None:
             return _about(kernel, Span(f" {sanitizer_names(tools)}: {_shortened('; '.join(findings))}", Tone.BAD))
         case e.RaceAsked(kernel, against):
             return _about(kernel, f" will race {against}")
-        case e.KernelRaced(kernel, against, outcome, ratio, pairs=pairs, note=note):
+        case e.KernelRaced(kernel, against, outcome, ratio, pairs=pairs, note=note, doubts=doubts):
             words = f"{times(ratio)}, {counted(pairs, 'process pair')}, interleaved" if ratio is not None else one_line(note)
+            words = "; ".join((words, *map(one_line, doubts)))
             unchanged = "; the incumbent stays" if outcome is RaceOutcome.UNDECIDED else ""
             result = Span(f"{races.GLYPHS[outcome]} {outcome.value}", races.TONES[outcome])
             return _about(kernel, f" raced {against}: ", result, f" ({words}){unchanged}")
@@ -246,14 +284,21 @@ def sanitizer_names(tools: Iterable[str]) -> str:
 
 def verification_words(found: Verification) -> str:
     """A kernel's error and its limit, its precision class, and the hold-out shapes passed."""
+    by_chance = f" (random: {found.chance})" if found.chance else ""
     return (
         f"error {found.rel_fro:.1e} (limit {found.rel_fro_limit:.1e}), {found.precision_class.value} class, "
-        f"{counted(found.trials, 'trial')}, hold-out shapes {found.holdouts}"
+        f"{counted(found.trials, 'trial')}, hold-out shapes {found.holdouts}{by_chance}"
     )
 
 
 def _failure_reason(failure: Failure) -> str:
     return f"{failure_words(failure.kind)}: {_shortened(failure.reason)}"
+
+
+def _doubt_spans(measured: Measurement) -> tuple[Span, ...]:
+    """Why the time is not corroborated, as the end of a line; nothing if it is."""
+    doubts = corroboration.of_measurement(measured)
+    return (Span(f"; {_shortened('; '.join(doubts))}", Tone.WARN),) if doubts else ()
 
 
 def _speed_words(measured: Measurement, state: SessionState) -> str:

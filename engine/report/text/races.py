@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from engine.domain import queries, races
 from engine.domain.model import Interval, RaceOutcome
 from engine.domain.state import Kernel, RaceRecord, SessionState
-from engine.report.text.lines import Span, Tone, counted, times
+from engine.report.text.lines import Span, Tone, counted, one_line, times
 
 GLYPHS = {RaceOutcome.FASTER: "▲", RaceOutcome.SLOWER: "▼", RaceOutcome.UNDECIDED: "≈"}
 """Outcome → its sign, readable without colour."""
@@ -35,7 +35,8 @@ def ratio_words(race: RaceRecord, kernel: str) -> str:
     ratio = seen_by(race, kernel)[2]
     if ratio is None:
         return race.note
-    return f"{times(ratio)}, {counted(race.pairs, 'process pair')}"
+    doubted = f", {one_line('; '.join(race.doubts))}" if race.doubts else ""
+    return f"{times(ratio)}, {counted(race.pairs, 'process pair')}{doubted}"
 
 
 def standing(state: SessionState, kernel: Kernel) -> str:

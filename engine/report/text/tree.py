@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.domain import queries
+from engine.domain import corroboration, queries
 from engine.domain.model import FailureKind
 from engine.domain.preparation import Preparation
 from engine.domain.state import Kernel, SessionState, Stage
@@ -30,6 +30,8 @@ from engine.report.text.lines import (
 
 _TITLE = 52
 _REASON = 88
+_DOUBTED = 5
+"""Doubted kernels that are listed with their doubts."""
 _INCUMBENT = "★"
 
 
@@ -81,10 +83,8 @@ def _row(state: SessionState, kernel: Kernel, branch: str, best: Kernel | None) 
 
 
 def outcome(kernel: Kernel) -> str:
-    """A kernel's stage or how it ended: ``measured``, ``build failed``, ``verify`` …"""
-    if kernel.stage is Stage.FAILED and kernel.failure is not None:
-        return failure_words(kernel.failure.kind)
-    return kernel.stage.value
+    """A kernel's stage or how it ended: ``measured``, ``not corroborated``, ``build failed``, ``verify`` …"""
+    return corroboration.status(kernel).replace("_", " ")
 
 
 def failure_words(kind: FailureKind) -> str:
@@ -98,9 +98,11 @@ def _figures(state: SessionState, kernel: Kernel) -> list[Span]:
     ratio = measured.speedup.get(queries.ranking_baseline(state))
     sol = percent(measured.light.fraction) if measured.light else ""
     precision = kernel.verification.precision_class.value if kernel.verification else ""
-    depth = "screened" if measured.depth == "screen" else outcome(kernel)
-    speedup = Span(times(ratio), speedup_tone(ratio)) if ratio else Span("")
-    return [Span(depth), Span(duration_interval(measured.time_us)), speedup, Span(sol), Span(precision)]
+    doubted = corroboration.is_doubted(kernel)
+    depth = "screened" if measured.depth == "screen" and not doubted else outcome(kernel)
+    speedup = Span(times(ratio), Tone.WARN if doubted else speedup_tone(ratio)) if ratio else Span("")
+    head = (Span(depth, Tone.WARN if doubted else Tone.PLAIN), Span(duration_interval(measured.time_us)), speedup)
+    return [*head, Span(sol), Span(precision)]
 
 
 def _remarks(state: SessionState, kernel: Kernel) -> str:
@@ -113,7 +115,7 @@ def _remarks(state: SessionState, kernel: Kernel) -> str:
         "pruned" if queries.is_pruned(state, kernel.id) else "",
         "on another device" if kernel.epoch != state.epoch else "",
         "accepted by the engineer" if kernel.accepted else "",
-        "" if measured.corroborated else "not corroborated",
+        "; ".join(corroboration.of_measurement(measured)),
         races.remark(state, kernel),
         "module contract" if kernel.contract == "module" else "",
     ]
@@ -142,7 +144,23 @@ def evidence(state: SessionState) -> list[tuple[str, Span]]:
             ("sandbox", sandbox_words(found.sandbox)),
             *(("note", Span(note, Tone.WARN)) for note in (*found.gate.notes, *found.notes)),
         ]
-    return [*rows, ("incumbent", _incumbent_words(state)), *races.lead_evidence(state)]
+    return [*rows, ("incumbent", _incumbent_words(state)), *_doubted(state), *races.lead_evidence(state)]
+
+
+def _doubted(state: SessionState) -> Iterator[tuple[str, Span]]:
+    """The doubted kernels, the latest first: a few with their doubts, then the others by name."""
+    kernels = corroboration.doubted(state)[::-1]
+    for kernel in kernels[:_DOUBTED]:
+        yield "doubted", Span(_doubt_words(kernel), Tone.WARN)
+    if more := ", ".join(kernel.id for kernel in kernels[_DOUBTED:]):
+        yield "doubted", Span(f"and {shortened(more, _REASON)}", Tone.WARN)
+
+
+def _doubt_words(kernel: Kernel) -> str:
+    """``k3 not corroborated: every process pair was disturbed by CPU contention``."""
+    reasons = one_line("; ".join(corroboration.of_kernel(kernel)))
+    word = outcome(kernel)
+    return f"{kernel.id} {shortened(reasons if reasons.startswith(word) else f'{word}: {reasons}', _REASON)}"
 
 
 def correctness_words(found: Preparation) -> Span:
@@ -185,7 +203,8 @@ def _incumbent_words(state: SessionState) -> Span:
     best = queries.incumbent(state)
     ratio = queries.speedup(state, best) if best else None
     if best is None or best.measurement is None or ratio is None:
-        return Span("no verified kernel", Tone.WARN)
+        none = "no kernel whose time is corroborated" if corroboration.doubted(state) else "no verified kernel"
+        return Span(none, Tone.WARN)
     base = queries.ranking_baseline(state)
     title = one_line(queries.title(state, best))
     if queries.is_precise(best):
@@ -195,4 +214,6 @@ def _incumbent_words(state: SessionState) -> Span:
     tone = Tone.GOOD if ratio.low > 1.0 else Tone.WARN
     words = "" if ratio.low > 1.0 else f"; not shown to be faster than {base}"
     contract = f"{best.contract.value} contract"
+    if not corroboration.is_corroborated(best):
+        words, tone = f"{words}; NOT corroborated, accepted by the engineer: {one_line(best.accepted)}", Tone.WARN
     return Span(f"{best.id} {title}: {times(ratio)} over {base}, {basis}, {contract}{words}", tone)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.domain import stats
+from engine.domain import corroboration, stats
 from engine.domain import work as w
+from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
+from engine.domain.mismatch import Mismatch
+from engine.domain.mismatch_words import mismatch_rows
 from engine.domain.model import Contract, Device, Dialect, Interval, Measurement, SpeedOfLight, Verification
 from engine.domain.preparation import Preparation
 from engine.report.text.lines import (
@@ -26,7 +29,6 @@ from engine.report.text.lines import (
 from engine.report.text.progress import verification_words
 from engine.report.text.tree import correctness_words, sandbox_words
 
-MEASURED = "measured"
 BASELINES = ("eager", "eager_tf32", "compile")
 """Always keys of ``speedup``; ``null`` if not measured."""
 
@@ -48,6 +50,10 @@ class VerificationFigures:
     rel_fro: float
     max_abs: float
     precision_class: str
+    chance_holdout: str
+    """The settings of the hold-out shape that was drawn at random; empty without one."""
+    caveats: tuple[str, ...]
+    """What the trial could not check, or found and does not hold against the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +67,23 @@ class TimeFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimedFigures:
+    """What a quarantined kernel claims. No result: the figures of a verdict itself are ``null``."""
+
+    time_us: TimeFigures
+    speedup: Mapping[str, Interval | None]
+    speed_of_light: SpeedOfLight | None
+
+
+@dataclass(frozen=True, slots=True)
 class StageSeconds:
     """Seconds per stage; ``None`` for a stage that was not reached."""
 
     build: float | None = None
     verify: float | None = None
     measure: float | None = None
+    wait: float = 0.0
+    """Seconds that the evaluation waited for other processes to release the device; in no stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +97,38 @@ class Verdict:
     device: VerdictDevice
     workload: str
     status: str
-    """``measured``, or how the kernel failed."""
+    """``measured``, ``not_corroborated``, ``quarantined``, or how the kernel failed."""
     reason: str | None
+    """Why the status is not ``measured``: one line."""
+    mismatches: tuple[Mismatch, ...]
+    """The outputs that were wrong, most wrong first: where, how, on which inputs."""
+    corroborated: bool
+    """Whether the judge's clock confirms the time; ``false`` where there is none."""
+    quarantined: bool
+    conditions: tuple[str, ...]
+    """How it was measured: caches, clocks, samples disturbed …"""
+    doubts: tuple[str, ...]
+    """Every doubt about the time or the code, one line each. Empty for a measured kernel."""
     verification: VerificationFigures | None
     time_us: TimeFigures | None
     speedup: Mapping[str, Interval | None]
     speed_of_light: SpeedOfLight | None
+    claimed: ClaimedFigures | None
+    """The figures of a quarantined kernel."""
     sandbox: str
     seconds: StageSeconds
+    included: tuple[str, ...] = ()
+    """What the build read of the user's header trees: path, number of files and their digest, a line each."""
 
     @property
     def measured(self) -> bool:
+        """Whether it is measured and corroborated."""
         return self.status == MEASURED
+
+    @property
+    def doubted(self) -> bool:
+        """Whether it is measured, but not corroborated or quarantined."""
+        return self.status in (NOT_CORROBORATED, QUARANTINED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +147,15 @@ class VerdictSubject:
 def verdict(
     subject: VerdictSubject,
     verification: Verification | None,
-    final: w.Verified | w.Measured | w.Failed,
+    final: w.Measured | w.Suspected | w.Failed,
     seconds: StageSeconds,
 ) -> Verdict:
     """The verdict on a kernel whose last stage ended with ``final``."""
     failure = final.failure if isinstance(final, w.Failed) else None
-    measured = final.measurement if isinstance(final, w.Measured) else None
+    timed = final.measurement if not isinstance(final, w.Failed) else None
+    quarantined = isinstance(final, w.Suspected)
+    doubts = corroboration.combined(final.evidence if isinstance(final, w.Suspected) else (), timed)
+    measured = timed if not quarantined else None
     return Verdict(
         problem=subject.problem,
         kernel=subject.kernel,
@@ -123,19 +163,27 @@ def verdict(
         contract=subject.contract.value,
         device=VerdictDevice(subject.device.name, subject.device.arch),
         workload=subject.workload,
-        status=failure.kind.value if failure else MEASURED,
-        reason=one_line(failure.reason) if failure else None,
+        status=failure.kind.value if failure else QUARANTINED if quarantined else NOT_CORROBORATED if doubts else MEASURED,
+        reason=one_line(failure.reason) if failure else one_line("; ".join(doubts)) or None,
+        mismatches=failure.mismatches if failure else (),
+        corroborated=timed is not None and timed.corroborated,
+        quarantined=quarantined,
+        conditions=timed.conditions if timed else (),
+        doubts=doubts,
         verification=_verification_figures(verification) if verification else None,
         time_us=_time_figures(measured) if measured else None,
         speedup=_speedups(measured),
         speed_of_light=measured.light if measured else None,
+        claimed=ClaimedFigures(_time_figures(timed), _speedups(timed), timed.light) if timed and quarantined else None,
         sandbox=subject.sandbox,
         seconds=seconds,
     )
 
 
 def _verification_figures(found: Verification) -> VerificationFigures:
-    return VerificationFigures(found.policy, found.trials, found.rel_fro, found.max_abs, found.precision_class.value)
+    return VerificationFigures(
+        found.policy, found.trials, found.rel_fro, found.max_abs, found.precision_class.value, found.chance, found.caveats
+    )
 
 
 def _time_figures(measured: Measurement) -> TimeFigures:
@@ -147,37 +195,66 @@ def _speedups(measured: Measurement | None) -> dict[str, Interval | None]:
     return {**found, **(measured.speedup if measured else {})}
 
 
-def lines(
-    found: Verdict, verification: Verification | None, measured: Measurement | None, preparation: Preparation
-) -> list[Line]:
-    """The verdict as text, with its evidence."""
-    tone = Tone.GOOD if found.measured else Tone.BAD
+def lines(found: Verdict, verification: Verification | None, timed: Measurement | None, preparation: Preparation) -> list[Line]:
+    """The verdict as text, with its evidence. ``timed``: the measurement, or the claim of a quarantined kernel."""
+    tone = Tone.GOOD if found.measured else Tone.WARN if found.doubted else Tone.BAD
     head = line(
         Span(found.kernel, Tone.STRONG), f" on {found.problem}, {found.workload}, {found.device.name} ({found.device.arch}): ",
         Span(found.status.replace("_", " "), tone),
     )  # fmt: skip
     rows: list[tuple[str, Span | str]] = []
-    if found.reason is not None:
+    if found.doubted:
+        rows += doubt_rows(found.doubts)
+    elif found.reason is not None:
         rows.append(("reason", Span(found.reason, Tone.BAD)))
+    rows += mismatch_rows(found.mismatches)
     if verification is not None:
-        rows.append(("verified", verification_words(verification)))
-    if measured is not None:
-        rows += measurement_rows(measured)
+        rows += [("verified", verification_words(verification)), *format_rows(verification), *caveat_rows(verification)]
+    if timed is not None:
+        rows += measurement_rows(timed, found.status)
     rows += [
         ("check", correctness_words(preparation)),
         ("contract", contract_words(found.contract)),
         ("sandbox", sandbox_words(found.sandbox)),
+        *(("included", one) for one in found.included),
         *(("note", Span(note, Tone.WARN)) for note in (*preparation.gate.notes, *preparation.notes)),
         ("took", _stage_words(found.seconds)),
     ]
     return [head, *(line("  ", *spans) for spans in fields(rows))]
 
 
-def measurement_rows(measured: Measurement) -> list[tuple[str, Span | str]]:
-    """Time, speedups, speed of light and conditions of a measurement, by name."""
-    rows: list[tuple[str, Span | str]] = [("time", f"{duration_interval(measured.time_us)}, {sampling_words(measured)}")]
+def doubt_rows(doubts: Sequence[str]) -> list[tuple[str, Span | str]]:
+    """One row per doubt."""
+    return [("doubt", Span(one_line(doubt), Tone.WARN)) for doubt in doubts]
+
+
+def caveat_rows(found: Verification) -> list[tuple[str, Span | str]]:
+    """One row per caveat."""
+    return [("caveat", Span(one_line(caveat), Tone.WARN)) for caveat in found.caveats]
+
+
+def format_rows(found: Verification) -> list[tuple[str, Span | str]]:
+    """What the problem's own format says, and whose limit is stricter."""
+    verdict = found.format_verdict
+    if verdict is None:
+        return []
+    limits = {"espalier": "Espalier's limit is stricter", "format": f"{verdict.format}'s limit is stricter"}
+    words = (verdict.tolerance, verdict.detail, limits.get(verdict.stricter, ""))
+    text = f"{verdict.format}: {'passed' if verdict.passed else 'failed'} ({'; '.join(filter(None, words))})"
+    return [("format", Span(one_line(text), Tone.PLAIN if verdict.passed else Tone.WARN))]
+
+
+_NO_RESULT = {NOT_CORROBORATED: "not corroborated", QUARANTINED: "a claim, not a result"}
+
+
+def measurement_rows(measured: Measurement, status: str = MEASURED) -> list[tuple[str, Span | str]]:
+    """Time, speedups, speed of light and conditions of a measurement, by name; ``status``: that of its verdict."""
+    caveat = _NO_RESULT.get(status, "")
+    time = ", ".join(filter(None, (duration_interval(measured.time_us), sampling_words(measured), caveat)))
+    rows: list[tuple[str, Span | str]] = [("time", Span(time, Tone.WARN) if caveat else time)]
     for name, ratio in measured.speedup.items():
-        rows.append(("speedup", Span(f"{times(ratio)} over {name}: {difference(ratio)}", speedup_tone(ratio))))
+        tone = Tone.WARN if caveat else speedup_tone(ratio)
+        rows.append(("speedup", Span(f"{times(ratio)} over {name}: {caveat or difference(ratio)}", tone)))
     if measured.light is not None:
         floor = f"SOL {duration(measured.light.floor_us)}, bound by {measured.light.bound}"
         rows.append(("SOL", f"{percent(measured.light.fraction)} of the speed of light ({floor})"))
@@ -223,19 +300,26 @@ class HeadToHead:
     kernel: str
     speedup: Interval
     difference: str
+    """``faster``, ``slower``, ``no measurable difference``, or ``not corroborated``: faster only by a doubted claim."""
     processes: int
+    corroborated: bool
+    conditions: tuple[str, ...]
+    doubts: tuple[str, ...]
 
 
 def head_to_head(other: str, measured: Measurement) -> HeadToHead:
     """The result of a race of two kernels."""
-    ratio = measured.speedup["other"]
-    return HeadToHead(other, ratio, difference(ratio), measured.processes)
+    ratio, doubts = measured.speedup["other"], corroboration.of_measurement(measured)
+    words = _NO_RESULT[NOT_CORROBORATED] if doubts and stats.significant(ratio) == "faster" else difference(ratio)
+    return HeadToHead(other, ratio, words, measured.processes, measured.corroborated, measured.conditions, doubts)
 
 
 def head_to_head_lines(found: Verdict, compared: HeadToHead) -> list[Line]:
     """The comparison as text."""
     words = f"{times(compared.speedup)} over {compared.kernel}, {counted(compared.processes, 'process pair')}: "
-    return [line(Span(found.kernel, Tone.STRONG), f" {words}", Span(compared.difference, speedup_tone(compared.speedup)))]
+    tone = Tone.WARN if compared.doubts else speedup_tone(compared.speedup)
+    head = line(Span(found.kernel, Tone.STRONG), f" {words}", Span(compared.difference, tone))
+    return [head, *(line("  ", *spans) for spans in fields(doubt_rows(compared.doubts)))]
 
 
 def variant_rows(found: Sequence[tuple[str, Verdict]]) -> list[list[Span]]:
@@ -243,8 +327,9 @@ def variant_rows(found: Sequence[tuple[str, Verdict]]) -> list[list[Span]]:
     rows: list[list[Span]] = []
     for name, one in found:
         ratios = [f"{times(ratio)} over {key}" for key, ratio in one.speedup.items() if ratio is not None]
+        ratios += [one.reason] if one.doubted and one.reason else []
         span = Interval(one.time_us.median, one.time_us.low, one.time_us.high) if one.time_us else None
-        tone = Tone.PLAIN if one.measured else Tone.BAD
+        tone = Tone.PLAIN if one.measured else Tone.WARN if one.doubted else Tone.BAD
         rows.append(
             [
                 Span(name, Tone.STRONG), Span(one.status.replace("_", " "), tone),

@@ -15,7 +15,7 @@ from engine.domain.state import SessionState, advance
 from engine.domain.work import WorkKey
 from engine.report.facts import usage
 from engine.report.facts.forks import left_behind
-from tui.viewmodel import cells, detail, event_log, fmt, forking, heading, kernels, stages, tree_cells
+from tui.viewmodel import cells, detail, event_log, fmt, forking, heading, kernels, stages, timing, tree_cells
 from tui.viewmodel import usage as usage_page
 from tui.viewmodel.cells import Line
 from tui.viewmodel.tree_rows import rows
@@ -156,3 +156,51 @@ def test_the_event_log_has_a_line_for_each_kind_of_event() -> None:
     for words in ("quarantined: odd [times]", "accepted by the engineer", "paused: lunch", "resumed", "awaits your answer",
                   "no kernel", "call skipped", "ideas reordered", "attached to"):  # fmt: skip
         assert words in output, words
+
+
+DOUBT = "not corroborated: every process pair was disturbed [by] CPU contention"
+UNSURE = replace(b.measurement(9.0), corroborated=False, doubts=(DOUBT,))
+DOUBTED = after(e.KernelMeasured("k14", UNSURE, 1.0))
+
+
+def test_a_doubted_kernel_has_a_mark_of_its_own_and_stretches_no_bar() -> None:
+    kernel = DOUBTED.kernels["k14"]
+    assert kernels.outcome(DOUBTED, kernel) == kernels.DOUBTED
+    view = tree_cells.tree_context(DOUBTED)
+    row = next(row for row in rows(DOUBTED) if row.kernel == "k14")
+    output = tree_cells.row_line(view, row, tree_cells.layout(200)).text
+    assert "? doubted" in output
+    assert "? 9.00×" in output
+    assert "not corroborated" in output
+    assert "▲ 9.00×" not in output
+    assert view.top < 4
+    assert view.incumbent != "k14"
+
+
+def test_the_pages_of_a_doubted_kernel_give_every_doubt() -> None:
+    kernel = DOUBTED.kernels["k14"]
+    proof = text(detail.verification(DOUBTED, kernel, 120))
+    assert "not corroborated " in proof
+    assert f"? {DOUBT}" in proof
+    assert "cannot become the incumbent" in proof
+    times = text(timing.page(DOUBTED, kernel, 120))
+    assert "✗ not corroborated" in times
+    assert DOUBT in times
+    assert DOUBT not in text(timing.page(STATE, STATE.kernels["k14"], 120))
+
+
+def test_the_counts_tell_doubted_kernels_from_measured_ones() -> None:
+    before, found = stages.counts(STATE), stages.counts(DOUBTED)
+    assert (found.measured, found.doubted) == (before.measured - 1, before.doubted + 1)
+    assert "1 not corroborated" in text(stages.strip(DOUBTED, {}, 200))
+
+
+def test_a_session_of_doubted_kernels_says_so_in_its_heading() -> None:
+    state = b.fold(*b.first_round()[:-2], e.KernelMeasured("k1", UNSURE, 1.0))
+    assert "no kernel whose time is corroborated" in text(heading.lines(state, heading.SessionStatus(), 120))
+
+
+def test_a_race_that_is_not_corroborated_says_why() -> None:
+    raced = e.KernelRaced("k14", "k12", m.RaceOutcome.UNDECIDED, b.interval(1.5), 0, 3, 18, doubts=(DOUBT,))
+    state = after(raced)
+    assert DOUBT in text(timing.page(state, state.kernels["k14"], 200))

@@ -1,0 +1,124 @@
+"""The options about models that `run` and `model set` share."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import click
+
+from engine.cli import options as o
+from engine.domain.model import CallRole
+from engine.domain.settings import ALL_ROLES, EFFORTS, CallOptions, ModelServer, ModelSettings
+
+_ROLES = (ALL_ROLES, *CallRole)
+_SERVER = re.compile(r"([^=]+?)=([^,]*)((?:,\w+=[^,]*)*)")
+_HINT = "write NAME=URL[,key=VARIABLE][,api=chat|responses], for example vllm=http://gpu1:8000/v1"
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class ServerOption(click.ParamType[ModelServer]):
+    """``NAME=URL[,key=VARIABLE][,api=chat|responses]``; an empty URL is the provider's own server."""
+
+    name = "server"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ModelServer:
+        if isinstance(value, ModelServer):
+            return value
+        match = _SERVER.fullmatch(str(value))
+        if match is None:
+            self.fail(f"{str(value)[:100]!r} is not a server: {_HINT}.", param, ctx)
+        given = dict(part.split("=", 1) for part in match[3].split(",") if part)
+        if unknown := sorted(given.keys() - {"key", "api"}):
+            self.fail(f"unknown {unknown[0]!r} of a server: {_HINT}.", param, ctx)
+        key = given.get("key", "")
+        if key and not re.fullmatch(r"[A-Za-z_]\w*", key):
+            self.fail("key= names the environment variable that holds the key; the key itself would be recorded.", param, ctx)
+        return ModelServer(match[1].strip(), match[2].strip(), key, given.get("api", ""))
+
+
+class ForRole(click.ParamType[tuple[str, Any]]):
+    """``VALUE`` for all calls, or ``ROLE=VALUE``; ``none`` or ``default`` leaves the choice to the provider."""
+
+    def __init__(self, inner: click.ParamType[Any], *, unset: str = "none") -> None:
+        self._inner = inner
+        self._unset = unset
+        self.name = inner.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value
+        role, equals, text = str(value).rpartition("=")
+        role = role or ALL_ROLES
+        if equals and role not in _ROLES:
+            self.fail(o.unknown_value(role, _ROLES), param, ctx)
+        return role, None if text == self._unset else self._inner.convert(text, param, ctx)
+
+
+_PATIENCE = o.Duration()
+
+
+class WaitTime(click.ParamType[float]):
+    """A duration, or 0."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return 0.0 if str(value) == "0" else float(_PATIENCE.convert(value, param, ctx))
+
+
+_OPTIONS = (
+    click.option("--server", "servers", type=ServerOption(), multiple=True, metavar="NAME=URL[,key=VARIABLE][,api=chat]",
+                 help="Where a proposer, or all models of a provider, are asked, with the variable of the key. Repeatable."),
+    click.option("--effort", "effort", type=ForRole(o.KnownValue(EFFORTS), unset="default"), multiple=True,
+                 metavar="[ROLE=]EFFORT",
+                 help=f"How much models reason: {', '.join(EFFORTS)}. ROLE: ideas, code or repair; else all. Repeatable."),
+    click.option("--temperature", "temperature", type=ForRole(o.FiniteNumber(0, 2)), multiple=True, metavar="[ROLE=]T",
+                 help="Sampling temperature, for models that accept one."),
+    click.option("--max-output", "max_output", type=ForRole(click.IntRange(256, 10_000_000)), multiple=True,
+                 metavar="[ROLE=]N", help="Most tokens of a reply, reasoning included. Default: 16000 for ideas, else 32000."),
+    click.option("--timeout", "timeout", type=ForRole(o.Duration()), multiple=True, metavar="[ROLE=]TIME",
+                 help="Time limit of one attempt at a call. Default: 20m."),
+    click.option("--patience", type=WaitTime(), metavar="TIME",
+                 help="How long rate limits and outages are waited out before the session stops. Default: 1h."),
+    click.option("--concurrency", type=click.IntRange(1, 64), metavar="N",
+                 help="Concurrent calls to one provider. Default: 4."),
+)  # fmt: skip
+_PER_ROLE = ("effort", "temperature", "max_output", "timeout")
+
+
+def model_options(function: Decorated) -> Decorated:
+    """Add the options to a command."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def changed(models: ModelSettings, given: Mapping[str, Any]) -> ModelSettings:
+    """``models`` with the given options; those that are not given stay."""
+    servers = {server.proposer: server for server in models.servers}
+    servers.update({server.proposer: server for server in given["servers"]})
+    kept = tuple(server for server in servers.values() if server.url or server.key or server.api)
+    plain = {name: given[name] for name in ("source", "writer", "patience", "concurrency") if given.get(name) is not None}
+    return replace(models, servers=kept, options=_options(models.options, given), **plain)
+
+
+def _options(known: Mapping[str, CallOptions], given: Mapping[str, Any]) -> dict[str, CallOptions]:
+    options = dict(known)
+    for name in _PER_ROLE:
+        pairs: Iterable[tuple[str, Any]] = given[name]
+        for role, value in pairs:
+            given_here: dict[str, Any] = {name: "" if name == "effort" and value is None else value}
+            options[role] = replace(options.get(role, CallOptions()), **given_here)
+    return {role: value for role, value in options.items() if value != CallOptions()}
+
+
+def seconds(value: float) -> str:
+    """A duration as the options spell it."""
+    for unit, scale in (("h", 3600), ("m", 60)):
+        if value >= scale and math.isclose(value % scale, 0.0):
+            return f"{value / scale:g}{unit}"
+    return f"{value:g}s"

@@ -1,0 +1,31 @@
+"""``espalier session compare``: recorded sessions of one problem side by side."""
+
+from __future__ import annotations
+
+import click
+
+from engine.cli import options as o
+from engine.cli.output import show, show_json
+from engine.cli.session_access import read_entries
+from engine.journal import store
+from engine.report.facts.side_by_side import side_by_side
+from engine.report.text.side_by_side import lines
+
+
+@click.command("compare")
+@click.argument("sessions", type=o.SESSION, nargs=-1, required=True, metavar="SESSION SESSION ...")
+@o.json_option
+def compare(sessions: tuple[str, ...], as_json: bool) -> None:
+    """Lay SESSIONs of one problem side by side: does steering pay?
+
+    Shows the incumbent of each at equal verdicts, tokens and device time, up to what the one that spent least has spent, and
+    who had the ideas that won. From the journals alone: nothing is measured. With --json, also the best-so-far curves.
+    """
+    if len(sessions) < 2:
+        raise click.UsageError("name at least two sessions")
+    folders = [store.resolve(name) for name in sessions]
+    found = side_by_side([(folder.name, read_entries(folder)) for folder in folders])
+    if as_json:
+        show_json(found)
+    else:
+        show(lines(found))

@@ -1,0 +1,155 @@
+"""The KernelBench benchmark: which files are chosen, what is resumed, how a file ends, and what is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks import kernelbench as suite
+from benchmarks.kernelbench_files import candidate, chosen_entries
+from benchmarks.kernelbench_judging import Request, Result, Status, judge, operand_bytes
+from benchmarks.peak_memory import host_bytes
+from engine.domain.errors import ProblemError
+from engine.domain.model import Operand, Role, Signature
+
+NAMES = {1: ["1_Square", "19_ReLU", "100_Hinge", "helper"], 2: ["7_Fused"], 3: ["35_LSTM"]}
+PLAN = suite.Plan("own", "full", {}, 60.0, 0.0)
+OWN = """
+import torch
+from torch import nn
+
+batch_size = 8
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) + 1
+
+def get_inputs():
+    return [torch.randn(batch_size, 16)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for level, names in NAMES.items():
+        folder = tmp_path / "KernelBench" / f"level{level}"
+        folder.mkdir(parents=True)
+        for name in names:
+            (folder / f"{name}.py").write_text(OWN)
+    return tmp_path
+
+
+CHOICES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], list[str], list[str]]] = {
+    "all": ("", (), (), [], ["level1/1_Square", "level1/19_ReLU", "level1/100_Hinge", "level2/7_Fused", "level3/35_LSTM"]),
+    "a level": ("", (2,), (), [], ["level2/7_Fused"]),
+    "the folder of a level": ("KernelBench/level1", (), (), [], ["level1/1_Square", "level1/19_ReLU", "level1/100_Hinge"]),
+    "numbers": ("KernelBench", (), suite._numbers("1-20,35"), [],
+                ["level1/1_Square", "level1/19_ReLU", "level2/7_Fused", "level3/35_LSTM"]),
+    "names": ("", (), (), ["relu", "LSTM"], ["level1/19_ReLU", "level3/35_LSTM"]),
+    "a file": ("KernelBench/level2/7_Fused.py", (), (), [], ["level2/7_Fused"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_selection(checkout: Path, name: str) -> None:
+    path, levels, numbers, names, expected = CHOICES[name]
+    assert [entry.name for entry in chosen_entries(checkout / path, levels, numbers, names)] == expected
+
+
+def test_nothing_chosen_is_an_error(checkout: Path) -> None:
+    with pytest.raises(ProblemError, match="none of 5 problem files"):
+        chosen_entries(checkout, (4,), (), [])
+    with pytest.raises(ProblemError, match="no problem file"):
+        chosen_entries(checkout / "KernelBench" / "nowhere", (), (), [])
+
+
+@pytest.mark.parametrize(
+    "file", ["level1/19_ReLU.py", "19_ReLU.cu", "level_1_problem_19_sample_0_kernel.py", "level1/19_ReLU.cpp"]
+)
+def test_a_candidate_is_found_by_the_names_in_use(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("")
+    assert candidate(tmp_path, "level1/19_ReLU") == tmp_path / file
+    assert candidate(tmp_path, "level2/7_Fused") is None
+
+
+def result(name: str = "level1/19_ReLU", status: Status = Status.MEASURED, **more: object) -> Result:
+    return Result(name, "cuda:0", "own", status, **more)  # type: ignore[arg-type]
+
+
+def test_results_are_read_back_and_a_torn_line_is_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    one = result(seconds=2.5, speedup=(1.0, 0.99, 1.01), time_us=12.0)
+    other = result("level1/1_Square", Status.REFUSED, reason="random")
+    lines = [json.dumps(r.to_json()) for r in (result(seconds=9.0), other, one)]
+    file.write_text("\n".join([*lines, lines[0][:30]]))
+    assert suite.known_results(file, PLAN, "cuda") == [one, other]
+    assert not suite.known_results(file, PLAN, "cpu")
+    assert not suite.known_results(file, suite.Plan("port", "full", {}, 60.0, 0.0), "cuda")
+    assert not suite.known_results(file, suite.Plan("own", "full", {"batch_size": 2}, 60.0, 0.0), "cuda")
+    assert not suite.known_results(tmp_path / "none.jsonl", PLAN, "cuda")
+
+
+def test_the_table_is_in_order_and_the_summary_counts_reasons() -> None:
+    found = [
+        result("level1/100_Hinge", seconds=3.0, speedup=(1.0, 0.98, 1.02), operand_bytes=2**31, peak_bytes=2**33),
+        result("level1/19_ReLU", seconds=5.0, speedup=(1.1, 1.05, 1.15)),
+        result("level2/7_Fused", Status.REFUSED, reason="fused.py: a trivial model passes (3)"),
+        result("level3/35_LSTM", Status.REFUSED, reason="lstm.py: a trivial model passes (12)"),
+    ]
+    rows = list(suite.table(found))
+    assert [row.split("|")[1].strip() for row in rows[2:]] == [
+        "level1/19_ReLU", "level1/100_Hinge", "level2/7_Fused", "level3/35_LSTM"
+    ]  # fmt: skip
+    assert "| 8.00 | 4.0 |" in rows[3]
+    lines = "\n".join(suite.summary(found))
+    assert "4 files: 2 verified" in lines
+    assert "refused: 2: a trivial model passes (N) (2)" in lines
+    assert "A/A: 1 of 2 intervals contain 1" in lines
+    assert "median 4.0 x operands" in lines
+
+
+def test_operand_bytes() -> None:
+    operands = (Operand("x", Role.INPUT, (4, 8), "float16"), Operand("i", Role.INPUT, (4,), "int64"))
+    assert operand_bytes(Signature((*operands, Operand("out", Role.OUTPUT, (4,), "float32")), {}, 0.0, "fp32")) == 64 + 32 + 16
+
+
+def test_memory_of_a_process_and_its_children() -> None:
+    assert host_bytes(os.getpid()) > 2**20
+    assert host_bytes(2**30) == 0
+
+
+def test_a_file_without_a_candidate_is_skipped(checkout: Path, tmp_path: Path) -> None:
+    entry = chosen_entries(checkout, (2,), (), [])[0]
+    found = asyncio.run(judge(Request(str(entry.path), entry.name, "cpu", str(tmp_path / "none"), "full", {}, 0.0)))
+    assert (found.status, found.reason) == (Status.SKIPPED, "no candidate in the folder")
+
+
+def test_the_time_limit_ends_the_judging(checkout: Path) -> None:
+    entry = chosen_entries(checkout, (2,), (), [])[0]
+    found = asyncio.run(suite.judged(entry, "cpu", suite.Plan("own", "full", {}, 0.3, 0.0)))
+    assert found.status is Status.TIME_LIMIT
+    assert found.seconds < 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["own", "port"])
+def test_a_file_is_judged_and_then_resumed(
+    checkout: Path, tmp_path: Path, kernel: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(checkout), "--levels", "2", "--device", "cpu", "--kernel", kernel, "--set", "batch_size=64"]
+    assert suite.main([*arguments, "--results", str(tmp_path / "r.jsonl")]) == 0
+    assert "1 files: 1 verified" in capsys.readouterr().out
+    (line,) = (tmp_path / "r.jsonl").read_text().splitlines()
+    found = Result.from_json(json.loads(line))
+    assert (found.settings, found.operand_bytes) == ({"batch_size": 64}, 2 * 64 * 16 * 4)
+    assert found.peak_bytes > 0
+    assert suite.main([*arguments, "--results", str(tmp_path / "r.jsonl")]) == 0
+    assert "1 judged before" in capsys.readouterr().out

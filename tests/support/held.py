@@ -1,0 +1,37 @@
+"""A session that another thread holds and runs on the fake bench, as another process would."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.sessions import opened, ports
+
+from engine.session.live import LiveSession
+
+
+@contextmanager
+def held(folder: Path, mode: str = "ask") -> Iterator[None]:
+    """A session that runs in another thread, as in another process: the lock is held, the inbox answered."""
+    ready, end = threading.Event(), threading.Event()
+
+    async def search() -> None:
+        async with LiveSession.create(folder, opened(mode), ports(folder)) as live:
+            running = asyncio.create_task(live.run())
+            while not live.state.kernels:
+                await asyncio.sleep(0.01)
+            ready.set()
+            await asyncio.to_thread(end.wait)
+            running.cancel()
+
+    thread = threading.Thread(target=lambda: asyncio.run(search()))
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield
+    finally:
+        end.set()
+        thread.join()
