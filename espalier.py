@@ -1,10 +1,17 @@
 """Espalier's public names. ``python -m espalier`` is ``espalier``.
 
-Importing this module loads no other module of Espalier.
+    import espalier
+
+    verdict = espalier.evaluate("softmax", "kernel.cpp", device="cpu")
+    print(verdict.status, verdict.speedup["eager"])
+
+Importing this module loads no other module of Espalier: each name is imported when it is used, and torch only in the processes
+of a trial.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -12,9 +19,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from engine.api.evaluation import code, evaluate
+    from engine.api.session import Session
+    from engine.domain.errors import CommandRejected, EspalierError, UntrustedError
+    from engine.domain.settings import Limits, Settings
+    from engine.report.text.verdict import Verdict
+
     __version__: str
 
-__all__ = ["__version__", "main"]
+__all__ = [
+    "CommandRejected", "EspalierError", "Limits", "Session", "Settings", "UntrustedError", "Verdict", "__version__", "code",
+    "evaluate", "main",
+]  # fmt: skip
+
+_PUBLIC = {
+    "evaluate": "engine.api.evaluation",
+    "code": "engine.api.evaluation",
+    "Session": "engine.api.session",
+    "Verdict": "engine.report.text.verdict",
+    "Limits": "engine.domain.settings",
+    "Settings": "engine.domain.settings",
+    "EspalierError": "engine.domain.errors",
+    "CommandRejected": "engine.domain.errors",
+    "UntrustedError": "engine.domain.errors",
+}
+"""Public name → the module that has it."""
 
 _BAD_INPUT = 2
 _PACKAGES = ("engine", "tui")
@@ -77,7 +106,11 @@ def _serve(folder: Path) -> None:
     serve(folder)
 
 
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> object:
+    if name in _PUBLIC:
+        if conflict := _package_conflict():
+            raise ImportError(conflict)
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
     if name == "__version__":
         from importlib import metadata
 

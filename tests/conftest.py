@@ -10,9 +10,11 @@ import pytest
 from hypothesis import settings
 
 from engine.journal import store
+from engine.trial.lease import LEASES
 
 TESTS = Path(__file__).parent
 MEASURING = (
+    "api/test_mcp_search.py",
     "cli/test_cli_model_session.py",
     "cli/test_cli_real.py",
     "contracts/test_trial_bench.py",
@@ -26,7 +28,7 @@ MEASURING = (
 times; CI runs them (``-m measuring``) alone."""
 CAUGHT_UNDER_LOAD = "test_candidate_is_caught"
 """Judges exploits, which must be caught on a busy machine too: in the same group, but not among those that CI runs alone."""
-BESIDE_A_CLOCK = ("cli", "docs/test_real_commands.py", "faults", "ideas/models", "session", "trial", "tui")
+BESIDE_A_CLOCK = ("api", "cli", "docs/test_real_commands.py", "faults", "ideas/models", "session", "trial", "tui")
 """Folders whose tests wait for a screen, a server or another process. A busy machine can be late;
 a bug fails every time."""
 ONCE = ("cli/test_cli_real.py", "trial/test_sandbox.py", "trial/test_candidates.py")
@@ -36,7 +38,7 @@ SPREAD = ("tui",)
 RERUNS = 2
 SHARED_SCOPES = frozenset({"module", "class", "package"})
 
-for profile, examples in {"default": 30, "ci": 200, "nightly": 10_000}.items():
+for profile, examples in {"default": 30, "ci": 80, "nightly": 10_000}.items():
     settings.register_profile(profile, max_examples=examples, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
@@ -79,6 +81,14 @@ def _one_thread_for_each_worker() -> None:
         import torch
 
         torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests wait neither for other workers nor for the user's own evaluations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(LEASES, str(tmp_path_factory.mktemp("leases")))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

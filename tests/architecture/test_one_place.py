@@ -12,8 +12,8 @@ from architecture.source import ROOT, files
         ("--unshare-all", "engine/sandbox/bubblewrap.py"),
         ("--cap-drop", "engine/sandbox/bubblewrap.py"),
         ("/etc/ld.so.cache", "engine/sandbox/bubblewrap.py"),
-        ('".cu"', "engine/domain/model.py"),
-        ('".cpp"', "engine/domain/model.py"),
+        ('".cu"', "engine/domain/dialect.py"),
+        ('".cpp"', "engine/domain/dialect.py"),
     ],
 )
 def test_it_is_written_down_once(text: str, place: str) -> None:

@@ -20,6 +20,7 @@ TASKS = {
     "see what a session cost": "how-to/cost/",
     "use my own problem": "tutorial/own-problem/",
     "move a session to another machine": "how-to/move/",
+    "open somebody else's session": "how-to/trust/",
     "stop spending money": "how-to/cost/",
     "bring my own kernel": "how-to/own-kernel/",
     "why was my kernel rejected": "how-to/own-kernel/",

@@ -34,7 +34,7 @@ READ_ONLY = {
 """Commands whose ``--json`` is compared with what the reference says of it."""
 
 
-OWN_VARIABLES = {"ESPALIER_ALONE", "ESPALIER_DEVICE", "ESPALIER_PROFILED"}
+OWN_VARIABLES = {"ESPALIER_ALONE", "ESPALIER_DEVICE", "ESPALIER_PROFILED", "ESPALIER_WORKSPACE"}
 """What the program's processes tell each other."""
 
 

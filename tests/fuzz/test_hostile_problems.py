@@ -12,10 +12,12 @@ from trial.ground import tiny
 
 from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model import Problem
+from engine.domain.preparation import Peaks
 from engine.problem import catalog
 from engine.trial import protocol as p
 from engine.trial.client import JudgeClient
 
+PEAKS = Peaks(1e10, {"fp32": 1e11})
 FORM = """
 import os, signal, sys, threading, time, torch
 from torch import nn
@@ -88,9 +90,9 @@ class Stand:
         try:
             if not self._judge.running:
                 self.started += 1
-                await self._judge.start()
-            await self._judge.ask(p.OpenRequest(problem, workload, (), "cpu", "class", "eager", (), True, "/nowhere"), say)
-            await self._judge.ask(p.PrepareRequest(measure=False), say)
+                await self._judge.start("cpu")
+            await self._judge.ask(p.OpenRequest(problem, workload, (), "cpu", "class", "eager", (), True, True), say)
+            await self._judge.ask(p.PrepareRequest(PEAKS, measure=False), say)
         except EspalierError as error:
             return str(error)
         return ""

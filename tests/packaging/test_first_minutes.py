@@ -74,7 +74,8 @@ def test_without_a_cuda_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_bubblewrap() -> None:
     warning = requirements.sandbox_warning()
     assert warning == (
-        "no sandbox, bubblewrap (bwrap) is not installed: kernels run with resource limits only and can read your files; "
+        "no sandbox, bubblewrap (bwrap) is not installed: kernels and the reference run with resource limits only and can read "
+        "your files; "
         "apt install bubblewrap (Debian, Ubuntu) or dnf install bubblewrap (Fedora)"
     )
     missing = asyncio.run(requirements.missing_tools())
