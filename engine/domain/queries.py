@@ -244,11 +244,15 @@ def stop_reason(state: SessionState) -> str | None:
         return f"limit of {limits.kernels} kernels reached"
     if state.capped is not None:
         return state.capped
-    if sol is not None and limits.light is not None and sol.fraction >= limits.light:
+    if sol is not None and limits.light is not None and limits.light <= sol.fraction <= _SOL_HOLDS:
         return f"{sol.fraction * 100:.0f} % of SOL reached"
     if stalled_rounds(state) >= (limits.plateau or 10**9):
         return f"no new incumbent in {stalled_rounds(state)} rounds"
     return _exhausted(state, limits)
+
+
+_SOL_HOLDS = 1.25
+"""Fraction of SOL above which the floor is no bound: operands that stay in a core's cache move faster than the device copies."""
 
 
 def rounds_done(state: SessionState) -> int:

@@ -20,8 +20,9 @@ from docs.pages import ROOT, Block
 from support import stored_showcase
 from support.pretended import PretendedBench
 
+from engine.journal import store
 from engine.journal.log_file import LogFileHandler
-from engine.session import factory
+from engine.session import factory, trust
 from espalier import main
 
 SESSION = "my-search"
@@ -58,6 +59,7 @@ class Shell:
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         stored_showcase.store(folder)
+        trust.made_here(folder, store.state_of(folder))
 
     def run(self, block: Block) -> None:
         """Write the block's file, or run its commands one after the other."""

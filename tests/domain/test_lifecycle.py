@@ -159,6 +159,14 @@ def test_limits_end_a_session_between_rounds(limits: Limits, reason: str | None)
     assert rules.automatic(state) == ((e.SessionClosed(reason),) if reason else (e.RoundOpened(2, ("k1", "k3")),))
 
 
+@pytest.mark.parametrize(("fraction", "reason"), [(0.96, "96 % of SOL reached"), (1.1, "110 % of SOL reached"), (16.4, None)])
+def test_a_fraction_far_above_sol_ends_no_session(fraction: float, reason: str | None) -> None:
+    """Operands that stay in a core's cache move faster than the device copies: the floor is no bound there."""
+    measured = replace(b.measured("k1", 1.0, light=fraction), kernel="k1")
+    state = looked_at(b.fold(*grown(0.8, 0.9, limits=Limits(rounds=None)), measured))
+    assert queries.stop_reason(state) == reason
+
+
 def test_the_naive_port_does_not_count_as_a_round() -> None:
     state = b.fold(*b.first_round(limits=Limits(rounds=1, plateau=1)))
     assert rules.automatic(state) == (e.RoundOpened(1, ("k1",)),)
