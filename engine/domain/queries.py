@@ -252,7 +252,7 @@ def stop_reason(state: SessionState) -> str | None:
 
 
 _SOL_HOLDS = 1.25
-"""Fraction of SOL above which the floor is no bound: operands that stay in a core's cache move faster than the device copies."""
+"""Fraction of SOL above which the floor is no bound: operands in a core's own cache move faster than the device copies."""
 
 
 def rounds_done(state: SessionState) -> int:
