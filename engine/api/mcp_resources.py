@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError
+from pydantic import Field
 
 from engine.api import agent_views as views
 from engine.api.agents import AgentAccess
@@ -54,7 +55,10 @@ def add_prompt(server: MCPServer[Any]) -> None:
     """The prompt that starts a search."""
 
     @server.prompt(title="Improve this kernel")
-    def improve_kernel(problem: str, device: str = "") -> str:
+    def improve_kernel(
+        problem: Annotated[str, Field(description="A shipped name, or a file in the server's folder.")],
+        device: Annotated[str, Field(description="cpu or cuda:N; by default the first device.")] = "",
+    ) -> str:
         """Search for a faster kernel of a problem, with an engineer at the gate."""
         where = f" on {device}" if device else ""
         return STEPS.format(problem=problem, where=where)

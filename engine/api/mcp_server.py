@@ -15,11 +15,13 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from engine.api import agent_views as views
 from engine.api.agents import AgentAccess, AgentLimits, bounded
 from engine.api.evaluation import evaluate_here
+from engine.api.mcp_arguments import CheckedServer
 from engine.api.mcp_clients import Clients
 from engine.api.mcp_resources import add_prompt, add_resources
 from engine.api.mcp_waiting import LONGEST_WAIT, wait_for_outcome
@@ -50,6 +52,9 @@ SessionName = Annotated[str, Field(description="Name of a session, from list_ses
 KernelId = Annotated[str, Field(description="Kernel of the session, e.g. k3.")]
 Code = Annotated[str, Field(description="The complete source text.")]
 FileName = Annotated[str, Field(description="kernel.cu (CUDA), kernel.cpp (C++ on a CPU) or kernel.py (Triton, ModelNew).")]
+ProblemName = Annotated[str, Field(description="A shipped name, or a file in the server's folder.")]
+DeviceLabel = Annotated[str | None, Field(description="cpu or cuda:N. Default: the first device that runs it.")]
+WorkloadName = Annotated[str | None, Field(description="Default: small on a CPU, full on a GPU.")]
 
 
 def make_server(limits: AgentLimits, name: str | None = None) -> MCPServer[Any]:
@@ -63,7 +68,7 @@ def make_server(limits: AgentLimits, name: str | None = None) -> MCPServer[Any]:
         finally:
             await asyncio.shield(clients.close())
 
-    server: MCPServer[Any] = MCPServer(
+    server = CheckedServer(
         "espalier", title="Espalier", instructions=INSTRUCTIONS, version=metadata.version("espalier"), lifespan=lifespan,
         log_level="WARNING",
     )  # fmt: skip
@@ -74,8 +79,13 @@ def make_server(limits: AgentLimits, name: str | None = None) -> MCPServer[Any]:
     return server
 
 
-def _tool(server: MCPServer[Any], clients: Clients) -> Callable[[Callable[Concatenate[AgentAccess, P], Awaitable[R]]], None]:
-    """Registers a function as a tool: it gets the client's access first. One clear line for every refusal."""
+def _tool(
+    server: MCPServer[Any], clients: Clients, *, reads: bool = False
+) -> Callable[[Callable[Concatenate[AgentAccess, P], Awaitable[R]]], None]:
+    """Registers a function as a tool: it gets the client's access first. One clear line for every refusal.
+
+    ``reads``: it changes nothing, so an agent program need not ask its user. No tool destroys anything or leaves this machine.
+    """
 
     def register(function: Callable[Concatenate[AgentAccess, P], Awaitable[R]]) -> None:
         @functools.wraps(function)
@@ -92,7 +102,9 @@ def _tool(server: MCPServer[Any], clients: Clients) -> Callable[[Callable[Concat
         names = set(function.__annotations__)
         tool.__annotations__ = {**{k: v for k, v in function.__annotations__.items() if k != "access"}, "ctx": _Context}
         tool.__signature__ = _signature(function)  # type: ignore[attr-defined]
-        server.add_tool(tool)
+        title = function.__name__.replace("_", " ").capitalize()
+        hints = ToolAnnotations(title=title, read_only_hint=reads, destructive_hint=False, open_world_hint=False)
+        server.add_tool(tool, title=title, annotations=hints)
 
     return register
 
@@ -108,7 +120,7 @@ def _signature(function: Callable[..., object]) -> Any:
 
 
 def _reading(server: MCPServer[Any], clients: Clients) -> None:
-    tool = _tool(server, clients)
+    tool = _tool(server, clients, reads=True)
 
     @tool
     async def list_problems(access: AgentAccess) -> Data:
@@ -117,9 +129,7 @@ def _reading(server: MCPServer[Any], clients: Clients) -> None:
         return {"problems": [{"name": p.name, "title": p.title, "workloads": [w.name for w in p.workloads]} for p in shipped]}
 
     @tool
-    async def get_problem(
-        access: AgentAccess, problem: Annotated[str, Field(description="A shipped name, or a file in the server's folder.")]
-    ) -> Data:
+    async def get_problem(access: AgentAccess, problem: ProblemName) -> Data:
         """The reference of a problem (PyTorch) and its workloads. Hold-out shapes stay hidden."""
         return views.problem_data(access.problem(problem))
 
@@ -184,6 +194,20 @@ def _reading(server: MCPServer[Any], clients: Clients) -> None:
         found = access.session(session)
         return {"diff": views.kernel_diff(found, found.kernel(kernel))}
 
+    @tool
+    async def wait_for(
+        access: AgentAccess,
+        session: SessionName,
+        subject: Annotated[str, Field(description="An idea (i3): until it is decided. A kernel (k5): until its verdict. "
+                                                  "session: until the naive port is measured.")],
+        ctx: _Context,
+        timeout_seconds: Annotated[
+            float, Field(ge=0, le=LONGEST_WAIT, description="Shorter than your client's own limit for a call.")
+        ] = 45.0,
+    ) -> Data:  # fmt: skip
+        """Wait for an outcome, with progress notifications. After the timeout it returns with done = false: call it again."""
+        return await wait_for_outcome(access.session(session), subject, timeout_seconds, ctx)
+
 
 def _sessions(server: MCPServer[Any], clients: Clients) -> None:
     tool = _tool(server, clients)
@@ -191,9 +215,9 @@ def _sessions(server: MCPServer[Any], clients: Clients) -> None:
     @tool
     async def open_session(
         access: AgentAccess,
-        problem: Annotated[str, Field(description="A shipped name, or a file in the server's folder.")],
+        problem: ProblemName,
         device: Annotated[str | None, Field(description="cpu or cuda:N. Default: the first GPU, else the CPU.")] = None,
-        workload: Annotated[str | None, Field(description="Default: small on a CPU, full on a GPU.")] = None,
+        workload: WorkloadName = None,
     ) -> Data:
         """Open a new session whose ideas come from you and from people. It runs until this server ends."""
         asked = access.problem(problem)
@@ -207,18 +231,6 @@ def _sessions(server: MCPServer[Any], clients: Clients) -> None:
         if not found.held_here:
             await asyncio.to_thread(found.start)
         return views.session_data(found, access.author.name)
-
-    @tool
-    async def wait_for(
-        access: AgentAccess,
-        session: SessionName,
-        subject: Annotated[str, Field(description="An idea (i3): until it is decided. A kernel (k5): until its verdict. "
-                                                  "session: until the naive port is measured.")],
-        ctx: _Context,
-        timeout_seconds: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] = 45.0,
-    ) -> Data:  # fmt: skip
-        """Wait for an outcome, with progress notifications. After the timeout it returns with done = false: call it again."""
-        return await wait_for_outcome(access.session(session), subject, timeout_seconds, ctx)
 
 
 def _writing(server: MCPServer[Any], clients: Clients) -> None:
@@ -234,7 +246,7 @@ def _writing(server: MCPServer[Any], clients: Clients) -> None:
         predicted: Annotated[float | None, Field(description="Predicted speedup over the parent; it is scored.")] = None,
         parent: Annotated[str | None, Field(description="Parent kernel. Default: the incumbent.")] = None,
         expected: Annotated[str, Field(description="What should change in the measurements.")] = "",
-        risks: str = "",
+        risks: Annotated[str, Field(description="What could go wrong.")] = "",
     ) -> Data:
         """Propose an idea. It costs no compute. In mode ask an engineer decides on it: wait_for it, then write_kernel."""
         for name, text in (("title", title), ("rationale", rationale), ("expected", expected), ("risks", risks)):
@@ -285,7 +297,9 @@ def _writing(server: MCPServer[Any], clients: Clients) -> None:
         return {**views.idea_data(found.state, found.state.ideas[idea]), "next": f"wait_for {idea}, then write_kernel for it"}
 
     @tool
-    async def withdraw_idea(access: AgentAccess, session: SessionName, idea: str) -> Data:
+    async def withdraw_idea(
+        access: AgentAccess, session: SessionName, idea: Annotated[str, Field(description="An idea of yours, e.g. i4.")]
+    ) -> Data:
         """Park an idea of yours that you will not write."""
         found = access.session(session)
         await asyncio.to_thread(found.submit, c.ParkIdea(idea))
@@ -295,8 +309,8 @@ def _writing(server: MCPServer[Any], clients: Clients) -> None:
     async def add_note(
         access: AgentAccess,
         session: SessionName,
-        text: str,
-        on: Annotated[str, Field(description="k3, i2, r1, or empty.")] = "",
+        text: Annotated[str, Field(description="The note, in plain words.")],
+        on: Annotated[str, Field(description="k3, i2, r1, or empty for the session.")] = "",
     ) -> Data:
         """Leave a note for the engineer."""
         found = access.session(session)
@@ -310,12 +324,12 @@ def _measuring(server: MCPServer[Any], clients: Clients) -> None:
     @tool
     async def evaluate_kernel(
         access: AgentAccess,
-        problem: Annotated[str, Field(description="A shipped name, or a file in the server's folder.")],
+        problem: ProblemName,
         code: Code,
         name: FileName,
         ctx: _Context,
-        device: str | None = None,
-        workload: str | None = None,
+        device: DeviceLabel = None,
+        workload: WorkloadName = None,
     ) -> Data:
         """Verify and measure one kernel without a session. Costs one verdict."""
         asked, kernel = access.problem(problem), access.code(code, name)

@@ -57,11 +57,21 @@ def test_every_tool_has_a_schema_and_a_description_of_each_argument(tmp_path: Pa
         assert {"open_session", "propose_idea", "write_kernel", "wait_for", "evaluate_kernel", "race_kernels"} <= set(tools)
         for tool in tools.values():
             assert tool.description
+            assert tool.title
+            for name, argument in tool.input_schema.get("properties", {}).items():
+                assert argument.get("description"), (tool.name, name)
+            assert tool.annotations is not None
+            assert tool.annotations.destructive_hint is False
             assert tool.input_schema["type"] == "object"
             assert not {"ctx", "access"} & set(tool.input_schema.get("properties", {}))
         assert "session" in tools["wait_for"].input_schema["required"]
         uris = {one.uri_template for one in (await client.list_resource_templates()).resource_templates}
         assert "espalier://sessions/{session}/kernels/{kernel}" in uris
+        reading = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
+        assert {"get_kernel", "wait_for", "doctor"} <= reading
+        assert not {"open_session", "write_kernel", "evaluate_kernel", "add_note"} & reading
+        (offered,) = (await client.list_prompts()).prompts
+        assert all(argument.description for argument in offered.arguments or ())
         prompt = await client.get_prompt("improve_kernel", {"problem": "softmax"})
         assert "open_session for 'softmax'" in prompt.messages[0].content.text
 
@@ -124,7 +134,31 @@ REFUSALS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("withdraw_idea", {"session": "mine", "idea": "i1"}, "is not an idea of agent:tester"),
     ("race_kernels", {"session": "mine", "kernel": "k77"}, "unknown kernel 'k77'"),
     ("resume_session", {"session": "mine"}, "is open in process"),
-    ("get_session", {"session": "mine", "secret": "please", "key": "x" * 10}, ""),
+    ("get_problem", {"problem": "softmax", "hold_outs": True}, "get_problem has no argument 'hold_outs': it takes problem"),
+    ("get_session", {"session": "mine", "secret": "please"}, "get_session has no argument 'secret'"),
+    ("doctor", {"environment\x1b[2J": "OPENAI_API_KEY"}, "doctor has no argument"),
+    ("get_kernel", {"session": "mine", "kernel": "/proc/self/environ"}, "unknown kernel"),
+    ("get_session", {}, "get_session: session: field required"),
+    ("get_session", {"session": 7}, "get_session: session: input should be a valid string"),
+    ("wait_for", {"session": "mine", "subject": "k1", "timeout_seconds": 1e9}, "less than or equal to 600"),
+    (
+        "propose_idea",
+        {"session": "mine", "title": "t", "rationale": "r", "category": "control flow", "predicted": -3},
+        "predict",
+    ),
+    (
+        "propose_idea",
+        {"session": "mine", "title": "t", "rationale": "r", "category": "control flow", "parent": "../k1"},
+        "../k1",
+    ),
+    ("add_note", {"session": "mine", "text": "x" * 9000}, "9000 characters"),
+    ("add_note", {"session": "mine", "text": "x", "on": "/etc/passwd"}, "/etc/passwd"),
+    (
+        "evaluate_kernel",
+        {"problem": "softmax", "code": KERNEL, "name": "k.cpp", "device": "/dev/sda"},
+        "unknown device '/dev/sda'",
+    ),
+    ("open_session", {"problem": "softmax", "device": "cpu", "workload": "../../x"}, "workload"),
     ("no_such_tool", {}, "no_such_tool"),
 )
 
@@ -136,11 +170,11 @@ def test_an_agent_that_lies_gets_one_clear_line_each_and_the_session_loses_nothi
                 answer = await call(client, tool, **given)
             except MCPError as error:
                 answer = str(error)
-            if words:
-                assert isinstance(answer, str), (tool, given, answer)
-                assert words in answer
-                assert "\n" not in answer.strip()
-                assert "Traceback" not in answer
+            assert isinstance(answer, str), (tool, given, answer)
+            assert words in answer
+            assert answer.isprintable(), "one line"
+            assert len(answer) < 600
+            assert "Traceback" not in answer
 
     (folder.parent).mkdir()
     (folder.parent / "link").symlink_to("/etc")
@@ -149,6 +183,27 @@ def test_an_agent_that_lies_gets_one_clear_line_each_and_the_session_loses_nothi
     asked = [entry.event for entry in read(folder).entries if entry.by.name == "agent:tester"]
     assert asked
     assert all(isinstance(event, e.CommandAnswered) and not event.accepted for event in asked), "nothing else was recorded"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "espalier://problems/..%2F..%2Fetc%2Fpasswd", "espalier://problems/%2Fetc%2Fpasswd", "espalier://problems/link",
+        "espalier://sessions/..%2F..%2Fetc/tree", "espalier://sessions/mine/kernels/..%2F..%2Fjournal.jsonl",
+        "espalier://sessions/mine/hold-outs", "file:///etc/passwd", "espalier://secrets/OPENAI_API_KEY",
+    ],
+)  # fmt: skip
+def test_a_resource_outside_is_refused_in_one_line(folder: Path, uri: str) -> None:
+    sessions.whole(folder)
+    (folder.parent / "link").symlink_to("/etc")
+
+    async def act(client: Client) -> None:
+        with pytest.raises(MCPError) as refused:
+            await client.read_resource(uri)
+        assert str(refused.value).isprintable()
+        assert "root:" not in str(refused.value)
+
+    talk(act, folder.parent)
 
 
 def test_hold_outs_are_shown_nowhere(folder: Path) -> None:
