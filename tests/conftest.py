@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,10 +36,24 @@ ONCE = ("cli/test_cli_real.py", "trial/test_sandbox.py", "trial/test_candidates.
 """Within those, what runs once, as exploits and contracts do: a rerun could hide an escape."""
 SPREAD = ("tui",)
 """Folders whose tests take seconds each and go to whichever worker is free; elsewhere a file stays on one."""
+ROTATING = (
+    "codegen/test_naive_kernels.py",
+    "docs/test_real_commands.py",
+    "exploits",
+    "export/test_export_module.py",
+    "fuzz/test_hostile_problems.py",
+    "report/test_ablation.py",
+    "trial/test_others_problems.py",
+    "tui/test_terminal_odd.py",
+    "tui/test_pilot_judging.py",
+    "tui/test_pilot_tree.py",
+)
+"""Catalogues whose slow tests CI runs in turn: each day one share of them (``ESPALIER_SHARE``, e.g. ``0/3``)."""
+SHARE = "ESPALIER_SHARE"
 RERUNS = 2
 SHARED_SCOPES = frozenset({"module", "class", "package"})
 
-for profile, examples in {"default": 30, "ci": 80, "nightly": 10_000}.items():
+for profile, examples in {"default": 30, "ci": 50, "nightly": 10_000}.items():
     settings.register_profile(profile, max_examples=examples, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
@@ -49,10 +64,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group what must not run side by side or shares a fixture, and mark what may run again."""
-    if gone := [place for place in (*MEASURING, *BESIDE_A_CLOCK, *ONCE) if not (TESTS / place).exists()]:
+    if gone := [place for place in (*MEASURING, *BESIDE_A_CLOCK, *ONCE, *ROTATING) if not (TESTS / place).exists()]:
         raise pytest.UsageError(f"tests/conftest.py names what is not there: {', '.join(gone)}")
+    _leave_out_other_shares(config, items)
     for item in items:
         if _lies_in(item.path, MEASURING):
             item.add_marker(pytest.mark.xdist_group("measuring"))
@@ -62,6 +78,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
         if _lies_in(item.path, BESIDE_A_CLOCK) and not _lies_in(item.path, ONCE):
             item.add_marker(pytest.mark.flaky(reruns=RERUNS))
+
+
+def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the slow tests of catalogues that belong to another share. Without ``ESPALIER_SHARE`` all run."""
+    if not (share := os.environ.get(SHARE)):
+        return
+    number, _, shares = share.partition("/")
+    if not (number.isdecimal() and shares.isdecimal() and int(number) < int(shares)):
+        raise pytest.UsageError(f"{SHARE} is {share!r}: give NUMBER/SHARES, e.g. 0/3")
+
+    def is_of_another(item: pytest.Item) -> bool:
+        rotates = item.get_closest_marker("slow") is not None and _lies_in(item.path, ROTATING)
+        return rotates and zlib.crc32(item.nodeid.encode()) % int(shares) != int(number)
+
+    others = {item for item in items if is_of_another(item)}
+    items[:] = [item for item in items if item not in others]
+    config.hook.pytest_deselected(items=list(others))
 
 
 def _lies_in(path: Path, places: tuple[str, ...]) -> bool:

@@ -18,7 +18,7 @@ from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.problem import catalog
 
-KILLS = 3
+KILLS = 2
 WRITTEN = sorted((catalog.problems_root() / "softmax" / "playbook").glob("*.cpp"))
 
 
@@ -41,13 +41,13 @@ def wait_for_a_verdict(folder: Path, program: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_five_rounds_of_softmax_survive_every_fault_and_kill(home: Path, tmp_path: Path) -> None:
+def test_three_rounds_of_softmax_survive_every_fault_and_kill(home: Path, tmp_path: Path) -> None:
     folder, dice = tmp_path / "s", random.Random(7)
     with OpenAIServer(Troubled(7, 0.2, written), key=OPENAI_KEY) as server:
         first = command(
             "run", "softmax", "--headless", "--device", "cpu", "--source", "openai:test-model",
             "--server", f"openai={server.url},key=OPENAI_API_KEY",
-            "--rounds", 5, "--ideas", 2, "--branch", 2, "--plateau", 99, "--session", folder,
+            "--rounds", 3, "--ideas", 2, "--branch", 1, "--plateau", 99, "--session", folder,
         )  # fmt: skip
         again = command("open", folder, "--headless")
         for kill in range(KILLS + 20):
@@ -65,8 +65,8 @@ def test_five_rounds_of_softmax_survive_every_fault_and_kill(home: Path, tmp_pat
                 break
         asked = [f"{request.system}\n\n{request.user}\n" for request in server.requests]
     state = store.state_of(folder)
-    assert state.closed == "5 of 5 rounds done"
-    assert len(queries.verified(state)) > 10
+    assert state.closed == "3 of 3 rounds done"
+    assert len(queries.verified(state)) > 4
     assert queries.incumbent(state) is not None
     assert OPENAI_KEY not in "".join(p.read_text("utf-8", "replace") for p in folder.rglob("*") if p.is_file())
     blobs = Blobs(folder)
