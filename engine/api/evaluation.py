@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,9 +99,9 @@ async def evaluate_here(
             assignment.problem.name, seed.kernel.name, seed.kernel.dialect, seed.kernel.contract, bench.device,
             assignment.workload.name, bench.preparation.sandbox,
         )  # fmt: skip
-        return v.verdict(
-            subject, tried.verification, tried.final, v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s)
-        )
+        seconds = v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s, tried.wait_s)
+        found = v.verdict(subject, tried.verification, tried.final, seconds)
+        return replace(found, included=tried.included, limit=tried.limit)
 
 
 def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

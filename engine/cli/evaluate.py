@@ -278,7 +278,7 @@ def _verdict(request: _Request, bench: Workbench, tried: KernelTrial) -> v.Verdi
         bench.preparation.sandbox,
     )  # fmt: skip
     seconds = v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s, tried.wait_s)
-    return replace(v.verdict(subject, tried.verification, tried.final, seconds), included=tried.included)
+    return replace(v.verdict(subject, tried.verification, tried.final, seconds), included=tried.included, limit=tried.limit)
 
 
 def _verdict_lines(

@@ -52,6 +52,11 @@ def summary(
     return f"{'; '.join(facts)}." if facts else ""
 
 
+def limit(sol: SpeedOfLight | None, mix: Mapping[str, int]) -> str:
+    """What limits a kernel: memory, arithmetic, or neither but its instructions; empty if its speed of light is not known."""
+    return "; ".join(_limit(sol, mix))
+
+
 def _limit(sol: SpeedOfLight | None, mix: Mapping[str, int]) -> Iterator[str]:
     if sol is None:
         return
@@ -60,6 +65,7 @@ def _limit(sol: SpeedOfLight | None, mix: Mapping[str, int]) -> Iterator[str]:
         yield f"{_instead_of_memory(mix)}: {sol.fraction * 100:.2g} % of copy bandwidth"
         return
     unit = sol.bound.partition("(")[2].rstrip(")") or "its unit"
+    unit = "vector arithmetic" if unit == "vector" else unit
     share = f"{sol.fraction * 100:.0f} % of {'copy bandwidth' if memory else f'the peak of {unit}'}"
     limit = "memory" if memory else "arithmetic"
     if sol.fraction < _FAR:

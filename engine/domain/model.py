@@ -62,16 +62,23 @@ class Signature:
     constants: Mapping[str, Number]
     """Upper-case names → values: the reference's module-level numbers and its scalar arguments."""
     operations: float = 0.0
-    """Floating-point operations of the reference's graph (a multiply-add counts as two)."""
+    """Floating-point operations of the reference's matrix products, convolutions and attention (a multiply-add is two)."""
     unit: str = "fp32"
     """The arithmetic unit that executes them by default: ``fp32``, ``tf32``, ``fp16``, ``bf16``."""
     scalar_only: bool = True
     """False if some argument is neither a tensor nor a number, which only the ``python`` dialect supports."""
+    vector_operations: float = 0.0
+    """Floating-point operations of all other work: pointwise, reductions, softmax … 0 in journals of older versions."""
+
+    @property
+    def counted_operations(self) -> float:
+        """Operations for the roofline: those of products, else those of other work; 0 if none were counted."""
+        return self.operations or self.vector_operations
 
     @property
     def shown_operations(self) -> float:
-        """Operations for the roofline: those counted, or one per output element if the reference is only pointwise."""
-        return self.operations or float(sum(math.prod(o.shape) for o in self.with_roles(Role.OUTPUT)))
+        """``counted_operations``, or one per output element if none were counted."""
+        return self.counted_operations or float(sum(math.prod(o.shape) for o in self.with_roles(Role.OUTPUT)))
 
     def with_roles(self, *roles: Role) -> tuple[Operand, ...]:
         """The operands with one of these roles, in the order in which kernels receive them."""

@@ -56,6 +56,7 @@ _ADDED: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("plan", "repeats", "advice", "into", "copies", "prior", "shown"), ([], (), "", None)),
     "estimated": (False,),
     "max_output": (0,),
+    "vector_operations": (0.0,),
     "patience": (PATIENCE,),
     "concurrency": (CONCURRENCY,),
     "attachments": ({},),

@@ -1,6 +1,7 @@
 """Counts a forward pass: families of operators, and floating-point operations by arithmetic unit. Imports torch.
 
-Knows operators and their operation counts; nothing of references, device peaks or times.
+Operations of products are counted apart from those of all other work (``vector_operations``). Knows operators and their counts;
+nothing of references, device peaks or times.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from engine.problem.values import tensors
+from engine.problem.vector_operations import vector_operations
 
 CONVOLUTION, MATMUL, ATTENTION, RECURRENT = "convolution", "matmul", "attention", "recurrent"
 
@@ -34,6 +36,7 @@ _FAMILIES = {
     "reduction": ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "prod", "norm", "var", "std"),
 }
 _CUDNN_RNN, _MKLDNN_RNN = "_cudnn_rnn", "mkldnn_rnn_layer"
+_VECTOR = "vector"
 _HALF = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -72,19 +75,27 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count = _count(packet, args, given, out)
         if count:
             self.operations[name, self._unit(name, args)] += count
+        if count := vector_operations(func, args, out):
+            self.operations[name, _VECTOR] += count
         return out
 
     @property
     def total(self) -> float:
-        """All floating-point operations; a multiply-add is two."""
-        return float(sum(self.operations.values()))
+        """Operations of products; a multiply-add is two."""
+        return float(sum(count for (_, unit), count in self.operations.items() if unit != _VECTOR))
+
+    @property
+    def vector(self) -> float:
+        """Operations of pointwise, reduction, normalisation, softmax and pooling work."""
+        return float(sum(count for (_, unit), count in self.operations.items() if unit == _VECTOR))
 
     @property
     def unit(self) -> str:
-        """The unit with most of the operations: ``fp32``, ``tf32``, ``fp16`` or ``bf16``; ``fp32`` where none count."""
+        """The unit with most of the products' operations: ``fp32``, ``tf32``, ``fp16``, ``bf16``; ``fp32`` where none count."""
         units: Counter[str] = Counter()
         for (_, unit), count in self.operations.items():
-            units[unit] += count
+            if unit != _VECTOR:
+                units[unit] += count
         return units.most_common(1)[0][0] if units else "fp32"
 
     def _unit(self, name: str, args: Sequence[object]) -> str:

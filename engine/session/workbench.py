@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from engine.domain import instruction_mix
 from engine.domain import work as w
 from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model import Blob, Device, Failure, FailureKind, Measurement, Signature, Verification
 from engine.domain.preparation import Preparation
 from engine.session.ports import Say
 from engine.session.requirements import check_requirements, sandbox_warning
+from engine.toolchain.inspection import instruction_counts
 from engine.trial.bench import Assignment, BuiltKernel, KernelSpec, TrialBench
 
 
@@ -34,6 +36,8 @@ class KernelTrial:
     """Seconds that the bench waited for its device since the kernel before; in no stage."""
     included: tuple[str, ...] = ()
     """What its build read of the user's header trees, a line each."""
+    limit: str = ""
+    """What limits the measured kernel, by its speed of light and its instructions."""
 
     @property
     def measurement(self) -> Measurement | None:
@@ -94,7 +98,11 @@ class Workbench:
             return KernelTrial(verified, proven, build_s, verify_s, None)
         began = time.monotonic()
         measured = await self.bench.measure_kernel(kernel, self.say)
-        return KernelTrial(measured, verified.verification, build_s, verify_s, time.monotonic() - began)
+        trial = KernelTrial(measured, verified.verification, build_s, verify_s, time.monotonic() - began)
+        if trial.timed is None or not isinstance(ready, BuiltKernel):
+            return trial
+        mix = await instruction_counts(ready.artefact.binary)
+        return replace(trial, limit=instruction_mix.limit(trial.timed.light, mix))
 
     async def complete_preparation(self) -> None:
         """Measure the baselines, if that has not been done. Raises EspalierError."""

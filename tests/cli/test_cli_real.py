@@ -137,6 +137,7 @@ class Verdict(msgspec.Struct, forbid_unknown_fields=True):
     sandbox: str
     seconds: Seconds
     included: list[str]
+    limit: str
     against: Against | None = None
 
 

@@ -29,6 +29,8 @@ MEMORY = SpeedOfLight("bytes", 50.0, 0.41)
          "bound by instructions or latency, not by memory: 10 % of copy bandwidth; 12 on ymm of 60 instructions; 2 fused "
          "multiply-adds."),
         ({"sol": SpeedOfLight("operations (tf32)", 50.0, 0.7)}, "bound by arithmetic: 70 % of the peak of tf32."),
+        ({"sol": SpeedOfLight("operations (vector)", 50.0, 0.7)},
+         "bound by arithmetic: 70 % of the peak of vector arithmetic."),
         ({"resources": (Resources("f", 64, 0, 0),)}, "64 registers, no spills, room for 32 warps a multiprocessor."),
         ({"resources": (Resources("f", 88, 0, 0),)}, "88 registers, no spills, room for 20 warps a multiprocessor."),
         ({"resources": (Resources("f", 40, 4096, 0, 96),)},

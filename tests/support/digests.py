@@ -15,6 +15,7 @@ _ADDED: Mapping[str, object] = {
     "patience": PATIENCE, "concurrency": CONCURRENCY, "max_output": 0, "estimated": False, "why": "",
     "mismatches": (), "dialect": "", "plan": None, "repeats": "", "advice": "", "prior": (),
     "attachments": {}, "origin_format": None, "format_verdict": None, "features": (), "core_caches": (), "failures": (),
+    "vector_operations": 0.0,
 }  # fmt: skip
 """Field → its default."""
 

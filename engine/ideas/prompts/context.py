@@ -160,9 +160,11 @@ def roofline(state: SessionState) -> str:
 
 
 def _operations(preparation: Preparation) -> str:
-    """The operations that matter; element-wise ones are not counted."""
+    """The operations that matter: of products, and of all other work."""
     signature = preparation.signature
-    return f"; operations: {signature.operations / 1e9:.4g} G ({signature.unit})" if signature.operations >= 1e6 else ""
+    counts = ((signature.operations, signature.unit), (signature.vector_operations, "vector"))
+    words = [f"{count / 1e9:.4g} G ({unit})" for count, unit in counts if count >= 1e6]
+    return f"; operations: {', '.join(words)}" if words else ""
 
 
 def _baselines(state: SessionState, preparation: Preparation) -> Iterator[str]:

@@ -113,5 +113,5 @@ def roofline(state: SessionState) -> Roofline | None:
         if k.measurement is not None and queries.speedup(state, k) is not None
     )
     peaks = tuple(sorted(found.peaks.operations_per_s.items(), key=lambda item: item[1]))
-    counted = bool(found.signature.operations)
+    counted = bool(found.signature.counted_operations)
     return Roofline(operations / found.bytes_moved, counted, found.peaks.copy_bytes_per_s, peaks, dots, found.bound)

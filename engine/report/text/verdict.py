@@ -119,6 +119,8 @@ class Verdict:
     seconds: StageSeconds
     included: tuple[str, ...] = ()
     """What the build read of the user's header trees: path, number of files and their digest, a line each."""
+    limit: str = ""
+    """What limits the kernel: memory, arithmetic, or its own instructions; empty where it is not measured."""
 
     @property
     def measured(self) -> bool:
@@ -212,6 +214,7 @@ def lines(found: Verdict, verification: Verification | None, timed: Measurement 
         rows += [("verified", verification_words(verification)), *format_rows(verification), *caveat_rows(verification)]
     if timed is not None:
         rows += measurement_rows(timed, found.status)
+        rows += [("limit", found.limit)] if found.limit else []
     rows += [
         ("check", correctness_words(preparation)),
         ("contract", contract_words(found.contract)),

@@ -67,7 +67,7 @@ def faster_than_possible(counted: Interval, signature: Signature, ceilings: Peak
     """
     least = roofline.floor(signature, ceilings)
     floor_us = least.plausible_us
-    if device.kind == "cpu" and least.bound == "bytes":
+    if device.kind == "cpu" and least.bytes_us >= floor_us:
         kept = roofline.private_cache_bytes(device.units)
         floor_us *= max(0.0, 1.0 - kept / max(1, least.bytes_moved))
     if counted.high >= _PLAUSIBLE * floor_us:

@@ -22,7 +22,7 @@ from engine.domain.preparation import ClassErrors, Preparation
 from engine.toolchain.cache import write_atomically
 from engine.trial.judge import baseline_cache
 
-_SCHEME = 1
+_SCHEME = 2
 MOST_AGE = timedelta(days=7)
 """A preparation that is older is done again."""
 _MOST_BYTES = 4 << 20

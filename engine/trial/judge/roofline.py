@@ -115,11 +115,14 @@ class Floor:
     """The least time that the device's ceilings allow for one workload."""
 
     bound: str
-    """``bytes`` or ``operations (…)``."""
+    """``bytes``, ``operations (UNIT)`` for products, or ``operations (vector)`` for all other arithmetic."""
     floor_us: float
     bytes_moved: int
     plausible_us: float
-    """The same with all arithmetic done once in the fastest unit: a faster kernel did not do the work."""
+    """The same with all products done once in the fastest unit: a faster kernel did not do the work. Other arithmetic can be
+    saved by rewriting it, so it does not count here."""
+    bytes_us: float
+    """The time that the bytes alone take."""
 
 
 _PASSES = 3
@@ -127,7 +130,10 @@ _PASSES = 3
 
 
 def floor(signature: Signature, ceilings: Peaks) -> Floor:
-    """The floor of a workload and what bounds it. fp32 may be emulated by three passes of a narrower unit."""
+    """The floor of a workload and what bounds it. fp32 may be emulated by three passes of a narrower unit.
+
+    Arithmetic outside products runs on the vector units. So do products in fp32 without TF32: their rate is the vector peak.
+    """
     moved = operand_bytes(signature.operands)
     by_bytes = moved / ceilings.copy_bytes_per_s * 1e6
     rates = ceilings.operations_per_s
@@ -139,8 +145,10 @@ def floor(signature: Signature, ceilings: Peaks) -> Floor:
                 best, how = rates[other] / _PASSES, f"fp32 by {_PASSES} passes of {other}"
     by_operations = signature.operations / best * 1e6
     fastest = signature.operations / max(rates.values()) * 1e6
-    bound = "bytes" if by_bytes >= by_operations else f"operations ({how})"
-    return Floor(bound, max(by_bytes, by_operations), moved, max(by_bytes, fastest))
+    by_vector = signature.vector_operations / rates["fp32"] * 1e6
+    bounds = (("bytes", by_bytes), (f"operations ({how})", by_operations), ("operations (vector)", by_vector))
+    bound, floor_us = max(bounds, key=lambda one: one[1])
+    return Floor(bound, floor_us, moved, max(by_bytes, fastest), by_bytes)
 
 
 def speed_of_light(least: Floor, time_us: float) -> SpeedOfLight:
