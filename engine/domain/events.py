@@ -221,6 +221,8 @@ class KernelDrafted:
     source: Blob
     tunables: Mapping[str, int] = field(default_factory=dict)
     seed: bool = False
+    form: str = ""
+    """Digest of its normal form: equal for code that differs only in comments, layout and names; empty where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +269,17 @@ class KernelBuilt:
     log: Blob = ""
     instructions: Mapping[str, int] = field(default_factory=dict)
     """Instruction family → occurrences in the machine code; empty if it could not be read."""
+    machine_code: str = ""
+    """Digest of the binaries and launch plans of all its shapes; empty where its verdict depends on more than these."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMatched:
+    """The kernel compiles to the machine code of a measured kernel of this session: it takes over that verdict unmeasured."""
+
+    KIND: ClassVar[str] = "kernel.matched"
+    kernel: str
+    same_as: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -625,6 +638,7 @@ Event = (
     | AttemptFailed
     | AttemptRevised
     | KernelBuilt
+    | KernelMatched
     | KernelVerified
     | KernelMeasured
     | KernelFailed

@@ -140,13 +140,34 @@ def is_sound(kernel: Kernel) -> bool:
 
 
 def may_lead(state: SessionState, kernel: Kernel) -> bool:
-    """Whether it is eligible as the incumbent: verified, precisely measured on the present device, and sound."""
-    return _is_verified(kernel) and is_precise(kernel) and is_sound(kernel) and speedup(state, kernel) is not None
+    """Whether it is eligible as the incumbent: verified, precisely measured on the present device, sound, with a verdict of
+    its own."""
+    eligible = _is_verified(kernel) and is_precise(kernel) and is_sound(kernel) and speedup(state, kernel) is not None
+    return eligible and not kernel.same_as
 
 
 def frontier(state: SessionState) -> tuple[Kernel, ...]:
-    """Possible parents, best first: measured, and not in a pruned branch."""
-    return tuple(k for k in ranked(state) if k.stage is Stage.MEASURED and not is_pruned(state, k.id))
+    """Possible parents, best first: measured, with a verdict of their own, and not in a pruned branch."""
+    measured = (k for k in ranked(state) if k.stage is Stage.MEASURED and not k.same_as)
+    return tuple(k for k in measured if not is_pruned(state, k.id))
+
+
+def twin(state: SessionState, kernel: Kernel) -> Kernel | None:
+    """The kernel whose verdict holds for ``kernel`` too: of the same machine code, contract and dialect, verified and
+    corroborated on the present device.
+
+    ``None`` for a kernel that is measured in any case: a root, a seed, one that is pinned or remeasured.
+    """
+    if not kernel.machine_code or kernel.seed or kernel.parent is None or kernel.id in state.pinned or kernel.again:
+        return None
+    same = (k for k in state.kernels.values() if k.machine_code == kernel.machine_code and k.id != kernel.id)
+    return next((k for k in same if _lends_verdict(state, kernel, k)), None)
+
+
+def _lends_verdict(state: SessionState, kernel: Kernel, other: Kernel) -> bool:
+    same = (other.contract, other.dialect) == (kernel.contract, kernel.dialect)
+    sound = other.stage is Stage.MEASURED and not other.same_as and not other.accepted and is_sound(other)
+    return same and sound and _is_verified(other) and speedup(state, other) is not None
 
 
 def open_round(state: SessionState) -> Round | None:

@@ -59,8 +59,9 @@ def next_effort(state: SessionState, one: str, other: str) -> int:
 
 
 def may_race(state: SessionState, kernel: Kernel) -> bool:
-    """Whether it has a precise measurement on the present device, corroborated or not."""
-    return kernel.stage is Stage.MEASURED and queries.is_precise(kernel) and queries.speedup(state, kernel) is not None
+    """Whether it has a precise measurement of its own on the present device, corroborated or not."""
+    precise = kernel.stage is Stage.MEASURED and queries.is_precise(kernel) and not kernel.same_as
+    return precise and queries.speedup(state, kernel) is not None
 
 
 def challengers(state: SessionState) -> tuple[Kernel, ...]:

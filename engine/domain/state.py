@@ -196,6 +196,12 @@ class Kernel:
     build_log: Blob = ""
     instructions: Mapping[str, int] = field(default_factory=_empty)
     """Instruction family → occurrences in the machine code; empty where it could not be read."""
+    form: str = ""
+    """Digest of its normal form, as it was drafted; empty where unknown."""
+    machine_code: str = ""
+    """Digest of the binaries and launch plans of all its shapes; empty where unknown."""
+    same_as: str = ""
+    """The kernel with the same machine code whose verdict it took over; empty if it has its own."""
     verification: Verification | None = None
     measurement: Measurement | None = None
     failure: Failure | None = None
@@ -466,7 +472,7 @@ def _drafted(b: _Batch, entry: e.Entry, ev: e.KernelDrafted) -> None:
     kernels = b.table("kernels")
     kernels[ev.kernel] = Kernel(
         ev.kernel, ev.idea, ev.parent, ev.round, ev.author, ev.name, ev.dialect, ev.contract, ev.source,
-        MappingProxyType(dict(ev.tunables)), ev.seed, epoch=b.get("epoch"),
+        MappingProxyType(dict(ev.tunables)), ev.seed, epoch=b.get("epoch"), form=ev.form,
     )  # fmt: skip
     if ev.parent in kernels:
         kernels[ev.parent] = replace(kernels[ev.parent], children=(*kernels[ev.parent].children, ev.kernel))
@@ -496,6 +502,7 @@ def _revised(b: _Batch, entry: e.Entry, ev: e.AttemptRevised) -> None:
         b.kernel(
             ev.kernel,
             source=ev.source,
+            form="",
             attempt=ev.attempt,
             earlier=earlier,
             failures=failures,
@@ -525,7 +532,19 @@ def _built(b: _Batch, entry: e.Entry, ev: e.KernelBuilt) -> None:
     b.kernel(
         ev.kernel, stage=Stage.VERIFY, artefact=ev.artefact, resources=ev.resources, build_log=ev.log,
         instructions=MappingProxyType(dict(ev.instructions)) if ev.instructions else read_before,
-        seconds=_spent(b, ev.kernel, ev.seconds),
+        seconds=_spent(b, ev.kernel, ev.seconds), machine_code=ev.machine_code,
+    )  # fmt: skip
+
+
+def _matched(b: _Batch, entry: e.Entry, ev: e.KernelMatched) -> None:
+    _finish_kernel(b, ev.kernel)
+    twin = b.peek("kernels").get(ev.same_as)
+    if twin is None or twin.measurement is None:
+        return
+    conditions = (*twin.measurement.conditions, f"same machine code as {ev.same_as}")
+    b.kernel(
+        ev.kernel, stage=Stage.MEASURED, verification=twin.verification,
+        measurement=replace(twin.measurement, conditions=conditions), epoch=b.get("epoch"), same_as=ev.same_as,
     )  # fmt: skip
 
 
@@ -590,7 +609,7 @@ def _kernel_reopened(b: _Batch, entry: e.Entry, ev: e.KernelReopened) -> None:
     if known is not None:
         b.kernel(
             ev.kernel, stage=Stage.BUILD, failure=None, verification=None, measurement=None, reason=ev.reason,
-            again=known.again + 1, evidence=(), accepted="", sanitizing=None,
+            again=known.again + 1, evidence=(), accepted="", sanitizing=None, same_as="",
         )  # fmt: skip
         b.drop_races(ev.kernel)
 
@@ -742,6 +761,7 @@ _FOLDS: Mapping[type, Callable[[_Batch, e.Entry, Any], None]] = {
     e.AttemptFailed: _attempt_failed,
     e.AttemptRevised: _revised,
     e.KernelBuilt: _built,
+    e.KernelMatched: _matched,
     e.KernelVerified: _verified,
     e.KernelMeasured: _measured,
     e.KernelFailed: _failed,

@@ -209,6 +209,8 @@ class StoredDraft:
     source: Blob
     author: Author
     tunables: Mapping[str, int] = field(default_factory=dict)
+    form: str = ""
+    """Digest of its normal form: equal for code that differs only in comments, layout and names; empty where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,8 @@ class Built:
     log: Blob = ""
     instructions: Mapping[str, int] = field(default_factory=dict)
     """Instruction family → occurrences in the machine code; empty if it could not be read."""
+    machine_code: str = ""
+    """Digest of the binaries and launch plans of all its shapes; empty where its verdict depends on more than these."""
 
 
 @dataclass(frozen=True, slots=True)

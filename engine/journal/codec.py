@@ -54,6 +54,7 @@ _ADDED: Mapping[str, tuple[object, ...]] = {
         ([], (), {}, ""),
     ),
     **dict.fromkeys(("plan", "repeats", "advice", "into", "copies", "prior", "shown"), ([], (), "", None)),
+    **dict.fromkeys(("form", "machine_code"), ("",)),
     "estimated": (False,),
     "max_output": (0,),
     "vector_operations": (0.0,),

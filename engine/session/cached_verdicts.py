@@ -42,7 +42,9 @@ class CachedVerdictBench:
     async def build(self, kernel: Kernel, code: str, say: Say) -> w.Built | w.Failed | w.Impossible:
         built = await self.bench.build(kernel, code, say)
         known = self._recorded(kernel)
-        return replace(built, instructions=known.instructions) if known is not None and isinstance(built, w.Built) else built
+        if known is None or not isinstance(built, w.Built):
+            return built
+        return replace(built, instructions=known.instructions, machine_code=known.machine_code)
 
     async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible:
         known = self._recorded(kernel)

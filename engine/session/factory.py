@@ -43,6 +43,7 @@ from engine.session.requirements import check_requirements, sandbox_warning
 from engine.session.seeds import Seed, check_dialect, dialect_for, needed_device, seed_command
 from engine.session.writer import SessionWriter
 from engine.toolchain.kernel_file import classify
+from engine.toolchain.normal_form import form_digest
 from engine.trial.bench import Assignment, TrialBench
 
 PROPOSERS = (PLAYBOOK, PASTE)
@@ -124,7 +125,9 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
         if isinstance(root, str) and not request.seeds:
             raise ProblemError(f"{request.problem.name}: no naive port: {root}; provide a first kernel with --seed-kernel FILE")
         ideas = proposers.open(root if isinstance(root, Draft) else None)
-        ports = Ports(_with_cached_verdicts(bench, opened, device), ideas, steered=proposers.permission.steered)
+        ports = Ports(
+            _with_cached_verdicts(bench, opened, device), ideas, steered=proposers.permission.steered, form=form_digest
+        )
         writer = _created(request, opened)
         lazy_blobs.blobs = writer.blobs
         proposers.permission.created(writer.folder, writer.state)
@@ -189,7 +192,7 @@ async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
         root = None if state.kernels else await _naive_port(bench, opened, here, signature, say)
         ideas = proposers.open(root if isinstance(root, Draft) else None)
         moved = state.device is not None and not queries.same_device(state.device, here)
-        ports = Ports(_with_cached_verdicts(bench, opened, here), ideas, steered=permission.steered)
+        ports = Ports(_with_cached_verdicts(bench, opened, here), ideas, steered=permission.steered, form=form_digest)
         live = LiveSession.resume(folder, ports, prepare_again=moved)
         await _require_still(live)
         return live

@@ -8,6 +8,7 @@ Passes the contract suite of ``ports.Bench`` (``tests/contracts``). Its results 
     // FAKE: uncorroborated                                                         measured, but not corroborated
     // FAKE: unsafe                                                                 the sanitizers report a finding
     // FAKE: exhausted                                                              measured, but crashes in every race
+    // FAKE: machine_code = 7                                                       the same machine code as others with 7
 """
 
 from __future__ import annotations
@@ -63,18 +64,25 @@ class _Marks:
     uncorroborated: bool = False
     unsafe: bool = False
     exhausted: bool = False
+    machine_code: str = ""
 
 
 def _marks(code: str) -> _Marks:
     failure: FailureKind | None = None
     time_us: float | None = None
+    machine_code = ""
     names = {name for name, _ in _MARK.findall(code)}
     for name, value in _MARK.findall(code):
         if name == "time_us":
             time_us = float(value)
+        elif name == "machine_code":
+            machine_code = value
         elif name in FailureKind.__members__.values():
             failure = FailureKind(name)
-    return _Marks(failure, time_us, "suspicious" in names, "uncorroborated" in names, "unsafe" in names, "exhausted" in names)
+    return _Marks(
+        failure, time_us, "suspicious" in names, "uncorroborated" in names, "unsafe" in names, "exhausted" in names,
+        machine_code,
+    )  # fmt: skip
 
 
 class FakeBench:
@@ -113,7 +121,8 @@ class FakeBench:
         if failed := self._planted(code, at_build=True):
             return failed
         artefact = _digest(code, kernel.tunables).hex()
-        return w.Built(artefact, 0.1, (Resources("launch", 32, 0, 0),), self._store(b"no warnings\n"))
+        used, log = (Resources("launch", 32, 0, 0),), self._store(b"no warnings\n")
+        return w.Built(artefact, 0.1, used, log, machine_code=_marks(code).machine_code)
 
     async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Failed | w.Impossible:
         say("pretending to compare outputs")

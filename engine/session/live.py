@@ -22,7 +22,7 @@ from engine.domain import events as e
 from engine.domain import queries, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected, JournalError
-from engine.domain.model import ENGINE, ENGINEER, Author, Blob
+from engine.domain.model import ENGINE, ENGINEER, Author, Blob, Contract, Dialect
 from engine.domain.rules import adaptive
 from engine.domain.state import CallStatus, SessionState
 from engine.ideas.proposer import Proposer
@@ -60,6 +60,8 @@ class Ports:
     """``None``: the defaults of the session's device."""
     steered: Callable[[SessionState], None] = lambda _: None
     """Called with the state after each command of the engineer."""
+    form: Callable[[str, Dialect, Contract], str] = lambda code, dialect, contract: ""
+    """Digest of the normal form of code, by which drafts that were tried before are recognised; empty where there is none."""
 
 
 class LiveSession:
@@ -72,7 +74,7 @@ class LiveSession:
         device or other software."""
         self._writer = writer
         self._ports = ports
-        self._effects = Effects(ports.bench, ports.ideas, writer.blobs, ports.ceilings, writer.folder)
+        self._effects = Effects(ports.bench, ports.ideas, writer.blobs, ports.ceilings, writer.folder, ports.form)
         self._timer = AutoApproveTimer(ports.clock)
         self._wake = asyncio.Event()
         self._tasks = TaskSet(self._wake.set)

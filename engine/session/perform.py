@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.domain import queries
 from engine.domain import work as w
 from engine.domain.errors import BudgetExhausted, CallCancelled, EspalierError
-from engine.domain.model import Blob, Dialect, Failure, FailureKind
+from engine.domain.model import Blob, Contract, Dialect, Failure, FailureKind
 from engine.domain.state import Kernel, SessionState
 from engine.ideas.authoring import dialect_in
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Proposer, RepairRequest
@@ -49,6 +50,8 @@ class Effects:
     ceilings: Ceilings = field(default_factory=Ceilings)
     session: Path | None = None
     """The session's folder, for writers that work in a workspace."""
+    form: Callable[[str, Dialect, Contract], str] = lambda code, dialect, contract: ""
+    """Digest of the normal form of code; empty where there is none."""
 
 
 async def perform(work: w.Work, state: SessionState, effects: Effects, calls: Calls, say: Say) -> w.Result:
@@ -145,9 +148,12 @@ async def _implement(work: w.Implement, state: SessionState, effects: Effects, c
     answer = await effects.ideas.implement(CodeRequest(state, idea, dialect_of(state), code, materials, effects.session), calls)
     author = answer.author or effects.ideas.author
     drafts = [
-        w.StoredDraft(d.name, d.dialect, d.contract, _store(effects, d.source), author, d.tunables)
+        w.StoredDraft(
+            d.name, d.dialect, d.contract, _store(effects, d.source), author, d.tunables,
+            effects.form(d.source, d.dialect, d.contract),
+        )
         for d in answer.drafts[: idea.branch]
-    ]
+    ]  # fmt: skip
     return w.Drafts(tuple(drafts), answer.note)
 
 

@@ -78,6 +78,8 @@ class Artefact:
     log: str
     included: tuple[str, ...] = ()
     """What was read of the user's header trees: path, number of files and their digest, a line each."""
+    digest: str = ""
+    """SHA-256 of the binary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,9 @@ def _write_inputs(folder: Path, request: BuildRequest, recipe: Recipe) -> None:
 def _artefact(entry: CacheEntry, cache: Cache, *, cached: bool) -> Artefact:
     folder = cache.folder(entry.key)
     log = cache.log(entry.key)
-    return Artefact(entry.key, folder, folder / entry.binary, entry.seconds, cached, entry.resources, log, entry.included)
+    return Artefact(
+        entry.key, folder, folder / entry.binary, entry.seconds, cached, entry.resources, log, entry.included, entry.digest
+    )
 
 
 async def _compile(

@@ -90,11 +90,10 @@ class TrialBench:
         match outcome:
             case BuildFailure():
                 return self._build_failure(outcome)
-            case BuiltKernel(_, artefact):
+            case BuiltKernel(_, artefact, machine_code):
                 log = self._store(artefact.log.encode())
-                return w.Built(
-                    artefact.key, artefact.seconds, artefact.resources, log, await instruction_counts(artefact.binary)
-                )
+                mix = await instruction_counts(artefact.binary)
+                return w.Built(artefact.key, artefact.seconds, artefact.resources, log, mix, machine_code)
 
     async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible:
         return await self.verify_kernel(_kernel_spec(kernel, code), say)

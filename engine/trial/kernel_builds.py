@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from engine.toolchain.build import Artefact, BuildFailure, build
 from engine.toolchain.elf import starts_threads
 from engine.toolchain.kernel_build import KernelBuild
 from engine.toolchain.kernel_file import KernelCode
+from engine.toolchain.static_scan import static_scan
 from engine.trial import protocol as p
 from engine.trial.judge_session import Assignment, JudgeSession, OpenedProblem, Say
 from engine.trial.tools import module_compilers
@@ -41,6 +43,11 @@ class BuiltKernel:
 
     candidate: p.Candidate
     artefact: Artefact
+    machine_code: str = ""
+    """Digest of what runs, for the workload and all hold-out shapes: binaries, launch plans, contract.
+
+    Empty for ``module``, whose code is not all compiled, and for suspicious code.
+    """
 
 
 class KernelBuilds:
@@ -87,7 +94,7 @@ class KernelBuilds:
         candidate = p.Candidate(
             kernel.contract.value, kernel.name, kernel.text, dict(kernel.tunables), built, holdouts, len(others) - len(holdouts)
         )
-        self._built[key] = BuiltKernel(candidate, artefact)
+        self._built[key] = BuiltKernel(candidate, artefact, machine_code(kernel, [main, *others]))
         return self._built[key]
 
     async def _build_for(
@@ -139,6 +146,16 @@ def kernel_build(kernel: KernelSpec, workload: Workload, signature: Signature, d
     """How a kernel is built for a workload."""
     code = KernelCode(kernel.text, kernel.dialect, kernel.contract, kernel.name)
     return KernelBuild(code, kernel.tunables, signature, workload.name, device)
+
+
+def machine_code(kernel: KernelSpec, builds: Sequence[tuple[p.WorkloadBinary, Artefact] | BuildFailure]) -> str:
+    """``BuiltKernel.machine_code``. Whole files count, symbols and constants too, so nothing hides from the digest."""
+    if kernel.contract is Contract.MODULE or kernel.dialect is Dialect.PYTHON or any(static_scan(kernel.text, kernel.dialect)):
+        return ""
+    parts = [f"{kernel.dialect}:{kernel.contract}".encode()]
+    for built in builds:
+        parts += [b""] if isinstance(built, BuildFailure) else [built[1].digest.encode(), built[0].plan]
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
 
 
 async def _cancel(jobs: Sequence[asyncio.Task[Any]]) -> None:

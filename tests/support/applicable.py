@@ -101,6 +101,9 @@ def _of_kernel(state: SessionState, event: e.Event) -> str:
     if type(event) in _WAY:
         return "" if kernel.stage is _WAY[type(event)] else f"{type(event).__name__} in stage {kernel.stage.value}"
     match event:
+        case e.KernelMatched(same_as=same_as):
+            found = queries.twin(state, kernel) if kernel.stage is Stage.VERIFY else None
+            return "" if found is not None and found.id == same_as else "the verdict of another kernel"
         case e.AttemptFailed(attempt=attempt) if kernel.stage.settled or attempt != kernel.attempt:
             return "a failure of another attempt"
         case e.KernelQuarantined() if kernel.stage not in (Stage.VERIFY, Stage.MEASURE, Stage.MEASURED):

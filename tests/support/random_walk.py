@@ -131,7 +131,8 @@ def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Resu
             drafts = (w.StoredDraft(f"{n}.cpp", m.Dialect.CPP, m.Contract.HOST, b.digest(str(n)), author) for n in names)
             return w.Drafts(tuple(drafts))
         case w.Build():
-            return failed if dice.random() < 0.2 else w.Built(b.digest("artefact"), 0.1)
+            machine_code = dice.choice(["", *map(b.digest, "abcdef")])
+            return failed if dice.random() < 0.2 else w.Built(b.digest("artefact"), 0.1, machine_code=machine_code)
         case w.Verify() | w.Measure() if dice.random() < 0.05:
             return suspected
         case w.Verify():

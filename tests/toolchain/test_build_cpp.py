@@ -196,3 +196,17 @@ def test_a_module_is_parsed_and_cached() -> None:
 )
 def test_a_module_with_errors(source: str, reason: str) -> None:
     assert _reason(_python(source), LimitsOnly()).startswith(reason)
+
+
+def test_names_comments_and_unused_tunables_do_not_change_the_binary(confinement: Confinement) -> None:
+    helper = "static float twice(float v) { return 2 * v; }\n"
+    scaled = GOOD.replace("x[i] * FACTOR", "twice(x[i]) * FACTOR").replace('extern "C"', f'{helper}extern "C"')
+    renamed = f"// a comment\n{scaled.replace('twice', 'double_of').replace('int i', 'int at').replace('i ', 'at ')}"
+    renamed = renamed.replace("[i]", "[at]").replace("i++", "at++")
+    requests = (
+        _request(scaled, tunables={"FACTOR": 3}), _request(renamed, tunables={"FACTOR": 3, "UNUSED": 4}),
+        _request(scaled, tunables={"FACTOR": 4}),
+    )  # fmt: skip
+    digests = [outcome.digest for outcome in (_build(one, confinement) for one in requests) if isinstance(outcome, Artefact)]
+    assert len(digests) == 3
+    assert digests[0] == digests[1] != digests[2]

@@ -17,7 +17,25 @@ def automatic(state: SessionState) -> tuple[e.Event, ...]:
     if not state.preparation.gate.verifiable and not state.opened.settings.accept_unverifiable:
         passed = ", ".join(n.name for n in state.preparation.gate.nulls if n.passed)
         return (e.SessionClosed(f"not verifiable: a trivial model passes the correctness check ({passed})"),)
-    return _race_won(state) or _transitions(state) or _succession(state)
+    return _verdict_lost(state) or _verdict_known(state) or _race_won(state) or _transitions(state) or _succession(state)
+
+
+def _verdict_known(state: SessionState) -> tuple[e.Event, ...]:
+    """A built kernel with the machine code of a measured one takes over its verdict, unless its own trial has begun."""
+    built = (k for k in queries.unsettled(state) if k.stage is Stage.VERIFY and k.machine_code)
+    waiting = (k for k in built if w.Verify(k.id, k.attempt).key not in state.started)
+    return tuple(e.KernelMatched(k.id, twin.id) for k in waiting if (twin := queries.twin(state, k)) is not None)
+
+
+def _verdict_lost(state: SessionState) -> tuple[e.Event, ...]:
+    """A kernel is measured after all once the kernel whose verdict it took over failed or is quarantined."""
+    lost = (Stage.FAILED, Stage.QUARANTINED)
+    copies = [k for k in state.kernels.values() if k.same_as and k.stage is Stage.MEASURED and k.epoch == state.epoch]
+    return tuple(
+        e.KernelReopened(k.id, f"{k.same_as} has the same machine code and its verdict no longer stands")
+        for k in copies
+        if k.same_as not in state.kernels or state.kernels[k.same_as].stage in lost
+    )
 
 
 def _transitions(state: SessionState) -> tuple[e.Event, ...]:

@@ -72,7 +72,8 @@ def _kernel_result(state: SessionState, work: w.Build | w.Verify | w.Measure, re
         case w.Built():
             return (
                 e.KernelBuilt(
-                    work.kernel, result.artefact, result.seconds, result.resources, result.log, result.instructions
+                    work.kernel, result.artefact, result.seconds, result.resources, result.log, result.instructions,
+                    result.machine_code,
                 ),
             )  # fmt: skip
         case w.Verified():
@@ -179,10 +180,13 @@ def _is_known(state: SessionState, kept: list[e.ProposedIdea], proposal: w.Propo
     return any(near_duplicate(text, proposal.text, same_parent=parent == proposal.parent) for text, parent in earlier)
 
 
-def _tried_variants(state: SessionState) -> set[tuple[Blob, tuple[tuple[str, int], ...]]]:
-    """All code that was tried, with its tunables, including failed attempts."""
+_Variant = tuple[Blob, tuple[tuple[str, int], ...]]
+
+
+def _tried_variants(state: SessionState) -> dict[_Variant, str]:
+    """All code that was tried with its tunables, and its normal forms, including failed attempts → the kernel."""
     kernels = [k for k in state.kernels.values() if k.stage is not Stage.CANCELLED]
-    return {(source, tuple(sorted(k.tunables.items()))) for k in kernels for source in (*k.earlier, k.source)}
+    return {(code, tuple(sorted(k.tunables.items()))): k.id for k in kernels for code in (*k.earlier, k.source, k.form) if code}
 
 
 def _implemented(state: SessionState, work: w.Implement, result: w.Drafts) -> tuple[e.Event, ...]:
@@ -194,19 +198,24 @@ def _implemented(state: SessionState, work: w.Implement, result: w.Drafts) -> tu
     events: list[e.Event] = []
     ids: list[str] = []
     repeated = 0
+    alike: list[str] = []
     for draft in result.drafts:
-        identity = (draft.source, tuple(sorted(draft.tunables.items())))
-        if identity in known or len(ids) >= room:
-            repeated += identity in known
+        values = tuple(sorted(draft.tunables.items()))
+        if (draft.source, values) in known or len(ids) >= room:
+            repeated += (draft.source, values) in known
             continue
-        known.add(identity)
+        if draft.form and (draft.form, values) in known:
+            alike.append(known[draft.form, values])
+            continue
         kernel = f"k{state.next_kernel + len(ids)}"
+        known |= {(code, values): kernel for code in (draft.source, draft.form) if code}
         ids.append(kernel)
         events.append(
             e.KernelDrafted(
                 kernel, idea.id, idea.parent, idea.round, draft.author, draft.name, draft.dialect, draft.contract,
-                draft.source, draft.tunables,
+                draft.source, draft.tunables, form=draft.form,
             )
         )  # fmt: skip
-    note = "; ".join(filter(None, [result.note, f"{repeated} already in the tree" if repeated else ""]))
+    same = [f"the same code as {kernel} but for comments, layout and names" for kernel in dict.fromkeys(alike)]
+    note = "; ".join(filter(None, [result.note, f"{repeated} already in the tree" if repeated else "", *same]))
     return (*events, e.IdeaImplemented(idea.id, tuple(ids), note))

@@ -121,7 +121,8 @@ class _Search:
 
     def _ranked(self, focus: Focus | None) -> tuple[str, ...]:
         parents = self.belief.parents
-        among: Sequence[str] = list(parents) if focus is None else self._lineage(focus) or [focus.root]
+        candidates = [k for k in parents if not self.belief.evidence.kernels[k].copy]
+        among: Sequence[str] = candidates if focus is None else self._lineage(focus) or [focus.root]
         limit = round(self.belief.tuning.parents)
         ranked = sorted(among, key=self._prospect, reverse=True)[:limit]
         pinned = [k for k, c in self.belief.evidence.kernels.items() if c.pinned and k not in ranked]

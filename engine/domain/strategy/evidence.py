@@ -35,6 +35,8 @@ class Parent:
     stem: str = ""
     """The stem of its idea."""
     pinned: bool = False
+    copy: bool = False
+    """Whether it has the machine code of another one, on which the search builds instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ def _candidates(state: SessionState) -> dict[str, Parent]:
         idea = state.ideas.get(kernel.idea)
         found[kernel.id] = Parent(
             kernel.id, kernel.parent, math.log(ratio.value), _variance(ratio), stem_of(idea) if idea else "",
-            kernel.id in state.pinned,
+            kernel.id in state.pinned, bool(kernel.same_as),
         )  # fmt: skip
     return found
 

@@ -230,6 +230,8 @@ def _kernel_line(event: e.Event, state: SessionState) -> Line | None:
             known = state.kernels.get(kernel)
             what = " ".join(filter(None, (known.name, tunables(known.tunables)))) if known else ""
             return _about(kernel, f" built in {seconds:.2f} s: {what}")
+        case e.KernelMatched(kernel, same_as):
+            return _about(kernel, f" takes over the verdict of {same_as}: same machine code")
         case e.KernelVerified(kernel, verification, screen):
             words = f" verified: {verification_words(verification)}; {_speed_words(screen, state)}"
             return _about(kernel, words, *_doubt_spans(screen))
