@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,7 @@ def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item]) -> 
     config.hook.pytest_deselected(items=list(others))
 
 
+@cache
 def _lies_in(path: Path, places: tuple[str, ...]) -> bool:
     return any(path.is_relative_to(TESTS / place) for place in places)
 
