@@ -62,8 +62,10 @@ class ModelServer:
         key: str | None = None,
         models: Iterable[str] | None = None,
         refuses: Iterable[str] = (),
+        together: int = 1,
     ) -> None:
-        """``key``: the only accepted one, else any. ``models``: the known ones, else any. ``refuses``: unknown options."""
+        """``key``: the only accepted one, else any. ``models``: the known ones, else any. ``refuses``: unknown options.
+        ``together``: so many first requests are answered once all of them have arrived."""
         self.requests: list[Asked] = []
         self.most_at_once = 0
         self._key = key
@@ -73,6 +75,8 @@ class ModelServer:
         self._told: dict[int, Usage] = {}
         self._at_once = 0
         self._lock = threading.Lock()
+        self.first = together
+        self.all_arrived = threading.Barrier(together, timeout=10)
         self.closing = threading.Event()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"owner": self}))
         self._http.daemon_threads = True
@@ -175,6 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         with self.owner.at_work(), contextlib.suppress(BrokenPipeError, ConnectionResetError):
             number, turn = self.owner.take(asked)
+            if number <= self.owner.first:
+                self.owner.all_arrived.wait()
             match turn:
                 case Hangs():
                     self.owner.closing.wait()
@@ -183,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
                     failure, content = self.owner.refusal(turn)
                     self._whole(failure.status, json.dumps(content), "application/json", failure.headers)
                 case Stranger():
-                    self._whole(200, turn.body, "text/html", ())
+                    self._whole(turn.status, turn.body, turn.kind, ())
                 case _:
                     self._stream(self.owner.stream(number, asked, turn))
 

@@ -95,6 +95,8 @@ class Stranger:
     """A server that answers every request in another protocol."""
 
     body: str = "<html><body>Welcome</body></html>"
+    status: int = 200
+    kind: str = "text/html"
 
 
 Turn = Says | Refuses | BreaksOff | Garbled | Limited | Fails | FailsInside | OutOfCredit | Hangs | Stranger

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.domain.model import Usage
+from engine.ideas.models.http_model import HttpModel, Outcome, status_failed
 from engine.ideas.models.keys import Secret
-from engine.ideas.models.model import Finish, OnText, Prompt, Reply, Retry, Spent, Trouble
-from engine.ideas.models.options import Learned, Option
+from engine.ideas.models.model import Finish, OnText, Prompt, Retry, Spent, Trouble
+from engine.ideas.models.options import Option, Sent
 from engine.ideas.models.retry_policy import (
-    CONNECT_SECONDS,
     CompleteAnswer,
     FailedAttempt,
     MalformedError,
     Meter,
     RetryPolicy,
-    ask_once,
     one_line,
     retry_after,
-    time_limit,
-    with_schema,
 )
 
 if TYPE_CHECKING:
@@ -41,86 +37,48 @@ _SMALLEST_BUDGET = 1024
 _CACHED = {"type": "ephemeral"}
 
 
-class AnthropicModel:
+class AnthropicModel(HttpModel):
     """A model behind the Messages API."""
 
+    reply = "message"
+
     def __init__(self, name: str, model: str, url: str | None, key: Secret | None, policy: RetryPolicy) -> None:
-        """Make the client; nothing is sent yet. ``name``: the author; ``model``: as the server names it."""
-        import httpx2
+        """Make the client; nothing is sent yet. ``url``: the server; ``None`` for Anthropic's own."""
         from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
-        from engine.ideas.models.one_server import refuse_other_server, remove_secrets
+        from engine.ideas.models import one_server
 
-        self._name = name
-        self._model = model
-        self._key = key
-        self._keys = (key,) if key is not None else ()
-        self._policy = policy
-        self._learned = Learned()
+        super().__init__(name, model, key, policy)
         self._thinking = ["adaptive", "enabled"]
         """Ways to think that the model may accept, the preferred one first."""
-        timeout = httpx2.Timeout(policy.silence, connect=min(CONNECT_SECONDS, policy.silence))
-        hooks: dict[str, list[Callable[..., Any]]] = {
-            "response": [refuse_other_server],
-            "request": [] if key is not None else [remove_secrets],
-        }
+        timeout = one_server.timeout(policy.silence)
         self._client = AsyncAnthropic(
             api_key=key.reveal() if key is not None else "none",
             base_url=url or "https://api.anthropic.com",
             max_retries=0,
             timeout=timeout,
-            http_client=DefaultAsyncHttpxClient(timeout=timeout, event_hooks=hooks),
+            http_client=DefaultAsyncHttpxClient(timeout=timeout, event_hooks=one_server.hooks(has_key=key is not None)),
         )
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def output_limit(self) -> int | None:
-        return self._learned.output_limit
-
-    async def ask(self, prompt: Prompt, on_text: OnText) -> Reply:
-        """Raises ModelError; can be cancelled at any time."""
-        seconds = time_limit(prompt, self._policy)
-        return await ask_once(self._name, lambda meter: self._attempt(prompt, on_text, meter), seconds)
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _attempt(self, prompt: Prompt, on_text: OnText, meter: Meter) -> CompleteAnswer | FailedAttempt:
+    def _failed(self, error: Exception, sent: Sent, on_text: OnText, meter: Meter) -> Outcome | int | None:
         import anthropic
-        import httpx2
 
-        output = min(prompt.max_output, self._learned.output_limit or prompt.max_output)
-        while True:
-            request = self._request(prompt, output)
-            try:
-                return await self._stream(request, on_text, meter)
-            except anthropic.APIStatusError as error:
-                if meter.usage is not None:  # an error inside a stream has the status of its response, 200
-                    return self._read_event(error, meter)
-                if (learnt := self._learn(error, request, prompt, output, on_text)) is None:
-                    return self._read_status(error)
-                meter.begun = False
-                output = learnt
-            except anthropic.APIConnectionError as error:
-                return self._read_connection(error, meter)
-            except anthropic.APIError as error:
+        match error:
+            case anthropic.APIStatusError() if meter.usage is None:
+                learnt = self._learn(error, sent, on_text)
+                return self._read_status(error) if learnt is None else learnt
+            case anthropic.APIConnectionError():
+                return self._disconnected(error.__cause__, meter)
+            case anthropic.APIError():  # one inside a stream has the status of its response, 200
                 return self._read_event(error, meter)
-            except httpx2.RequestError as error:  # the SDK does not wrap what interrupts a stream
-                message = one_line(str(error), self._keys, type(error).__name__)
-                usage = meter.usage or Usage()
-                return FailedAttempt(Trouble.UNREACHABLE, f"the connection failed: {message}", Retry(), Spent.UNKNOWN, usage)
-            except (MalformedError, json.JSONDecodeError, UnicodeDecodeError):
-                usage = meter.usage or Usage()
-                return FailedAttempt(Trouble.REPLY, "the stream is not a valid message", Retry(), Spent.UNKNOWN, usage)
+        return None
 
     def _request(self, prompt: Prompt, output: int) -> dict[str, Any]:
-        schema, refused = prompt.schema, self._learned.refused
-        spelled = schema is not None and Option.SCHEMA in refused
-        user = with_schema(prompt.user, schema) if schema is not None and spelled else prompt.user
-        stable = prompt.stable if Option.CACHE not in refused else 0
+        user, schema = self._question(prompt)
+        stable = prompt.stable if Option.CACHE not in self._learned.refused else 0
         head = [{"type": "text", "text": user[:stable], "cache_control": _CACHED}] if stable else []
         request: dict[str, Any] = {
             "model": self._model,
@@ -134,7 +92,7 @@ class AnthropicModel:
         effort = self._learned.effort(prompt)
         if effort and effort != "none":
             config["effort"] = _EFFORTS.get(effort, effort)
-        if schema is not None and not spelled:
+        if schema is not None:
             config["format"] = {"type": "json_schema", "schema": schema}
         if config:
             request["output_config"] = config
@@ -153,29 +111,27 @@ class AnthropicModel:
             return {"type": "adaptive"}
         return {"type": "enabled", "budget_tokens": max(_SMALLEST_BUDGET, output // 2)}
 
-    def _learn(
-        self, error: anthropic.APIStatusError, request: dict[str, Any], prompt: Prompt, output: int, on_text: OnText
-    ) -> int | None:
+    def _learn(self, error: anthropic.APIStatusError, sent: Sent, on_text: OnText) -> int | None:
         if error.status_code not in (400, 422):
             return None
         words = _words(error).lower()
-        config = request.get("output_config", {})
-        sent = {
+        config = sent.request.get("output_config", {})
+        given = {
             Option.EFFORT: "effort" in config,
             Option.SCHEMA: "format" in config,
-            Option.TEMPERATURE: "extra_body" in request,
-            Option.CACHE: len(request["messages"][0]["content"]) > 1,
+            Option.TEMPERATURE: "extra_body" in sent.request,
+            Option.CACHE: len(sent.request["messages"][0]["content"]) > 1,
         }
-        if "thinking" in words and "thinking" in request and not (sent[Option.TEMPERATURE] and "temperature" in words):
-            self._thinking.pop(0)
-            return output
-        return self._learned.learn(words, frozenset(o for o, given in sent.items() if given), prompt, output, on_text)
+        thinking = sent.request.get("thinking", {}).get("type")
+        if thinking and "thinking" in words and not (given[Option.TEMPERATURE] and "temperature" in words):
+            self._thinking = [way for way in self._thinking if way != thinking]
+            return sent.output
+        return self._learned.learn(words, frozenset(o for o, is_given in given.items() if is_given), sent, on_text)
 
-    async def _stream(self, request: dict[str, Any], on_text: OnText, meter: Meter) -> CompleteAnswer | FailedAttempt:
+    async def _stream(self, request: dict[str, Any], on_text: OnText, meter: Meter) -> Outcome:
         pieces: list[str] = []
         finish: str | None = None
         ended = started = False
-        meter.begun = True
         async with await self._client.messages.create(**request) as stream:
             async for event in stream:
                 try:
@@ -195,10 +151,7 @@ class AnthropicModel:
                     raise MalformedError from None
         usage = meter.usage or Usage()
         if not ended or finish is None:
-            if started:
-                return FailedAttempt(Trouble.UNREACHABLE, "the reply was cut off", Retry(), Spent.UNKNOWN, usage)
-            message = "the response is not a message: check the base URL"
-            return FailedAttempt(Trouble.REPLY, message, Retry(), Spent.UNKNOWN)
+            return self._unfinished(started, meter)
         outcome = _FINISHES.get(finish)
         if outcome is None:
             message = f"the model stopped with reason {one_line(finish, self._keys)}"
@@ -211,19 +164,7 @@ class AnthropicModel:
         status = error.status_code
         message = one_line(_words(error), self._keys, f"status {status}")
         retry = Retry(retry_after(error.response.headers))
-        if status == 402 or "credit balance" in message.lower():
-            return FailedAttempt(Trouble.QUOTA, f"out of credit: {message}")
-        if status in (401, 403):
-            return FailedAttempt(Trouble.KEY, f"the provider rejected the key: {message}")
-        if status == 404:
-            return FailedAttempt(Trouble.MODEL, f"not found: {message}")
-        if status == 429:
-            return FailedAttempt(Trouble.QUOTA, f"rate limit: {message}", retry)
-        if status == 529:
-            return FailedAttempt(Trouble.UNREACHABLE, f"the provider is overloaded: {message}", retry)
-        if status in (408, 409) or status >= 500:
-            return FailedAttempt(Trouble.UNREACHABLE, f"the server failed: {message}", retry)
-        return FailedAttempt(Trouble.REQUEST, f"the provider rejected the request: {message}")
+        return status_failed(402 if "credit balance" in message.lower() else status, message, retry)
 
     def _read_event(self, error: anthropic.APIError, meter: Meter) -> FailedAttempt:
         """An error that arrived inside a stream: the model had begun."""
@@ -231,21 +172,6 @@ class AnthropicModel:
         usage = meter.usage or Usage()
         trouble = Trouble.QUOTA if "rate_limit" in _kind(error) else Trouble.UNREACHABLE
         return FailedAttempt(trouble, f"the stream failed: {message}", Retry(), Spent.UNKNOWN, usage)
-
-    def _read_connection(self, error: anthropic.APIConnectionError, meter: Meter) -> FailedAttempt:
-        import httpx2
-
-        from engine.ideas.models import one_server
-
-        cause = error.__cause__
-        reason = one_line(str(cause), self._keys, type(cause).__name__)
-        if isinstance(cause, one_server.OtherServer):
-            return FailedAttempt(Trouble.REQUEST, reason)
-        never_sent = isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-        spent = Spent.NOTHING if never_sent else Spent.UNKNOWN
-        return FailedAttempt(
-            Trouble.UNREACHABLE, f"the connection failed: {reason}", Retry(), spent, meter.usage or Usage()
-        )  # fmt: skip
 
 
 def _error(error: anthropic.APIError) -> Mapping[str, Any]:

@@ -10,21 +10,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.domain.model import Usage
+from engine.ideas.models.http_model import HttpModel, Outcome, status_failed
 from engine.ideas.models.keys import Secret
-from engine.ideas.models.model import Finish, ModelError, OnText, Prompt, Reply, Retry, Spent, Trouble
-from engine.ideas.models.options import Learned, Option
+from engine.ideas.models.model import Finish, ModelError, OnText, Prompt, Retry, Spent, Trouble
+from engine.ideas.models.options import Option, Sent
 from engine.ideas.models.retry_policy import (
-    CONNECT_SECONDS,
     CompleteAnswer,
     FailedAttempt,
     MalformedError,
     Meter,
     RetryPolicy,
-    ask_once,
     one_line,
     retry_after,
-    time_limit,
-    with_schema,
 )
 
 if TYPE_CHECKING:
@@ -43,8 +40,10 @@ _FINISHES: Mapping[str, Finish] = {
 """Any other reason (``OTHER``, ``MALFORMED_RESPONSE``) is a failed attempt."""
 
 
-class GeminiModel:
+class GeminiModel(HttpModel):
     """A model behind the Gemini protocol."""
+
+    reply = "Gemini reply"
 
     def __init__(
         self, name: str, model: str, url: str | None, key: Secret | None, policy: RetryPolicy, *, vertex: bool = False
@@ -65,13 +64,9 @@ class GeminiModel:
 
         from engine.ideas.models.one_server import refuse_other_server
 
+        super().__init__(name, model, key, policy)
         # On standard error, which may be the terminal UI, the SDK warns of finish reasons that are newer than itself.
         warnings.filterwarnings("ignore", ".* is not a valid ", UserWarning, r"google\.genai")
-        self._name = name
-        self._keys = (key,) if key is not None else ()
-        self._model = model
-        self._policy = policy
-        self._learned = Learned()
         hooks: dict[str, list[Callable[..., Any]]] = {
             "request": [partial(_limit, policy.silence)],
             "response": [refuse_other_server],
@@ -82,62 +77,26 @@ class GeminiModel:
         )  # fmt: skip
         self._client = _client(key, options, vertex=vertex)
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def output_limit(self) -> int | None:
-        return self._learned.output_limit
-
-    async def ask(self, prompt: Prompt, on_text: OnText) -> Reply:
-        """Raises ModelError; can be cancelled at any time."""
-        seconds = time_limit(prompt, self._policy)
-        return await ask_once(self._name, lambda meter: self._attempt(prompt, on_text, meter), seconds)
-
     async def close(self) -> None:
         self._client.close()
         await self._client.aio.aclose()
         await self._http.aclose()
 
-    async def _attempt(self, prompt: Prompt, on_text: OnText, meter: Meter) -> CompleteAnswer | FailedAttempt:
-        import httpx2
+    def _failed(self, error: Exception, sent: Sent, on_text: OnText, meter: Meter) -> Outcome | int | None:
         from google.genai import errors
 
-        from engine.ideas.models.one_server import OtherServer
+        if not isinstance(error, errors.APIError):
+            return None
+        if meter.usage is not None:
+            return self._read_event(error, meter)
+        learnt = self._learn(error, sent, on_text)
+        return self._read_error(error) if learnt is None else learnt
 
-        output = min(prompt.max_output, self._learned.output_limit or prompt.max_output)
-        while True:
-            try:
-                return await self._stream(prompt, output, on_text, meter)
-            except errors.APIError as error:
-                if meter.usage is not None:
-                    return self._read_event(error, meter)
-                meter.begun = False
-                learnt = self._learn(error, prompt, output, on_text)
-                if learnt is None:
-                    return self._read_error(error)
-                output = learnt
-            except OtherServer as error:
-                return FailedAttempt(Trouble.REQUEST, str(error))
-            except httpx2.RequestError as error:
-                message = one_line(str(error), self._keys, type(error).__name__)
-                never_sent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-                spent = Spent.NOTHING if never_sent else Spent.UNKNOWN
-                usage = meter.usage or Usage()
-                return FailedAttempt(Trouble.UNREACHABLE, f"the connection failed: {message}", Retry(), spent, usage)
-            except MalformedError:
-                usage = meter.usage or Usage()
-                return FailedAttempt(Trouble.REPLY, "the stream is not a valid Gemini reply", Retry(), Spent.UNKNOWN, usage)
-
-    async def _stream(self, prompt: Prompt, output: int, on_text: OnText, meter: Meter) -> CompleteAnswer | FailedAttempt:
+    async def _stream(self, request: dict[str, Any], on_text: OnText, meter: Meter) -> Outcome:
         pieces: list[str] = []
         finish: str | None = None
         blocked: str | None = None
-        meter.begun = True
-        stream = await self._client.aio.models.generate_content_stream(
-            model=self._model, contents=self._question(prompt), config=self._config(prompt, output)
-        )
+        stream = await self._client.aio.models.generate_content_stream(**request)
         async with aclosing(_checked(stream)) as chunks:
             async for chunk in chunks:
                 if chunk.usage_metadata is not None:
@@ -152,39 +111,39 @@ class GeminiModel:
                         on_text(piece)
         if blocked is not None:
             return CompleteAnswer(f"the prompt was blocked: {blocked}", Finish.REFUSED, meter.usage)
+        if finish is None:
+            return self._unfinished(bool(pieces), meter)
         return _outcome("".join(pieces), finish, meter.usage)
 
-    def _question(self, prompt: Prompt) -> str:
-        spelled = prompt.schema is not None and Option.SCHEMA in self._learned.refused
-        return with_schema(prompt.user, prompt.schema) if prompt.schema is not None and spelled else prompt.user
-
-    def _config(self, prompt: Prompt, output: int) -> types.GenerateContentConfig:
+    def _request(self, prompt: Prompt, output: int) -> dict[str, Any]:
         from google.genai import types
 
-        enforced = prompt.schema is not None and Option.SCHEMA not in self._learned.refused
+        user, schema = self._question(prompt)
         effort = self._learned.effort(prompt)
-        return types.GenerateContentConfig(
+        config = types.GenerateContentConfig(
             system_instruction=prompt.system or None,
             max_output_tokens=output,
             temperature=self._learned.temperature(prompt),
             thinking_config=_thinking(effort) if effort else None,
-            response_mime_type="application/json" if enforced else None,
-            response_json_schema=dict(prompt.schema) if enforced and prompt.schema is not None else None,
+            response_mime_type="application/json" if schema is not None else None,
+            response_json_schema=dict(schema) if schema is not None else None,
             automatic_continuation=False,
         )
+        return {"model": self._model, "contents": user, "config": config}
 
-    def _learn(self, error: errors.APIError, prompt: Prompt, output: int, on_text: OnText) -> int | None:
+    def _learn(self, error: errors.APIError, sent: Sent, on_text: OnText) -> int | None:
         if error.code != 400:
             return None
-        sent = {
-            Option.SCHEMA: prompt.schema is not None and Option.SCHEMA not in self._learned.refused,
-            Option.EFFORT: bool(self._learned.effort(prompt)),
-            Option.TEMPERATURE: self._learned.temperature(prompt) is not None,
+        config = sent.request["config"]
+        given = {
+            Option.SCHEMA: config.response_json_schema is not None,
+            Option.EFFORT: config.thinking_config is not None,
+            Option.TEMPERATURE: config.temperature is not None,
         }
         words = str(error.message).lower()
-        if sent[Option.EFFORT] and "thinking" in words:
+        if given[Option.EFFORT] and "thinking" in words:
             words = f"{words} effort"
-        return self._learned.learn(words, frozenset(o for o, given in sent.items() if given), prompt, output, on_text)
+        return self._learned.learn(words, frozenset(o for o, is_given in given.items() if is_given), sent, on_text)
 
     def _read_event(self, error: errors.APIError, meter: Meter) -> FailedAttempt:
         """An error that arrived inside a stream: the model had begun."""
@@ -196,22 +155,16 @@ class GeminiModel:
         status = error.code or 0
         message = one_line(str(error.message or ""), self._keys, f"status {status}")
         details = tuple(_details(error.details))
-        if status in (401, 403) or any(detail.get("reason") == "API_KEY_INVALID" for detail in details):
-            return FailedAttempt(Trouble.KEY, f"the provider rejected the key: {message}")
-        if status == 404:
-            return FailedAttempt(Trouble.MODEL, f"not found: {message}")
-        if status == 429:
-            daily = any("PerDay" in str(violation) for detail in details for violation in detail.get("violations", ()))
-            return FailedAttempt(
-                Trouble.QUOTA, f"quota exceeded: {message}", None if daily else Retry(_requested_wait(error, details))
-            )
-        if status in (408, 409) or status >= 500:
-            return FailedAttempt(Trouble.UNREACHABLE, f"the server failed: {message}", Retry(_requested_wait(error, details)))
-        return FailedAttempt(Trouble.REQUEST, f"the provider rejected the request: {message}")
+        if any(detail.get("reason") == "API_KEY_INVALID" for detail in details):
+            status = 401
+        daily = any("PerDay" in str(violation) for detail in details for violation in detail.get("violations", ()))
+        return status_failed(status, message, None if daily else Retry(_requested_wait(error, details)))
 
 
 async def _limit(silence: float, request: httpx2.Request) -> None:
     """Shortens the read time-out of a request: the SDK has one time limit, which it also sends to the server."""
+    from engine.ideas.models.one_server import CONNECT_SECONDS
+
     limits = request.extensions["timeout"]
     request.extensions["timeout"] = {**limits, "connect": min(CONNECT_SECONDS, silence), "read": silence}
 
@@ -263,13 +216,8 @@ def _thinking(effort: str) -> types.ThinkingConfig:
     return types.ThinkingConfig(thinking_level=types.ThinkingLevel(level.upper()))
 
 
-def _outcome(text: str, finish: str | None, usage: Usage | None) -> CompleteAnswer | FailedAttempt:
+def _outcome(text: str, finish: str, usage: Usage | None) -> Outcome:
     counted = usage or Usage()
-    if finish is None and text:
-        return FailedAttempt(Trouble.UNREACHABLE, "the reply was cut off", Retry(), Spent.UNKNOWN, counted)
-    if finish is None:
-        message = "the response is not a Gemini reply: check the base URL"
-        return FailedAttempt(Trouble.REPLY, message, Retry(), Spent.UNKNOWN, counted)
     outcome = _FINISHES.get(finish)
     if outcome is None:
         spent = Spent.COUNTED if usage is not None else Spent.UNKNOWN

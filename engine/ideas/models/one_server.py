@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import httpx2
+
+CONNECT_SECONDS = 10.0
 
 _PLAIN_HEADERS = frozenset(
     {"accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host", "user-agent"}
@@ -36,3 +41,13 @@ async def remove_secrets(request: httpx2.Request) -> None:
     for name in list(request.headers):
         if name.lower() not in _PLAIN_HEADERS and not name.lower().startswith(_CLIENT_HEADERS):
             del request.headers[name]
+
+
+def hooks(*, has_key: bool) -> dict[str, list[Callable[..., Any]]]:
+    """The hooks of a client."""
+    return {"response": [refuse_other_server], "request": [] if has_key else [remove_secrets]}
+
+
+def timeout(silence: float) -> httpx2.Timeout:
+    """A client's time-outs. ``silence``: seconds without data before a connection counts as dead."""
+    return httpx2.Timeout(silence, connect=min(CONNECT_SECONDS, silence))

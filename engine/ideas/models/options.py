@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from engine.domain.settings import EFFORTS
 from engine.ideas.models.model import OnText, Prompt
@@ -40,6 +42,18 @@ SIGNS: Mapping[Option, tuple[str, ...]] = {
 """Words by which a server's error message names an option."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One request. Another one, sent at the same time, may have taught something since."""
+
+    request: dict[str, Any]
+    prompt: Prompt
+    output: int
+    """Its limit on the tokens of the reply."""
+    effort: str
+    """The effort that it asks for, if any."""
+
+
 class Learned:
     """What a server has said about its options."""
 
@@ -57,30 +71,32 @@ class Learned:
     def temperature(self, prompt: Prompt) -> float | None:
         return None if Option.TEMPERATURE in self.refused else prompt.options.temperature
 
-    def learn(self, words: str, sent: frozenset[Option], prompt: Prompt, output: int, on_text: OnText) -> int | None:
-        """Learn from the message of a rejected request; what was learnt is told through ``on_text``.
+    def learn(self, words: str, options: frozenset[Option], sent: Sent, on_text: OnText) -> int | None:
+        """Learn from the message of a rejected request with these options; what was learnt is told through ``on_text``.
 
-        ``output``: the limit on the reply that was sent. Returns the limit for another attempt, or ``None`` if the message
-        is about nothing that can be left out or lowered.
+        Returns the limit on the reply for another attempt, or ``None`` if the message is about nothing that can be left out
+        or lowered.
         """
-        if (limit := longest_reply(words, output)) is not None:
+        if (limit := longest_reply(words, sent.output)) is not None:
             self.output_limit = limit
             on_text(f"\n[the server allows replies of at most {limit:,} tokens]\n")
             return limit
-        if (room := room_for_reply(words, output)) is not None:
+        if (room := room_for_reply(words, sent.output)) is not None:
             on_text(f"\n[the model's window leaves {room:,} tokens for this reply]\n")
             return room
-        option = next((option for option, signs in SIGNS.items() if option in sent and any(s in words for s in signs)), None)
+        option = next((option for option, signs in SIGNS.items() if option in options and any(s in words for s in signs)), None)
         if option is None:
             return None
-        if option is Option.EFFORT and (near := self._nearest_effort(words, self.effort(prompt))):
-            self._efforts[prompt.options.effort] = near
-            on_text(f"\n[the model does not know effort {prompt.options.effort}: {near} is used]\n")
-            return output
-        self.refused.add(option)
-        if option in (Option.EFFORT, Option.TEMPERATURE):
+        if option is Option.EFFORT and self.effort(sent.prompt) != sent.effort:
+            return sent.output
+        if option is Option.EFFORT and (near := self._nearest_effort(words, sent.effort)):
+            self._efforts[sent.prompt.options.effort] = near
+            on_text(f"\n[the model does not know effort {sent.prompt.options.effort}: {near} is used]\n")
+            return sent.output
+        if option in (Option.EFFORT, Option.TEMPERATURE) and option not in self.refused:
             on_text(f"\n[the model does not accept {option.value}: left out]\n")
-        return output
+        self.refused.add(option)
+        return sent.output
 
     def _nearest_effort(self, words: str, refused: str) -> str:
         """The effort nearest to the refused one among those that a message lists as supported."""

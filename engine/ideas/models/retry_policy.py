@@ -19,7 +19,8 @@ from engine.domain.model import Usage
 from engine.ideas.models.keys import Secret, scrub
 from engine.ideas.models.model import Finish, ModelError, Prompt, Reply, Retry, Spent, Trouble
 
-CONNECT_SECONDS = 10.0
+_PAID_GROWTH = 8.0
+"""Attempts that may have cost something are few, so they are spread over minutes."""
 MESSAGE_LENGTH = 400
 """Characters of a provider's message that an error quotes."""
 
@@ -31,9 +32,11 @@ class RetryPolicy:
     attempts: int = 5
     """Attempts that may have cost something, or whose reply was no reply: further ones are not made."""
     first_wait: float = 1.0
-    """Seconds before the second attempt; doubles for each further one, less a random part of up to a quarter."""
+    """Seconds before the second attempt; doubles for each further one, or grows eightfold for each that may have cost
+    something, less a random part of up to a quarter."""
     longest_wait: float = 60.0
-    """Seconds of the longest wait that the provider has not requested."""
+    """Seconds of the longest wait that the provider has not requested; ten times that after an attempt that may have cost
+    something."""
     silence: float = 300.0
     """Seconds without data before a connection counts as dead. Reasoning models may be silent for minutes."""
     seconds: float = 1200.0
@@ -110,7 +113,8 @@ class Persistence:
     def __init__(
         self, patience: float, policy: RetryPolicy = DEFAULT_POLICY, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``patience``: seconds for which failures that cost nothing are waited out, from the first one on."""
+        """``patience``: seconds for which a provider that is out of reach is waited for, from the first failure on, and again
+        after an attempt that reached it."""
         self._patience = patience
         self._policy = policy
         self._clock = clock
@@ -129,14 +133,19 @@ class Persistence:
     def wait_after(self, error: ModelError) -> float | None:
         """Seconds before the next attempt; ``None`` to give up."""
         self._failures += 1
-        self._began = self._clock() if self._began is None else self._began
-        self._paid += error.spent is not Spent.NOTHING or error.trouble is Trouble.REPLY
+        if self._began is None or error.spent is not Spent.NOTHING:
+            self._began = self._clock()
+        costly = error.spent is not Spent.NOTHING or error.trouble is Trouble.REPLY
+        self._paid += costly
         left = self.left()
         if error.retry is None or self._paid >= self._policy.attempts or left <= 0.0:
             return None
         if error.retry.after is not None:
             return error.retry.after if error.retry.after <= left else None
-        backoff = min(self._policy.first_wait * 2.0 ** min(self._failures - 1, 30), self._policy.longest_wait)
+        if costly:
+            backoff = min(self._policy.first_wait * _PAID_GROWTH ** (self._paid - 1), 10 * self._policy.longest_wait)
+        else:
+            backoff = min(self._policy.first_wait * 2.0 ** min(self._failures - 1, 30), self._policy.longest_wait)
         return min(backoff * (1 - 0.25 * random.random()), left)
 
     def given_up(self, error: ModelError) -> ModelError:

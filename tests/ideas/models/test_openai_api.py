@@ -11,7 +11,7 @@ from support.model_servers import OPENAI_KEY, Fails, FailsInside, OpenAIServer, 
 
 from engine.domain.model import Usage
 from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Reply, Trouble
-from engine.ideas.models.openai_client import is_closed
+from engine.ideas.models.openai_model import is_closed
 from engine.ideas.models.registry import open_model
 from engine.ideas.models.retry_policy import RetryPolicy
 

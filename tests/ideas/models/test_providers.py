@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from email.utils import formatdate
 
@@ -325,6 +326,40 @@ def test_the_options_of_a_call_are_sent_and_left_out_once_rejected(kind: str) ->
         said = asyncio.run(body())
     assert [sent(request) for request in server.requests] == [set(names), {names[0]}, {names[0]}]
     assert sum("temperature" in piece for piece in said) == 1
+
+
+EFFORTS_KNOWN = "Unsupported value: effort 'minimal' is not supported with this model. Supported values are: 'low' and 'high'."
+
+
+@pytest.mark.parametrize(
+    ("message", "temperature", "effort"),
+    [("temperature is not supported with this model", False, "minimal"), (EFFORTS_KNOWN, True, "low")],
+    ids=["temperature", "effort"],
+)
+def test_requests_that_are_rejected_at_the_same_time_learn_the_same(
+    kind: str, message: str, temperature: bool, effort: str
+) -> None:
+    """Both were sent before either was answered: the second rejection is about an option that is left out already."""
+    prompt = Prompt("You write kernels.", "Make it fast.", options=CallOptions(effort="minimal", temperature=0.3))
+
+    def script(asked: Asked) -> Turn | str:
+        return Fails(400, message, "invalid_request_error") if len(server.requests) <= 2 else "a reply"
+
+    async def body() -> list[Reply]:
+        model = opened(server, kind, QUICK)
+        try:
+            return await asyncio.gather(*(model.ask(prompt, lambda _: None) for _ in range(2)))
+        finally:
+            await model.close()
+
+    with SERVERS[kind](script, together=2) as server:
+        replies = asyncio.run(body())
+    assert [reply.text for reply in replies] == ["a reply"] * 2
+    assert len(server.requests) == 4
+    named = "low" if kind == "anthropic" else effort
+    for request in server.requests[2:]:
+        assert re.search(rf"'{named}'", str(request.body), re.IGNORECASE), "the effort that the server accepts"
+        assert ("'temperature'" in str(request.body)) is temperature
 
 
 def test_a_retry_after_may_be_a_date(kind: str) -> None:
