@@ -18,6 +18,7 @@ from engine.domain.errors import CommandRejected, EspalierError, ProblemError
 from engine.domain.model import Author, Problem
 from engine.journal import store
 from engine.problem import catalog
+from engine.session.ports import Say
 from engine.toolchain.kernel_file import KernelCode, classify
 
 LONGEST_CODE = 256 << 10
@@ -99,7 +100,7 @@ class AgentAccess:
             self.sessions[name] = Session.open(found, by=self.author)
         return self.sessions[name]
 
-    def open(self, problem: Problem, device: str | None, workload: str | None) -> Session:
+    def open(self, problem: Problem, device: str | None, workload: str | None, say: Say = lambda text: None) -> Session:
         """A new session whose ideas come from agents and people; it runs here until ``close``.
 
         Raises CommandRejected if the agent holds too many, EspalierError if it cannot be created.
@@ -109,7 +110,7 @@ class AgentAccess:
         if sum(session.held_here for session in self.sessions.values()) >= _MOST_SESSIONS:
             raise CommandRejected(f"{_MOST_SESSIONS} sessions of this agent are running: use one of them")
         session = Session.new(
-            problem, device=device, workload=workload, proposer="agent", mode=self.limits.mode, by=self.author
+            problem, device=device, workload=workload, proposer="agent", mode=self.limits.mode, by=self.author, say=say
         )  # fmt: skip
         self.sessions[session.folder.name] = session
         session.start()

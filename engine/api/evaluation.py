@@ -105,23 +105,33 @@ async def evaluate_here(
 
 
 def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end. Where an event loop already runs in this thread, as in a notebook, another thread runs it."""
+    """Run a coroutine to its end. Where an event loop already runs in this thread, as in a notebook, another thread runs it.
+
+    An interrupt, as of a notebook's cell, cancels it and waits until it has cleaned up.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work())
-    done: list[T] = []
-    failed: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            done.append(asyncio.run(work()))
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=target, name="espalier")
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="espalier")
     thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]
+    running = asyncio.run_coroutine_threadsafe(work(), loop)
+    try:
+        return running.result()
+    except BaseException:
+        running.cancel()
+        raise
+    finally:
+        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _cancel_others() -> None:
+    """Cancel what runs in this loop, and wait for its clean-up."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -24,7 +24,7 @@ from engine.api.evaluation import evaluate_here
 from engine.api.mcp_arguments import CheckedServer
 from engine.api.mcp_clients import Clients
 from engine.api.mcp_resources import add_prompt, add_resources
-from engine.api.mcp_waiting import LONGEST_WAIT, wait_for_outcome
+from engine.api.mcp_waiting import LONGEST_WAIT, reporter, wait_for_outcome
 from engine.api.profiling import profile_kernel
 from engine.domain import commands as c
 from engine.domain import queries
@@ -216,20 +216,20 @@ def _sessions(server: MCPServer[Any], clients: Clients) -> None:
     async def open_session(
         access: AgentAccess,
         problem: ProblemName,
+        ctx: _Context,
         device: Annotated[str | None, Field(description="cpu or cuda:N. Default: the first GPU, else the CPU.")] = None,
         workload: WorkloadName = None,
     ) -> Data:
         """Open a new session whose ideas come from you and from people. It runs until this server ends."""
         asked = access.problem(problem)
-        session = await asyncio.to_thread(access.open, asked, device, workload)
+        session = await asyncio.to_thread(access.open, asked, device, workload, reporter(ctx))
         return views.session_data(session, access.author.name)
 
     @tool
-    async def resume_session(access: AgentAccess, session: SessionName) -> Data:
-        """Run an existing session here, if no other process runs it."""
+    async def resume_session(access: AgentAccess, session: SessionName, ctx: _Context) -> Data:
+        """Run an existing session here, if no other process runs it, or continue one that stopped here."""
         found = access.session(session)
-        if not found.held_here:
-            await asyncio.to_thread(found.start)
+        await asyncio.to_thread(found.start, reporter(ctx))
         return views.session_data(found, access.author.name)
 
 
@@ -336,7 +336,7 @@ def _measuring(server: MCPServer[Any], clients: Clients) -> None:
         async with clients.measuring:
             access.check_budget()
             access.evaluations += 1
-            verdict = await evaluate_here(asked, kernel, device=device, workload=workload, say=_reporter(ctx))
+            verdict = await evaluate_here(asked, kernel, device=device, workload=workload, say=reporter(ctx))
         return views.verdict_data(verdict)
 
     @tool
@@ -360,30 +360,10 @@ def _measuring(server: MCPServer[Any], clients: Clients) -> None:
         wanted = session_.kernel(kernel)
         label = queries.device_label(session_.state)
         async with clients.measuring:
-            found = await profile_kernel(session_.folder, session_.state, wanted, label, _reporter(ctx))
+            found = await profile_kernel(session_.folder, session_.state, wanted, label, reporter(ctx))
         await asyncio.to_thread(session_.submit, lambda view: [found.command(view)])
         return {
             "kernel": kernel,
             "read": bool(found.profile.tool),
             "evidence": list(context.evidence(session_.state, session_.kernel(kernel))),
         }
-
-
-def _reporter(ctx: _Context) -> Callable[[str], None]:
-    """Progress lines of an evaluation as notifications; a client that is gone gets none."""
-    sent = 0
-    tasks: set[asyncio.Task[None]] = set()
-
-    def say(text: str) -> None:
-        nonlocal sent
-        sent += 1
-        task = asyncio.ensure_future(ctx.report_progress(float(sent), None, context.without_holdouts(text)))
-        tasks.add(task)
-        task.add_done_callback(finished)
-
-    def finished(task: asyncio.Task[None]) -> None:
-        tasks.discard(task)
-        if not task.cancelled():
-            task.exception()
-
-    return say

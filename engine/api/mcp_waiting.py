@@ -1,8 +1,10 @@
-"""Waits for an idea, a kernel or a session, with progress notifications for the client."""
+"""Waits for an idea, a kernel or a session, and progress notifications for the client meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from mcp.server.mcpserver import Context
@@ -16,6 +18,7 @@ from engine.ideas.prompts import context
 from engine.report.text import progress
 from engine.report.text.lines import plain
 
+_LOG = logging.getLogger(__name__)
 LONGEST_WAIT = 600.0
 _POLL = 0.1
 
@@ -68,3 +71,27 @@ def _latest_line(session: Session, shown: SessionState) -> str:
         for spans in progress.lines(before, entry, shown):
             text = context.without_holdouts(plain(spans))
     return text or "working"
+
+
+def reporter(ctx: Context[Any, Any]) -> Callable[[str], None]:
+    """Sends progress lines as notifications, from any thread. A client that is gone misses them; its work goes on."""
+    loop = asyncio.get_running_loop()
+    tasks: set[asyncio.Task[None]] = set()
+    sent = 0
+
+    def send(text: str) -> None:
+        nonlocal sent
+        sent += 1
+        task = asyncio.ensure_future(ctx.report_progress(float(sent), None, text))
+        tasks.add(task)
+        task.add_done_callback(finished)
+
+    def finished(task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.info("a progress notification was not delivered: %s", error)
+
+    def say(text: str) -> None:
+        loop.call_soon_threadsafe(send, context.without_holdouts(text))
+
+    return say

@@ -7,6 +7,7 @@ and followed in its journal. Every method is safe from any thread and blocks unt
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from engine.api.notebook import session_html
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries
-from engine.domain.errors import CommandRejected
+from engine.domain.errors import CommandRejected, JournalError
 from engine.domain.model import CATEGORIES, ENGINEER, Author, IdeaText, Problem
 from engine.domain.settings import Limits, Settings
 from engine.domain.state import Kernel, SessionState, advance
@@ -32,11 +33,13 @@ from engine.session import factory
 from engine.session.devices import checked_device, default_workload
 from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped, Outcome, Until
+from engine.session.ports import Say
 from engine.session.seeds import Seed, check_dialect, read_seed, seed_command, seed_of
 from engine.session.steer import Commands, steer
 from engine.toolchain.kernel_file import KernelCode
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 _POLL = 0.1
 
 
@@ -76,7 +79,7 @@ class Session:
         folder: Path | None = None,
         seeds: Sequence[str | Path | KernelCode] = (),
         by: Author = ENGINEER,
-        say: Callable[[str], None] = lambda text: None,
+        say: Say = lambda text: None,
     ) -> Self:
         """Create a session, ready to run here.
 
@@ -223,13 +226,16 @@ class Session:
         host.pause()
         return host.call(host.live.run(Until(until)))
 
-    def start(self) -> None:
-        """Keep the search running in the background until ``close``, also after a wait for a decision. Raises like ``run``."""
-        self._hosted().start()
+    def start(self, say: Say = lambda text: None) -> None:
+        """Keep the search running in the background until ``close``, also after a wait for a decision. Raises like ``run``.
+
+        What stops it is told by ``stopped``; ``start`` then continues.
+        """
+        self._hosted(say).start()
 
     @property
     def stopped(self) -> Mapping[str, str]:
-        """Work that the engine could not do → why, in a session started here."""
+        """Work that the engine could not do → why, in a session started here; ``session`` if it cannot be recorded."""
         return self._host.stopped if self._host is not None else {}
 
     def wait(self, condition: Callable[[SessionState], T | None], timeout: float | None = None) -> T:
@@ -280,11 +286,11 @@ class Session:
                 self._state = advance(self._state, news)
             return self._state
 
-    def _hosted(self) -> _Host:
+    def _hosted(self, say: Say = lambda text: None) -> _Host:
         if self._host is None:
             WriterLock(self.folder).release()
             label = checked_device(queries.device_label(self.state))
-            self._host = _Host(lambda: factory.resume(self.folder, lambda _: None, label))
+            self._host = _Host(lambda: factory.resume(self.folder, say, label))
         return self._host
 
 
@@ -311,7 +317,11 @@ class _Host:
         self.call(self._start())
 
     async def _start(self) -> None:
-        if self._running is None or self._running.done():
+        if self.stopped:
+            await self._pause()
+            await self.live.retry()
+            self.stopped = {}
+        if self._running is None:
             self._running = asyncio.create_task(self._keep_running())
 
     async def _keep_running(self) -> None:
@@ -319,8 +329,16 @@ class _Host:
         self.live.on_steered(steered.set)
         while True:
             steered.clear()
-            outcome = await self.live.run()
-            self.stopped = {str(key): why for key, why in outcome.reasons.items()} if isinstance(outcome, EngineStopped) else {}
+            try:
+                outcome = await self.live.run()
+            except JournalError as error:
+                self.stopped = {"session": str(error)}
+            except Exception as error:
+                _LOG.exception("the search of %s stopped", self.live.folder)
+                self.stopped = {"session": f"internal error: {type(error).__name__}: {error}"}
+            else:
+                stopped = outcome.reasons if isinstance(outcome, EngineStopped) else {}
+                self.stopped = {str(key): why for key, why in stopped.items()}
             await steered.wait()
 
     def pause(self) -> None:

@@ -57,7 +57,9 @@ def mcp(
             click.echo(
                 "espalier mcp speaks MCP on standard input and output: add it to a coding agent's configuration", err=True
             )
-        asyncio.run(server.run_stdio_async())
+        from engine.api.mcp_stdio import serve_stdio
+
+        asyncio.run(serve_stdio(server))
         return
     from engine.api.mcp_http import HOST, PATH, new_token, serve_http
 

@@ -102,11 +102,17 @@ def waiting(folder: Path) -> list[str]:
 
 
 def claim(folder: Path, request: str) -> Request | None:
-    """Claim a request; ``None`` if it is gone."""
+    """Claim a request; ``None`` if it is gone.
+
+    Raises JournalUnwritable if it cannot be claimed, as in an inbox that another user made.
+    """
     place = folder / FOLDER
     taken = place / f"{request}{_CLAIMED}"
-    with suppress(FileNotFoundError):  # an earlier holder claimed it
-        os.rename(place / f"{request}{_SUFFIX}", taken)
+    try:
+        with suppress(FileNotFoundError):  # an earlier holder claimed it
+            os.rename(place / f"{request}{_SUFFIX}", taken)
+    except OSError as error:
+        raise JournalUnwritable(f"commands in {place} cannot be taken ({error.strerror}): make it yours") from error
     try:
         handle = os.open(taken, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

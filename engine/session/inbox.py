@@ -15,7 +15,7 @@ from collections.abc import Callable
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import rules
-from engine.domain.errors import CommandRejected, EspalierError, JournalError, printable
+from engine.domain.errors import CommandRejected, EspalierError, JournalError, JournalUnwritable, printable
 from engine.domain.model import AGENT, ENGINEER, USER, Author
 from engine.journal import inbox
 from engine.journal.blobs import is_blob_name
@@ -43,6 +43,7 @@ class InboxReader:
         self._writer = writer
         self._steered = steered
         answers = (entry.event for entry in writer.entries)
+        self._fault = ""
         self._answered = {event.request for event in answers if isinstance(event, e.CommandAnswered)}
 
     def take(self, most: int = _AT_ONCE) -> int:
@@ -51,20 +52,35 @@ class InboxReader:
         Raises JournalError if an answer cannot be recorded; that command and the later ones wait on.
         """
         taken = 0
-        for name in inbox.waiting(self._writer.folder)[:most]:
-            request = inbox.claim(self._writer.folder, name)
+        for name in inbox.waiting(self._writer.folder):
+            if taken >= most:
+                break
+            try:
+                request = inbox.claim(self._writer.folder, name)
+            except JournalUnwritable as error:
+                self._tell_once(str(error))
+                break
             if request is None:
                 continue
-            try:
-                if request.id not in self._answered:
-                    self._answer(request)
-                    self._answered.add(request.id)
-            except JournalError:
-                inbox.unclaim(self._writer.folder, name)
-                raise
+            if request.id not in self._answered:
+                self._answer_or_unclaim(request)
+                taken += 1
             inbox.finish(self._writer.folder, request)
-            taken += 1
         return taken
+
+    def _tell_once(self, fault: str) -> None:
+        """The askers hear that nobody took their command; the log of this process says why."""
+        if fault != self._fault:
+            _LOG.warning("%s", fault)
+            self._fault = fault
+
+    def _answer_or_unclaim(self, request: Request) -> None:
+        try:
+            self._answer(request)
+        except JournalError:
+            inbox.unclaim(self._writer.folder, request.id)
+            raise
+        self._answered.add(request.id)
 
     def _answer(self, request: Request) -> None:
         by = Author("unknown")
@@ -75,14 +91,20 @@ class InboxReader:
         except JournalError:
             raise
         except EspalierError as error:
-            reason = printable(" ".join(str(error).split()))[:500]
-            answer = e.CommandAnswered(request.id, request.name, False, reason, process=request.process)
-            self._writer.append((answer,), by)
+            self._refuse(request, by, str(error))
+            return
+        except Exception as error:  # the commands of others must go on
+            _LOG.exception("%s of %s failed", request.name, by)
+            self._refuse(request, by, f"internal error: {type(error).__name__}: {error}")
             return
         answer = e.CommandAnswered(request.id, request.name, True, events=len(events), process=request.process)
         self._writer.append((*events, answer), by)
         if by.is_engineer:
             self._steered()
+
+    def _refuse(self, request: Request, by: Author, reason: str) -> None:
+        shown = printable(" ".join(reason.split()))[:500]
+        self._writer.append((e.CommandAnswered(request.id, request.name, False, shown, process=request.process),), by)
 
     def _decided(self, request: Request, by: Author) -> tuple[e.Event, ...]:
         if request.command is None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import sessions
 from support.held import held
+from support.pretended import PretendedBench
 
 import espalier
 from engine.api.evaluation import run_blocking
 from engine.domain import events as e
-from engine.domain.errors import CommandRejected, JournalError, JournalLocked
+from engine.domain.errors import CommandRejected, JournalError, JournalLocked, JournalUnwritable
 from engine.domain.model import Author
 from engine.domain.state import IdeaStatus, Stage
+from engine.journal.journal import Journal
+from engine.session import factory
 
 AGENT = Author("agent:claude")
 
@@ -84,3 +90,60 @@ def test_a_call_inside_a_running_event_loop_works_as_in_a_notebook() -> None:
 
     with pytest.raises(ValueError, match="from the cell"):
         asyncio.run(failing())
+
+
+def test_an_interrupted_cell_ends_its_work() -> None:
+    """In a notebook an interrupt raises in the main thread, while a loop runs there."""
+    cleaned: list[bool] = []
+
+    async def work() -> None:
+        threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.append(True)
+
+    async def cell() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            run_blocking(work)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(cell())
+    loop.close()
+    assert cleaned == [True]
+
+
+def test_a_failing_callback_is_told() -> None:
+    def say(text: str) -> None:
+        raise ValueError(f"no room for {text!r}")
+
+    with pytest.raises(ValueError, match="no room for"):
+        espalier.evaluate("softmax", espalier.code(sessions.source("mine"), "k.cpp"), device="cpu", say=say)
+
+
+def test_a_search_that_cannot_be_recorded_says_so_and_continues_when_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(PretendedBench):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self._pause = 0.1
+
+    monkeypatch.setattr(factory, "TrialBench", Slow)
+    with espalier.Session.new("softmax", device="cpu", proposer="agent", mode="autopilot", folder=tmp_path / "s") as session:
+        session.start()
+        session.wait(lambda state: state.incumbent, 20)
+        kernel = session.seed(espalier.code(sessions.source("mine", "time_us = 50"), "mine.cpp"))
+
+        def full(*_: object) -> None:
+            raise JournalUnwritable("no space left")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "append", full)
+            session.wait(lambda _: session.stopped, 20)
+            assert dict(session.stopped) == {"session": "no space left"}
+            with pytest.raises(JournalUnwritable):
+                session.start()
+        session.start()
+        assert session.wait(lambda state: state.kernels[kernel].measurement, 20)
+        assert not session.stopped

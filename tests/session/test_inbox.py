@@ -18,6 +18,7 @@ from support.sessions import opened, ports
 
 from engine.domain import commands as c
 from engine.domain import events as e
+from engine.domain import rules
 from engine.domain.errors import CommandRejected, JournalLocked, JournalUnwritable
 from engine.domain.model import CATEGORIES, ENGINEER, Author, Contract, Dialect, IdeaText
 from engine.domain.state import Stage
@@ -235,6 +236,42 @@ def test_a_full_disk_of_the_holder_delays_the_answer_and_loses_nothing(folder: P
         assert len(inbox.waiting(folder)) == 1
         assert reader.take() == 1
     assert notes(folder) == ["patient"]
+
+
+def test_an_inbox_that_another_user_made_costs_the_holder_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = inbox.put(folder, c.AddNote("", "stuck"), AGENT, {})
+
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch, SessionWriter.open(folder) as writer:
+        patch.setattr(os, "rename", denied)
+        with pytest.raises(JournalUnwritable, match=r"cannot be taken \(Permission denied\): make it yours"):
+            inbox.claim(folder, request)
+        assert InboxReader(writer).take() == 0
+    assert inbox.waiting(folder) == [request]
+
+
+def test_a_command_that_breaks_the_engine_is_refused_and_the_next_one_is_answered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rule with a bug must not end the inbox: commands of others would wait for nobody."""
+    decide = rules.decide
+
+    def broken(state: Any, command: Any, by: Author) -> Any:
+        if isinstance(command, c.Instruct):
+            raise KeyError("k1")
+        return decide(state, command, by)
+
+    monkeypatch.setattr(rules, "decide", broken)
+
+    def act() -> None:
+        with pytest.raises(CommandRejected, match="internal error: KeyError"):
+            steer(folder, lambda _: [c.Instruct("now")])
+        steer(folder, lambda _: [c.AddNote("", "mine")], AGENT)
+
+    hold(folder, act)
+    assert notes(folder) == ["mine"]
 
 
 def test_a_flood_is_refused_at_the_door(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
