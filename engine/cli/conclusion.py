@@ -15,6 +15,7 @@ from engine.domain.work import WorkKey, WorkKind
 from engine.journal.shipped import is_shipped
 from engine.report.facts.summary import summarise
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line
+from engine.report.text.progress import failed_call
 from engine.report.text.tree import evidence, heading, tree
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded
 
@@ -118,7 +119,9 @@ def stopped(state: SessionState, folder: Path, outcome: EngineStopped) -> Comman
     if work in state.called_off:
         advice = f"`espalier idea add {name}` adds an idea of yours, `espalier open {name}` repeats the call"
     status = AWAITING if all(_is_providers(key) for key in outcome.reasons) else BAD_INPUT
-    return CommandExit(status, f"{work}{others} failed: {one_line(reason)}; {advice}")
+    call = None if quiet() else failed_call(state, str(work), reason)
+    why = f", see {call} above" if call is not None else f": {one_line(reason)}"
+    return CommandExit(status, f"{work}{others} failed{why}; {advice}")
 
 
 def _is_providers(work: WorkKey) -> bool:

@@ -80,8 +80,11 @@ class ProgressPrinter:
     async def show_progress(self, live: LiveSession) -> None:
         """Show the progress of work, until the session is closed."""
         async for update in live.progress():
+            if update.lasting:
+                await asyncio.sleep(0)  # what the journal says of it is printed before
             say = self.step if update.lasting or update.work.kind == WorkKind.PREPARE else self.show
-            say(f"{update.work.subject} {update.text}".strip())
+            subject = str(update.work) if update.work.kind == WorkKind.PROPOSE else update.work.subject
+            say(f"{subject} {update.text}".strip())
 
 
 def drive(work: Callable[[ProgressPrinter], Coroutine[Any, Any, T]]) -> T:

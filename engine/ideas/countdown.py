@@ -11,12 +11,18 @@ from engine.ideas.models.retry_policy import Persistence
 
 
 def countdown(error: ModelError, persistence: Persistence) -> Callable[[float], str]:
-    """What a wait says, by the seconds until its end."""
-    reason = scrub(str(error))
+    """What a wait within a call says, by the seconds until its end."""
+    return _countdown(f"{scrub(str(error))}; retrying", persistence)
 
+
+def repetition(call: str, persistence: Persistence) -> Callable[[float], str]:
+    """What the wait after a call says whose failure is in the journal."""
+    return _countdown(f"repeating {call}", persistence)
+
+
+def _countdown(what: str, persistence: Persistence) -> Callable[[float], str]:
     def words(left: float) -> str:
-        patience = persistence.left()
-        return f"{reason}; retrying in {_clock(left)}, giving up in {_clock(patience)}"
+        return f"{what} in {_clock(left)}, giving up in {_clock(persistence.left())}"
 
     return words
 

@@ -24,10 +24,10 @@ from engine.domain.model import CallRole, Usage
 from engine.domain.state import CallStatus, ModelCall, SessionState
 from engine.ideas import budget
 from engine.ideas.budget import FREE, BudgetHeld, Ceiling, Tariff, TariffOf
-from engine.ideas.countdown import countdown
+from engine.ideas.countdown import countdown, repetition
 from engine.ideas.models.keys import scrub
 from engine.ideas.models.model import Finish, Model, ModelError, Prompt, Reply, Spent
-from engine.ideas.models.retry_policy import DEFAULT_POLICY, Persistence, RetryPolicy
+from engine.ideas.models.retry_policy import DEFAULT_POLICY, Persistence, RetryPolicy, one_line
 from engine.ideas.prompts.compose import again, prompt_text
 from engine.ideas.proposer import Calls, Cost
 from engine.ideas.recall import Recall, Recorded
@@ -306,17 +306,17 @@ class Conversation:
         except ModelError as error:
             calls.fail(call.id, scrub(str(error)), _cost(tariff, *budget.charge(ceiling, error)))
             raise
-        except BaseException:
+        except BaseException as error:
             now = calls.state.calls[call.id]
             lost = _cost(tariff, ceiling.usage, True) if attempt.under_way else Cost()
             if now.status is CallStatus.OPEN:
-                calls.fail(call.id, DROPPED, lost)
+                calls.fail(call.id, _dropped(error), lost)
             elif now.cancelled and now.usage.total and now.usd is None:
                 calls.fail(call.id, now.reason, _price(tariff, now))
             raise
         if isinstance(found, _Paid):
             calls.fail(call.id, scrub(str(found.error)), _cost(tariff, *budget.charge(ceiling, found.error)))
-            return found.wait, countdown(found.error, persistence)
+            return found.wait, repetition(call.id, persistence)
         cost = _cost(tariff, found.usage, False) if found.counted else _cost(tariff, ceiling.usage, True)
         if (now := calls.state.calls[call.id]).cancelled:  # cancelled just before the reply, which is not recorded
             if now.usage.total and now.usd is None:
@@ -377,6 +377,13 @@ class _Paid:
 
     error: ModelError
     wait: float
+
+
+def _dropped(error: BaseException) -> str:
+    """Why a call ended without an outcome: its work was abandoned, or a defect ended it."""
+    if not isinstance(error, Exception):
+        return DROPPED
+    return f"{DROPPED}: {one_line(str(error), otherwise=type(error).__name__)}"
 
 
 def _price(tariff: Tariff | None, cancelled: ModelCall) -> Cost:

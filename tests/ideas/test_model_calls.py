@@ -105,12 +105,19 @@ def test_a_failed_call_is_recorded_with_its_cost() -> None:
     assert (call.status, call.reason, call.usage, call.usd) == (CallStatus.FAILED, "no such model", Usage(5, 0, 0), 0.005)
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), RuntimeError("a fault")])
-def test_an_abandoned_call_holds_no_budget(error: BaseException) -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (asyncio.CancelledError(), DROPPED),
+        (RuntimeError("a\nfault"), f"{DROPPED}: a fault"),
+        (KeyError(), f"{DROPPED}: KeyError"),
+    ],
+)
+def test_an_abandoned_call_holds_no_budget_and_says_why(error: BaseException, reason: str) -> None:
     tape = Tape()
     with pytest.raises(type(error)):
         ask(FakeModel([error]), tape)
-    assert (tape.state.calls["c1"].status, tape.state.calls["c1"].reason) == (CallStatus.FAILED, DROPPED)
+    assert (tape.state.calls["c1"].status, tape.state.calls["c1"].reason) == (CallStatus.FAILED, reason)
 
 
 def test_a_cap_stops_before_the_call() -> None:

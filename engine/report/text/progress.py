@@ -9,7 +9,7 @@ from engine.domain import corroboration, profile, queries
 from engine.domain import events as e
 from engine.domain.model import Failure, Measurement, RaceOutcome, Verification
 from engine.domain.settings import ModelSettings
-from engine.domain.state import Kernel, SessionState, Stage, advance
+from engine.domain.state import CallStatus, Kernel, SessionState, Stage, advance
 from engine.report.text import races
 from engine.report.text.lines import (
     Line,
@@ -61,7 +61,7 @@ def _signed(entry: e.Entry, spans: Line) -> Line:
 
 def _event_line(event: e.Event, state: SessionState) -> Line | None:
     return (
-        _session_line(event) or _steering_line(event) or _call_line(event, state) or _idea_line(event, state)
+        _session_line(event, state) or _steering_line(event) or _call_line(event, state) or _idea_line(event, state)
         or _kernel_line(event, state) or _verdict_line(event)
     )  # fmt: skip
 
@@ -74,7 +74,14 @@ def _shortened(text: str) -> str:
     return shortened(one_line(text), _REASON)
 
 
-def _session_line(event: e.Event) -> Line | None:
+def failed_call(state: SessionState, work: str, reason: str) -> str | None:
+    """The call whose failure is why this work failed; its own line says the reason already."""
+    failed = (call for call in state.calls.values() if call.status is CallStatus.FAILED and not call.cancelled)
+    same = [call.id for call in failed if str(call.work) == work and call.reason == reason]
+    return same[-1] if same else None
+
+
+def _session_line(event: e.Event, state: SessionState) -> Line | None:
     match event:
         case e.SessionOpened(problem, device, settings):
             words = f"session opened: {problem.name}, {settings.workload}, {device}, {settings.strategy}, {settings.source}"
@@ -92,7 +99,7 @@ def _session_line(event: e.Event) -> Line | None:
             return line(f"session ended: {reason}")
         case e.SessionReopened():
             return line("session reopened")
-        case e.WorkFailed(work, reason) if reason != "interrupted":
+        case e.WorkFailed(work, reason) if reason != "interrupted" and failed_call(state, work, reason) is None:
             return line(Span(f"{work} failed: {one_line(reason)}", Tone.BAD))
         case e.NoteAdded(target, text):
             return line(f"note on {target or 'the session'}: {one_line(text)}")
@@ -166,7 +173,7 @@ def _call_line(event: e.Event, state: SessionState) -> Line | None:
         case e.CallFailed(call, reason, cancelled=True):
             return _about(call, f" {_shortened(reason)}")
         case e.CallFailed(call, reason):
-            return _about(call, Span(f" failed: {_shortened(reason)}", Tone.WARN))
+            return _about(call, Span(f" failed: {one_line(reason)}", Tone.WARN))
         case e.BudgetReached(work, reason):
             return line(Span(f"call skipped: {one_line(reason)}", Tone.WARN), Span(f" ({work})", Tone.FAINT))
     return None
