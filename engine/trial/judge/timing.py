@@ -208,11 +208,6 @@ _SHARE = 0.1
 _SLACK_US = 20.0
 
 
-def corroborated(pairs: Sequence[PairTimes]) -> bool:
-    """Whether the judge's clock confirms the kernel's claimed times."""
-    return hidden_us(pairs) <= 0
-
-
 def hidden_us(pairs: Sequence[PairTimes]) -> float:
     """Time of the kernel's round trips that its claims do not explain; ≤ 0: corroborated.
 
