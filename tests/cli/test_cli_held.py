@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 from support import sessions
+from support.fake_models import code_reply, ideas_reply
 from support.held import held
 from support.program import Call
 
 from engine.domain import events as e
-from engine.domain.state import IdeaStatus, Stage
+from engine.domain.settings import Limits, Settings
+from engine.domain.state import CallStatus, IdeaStatus, Stage
+from engine.ideas.factory import open_ideas
+from engine.ideas.playbook import Playbook
 from engine.journal import store
 from engine.journal.journal import read
 from tui.viewmodel import event_log
@@ -84,3 +88,46 @@ def test_commands_of_an_agent_are_its_own(espalier: Call, folder: Path, monkeypa
     shown = ["".join(cell.text for cell in one.cells) for one in lines]
     assert any("agent:claude: " in text and "Tiles" in text for text in shown)
     assert any("agent:claude: EndSession" in text and "refused: agent:claude may not end" in text for text in shown)
+
+
+def test_a_prompt_is_answered_and_a_call_cancelled_while_another_process_waits_for_them(
+    espalier: Call, folder: Path, tmp_path: Path
+) -> None:
+    """The holder waits for a reply to `paste`: the reply and the cancellation come through the inbox."""
+
+    def opened_calls() -> list[str]:
+        return [call.id for call in store.state_of(folder).calls.values() if call.status is CallStatus.OPEN]
+
+    def waited_for(number: int) -> list[str]:
+        while len(found := opened_calls()) < number:
+            time.sleep(0.02)
+        return found
+
+    reply = tmp_path / "reply.md"
+    root = sessions.draft("root", "time_us = 900")
+    pasted = open_ideas(Settings(source="paste"), playbook=Playbook(None, lambda _: root))
+    with held(folder, "autopilot", pasted, source="paste", branch=1, limits=Limits(rounds=1)):
+        (first,) = waited_for(1)
+        reply.write_text("no ideas today")
+        assert "does not answer" in espalier("model", "answer", str(folder), first, str(reply)).err
+        reply.write_text(ideas_reply("Tile rows", "Unroll twice"))
+        answered = espalier("model", "answer", str(folder), first, str(reply))
+        assert (answered.status, answered.err) == (0, "")
+        again = espalier("model", "answer", str(folder), first, str(reply))
+        assert "already been answered" in again.err
+        one, two = waited_for(2)
+        reply.write_text(code_reply(sessions.source("tiled", "time_us = 300")))
+        assert espalier("model", "answer", str(folder), one, str(reply)).status == 0
+        cancelled = espalier("model", "cancel", str(folder), two, "--reason", "too slow")
+        assert (cancelled.status, cancelled.err) == (0, "")
+        assert "unknown call 'c99'" in espalier("model", "cancel", str(folder), "c99").err
+        while not any(
+            kernel.stage is Stage.MEASURED and kernel.id != "k1" for kernel in store.state_of(folder).kernels.values()
+        ):
+            time.sleep(0.02)
+    state = store.state_of(folder)
+    assert (state.calls[one].status, state.calls[two].status) == (CallStatus.ANSWERED, CallStatus.FAILED)
+    answers = [entry.event for entry in read(folder).entries if isinstance(entry.event, e.CommandAnswered)]
+    assert [(one.command, one.accepted) for one in answers] == [
+        ("AnswerCall", True), ("AnswerCall", False), ("AnswerCall", True), ("CancelCall", True), ("CancelCall", False),
+    ]  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import multiprocessing
 import os
 import threading
 from collections.abc import Callable
@@ -293,40 +292,6 @@ def test_numbers_that_are_not_finite_are_not_sent(folder: Path) -> None:
 def test_agent_names_are_plain(name: str) -> None:
     with pytest.raises(CommandRejected, match="invalid agent name"):
         agent(name)
-
-
-def _notes(folder: Path, who: str, count: int) -> None:
-    for number in range(count):
-        steer(folder, lambda _, number=number: [c.AddNote("", f"{who} {number}")], Author(who))
-
-
-@pytest.mark.parametrize("count", [20, pytest.param(250, marks=pytest.mark.slow)])
-def test_several_processes_and_the_screen_steer_one_session_at_once(folder: Path, count: int) -> None:
-    """Every command is answered once, none is lost, and each asker's order is kept."""
-    context = multiprocessing.get_context("spawn")
-    askers = ["engineer", "agent:claude", "agent:codex"]
-
-    async def search() -> None:
-        async with LiveSession.resume(folder, ports(folder)) as live:
-            running = asyncio.create_task(live.run())
-            workers = [context.Process(target=_notes, args=(folder, who, count)) for who in askers]
-            for worker in workers:
-                worker.start()
-            for number in range(count):
-                await live.submit(c.AddNote("", f"screen {number}"))
-                await asyncio.sleep(0.01)
-            for worker in workers:
-                await asyncio.to_thread(worker.join)
-                assert worker.exitcode == 0
-            running.cancel()
-
-    asyncio.run(asyncio.wait_for(search(), 150))
-    recorded = notes(folder)
-    for who in (*askers, "screen"):
-        assert [text for text in recorded if text.startswith(f"{who} ")] == [f"{who} {number}" for number in range(count)]
-    requests = [entry.event.request for entry in read(folder).entries if isinstance(entry.event, e.CommandAnswered)]
-    assert len(requests) == len(set(requests)) == len(askers) * count
-    assert inbox.waiting(folder) == []
 
 
 def test_the_format_of_a_request_is_stable(folder: Path) -> None:

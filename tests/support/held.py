@@ -7,19 +7,25 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from support.sessions import opened, ports
+from support.sessions import TREE, opened, ports
 
+from engine.ideas.proposer import Proposer
 from engine.session.live import LiveSession
+from engine.session.perform import Ceilings
+
+UNHURRIED = Ceilings(model=None)
+"""A person answers prompts when it suits."""
 
 
 @contextmanager
-def held(folder: Path, mode: str = "ask") -> Iterator[None]:
+def held(folder: Path, mode: str = "ask", ideas: Proposer = TREE, **settings: Any) -> Iterator[None]:
     """A session that runs in another thread, as in another process: the lock is held, the inbox answered."""
     ready, end = threading.Event(), threading.Event()
 
     async def search() -> None:
-        async with LiveSession.create(folder, opened(mode), ports(folder)) as live:
+        async with LiveSession.create(folder, opened(mode, **settings), ports(folder, ideas, ceilings=UNHURRIED)) as live:
             running = asyncio.create_task(live.run())
             while not live.state.kernels:
                 await asyncio.sleep(0.01)
