@@ -29,7 +29,7 @@ EPILOG = "\b\n" + f"{writing.GRAMMAR}\n{writing.TRITON_GRAMMAR}".replace("\n\n",
 @click.argument("problem", type=o.PROBLEM)
 @click.option("--dialect", type=o.KnownValue([d.value for d in Dialect]), help="Default: cuda with a GPU, else cpp.")
 @click.option(
-    "--contract", type=o.KnownValue([c.value for c in Contract]), help="Default: plan for cuda and triton, host for cpp."
+    "--contract", type=o.KnownValue([c.value for c in Contract]), help="Default: plan for cuda and triton, host for cpp and for more launches than a plan holds."
 )
 @click.option("--empty", is_flag=True, help="Write the signature and the operands only; the kernel computes nothing.")
 @o.workload_option
@@ -42,7 +42,8 @@ def scaffold(problem: str, **given: Any) -> None:
     trust.require_problem(chosen)
     device = checked_device(None)
     dialect = Dialect(given["dialect"] or ("cpp" if device == "cpu" else "cuda"))
-    contract = writing.contract_for(dialect, Contract(given["contract"]) if given["contract"] else None)
+    contract = Contract(given["contract"]) if given["contract"] else None
+    writing.contract_for(dialect, contract)  # refused before torch is loaded
     workload = catalog.workload_for(
         chosen, given["workload"] or default_workload("cuda:0" if dialect in (Dialect.CUDA, Dialect.TRITON) else "cpu")
     )

@@ -24,6 +24,11 @@ def identity(trees: Sequence[IncludeTree]) -> tuple[str, ...]:
     return tuple(f"include {tree.path} {tree.digest}" for tree in trees)
 
 
+def visible(trees: Sequence[IncludeTree]) -> tuple[str, ...]:
+    """The trees that a module's own compilers may read, with the digest of all their files; what they read is not known."""
+    return tuple(f"{tree.path}: visible to the module's compilers, sha256 {tree.digest[:16]}" for tree in trees)
+
+
 def included_files(folder: Path, trees: Sequence[IncludeTree]) -> tuple[str, ...]:
     """``PATH: N files, sha256 DIGEST`` for each tree, of the files that the build in ``folder`` read."""
     try:

@@ -14,8 +14,10 @@ import msgspec
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Contract, Device, Dialect, Signature, Workload
 from engine.sandbox.confinement import detect
+from engine.sandbox.include_trees import include_trees
 from engine.toolchain.build import Artefact, BuildFailure, build
 from engine.toolchain.elf import starts_threads
+from engine.toolchain.included import visible
 from engine.toolchain.kernel_build import KernelBuild
 from engine.toolchain.kernel_file import KernelCode
 from engine.toolchain.static_scan import static_scan
@@ -115,8 +117,9 @@ class KernelBuilds:
             caches = await self._compile_module(kernel, workload, signature, device, outcome)
             if isinstance(caches, BuildFailure):
                 return caches
-            seconds = outcome.seconds + caches.seconds
-            return p.WorkloadBinary(workload, caches.path, b"", plan), replace(outcome, seconds=seconds)
+            trees = visible(include_trees()) if module_compilers.compiles(kernel.text, device) else ()
+            artefact = replace(outcome, seconds=outcome.seconds + caches.seconds, included=trees)
+            return p.WorkloadBinary(workload, caches.path, b"", plan), artefact
         binary = str(outcome.binary)
         threads = device.kind == "cpu" and starts_threads(outcome.binary)
         return p.WorkloadBinary(workload, binary, b"", plan, threads), outcome

@@ -17,10 +17,10 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import Contract, Dialect, Operand, Role, Signature, Workload
 from engine.problem import catalog, header
 from engine.problem.graph import trace_reference
-from engine.problem.graph_ir import Graph, Unsupported
+from engine.problem.graph_ir import Graph, Node, Ref, TensorType, Unsupported
 from engine.problem.reference import Reference
 from engine.toolchain.kernel_file import classify
-from engine.toolchain.plan import parse_plan
+from engine.toolchain.plan import MAX_LAUNCHES, parse_plan
 from engine.toolchain.tunables import parse_tunables
 
 FILES = {Dialect.CUDA: "kernel.cu", Dialect.CPP: "kernel.cpp", Dialect.PYTHON: "kernel.py"}
@@ -183,6 +183,31 @@ def test_unsupported_is_one_clear_line(softmax: tuple[Reference, Graph]) -> None
         "write it by hand with --empty, or use --dialect python"
     )
     assert "class ModelNew" in scaffold(reference.problem, reference.workload, reference.signature(), missing, Dialect.PYTHON)
+
+
+def running_sums(count: int) -> tuple[Reference, Graph]:
+    """Softmax's operands, and a graph of as many steps as given."""
+    reference = Reference(catalog.find("softmax"), Workload("tiny", {"batch_size": 3, "dim": 5}))
+    whole = TensorType((3, 5), "float32")
+    nodes = tuple(
+        Node(f"n{k}", "cumsum.default", {"x": Ref(f"n{k - 1}" if k else "x"), "dim": 0, "dtype": None}, (whole,))
+        for k in range(count)
+    )
+    return reference, Graph((("x", whole),), (), nodes, (nodes[-1].name,))
+
+
+@pytest.mark.parametrize(("steps", "contract"), [(MAX_LAUNCHES - 1, Contract.PLAN), (MAX_LAUNCHES + 1, Contract.HOST)])
+def test_more_launches_than_a_plan_holds_go_into_a_host_kernel(steps: int, contract: Contract) -> None:
+    reference, graph = running_sums(steps)
+    text = scaffold(reference.problem, reference.workload, reference.signature(), graph, Dialect.CUDA)
+    assert classify(text, "kernel.cu") == (Dialect.CUDA, contract)
+    assert ("Under the host contract" in text) == (contract is Contract.HOST)
+
+
+def test_a_contract_that_was_asked_for_is_kept() -> None:
+    reference, graph = running_sums(MAX_LAUNCHES + 1)
+    with pytest.raises(ProblemError, match="more than 256 kernels"):
+        scaffold(reference.problem, reference.workload, reference.signature(), graph, Dialect.CUDA, Contract.PLAN)
 
 
 def test_dialect_and_contract_must_match() -> None:

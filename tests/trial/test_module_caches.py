@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import io
@@ -15,11 +16,15 @@ from pathlib import Path
 import pytest
 from support import builders as b
 
-from engine.domain.model import Device
+from engine.domain.model import Contract, Device, Dialect, Workload
+from engine.sandbox.include_trees import VARIABLE, include_trees
 from engine.session.fake_bench import FAKE_GPU
+from engine.toolchain.build import BuildRequest
+from engine.toolchain.included import visible
 from engine.trial.runner import module_caches
 from engine.trial.runner.module_caches import COMPILED, COMPILER_FAILED
 from engine.trial.tools import module_compilers
+from engine.trial.tools.kernel_case import KernelCase
 
 
 @pytest.fixture
@@ -138,3 +143,17 @@ def test_architectures_as_torch_names_them(arch: str, named: str) -> None:
 )
 def test_the_last_line_holds_the_archive(output: str, found: bytes) -> None:
     assert module_compilers._after(output, COMPILED) == found
+
+
+def test_a_changed_header_compiles_a_module_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = BuildRequest("load_inline", Dialect.PYTHON, Contract.MODULE, "", {}, "any", "mine.py")
+    case = KernelCase(Workload("small"), b.signature(), request)
+    header = tmp_path / "kit.h"
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    keys, lines = set(), set()
+    for text in ("#define KIT 1\n", "#define KIT 22\n"):
+        header.write_text(text)
+        keys.add(asyncio.run(module_compilers._key(case, b.device())))
+        lines |= set(visible(include_trees()))
+    assert len(keys) == 2
+    assert len(lines) == 2

@@ -22,17 +22,18 @@ from typing import Any
 from engine.domain.errors import ToolchainError
 from engine.domain.model import Device
 from engine.sandbox.confinement import Confinement
+from engine.sandbox.include_trees import include_trees
 from engine.sandbox.process import ProcessResult, run
 from engine.sandbox.python_process import python_once
 from engine.sandbox.watchdog import TreeLimits
-from engine.toolchain import compilers
+from engine.toolchain import compilers, included
 from engine.toolchain.build import Artefact, BuildFailure
 from engine.toolchain.build_budget import build_budget, share
 from engine.toolchain.cache import LOG, Cache, CacheEntry, cache_folder, digest
 from engine.trial.runner.module_caches import ARCHITECTURES, COMPILED, COMPILER_FAILED
 from engine.trial.tools.kernel_case import DumpInputs, KernelCase, sandboxed, write_spec
 
-_SCHEME = 1
+_SCHEME = 2
 _BINARY = "caches.tar"
 _SECONDS = 300.0
 _MOST_BYTES = 256 << 20
@@ -107,7 +108,7 @@ async def _key(case: KernelCase, device: Device) -> str:
         "name": case.request.name, "settings": dict(sorted(case.workload.settings.items())), "device": device.name,
         "arch": device.arch, "cpu": await compilers.cpu_arch(), "software": device.software, "threads": device.units,
         "operands": [[o.name, o.role, o.dtype, list(o.shape)] for o in case.signature.operands],
-        "python": platform.python_version(), "compilers": found,
+        "python": platform.python_version(), "compilers": found, "includes": included.identity(include_trees()),
     }  # fmt: skip
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
