@@ -42,6 +42,7 @@ def evaluate(
     baselines: Sequence[str] = ("eager",),
     tunables: Mapping[str, int] | None = None,
     cold: bool = True,
+    fresh: bool = False,
     accept_unverifiable: bool = False,
     say: Say = lambda text: None,
 ) -> Verdict:
@@ -55,6 +56,7 @@ def evaluate(
         baselines: the first one ranks.
         tunables: values of the kernel's tunables; the others keep their defaults.
         cold: measure with cold caches.
+        fresh: calibrate and measure baselines again. Default: what was kept, up to 7 days.
         accept_unverifiable: go on where a trivial model passes the correctness check.
         say: receives progress, one line at a time.
 
@@ -66,7 +68,7 @@ def evaluate(
     return run_blocking(
         lambda: evaluate_here(
             asked, code, device=device, workload=workload, tolerance=tolerance, baselines=baselines, tunables=tunables,
-            cold=cold, accept_unverifiable=accept_unverifiable, say=say,
+            cold=cold, fresh=fresh, accept_unverifiable=accept_unverifiable, say=say,
         )
     )  # fmt: skip
 
@@ -81,18 +83,21 @@ async def evaluate_here(
     baselines: Sequence[str] = ("eager",),
     tunables: Mapping[str, int] | None = None,
     cold: bool = True,
+    fresh: bool = False,
     accept_unverifiable: bool = False,
     say: Say = lambda text: None,
 ) -> Verdict:
     """Like ``evaluate``, in the running event loop. Cancelling it ends the trial."""
     trust.require_problem(problem)
     seed = seed_of(kernel, tunables or {})
-    own = {Dialect.CPP: "cpu", Dialect.CUDA: "cuda:0"}.get(kernel.dialect)
+    own = {Dialect.CPP: "cpu", Dialect.CUDA: "cuda:0", Dialect.TRITON: "cuda:0"}.get(kernel.dialect)
     label = checked_device(device or own)
     check_dialect(kernel, label)
     ranking, *others = baselines
     chosen = catalog.workload_for(problem, workload or default_workload(label))
-    assignment = Assignment(problem, chosen, label, tolerance, ranking, tuple(others), cold)
+    assignment = Assignment(
+        problem, chosen, label, tolerance, ranking, tuple(others), cold, fresh=fresh, prepared=True
+    )  # fmt: skip
     async with open_workbench(assignment, say, accept_unverifiable=accept_unverifiable) as bench:
         tried = await bench.attempt(kernel_spec(seed.kernel, seed.tunables))
         subject = v.VerdictSubject(

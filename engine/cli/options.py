@@ -186,7 +186,7 @@ tolerance_option = click.option(
 )  # fmt: skip
 hot_option = click.option("--hot", is_flag=True, help="Time with hot caches. Default: cold.")
 fresh_option = click.option(
-    "--fresh-baselines", is_flag=True, help="Measure every baseline. Default: reuse recorded times of the further ones."
+    "--fresh-baselines", is_flag=True, help="Measure every baseline again. Default: reuse what was measured before."
 )
 accept_option = click.option(
     "--accept-unverifiable", is_flag=True, help="Continue even if a trivial model passes the correctness check."

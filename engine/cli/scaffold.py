@@ -29,7 +29,7 @@ EPILOG = "\b\n" + f"{writing.GRAMMAR}\n{writing.TRITON_GRAMMAR}".replace("\n\n",
 @click.argument("problem", type=o.PROBLEM)
 @click.option("--dialect", type=o.KnownValue([d.value for d in Dialect]), help="Default: cuda with a GPU, else cpp.")
 @click.option(
-    "--contract", type=o.KnownValue([c.value for c in Contract]), help="Default: plan for cuda and triton, host for cpp and for more launches than a plan holds."
+    "--contract", type=o.KnownValue([c.value for c in Contract]), help="Default: plan for cuda and triton; host for cpp."
 )
 @click.option("--empty", is_flag=True, help="Write the signature and the operands only; the kernel computes nothing.")
 @o.workload_option

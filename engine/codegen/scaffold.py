@@ -51,9 +51,9 @@ def scaffold(
 ) -> str:
     """A correct, naive kernel for one workload.
 
-    ``graph`` is the workload's trace (``python`` ignores it). Without ``contract``, it is the dialect's default; the host contract
-    where a CUDA plan would be too large. Raises ProblemError, in one line, for an operator without a lowering, and for a
-    contract that the dialect does not have.
+    ``graph`` is the workload's trace (``python`` ignores it). Without ``contract``, it is the dialect's default; the host
+    contract where a CUDA plan would be too large. Raises ProblemError, in one line, for an operator without a lowering, and for
+    a contract that the dialect does not have.
     """
     chosen = contract_for(dialect, contract)
     if dialect is Dialect.PYTHON:
@@ -75,7 +75,9 @@ def scaffold(
 def _beyond_a_plan(graph: Graph, signature: Signature, why: Unsupported) -> str | Unsupported:
     """The kernel under the host contract, for a graph that is too large for a plan only; else ``why``, the plan's reason."""
     source = naive(graph, signature, Dialect.CUDA, Contract.HOST)
-    return why if isinstance(source, Unsupported) else f"// Under the host contract, because a plan cannot hold {why.what}.\n{source}"
+    if isinstance(source, Unsupported):
+        return why
+    return f"// Under the host contract, because a plan cannot hold {why.what}.\n{source}"
 
 
 def empty_kernel(signature: Signature, dialect: Dialect, contract: Contract | None = None) -> str:

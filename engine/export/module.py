@@ -19,11 +19,14 @@ from engine.domain.model import Contract, Device, Dialect, Number, Operand, Prob
 from engine.domain.preparation import CorrectnessCheck
 from engine.export.plan_host import ENTRY, ERROR_REPORTER, TROUBLE, launcher
 from engine.export.template import fill, keep_apart, literal, template
+from engine.export.triton_host import triton_launcher
 from engine.problem import header, names
 from engine.problem import reference_code as reference
 from engine.toolchain import plan as launch_plan
 from engine.toolchain import resolution
 from engine.toolchain.kernel_file import KernelCode
+from engine.toolchain.triton.plan import parse_triton_plan
+from engine.toolchain.triton.resolution import ResolvedTriton, resolve_triton
 
 _CPP = ["g++", "-std=c++20", "-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared"]
 _CUDA = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-cudart", "static"]
@@ -61,8 +64,6 @@ class Exported:
 def module(given: Exported) -> str:
     """The text of the module. Raises KernelCodeError or ProblemError for a kernel that cannot be exported."""
     _check_names(given)
-    if given.kernel.dialect is Dialect.TRITON:
-        raise ProblemError(f"{given.kernel.name}: a triton plan has no module: its file and its @launch lines are the kernel")
     head = "".join(_comment(" ".join(remark.split())) for remark in given.remarks)
     usage = "".join(_comment(f"    {line.format(file=shlex.quote(given.file))}") for line in _USAGE)
     if given.kernel.dialect is Dialect.PYTHON:
@@ -111,7 +112,7 @@ def _constants(given: Exported, tree: ast.Module) -> dict[str, str]:
     return {
         "KERNEL": literal(_source_text(given)),
         "PROBLEM_H": literal(_header(given)),
-        "FILE": repr("kernel.cu" if cuda else "kernel.cpp"),
+        "FILE": repr(f"kernel{given.kernel.dialect.suffix}"),
         "COMMAND": repr(_command(given)),
         "OPERANDS": _operands(given.signature),
         "NUMBERS": repr(_numbers(forward, given.signature)),
@@ -120,7 +121,7 @@ def _constants(given: Exported, tree: ast.Module) -> dict[str, str]:
         "PLAN": repr(plan),
         "ENTRY": repr(ENTRY if plan else "launch"),
         "TROUBLE": repr(TROUBLE if cuda and not plan else ""),
-        "WORKSPACE_BYTES": repr(_resolved(given).workspace_bytes if plan else None),
+        "WORKSPACE_BYTES": repr(_workspace_bytes(given)),
     }
 
 
@@ -179,6 +180,8 @@ def _numbers(forward: list[str], signature: Signature) -> dict[str, Number]:
 
 def _command(given: Exported) -> list[str]:
     defines = [f"-D{name}={value}" for name, value in given.tunables.items()]
+    if given.kernel.dialect is Dialect.TRITON:
+        return []
     if given.kernel.dialect is Dialect.CPP:
         return [*_CPP, *defines]
     number = given.device.arch.removeprefix("sm_")
@@ -186,7 +189,8 @@ def _command(given: Exported) -> list[str]:
 
 
 def _header(given: Exported) -> str:
-    return header.render(given.signature, given.kernel.dialect, given.workload.name)
+    triton = given.kernel.dialect is Dialect.TRITON
+    return "" if triton else header.render(given.signature, given.kernel.dialect, given.workload.name)
 
 
 def _source_text(given: Exported) -> str:
@@ -195,12 +199,30 @@ def _source_text(given: Exported) -> str:
     if given.kernel.contract is not Contract.PLAN:
         return given.kernel.text.rstrip() + "\n" + ERROR_REPORTER
     names = [operand.name for operand in given.signature.operands]
+    if given.kernel.dialect is Dialect.TRITON:
+        return given.kernel.text.rstrip() + "\n" + triton_launcher(_resolved_triton(given), names)
     return given.kernel.text.rstrip() + "\n" + launcher(_resolved(given), names)
 
 
+def _workspace_bytes(given: Exported) -> int | None:
+    """Bytes that a plan asks for; a host kernel says it itself."""
+    if given.kernel.contract is not Contract.PLAN:
+        return None
+    if given.kernel.dialect is Dialect.TRITON:
+        return _resolved_triton(given).plan.workspace_bytes
+    return _resolved(given).workspace_bytes
+
+
+def _plan_names(given: Exported) -> dict[str, Number]:
+    return {**header.plan_names(given.signature, given.device.units), **given.tunables}
+
+
 def _resolved(given: Exported) -> resolution.ResolvedPlan:
-    names: dict[str, Number] = {**header.plan_names(given.signature, given.device.units), **given.tunables}
-    return resolution.resolve(launch_plan.parse_plan(given.kernel.text), names, given.signature.operands)
+    return resolution.resolve(launch_plan.parse_plan(given.kernel.text), _plan_names(given), given.signature.operands)
+
+
+def _resolved_triton(given: Exported) -> ResolvedTriton:
+    return resolve_triton(parse_triton_plan(given.kernel.text), _plan_names(given), given.signature.operands)
 
 
 def _operands(signature: Signature) -> str:

@@ -67,7 +67,7 @@ class NewSession:
     prior: bool = True
     """Start the adaptive strategy from what categories of ideas gained in earlier sessions."""
     fresh: bool = False
-    """Measure every baseline again instead of reusing times of earlier sessions."""
+    """Calibrate and measure every baseline again instead of reusing the preparation of an earlier evaluation or session."""
 
 
 def shipped_problems() -> tuple[Problem, ...]:
@@ -114,7 +114,7 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
         raise ProblemError(f"--dialect {asked} {needed}")
     await check_requirements(request.device, asked)
     lazy_blobs = _LazyBlobs()
-    bench = TrialBench(replace(_assignment(opened), fresh=request.fresh), lazy_blobs.put)
+    bench = TrialBench(replace(_assignment(opened), prepared=True, fresh=request.fresh), lazy_blobs.put)
     try:
         if warning := sandbox_warning():
             say(warning)
@@ -183,7 +183,7 @@ async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
     permission = _Permission(trust.require(folder, state), folder)
     proposers = _Proposers(opened.settings, catalog.folder(opened.problem), permission)
     await check_requirements(label, opened.settings.dialect)
-    bench = TrialBench(_assignment(opened, label, state.preparation), Blobs(folder).put)
+    bench = TrialBench(replace(_assignment(opened, label, state.preparation), prepared=True), Blobs(folder).put)
     try:
         if warning := sandbox_warning():
             say(warning)

@@ -59,7 +59,7 @@ class Assignment:
     fresh: bool = False
     """Measure every baseline again, even if it is cached."""
     prepared: bool = False
-    """Use the preparation of an earlier evaluation, if there is one and it is not to be made ``fresh``."""
+    """Use the preparation of an earlier evaluation or session, if there is one and it is not to be made ``fresh``."""
     peaks: Peaks | None = None
     """The session's device ceilings, if already measured: all its kernels are compared with the same ones."""
     chance: Workload | None = None

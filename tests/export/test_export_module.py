@@ -77,6 +77,31 @@ BROKEN = {
     "integers": ("above[i] = x[i] > 0.25f", "above[i] = x[i] > 0.3f"),
     "input": ("above[i]", "const_cast<x_t*>(x)[i] = 0; above[i]"),
 }
+TRITON = """import triton
+import triton.language as tl
+
+# @tune BLOCK = 512, 1024
+# @workspace 4*X_NUMEL zero
+# @launch weighted(x, weight, workspace, X_NUMEL, FLOOR) grid(ceil_div(X_NUMEL, BLOCK))
+# @launch finished(x, workspace, shift, out0, out1, X_NUMEL) grid(ceil_div(X_NUMEL, BLOCK)) num_warps(8)
+
+
+@triton.heuristics({"WIDE": lambda known: known["BLOCK"] > 8})
+@triton.jit
+def weighted(x, weight, y, count, floor, X_DIM1: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = (at < count) & WIDE
+    tl.store(y + at, 2 * tl.load(x + at, inside) * tl.load(weight + at % X_DIM1, inside) - floor, inside)
+
+
+@triton.autotune([triton.Config({"BLOCK": 1024})], key=["count"])
+@triton.jit
+def finished(x, y, shift, out, above, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    tl.store(out + at, tl.maximum(tl.load(y + at, inside), 0.0) + tl.load(shift), inside)
+    tl.store(above + at, (tl.load(x + at, inside) > 0.25).to(tl.int32), inside)
+"""
 PYTHON = """import time
 import torch
 EPSILON = 0.0
@@ -224,6 +249,18 @@ def test_a_python_kernel_is_exported_with_its_test(modules: Modules) -> None:
     said = modules.run(path, "--test", "--seeds", 1)
     assert said.returncode == 0, said.stdout + said.stderr
     assert modules.run(modules.export("off", PYTHON.replace("0.5", "0.51"), ".py"), "--test", "--seeds", 1).returncode == 1
+
+
+def test_a_triton_plan_is_exported_with_its_launches(modules: Modules) -> None:
+    """Triton's interpreter runs it without a GPU."""
+    pytest.importorskip("triton")
+    path = modules.export("tiles", TRITON, ".py", {"BLOCK": 512})
+    done = modules.run(path, "--test", TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASSED" in done.stdout
+    kernel = next(path for path in (modules.cache / "exported").glob("espalier_*.py"))
+    assert kernel.read_text().startswith(TRITON.rstrip())
+    assert "function[(32, 1, 1)](**values, x=operands[0], y=espalier_view(workspace, 0, torch.float32)" in kernel.read_text()
 
 
 def test_a_session_s_kernel_is_exported_with_its_figures(tmp_path: Path) -> None:

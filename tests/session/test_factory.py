@@ -19,7 +19,7 @@ from engine.session.fake_bench import FAKE_CPU, FakeBench
 from engine.session.ports import Say
 from engine.session.seeds import Seed
 from engine.toolchain.kernel_file import KernelCode
-from engine.trial.judge_session import silent
+from engine.trial.judge_session import Assignment, silent
 
 SEED = Seed(KernelCode(sessions.source("mine"), Dialect.CPP, Contract.HOST, "mine.cpp"), {})
 benches: list[Bench] = []
@@ -28,8 +28,9 @@ benches: list[Bench] = []
 class Bench(FakeBench):
     """Replaces the bench of a new session."""
 
-    def __init__(self, assignment: object, store: Any) -> None:
+    def __init__(self, assignment: Assignment, store: Any) -> None:
         super().__init__(store)
+        self.assignment = assignment
         self.closed = False
         benches.append(self)
 
@@ -71,3 +72,17 @@ def test_a_seed_that_cannot_be_stored_leaves_what_was_there_before(tmp_path: Pat
     assert isinstance(begun(tmp_path), JournalUnwritable)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["blobs", "notes.txt"]
     WriterLock(tmp_path).release()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_session_uses_what_an_evaluation_prepared_unless_it_is_to_be_fresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    wanted = factory.NewSession(catalog.find("softmax"), "cpu", Settings(), folder=tmp_path / "s", seeds=(SEED,), fresh=fresh)
+
+    async def begin_and_resume() -> None:
+        await (await factory.begin(wanted, lambda _: None)).close()
+        await (await factory.resume(tmp_path / "s", lambda _: None)).close()
+
+    sessions.run(begin_and_resume)
+    assert [(bench.assignment.prepared, bench.assignment.fresh) for bench in benches] == [(True, fresh), (True, False)]

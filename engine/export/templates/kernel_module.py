@@ -11,9 +11,12 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -103,7 +106,26 @@ def _build() -> ctypes.CDLL:
         raise RuntimeError(f"cannot load {binary}: {error}") from error
 
 
-_library = functools.cache(_build)
+def _module() -> ModuleType:
+    """Import the kernel's file, which Triton compiles when it is launched. The file is named by its digest."""
+    name = f"espalier_{hashlib.sha256(KERNEL.encode()).hexdigest()[:32]}"
+    file = _cache() / f"{name}.py"
+    if not file.exists():
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            Path(folder, FILE).write_text(KERNEL, encoding="utf-8")
+            os.replace(Path(folder, FILE), file)
+    loader = SourceFileLoader(name, str(file))
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__, module.__loader__ = str(file), loader
+    loader.exec_module(module)
+    return module
+
+
+def _loaded() -> Any:
+    return _module() if FILE.endswith(".py") else _build()
+
+
+_library = functools.cache(_loaded)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -128,7 +150,7 @@ def _outputs(device: torch.device) -> list[torch.Tensor]:
     return [torch.empty(shape, dtype=dtype, device=device) for _, role, shape, dtype in OPERANDS if role == "output"]
 
 
-def _workspace(library: ctypes.CDLL, device: torch.device) -> torch.Tensor:
+def _workspace(library: Any, device: torch.device) -> torch.Tensor:
     size = WORKSPACE_BYTES
     if size is None and hasattr(library, "workspace_bytes"):
         library.workspace_bytes.restype = ctypes.c_size_t
@@ -136,8 +158,11 @@ def _workspace(library: ctypes.CDLL, device: torch.device) -> torch.Tensor:
     return torch.empty(max(size or 0, 1), dtype=torch.uint8, device=device)
 
 
-def _call(library: ctypes.CDLL, tensors: list[torch.Tensor], workspace: torch.Tensor) -> None:
+def _call(library: Any, tensors: list[torch.Tensor], workspace: torch.Tensor) -> None:
     """Launch the kernel. Raises RuntimeError with the runtime's message if the launch fails."""
+    if FILE.endswith(".py"):
+        getattr(library, ENTRY)(tensors, workspace)
+        return
     addresses, rest = [tensor.data_ptr() for tensor in tensors], [ctypes.c_void_p(workspace.data_ptr())]
     if DEVICE == "cuda":
         rest.append(ctypes.c_void_p(torch.cuda.current_stream(tensors[0].device).cuda_stream))

@@ -1,7 +1,7 @@
 """What a problem's preparation found, cached per problem, workload, device, software and judge. No torch.
 
-Calibration, the trivial models and the baselines of one evaluation serve later ones, with their date. Baselines are still
-called in every sample of every kernel: no speedup is relative to a cached time. A damaged or old file counts as missing.
+Calibration, the trivial models and the baselines of one evaluation or session serve later ones, with their date. Baselines are
+still called in every sample of every kernel: no speedup is relative to a cached time. A damaged or old file counts as missing.
 The engine reads and writes the files; the judge gets and returns calibrations (``encode``, ``decode``), so a reference can
 influence the cached preparation of its own problem only, and a candidate none.
 """
@@ -74,7 +74,7 @@ class KeptPreparation:
         """The preparation, with the date in the conditions of every baseline and in the notes."""
         shown = f"{datetime.fromisoformat(self.date):%Y-%m-%d %H:%M %Z}".strip()
         baselines = {name: _cached(one, f"{baseline_cache.MARK}{shown}") for name, one in self.preparation.baselines.items()}
-        note = f"prepared {shown}: --fresh prepares again"
+        note = f"prepared {shown}: --fresh prepares again (run: --fresh-baselines)"
         return replace(self.preparation, baselines=baselines, notes=(*self.preparation.notes, note))
 
 
