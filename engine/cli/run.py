@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from engine.cli import options as o
 from engine.cli.conclusion import conclude, interrupted
 from engine.cli.drive import ProgressPrinter, drive, run_session, run_to_end
 from engine.cli.model_options import changed, model_options
+from engine.cli.run_set import check_options, named_problems, run_set
 from engine.cli.ui import open_ui
 from engine.cli.verbosity import verbosity
 from engine.domain.model import Dialect
@@ -41,7 +43,7 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 
 
 @click.command(epilog=EPILOG)
-@click.argument("problem", type=o.PROBLEM)
+@click.argument("problems", type=o.PROBLEM, nargs=-1, required=True, metavar="PROBLEM...")
 @click.option("--rounds", type=_COUNT, default=3, show_default=True, metavar="N", help="Rounds after the naive port.")
 @click.option("--ideas", type=_FEW, default=3, show_default=True, metavar="K", help="Ideas per round.")
 @click.option("--branch", type=_FEW, default=3, show_default=True, metavar="B", help="Implementations per idea.")
@@ -89,13 +91,23 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 @o.headless_option
 @o.json_option
 @verbosity
-def run(problem: str, **given: Any) -> None:
+def run(problems: tuple[str, ...], **given: Any) -> None:
     """Start a session on PROBLEM: a shipped name, a folder, or any KernelBench-format .py file.
 
     In a terminal it opens the terminal UI. Without one, or with --headless, it runs on autopilot and prints progress
     lines, then the kernel tree.
+
+    Several problems, or a folder of them, share one budget (--kernels, --time, --budget-usd, --budget-tokens), headless, in a
+    session each: the next kernels go where they are expected to gain most. The same command continues, also with a larger
+    budget; --kernels defaults to that of --rounds rounds on every problem.
     """
-    new = _new_session(problem, given)
+    names = named_problems(problems)
+    if len(names) > 1:
+        check_options(given)
+        typed = click.get_current_context().get_parameter_source("rounds") is ParameterSource.COMMANDLINE
+        run_set([_new_session(name, given) for name in names], given, given["rounds"] if typed else None)
+        return
+    new = _new_session(names[0], given)
     on_screen = replace(new, mode=given["mode"] or "ask")
     if not given["headless"] and not given["as_json"] and open_ui("new", on_screen):
         return

@@ -39,7 +39,10 @@ no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a 
     [
         (("run", "sofmax"), "did you mean 'softmax'?"),
         (("run", "nowhere.py"), "'nowhere.py' not found"),
-        (("run",), "missing argument 'PROBLEM'"),
+        (("run",), "missing argument 'PROBLEM...'"),
+        (("run", "softmax", "sofmax"), "did you mean 'softmax'?"),
+        (("run", "softmax", "layernorm", "--device", "cpu", "--mode", "ask"), "--mode needs a single problem"),
+        (("run", "softmax", "layernorm", "--pause-above-usd", "1"), "--pause-above-usd needs a single problem"),
         (("run", "softmax", "--bogus"), "unknown option '--bogus'"),
         (("run", "softmax", "--rounds", "none"), "'none' is not a valid integer"),
         (("run", "softmax", "--rounds", "0"), "0 is not in the range"),

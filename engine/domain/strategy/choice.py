@@ -70,6 +70,13 @@ def belief_pair(belief: Belief, idea: OpenIdea) -> Pair:
     return Pair(idea.parent, idea.stem, expected, expected, belief.deviation(idea.stem), success, idea.id)
 
 
+def new_idea_gain(belief: Belief) -> float:
+    """The gain expected of the best new idea: the mean over the latest ideas, before they were tried."""
+    trials = belief.evidence.trials[-20:]
+    gains = [belief.posterior.means[1] * trial.predicted for trial in trials]
+    return (sum(gains) + 0.15) / (len(gains) + 1)
+
+
 class _Search:
     """One decision: one draw of the weights, and the scores that follow from it."""
 
@@ -181,16 +188,10 @@ class _Search:
         ]  # fmt: skip
         if not short:
             return None
-        new = max(self._value(k) for k in short) + self._new_idea() + self._spread() * belief.posterior.noise
+        new = max(self._value(k) for k in short) + new_idea_gain(self.belief) + self._spread() * belief.posterior.noise
         if best is not None and new - best.score <= belief.tuning.ask:
             return None
         return Ask(tuple(short), self.each)
-
-    def _new_idea(self) -> float:
-        """The gain expected of the best new idea: the mean over the latest ideas, before they were tried."""
-        trials = self.belief.evidence.trials[-20:]
-        gains = [self.belief.posterior.means[1] * trial.predicted for trial in trials]
-        return (sum(gains) + 0.15) / (len(gains) + 1)
 
     def _restart(self, pairs: Sequence[Pair]) -> Focus | None:
         """A restart from an ancestor of the best kernel, if that promises more improvement per kernel than the best pair."""
