@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,14 @@ from support import sessions, ui
 from support.held import held
 from support.ui import until
 from textual.command import CommandPalette
-from textual.widgets import DataTable, Input, OptionList
+from textual.widgets import DataTable, Input, OptionList, Select
 
 from engine.domain import events as e
+from engine.domain.settings import Settings
 from engine.domain.state import IdeaStatus
 from engine.journal import store
 from engine.journal.journal import read
+from tui.bridge import Bridge, NewSession
 from tui.screens.dialogs import Confirm
 from tui.screens.gate import GateScreen
 from tui.screens.help import HelpScreen
@@ -72,6 +75,37 @@ def test_starting_a_session_with_models_and_a_cost_limit(home: Path) -> None:
     opened = ui.recorded(folder)[0].event
     assert isinstance(opened, e.SessionOpened)
     assert (opened.settings.source, opened.settings.limits.usd) == ("openai:some-model=2,playbook=1", 2.5)
+
+
+def test_the_form_offers_the_strategy_and_its_prior(home: Path) -> None:
+    opener = ui.FakeOpener(trouble="enough")
+    asked: list[NewSession] = []
+    begin = opener.begin
+
+    async def recorded(request: NewSession, say: Callable[[str], None]) -> Bridge:
+        asked.append(request)
+        return await begin(request, say)
+
+    opener.begin = recorded  # type: ignore[method-assign]
+
+    async def body() -> None:
+        app = ui.app(opener)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press("n")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            form = app.screen
+            await pilot.press("ctrl+s")
+            await until(pilot, lambda: "enough" in str(form.query_one("#message").render()))
+            form.query_one("#strategy", Select).value = "adaptive"
+            form.query_one("#prior", Select).value = "none"
+            await pilot.press("ctrl+s")
+            await until(pilot, lambda: len(asked) == 2)
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+
+    sessions.run(body)
+    chosen = [(request.settings.strategy, request.prior) for request in asked]
+    assert chosen == [(Settings().strategy, True), ("adaptive", False)]
 
 
 def test_errors_are_shown_in_the_form_which_keeps_its_content(home: Path) -> None:

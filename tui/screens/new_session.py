@@ -28,6 +28,13 @@ from tui.viewmodel.steps import StepLog
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _MODES = (("ask", "ask"), ("ask, then auto-approve after 60 s", "ask:60"), ("autopilot", "autopilot"))
+_STRATEGIES = (
+    ("branching: several ideas per round", "branching"),
+    ("sequential: one after the other", "sequential"),
+    ("adaptive: whichever measurements favour", "adaptive"),
+)
+_PRIORS = (("earlier sessions (adaptive only)", "sessions"), ("none", "none"))
+"""What the adaptive strategy starts from."""
 _BASELINES = ("eager", "eager_tf32", "compile")
 
 
@@ -69,6 +76,10 @@ class NewSessionForm(Dialog[Bridge | None]):
                 proposers = self._opener.proposers()
                 hint = f"{', '.join(proposers)}, openai:MODEL, gemini:MODEL, command:CMD"
                 yield Input(proposers[0], id="source", compact=True, placeholder=hint, suggester=SuggestFromList(proposers))
+                yield Label("Strategy")
+                yield Select(_STRATEGIES, value=Settings().strategy, allow_blank=False, id="strategy", compact=True)
+                yield Label("Prior")
+                yield Select(_PRIORS, value="sessions", allow_blank=False, id="prior", compact=True)
                 yield Label("Rounds")
                 yield Input("3", id="rounds", type="integer", compact=True)
                 yield Label("Ideas per round")
@@ -154,6 +165,7 @@ class NewSessionForm(Dialog[Bridge | None]):
         limits = Limits(rounds=self._count("rounds", "Rounds", 10_000), seconds=self._seconds(), usd=self._dollars())
         settings = replace(
             Settings(),
+            strategy=self._chosen("strategy"),
             ideas=self._count("ideas", "Ideas per round", 64),
             branch=self._count("branch", "Kernels per idea", 64),
             source=self._text("source"),
@@ -162,7 +174,8 @@ class NewSessionForm(Dialog[Bridge | None]):
             limits=limits,
         )
         seeds = (read_seed(seed, {}, problem),) if seed else ()
-        return NewSession(problem, self._chosen("device"), settings, self._chosen("mode"), seeds=seeds)
+        prior = self._chosen("prior") == "sessions"
+        return NewSession(problem, self._chosen("device"), settings, self._chosen("mode"), seeds=seeds, prior=prior)
 
     def _text(self, name: str) -> str:
         return self.query_one(f"#{name}", Input).value.strip()
