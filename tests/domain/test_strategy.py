@@ -14,7 +14,7 @@ from support import builders as b
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries, rules
-from engine.domain.plan import CategoryRate
+from engine.domain.plan import CategoryRate, Focus
 from engine.domain.rules import adaptive
 from engine.domain.settings import Limits
 from engine.domain.state import IdeaStatus, SessionState, Stage
@@ -187,3 +187,50 @@ def test_a_kernel_whose_time_is_not_corroborated_is_a_parent_only_while_there_is
     assert set(evidence(doubted).kernels) == set(measured)
     one = {**kernels, measured[0]: state.kernels[measured[0]]}
     assert set(evidence(replace(state, kernels=one)).kernels) == {measured[0]}
+
+
+def test_ideas_that_never_fit_another_parent_lose_their_weight_after_a_few_failures() -> None:
+    """Where decisions exclude each other, no idea of one lineage fits another."""
+    first = tuple(Trial("k0", f"s{n}", 0.2, "a", "memory access", f"k{n}") for n in range(1, 4))
+    misfits = tuple(Trial(f"k{1 + n % 3}", f"s{1 + (n + 1) % 3}", 0.2, "a", "memory access", None, True) for n in range(4))
+    before, after = (believed(known(*trials), Tuning()) for trials in (first, (*first, *misfits)))
+    assert before.success("s1", repeated=True) > 0.6
+    assert after.success("s1", repeated=True) < 0.2
+    assert after.success("s9", repeated=False) == 0.75
+
+
+def test_a_restart_begins_with_an_idea_of_its_own() -> None:
+    """An idea that gained elsewhere is not what a restart is for."""
+    trials = tuple(Trial("k0" if n == 1 else f"k{n - 1}", f"s{n}", 0.2, "a", "memory access", f"k{n}") for n in range(1, 5))
+    found = known(*trials)
+    restarted = Focus("k1", 4.0, len(trials))
+    step = decided(found, restarted, may_ask=True)
+    assert step.ranked == ("k1",)
+    assert step.pair is None
+    assert step.ask == Ask(("k1",), 3)
+    own = replace(found, open=(OpenIdea("i9", "k1", "s9", 0.1, "a", "memory access"),))
+    pair = decided(own, restarted, may_ask=False).pair
+    assert pair is not None
+    assert pair.idea == "i9"
+
+
+def test_a_failure_spends_half_of_what_a_kernel_spends_of_a_restart() -> None:
+    begun = tuple(Trial("k0" if n == 1 else f"k{n - 1}", f"s{n}", 0.2, "a", "memory access", f"k{n}") for n in range(1, 5))
+    failed = Trial("k1", "s8", 0.2, "a", "memory access", None)
+    step = decided(known(*begun, failed, failed), Focus("k1", 4.0, len(begun)), may_ask=True)
+    assert step.focus is not None
+    assert step.focus.left == 3.0
+
+
+@pytest.mark.parametrize("earlier", [0, 1000])
+def test_a_restart_is_spent_in_a_long_session_too(earlier: int) -> None:
+    """Trials leave the window of the evidence, but not the count."""
+    begun = tuple(Trial("k0" if n == 1 else f"k{n - 1}", f"s{n}", 0.2, "a", "memory access", f"k{n}") for n in range(1, 5))
+    failed = (Trial("k1", "s8", 0.2, "a", "memory access", None),) * 8
+    focus = Focus("k1", 4.0, earlier + len(begun))
+    assert decided(known(*begun, *failed, earlier=earlier), focus, may_ask=True).focus != focus
+    assert known(*begun, *failed, earlier=earlier).tried == earlier + 12
+    assert known(*begun, *failed, earlier=earlier).since(focus.tried) == failed
+    spent = decided(known(*begun, *failed[:2], earlier=earlier), focus, may_ask=True).focus
+    assert spent is not None
+    assert (spent.left, spent.tried) == (3.0, earlier + 6)

@@ -152,7 +152,7 @@ class Belief:
         record = self.stems.get(stem)
         if repeated:
             good, bad = self.repeated
-            return (2.0 + good) / (2.0 + good + bad + (record.misfits if record is not None else 0))
+            return (1.0 + good) / (1.5 + good + bad + (record.misfits if record is not None else 0))
         return record.success if record is not None else 0.75
 
 

@@ -93,22 +93,22 @@ class _Search:
     def decided(self, focus: Focus | None, may_ask: bool) -> NextStep:
         focus = self._continued(focus)
         ranked = self._ranked(focus)
-        pairs = self._pairs(ranked)
+        pairs = self._pairs(ranked, focus.root if focus is not None else "")
         if focus is None and (restarted := self._restart(pairs)) is not None:
             focus = restarted
             ranked = self._ranked(focus)
-            pairs = self._pairs(ranked)
+            pairs = self._pairs(ranked, focus.root)
         best = max(pairs, key=lambda p: p.score, default=None)
         ask = self._ask(ranked, best) if may_ask else None
         return NextStep(self.belief, ask, best, focus, ranked)
 
     def _continued(self, focus: Focus | None) -> Focus | None:
-        """The focus while its lineage has budget; each improvement of the lineage extends it."""
+        """The focus while its lineage has budget, of which a failure spends half; each improvement extends it."""
         if focus is None or focus.root not in self.belief.parents:
             return None
         own = self._lineage(focus)
-        tried = len(self.belief.evidence.trials)
-        left = focus.left - max(0, tried - focus.tried)
+        tried = self.belief.evidence.tried
+        left = focus.left - sum(1.0 if trial.child else 0.5 for trial in self.belief.evidence.since(focus.tried))
         best = max((self.belief.parents[k].value for k in own), default=-math.inf)
         before = -math.inf if focus.best is None else focus.best
         if best > before + 0.02:
@@ -124,7 +124,7 @@ class _Search:
         return [k for k in kernels if child in ancestors(kernels, k)]
 
     def _since(self, focus: Focus, child: str) -> bool:
-        return any(t.child == child for t in self.belief.evidence.trials[focus.tried :])
+        return any(t.child == child for t in self.belief.evidence.since(focus.tried))
 
     def _ranked(self, focus: Focus | None) -> tuple[str, ...]:
         parents = self.belief.parents
@@ -150,14 +150,16 @@ class _Search:
         shortfall = max(-0.5, min(0.5, record.shortfall))
         return self._value(parent) + self.weights[4] * shortfall + self.weights[6] * max(-1.0, min(1.0, record.recent))
 
-    def _pairs(self, ranked: Sequence[str]) -> list[Pair]:
-        """The open ideas of the ranked parents, and ideas that gained elsewhere."""
+    def _pairs(self, ranked: Sequence[str], restarted: str = "") -> list[Pair]:
+        """The open ideas of the ranked parents, and ideas that gained elsewhere; a restart begins with an idea of its own."""
         belief, pairs = self.belief, []
         for parent in ranked:
             own = self.open.get(parent, ())
             for idea in own:
                 adjustment = belief.adjustment(idea.author, idea.category, idea.predicted)
                 pairs.append(self._pair(parent, idea.stem, idea.predicted, adjustment, idea.id))
+            if parent == restarted:
+                continue
             lineage = lineage_stems(belief.evidence.kernels, parent)
             known = {*lineage, *belief.parents[parent].tried, *belief.evidence.rejected, *(idea.stem for idea in own)}
             for stem, record in belief.stems.items():
@@ -172,6 +174,8 @@ class _Search:
         deviation, success = belief.deviation(stem), belief.success(stem, repeated=not idea)
         drawn = sum(w * x for w, x in zip(self.weights, features, strict=True)) + adjustment
         drawn += self._spread() * deviation
+        if not idea and drawn > 0:  # an idea that does not fit this parent gains nothing
+            drawn *= success
         score = self._value(parent) + drawn - belief.tuning.failure * (1.0 - success) / 0.75
         return Pair(parent, stem, score, belief.posterior.mean(features) + adjustment, deviation, success, idea)
 
@@ -200,15 +204,12 @@ class _Search:
             return None
         best = belief.best
         top = belief.parents[best].value
-        here = max(
-            (expected_improvement(belief.parents[p.parent].value + p.expected - top, p.deviation) for p in pairs), default=0.0
-        )
+        here = max((self._improvement(pair, top) for pair in pairs), default=0.0)
         verified, failed = belief.rate
         success = (verified + 3.0) / (verified + failed + 4.0)
         spread, steps = pstdev(belief.gains), 0
         found: tuple[float, str, int] | None = None
-        path = list(ancestors(belief.evidence.kernels, best))
-        for below, at in pairwise(path):
+        for below, at in pairwise(ancestors(belief.evidence.kernels, best)):
             steps += belief.parents[below].value > belief.parents[at].value + 0.02
             if not steps:
                 continue
@@ -218,7 +219,12 @@ class _Search:
                 found = (gain, at, steps)
         if found is None or tuning.restart * found[0] <= here:
             return None
-        return Focus(found[1], found[2] / success + 1, len(belief.evidence.trials))
+        return Focus(found[1], found[2] / success + 1, belief.evidence.tried)
+
+    def _improvement(self, pair: Pair, top: float) -> float:
+        """What a kernel for the pair is expected to improve the best by; one that fails improves nothing."""
+        value = self.belief.parents[pair.parent].value + pair.expected
+        return pair.success * expected_improvement(value - top, pair.deviation)
 
     def _restarts(self, parent: str) -> int:
         """Kernels on a parent beyond the first, which stand for earlier restarts from it."""

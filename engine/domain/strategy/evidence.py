@@ -84,6 +84,17 @@ class Evidence:
     prior: tuple[CategoryRate, ...] = ()
     rejected: frozenset[str] = frozenset()
     """Stems of ideas that the engineer rejected."""
+    earlier: int = 0
+    """Trials of the session before those in ``trials``."""
+
+    @property
+    def tried(self) -> int:
+        """All trials of the session."""
+        return self.earlier + len(self.trials)
+
+    def since(self, tried: int) -> tuple[Trial, ...]:
+        """The trials after the first ``tried`` of the session, as far as they are known."""
+        return self.trials[max(0, tried - self.earlier) :]
 
 
 @dataclass(slots=True)
@@ -112,8 +123,16 @@ def evidence(state: SessionState) -> Evidence:
             _add(state, kernels, tables, idea, idea.parent)
     return Evidence(
         settings.seed, max(queries.last_round(state), 0), kernels, tuple(tables.trials[-WINDOW:]), tuple(tables.open),
-        tables.asked, tables.predictions, _prior(state, settings.prior), frozenset(tables.rejected),
+        tables.asked, tables.predictions, _prior(state, settings.prior), frozenset(tables.rejected), _earlier(state, tables),
     )  # fmt: skip
+
+
+def _earlier(state: SessionState, tables: _Tables) -> int:
+    """The trials outside the window."""
+    if len(state.ideas) <= _IDEAS:
+        return max(0, len(tables.trials) - WINDOW)
+    tried = sum(1 for idea in state.ideas.values() if idea.implemented and idea.parent is not None)
+    return max(0, tried - min(WINDOW, len(tables.trials)))
 
 
 def bottleneck(state: SessionState) -> str:
