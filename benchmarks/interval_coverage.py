@@ -116,7 +116,7 @@ def measure(noise: Noise, dice: random.Random, speedup: float, *, floored: bool 
     pairs: list[PairTimes] = []
     while len(pairs) < most:
         pairs.append(pair(noise, dice, {BASELINE: 1.0, KERNEL: 1 / speedup}, samples_for(pairs, KERNEL)))
-        if len(pairs) >= least and is_settled(pairs, BASELINE, noise.device, floor):
+        if len(pairs) >= least and is_settled(log_ratios(pairs, BASELINE, KERNEL), noise.device, floor):
             break
     return Repeat(stats.ratio_interval(log_ratios(pairs, BASELINE, KERNEL), floor), len(pairs))
 

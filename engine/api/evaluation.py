@@ -38,6 +38,7 @@ def evaluate(
     *,
     device: str | None = None,
     workload: str | None = None,
+    suite: str | None = None,
     tolerance: str = "class",
     baselines: Sequence[str] = ("eager",),
     tunables: Mapping[str, int] | None = None,
@@ -53,6 +54,7 @@ def evaluate(
         kernel: a file, or ``espalier.code(text, name)``.
         device: ``cpu`` or ``cuda:N``; by default the first device that runs the kernel's dialect.
         workload: by default ``small`` on a CPU, ``full`` on a GPU.
+        suite: judge on the workloads of this suite together instead, by geometric mean.
         baselines: the first one ranks.
         tunables: values of the kernel's tunables; the others keep their defaults.
         cold: measure with cold caches.
@@ -67,8 +69,8 @@ def evaluate(
     code = kernel if isinstance(kernel, KernelCode) else read_kernel_file(Path(kernel))
     return run_blocking(
         lambda: evaluate_here(
-            asked, code, device=device, workload=workload, tolerance=tolerance, baselines=baselines, tunables=tunables,
-            cold=cold, fresh=fresh, accept_unverifiable=accept_unverifiable, say=say,
+            asked, code, device=device, workload=workload, suite=suite, tolerance=tolerance, baselines=baselines,
+            tunables=tunables, cold=cold, fresh=fresh, accept_unverifiable=accept_unverifiable, say=say,
         )
     )  # fmt: skip
 
@@ -79,6 +81,7 @@ async def evaluate_here(
     *,
     device: str | None = None,
     workload: str | None = None,
+    suite: str | None = None,
     tolerance: str = "class",
     baselines: Sequence[str] = ("eager",),
     tunables: Mapping[str, int] | None = None,
@@ -94,15 +97,16 @@ async def evaluate_here(
     label = checked_device(device or own)
     check_dialect(kernel, label)
     ranking, *others = baselines
-    chosen = catalog.workload_for(problem, workload or default_workload(label))
+    chosen, *rest = catalog.workloads_for(problem, workload or "", suite or "", default_workload(label))
     assignment = Assignment(
-        problem, chosen, label, tolerance, ranking, tuple(others), cold, fresh=fresh, prepared=True
+        problem, chosen, label, tolerance, ranking, tuple(others), cold, fresh=fresh, prepared=True, rest=tuple(rest),
+        suite=suite or "",
     )  # fmt: skip
     async with open_workbench(assignment, say, accept_unverifiable=accept_unverifiable) as bench:
         tried = await bench.attempt(kernel_spec(seed.kernel, seed.tunables))
         subject = v.VerdictSubject(
             assignment.problem.name, seed.kernel.name, seed.kernel.dialect, seed.kernel.contract, bench.device,
-            assignment.workload.name, bench.preparation.sandbox,
+            assignment.workload.name, bench.preparation.sandbox, assignment.suite, ranking,
         )  # fmt: skip
         seconds = v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s, tried.wait_s)
         found = v.verdict(subject, tried.verification, tried.final, seconds)

@@ -72,6 +72,7 @@ class Session:
         *,
         device: str | None = None,
         workload: str | None = None,
+        suite: str | None = None,
         proposer: str = "playbook",
         mode: str = "ask",
         settings: Settings | None = None,
@@ -86,6 +87,7 @@ class Session:
         Args:
             problem: a shipped name, a folder, or a KernelBench-format file.
             device: ``cpu`` or ``cuda:N``; by default the first GPU, else the CPU.
+            suite: judge kernels on the workloads of this suite together, instead of on ``workload``.
             proposer: as ``espalier run --proposer``; ``agent`` leaves ideas and code to you and to coding agents.
             mode: who approves ideas: ``ask``, ``ask:SECONDS`` or ``autopilot``.
             settings: all other settings; ``workload``, ``proposer`` and ``limits`` replace theirs.
@@ -100,7 +102,8 @@ class Session:
         wanted = limits or (settings.limits if settings else forever if proposer == "agent" else Limits())
         name = workload or (settings.workload if settings else default_workload(label))
         planted = tuple(_seed(one, {}) for one in seeds)
-        request = factory.NewSession(asked, label, _replaced(given, name, proposer, wanted), mode, folder, planted)
+        chosen = replace(_replaced(given, name, proposer, wanted), suite=suite or given.suite)
+        request = factory.NewSession(asked, label, chosen, mode, folder, planted)
         host = _Host(lambda: factory.begin(request, say))
         try:
             session = cls(host.live.folder, by)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,9 +10,9 @@ from engine.cli.drive import ProgressPrinter, drive
 from engine.cli.output import show, show_json
 from engine.domain.memory_plan import WorkloadMemory
 from engine.domain.memory_text import plan_facts, refusal, size
-from engine.domain.model import Device
+from engine.domain.model import Device, Problem
 from engine.problem import catalog
-from engine.report.text.lines import Line, Span, Tone, line, table
+from engine.report.text.lines import Line, Span, Tone, counted, line, table
 from engine.session import trust
 from engine.session.devices import checked_device, default_workload
 from engine.session.requirements import check_torch
@@ -38,9 +39,10 @@ def show_memory(name: str, device: str | None, workload: str | None, baselines: 
     found_device, (first, *others) = drive(work)
     if as_json:
         workloads = [_as_data(one) for one in (first, *others)]
-        show_json({"ok": first.fits, "problem": problem.name, "device": found_device, "workloads": workloads})
+        about = {"ok": first.fits, "problem": problem.name, "device": found_device}
+        show_json({**about, "workloads": workloads, "suites": problem.suites})
     else:
-        show(_lines(problem.name, found_device, first, others))
+        show([*_lines(problem.name, found_device, first, others), *table(_suite_rows(problem, (first, *others)))])
     return first.fits
 
 
@@ -77,6 +79,18 @@ def _lines(problem: str, device: Device, first: WorkloadMemory, others: list[Wor
         lines.append(line(Span(refusal(problem, first.workload, first.found, others), Tone.BAD)))
         return lines
     return [*lines, *table([_other_row(one) for one in others])]
+
+
+def _suite_rows(problem: Problem, found: Sequence[WorkloadMemory]) -> list[Line]:
+    """The suites: how many of their workloads fit."""
+    fits = {one.workload for one in found if one.fits}
+    rows: list[Line] = []
+    for name, members in problem.suites.items():
+        left = [member for member in members if member not in fits]
+        which = f"{len(left)} do not fit ({', '.join(left)})" if left else "all fit"
+        words = f"{counted(len(members), 'workload')}: {which}"
+        rows.append((Span(f"suite {name}", Tone.STRONG), Span(words, Tone.WARN if left else Tone.PLAIN)))
+    return rows
 
 
 def _other_row(found: WorkloadMemory) -> Line:

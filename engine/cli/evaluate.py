@@ -61,6 +61,7 @@ class _Evaluation:
 @o.include_option
 @o.device_option
 @o.workload_option
+@o.suite_option
 @o.tolerance_option
 @click.option("--baselines", type=o.NameList(o.BASELINES), default=("eager",), metavar="NAME,...",
               help="Baselines; the first one ranks. Default: eager.")  # fmt: skip
@@ -108,7 +109,9 @@ def _exit_status(evaluation: _Evaluation) -> int:
 def _next_step(problem: str, request: _Request, evaluation: _Evaluation) -> str:
     """What to do with the kernel next, as a command."""
     file, name = quote(str(request.file)), quote(problem)
-    where = f" --device {request.assignment.device} --workload {quote(request.assignment.workload.name)}"
+    a = request.assignment
+    shapes = f"--suite {quote(a.suite)}" if a.suite else f"--workload {quote(a.workload.name)}"
+    where = f" --device {a.device} {shapes}"
     if evaluation.verdict.quarantined:
         return f"espalier run {name} --seed-kernel {file}{where}: a session lets you accept or discard it"
     if evaluation.verdict.doubted:
@@ -127,11 +130,11 @@ def _request(name: str, kernel: Path, given: dict[str, Any]) -> _Request:
     device = checked_device(given["device"] or _default_device(seed.kernel))
     for one in filter(None, (seed, second)):
         check_dialect(one.kernel, device)
-    workload = catalog.workload_for(problem, given["workload"] or default_workload(device))
+    workload, *rest = catalog.workloads_for(problem, given["workload"] or "", given["suite"] or "", default_workload(device))
     ranking, *others = given["baselines"]
     assignment = Assignment(
         problem, workload, device, given["tolerance"], ranking, tuple(others), not given["hot"], fresh=given["fresh"],
-        prepared=True,
+        prepared=True, rest=tuple(rest), suite=given["suite"] or "",
     )  # fmt: skip
     variants = given["most"] if given["all_variants"] else 1
     return _Request(assignment, kernel, seed, other, second, variants, given["accept_unverifiable"])
@@ -275,7 +278,7 @@ def _verdict(request: _Request, bench: Workbench, tried: KernelTrial) -> v.Verdi
     a, kernel = request.assignment, request.seed.kernel
     subject = v.VerdictSubject(
         a.problem.name, str(request.file), kernel.dialect, kernel.contract, bench.device, a.workload.name,
-        bench.preparation.sandbox,
+        bench.preparation.sandbox, a.suite, a.baseline,
     )  # fmt: skip
     seconds = v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s, tried.wait_s)
     return replace(v.verdict(subject, tried.verification, tried.final, seconds), included=tried.included, limit=tried.limit)

@@ -81,6 +81,7 @@ def kernel_fields(state: SessionState, kernel: Kernel) -> Mapping[str, object]:
         "pruned": queries.is_pruned(state, kernel.id), "seed": kernel.seed, "device": device_fields(state),
         "time_us": measured.time_us if measured else None, "speedup": measured.speedup if measured else {},
         "speed_of_light": measured.light if measured else None,
+        "workloads": measured.by_workload if measured else (),
         "claimed": {"time_us": timed.time_us, "speedup": timed.speedup, "speed_of_light": timed.light}
         if timed and quarantined else None,
     }  # fmt: skip

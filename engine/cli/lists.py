@@ -27,7 +27,7 @@ def problems(as_json: bool) -> None:
         return
     rows = [
         [
-            Span(one.name, Tone.STRONG), Span(one.title), Span(", ".join(one.workloads), Tone.FAINT),
+            Span(one.name, Tone.STRONG), Span(one.title), Span(_shapes(one), Tone.FAINT),
             Span(", ".join(f"{name}: {counted(n, 'idea')}" for name, n in one.ideas.items()), Tone.FAINT),
         ]
         for one in shipped
@@ -44,12 +44,22 @@ class ShippedProblem:
     workloads: Mapping[str, Mapping[str, Number]]
     ideas: Mapping[str, int]
     """Dialect → ideas of the playbook that have an implementation in it."""
+    suites: Mapping[str, tuple[str, ...]]
+    """Suite → the workloads that ``--suite`` judges together."""
+
+
+def _shapes(one: ShippedProblem) -> str:
+    """The workloads beside the suites, and the suites with their sizes: ``full, small; suites models (12), cores (8)``."""
+    in_suites = {name for names in one.suites.values() for name in names}
+    alone = ", ".join(name for name in one.workloads if name not in in_suites) or ", ".join(one.workloads)
+    suites = ", ".join(f"{name} ({len(names)})" for name, names in one.suites.items())
+    return f"{alone}; suites {suites}" if suites else alone
 
 
 def _shipped_problem(problem: Problem) -> ShippedProblem:
     folder = catalog.folder(problem)
     counts = {d.value: available(folder, d).ideas if folder else 0 for d in (Dialect.CPP, Dialect.CUDA, Dialect.TRITON)}
-    return ShippedProblem(problem.name, problem.title, {w.name: w.settings for w in problem.workloads}, counts)
+    return ShippedProblem(problem.name, problem.title, {w.name: w.settings for w in problem.workloads}, counts, problem.suites)
 
 
 @click.command()

@@ -179,6 +179,7 @@ device_option = click.option(
 recorded_device_option = click.option(
     "--device", type=DEVICE, metavar="cpu|cuda:N", help="Where to run. Default: the kind of device of the recording."
 )
+suite_option = click.option("--suite", metavar="NAME", help="Judge on this suite of workloads together, by geometric mean.")
 workload_option = click.option("--workload", metavar="small|full", help="Which shapes. Default: full on a GPU, small on a CPU.")
 tolerance_option = click.option(
     "--tolerance", type=KnownValue(TOLERANCES), default="class", show_default=True, metavar="POLICY",

@@ -65,6 +65,7 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 @o.include_option
 @o.device_option
 @o.workload_option
+@o.suite_option
 @o.tolerance_option
 @click.option("--baseline", type=o.KnownValue(o.BASELINES), default="eager", show_default=True, metavar="NAME",
               help=f"What speedup is relative to: {', '.join(o.BASELINES)}.")  # fmt: skip
@@ -140,12 +141,13 @@ def _new_session(name: str, given: dict[str, Any]) -> NewSession:
     named = Settings(source=given["source"], writer=given["writer"], base_url=given["base_url"]).models
     models = changed(named, given)
     check_models(models)
+    catalog.workloads_for(problem, given["workload"] or "", given["suite"] or "", default_workload(device))
     settings = Settings(
         strategy=given["strategy"], ideas=given["ideas"], branch=given["branch"], beam=given["beam"],
         repairs=given["repairs"], source=given["source"], writer=given["writer"], base_url=given["base_url"],
         servers=models.servers if given["servers"] else (), options=models.options, patience=models.patience,
         concurrency=models.concurrency,
-        workload=given["workload"] or default_workload(device), dialect=given["dialect"] or "",
+        workload=given["workload"] or default_workload(device), suite=given["suite"] or "", dialect=given["dialect"] or "",
         tolerance=given["tolerance"], baseline=given["baseline"],
         others=given["baselines"], cold=not given["hot"], seed=given["seed"],
         accept_unverifiable=given["accept_unverifiable"], limits=limits, pauses=pauses,

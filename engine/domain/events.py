@@ -29,6 +29,7 @@ from engine.domain.model import (
     Succession,
     Usage,
     Verification,
+    WorkloadRatio,
 )
 from engine.domain.plan import RoundPlan
 from engine.domain.preparation import Preparation
@@ -379,6 +380,8 @@ class KernelRaced:
     seconds: float = 0.0
     doubts: tuple[str, ...] = ()
     """Why the times are not corroborated, one line each. With a doubt, ``kernel`` cannot have won."""
+    by_workload: tuple[WorkloadRatio, ...] = ()
+    """Over a suite: the ratio on each workload; ``ratio`` is their geometric mean."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,8 @@ class Problem:
     attachments: Mapping[str, str] = field(default_factory=dict)
     """Files that the reference imports (``utils.py``) or reads (tensors, as ``problem.attachments`` decodes them), by name."""
     origin_format: ProblemFormat | None = None
+    suites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Suite → the names of its workloads, on which a kernel is judged together."""
 
     def workload(self, name: str) -> Workload | None:
         return next((w for w in self.workloads if w.name == name), None)
@@ -203,6 +205,38 @@ class SpeedOfLight:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkloadErrors:
+    """A kernel's errors on one workload of a suite."""
+
+    workload: str
+    trials: int
+    rel_fro: float
+    rel_fro_limit: float
+    max_scaled: float
+    max_scaled_limit: float
+    precision_class: PrecisionClass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadTime:
+    """A kernel's time on one workload of a suite."""
+
+    workload: str
+    time_us: Interval
+    speedup: Mapping[str, Interval]
+    """Baseline name → speedup."""
+    light: SpeedOfLight | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRatio:
+    """The speedup of one kernel over another on one workload of a suite."""
+
+    workload: str
+    ratio: Interval
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """How a kernel's outputs compare with the float64 reference, over all trials."""
 
@@ -228,11 +262,16 @@ class Verification:
     chance: str = ""
     """The settings of the hold-out shape that was drawn at random. Prompts never contain them."""
     format_verdict: FormatVerdict | None = None
+    by_workload: tuple[WorkloadErrors, ...] = ()
+    """Over a suite: each workload's. The figures above are then those of the workload closest to its limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A kernel's time. ``depth`` is ``screen`` (one process, few samples) or ``precise`` (process pairs)."""
+    """A kernel's time. ``depth`` is ``screen`` (one process, few samples) or ``precise`` (process pairs).
+
+    Over a suite, time, speedups and fraction of SOL are geometric means over its workloads.
+    """
 
     depth: str
     time_us: Interval
@@ -248,6 +287,8 @@ class Measurement:
     raw: Blob = ""
     doubts: tuple[str, ...] = ()
     """Why the time is not corroborated, one line each. Older journals have these lines among the conditions."""
+    by_workload: tuple[WorkloadTime, ...] = ()
+    """Over a suite: each workload's, in the suite's order; empty for a single workload."""
 
 
 class FailureKind(StrEnum):

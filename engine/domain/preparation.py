@@ -57,6 +57,19 @@ class Peaks:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkloadPreparation:
+    """What the preparation found on one workload of a suite."""
+
+    workload: str
+    baselines: Mapping[str, Interval]
+    """Baseline name → its time in microseconds; empty before it is measured."""
+    floor_us: float
+    bound: str
+    same: Interval
+    """The ranking baseline against itself on this workload."""
+
+
+@dataclass(frozen=True, slots=True)
 class Preparation:
     """Everything that trials need, determined once per session and device."""
 
@@ -75,3 +88,6 @@ class Preparation:
     notes: tuple[str, ...] = ()
     header: Blob = ""
     """The generated ``problem.h``."""
+    by_workload: tuple[WorkloadPreparation, ...] = ()
+    """Over a suite: each workload's. Signature, check and header are then those of its first workload; times and floor are
+    geometric means."""

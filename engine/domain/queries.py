@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from engine.domain import suite
 from engine.domain.model import AGENT, Device, Interval, Usage
 from engine.domain.settings import Limits
 from engine.domain.state import Idea, IdeaStatus, Kernel, ModelCall, Round, SessionState, Stage
@@ -11,11 +12,11 @@ from engine.domain.work import WorkKind
 
 
 def problem_and_workload(state: SessionState) -> tuple[str, str]:
-    """(problem name, workload name) of an opened session."""
+    """(problem name, name of the workload, or of the suite as ``suite NAME``) of an opened session."""
     opened = state.opened
     if opened is None:
         return ("", "")
-    return (opened.problem.name, opened.settings.workload)
+    return (opened.problem.name, suite.label(opened.settings.suite, opened.settings.workload))
 
 
 def ranking_baseline(state: SessionState) -> str:

@@ -167,6 +167,8 @@ class Settings:
     recall: str = ""
     """Folder of a session whose recorded replies are reused for the same prompts at no cost."""
     workload: str = "small"
+    suite: str = ""
+    """The suite that kernels are judged on together; ``workload`` is then its first one. Empty for a single workload."""
     dialect: str = ""
     """What models are asked for and the naive port is written in; empty for ``cuda`` on a GPU and ``cpp`` on a CPU."""
     tolerance: str = "class"

@@ -31,6 +31,7 @@ from engine.domain.model import (
     Resources,
     Usage,
     Verification,
+    WorkloadRatio,
 )
 from engine.domain.plan import RoundPlan
 from engine.domain.preparation import Preparation
@@ -132,6 +133,8 @@ class RaceRecord:
     """How often each of the two had been reopened by then. The race no longer counts once either is reopened again."""
     doubts: tuple[str, ...] = ()
     """Why its times are not corroborated."""
+    by_workload: tuple[WorkloadRatio, ...] = ()
+    """Over a suite: the ratio on each workload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -620,7 +623,7 @@ def _raced(b: _Batch, entry: e.Entry, ev: e.KernelRaced) -> None:
     again = tuple(known[name].again if name in known else 0 for name in (ev.kernel, ev.against))
     race = RaceRecord(
         ev.kernel, ev.against, ev.outcome, ev.ratio, ev.effort, ev.pairs, ev.samples, ev.raw, ev.note, entry.at, b.get("epoch"),
-        (again[0], again[1]), ev.doubts,
+        (again[0], again[1]), ev.doubts, ev.by_workload,
     )  # fmt: skip
     both = {ev.kernel, ev.against}
     b.set(races=(*b.get("races"), race), asked=tuple(pair for pair in b.get("asked") if set(pair) != both))

@@ -22,6 +22,7 @@ from engine.domain.model import (
     Measurement,
     Resources,
     Verification,
+    WorkloadRatio,
 )
 from engine.domain.preparation import Preparation
 
@@ -278,6 +279,8 @@ class Raced:
     note: str = ""
     doubts: tuple[str, ...] = ()
     """Why the times are not corroborated."""
+    by_workload: tuple[WorkloadRatio, ...] = ()
+    """Over a suite: the ratio on each workload."""
 
 
 @dataclass(frozen=True, slots=True)

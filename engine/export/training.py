@@ -189,6 +189,7 @@ def _verdict(state: SessionState, one: Attempt) -> Row:
     verification = kernel.verification if timed is not None else None
     quarantined = corroboration.is_quarantined(kernel)
     measured, claimed = (None, timed) if quarantined else (timed, None)
+    base = queries.ranking_baseline(state)
     errors = ("policy", "trials", "rel_fro", "max_abs", "precision_class", "holdouts")
     return {
         "status": one.verdict,
@@ -199,6 +200,10 @@ def _verdict(state: SessionState, one: Attempt) -> Row:
         "time_us": _interval(measured.time_us if measured else None),
         "speedup": _interval(rewards.speedup(state, kernel) if measured else None),
         "speedups": _speedups(measured),
+        "by_workload": [
+            {"workload": one.workload, "time_us": _interval(one.time_us), "speedup": _interval(one.speedup.get(base))}
+            for one in (measured.by_workload if measured else ())
+        ],
         "light": _finite(measured.light.fraction) if measured and measured.light else None,
         **_fields(timed, "corroborated"),
         "conditions": list(timed.conditions) if timed else [],

@@ -63,6 +63,9 @@ _ADDED: Mapping[str, tuple[object, ...]] = {
     "attachments": ({},),
     "origin_format": (None,),
     "format_verdict": (None,),
+    "suites": ({},),
+    "suite": ("",),
+    "by_workload": ([], ()),
 }
 """Fields that format 1 did not have at first → their values without meaning, which are not written: journals keep their
 bytes."""

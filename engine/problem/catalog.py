@@ -95,6 +95,25 @@ def workload_for(problem: Problem, name: str) -> Workload:
     return workload
 
 
+def suite_for(problem: Problem, name: str) -> tuple[Workload, ...]:
+    """The workloads of the suite called ``name``. Raises ProblemError listing the problem's suites."""
+    if name not in problem.suites:
+        there = ", ".join(f"{suite} ({len(names)} workloads)" for suite, names in problem.suites.items())
+        advice = f"choose one of {there}" if there else "it has none; name one in problem.toml, [suites]"
+        raise ProblemError(f"unknown suite {_quoted(name)} of problem {problem.name}: {advice}")
+    return tuple(workload_for(problem, workload) for workload in problem.suites[name])
+
+
+def workloads_for(problem: Problem, workload: str, suite: str, default: str) -> tuple[Workload, ...]:
+    """What a kernel is judged on: the suite's workloads, else the one workload, else the one called ``default``.
+
+    Raises ProblemError if both are named, or either is unknown.
+    """
+    if suite and workload:
+        raise ProblemError("--suite and --workload exclude each other: a suite names its workloads")
+    return suite_for(problem, suite) if suite else (workload_for(problem, workload or default),)
+
+
 _ADVICE = "`espalier problems` lists those that ship; a folder with reference.py or a KernelBench file works too"
 
 
@@ -125,6 +144,7 @@ class _ProblemToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workloads: dict[str, dict[str, Number]] = {}
     holdouts: dict[str, list[dict[str, Number]]] = {}
     bounds: dict[str, dict[str, list[Number]]] = {}
+    suites: dict[str, list[str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +155,7 @@ class _Declared:
     workloads: tuple[Workload, ...] = ()
     holdouts: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
     bounds: Mapping[str, Mapping[str, tuple[Number, ...]]] = field(default_factory=dict)
+    suites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def _from_folder(path: Path, origin: str) -> Problem:
@@ -176,11 +197,12 @@ def _problem(name: str, origin: str, text: str, declared: _Declared, files: tupl
         name=name,
         title=declared.title or name.strip("_").replace("_", " "),
         reference=text,
-        digest=content_digest(text, workloads, declared.holdouts, declared.bounds, {}),
+        digest=content_digest(text, workloads, declared.holdouts, declared.bounds, {}, declared.suites),
         workloads=workloads,
         holdouts=declared.holdouts,
         origin=origin,
         bounds=declared.bounds,
+        suites=declared.suites,
     )
 
 
@@ -221,9 +243,21 @@ def _declared(text: str, origin: str) -> _Declared:
                 for number, settings in enumerate(entries, 1)
             )
         bounds = {name: _bounds(name, limits, workloads) for name, limits in written.bounds.items()}
+        suites = {name: _suite(name, members, workloads) for name, members in written.suites.items()}
     except TomlError as error:
         raise ProblemError(f"{origin}: {error}") from error
-    return _Declared(written.title, tuple(workloads.values()), holdouts, bounds)
+    return _Declared(written.title, tuple(workloads.values()), holdouts, bounds, suites)
+
+
+def _suite(name: str, members: Sequence[str], workloads: Mapping[str, Workload]) -> tuple[str, ...]:
+    if not members:
+        raise TomlError(f"suites.{name} is empty: name its workloads, or remove it")
+    for place, member in enumerate(members):
+        if member not in workloads:
+            raise TomlError(f"suites.{name}: no workload is called {_quoted(member)}: add [workloads.{member}] or rename it")
+        if member in members[:place]:
+            raise TomlError(f"suites.{name} names the workload {_quoted(member)} twice: remove one")
+    return tuple(members)
 
 
 def _bounds(

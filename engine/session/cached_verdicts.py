@@ -106,5 +106,5 @@ def comparable(recorded: SessionState, opened: SessionOpened, here: Device) -> b
     if recorded.opened is None or recorded.device is None or not queries.same_device(recorded.device, here):
         return False
     one, other = recorded.opened.settings, opened.settings
-    same = all(getattr(one, name) == getattr(other, name) for name in ("workload", "tolerance", "baseline", "cold"))
+    same = all(getattr(one, name) == getattr(other, name) for name in ("workload", "suite", "tolerance", "baseline", "cold"))
     return same and recorded.opened.problem.digest == opened.problem.digest

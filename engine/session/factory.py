@@ -58,7 +58,8 @@ class NewSession:
     device: str
     """``cpu`` or ``cuda:N``."""
     settings: Settings
-    """``workload`` is any name that ``catalog.workload_for`` accepts; the session records the workload's own name."""
+    """``workload`` is any name that ``catalog.workload_for`` accepts; the session records the workload's own name, with a
+    ``suite`` that of its first one."""
     mode: str = "autopilot"
     folder: Path | None = None
     """``None``: a new folder in the default place."""
@@ -104,10 +105,9 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
         request.settings, catalog.folder(request.problem), _Permission(trust.named_here(request.settings.models))
     )
     proposers.check()
-    workload = catalog.workload_for(request.problem, request.settings.workload)
-    opened = SessionOpened(
-        request.problem, request.device, replace(request.settings, workload=workload.name), request.mode, versions()
-    )
+    settings = request.settings
+    workload = catalog.workloads_for(request.problem, "", settings.suite, settings.workload)[0]
+    opened = SessionOpened(request.problem, request.device, replace(settings, workload=workload.name), request.mode, versions())
     for seed in request.seeds:
         check_dialect(seed.kernel, request.device)
     if (asked := request.settings.dialect) and (needed := needed_device(Dialect(asked), request.device)):
@@ -234,11 +234,13 @@ def assignment(folder: Path, state: SessionState, label: str = "") -> Assignment
 def _assignment(opened: SessionOpened, label: str = "", known: Preparation | None = None) -> Assignment:
     """The A/A interval and the measured peaks of ``known``, an earlier preparation on that device, are reused."""
     settings = opened.settings
-    workload = catalog.workload_for(opened.problem, settings.workload)
+    workload, *rest = catalog.workloads_for(opened.problem, "", settings.suite, settings.workload)
     others = tuple(name for name in settings.others if name != settings.baseline)
     return Assignment(
         opened.problem, workload, label or opened.device, settings.tolerance, settings.baseline, others, settings.cold,
         (known.same.value, known.same.low, known.same.high) if known else None, peaks=known.peaks if known else None,
+        rest=tuple(rest), suite=settings.suite,
+        sames={one.workload: (one.same.value, one.same.low, one.same.high) for one in known.by_workload} if known else {},
     )  # fmt: skip
 
 

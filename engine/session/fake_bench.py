@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from engine.domain import suite
 from engine.domain import work as w
 from engine.domain.model import (
     Device,
@@ -33,8 +34,9 @@ from engine.domain.model import (
     Signature,
     SpeedOfLight,
     Verification,
+    WorkloadRatio,
 )
-from engine.domain.preparation import ClassErrors, CorrectnessCheck, Peaks, Preparation, TrivialModel
+from engine.domain.preparation import ClassErrors, CorrectnessCheck, Peaks, Preparation, TrivialModel, WorkloadPreparation
 from engine.domain.state import Kernel
 from engine.session.ports import Say, StoreBlob
 
@@ -88,7 +90,12 @@ def _marks(code: str) -> _Marks:
 class FakeBench:
     """``pause``: duration of every stage in seconds, to let the stages of several kernels overlap."""
 
-    def __init__(self, store: StoreBlob, device: Device = FAKE_CPU, *, pause: float = 0.0, verifiable: bool = True) -> None:
+    def __init__(
+        self, store: StoreBlob, device: Device = FAKE_CPU, *, pause: float = 0.0, verifiable: bool = True,
+        workloads: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """``workloads``: those of a suite; a kernel's times on them differ."""
+        self._workloads = tuple(workloads) or ("",)
         self._store = store
         self._device = device
         self._pause = pause
@@ -104,7 +111,7 @@ class FakeBench:
         preparation = Preparation(
             signature=_SIGNATURE,
             gate=check,
-            baselines={"eager": _measurement("precise", _BASELINE_US)},
+            baselines={"eager": suite.measurement({one: _measurement("precise", _BASELINE_US) for one in self._workloads})},
             same=Interval(1.0, 0.995, 1.005),
             floor_us=_FLOOR_US,
             bound="bytes",
@@ -112,6 +119,11 @@ class FakeBench:
             bytes_moved=2 * 4 * 128 * 1024,
             sandbox="limits",
             header=self._store(b"#define DIM 1024\n"),
+            by_workload=tuple(
+                WorkloadPreparation(one, {"eager": _around(_BASELINE_US, _SHARE)}, _FLOOR_US, "bytes", _around(1.0, 0.005))
+                for one in self._workloads
+                if one
+            ),
         )
         return w.Prepared(self._device, preparation)
 
@@ -129,15 +141,16 @@ class FakeBench:
         await asyncio.sleep(self._pause)
         if failed := self._planted(code, at_build=False):
             return failed
-        verification = Verification("class:fp32 (10x)", 5, 1e-7, 1e-5, 1e-6, 1e-6, 1e-4, PrecisionClass.FP32, "3/3")
-        return w.Verified(verification, _of_kernel("screen", kernel, code), 0.2)
+        one = Verification("class:fp32 (10x)", 5, 1e-7, 1e-5, 1e-6, 1e-6, 1e-4, PrecisionClass.FP32, "3/3")
+        verification = suite.verification(dict.fromkeys(self._workloads, one))
+        return w.Verified(verification, self._of_kernel("screen", kernel, code), 0.2)
 
     async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
         say("pretending to measure")
         await asyncio.sleep(self._pause)
         if _marks(code).suspicious:
-            return w.Suspected(("planted: suspicious",), None, _of_kernel("precise", kernel, code), 0.5)
-        return w.Measured(_of_kernel("precise", kernel, code), 0.5)
+            return w.Suspected(("planted: suspicious",), None, self._of_kernel("precise", kernel, code), 0.5)
+        return w.Measured(self._of_kernel("precise", kernel, code), 0.5)
 
     async def race(
         self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
@@ -152,9 +165,14 @@ class FakeBench:
                 reason = "planted: exhausted"
                 failure = Failure(FailureKind.CRASHED, reason, self._store(f"{reason}\n".encode()))
                 return w.Failed(failure, 0.1, one.id)
-        ratio, share = _time_us(other, other_code) / _time_us(kernel, code), _SHARE / 2**effort
-        pairs = 3 << effort
-        return w.Raced(Interval(ratio, ratio * (1 - share), ratio * (1 + share)), pairs, 6 * pairs, seconds=0.3)
+        share, pairs = _SHARE / 2**effort, 3 << effort
+        ratios = [
+            WorkloadRatio(one, _around(_time_us(other, other_code, one) / _time_us(kernel, code, one), share))
+            for one in self._workloads
+        ]
+        each = tuple(ratios) if len(ratios) > 1 else ()
+        mean = suite.geometric_mean([one.ratio for one in ratios])
+        return w.Raced(mean, pairs, 6 * pairs, seconds=0.3, by_workload=each)
 
     async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
         say("pretending to run the sanitizers")
@@ -164,6 +182,15 @@ class FakeBench:
 
     async def close(self) -> None:
         """Does nothing."""
+
+    def _of_kernel(self, depth: str, kernel: Kernel, code: str) -> Measurement:
+        doubts = ("not corroborated: planted",) if _marks(code).uncorroborated else ()
+        return suite.measurement(
+            {
+                one: replace(_measurement(depth, _time_us(kernel, code, one)), corroborated=not doubts, doubts=doubts)
+                for one in self._workloads
+            }
+        )
 
     def _planted(self, code: str, *, at_build: bool) -> w.Failed | None:
         kind = _marks(code).failure
@@ -177,18 +204,21 @@ def _digest(code: str, tunables: Mapping[str, int]) -> bytes:
     return hashlib.sha256(f"{code}\0{sorted(tunables.items())}".encode()).digest()
 
 
-def _time_us(kernel: Kernel, code: str) -> float:
-    """The planted time, else one from the hash: log-uniform between the fastest and the slowest."""
+def _time_us(kernel: Kernel, code: str, workload: str = "") -> float:
+    """The planted time, else one from the hash: log-uniform between the fastest and the slowest. Up to twice as long or half as
+    long on a suite's workload."""
     stated = _marks(code).time_us
+    if workload:
+        place = int.from_bytes(_digest(f"{code}{workload}", kernel.tunables)[:8], "big") / 2.0**64
+        return float(_time_us(kernel, code) * 2.0 ** (2 * place - 1))
     if stated is not None:
         return stated
     place = int.from_bytes(_digest(code, kernel.tunables)[:8], "big") / 2.0**64
     return float(_FASTEST_US * (_SLOWEST_US / _FASTEST_US) ** place)
 
 
-def _of_kernel(depth: str, kernel: Kernel, code: str) -> Measurement:
-    doubts = ("not corroborated: planted",) if _marks(code).uncorroborated else ()
-    return replace(_measurement(depth, _time_us(kernel, code)), corroborated=not doubts, doubts=doubts)
+def _around(value: float, share: float) -> Interval:
+    return Interval(value, value * (1 - share), value * (1 + share))
 
 
 def _measurement(depth: str, time_us: float) -> Measurement:

@@ -23,6 +23,7 @@ from engine.domain.model import (
     Failure,
     FailureKind,
     Signature,
+    WorkloadRatio,
 )
 from engine.domain.profile import Profile
 from engine.domain.state import Kernel
@@ -112,7 +113,7 @@ class TrialBench:
         note = "; ".join(raced.conditions)
         return w.Raced(
             raced.speedup[p.OTHER], raced.processes, raced.samples, raced.corroborated, raced.raw, outcome.seconds, note,
-            raced.doubts,
+            raced.doubts, tuple(WorkloadRatio(one.workload, one.speedup[p.OTHER]) for one in raced.by_workload),
         )  # fmt: skip
 
     async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
@@ -197,8 +198,9 @@ class TrialBench:
         opened = await self.open()
         say(f"running sanitizers on {kernel.name}")
         try:
-            main, *holdouts = [case_of(kernel, *shape, opened.device) for shape in self._builds.shapes(opened)]
-            cases = sanitizers.choose_cases(main, holdouts)
+            (own, holdouts), *_ = self._builds.shapes(opened)
+            main, *others = [case_of(kernel, *shape, opened.device) for shape in (own, *holdouts)]
+            cases = sanitizers.choose_cases(main, others)
             plan = kernel_build(kernel, cases[0].workload, cases[0].signature, opened.device).plan()
         except KernelCodeError as error:
             return w.Sanitized((), note=f"{kernel.name}: {error}")

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from engine.domain import suite
 from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model import Device, Measurement, Problem, Signature, Workload
 from engine.domain.preparation import Peaks, Preparation
@@ -63,12 +64,29 @@ class Assignment:
     peaks: Peaks | None = None
     """The session's device ceilings, if already measured: all its kernels are compared with the same ones."""
     chance: Workload | None = None
-    """A hold-out shape drawn at random, for as long as the bench lives."""
+    """A hold-out shape of the first workload, drawn at random, for as long as the bench lives."""
+    rest: tuple[Workload, ...] = ()
+    """The further workloads of a suite: a kernel is judged on all of them together."""
+    suite: str = ""
+    """The suite's name; empty for a single workload."""
+    sames: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    """Over a suite: the session's A/A interval on each workload, if already measured."""
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """Everything that a kernel is judged on, in the suite's order."""
+        return (self.workload, *self.rest)
 
     @property
     def holdouts(self) -> tuple[Workload, ...]:
-        fixed = self.problem.holdouts.get(self.workload.name, ())
-        return (*fixed, self.chance) if self.chance is not None else tuple(fixed)
+        """The hold-out shapes of the first workload."""
+        return self.holdouts_of(self.workload)
+
+    def holdouts_of(self, workload: Workload) -> tuple[Workload, ...]:
+        """The hold-out shapes of one of the workloads."""
+        fixed = self.problem.holdouts.get(workload.name, ())
+        drawn = self.chance if workload == self.workload else None
+        return (*fixed, drawn) if drawn is not None else tuple(fixed)
 
     def with_chance(self) -> Assignment:
         """The same with a hold-out shape drawn now, where the problem has bounds for one."""
@@ -111,11 +129,15 @@ class OpenedProblem:
     """An opened problem. ``device`` was described before the reference ran."""
 
     device: Device
-    signature: Signature
-    holdouts: tuple[Signature, ...]
+    workloads: tuple[p.WorkloadSignatures, ...]
     confined: Confined
     others: DeviceProcesses | None = field(default=None, compare=False)
     """On a GPU, if the judge cannot name other processes."""
+
+    @property
+    def signature(self) -> Signature:
+        """What a kernel is called with on the first workload."""
+        return self.workloads[0].signature
 
 
 class JudgeSession:
@@ -132,8 +154,8 @@ class JudgeSession:
         self._opened: OpenedProblem | None = None
         self._opening = asyncio.Lock()
         self._peaks: Peaks | None = None
-        self._kept: KeptPreparation | None = None
-        """The preparation of this bench, or of an earlier one with the same key."""
+        self._kept: dict[str, KeptPreparation] = {}
+        """Workload → its preparation by this bench, or by an earlier one with the same key."""
 
     @property
     def pid(self) -> int | None:
@@ -177,13 +199,14 @@ class JudgeSession:
         if self._peaks is None and ceilings:
             self._peaks = await _measure_peaks(self._client, found.device, say)
         confined = await confinement()
-        kept = self._kept = self._kept or self._cached_preparation(found.device, confined)
-        same = a.same or (kept.same if kept and kept.complete else None)
-        peaks = a.peaks or (kept.preparation.peaks if kept else self._peaks)
+        self._kept = self._kept or self._cached_preparations(found.device, confined)
+        first, *more = (self._member(workload, found.device) for workload in a.workloads)
+        known = self._kept.get(a.workload.name)
+        peaks = a.peaks or (known.preparation.peaks if known is not None else self._peaks)
         request = p.OpenRequest(
-            a.problem, a.workload, a.holdouts, a.device, a.tolerance, a.baseline, a.others, a.cold, not confined.kernels,
-            same, a.fresh, peaks, baseline_cache.encode(self._record(found.device).kept), kept.calibrations if kept else b"",
-            memory_set_by(MEMORY_LIMIT),
+            a.problem, first.workload, first.holdouts, a.device, a.tolerance, a.baseline, a.others, a.cold,
+            not confined.kernels, first.same, a.fresh, peaks, first.cached, first.calibrations, memory_set_by(MEMORY_LIMIT),
+            tuple(more),
         )  # fmt: skip
         try:
             reply = await self._client.ask(request, silent)
@@ -195,26 +218,36 @@ class JudgeSession:
             reply = await self._client.ask(msgspec.structs.replace(request, holdouts=self.assignment.holdouts), silent)
         assert isinstance(reply, p.OpenReply)
         others = DeviceProcesses.on(found.bus_id) if found.device.kind == "cuda" and not confined.reference else None
-        return OpenedProblem(found.device, reply.signature, reply.holdouts, confined, others)
+        return OpenedProblem(found.device, reply.workloads, confined, others)
 
-    def _cached_preparation(self, device: Device, confined: Confined) -> KeptPreparation | None:
+    def _member(self, workload: Workload, device: Device) -> p.SuiteMember:
+        """What the judge needs to know of one workload."""
+        a, kept = self.assignment, self._kept.get(workload.name)
+        same = (a.sames.get(workload.name) if a.rest else a.same) or (kept.same if kept is not None and kept.complete else None)
+        return p.SuiteMember(
+            workload, a.holdouts_of(workload), same, baseline_cache.encode(self._record(workload, device).kept),
+            kept.calibrations if kept is not None else b"",
+        )  # fmt: skip
+
+    def _cached_preparations(self, device: Device, confined: Confined) -> dict[str, KeptPreparation]:
         if not self.assignment.prepared or self.assignment.fresh:
-            return None
-        return preparation_cache.load(_cache(), self._key(device, confined))
+            return {}
+        found = {w.name: preparation_cache.load(_cache(), self._key(w, device, confined)) for w in self.assignment.workloads}
+        return {name: kept for name, kept in found.items() if kept is not None}
 
-    def _key(self, device: Device, confined: Confined) -> preparation_cache.PreparationKey:
+    def _key(self, workload: Workload, device: Device, confined: Confined) -> preparation_cache.PreparationKey:
         a = self.assignment
-        fixed = tuple(a.problem.holdouts.get(a.workload.name, ()))
+        fixed = tuple(a.problem.holdouts.get(workload.name, ()))
         return preparation_cache.PreparationKey(
-            a.problem, a.workload, fixed, device, a.tolerance, (a.baseline, *a.others), a.cold,
+            replace(a.problem, suites={}), workload, fixed, device, a.tolerance, (a.baseline, *a.others), a.cold,
             (not confined.kernels, not confined.reference),
         )  # fmt: skip
 
-    def _record(self, device: Device) -> baseline_cache.Record:
-        """The cached baselines of this problem."""
+    def _record(self, workload: Workload, device: Device) -> baseline_cache.Record:
+        """The cached baselines of one workload."""
         a = self.assignment
         wanted = baseline_cache.fingerprint(
-            a.problem, a.workload, device, ranking=a.baseline, tolerance=a.tolerance, cold=a.cold
+            a.problem, workload, device, ranking=a.baseline, tolerance=a.tolerance, cold=a.cold
         )  # fmt: skip
         return baseline_cache.load(_cache(), wanted)
 
@@ -236,21 +269,38 @@ class JudgeSession:
 
     async def _prepare(self, say: Say, *, measure: bool) -> tuple[OpenedProblem, Preparation]:
         opened = await self.open(say, ceilings=True)
-        if self._kept is not None and self.assignment.prepared and (self._kept.complete or not measure):
-            found = self._kept.as_preparation()
-            return opened, replace(found, sandbox=opened.confined.sandbox, notes=(*opened.confined.notes, *found.notes))
-        peaks = await self._ceilings(opened.device, say)
-        record = self._record(opened.device)
-        reply = await self.ask(p.PrepareRequest(peaks, baseline_cache.encode(record.kept), measure), say)
-        assert isinstance(reply, p.PrepareReply)
-        if reply.cached:
+        workloads = self.assignment.workloads
+        known = tuple(w.name for w in workloads if self._is_known(w, measure=measure))
+        found = {name: self._kept[name].as_preparation() for name in known}
+        notes = opened.confined.notes
+        if len(known) < len(workloads):
+            peaks = await self._ceilings(opened.device, say)
+            records = {w.name: self._record(w, opened.device) for w in workloads}
+            cached = {name: baseline_cache.encode(record.kept) for name, record in records.items()}
+            reply = await self.ask(p.PrepareRequest(peaks, cached, measure, known), say)
+            assert isinstance(reply, p.PrepareReply)
+            for workload in (w for w in workloads if w.name in reply.workloads):
+                part = reply.workloads[workload.name]
+                found[workload.name] = replace(part.preparation, peaks=peaks)
+                self._keep(workload, records[workload.name], part, found[workload.name], opened)
+            notes += tuple(record.note for record in records.values() if measure and record.note)
+        whole = suite.preparation({w.name: found[w.name] for w in workloads})
+        return opened, replace(whole, sandbox=opened.confined.sandbox, notes=(*notes, *whole.notes))
+
+    def _is_known(self, workload: Workload, *, measure: bool) -> bool:
+        kept = self._kept.get(workload.name)
+        return kept is not None and self.assignment.prepared and (kept.complete or not measure)
+
+    def _keep(
+        self, workload: Workload, record: baseline_cache.Record, part: p.PreparedWorkload, found: Preparation,
+        opened: OpenedProblem,
+    ) -> None:  # fmt: skip
+        """Cache what was prepared on one workload."""
+        if part.cached:
             unused = {name: one for name, one in record.kept.items() if name not in self.assignment.others}
-            record.keep({**unused, **baseline_cache.decode(reply.cached, self.assignment.others)})
-        key = self._key(opened.device, opened.confined)
-        self._kept = preparation_cache.keep(_cache(), key, replace(reply.preparation, peaks=peaks), reply.calibrations)
-        damaged = (record.note,) if measure and record.note else ()
-        notes = (*opened.confined.notes, *damaged, *reply.preparation.notes)
-        return opened, replace(reply.preparation, peaks=peaks, sandbox=opened.confined.sandbox, notes=notes)
+            record.keep({**unused, **baseline_cache.decode(part.cached, self.assignment.others)})
+        key = self._key(workload, opened.device, opened.confined)
+        self._kept[workload.name] = preparation_cache.keep(_cache(), key, found, part.calibrations)
 
     async def _ceilings(self, device: Device, say: Say) -> Peaks:
         """The device's ceilings, measured by a judge that runs no reference unless they are known."""
@@ -266,7 +316,7 @@ class JudgeSession:
     @property
     def is_prepared(self) -> bool:
         """Whether baselines need no measurement any more. Known once the problem is open."""
-        return self._kept is not None and self._kept.complete
+        return all((kept := self._kept.get(w.name)) is not None and kept.complete for w in self.assignment.workloads)
 
     async def draw(self, workload: Workload, folder: Path, calls: int) -> list[Path]:
         """Fresh inputs in new files in ``folder``, one a call. Raises EspalierError if they cannot be written."""
@@ -301,8 +351,13 @@ class JudgeSession:
 def with_contents(candidate: p.Candidate) -> p.Candidate:
     """``candidate`` with its artefacts' bytes. Raises EspalierError if one is gone from the cache."""
     return msgspec.structs.replace(
-        candidate, built=_with_content(candidate.built), holdouts=tuple(map(_with_content, candidate.holdouts))
-    )
+        candidate, built=_with_content(candidate.built), holdouts=tuple(map(_with_content, candidate.holdouts)),
+        more=tuple(
+            msgspec.structs.replace(
+                one, built=_with_content(one.built), holdouts=tuple(map(_with_content, one.holdouts))
+            ) for one in candidate.more
+        ),
+    )  # fmt: skip
 
 
 def _with_content(built: p.WorkloadBinary) -> p.WorkloadBinary:
@@ -325,14 +380,22 @@ def _completed(reply: p.Reply, opened: OpenedProblem, no_lease: str) -> p.Reply:
             return msgspec.structs.replace(reply, measurement=_under(measurement, lines))
         case p.VerifyReply(_, screen):
             return msgspec.structs.replace(reply, screen=_under(screen, lines))
-        case p.PrepareReply(preparation):
-            baselines: Mapping[str, Measurement] = {n: _under(m, lines) for n, m in preparation.baselines.items()}
-            return msgspec.structs.replace(reply, preparation=replace(preparation, baselines=baselines))
+        case p.PrepareReply(workloads):
+            found = {
+                name: msgspec.structs.replace(one, preparation=_prepared_under(one.preparation, lines))
+                for name, one in workloads.items()
+            }
+            return msgspec.structs.replace(reply, workloads=found)
     return reply
 
 
 def _only_kernels(opened: OpenedProblem) -> bool:
     return bool(opened.confined.reference) and not opened.confined.kernels
+
+
+def _prepared_under(preparation: Preparation, lines: tuple[str, ...]) -> Preparation:
+    baselines: Mapping[str, Measurement] = {name: _under(one, lines) for name, one in preparation.baselines.items()}
+    return replace(preparation, baselines=baselines)
 
 
 def _under(measurement: Measurement, lines: tuple[str, ...]) -> Measurement:

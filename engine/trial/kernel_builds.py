@@ -27,6 +27,8 @@ from engine.trial.tools import module_compilers
 from engine.trial.tools.kernel_case import KernelCase
 from engine.trial.tools.module_compilers import ModuleCaches
 
+Shape = tuple[Workload, Signature]
+
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
@@ -83,20 +85,33 @@ class KernelBuilds:
         self, kernel: KernelSpec, opened: OpenedProblem, key: tuple[str, str], say: Say
     ) -> BuiltKernel | BuildFailure:
         say(f"building {kernel.name}")
-        jobs = [asyncio.create_task(self._build_for(kernel, *shape, opened.device)) for shape in self.shapes(opened)]
+        shapes = self.shapes(opened)
+        jobs = [
+            [asyncio.create_task(self._build_for(kernel, *shape, opened.device)) for shape in (own, *holdouts)]
+            for own, holdouts in shapes
+        ]
+        builds: list[p.WorkloadBuild] = []
+        artefacts: list[Artefact] = []
+        outcomes: list[tuple[p.WorkloadBinary, Artefact] | BuildFailure] = []
         try:
-            main = await jobs[0]
-            if isinstance(main, BuildFailure):
-                return main
-            others = await asyncio.gather(*jobs[1:])
+            for (own, _), (first, *others) in zip(shapes, jobs, strict=True):
+                main = await first
+                if isinstance(main, BuildFailure):
+                    return replace(main, reason=f"for workload {own[0].name}: {main.reason}") if len(shapes) > 1 else main
+                found = await asyncio.gather(*others)
+                built, artefact = main
+                holdouts = tuple(o[0] for o in found if not isinstance(o, BuildFailure))
+                builds.append(p.WorkloadBuild(built, holdouts, len(found) - len(holdouts)))
+                artefacts.append(artefact)
+                outcomes += [main, *found]
         finally:
-            await _cancel(jobs)
-        built, artefact = main
-        holdouts = tuple(o[0] for o in others if not isinstance(o, BuildFailure))
+            await _cancel([job for row in jobs for job in row])
+        one, *more = builds
         candidate = p.Candidate(
-            kernel.contract.value, kernel.name, kernel.text, dict(kernel.tunables), built, holdouts, len(others) - len(holdouts)
-        )
-        self._built[key] = BuiltKernel(candidate, artefact, machine_code(kernel, [main, *others]))
+            kernel.contract.value, kernel.name, kernel.text, dict(kernel.tunables), one.built, one.holdouts, one.specialised,
+            tuple(more),
+        )  # fmt: skip
+        self._built[key] = BuiltKernel(candidate, artefacts[0], machine_code(kernel, outcomes))
         return self._built[key]
 
     async def _build_for(
@@ -127,17 +142,20 @@ class KernelBuilds:
     async def _compile_module(
         self, kernel: KernelSpec, workload: Workload, signature: Signature, device: Device, built: Artefact
     ) -> ModuleCaches | BuildFailure:
-        """What the module's own compilers make for the workload; its hold-out shapes use it too."""
-        if workload != self._assignment.workload or not module_compilers.compiles(kernel.text, device):
+        """What the module's own compilers make for a workload; its hold-out shapes use it too."""
+        if workload not in self._assignment.workloads or not module_compilers.compiles(kernel.text, device):
             return ModuleCaches("", 0.0)
         scalars = await self._judge.scalars(workload)
         case = case_of(kernel, workload, signature, device)
         return await module_compilers.compile_module(case, device, built, scalars, self._judge.draw, await detect())
 
-    def shapes(self, opened: OpenedProblem) -> list[tuple[Workload, Signature]]:
-        """The workload, then its hold-outs."""
-        holdouts = zip(self._judge.assignment.holdouts, opened.holdouts, strict=True)
-        return [(self._assignment.workload, opened.signature), *holdouts]
+    def shapes(self, opened: OpenedProblem) -> list[tuple[Shape, list[Shape]]]:
+        """Each workload of the suite, with its hold-outs."""
+        a = self._judge.assignment
+        return [
+            ((workload, known.signature), list(zip(a.holdouts_of(workload), known.holdouts, strict=True)))
+            for workload, known in zip(a.workloads, opened.workloads, strict=True)
+        ]
 
 
 def case_of(kernel: KernelSpec, workload: Workload, signature: Signature, device: Device) -> KernelCase:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from engine.domain.memory_plan import WorkloadMemory
 from engine.domain.model import Device, Failure, Measurement, Problem, Signature, Verification, Workload
 from engine.domain.preparation import Peaks, Preparation
@@ -27,8 +29,16 @@ class WorkloadBinary(Message, frozen=True):
     """Whether the binary imports functions that start threads, other than OpenMP's."""
 
 
+class WorkloadBuild(Message, frozen=True):
+    """A kernel built for one workload. ``specialised`` counts the hold-out shapes that it does not compile for."""
+
+    built: WorkloadBinary
+    holdouts: tuple[WorkloadBinary, ...] = ()
+    specialised: int = 0
+
+
 class Candidate(Message, frozen=True):
-    """A kernel as the judge needs it. ``specialised`` counts the hold-out shapes that it does not compile for."""
+    """A kernel as the judge needs it, built for the first workload; ``more`` has its builds for the others of a suite."""
 
     contract: str
     name: str
@@ -37,6 +47,16 @@ class Candidate(Message, frozen=True):
     built: WorkloadBinary
     holdouts: tuple[WorkloadBinary, ...] = ()
     specialised: int = 0
+    more: tuple[WorkloadBuild, ...] = ()
+
+    def each(self) -> tuple[Candidate, ...]:
+        """The kernel on each workload of the suite, in its order."""
+        own = msgspec.structs.replace(self, more=())
+        others = (
+            msgspec.structs.replace(own, built=one.built, holdouts=one.holdouts, specialised=one.specialised)
+            for one in self.more
+        )
+        return (own, *others)
 
 
 class DeviceRequest(Message, frozen=True):
@@ -61,8 +81,21 @@ class PeaksReply(Message, frozen=True):
     peaks: Peaks
 
 
+class SuiteMember(Message, frozen=True):
+    """A further workload of a suite, as the fields of ``OpenRequest`` describe the first."""
+
+    workload: Workload
+    holdouts: tuple[Workload, ...] = ()
+    same: tuple[float, float, float] | None = None
+    cached: bytes = b""
+    calibrations: bytes = b""
+
+
 class OpenRequest(Message, frozen=True):
-    """Open a problem, in a judge that has opened no other. Answered by ``OpenReply``."""
+    """Open a problem on a workload and the further ones of its suite, in a judge that has opened no other problem.
+
+    Answered by ``OpenReply``.
+    """
 
     problem: Problem
     workload: Workload
@@ -85,31 +118,59 @@ class OpenRequest(Message, frozen=True):
     """Known calibrations of this problem, as ``judge.preparation_cache`` encodes them."""
     memory_limit: int = 0
     """Most bytes of the device's memory to plan with; 0: what is free."""
+    more: tuple[SuiteMember, ...] = ()
+
+    def each(self) -> tuple[OpenRequest, ...]:
+        """The request for each workload of the suite alone, in its order."""
+        own = msgspec.structs.replace(self, more=())
+        others = (
+            msgspec.structs.replace(
+                own, workload=one.workload, holdouts=one.holdouts, same=one.same, cached=one.cached,
+                calibrations=one.calibrations,
+            )
+            for one in self.more
+        )  # fmt: skip
+        return (own, *others)
+
+
+class WorkloadSignatures(Message, frozen=True):
+    """What a kernel is called with on one workload, and on its hold-out shapes."""
+
+    signature: Signature
+    holdouts: tuple[Signature, ...]
 
 
 class OpenReply(Message, frozen=True):
-    signature: Signature
-    holdouts: tuple[Signature, ...]
+    """``workloads``: in the suite's order."""
+
+    workloads: tuple[WorkloadSignatures, ...]
 
 
 class PrepareRequest(Message, frozen=True):
     """Calibrate, try the trivial models, measure baselines. Without ``measure`` the baselines are left out."""
 
     peaks: Peaks
-    cached: bytes = b""
-    """As in ``OpenRequest``."""
+    cached: Mapping[str, bytes] = {}
+    """Workload → as in ``OpenRequest``."""
     measure: bool = True
+    known: tuple[str, ...] = ()
+    """Workloads whose preparation the engine has: they are left out."""
 
 
-class PrepareReply(Message, frozen=True):
+class PreparedWorkload(Message, frozen=True):
     """``preparation`` says nothing about the sandbox: the engine knows better."""
 
     preparation: Preparation
-    raw: bytes
     cached: bytes = b""
     """The baselines to cache for this problem; empty: no change."""
     calibrations: bytes = b""
     """As in ``OpenRequest``; complete only if baselines were measured."""
+
+
+class PrepareReply(Message, frozen=True):
+    """``workloads``: by name, without those that are known."""
+
+    workloads: Mapping[str, PreparedWorkload]
 
 
 class PlanRequest(Message, frozen=True):

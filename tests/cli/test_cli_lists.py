@@ -25,7 +25,7 @@ def test_problems_are_listed_with_their_ideas(espalier: Call) -> None:
     found = {row["name"]: row for row in espalier("problems", "--json").json()["problems"]}
     assert set(found) == set(catalog.shipped_names())
     for row in found.values():
-        assert list(row) == ["name", "title", "workloads", "ideas"]
+        assert list(row) == ["name", "title", "workloads", "ideas", "suites"]
         assert {"full", "small"} <= row["workloads"].keys()
         assert row["ideas"]["cpp"] >= 4
         assert row["ideas"]["cuda"] >= 4

@@ -97,7 +97,8 @@ MESSAGE = {"role": str, "content": str}
 CHECKED = {"policy": str, "trials": int, "rel_fro": float, "max_abs": float, "precision_class": str, "holdouts": str}
 VERDICT = {
     "status": str, "reason": str, "evidence": [str], "verification": CHECKED, "depth": str, "time_us": INTERVAL,
-    "speedup": INTERVAL, "speedups": [{"baseline": str, **INTERVAL}], "light": float, "corroborated": bool,
+    "speedup": INTERVAL, "speedups": [{"baseline": str, **INTERVAL}],
+    "by_workload": [{"workload": str, "time_us": INTERVAL, "speedup": INTERVAL}], "light": float, "corroborated": bool,
     "conditions": [str], "claimed": {"time_us": INTERVAL, "speedup": INTERVAL},
 }  # fmt: skip
 DOUBTS = {"corroborated": bool, "quarantined": bool, "doubts": [str]}

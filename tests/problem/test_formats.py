@@ -341,3 +341,11 @@ def test_expressions(text: str, value: int) -> None:
 def test_no_text_breaks_the_evaluator(text: str) -> None:
     with suppress(ExpressionError):
         assert axis_expressions.evaluate(text, {"M": 2}) >= 0
+
+
+def test_what_a_format_ranks_is_a_suite(tmp_path: Path) -> None:
+    problem = catalog.find(str(files.write_sol(tmp_path / "sol")))
+    assert dict(problem.suites) == {"benchmarks": ("M4", "M16", "M64")}
+    assert [one.name for one in catalog.suite_for(problem, "benchmarks")] == ["M4", "M16", "M64"]
+    (tmp_path / "one").mkdir()
+    assert not catalog.find(str(files.write_flashinfer(tmp_path / "one"))).suites, "one workload needs no suite"

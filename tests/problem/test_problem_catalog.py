@@ -171,7 +171,7 @@ def test_an_invalid_reference_is_rejected_with_the_reason(tmp_path: Path, text: 
     [
         ("[workloads", "not valid TOML"),
         ("title = 3", "title: expected str, got int"),
-        ("tolerance = 3", "unknown key 'tolerance': use bounds, holdouts, title, workloads"),
+        ("tolerance = 3", "unknown key 'tolerance': use bounds, holdouts, suites, title, workloads"),
         ("workloads = 3", "workloads: expected a table, got int"),
         ("[workloads]\nfull = 3", "workloads.full: expected a table, got int"),
         ("[workloads.full]\ndim = 'x'", "workloads.full.dim: expected int | float, got str"),
@@ -182,6 +182,10 @@ def test_an_invalid_reference_is_rejected_with_the_reason(tmp_path: Path, text: 
         ("[[holdouts.full]]\ndim = 3", "has no workload"),
         ("[workloads.full]\n[holdouts]\nfull = 3", "holdouts.full: expected a list, got int"),
         ("[workloads.full]\n[[holdouts.full]]\nwidth = 3", "full-holdout-1 sets width"),
+        ("[suites]\nall = []", "suites.all is empty"),
+        ("[workloads.full]\n[suites]\nall = ['fall']", "suites.all: no workload is called 'fall': add [workloads.fall]"),
+        ("[workloads.full]\n[suites]\nall = ['full', 'full']", "suites.all names the workload 'full' twice"),
+        ("[suites]\nall = 'full'", "suites.all: expected a list, got str"),
     ],
 )
 def test_an_invalid_table_is_rejected_with_the_reason(tmp_path: Path, table: str, said: str) -> None:
@@ -256,3 +260,15 @@ def test_settings_apply_to_later_code(first: int, second: float, names: list[str
 def test_the_catalog_and_the_header_load_no_torch() -> None:
     code = "import sys; from engine.problem import catalog, header; catalog.shipped(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(catalog.__file__).parents[2])
+
+
+def test_a_suite_names_its_workloads_in_order(tmp_path: Path) -> None:
+    table = "[workloads.full]\n[workloads.tiny]\ndim = 2\n[suites]\nboth = ['tiny', 'full']"
+    problem = catalog.find(str(write(tmp_path / "p", GOOD, table)))
+    assert [one.name for one in catalog.suite_for(problem, "both")] == ["tiny", "full"]
+    assert catalog.workloads_for(problem, "", "both", "full") == catalog.suite_for(problem, "both")
+    assert [one.name for one in catalog.workloads_for(problem, "", "", "tiny")] == ["tiny"]
+    with pytest.raises(ProblemError, match=r"unknown suite 'none' of problem p: choose one of both \(2 workloads\)"):
+        catalog.suite_for(problem, "none")
+    with pytest.raises(ProblemError, match="--suite and --workload exclude each other"):
+        catalog.workloads_for(problem, "full", "both", "full")

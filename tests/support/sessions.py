@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,12 @@ OPENED = builders.opened(branch=2, ideas=2)
 
 def opened(mode: str = "autopilot", **settings: Any) -> SessionOpened:
     return replace(OPENED, mode=mode, settings=replace(OPENED.settings, **settings))
+
+
+def on_suite(given: SessionOpened, names: Sequence[str] = ("full", "small")) -> SessionOpened:
+    """The same on a suite called ``both``."""
+    problem = replace(given.problem, suites={"both": tuple(names)})
+    return replace(given, problem=problem, settings=replace(given.settings, workload=names[0], suite="both"))
 
 
 def ports(folder: Path, ideas: Proposer = TREE, bench: Bench | None = None, **others: Any) -> Ports:

@@ -120,7 +120,7 @@ def _raced(state: SessionState, work: w.Race, result: w.Result) -> tuple[e.Event
             doubts = () if result.corroborated else result.doubts or (UNEXPLAINED,)
             raced = e.KernelRaced(
                 work.kernel, work.against, outcome, ratio, work.effort, result.pairs, result.samples, result.raw, result.note,
-                result.seconds, doubts,
+                result.seconds, doubts, result.by_workload,
             )  # fmt: skip
             return (raced,)
         case w.Failed(failure, seconds, at_fault):

@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from engine.domain import bottleneck, corroboration, instruction_mix, predictions, profile, queries
+from engine.domain import bottleneck, columns, corroboration, instruction_mix, predictions, profile, queries, suite
 from engine.domain.mismatch import Mismatch
 from engine.domain.mismatch_words import prompt_lines
 from engine.domain.model import Device, FailureKind, Interval, Measurement, Number, PrecisionClass, Resources
@@ -63,7 +63,28 @@ def workload_facts(state: SessionState) -> str:
         lines += [f"- {o.name}: {o.role.value}, {_shape(o.shape)}, {o.dtype}" for o in signature.operands]
         if signature.constants:
             lines.append("- constants: " + ", ".join(f"{k} = {v}" for k, v in signature.constants.items()))
-    return "\n".join(lines)
+    return "\n".join([*_suite_facts(state), *lines])
+
+
+def _suite_facts(state: SessionState) -> Iterator[str]:
+    """The workloads of a suite, with their baselines and floors; nothing for a single workload."""
+    members = columns.workloads(state)
+    if state.opened is None or len(members) < 2:
+        return
+    prepared = {one.workload: one for one in state.preparation.by_workload} if state.preparation else {}
+    base = queries.ranking_baseline(state)
+    yield (
+        f"Suite `{state.opened.settings.suite}`: the kernel is compiled once for each of these {len(members)} workloads, with "
+        "that workload's constants in problem.h, must be right on all, and is ranked by the geometric mean of its speedups."
+    )
+    for name, settings in suite.distinct(members).items():
+        known = prepared.get(name)
+        time = known.baselines.get(base) if known is not None else None
+        costs = [f"{base} {time.value:.4g} us"] if time is not None else []
+        costs += [f"SOL {known.floor_us:.4g} us, bound by {known.bound}"] if known is not None else []
+        shape = ", ".join(f"{key} = {value:g}" for key, value in settings.items())
+        yield f"- `{name}`: {'; '.join(filter(None, (shape, *costs)))}"
+    yield "Operands and constants of the first workload:"
 
 
 def _overridden(reference: str, settings: Mapping[str, Number]) -> str:
@@ -235,10 +256,25 @@ def _measured(state: SessionState, kernel: Kernel, measured: Measurement) -> Ite
         yield "speedup " + ", ".join(speedups)
     if measured.light is not None:
         yield f"{measured.light.fraction * 100:.0f} % of SOL, bound by {measured.light.bound}"
+    yield from _by_workload(state, kernel, measured)
     if doubts := corroboration.of_measurement(measured):
         yield "time not corroborated, no result: " + "; ".join(doubts)
     if measured.conditions:
         yield "conditions: " + ", ".join(measured.conditions)
+
+
+def _by_workload(state: SessionState, kernel: Kernel, measured: Measurement) -> Iterator[str]:
+    """Over a suite: every workload, and where another kernel is faster."""
+    base = queries.ranking_baseline(state)
+    slowest = suite.worst(measured, base)
+    for one in measured.by_workload:
+        light = f", {one.light.fraction * 100:.0f} % of SOL" if one.light is not None else ""
+        mark = " (worst)" if slowest is one else ""
+        speedup = f", {factor(one.speedup[base])} over {base}" if base in one.speedup else ""
+        yield f"on `{one.workload}`: {one.time_us.value:.4g} us{speedup}{light}{mark}"
+    for loss in columns.behind(state, kernel):
+        theirs = f"{loss.best.id} reaches {factor(loss.theirs)}"
+        yield f"loses on `{loss.workload}`: {factor(loss.own)} over {base}, {theirs}"
 
 
 def _resources(use: Resources) -> str:

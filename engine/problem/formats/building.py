@@ -16,6 +16,8 @@ from engine.problem.formats.definitions import Cases
 from engine.problem.formats.documents import inside
 from engine.problem.formats.safetensors import read_tensor
 
+BENCHMARKS = "benchmarks"
+"""The suite of what a format times and ranks."""
 MOST_ATTACHED = 24 << 20
 """Characters of all attachments of a problem: they are in every session's journal."""
 
@@ -39,10 +41,11 @@ def problem(
     label = f"{origin} ({origin_format.name})"
     reference_code.check_entry_points(reference_code.parse(text, label), label)
     given = tuple(workloads)
+    suites = {BENCHMARKS: origin_format.benchmarks} if len(origin_format.benchmarks) > 1 else {}
     return Problem(
         name=name, title=title or name.replace("_", " "), reference=text,
-        digest=content_digest(text, given, {}, {}, attachments), workloads=given, holdouts={}, origin=origin,
-        attachments=attachments, origin_format=origin_format,
+        digest=content_digest(text, given, {}, {}, attachments, suites), workloads=given, holdouts={}, origin=origin,
+        attachments=attachments, origin_format=origin_format, suites=suites,
     )  # fmt: skip
 
 

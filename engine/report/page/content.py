@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from engine.domain import corroboration, predictions, queries
+from engine.domain import columns, corroboration, predictions, queries
 from engine.domain.events import Entry
 from engine.domain.model import Blob, Dialect, Interval
 from engine.domain.predictions import PredictionRecord
@@ -172,7 +172,11 @@ def _facts(state: SessionState) -> Iterator[tuple[str, str]]:
     found = state.opened.problem.workload(workload) if state.opened else None
     shape = ", ".join(f"{key} = {value:g}" for key, value in found.settings.items()) if found else ""
     yield ("problem", problem)
-    yield ("workload", f"{workload}: {shape}" if shape else workload)
+    members = columns.workloads(state)
+    if len(members) > 1:
+        yield ("workloads", f"{workload}: {', '.join(one.name for one in members)}; speedups are geometric means")
+    else:
+        yield ("workload", f"{workload}: {shape}" if shape else workload)
     if state.device is not None:
         yield ("device", f"{state.device.name} ({state.device.arch})")
     if state.preparation is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.domain import corroboration, profile, queries
+from engine.domain import columns, corroboration, profile, queries
 from engine.domain.mismatch_words import mismatch_rows
 from engine.domain.model import FailureKind
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.report.text import races
-from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, tunables
+from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, times, tunables
 from engine.report.text.progress import verification_words
+from engine.report.text.suite import race_rows, suite_lines
 from engine.report.text.tree import correctness_words, outcome, sandbox_words
 from engine.report.text.verdict import caveat_rows, contract_words, doubt_rows, measurement_rows
 
@@ -27,7 +28,9 @@ def kernel_lines(state: SessionState, kernel: Kernel) -> list[Line]:
         Span(outcome(kernel), Tone.WARN if corroboration.is_doubted(kernel) else _TONES.get(kernel.stage, Tone.PLAIN)),
     )  # fmt: skip
     rows = [*_origin(state, kernel), *_verdict(state, kernel), *_history(state, kernel)]
-    return [head, *(line("  ", *spans) for spans in fields(row for row in rows if row[1]))]
+    each = suite_lines(kernel.measurement, kernel.verification, queries.ranking_baseline(state))
+    facts = [line("  ", *spans) for spans in fields(row for row in rows if row[1])]
+    return [head, *facts, *([line(), *each] if each else [])]
 
 
 def _origin(state: SessionState, kernel: Kernel) -> Iterator[Row]:
@@ -58,6 +61,9 @@ def _verdict(state: SessionState, kernel: Kernel) -> Iterator[Row]:
     if kernel.verification is not None:
         yield "correct", verification_words(kernel.verification)
         yield from caveat_rows(kernel.verification)
+    for one in columns.behind(state, kernel):
+        words = f"{one.workload}: {times(one.own)}, {one.best.id} has {times(one.theirs)}"
+        yield "behind on", Span(words, Tone.WARN)
     if kernel.measurement is not None:
         yield from measurement_rows(kernel.measurement, corroboration.status(kernel))
         if kernel.epoch != state.epoch:
@@ -75,6 +81,8 @@ def _history(state: SessionState, kernel: Kernel) -> Iterator[Row]:
     for race in state.races:
         if kernel.id in (race.kernel, race.against):
             yield "race", f"{races.outcome_words(race, kernel.id)}: {races.ratio_words(race, kernel.id)}"
+            if race.kernel == kernel.id:
+                yield from race_rows(race.by_workload)
     if kernel.sanitizing is not None:
         found = kernel.sanitizing
         clean = f"{', '.join(found.tools)} clean" if found.tools else one_line(found.note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from engine.domain import corroboration, profile, queries
+from engine.domain import corroboration, profile, queries, suite
 from engine.domain import events as e
 from engine.domain.model import Failure, Measurement, RaceOutcome, Verification
 from engine.domain.settings import ModelSettings
@@ -24,6 +24,7 @@ from engine.report.text.lines import (
     times,
     tunables,
 )
+from engine.report.text.suite import mean_words
 from engine.report.text.tree import failure_words, outcome
 
 _REASON = 200
@@ -84,7 +85,8 @@ def failed_call(state: SessionState, work: str, reason: str) -> str | None:
 def _session_line(event: e.Event, state: SessionState) -> Line | None:
     match event:
         case e.SessionOpened(problem, device, settings):
-            words = f"session opened: {problem.name}, {settings.workload}, {device}, {settings.strategy}, {settings.source}"
+            judged = suite.label(settings.suite, settings.workload)
+            words = f"session opened: {problem.name}, {judged}, {device}, {settings.strategy}, {settings.source}"
             return line(words)
         case e.SessionResumed(unfinished, repaired):
             parts = [repaired, f"repeating {', '.join(unfinished)}" if unfinished else ""]
@@ -313,7 +315,7 @@ def _doubt_spans(measured: Measurement) -> tuple[Span, ...]:
 def _speed_words(measured: Measurement, state: SessionState) -> str:
     base = queries.ranking_baseline(state)
     ratio = measured.speedup.get(base)
-    parts = [duration_interval(measured.time_us), f"{times(ratio)} over {base}" if ratio else ""]
+    parts = [duration_interval(measured.time_us), f"{times(ratio)} over {base}" if ratio else "", mean_words(measured, base)]
     if measured.light is not None:
         parts.append(f"{percent(measured.light.fraction)} of SOL")
     depth = "screened in one process" if measured.depth == "screen" else counted(measured.processes, "process pair")

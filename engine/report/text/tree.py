@@ -27,6 +27,7 @@ from engine.report.text.lines import (
     times,
     tunables,
 )
+from engine.report.text.suite import spread_words
 
 _TITLE = 52
 _REASON = 88
@@ -109,6 +110,7 @@ def _remarks(state: SessionState, kernel: Kernel) -> str:
     measured = kernel.measurement
     assert measured is not None
     remarks = [
+        spread_words(measured, queries.ranking_baseline(state)),
         counted(measured.processes, "process pair") if measured.depth == "precise" else "one process",
         "seed" if kernel.seed else "",
         "pinned" if kernel.id in state.pinned else "",
@@ -127,7 +129,8 @@ def heading(state: SessionState) -> Line:
     if state.opened is None:
         return line("empty session")
     settings = state.opened.settings
-    words = f" · {settings.workload} on {state.opened.device} · {settings.strategy}, proposer {settings.source}"
+    judged = queries.problem_and_workload(state)[1]
+    words = f" · {judged} on {state.opened.device} · {settings.strategy}, proposer {settings.source}"
     return line(Span(state.opened.problem.name, Tone.STRONG), words)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.domain import corroboration, stats
+from engine.domain import corroboration, stats, suite
 from engine.domain import work as w
 from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
 from engine.domain.mismatch import Mismatch
@@ -27,6 +27,7 @@ from engine.report.text.lines import (
     times,
 )
 from engine.report.text.progress import verification_words
+from engine.report.text.suite import mean_words, suite_lines
 from engine.report.text.tree import correctness_words, sandbox_words
 
 BASELINES = ("eager", "eager_tf32", "compile")
@@ -87,6 +88,18 @@ class StageSeconds:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkloadFigures:
+    """The figures on one workload of a suite; ``null`` for a stage that was not reached."""
+
+    workload: str
+    rel_fro: float | None
+    precision_class: str | None
+    time_us: Interval | None
+    speedup: Mapping[str, Interval]
+    speed_of_light: SpeedOfLight | None
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The object that ``eval --json`` prints. Scripts rely on it."""
 
@@ -121,6 +134,12 @@ class Verdict:
     """What the build read of the user's header trees: path, number of files and their digest, a line each."""
     limit: str = ""
     """What limits the kernel: memory, arithmetic, or its own instructions; empty where it is not measured."""
+    suite: str | None = None
+    """The suite that it was judged on. All figures above are then geometric means, and errors the largest."""
+    workloads: tuple[WorkloadFigures, ...] = ()
+    """Of a suite: the figures on each workload, in its order."""
+    worst: str | None = None
+    """Of a suite: the workload with the least speedup over the first baseline."""
 
     @property
     def measured(self) -> bool:
@@ -144,6 +163,10 @@ class VerdictSubject:
     device: Device
     workload: str
     sandbox: str
+    suite: str = ""
+    """The suite's name, if it was judged on one."""
+    baseline: str = "eager"
+    """The ranking baseline."""
 
 
 def verdict(
@@ -164,7 +187,7 @@ def verdict(
         dialect=subject.dialect.value,
         contract=subject.contract.value,
         device=VerdictDevice(subject.device.name, subject.device.arch),
-        workload=subject.workload,
+        workload=suite.label(subject.suite, subject.workload),
         status=failure.kind.value if failure else QUARANTINED if quarantined else NOT_CORROBORATED if doubts else MEASURED,
         reason=one_line(failure.reason) if failure else one_line("; ".join(doubts)) or None,
         mismatches=failure.mismatches if failure else (),
@@ -179,6 +202,25 @@ def verdict(
         claimed=ClaimedFigures(_time_figures(timed), _speedups(timed), timed.light) if timed and quarantined else None,
         sandbox=subject.sandbox,
         seconds=seconds,
+        suite=subject.suite or None,
+        workloads=_workload_figures(verification, measured),
+        worst=slowest.workload if measured is not None and (slowest := suite.worst(measured, subject.baseline)) else None,
+    )
+
+
+def _workload_figures(checked: Verification | None, measured: Measurement | None) -> tuple[WorkloadFigures, ...]:
+    errors = {one.workload: one for one in checked.by_workload} if checked is not None else {}
+    timed = {one.workload: one for one in measured.by_workload} if measured is not None else {}
+    return tuple(
+        WorkloadFigures(
+            name,
+            errors[name].rel_fro if name in errors else None,
+            errors[name].precision_class.value if name in errors else None,
+            timed[name].time_us if name in timed else None,
+            timed[name].speedup if name in timed else {},
+            timed[name].light if name in timed else None,
+        )
+        for name in errors or timed
     )
 
 
@@ -223,7 +265,9 @@ def lines(found: Verdict, verification: Verification | None, timed: Measurement 
         *(("note", Span(note, Tone.WARN)) for note in (*preparation.gate.notes, *preparation.notes)),
         ("took", _stage_words(found.seconds)),
     ]
-    return [head, *(line("  ", *spans) for spans in fields(rows))]
+    baseline = next(iter(timed.speedup), "eager") if timed is not None else "eager"
+    each = suite_lines(timed, verification, baseline)
+    return [head, *(line("  ", *spans) for spans in fields(rows)), *([line(), *each] if each else [])]
 
 
 def doubt_rows(doubts: Sequence[str]) -> list[tuple[str, Span | str]]:
@@ -257,7 +301,9 @@ def measurement_rows(measured: Measurement, status: str = MEASURED) -> list[tupl
     rows: list[tuple[str, Span | str]] = [("time", Span(time, Tone.WARN) if caveat else time)]
     for name, ratio in measured.speedup.items():
         tone = Tone.WARN if caveat else speedup_tone(ratio)
-        rows.append(("speedup", Span(f"{times(ratio)} over {name}: {caveat or difference(ratio)}", tone)))
+        mean = mean_words(measured, name)
+        words = f"{times(ratio)} over {name}: {caveat or difference(ratio)}{f' ({mean})' if mean else ''}"
+        rows.append(("speedup", Span(words, tone)))
     if measured.light is not None:
         floor = f"SOL {duration(measured.light.floor_us)}, bound by {measured.light.bound}"
         rows.append(("SOL", f"{percent(measured.light.fraction)} of the speed of light ({floor})"))

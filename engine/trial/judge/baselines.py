@@ -21,7 +21,7 @@ from engine.trial.judge.measurement import MeasurementReport
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.runner_client import RunnerClient, TrustedProcessLost
 from engine.trial.judge.test_bed import TestBed
-from engine.trial.judge.timing import PairTimes, log_ratios, samples_for
+from engine.trial.judge.timing import PairTimes, log_ratios, samples_for, shared_samples
 from engine.trial.protocol import OpenRequest
 
 SAME_PAIRS = 4
@@ -35,9 +35,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class BaselineResults:
-    """Samples of all pairs, measurements by name, and notes for the session."""
+    """Measurements by name, and notes for the session."""
 
-    pairs: list[PairTimes]
     measured: dict[str, Measurement]
     notes: tuple[str, ...]
     to_cache: bytes
@@ -52,7 +51,9 @@ def claimable(same: Interval | None) -> float:
 class Baselines:
     """The baselines of one judge."""
 
-    def __init__(self, opened: OpenRequest, device: Device, pool: ProcessPool, setup: PairSetup) -> None:
+    def __init__(self, opened: OpenRequest, device: Device, pool: ProcessPool, setup: PairSetup, workloads: int = 1) -> None:
+        """``workloads``: those of the suite, which share the processes."""
+        self._workloads = workloads
         self._opened = opened
         self._device = device
         self._pool = pool
@@ -108,7 +109,7 @@ class Baselines:
         self._kept = self._valid(kept)
         known = f" ({', '.join(self._kept)} cached)" if self._kept else ""
         say(f"measuring {opened.baseline} against itself and the other baselines{known}")
-        pairs, found = self._measure_now(bed, report)
+        found = self._measure_now(bed, report)
         gone = [
             name
             for name, one in kept.items()
@@ -119,7 +120,7 @@ class Baselines:
             notes.append(self._drift_note(gone, found[opened.baseline]))
             say(notes[-1])
             self._kept = {name: one for name, one in self._kept.items() if name not in gone}
-            pairs, found = self._measure_now(bed, report)
+            found = self._measure_now(bed, report)
         self._add_found(kept, found)
         self._initialised = True
         self._measured_once = {
@@ -127,7 +128,7 @@ class Baselines:
         }
         measured = {**found, **{name: one.as_measurement() for name, one in self._kept.items()}}
         to_cache = baseline_cache.encode(kept) if kept or had else b""
-        return BaselineResults(pairs, measured, (*notes, *self._missing.values()), to_cache)
+        return BaselineResults(measured, (*notes, *self._missing.values()), to_cache)
 
     def _valid(self, kept: Mapping[str, baseline_cache.Kept]) -> dict[str, baseline_cache.Kept]:
         return {name: kept[name] for name in self._opened.others if name in kept and not self._opened.fresh}
@@ -150,7 +151,7 @@ class Baselines:
         names = ", ".join(name for name in gone if name in self._kept)
         return f"cached baselines measured again ({names}): {drift} ({one.condition})"
 
-    def _measure_now(self, bed: TestBed, report: MeasurementReport) -> tuple[list[PairTimes], dict[str, Measurement]]:
+    def _measure_now(self, bed: TestBed, report: MeasurementReport) -> dict[str, Measurement]:
         ranking = self._opened.baseline
         self._missing = dict(self._failing(bed))
         pairs = self._pairs(bed)
@@ -163,7 +164,7 @@ class Baselines:
                 ratio = stats.ratio_interval(log_ratios(pairs, ranking, name), self.claimable)
             times = [t for p in pairs for t in p.times[name]]
             found[name] = report.of_times(times, "precise", len(pairs), {ranking: ratio}, lines=condition_lines)
-        return pairs, found
+        return found
 
     def _failing(self, bed: TestBed) -> Iterable[tuple[str, str]]:
         """The baselines that fail to run, each with the reason."""
@@ -184,7 +185,9 @@ class Baselines:
             itself = self._pool.baselines(bed, (ranking,), index + SAME_PAIRS)[ranking]
             contest = Contestants({}, {**others, _ITSELF: itself}, self._pool.null_runners(bed, {}))
             self._pool.stand_by()
-            pairs.append(run_pair(bed, contest, samples_for(pairs, ranking), self._setup, CheckTally()))
-            itself.close()
+            samples = shared_samples(samples_for(pairs, ranking), self._workloads)
+            pairs.append(run_pair(bed, contest, samples, self._setup, CheckTally()))
+            if self._workloads == 1:
+                itself.close()
             self._pool.end_pair()
         return pairs

@@ -193,7 +193,9 @@ class PairSetup:
     monitor: ConditionsMonitor = field(default_factory=NoMonitor)
 
 
-def run_pair(bed: TestBed, contest: Contestants, samples: int, setup: PairSetup, tally: CheckTally) -> PairTimes:
+def run_pair(
+    bed: TestBed, contest: Contestants, samples: int, setup: PairSetup, tally: CheckTally, perturbed: int = 3
+) -> PairTimes:
     """Interleave one process of every contestant. Raises TrialFailed for faults of the judged kernels.
 
     Samples are taken in bursts over the slots: inputs for all slots are drawn; then, slot by slot, they are released, every
@@ -202,7 +204,8 @@ def run_pair(bed: TestBed, contest: Contestants, samples: int, setup: PairSetup,
     random, then reversed for the next inputs (ABBA): neither drift nor after-effects favour a contestant. Disturbed samples are
     repeated, within limits.
 
-    A few *unannounced* calls at random places use perturbed inputs and are not counted as samples: being careful in a process's
+    A few *unannounced* calls at random places use inputs with another perturbation each (``perturbed`` of them) and are not
+    counted as samples: being careful in a process's
     first calls only does not help. In them the order is sent before the runner is resumed, as in every call on a GPU. On a CPU
     that would add noise to every sample, because the threads of a team would just be waking up.
     """
@@ -211,7 +214,7 @@ def run_pair(bed: TestBed, contest: Contestants, samples: int, setup: PairSetup,
     at_once: list[dict[str, Timing]] = []
     turns, audit_turns = CallOrder(setup.order), CallOrder(setup.order)
     wanted = WARM_UP + samples
-    unannounced = UnannouncedCalls(setup.order, bed.calibration.distributions, wanted, tally.trials)
+    unannounced = UnannouncedCalls(setup.order, bed.calibration.distributions, wanted, tally.trials, perturbed)
     holds = setup.holds and not contest.by_judges_clock
     setup.monitor.begin()
     while len(rows) < wanted or (len(undisturbed_rows(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples):
@@ -293,14 +296,11 @@ class UnannouncedCalls:
     distribution to judge on.
     """
 
-    def __init__(self, rng: random.Random, distributions: Sequence[str], calls: int, judged: int) -> None:
-        """``calls``: the least number of calls of the pair; ``judged``: calls made before, for the numbering in messages."""
+    def __init__(self, rng: random.Random, distributions: Sequence[str], calls: int, judged: int, most: int = 3) -> None:
+        """``calls``: the least number of calls of the pair; ``judged``: calls made before, for the numbering in messages;
+        ``most``: perturbed calls."""
         perturbed = [name for name in distributions if name != OWN]
-        some = (
-            [OWN, *rng.sample(perturbed, min(_PERTURBED, len(perturbed), calls))]
-            if perturbed
-            else [OWN] * min(_PERTURBED, calls)
-        )
+        some = [OWN, *rng.sample(perturbed, min(most, len(perturbed), calls))] if perturbed else [OWN] * min(most, calls)
         self._remaining: list[str | None] = [*some, *[None] * max(0, calls - len(some))]
         rng.shuffle(self._remaining)
         self.turns = CallOrder(rng)
@@ -309,10 +309,6 @@ class UnannouncedCalls:
     def next(self) -> str | None:
         """The distribution of the next call's inputs; ``None`` for an ordinary sample."""
         return self._remaining.pop() if self._remaining else None
-
-
-_PERTURBED = 3
-"""Calls on perturbed inputs per pair, each with another perturbation."""
 
 
 class CallOrder:

@@ -1,57 +1,56 @@
-"""The judge: owns seeds, inputs, expected outputs and the verdict for one problem, workload and device. Imports torch.
+"""The judge: owns seeds, inputs, expected outputs and the verdict for one problem, suite and device. Imports torch.
 
 It never runs a candidate's code. Kernels run in runners forked from a sandboxed host. Baselines run in runners of another host:
-no candidate can reach an expected value.
+no candidate can reach an expected value. One workload is a suite of one. A process pair serves all workloads of the suite, one
+after the other: their geometric mean is that of each pair, and its interval that over pairs.
 """
 
 from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from statistics import fmean
 from typing import TypeVar
 
 import torch
 
-from engine.domain import stats
+from engine.domain import stats, suite
 from engine.domain.errors import SandboxError
-from engine.domain.memory_plan import TrialProcesses, WorkloadMemory
-from engine.domain.model import FailureKind, Interval, Measurement, Verification, Workload
-from engine.domain.preparation import CorrectnessCheck, Peaks, Preparation
-from engine.problem.chance_holdout import BY_CHANCE
+from engine.domain.memory_plan import WorkloadMemory
+from engine.domain.model import Interval, Measurement, Workload
+from engine.domain.preparation import Peaks
 from engine.problem.reference import Reference
-from engine.trial.judge import conditions, devices, plausibility, roofline, stopping
-from engine.trial.judge.baselines import Baselines
+from engine.trial.judge import conditions, devices, roofline, stopping
 from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.contention import ContentionMonitor
-from engine.trial.judge.correctness_check import describe_check
-from engine.trial.judge.interleaving import HOT, CacheFlush, CheckTally, Contestants, PairSetup, Probe, judged_call, run_pair
-from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
-from engine.trial.judge.measurement import MeasurementReport
+from engine.trial.judge.interleaving import HOT, CacheFlush, Contestants, PairSetup, Probe
 from engine.trial.judge.memory_room import needs_of
-from engine.trial.judge.mismatch_tally import on_holdout
-from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.process_pool import LOAD_S, ProcessPool
 from engine.trial.judge.retrying import retried
 from engine.trial.judge.runner_client import RunnerClient, TrialFailed, blaming
-from engine.trial.judge.test_bed import TestBed
-from engine.trial.judge.test_beds import TestBeds
-from engine.trial.judge.timing import KERNEL, PairTimes, cost_share, log_ratios, raw, samples_for
-from engine.trial.protocol import OTHER, Candidate, CheckReply, MeasureReply, OpenRequest, PrepareReply, VerifyReply
+from engine.trial.judge.timing import KERNEL, PairTimes, raw
+from engine.trial.judge.workload_trial import JudgeTools, WorkloadTrial
+from engine.trial.protocol import (
+    OTHER,
+    Candidate,
+    CheckReply,
+    MeasureReply,
+    OpenRequest,
+    PreparedWorkload,
+    PrepareReply,
+    PrepareRequest,
+    VerifyReply,
+    WorkloadSignatures,
+)
 
 Say = Callable[[str], None]
 Reply = TypeVar("Reply")
 
-_OWN_TRIALS = 3
-_HOLDOUT_TRIALS = 2
-_SCREEN_SAMPLES = 6
-"""With the warm-up, one burst over eight slots."""
-_JITTER_LIMIT = 1e-2
-_SCREEN_RETRIES = 2
-"""Repetitions of a screen that raises doubts."""
+_ROOM_SHARE = 4
+"""The operands of a suite's workloads are kept together while they take less than this part of the device's memory."""
+_SLOTS = 8
 
 
 class Judge:
@@ -62,15 +61,18 @@ class Judge:
         self._opened = opened
         self.device = devices.describe(opened.device)
         self._pool = ProcessPool(opened.problem, self.device, cold=opened.cold, confined=opened.confined, supervisor=supervisor)
-        calibrations = KnownCalibrations(opened.calibrations, opened.tolerance)
-        if calibrations.known:
+        each = opened.each()
+        if all(one.calibrations for one in each):
             self._pool.launch()  # a kernel will follow soon: the hosts import torch while the problem is loaded
         if opened.device == "cpu":
             torch.set_num_threads(self.device.units)
-        self.reference = Reference(opened.problem, opened.workload, opened.device)
-        self.signature = self.reference.signature()
-        self.holdouts = [Reference(opened.problem, w, opened.device) for w in opened.holdouts]
-        self._setup = PairSetup(
+        self._bounds = stopping.PAIRS[self.device.kind]
+        self._peaks = opened.peaks
+        self._measured_peaks_again = False
+        self._processes_to_end = ExitStack()
+        self._screened: tuple[Candidate, list[PairTimes]] | None = None
+        self._weights = ConstantWeights()
+        setup = PairSetup(
             CacheFlush(opened.device if opened.cold else HOT, self.device.cache_bytes),
             ContentionMonitor(opened.device),
             random.SystemRandom(),
@@ -78,23 +80,21 @@ class Judge:
             holds=self.device.kind == "cuda",
             monitor=conditions.monitor_for(self.device, devices.bus_id, sees_others=supervisor is None),
         )
-        self._bounds = stopping.PAIRS[self.device.kind]
-        self._check: CorrectnessCheck | None = None
-        self._peaks = opened.peaks
-        self._measured_peaks_again = False
-        self._processes_to_end = ExitStack()
-        self._weights = ConstantWeights()
-        self._screened: tuple[Candidate, PairTimes] | None = None
-        named = 1 + len(opened.others)
-        processes = TrialProcesses(
-            named, sum(not n.startswith("compile") for n in opened.others) + 1, self._bounds[1],
-            tuple(needs_of(r).operands for r in self.holdouts),
-        )  # fmt: skip
-        self._beds = TestBeds(opened, self.device, self.reference, self.holdouts, processes, self._pool, calibrations)
-        self._baselines = Baselines(opened, self.device, self._pool, self._setup)
-        self._report = MeasurementReport(
-            self.signature, self.device, self.peaks, self._measure_peaks_again, opened.cold, opened.confined
+        tools = JudgeTools(
+            self.device, self._pool, setup, self._weights, self.peaks, self._measure_peaks_again, len(each), self._bounds[1]
         )
+        self._trials = [WorkloadTrial(one, tools) for one in each]
+        self._keeps_beds: bool | None = None
+
+    @property
+    def reference(self) -> Reference:
+        """The reference on the first workload."""
+        return self._trials[0].reference
+
+    @property
+    def signatures(self) -> tuple[WorkloadSignatures, ...]:
+        """What a kernel is called with on each workload."""
+        return tuple(WorkloadSignatures(t.signature, tuple(r.signature() for r in t.holdouts)) for t in self._trials)
 
     def close(self) -> None:
         """End every process of the trial."""
@@ -102,47 +102,61 @@ class Judge:
 
     def retry(self, act: Callable[[], Reply], *, trying: bool = False) -> Reply:
         """``act``, repeated where a lost process or a lack of memory ended it (``retried``)."""
-        return retried(act, self._pool, self._beds, self.device, trying=trying)
+        return retried(act, self._pool, self._tighten, self.device, trying=trying)
+
+    def _tighten(self, *, fully: bool) -> bool:
+        tighter = [trial.beds.tighten(fully=fully) for trial in self._trials]
+        return any(tighter)
 
     # preparation
 
-    def prepare(self, ceilings: Peaks, cached: bytes, say: Say, *, measure: bool = True) -> PrepareReply:
-        """Calibrate the correctness check, test it with the trivial models, measure baselines that are not ``cached``."""
-        self._peaks = ceilings
+    def prepare(self, request: PrepareRequest, say: Say) -> PrepareReply:
+        """Calibrate the correctness check, test it with the trivial models, measure baselines that are not cached."""
+        self._peaks = request.peaks
         self._pool.launch()
-        say("calibrating the correctness check against float64")
-        bed = self.bed()
-        self._check = self._check or describe_check(self.reference, bed.calibration)
-        self._pool.await_hosts()
-        least = roofline.floor(self.signature, ceilings)
-        notes = (self._beds.note,) if self._beds.note else ()
-        to_cache = b""
-        measured: dict[str, Measurement] = {}
-        same = Interval(1.0, 1.0, 1.0)
-        pairs: list[PairTimes] = []
-        if measure:
-            results = self._baselines.measure(bed, self._report, cached, say)
-            pairs, measured, to_cache = results.pairs, results.measured, results.to_cache
-            notes = (*notes, *results.notes)
-            same = self._baselines.same or same
-            self._beds.calibrate_holdouts()
-            self._pool.null_runners(bed, {KERNEL: "host"})
-        preparation = Preparation(
-            self.signature, self._check, measured, same, least.floor_us, least.bound, ceilings, least.bytes_moved, "", notes,
-        )  # fmt: skip
-        return PrepareReply(preparation, raw(pairs), to_cache, self._beds.calibrations.encode())
+        found: dict[str, PreparedWorkload] = {}
+        for trial in self._trials:
+            if trial.name in request.known:
+                continue
+            with self._turn(trial):
+                say(f"calibrating the correctness check against float64{self._on(trial)}")
+                trial.calibrate()
+                self._pool.await_hosts()
+                cached = request.cached.get(trial.name, b"")
+                found[trial.name] = trial.prepare(request.peaks, cached, say, measure=request.measure)
+        return PrepareReply(found)
 
-    def bed(self) -> TestBed:
-        """The workload's test bed, calibrated at first use."""
-        return self._beds.main()
+    def _on(self, trial: WorkloadTrial) -> str:
+        """`` on NAME`` in a suite of several workloads."""
+        return f" on {trial.name}" if len(self._trials) > 1 else ""
+
+    @contextmanager
+    def _turn(self, trial: WorkloadTrial) -> Iterator[None]:
+        """Work on one workload: failures name it in a suite, and its memory is let go where all do not fit together."""
+        try:
+            yield
+        except TrialFailed as failed:
+            if len(self._trials) > 1:
+                failed.on_workload(trial.name)
+            raise
+        if len(self._trials) > 1 and not self._keeps_all():
+            trial.beds.drop()
+
+    def _keeps_all(self) -> bool:
+        """Whether the operands of all workloads are kept at a time."""
+        if self._keeps_beds is None:
+            needed = sum(needs_of(trial.reference).operands * _SLOTS for trial in self._trials)
+            self._keeps_beds = needed * _ROOM_SHARE < self.device.memory_bytes
+        return self._keeps_beds
 
     def memory_plans(self) -> tuple[WorkloadMemory, ...]:
         """The memory plans of all workloads, the opened one's first."""
-        return (self._beds.memory, *self._beds.others())
+        return (self._trials[0].beds.memory, *self._trials[0].beds.others())
 
     def reference_for(self, workload: Workload) -> Reference:
-        """The reference on the workload or on one of its hold-out shapes."""
-        return next((r for r in self.holdouts if r.workload == workload), self.reference)
+        """The reference on one of the workloads or of their hold-out shapes."""
+        every = (r for trial in self._trials for r in (trial.reference, *trial.holdouts))
+        return next((r for r in every if r.workload == workload), self.reference)
 
     def _measure_peaks_again(self) -> None:
         """Once, before a time is called impossible: ceilings measured beside other work are too low."""
@@ -163,117 +177,34 @@ class Judge:
 
         One process makes all these calls; they are the same message. Raises TrialFailed.
         """
-        bed = self.bed()
-        tally, own = CheckTally(), CheckTally()
+        for trial in self._trials[:1]:
+            trial.bed()
         self._pool.discard_prestarted()
+        found = {}
         with self._pool.kernel() as runner:
-            bed.new_model(varied=self._weights.varied(candidate), scalars=candidate.contract == "module")
-            self._pool.prestart(self._bounds[0] - 1)
-            self._load(runner, bed, candidate)
-            self._pool.stand_by()
-            self._weights.settle(bed, runner, candidate, lambda: self._load(runner, bed, candidate))
-            jitter = self._check_outputs(bed, runner, own, tally)
-            say("quick timing")
-            contracts = {KERNEL: candidate.contract}
-            contest = Contestants(
-                {KERNEL: runner}, self._baselines.runners(bed, 0), self._pool.null_runners(bed, contracts), contracts
-            )
-            self._pool.stand_by()
-            pair = self._screen(bed, contest, own)
-            self._pool.end_pair()
-            holdouts = self._verify_holdouts(runner, candidate, say)
-        self._screened = (candidate, pair)
-        interleaved = {n: stats.block_interval(pair.counted(n), pair.counted(KERNEL)) for n in self._baselines.interleaved}
-        ratios = self._baselines.over_all(interleaved)
-        screen = self._measurement("screen", [pair], ratios)
-        told = (*tally.caveats, self._weights.caveat(candidate))
-        verification = replace(
-            self._verification(bed, own, own.trials + tally.trials, holdouts, jitter),
-            caveats=tuple(filter(None, told)),
-            format_verdict=own.format_verdict,
-            chance=next((shape_text(b.workload) for b in candidate.holdouts if b.workload.name.endswith(BY_CHANCE)), ""),
+            for trial, built in zip(self._trials, candidate.each(), strict=True):
+                with self._turn(trial):
+                    if self._on(trial):
+                        say(f"checking {candidate.name}{self._on(trial)}")
+                    found[trial.name] = trial.verify(runner, built, say, self._bounds[0] - 1)
+        self._screened = (candidate, [one.pair for one in found.values()])
+        return VerifyReply(
+            suite.verification({name: one.verification for name, one in found.items()}),
+            suite.measurement({name: one.screen for name, one in found.items()}),
+            self._raw([[one.pair] for one in found.values()]),
+            self._evidence([one.evidence for one in found.values()]),
         )
-        evidence = (*plausibility.verification_doubts(verification), *self._report.evidence([pair]))
-        return VerifyReply(verification, screen, raw([pair]), evidence)
 
     def check(self, candidate: Candidate, say: Say) -> CheckReply:
         """The correctness checks of ``verify``, which need neither baselines nor ceilings. Raises TrialFailed."""
         self._pool.launch()
-        bed = self.bed()
+        self._trials[0].bed()
         self._pool.discard_prestarted()
         with self._pool.kernel() as runner:
-            bed.new_model(varied=self._weights.varied(candidate))
-            self._load(runner, bed, candidate)
-            self._weights.settle(bed, runner, candidate, lambda: self._load(runner, bed, candidate))
-            self._check_outputs(bed, runner, CheckTally(), CheckTally())
-            self._verify_holdouts(runner, candidate, say)
+            for trial, built in zip(self._trials, candidate.each(), strict=True):
+                with self._turn(trial):
+                    trial.check(runner, built, say)
         return CheckReply()
-
-    def _check_outputs(self, bed: TestBed, runner: RunnerClient, own: CheckTally, perturbed: CheckTally) -> float:
-        """Fresh inputs of every distribution; the difference of two calls on the same inputs."""
-        for index in range(_OWN_TRIALS):
-            bed.refill(index % bed.slots)
-            judged_call(bed, runner, index % bed.slots, own)
-        jitter = self._determinism(bed, runner, (_OWN_TRIALS - 1) % bed.slots, own)
-        own.format_verdict = bed.format_verdict((_OWN_TRIALS - 1) % bed.slots)
-        for distribution in bed.calibration.distributions:
-            if distribution != OWN:
-                bed.refill(0, distribution)
-                judged_call(bed, runner, 0, perturbed, distribution)
-        return jitter
-
-    def _load(self, runner: RunnerClient, bed: TestBed, candidate: Candidate) -> None:
-        self._pool.load_kernel(runner, bed, candidate, candidate.built)
-        runner.wait_ready(LOAD_S)
-
-    def _screen(self, bed: TestBed, contest: Contestants, tally: CheckTally) -> PairTimes:
-        """A few samples. If they raise doubts or were disturbed, they are replaced by new ones."""
-        pair = run_pair(bed, contest, _SCREEN_SAMPLES, self._setup, tally)
-        for _ in range(_SCREEN_RETRIES):
-            if pair.calm and not self._report.doubts([pair]):
-                break
-            again = run_pair(bed, contest, max(_SCREEN_SAMPLES, samples_for([pair], KERNEL)), self._setup, tally)
-            pair = replace(again, disturbed=pair.disturbed + again.disturbed, taken=pair.taken + again.taken)
-        return pair
-
-    def _verification(self, bed: TestBed, own: CheckTally, trials: int, holdouts: str, jitter: float) -> Verification:
-        policy = bed.calibration.policy
-        limit = policy.limit(OWN)
-        return Verification(
-            policy.name, trials, own.errors.rel_fro, limit.rel_fro, own.errors.max_abs, own.errors.max_scaled,
-            limit.max_scaled, policy.label(own.errors, OWN), holdouts, jitter,
-        )  # fmt: skip
-
-    def _determinism(self, bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally) -> float:
-        """Call again on the same inputs. Both outputs must be right; returns their largest difference in units of scale."""
-        earlier = bed.copy_outputs(slot)
-        judged_call(bed, runner, slot, tally)
-        jitter = bed.jitter(slot, earlier)
-        if jitter > max(_JITTER_LIMIT, 2 * bed.calibration.policy.limit(OWN).max_scaled):
-            raise TrialFailed(FailureKind.UNSTABLE, f"two calls on the same inputs differ by {jitter:.1e} of scale: data race?")
-        return jitter
-
-    def _verify_holdouts(self, runner: RunnerClient, candidate: Candidate, say: Say) -> str:
-        if not candidate.holdouts and not candidate.specialised:
-            return "none"
-        for built in candidate.holdouts:
-            say(f"hold-out shape {shape_text(built.workload)}")
-            bed = self._beds.holdout(built.workload)
-            bed.new_model(varied=self._weights.varied(candidate), scalars=candidate.contract == "module")
-            tally = CheckTally()
-            try:
-                self._pool.load_kernel(runner, bed, candidate, built)
-                runner.wait_ready(LOAD_S)
-                for index in range(_HOLDOUT_TRIALS):
-                    bed.refill(index % bed.slots)
-                    judged_call(bed, runner, index % bed.slots, tally)
-            except TrialFailed as error:
-                reason = f"on hold-out shape {shape_text(built.workload)}: {error.failure.reason}"
-                evidence = on_holdout(error.failure.mismatches)
-                raise TrialFailed(error.failure.kind, reason, error.log, evidence) from error
-            self._beds.let_go(built.workload)
-        done = f"{len(candidate.holdouts)}/{len(candidate.holdouts) + candidate.specialised}"
-        return f"{done}, specialised" if candidate.specialised else done
 
     def measure(self, candidate: Candidate, say: Say) -> MeasureReply:
         """Process pairs until the interval is narrow enough; the kernel's screen is the first pair.
@@ -281,13 +212,14 @@ class Judge:
         Raises TrialFailed if a timed call is wrong.
         """
         pairs = self._pairs(candidate, say)
-        against = self._baselines
-        interleaved = {
-            n: stats.ratio_interval(log_ratios(pairs, n, KERNEL), max(against.claimable, cost_share(pairs)))
-            for n in against.interleaved
-        }
-        ratios = against.over_all(interleaved)
-        return MeasureReply(self._measurement("precise", pairs, ratios), raw(pairs), self._report.evidence(pairs))
+        parts: dict[str, Measurement] = {}
+        for trial, own in zip(self._trials, pairs, strict=True):
+            interleaved = {name: trial.ratio(own, name) for name in trial.baselines.interleaved}
+            parts[trial.name] = trial.measurement("precise", own, trial.baselines.over_all(interleaved))
+        common = [n for n in self._trials[0].baselines.interleaved if all(n in t.baselines.interleaved for t in self._trials)]
+        whole = suite.measurement(parts, {name: self._mean_ratio(pairs, name) for name in common})
+        evidence = self._evidence([t.report.evidence(own) for t, own in zip(self._trials, pairs, strict=True)])
+        return MeasureReply(whole, self._raw(pairs), evidence)
 
     def versus(self, candidate: Candidate, other: Candidate, say: Say, effort: int | None = None) -> MeasureReply:
         """The speedup of ``candidate`` over ``other``, both checked in every call, in fresh process pairs.
@@ -296,83 +228,117 @@ class Judge:
         are not used. With ``effort`` it is a race for the lead: few pairs, twice as many per step, until the result is clear.
         """
         pairs = self._pairs(candidate, say, other, stopping.race_bounds(effort))
-        ratio = stats.ratio_interval(log_ratios(pairs, OTHER, KERNEL), max(self._baselines.claimable, cost_share(pairs)))
-        return MeasureReply(self._measurement("precise", pairs, {OTHER: ratio}), raw(pairs))
+        parts = {
+            trial.name: trial.measurement("precise", own, {OTHER: trial.ratio(own, OTHER)})
+            for trial, own in zip(self._trials, pairs, strict=True)
+        }
+        return MeasureReply(suite.measurement(parts, {OTHER: self._mean_ratio(pairs, OTHER)}), self._raw(pairs))
+
+    def _mean_logs(self, pairs: Sequence[Sequence[PairTimes]], against: str) -> list[float]:
+        """The mean over the workloads of log(``against`` ÷ kernel), for each process pair."""
+        logs = [trial.log_ratios(own, against) for trial, own in zip(self._trials, pairs, strict=True)]
+        return [fmean(one) for one in zip(*logs, strict=True)]
+
+    def _claimable(self, pairs: Sequence[Sequence[PairTimes]]) -> float:
+        return fmean(trial.claimable(own) for trial, own in zip(self._trials, pairs, strict=True))
+
+    def _mean_ratio(self, pairs: Sequence[Sequence[PairTimes]], against: str) -> Interval:
+        return stats.ratio_interval(self._mean_logs(pairs, against), self._claimable(pairs))
+
+    def _evidence(self, found: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+        if len(self._trials) == 1:
+            return found[0]
+        return tuple(f"{trial.name}: {line}" for trial, lines in zip(self._trials, found, strict=True) for line in lines)
+
+    def _raw(self, pairs: Sequence[Sequence[PairTimes]]) -> bytes:
+        return raw({trial.name: own for trial, own in zip(self._trials, pairs, strict=True)})
 
     def _pairs(
         self, candidate: Candidate, say: Say, other: Candidate | None = None, bounds: tuple[int, int] | None = None
-    ) -> list[PairTimes]:
+    ) -> list[list[PairTimes]]:
+        """Process pairs, by workload: every pair of processes serves all workloads."""
         least, most = bounds or self._bounds
-        bed = self.bed()
+        self._trials[0].bed()
         judged = {KERNEL: candidate} if other is None else {KERNEL: candidate, OTHER: other}
-        screened, pair = self._screened if self._screened is not None else (None, None)
-        pairs = [pair] if pair is not None and screened == candidate and other is None else []
-        if not pairs:
+        against = OTHER if other else self._opened.baseline
+        screened, first = self._screened if self._screened is not None else (None, [])
+        reused = screened == candidate and other is None
+        pairs: list[list[PairTimes]] = [[pair] for pair in first] if reused else [[] for _ in self._trials]
+        if not reused:
             self._pool.discard_prestarted()
-        contracts = {name: one.contract for name, one in judged.items()}
-        nulls = self._pool.null_runners(bed, contracts)
         with ExitStack() as stack:
             waiting: list[dict[str, RunnerClient]] = []
-            while len(pairs) < most:
+            while (done := len(pairs[0])) < most:
                 if not waiting:
                     if bounds is not None or not self._pool.keeps_processes:
                         stack.close()  # a long race must not accumulate processes on the device
-                    count = max(min(least, self._bounds[0]) - len(pairs), 2) if self._pool.keeps_processes else 1
-                    waiting = self._start_runners(stack, bed, judged, count)
-                runners = waiting.pop(0)
-                baselines = {} if other is not None else self._baselines.runners(bed, len(pairs))
-                self._pool.stand_by()
-                say(f"process pair {len(pairs) + 1}")
-                contest = Contestants(runners, baselines, nulls, contracts)
-                pairs.append(run_pair(bed, contest, samples_for(pairs, KERNEL), self._setup, CheckTally()))
+                    count = max(min(least, self._bounds[0]) - done, 2) if self._pool.keeps_processes else 1
+                    waiting = self._start_runners(stack, judged, count)
+                say(f"process pair {done + 1}")
+                self._run_suite(waiting.pop(0), judged, pairs)
                 self._pool.end_pair()
-                against = OTHER if other else self._opened.baseline
-                if len(pairs) >= least and self._is_settled(pairs, against, raced=bounds is not None):
+                if done + 1 >= least and self._is_settled(pairs, against, raced=bounds is not None):
                     break
             self._processes_to_end = stack.pop_all()
         return pairs
+
+    def _run_suite(
+        self, runners: Mapping[str, RunnerClient], judged: Mapping[str, Candidate], pairs: list[list[PairTimes]]
+    ) -> None:
+        """One process pair on every workload, in the suite's order."""
+        built = {name: one.each() for name, one in judged.items()}
+        contracts = {name: one.contract for name, one in judged.items()}
+        for place, (trial, own) in enumerate(zip(self._trials, pairs, strict=True)):
+            with self._turn(trial):
+                bed = trial.bed()
+                if any(runner.loaded_for is not bed for runner in runners.values()):
+                    bed.new_model(varied=self._weights.varied(*judged.values()))
+                    for name, runner in runners.items():
+                        with blaming(name):
+                            trial.load(runner, built[name][place])
+                baselines = {} if OTHER in judged else trial.baselines.runners(bed, len(own))
+                contest = Contestants(runners, baselines, self._pool.null_runners(bed, contracts), contracts)
+                self._pool.stand_by()
+                own.append(trial.run_next_pair(contest, own))
 
     def tidy(self) -> None:
         """Work deferred until after the verdict: end the measured processes, start those of the next kernel."""
         try:
             self._processes_to_end.close()
-            if self._beds.in_use:
+            if self._trials[0].beds.in_use:
                 self._pool.discard_prestarted()
                 self._pool.prestart(self._bounds[0])
         except SandboxError:
             self._pool.restart()
 
-    def _start_runners(
-        self, stack: ExitStack, bed: TestBed, judged: Mapping[str, Candidate], count: int
-    ) -> list[dict[str, RunnerClient]]:
-        """Fresh, loaded runners of the judged kernels for ``count`` pairs, started in parallel."""
-        self._settle_weights(bed, judged)
+    def _start_runners(self, stack: ExitStack, judged: Mapping[str, Candidate], count: int) -> list[dict[str, RunnerClient]]:
+        """Fresh runners of the judged kernels for ``count`` pairs, started in parallel, with the first workload loaded."""
+        self._settle_weights(judged)
+        trial = self._trials[0]
+        bed = trial.bed()
         bed.new_model(varied=self._weights.varied(*judged.values()))
         rows = [{name: stack.enter_context(self._pool.kernel(rival=name == OTHER)) for name in judged} for _ in range(count)]
-        for row in rows:
-            for name, runner in row.items():
-                with blaming(name):
-                    self._pool.load_kernel(runner, bed, judged[name], judged[name].built)
-        for row in rows:
-            for name, runner in row.items():
-                with blaming(name):
-                    runner.wait_ready(LOAD_S)
+        with self._turn(trial):
+            for row in rows:
+                for name, runner in row.items():
+                    with blaming(name):
+                        self._pool.load_kernel(runner, bed, judged[name], judged[name].built)
+            for row in rows:
+                for name, runner in row.items():
+                    with blaming(name):
+                        runner.wait_ready(LOAD_S)
         return rows
 
-    def _settle_weights(self, bed: TestBed, judged: Mapping[str, Candidate]) -> None:
+    def _settle_weights(self, judged: Mapping[str, Candidate]) -> None:
         """Decide on the weights of modules that were not verified here."""
         for name, candidate in judged.items():
-            if self._weights.knows(candidate) or not bed.reference.constants:
+            if self._weights.knows(candidate) or not self.reference.constants:
                 continue
-            bed.new_model()
             with blaming(name), self._pool.kernel(rival=name == OTHER) as runner:
-                self._load(runner, bed, candidate)
-                self._weights.settle(bed, runner, candidate, partial(self._load, runner, bed, candidate))
+                self._trials[0].settle_weights(runner, candidate)
 
-    def _is_settled(self, pairs: Sequence[PairTimes], against: str, *, raced: bool) -> bool:
+    def _is_settled(self, pairs: Sequence[Sequence[PairTimes]], against: str, *, raced: bool) -> bool:
         """Whether to stop. A doubt may be noise: like a wide interval, it calls for more pairs."""
-        kind, claimable = self.device.kind, max(self._baselines.claimable, cost_share(pairs))
-        return not self._report.doubts(pairs) and stopping.is_settled(pairs, against, kind, claimable, raced=raced)
-
-    def _measurement(self, depth: str, pairs: Sequence[PairTimes], ratios: Mapping[str, Interval]) -> Measurement:
-        return self._report.of_kernel(depth, pairs, ratios, self._baselines.dated(ratios))
+        if any(trial.report.doubts(own) for trial, own in zip(self._trials, pairs, strict=True)):
+            return False
+        return stopping.is_settled(self._mean_logs(pairs, against), self.device.kind, self._claimable(pairs), raced=raced)

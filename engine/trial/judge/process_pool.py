@@ -109,7 +109,10 @@ class ProcessPool:
     def _kept_runner(self, bed: TestBed, name: str, pair: int) -> RunnerClient:
         runner = self._baseline_runners.get((name, pair))
         if runner is None or not runner.alive:
-            runner = self._baseline_runners[name, pair] = self._new_baseline(bed, name)
+            seconds = _COMPILE_S if name.startswith("compile") else CALL_S
+            runner = self._baseline_runners[name, pair] = RunnerClient(self._baseline_host, seconds=seconds, trusted=True)
+        if runner.loaded_for is not bed:
+            self._load_baseline(runner, bed, name)
         return runner
 
     def end_pair(self) -> None:
@@ -119,16 +122,14 @@ class ProcessPool:
                 runner.close()
             self._baseline_runners.clear()
 
-    def _new_baseline(self, bed: TestBed, name: str) -> RunnerClient:
-        seconds = _COMPILE_S if name.startswith("compile") else CALL_S
-        runner = RunnerClient(self._baseline_host, seconds=seconds, trusted=True)
+    def _load_baseline(self, runner: RunnerClient, bed: TestBed, name: str) -> None:
         load, fds = self._load(
             runner, bed, contract="baseline", source=self._problem.reference, filename="reference.py", baseline=name,
             settings=dict(bed.reference.workload.settings), attachments=self._problem.attachments,
             scalars=self._module_arguments(bed),
         )  # fmt: skip
         runner.warm(load, fds)
-        return runner
+        runner.loaded_for = bed
 
     def prestart(self, kernels: int) -> None:
         """Start the runners of the next precise measurement: their contexts are created while the kernel is verified.
@@ -165,6 +166,7 @@ class ProcessPool:
             scalars=self._module_arguments(bed) if candidate.contract == "module" else (),
         )  # fmt: skip
         runner.load(load, [*fds, *artefact])
+        runner.loaded_for = bed
 
     def null_runners(self, bed: TestBed, contracts: Mapping[str, str]) -> dict[str, RunnerClient]:
         """The null runners of these judged kernels' paths, by name; of the baselines' if there are none.
@@ -179,9 +181,11 @@ class ProcessPool:
         runner = self._null_runners.get(path)
         if runner is None or not runner.alive:
             runner = self._null_runners[path] = RunnerClient(self._null_host, seconds=CALL_S, trusted=True)
+        if runner.loaded_for is not bed:
             load, fds = self._load(runner, bed, contract="null", baseline=path)
             runner.load(load, fds)
             runner.wait_ready(LOAD_S)
+            runner.loaded_for = bed
         return runner
 
     def _copies_outputs(self, bed: TestBed) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
 from engine.domain.model import Device, FailureKind
 from engine.trial.judge.process_pool import ProcessPool
 from engine.trial.judge.runner_client import TrialFailed, TrustedProcessLost
-from engine.trial.judge.test_beds import TestBeds, ran_out
+from engine.trial.judge.test_beds import ran_out
 
 Reply = TypeVar("Reply")
 _FREE_SHARE = 0.1
@@ -18,7 +18,13 @@ _FREE_SHARE = 0.1
 _OUT_OF_MEMORY = "the device ran out of memory during its trial and has enough without it"
 
 
-def retried(act: Callable[[], Reply], pool: ProcessPool, beds: TestBeds, device: Device, *, trying: bool) -> Reply:
+class Tighten(Protocol):
+    """Goes over to a more frugal memory plan, or to the most frugal one; false if there is none."""
+
+    def __call__(self, *, fully: bool) -> bool: ...
+
+
+def retried(act: Callable[[], Reply], pool: ProcessPool, tighten: Tighten, device: Device, *, trying: bool) -> Reply:
     """``act``, repeated with new processes if a trusted process was lost: a kernel is not blamed for a baseline's crash.
 
     Where memory runs out, ``act`` is repeated with a more frugal plan: the next one, or the most frugal one if ``act`` runs a
@@ -35,22 +41,22 @@ def retried(act: Callable[[], Reply], pool: ProcessPool, beds: TestBeds, device:
             pool.restart()
         except TrialFailed as failed:
             text = f"{failed.failure.reason} {failed.log}".lower()
-            if not (trying and "out of memory" in text and _tighten(pool, beds, fully=True)):
+            if not (trying and "out of memory" in text and _tighten(pool, tighten, fully=True)):
                 raise
         except Exception as error:
             if not ran_out(error):
                 raise
-            if not _tighten(pool, beds, fully=trying):
+            if not _tighten(pool, tighten, fully=trying):
                 if trying and _has_room(device):
                     break
                 raise
     raise TrialFailed(FailureKind.REJECTED, _OUT_OF_MEMORY)
 
 
-def _tighten(pool: ProcessPool, beds: TestBeds, *, fully: bool) -> bool:
+def _tighten(pool: ProcessPool, tighten: Tighten, *, fully: bool) -> bool:
     """End every process and let all memory go; false if the plan cannot be more frugal."""
     pool.restart()
-    return beds.tighten(fully=fully)
+    return tighten(fully=fully)
 
 
 def _has_room(device: Device) -> bool:

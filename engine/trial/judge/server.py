@@ -103,8 +103,8 @@ def _answer(
             return _opened(judge, request, supervisor)
         assert judge is not None
         match request:
-            case p.PrepareRequest(peaks, cached, measure):
-                return judge, judge.retry(lambda: judge.prepare(peaks, cached, say, measure=measure))
+            case p.PrepareRequest():
+                return judge, judge.retry(lambda: judge.prepare(request, say))
             case p.PlanRequest() | p.TraceRequest():
                 return judge, _about_problem(judge, request)
             case p.DrawRequest(workload, module):
@@ -139,7 +139,7 @@ def _opened(earlier: Judge | None, request: p.OpenRequest, supervisor: socket.so
     if earlier is not None:
         earlier.close()
     judge = Judge(request, supervisor)
-    return judge, p.OpenReply(judge.signature, tuple(r.signature() for r in judge.holdouts))
+    return judge, p.OpenReply(judge.signatures)
 
 
 def _drawn(reference: Reference, fds: list[int], *, module: bool) -> p.DrawReply:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from engine.domain import stats
-from engine.trial.judge.timing import KERNEL, PairTimes, log_ratios
 
 PAIRS = {"cuda": (3, 8), "cpu": (3, 6)}
 """Minimum and maximum of process pairs in a precise measurement, by kind of device. On a CPU flushing the caches takes most of
@@ -24,12 +23,13 @@ def race_bounds(effort: int | None) -> tuple[int, int] | None:
     return (RACE_PAIRS[0] << effort, RACE_PAIRS[1] << effort) if effort is not None else None
 
 
-def is_settled(pairs: Sequence[PairTimes], against: str, kind: str, claimable: float, *, raced: bool = False) -> bool:
-    """Whether the interval of ``against`` ÷ kernel is narrow enough or, in a race, clear of 1, however wide it is.
+def is_settled(log_ratios: Sequence[float], kind: str, claimable: float, *, raced: bool = False) -> bool:
+    """Whether the interval of a kernel's speedup is narrow enough or, in a race, clear of 1, however wide it is.
 
-    ``claimable`` is the smallest effect that is ever claimed (in logarithms): a narrower interval has no use.
+    ``log_ratios``: one a process pair. ``claimable`` is the smallest effect that is ever claimed (in logarithms): a narrower
+    interval has no use.
     """
-    ratio = stats.ratio_interval(log_ratios(pairs, against, KERNEL))
+    ratio = stats.ratio_interval(log_ratios)
     half = math.log(ratio.high / ratio.low) / 2
     clear = raced and abs(math.log(ratio.value)) > _CLEAR * max(half, claimable)
     return clear or half <= max(_HALF_WIDTH[kind], claimable)

@@ -245,6 +245,14 @@ def samples_for(pairs: Sequence[PairTimes], name: str) -> int:
     return max(2, min(wanted, int(_PATIENCE_US / max(median, 1.0))))
 
 
+def shared_samples(samples: int, workloads: int) -> int:
+    """Samples on each workload of a suite: as many in all as on four single workloads, and at least three on each."""
+    return min(samples, max(_FEWEST, math.ceil(_SINGLE_VERDICTS * samples / workloads)))
+
+
+_SINGLE_VERDICTS = 4
+
+
 def log_ratios(pairs: Sequence[PairTimes], slower: str, faster: str) -> list[float]:
     """log(``slower`` ÷ ``faster``) of each process pair."""
     return [stats.pair_log_ratio(p.counted(slower), p.counted(faster)) for p in pairs]
@@ -268,17 +276,22 @@ def explained(pairs: Sequence[PairTimes]) -> list[str]:
     return lines
 
 
-def raw(pairs: Sequence[PairTimes]) -> bytes:
-    """All samples as JSON, from which every figure can be recomputed."""
-    columns = ["claimed", "wall", "idle", "enqueue", "counted"]
+def raw(by_workload: Mapping[str, Sequence[PairTimes]]) -> bytes:
+    """All samples as JSON, from which every figure can be recomputed; of a suite, workload by workload."""
+    unit: dict[str, object] = {"unit": "us", "columns": ["claimed", "wall", "idle", "enqueue", "counted"]}
+    tables = {name: _tables(pairs) for name, pairs in by_workload.items()}
+    if len(tables) == 1:
+        (own,) = tables.values()
+        return msgspec.json.encode({**unit, **own})
+    return msgspec.json.encode({**unit, "workloads": tables})
+
+
+def _tables(pairs: Sequence[PairTimes]) -> dict[str, object]:
     rows, audits, at_once = (
         [_samples(one) for one in kind]
         for kind in ([p.times for p in pairs], [p.audits for p in pairs], [p.at_once for p in pairs])
     )
-    conditions = [pair.conditions for pair in pairs]
-    return msgspec.json.encode(
-        {"unit": "us", "columns": columns, "pairs": rows, "audits": audits, "at_once": at_once, "conditions": conditions}
-    )
+    return {"pairs": rows, "audits": audits, "at_once": at_once, "conditions": [pair.conditions for pair in pairs]}
 
 
 def _samples(times: Mapping[str, Sequence[Timing]]) -> dict[str, list[list[float]]]:

@@ -1,0 +1,286 @@
+"""One workload on trial: its reference, test beds and baselines, and what is done on it with a kernel's runner. Imports torch.
+
+A judge has one for each workload of its suite. They share the hosts and, within a process pair, the processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.domain import stats
+from engine.domain.memory_plan import TrialProcesses
+from engine.domain.model import Device, FailureKind, Interval, Measurement, Verification
+from engine.domain.preparation import CorrectnessCheck, Peaks, Preparation
+from engine.problem.chance_holdout import BY_CHANCE
+from engine.problem.reference import Reference
+from engine.trial.judge import plausibility, roofline
+from engine.trial.judge.baselines import Baselines
+from engine.trial.judge.constant_weights import ConstantWeights
+from engine.trial.judge.correctness_check import describe_check
+from engine.trial.judge.interleaving import CheckTally, Contestants, PairSetup, judged_call, run_pair
+from engine.trial.judge.known_calibrations import KnownCalibrations, shape_text
+from engine.trial.judge.measurement import MeasurementReport
+from engine.trial.judge.memory_room import needs_of
+from engine.trial.judge.mismatch_tally import on_holdout
+from engine.trial.judge.perturbations import OWN
+from engine.trial.judge.process_pool import LOAD_S, ProcessPool
+from engine.trial.judge.runner_client import RunnerClient, TrialFailed
+from engine.trial.judge.test_bed import TestBed
+from engine.trial.judge.test_beds import TestBeds
+from engine.trial.judge.timing import KERNEL, PairTimes, cost_share, log_ratios, samples_for, shared_samples
+from engine.trial.protocol import Candidate, OpenRequest, PreparedWorkload
+
+Say = Callable[[str], None]
+
+_OWN_TRIALS = 3
+_HOLDOUT_TRIALS = 2
+_SCREEN_SAMPLES = 6
+"""With the warm-up, one burst over eight slots."""
+_JITTER_LIMIT = 1e-2
+_SCREEN_RETRIES = 2
+"""Repetitions of a screen that raises doubts."""
+_PERTURBED = 3
+"""Unannounced calls on perturbed inputs per process pair."""
+_LEAST_PERTURBED = 4
+"""Perturbed distributions that every workload of a suite is checked on; each distribution is tried on about two of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeTools:
+    """What the workloads of one judge share."""
+
+    device: Device
+    pool: ProcessPool
+    setup: PairSetup
+    weights: ConstantWeights
+    peaks: Callable[[], Peaks]
+    measure_peaks_again: Callable[[], None]
+    workloads: int
+    """Workloads of the suite: the effort on each is less, the more there are."""
+    most_pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedWorkload:
+    """A kernel's verification and screen on one workload."""
+
+    verification: Verification
+    screen: Measurement
+    pair: PairTimes
+    evidence: tuple[str, ...]
+
+
+class WorkloadTrial:
+    """One workload on trial. Raises ProblemError or DeviceError."""
+
+    def __init__(self, opened: OpenRequest, tools: JudgeTools) -> None:
+        self._opened = opened
+        self._tools = tools
+        self.reference = Reference(opened.problem, opened.workload, opened.device)
+        self.signature = self.reference.signature()
+        self.holdouts = [Reference(opened.problem, w, opened.device) for w in opened.holdouts]
+        self._check: CorrectnessCheck | None = None
+        processes = TrialProcesses(
+            1 + len(opened.others), sum(not n.startswith("compile") for n in opened.others) + 1, tools.most_pairs,
+            tuple(needs_of(r).operands for r in self.holdouts),
+        )  # fmt: skip
+        calibrations = KnownCalibrations(opened.calibrations, opened.tolerance)
+        self.beds = TestBeds(opened, tools.device, self.reference, self.holdouts, processes, tools.pool, calibrations)
+        self.baselines = Baselines(opened, tools.device, tools.pool, tools.setup, tools.workloads)
+        self.report = MeasurementReport(
+            self.signature, tools.device, tools.peaks, tools.measure_peaks_again, opened.cold, opened.confined
+        )
+
+    @property
+    def name(self) -> str:
+        """The workload's name."""
+        return self._opened.workload.name
+
+    def bed(self) -> TestBed:
+        """The workload's test bed, calibrated at first use."""
+        return self.beds.main()
+
+    # preparation
+
+    def calibrate(self) -> None:
+        """Calibrate the correctness check and try the trivial models."""
+        bed = self.bed()
+        self._check = self._check or describe_check(self.reference, bed.calibration)
+
+    def prepare(self, ceilings: Peaks, cached: bytes, say: Say, *, measure: bool) -> PreparedWorkload:
+        """What the preparation finds on this workload. Once it is calibrated and the hosts are up."""
+        assert self._check is not None
+        bed = self.bed()
+        least = roofline.floor(self.signature, ceilings)
+        notes = (self.beds.note,) if self.beds.note else ()
+        to_cache = b""
+        measured: dict[str, Measurement] = {}
+        same = Interval(1.0, 1.0, 1.0)
+        if measure:
+            results = self.baselines.measure(bed, self.report, cached, say)
+            measured, to_cache = results.measured, results.to_cache
+            notes = (*notes, *results.notes)
+            same = self.baselines.same or same
+            self.beds.calibrate_holdouts()
+            self._tools.pool.null_runners(bed, {KERNEL: "host"})
+        preparation = Preparation(
+            self.signature, self._check, measured, same, least.floor_us, least.bound, ceilings, least.bytes_moved, "", notes
+        )
+        return PreparedWorkload(preparation, to_cache, self.beds.calibrations.encode())
+
+    # correctness
+
+    def check(self, runner: RunnerClient, candidate: Candidate, say: Say) -> None:
+        """The correctness checks of ``verify``, which need neither baselines nor ceilings. Raises TrialFailed."""
+        bed = self.bed()
+        bed.new_model(varied=self._tools.weights.varied(candidate))
+        self.load(runner, candidate)
+        self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
+        self._check_outputs(bed, runner, CheckTally(), CheckTally())
+        self._verify_holdouts(runner, candidate, say)
+
+    def verify(self, runner: RunnerClient, candidate: Candidate, say: Say, prestarted: int) -> VerifiedWorkload:
+        """Check fresh inputs of every distribution, determinism and hold-out shapes, and take a quick interleaved screen.
+
+        Raises TrialFailed. ``prestarted``: runners to start meanwhile, for the measurement.
+        """
+        bed, pool, weights = self.bed(), self._tools.pool, self._tools.weights
+        tally, own = CheckTally(), CheckTally()
+        bed.new_model(varied=weights.varied(candidate), scalars=candidate.contract == "module")
+        pool.prestart(prestarted)
+        self.load(runner, candidate)
+        pool.stand_by()
+        weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
+        jitter = self._check_outputs(bed, runner, own, tally)
+        say("quick timing")
+        contracts = {KERNEL: candidate.contract}
+        contest = Contestants({KERNEL: runner}, self.baselines.runners(bed, 0), pool.null_runners(bed, contracts), contracts)
+        pool.stand_by()
+        pair = self._screen(bed, contest, own)
+        pool.end_pair()
+        holdouts = self._verify_holdouts(runner, candidate, say)
+        verification = replace(
+            self._verification(bed, own, own.trials + tally.trials, holdouts, jitter),
+            caveats=tuple(filter(None, (*tally.caveats, weights.caveat(candidate)))),
+            format_verdict=own.format_verdict,
+            chance=next((shape_text(b.workload) for b in candidate.holdouts if b.workload.name.endswith(BY_CHANCE)), ""),
+        )
+        against = self.baselines
+        interleaved = {n: stats.block_interval(pair.counted(n), pair.counted(KERNEL)) for n in against.interleaved}
+        screen = self.measurement("screen", [pair], against.over_all(interleaved))
+        evidence = (*plausibility.verification_doubts(verification), *self.report.evidence([pair]))
+        return VerifiedWorkload(verification, screen, pair, evidence)
+
+    def load(self, runner: RunnerClient, candidate: Candidate) -> None:
+        """Load the kernel in its runner, and wait. Raises TrialFailed."""
+        self._tools.pool.load_kernel(runner, self.bed(), candidate, candidate.built)
+        runner.wait_ready(LOAD_S)
+
+    def settle_weights(self, runner: RunnerClient, candidate: Candidate) -> None:
+        """Decide on the weights of a module that was not verified here. Raises TrialFailed."""
+        bed = self.bed()
+        bed.new_model()
+        self.load(runner, candidate)
+        self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
+
+    def _check_outputs(self, bed: TestBed, runner: RunnerClient, own: CheckTally, perturbed: CheckTally) -> float:
+        """Fresh inputs of every distribution; the difference of two calls on the same inputs.
+
+        In a suite the distributions are spread over its workloads, at random.
+        """
+        trials = _OWN_TRIALS if self._tools.workloads == 1 else 1
+        for index in range(trials):
+            bed.refill(index % bed.slots)
+            judged_call(bed, runner, index % bed.slots, own)
+        jitter = self._determinism(bed, runner, (trials - 1) % bed.slots, own)
+        own.format_verdict = bed.format_verdict((trials - 1) % bed.slots)
+        for distribution in self._distributions(bed):
+            bed.refill(0, distribution)
+            judged_call(bed, runner, 0, perturbed, distribution)
+        return jitter
+
+    def _distributions(self, bed: TestBed) -> Sequence[str]:
+        every = [name for name in bed.calibration.distributions if name != OWN]
+        if self._tools.workloads == 1:
+            return every
+        count = max(_LEAST_PERTURBED, math.ceil(2 * len(every) / self._tools.workloads))
+        return self._tools.setup.order.sample(every, min(count, len(every)))
+
+    def _screen(self, bed: TestBed, contest: Contestants, tally: CheckTally) -> PairTimes:
+        """A few samples. If they raise doubts or were disturbed, they are replaced by new ones."""
+        pair = self.run_pair(bed, contest, shared_samples(_SCREEN_SAMPLES, self._tools.workloads), tally)
+        for _ in range(_SCREEN_RETRIES):
+            if pair.calm and not self.report.doubts([pair]):
+                break
+            again = self.run_pair(bed, contest, max(_SCREEN_SAMPLES, samples_for([pair], KERNEL)), tally)
+            pair = replace(again, disturbed=pair.disturbed + again.disturbed, taken=pair.taken + again.taken)
+        return pair
+
+    def _verification(self, bed: TestBed, own: CheckTally, trials: int, holdouts: str, jitter: float) -> Verification:
+        policy = bed.calibration.policy
+        limit = policy.limit(OWN)
+        return Verification(
+            policy.name, trials, own.errors.rel_fro, limit.rel_fro, own.errors.max_abs, own.errors.max_scaled,
+            limit.max_scaled, policy.label(own.errors, OWN), holdouts, jitter,
+        )  # fmt: skip
+
+    def _determinism(self, bed: TestBed, runner: RunnerClient, slot: int, tally: CheckTally) -> float:
+        """Call again on the same inputs. Both outputs must be right; returns their largest difference in units of scale."""
+        earlier = bed.copy_outputs(slot)
+        judged_call(bed, runner, slot, tally)
+        jitter = bed.jitter(slot, earlier)
+        if jitter > max(_JITTER_LIMIT, 2 * bed.calibration.policy.limit(OWN).max_scaled):
+            raise TrialFailed(FailureKind.UNSTABLE, f"two calls on the same inputs differ by {jitter:.1e} of scale: data race?")
+        return jitter
+
+    def _verify_holdouts(self, runner: RunnerClient, candidate: Candidate, say: Say) -> str:
+        if not candidate.holdouts and not candidate.specialised:
+            return "none"
+        for built in candidate.holdouts:
+            say(f"hold-out shape {shape_text(built.workload)}")
+            bed = self.beds.holdout(built.workload)
+            bed.new_model(varied=self._tools.weights.varied(candidate), scalars=candidate.contract == "module")
+            tally = CheckTally()
+            try:
+                self._tools.pool.load_kernel(runner, bed, candidate, built)
+                runner.wait_ready(LOAD_S)
+                for index in range(_HOLDOUT_TRIALS):
+                    bed.refill(index % bed.slots)
+                    judged_call(bed, runner, index % bed.slots, tally)
+            except TrialFailed as error:
+                reason = f"on hold-out shape {shape_text(built.workload)}: {error.failure.reason}"
+                evidence = on_holdout(error.failure.mismatches)
+                raise TrialFailed(error.failure.kind, reason, error.log, evidence) from error
+            self.beds.let_go(built.workload)
+        done = f"{len(candidate.holdouts)}/{len(candidate.holdouts) + candidate.specialised}"
+        return f"{done}, specialised" if candidate.specialised else done
+
+    # times
+
+    def run_next_pair(self, contest: Contestants, earlier: Sequence[PairTimes]) -> PairTimes:
+        """The process pair after ``earlier`` on this workload; in a suite with fewer samples."""
+        samples = shared_samples(samples_for(earlier, KERNEL), self._tools.workloads)
+        return self.run_pair(self.bed(), contest, samples, CheckTally())
+
+    def run_pair(self, bed: TestBed, contest: Contestants, samples: int, tally: CheckTally) -> PairTimes:
+        """One process pair on this workload; in a suite with fewer unannounced calls."""
+        perturbed = _PERTURBED if self._tools.workloads == 1 else 1
+        return run_pair(bed, contest, samples, self._tools.setup, tally, perturbed)
+
+    def log_ratios(self, pairs: Sequence[PairTimes], against: str) -> list[float]:
+        """log(``against`` ÷ kernel) of each process pair."""
+        return log_ratios(pairs, against, KERNEL)
+
+    def claimable(self, pairs: Sequence[PairTimes]) -> float:
+        """The smallest effect on this workload that is ever claimed, in logarithms."""
+        return max(self.baselines.claimable, cost_share(pairs))
+
+    def ratio(self, pairs: Sequence[PairTimes], against: str) -> Interval:
+        """The speedup over ``against`` on this workload."""
+        return stats.ratio_interval(self.log_ratios(pairs, against), self.claimable(pairs))
+
+    def measurement(self, depth: str, pairs: Sequence[PairTimes], ratios: dict[str, Interval]) -> Measurement:
+        """The kernel's measurement on this workload, with these speedups."""
+        return self.report.of_kernel(depth, pairs, ratios, self.baselines.dated(ratios))

@@ -1,0 +1,115 @@
+"""Sessions on a suite: verdicts, races and incumbents by the geometric mean, in the journal, in prompts and texts."""
+
+from __future__ import annotations
+
+import pytest
+from support import builders, sessions
+from support.sessions import on_suite, opened, ports
+
+from engine.cli.kernel_show import kernel_fields
+from engine.domain import columns, queries, suite
+from engine.domain.events import Entry, KernelRaced
+from engine.domain.state import SessionState, advance
+from engine.ideas.prompts import context
+from engine.journal.blobs import Blobs
+from engine.journal.codec import decode, encode
+from engine.journal.journal import read
+from engine.report.page.content import page
+from engine.report.text.kernel import kernel_lines
+from engine.report.text.lines import plain
+from engine.report.text.tree import heading
+from engine.session.fake_bench import FakeBench
+from engine.session.live import LiveSession
+
+NAMES = ("full", "small")
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[SessionState, tuple[Entry, ...]]:
+    folder = tmp_path_factory.mktemp("session")
+
+    async def search() -> None:
+        bench = FakeBench(Blobs(folder).put, workloads=NAMES)
+        async with LiveSession.create(folder, on_suite(opened()), ports(folder, bench=bench)) as live:
+            await live.run()
+
+    sessions.run(search)
+    entries = read(folder).entries
+    return advance(SessionState(), entries), entries
+
+
+Searched = tuple[SessionState, tuple[Entry, ...]]
+
+
+def best(state: SessionState) -> builders.m.Measurement:
+    kernel = queries.incumbent(state)
+    assert kernel is not None
+    assert kernel.measurement is not None
+    return kernel.measurement
+
+
+def test_the_incumbent_has_the_best_geometric_mean(searched: Searched) -> None:
+    state, _ = searched
+    measured = best(state)
+    assert [one.workload for one in measured.by_workload] == list(NAMES)
+    means = {
+        k.id: suite.geometric_mean([w.speedup["eager"] for w in k.measurement.by_workload]).value
+        for k in queries.verified(state)
+        if k.measurement is not None
+    }
+    incumbent = queries.incumbent(state)
+    assert incumbent is not None
+    assert incumbent.id == max(means, key=lambda name: means[name])
+    assert measured.speedup["eager"].value == pytest.approx(means[incumbent.id])
+
+
+def test_a_race_keeps_the_ratio_on_each_workload(searched: Searched) -> None:
+    _, entries = searched
+    races = [entry.event for entry in entries if isinstance(entry.event, KernelRaced)]
+    assert races
+    for race in races:
+        assert [one.workload for one in race.by_workload] == list(NAMES)
+        mean = suite.geometric_mean([one.ratio for one in race.by_workload]).value
+        assert race.ratio is not None
+        assert race.ratio.value == pytest.approx(mean)
+
+
+def test_the_journal_keeps_it_all(searched: Searched) -> None:
+    _, entries = searched
+    assert [decode(encode(entry)) for entry in entries] == list(entries)
+
+
+def test_prompts_show_the_suite_and_where_a_kernel_loses(searched: Searched) -> None:
+    state, _ = searched
+    facts = context.workload_facts(state)
+    assert "Suite `both`: the kernel is compiled once for each of these 2 workloads" in facts
+    assert "- `small`: batch_size = 128, dim = 16384; eager 1000 us" in facts
+    for kernel in queries.verified(state):
+        told = list(context.evidence(state, kernel))
+        assert sum(line.startswith("on `") for line in told) == len(NAMES)
+        assert [line.split("`")[1] for line in told if line.startswith("loses on")] == [
+            one.workload for one in columns.behind(state, kernel)
+        ]
+    assert any(columns.behind(state, kernel) for kernel in queries.verified(state))
+
+
+def test_kernel_show_has_a_row_for_each_workload(searched: Searched) -> None:
+    state, _ = searched
+    kernel = queries.incumbent(state)
+    assert kernel is not None
+    lines = [plain(line) for line in kernel_lines(state, kernel)]
+    worst = suite.worst(best(state), "eager")
+    assert worst is not None
+    assert any("geometric mean of 2 workloads, worst " + worst.workload in line for line in lines)
+    assert [line.split()[0] for line in lines[-2:]] == list(NAMES)
+    assert [line.endswith("worst") for line in lines[-2:]] == [name == worst.workload for name in NAMES]
+    fields = kernel_fields(state, kernel)["workloads"]
+    assert isinstance(fields, tuple)
+    assert len(fields) == len(NAMES)
+
+
+def test_the_heading_and_the_report_name_the_suite(searched: Searched) -> None:
+    state, entries = searched
+    assert "suite both on cpu" in plain(heading(state))
+    facts = dict(page("s", entries, lambda blob: b"").facts)
+    assert facts["workloads"] == "suite both: full, small; speedups are geometric means"
