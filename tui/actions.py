@@ -25,6 +25,7 @@ class Place(StrEnum):
     SESSION = "session"
     GATE = "gate"
     COMPARE = "compare"
+    WORKLOADS = "workloads"
 
 
 class Needs(StrEnum):
@@ -67,6 +68,7 @@ def _tab(key: int, tab: str, help_text: str) -> Action:
 
 
 _A, _H, _S, _G, _C = Place.ANYWHERE, Place.HOME, Place.SESSION, Place.GATE, Place.COMPARE
+_W = Place.WORKLOADS
 _STEER = Needs.SUBMIT
 _SEEK = Needs.SEEK
 
@@ -121,6 +123,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("session.note", "n", "Note", "Add a note to the kernel.", (_S,), _STEER),
     Action("session.mark", "m", "Mark", "Mark the kernel for comparing, racing or combining.", (_S,), footer=True),
     Action("session.compare", "v", "Compare", "Compare figures and code with the marked kernel.", (_S,), footer=True),
+    Action("session.workloads", "W", "Workloads", "Show the speedup of every kernel on every workload of the suite.", (_S,)),
     Action("session.combine", "X", "Combine", "Add an idea that combines the marked kernel with this one.", (_S,), _STEER),
     Action("session.attach", "A", "Attach", "Attach the kernel to an idea as reference for its writer.", (_S,), _STEER),
     Action("session.fork", "F", "Fork", "Start a new session from an earlier point of this one.", (_S,)),
@@ -153,6 +156,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("gate.back", "escape", "Back", "Return to the tree; open ideas keep waiting.", (_G,), footer=True),
     Action("compare.back", "escape", "Back", "Return to the tree.", (_C,), footer=True),
     Action("compare.swap", "x", "Swap", "Swap the two kernels.", (_C,), footer=True),
+    Action("workloads.sort", "s", "Sort", "Sort by the column of the cursor; Enter goes to the kernel.", (_W,), footer=True),
+    Action("workloads.back", "escape", "Back", "Return to the tree.", (_W,), footer=True),
 )  # fmt: skip
 
 RENAMED: Mapping[str, str] = {
@@ -180,7 +185,7 @@ _HELP = next(action for action in ACTIONS if action.id == "app.help")
 
 _GROUPS = (
     ("Home", "home."), ("Ideas", "gate."), ("Steering", "steer."), ("Kernels", "session."), ("Replay", "replay."),
-    ("Compare", "compare."), ("Anywhere", "app."),
+    ("Compare", "compare."), ("Workloads", "workloads."), ("Anywhere", "app."),
 )  # fmt: skip
 
 _KEY_NAMES = {

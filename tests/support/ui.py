@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from support import builders, sessions
@@ -52,15 +52,16 @@ class FakeOpener(SessionOpener):
 
     def __init__(
         self, *, pause: float = 0.0, trouble: str = "", clock: Callable[[], float] = time.time,
-        ideas: Proposer = sessions.TREE,
+        ideas: Proposer = sessions.TREE, workloads: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._ideas = ideas
+        self._workloads = workloads
         self._pause = pause
         self._trouble = trouble
         self._clock = clock
 
     def bench(self, folder: Path) -> Bench:
-        return FakeBench(Blobs(folder).put, pause=self._pause)
+        return FakeBench(Blobs(folder).put, pause=self._pause, workloads=self._workloads)
 
     def ports(self, folder: Path) -> Ports:
         """What a live session is given."""
@@ -72,6 +73,7 @@ class FakeOpener(SessionOpener):
             raise ProblemError(self._trouble)
         folder = request.folder or store.new_folder(request.problem.name)
         asked = sessions.opened(mode=request.mode, source=request.settings.source, limits=request.settings.limits)
+        asked = sessions.on_suite(asked, self._workloads) if self._workloads else asked
         return live_bridge(LiveSession.create(folder, asked, self.ports(folder)))
 
     async def resume(self, folder: Path, say: Say) -> Bridge:

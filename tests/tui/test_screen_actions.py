@@ -14,6 +14,7 @@ from tui.screens.compare import CompareScreen
 from tui.screens.gate import GateScreen
 from tui.screens.home import HomeScreen
 from tui.screens.session import SessionScreen
+from tui.screens.workloads import WorkloadsScreen
 
 SCREENS = {
     actions.Place.ANYWHERE: EspalierApp,
@@ -21,6 +22,7 @@ SCREENS = {
     actions.Place.SESSION: SessionScreen,
     actions.Place.GATE: GateScreen,
     actions.Place.COMPARE: CompareScreen,
+    actions.Place.WORKLOADS: WorkloadsScreen,
 }
 
 

@@ -26,6 +26,7 @@ from tui.screens.compare import CompareScreen
 from tui.screens.dialogs import AskLine
 from tui.screens.gate import GateScreen
 from tui.screens.kernel_actions import KernelActionScreen
+from tui.screens.workloads import WorkloadsScreen
 from tui.viewmodel import kernels
 from tui.viewmodel.cells import Line
 from tui.viewmodel.ideas import awaiting_approval
@@ -260,6 +261,10 @@ class SessionScreen(KernelActionScreen):
             self.notify("Mark a kernel first: press m on it, then v on the other.", markup=False)
             return
         self.app.push_screen(CompareScreen(self.bridge, other, kernel.id, self.clock))
+
+    def action_workloads(self) -> None:
+        """Show every kernel's speedup on every workload."""
+        self.app.push_screen(WorkloadsScreen(self.bridge, self.go_to, self.clock))
 
     def action_copy(self) -> None:
         """Copy the kernel's code."""

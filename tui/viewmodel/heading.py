@@ -41,9 +41,9 @@ def lines(state: SessionState, status: SessionStatus, room: int) -> tuple[Line, 
     if opened is None:
         return (line(Cell(" an empty session", Ink.FAINT)), line())
     settings = opened.settings
-    device = state.device
+    device, judged = state.device, queries.problem_and_workload(state)[1]
     task = [
-        Piece((Cell(one_line(opened.problem.name), Ink.TITLE), Cell(f" {settings.workload}", Ink.FAINT)), 0),
+        Piece((Cell(one_line(opened.problem.name), Ink.TITLE), Cell(f" {judged}", Ink.FAINT)), 0),
         Piece((Cell(one_line(device.name) if device else opened.device),), 4),
         Piece(_round(state), 1),
         Piece((Cell(f"proposer {one_line(settings.source)}", Ink.FAINT),), 6),

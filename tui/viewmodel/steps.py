@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.domain import queries
 from engine.domain.state import SessionState
 from engine.domain.work import WorkKey, WorkKind
 from tui.viewmodel import fmt
@@ -66,7 +67,7 @@ def start_lines(state: SessionState, log: StepLog, ages: Mapping[WorkKey, float]
         return ()
     opened = state.opened
     device = state.device.name if state.device is not None else opened.device
-    head = f"{_INDENT}{one_line(opened.problem.name)} {opened.settings.workload} on {one_line(device)}"
+    head = f"{_INDENT}{one_line(opened.problem.name)} {queries.problem_and_workload(state)[1]} on {one_line(device)}"
     lines = [line(Cell(cut(head, room), Ink.TITLE)), BLANK, *step_lines(log.steps, now, room)]
     preparing = bool(log.steps) and log.steps[-1].ended is None
     width = max(8, min(_WIDEST, room - len(_INDENT) - 14))

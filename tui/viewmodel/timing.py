@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from engine.domain import corroboration, queries, races
+from engine.domain import columns, corroboration, queries, races, suite
 from engine.domain.model import Interval, Measurement, RaceOutcome
 from engine.domain.state import Kernel, SessionState
 from engine.report.text import races as race_text
@@ -29,11 +29,12 @@ def page(state: SessionState, kernel: Kernel, room: int, raw: str = "", *, steer
         return empty_page("not measured yet")
     lines = [BLANK, *_figures(state, measured, room), BLANK, section("speedup over the baselines", room)]
     lines += _intervals(state, kernel, measured, room)
+    lines += _workloads(state, kernel, measured, room)
     lines += _races(state, kernel, room, steered)
     times = claimed_times(raw)
     if times.get(_KERNEL):
         lines += [BLANK, section("samples", room), *_histograms(state, times, room)]
-    elif measured.raw:
+    elif measured.raw and not measured.by_workload:
         lines += [BLANK, line(Cell("  the samples are missing from the session folder", Ink.FAINT))]
     return tuple(lines)
 
@@ -87,6 +88,26 @@ def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room:
 
 
 _INKS = {RaceOutcome.FASTER: Ink.FASTER, RaceOutcome.SLOWER: Ink.SLOWER, RaceOutcome.UNDECIDED: Ink.UNDECIDED}
+
+
+def _workloads(state: SessionState, kernel: Kernel, measured: Measurement, room: int) -> list[Line]:
+    """Time and speedup on each workload of a suite, and who is better there."""
+    base = queries.ranking_baseline(state)
+    better = {one.workload: one for one in columns.behind(state, kernel)}
+    slowest = suite.worst(measured, base)
+    rows: list[tuple[str, tuple[Cell, ...]]] = []
+    for one in measured.by_workload:
+        ratio, loss = one.speedup.get(base), better.get(one.workload)
+        cells = [Cell(pad(fmt.duration(one.time_us.value), 9))]
+        if ratio is not None:
+            ink = Ink.UNDECIDED if corroboration.is_doubted(kernel) else fmt.speedup_ink(ratio)
+            cells.append(Cell(pad(fmt.times(ratio), 22), ink))
+        light = fmt.percent(one.light.fraction) if one.light is not None else ""
+        words = [f"SOL {light}" if light else "", "worst" if one is slowest else ""]
+        words.append(f"{loss.best.id} {fmt.times(loss.theirs)}" if loss is not None else "")
+        cells.append(Cell("  ".join(filter(None, words)), Ink.FAINT))
+        rows.append((one.workload, tuple(cells)))
+    return [BLANK, section("workloads of the suite", room), *table(rows, room)] if rows else []
 
 
 def _races(state: SessionState, kernel: Kernel, room: int, steered: bool) -> list[Line]:

@@ -14,6 +14,7 @@ from engine.domain.model import Interval
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.domain.work import Sanitize
 from engine.report.text import races
+from engine.report.text.suite import spread_words
 from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut, line, one_line, pad, pad_cells, width
 from tui.viewmodel.tree_facts import tree_facts
@@ -271,6 +272,7 @@ def remarks(view: TreeContext, kernel: Kernel, row: NodeRow) -> list[str]:
     """The badges as words, and warnings about the measurement."""
     measured = kernel.measurement
     holding = {
+        spread_words(measured, view.baseline) if measured is not None else "": True,
         "incumbent": kernel.id == view.incumbent,
         "not corroborated": measured is not None and not measured.corroborated,
         races.standing(view.state, kernel): True,

@@ -1,0 +1,60 @@
+"""The workload × kernel table: sorted by a column, the best of each marked; Enter goes to the kernel in the tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support import ui
+from support.ui import Watch, until
+from textual.coordinate import Coordinate
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Static
+
+from engine.domain import columns, queries
+from engine.journal import store
+from tui.app import EspalierApp
+from tui.screens.session import SessionScreen
+from tui.screens.workloads import WorkloadsScreen
+from tui.viewmodel import kernels, timing
+from tui.viewmodel.workload_table import MEAN, workload_table
+from tui.widgets.kernel_tree import KernelTree
+
+NAMES = ("full", "small", "decode")
+
+
+def test_the_table_of_a_suite_session(tmp_path: Path) -> None:
+    folder = tmp_path / "session"
+    chosen: list[str] = []
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await until(pilot, lambda: ui.ended(folder))
+        await pilot.press("W")
+        await until(pilot, lambda: isinstance(app.screen, WorkloadsScreen) and app.screen.query_one(DataTable).row_count)
+        table = app.screen.query_one(DataTable)
+        assert [str(column.label) for column in table.ordered_columns] == ["kernel", "mean ▾", "full", "small"]
+        table.cursor_coordinate = Coordinate(0, 3)
+        await pilot.press("s")
+        await until(pilot, lambda: "sorted by small" in str(app.screen.query_one("#title", Static).render()))
+        chosen.append(str(table.get_cell_at(Coordinate(0, 0))).split()[0])
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+        assert app.screen.query_one(KernelTree).selected == chosen[0]
+
+    ui.run_steered(folder, act, mode="autopilot", opener=ui.FakeOpener(workloads=NAMES[:2]))
+    state = store.state_of(folder)
+    assert columns.leaders(state)["small"].id == chosen[0]
+
+    for head in (MEAN, *NAMES[:2]):
+        found = workload_table(state, head)
+        place = found.heads.index(head)
+        values = [float(row.cells[place].text.split("×")[0]) for row in found.rows]
+        assert values == sorted(values, reverse=True)
+        marked = [row.kernel for row in found.rows if kernels.INCUMBENT in row.cells[place].text]
+        best = queries.incumbent(state) if head == MEAN else columns.leaders(state)[head]
+        assert best is not None
+        assert marked == [best.id]
+    assert workload_table(state, "no such column").sorted_by == MEAN
+
+    shown = "\n".join(line.text for line in timing.page(state, state.kernels["k1"], 100))
+    assert "workloads of the suite" in shown
+    assert "worst" in shown

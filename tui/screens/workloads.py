@@ -1,0 +1,97 @@
+"""The workload × kernel table of a session: sorted by any column, with the best kernel of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.content import Content
+from textual.widgets import DataTable, Footer, Static
+
+from engine.domain import queries
+from engine.domain.state import SessionState
+from tui import actions
+from tui.bridge import Bridge
+from tui.screens.steering import BridgeScreen
+from tui.viewmodel.cells import Cell, Ink
+from tui.viewmodel.workload_table import MEAN, workload_table
+
+
+class WorkloadsScreen(BridgeScreen):
+    """``choose`` is called with the kernel that was chosen."""
+
+    PLACE: ClassVar[actions.Place] = actions.Place.WORKLOADS
+    BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.WORKLOADS)]
+    CSS = """
+    WorkloadsScreen {
+        #title { height: 1; background: $panel; }
+        #table { height: 1fr; padding: 0 1; background: $background; }
+    }
+    """
+
+    def __init__(self, bridge: Bridge, choose: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
+        super().__init__(bridge, clock)
+        self._choose = choose
+        self._sorted_by = MEAN
+        self._heads: tuple[str, ...] = ()
+        self._kernels: tuple[str, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="title")
+        table: DataTable[Text] = DataTable(id="table", cursor_type="cell", zebra_stripes=False, fixed_columns=1)
+        yield table
+        yield Footer(compact=True, show_command_palette=False)
+
+    def watch_state(self, state: SessionState | None) -> None:
+        if state is not None:
+            self._draw(state)
+
+    def _draw(self, state: SessionState) -> None:
+        found = workload_table(state, self._sorted_by)
+        problem, judged = queries.problem_and_workload(state)
+        words = f" {problem}, {judged}: speedup over {queries.ranking_baseline(state)}, sorted by {found.sorted_by}"
+        self.query_one("#title", Static).update(Content.styled(words, "bold"))
+        table = self.query_one("#table", DataTable)
+        at = table.cursor_coordinate
+        table.clear(columns=True)
+        table.add_column(Text("kernel", "bold"))
+        for head in found.heads:
+            table.add_column(Text(f"{head} ▾" if head == found.sorted_by else head, "bold"), key=head)
+        for row in found.rows:
+            table.add_row(_text(row.name), *(_text(cell, right=True) for cell in row.cells))
+        self._heads, self._kernels = found.heads, tuple(row.kernel for row in found.rows)
+        table.cursor_coordinate = at
+
+    def action_sort(self) -> None:
+        """Sort by the column under the cursor."""
+        column = self.query_one("#table", DataTable).cursor_coordinate.column
+        self._sort(self._heads[column - 1] if 0 < column <= len(self._heads) else MEAN)
+
+    @on(DataTable.HeaderSelected)
+    def _head_picked(self, event: DataTable.HeaderSelected) -> None:
+        self._sort(event.column_key.value or MEAN)
+
+    def _sort(self, head: str) -> None:
+        self._sorted_by = head if head in self._heads else MEAN
+        if self.state is not None:
+            self._draw(self.state)
+
+    @on(DataTable.CellSelected)
+    def _cell_picked(self, event: DataTable.CellSelected) -> None:
+        """Go to the kernel in the tree."""
+        self._choose(self._kernels[event.coordinate.row])
+        self.dismiss()
+
+    def action_back(self) -> None:
+        """Return to the tree."""
+        self.dismiss()
+
+
+def _text(cell: Cell, *, right: bool = False) -> Text:
+    style = "bold" if cell.ink is Ink.BEST else "dim" if cell.ink in (Ink.FAINT, Ink.UNDECIDED) else ""
+    return Text(cell.text, style, justify="right" if right else "left")
