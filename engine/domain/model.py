@@ -13,6 +13,12 @@ from enum import StrEnum
 
 from engine.domain.dialect import Contract as Contract
 from engine.domain.dialect import Dialect as Dialect
+from engine.domain.figures import Interval as Interval
+from engine.domain.figures import PrecisionClass as PrecisionClass
+from engine.domain.figures import SpeedOfLight as SpeedOfLight
+from engine.domain.figures import WorkloadErrors as WorkloadErrors
+from engine.domain.figures import WorkloadRatio as WorkloadRatio
+from engine.domain.figures import WorkloadTime as WorkloadTime
 from engine.domain.mismatch import Mismatch
 from engine.domain.problem_format import FormatVerdict, ProblemFormat
 
@@ -29,18 +35,6 @@ class Role(StrEnum):
     PARAMETER = "parameter"
     BUFFER = "buffer"
     OUTPUT = "output"
-
-
-class PrecisionClass(StrEnum):
-    """How close an output is to float64: the arithmetic with which the reference itself has as large an error."""
-
-    FP32 = "fp32"
-    TF32 = "tf32"
-    HALF = "half"
-    EXACT = "exact"
-    """Integer and boolean outputs, which must match exactly."""
-    NONE = "none"
-    """Worse than every class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +158,6 @@ class Resources:
     stack_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A value with its 95 % confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 class RaceOutcome(StrEnum):
     """Whether the first kernel of a race is faster than the second, by the whole interval."""
 
@@ -191,49 +176,6 @@ class Succession(StrEnum):
     """It won a race against the previous incumbent."""
     SUCCEEDED = "succeeded"
     """The previous incumbent is no longer eligible."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpeedOfLight:
-    """The least time that the device's peaks allow for this workload (SOL)."""
-
-    bound: str
-    """The limiting resource: ``bytes``, or ``operations`` with the unit, e.g. ``operations (fp32)``."""
-    floor_us: float
-    fraction: float
-    """floor ÷ measured time: 1.0 is as fast as the device allows."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadErrors:
-    """A kernel's errors on one workload of a suite."""
-
-    workload: str
-    trials: int
-    rel_fro: float
-    rel_fro_limit: float
-    max_scaled: float
-    max_scaled_limit: float
-    precision_class: PrecisionClass
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadTime:
-    """A kernel's time on one workload of a suite."""
-
-    workload: str
-    time_us: Interval
-    speedup: Mapping[str, Interval]
-    """Baseline name → speedup."""
-    light: SpeedOfLight | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadRatio:
-    """The speedup of one kernel over another on one workload of a suite."""
-
-    workload: str
-    ratio: Interval
 
 
 @dataclass(frozen=True, slots=True)

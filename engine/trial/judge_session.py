@@ -13,20 +13,19 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from random import SystemRandom
 from typing import Any
 
 import msgspec
 
 from engine.domain import suite
 from engine.domain.errors import EspalierError, ProblemError
-from engine.domain.model import Device, Measurement, Problem, Signature, Workload
+from engine.domain.model import Device, Measurement, Signature, Workload
 from engine.domain.preparation import Peaks, Preparation
-from engine.problem.chance_holdout import draw_holdout
 from engine.sandbox import bubblewrap, trial_sandbox
 from engine.toolchain.build_budget import memory_set_by
 from engine.toolchain.cache import cache_folder
 from engine.trial import protocol as p
+from engine.trial.assignment import Assignment as Assignment
 from engine.trial.client import JudgeClient
 from engine.trial.device_processes import DeviceProcesses
 from engine.trial.judge import baseline_cache, peaks_cache, preparation_cache
@@ -41,56 +40,6 @@ OUTSIDE = "the reference runs outside the sandbox"
 
 def silent(_: str) -> None:
     """No progress is shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """The problem, workload and device of a bench, and how it measures."""
-
-    problem: Problem
-    workload: Workload
-    device: str
-    tolerance: str = "class"
-    baseline: str = "eager"
-    others: tuple[str, ...] = ()
-    """Further baselines."""
-    cold: bool = True
-    same: tuple[float, float, float] | None = None
-    """The session's A/A interval (the ranking baseline against itself), if already measured."""
-    fresh: bool = False
-    """Measure every baseline again, even if it is cached."""
-    prepared: bool = False
-    """Use the preparation of an earlier evaluation or session, if there is one and it is not to be made ``fresh``."""
-    peaks: Peaks | None = None
-    """The session's device ceilings, if already measured: all its kernels are compared with the same ones."""
-    chance: Workload | None = None
-    """A hold-out shape of the first workload, drawn at random, for as long as the bench lives."""
-    rest: tuple[Workload, ...] = ()
-    """The further workloads of a suite: a kernel is judged on all of them together."""
-    suite: str = ""
-    """The suite's name; empty for a single workload."""
-    sames: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
-    """Over a suite: the session's A/A interval on each workload, if already measured."""
-
-    @property
-    def workloads(self) -> tuple[Workload, ...]:
-        """Everything that a kernel is judged on, in the suite's order."""
-        return (self.workload, *self.rest)
-
-    @property
-    def holdouts(self) -> tuple[Workload, ...]:
-        """The hold-out shapes of the first workload."""
-        return self.holdouts_of(self.workload)
-
-    def holdouts_of(self, workload: Workload) -> tuple[Workload, ...]:
-        """The hold-out shapes of one of the workloads."""
-        fixed = self.problem.holdouts.get(workload.name, ())
-        drawn = self.chance if workload == self.workload else None
-        return (*fixed, drawn) if drawn is not None else tuple(fixed)
-
-    def with_chance(self) -> Assignment:
-        """The same with a hold-out shape drawn now, where the problem has bounds for one."""
-        return replace(self, chance=draw_holdout(self.problem, self.workload, SystemRandom()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import random
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from statistics import fmean
 from typing import TypeVar
 
@@ -137,7 +138,7 @@ class Judge:
             yield
         except TrialFailed as failed:
             if len(self._trials) > 1:
-                failed.on_workload(trial.name)
+                failed.failure = replace(failed.failure, reason=f"on workload {trial.name}: {failed.failure.reason}")
             raise
         if len(self._trials) > 1 and not self._keeps_all():
             trial.beds.drop()

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TypeVar
 
 from engine.domain.errors import DeviceError, EspalierError, ProblemError, SandboxError, printable
@@ -59,10 +58,6 @@ class TrialFailed(Exception):
         self.at_fault = ""
         """The contestant that failed, if several kernels are judged; see ``blaming``."""
 
-    def on_workload(self, name: str) -> None:
-        """Say on which workload of a suite it failed."""
-        self.failure = replace(self.failure, reason=f"on workload {name}: {self.failure.reason}")
-
 
 @contextmanager
 def blaming(name: str) -> Iterator[None]:
@@ -95,8 +90,7 @@ class RunnerClient:
         self.checks_gated = False
         """Whether every call of the loaded kernel is gated: on a GPU, where the judge's clock counts for it."""
         self._segments = Segments()
-        self.loaded_for: object = None
-        """The test bed whose memory it was last lent."""
+        self.loaded_for: object = None  # the test bed whose memory it was last lent
 
     def stand_by(self) -> None:
         """Wait until its device context exists and ``warm`` is done. Raises TrialFailed."""
