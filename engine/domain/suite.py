@@ -27,7 +27,7 @@ from engine.domain.preparation import Preparation, WorkloadPreparation
 
 _WORST_FIRST = (PrecisionClass.NONE, PrecisionClass.HALF, PrecisionClass.TF32, PrecisionClass.FP32, PrecisionClass.EXACT)
 MIXED = "mixed"
-"""What binds a suite whose workloads are bound by different limits."""
+"""The limit of a suite whose workloads have different ones."""
 
 
 def geometric_mean(values: Sequence[Interval]) -> Interval:
