@@ -467,7 +467,7 @@ def test_a_time_out_of_the_model_is_not_a_cancellation() -> None:
     tape = Tape()
     with pytest.raises(TimeoutError):
         ask(FakeModel([TimeoutError()]), tape)
-    assert tape.state.calls["c1"].reason == DROPPED
+    assert tape.state.calls["c1"].reason == f"{DROPPED}: TimeoutError"
 
 
 def test_a_prompt_for_a_person_can_be_cancelled() -> None:
