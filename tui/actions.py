@@ -104,6 +104,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("steer.seed", "s", "Seed", "Add a kernel: file, bank, other session, clipboard.", (_S, _G), _STEER, True),
     Action("steer.mode", "o", "Mode", "Choose who approves ideas: ask, timed ask or autopilot.", (_S, _G), _STEER, True),
     Action("steer.limits", "L", "Limits", "Set when the session ends; more rounds reopen an ended one.", (_S, _G), _STEER),
+    Action("steer.models", "O", "Models", "Set proposers, writer, servers and options of models.", (_S, _G), _STEER),
     Action("steer.pause", "P", "Pause", "Pause the session, or resume it.", (_S, _G), _STEER),
     Action("steer.pauses", "C", "Pause at", "Set where the session pauses: tokens, dollars or a round.", (_S, _G), _STEER),
     Action("steer.answer", "Q", "Prompts", "Answer prompts by hand: copy a prompt, paste the reply.", (_S, _G), _STEER),

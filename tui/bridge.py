@@ -17,9 +17,12 @@ from engine.domain.commands import AnswerCall, Command
 from engine.domain.errors import CommandRejected, EspalierError, JournalCorrupt
 from engine.domain.events import Entry
 from engine.domain.model import Blob, Problem
+from engine.domain.settings import ModelSettings
 from engine.domain.state import Kernel, ModelCall, SessionState, advance
 from engine.domain.trust import TrustQuestion
 from engine.domain.work import WorkKey, WorkKind
+from engine.ideas.factory import check_programs
+from engine.ideas.mix import check_models
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import unwritable_error
@@ -42,9 +45,15 @@ _ENTRIES_KEPT = 5000
 _TEXTS_KEPT = 256
 
 __all__ = [
-    "Bridge", "Capability", "Landmark", "NewSession", "Say", "Seed", "SessionOpener", "default_workload", "find_problem",
-    "read_seed", "seed_from_text",
+    "Bridge", "Capability", "Landmark", "NewSession", "Say", "Seed", "SessionOpener", "check_settings", "default_workload",
+    "find_problem", "read_seed", "seed_from_text",
 ]  # fmt: skip
+
+
+def check_settings(models: ModelSettings) -> None:
+    """Raises ProposerError for settings that name something unknown, or a program that is not installed."""
+    check_models(models)
+    check_programs(models)
 
 
 def _shell_name(folder: Path) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -11,12 +9,18 @@ from typing import Any, TypeVar
 import click
 
 from engine.cli import options as o
-from engine.domain.model import CallRole
-from engine.domain.settings import ALL_ROLES, EFFORTS, CallOptions, ModelServer, ModelSettings
+from engine.domain.model_text import ROLES, parse_server
+from engine.domain.settings import (
+    ALL_ROLES,
+    CONCURRENCIES,
+    EFFORTS,
+    OUTPUTS,
+    TEMPERATURES,
+    CallOptions,
+    ModelServer,
+    ModelSettings,
+)
 
-_ROLES = (ALL_ROLES, *CallRole)
-_SERVER = re.compile(r"([^=]+?)=([^,]*)((?:,\w+=[^,]*)*)")
-_HINT = "write NAME=URL[,key=VARIABLE][,api=chat|responses], for example vllm=http://gpu1:8000/v1"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -28,16 +32,10 @@ class ServerOption(click.ParamType[ModelServer]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ModelServer:
         if isinstance(value, ModelServer):
             return value
-        match = _SERVER.fullmatch(str(value))
-        if match is None:
-            self.fail(f"{str(value)[:100]!r} is not a server: {_HINT}.", param, ctx)
-        given = dict(part.split("=", 1) for part in match[3].split(",") if part)
-        if unknown := sorted(given.keys() - {"key", "api"}):
-            self.fail(f"unknown {unknown[0]!r} of a server: {_HINT}.", param, ctx)
-        key = given.get("key", "")
-        if key and not re.fullmatch(r"[A-Za-z_]\w*", key):
-            self.fail("key= names the environment variable that holds the key; the key itself would be recorded.", param, ctx)
-        return ModelServer(match[1].strip(), match[2].strip(), key, given.get("api", ""))
+        try:
+            return parse_server(str(value))
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
 
 
 class ForRole(click.ParamType[tuple[str, Any]]):
@@ -53,8 +51,8 @@ class ForRole(click.ParamType[tuple[str, Any]]):
             return value
         role, equals, text = str(value).rpartition("=")
         role = role or ALL_ROLES
-        if equals and role not in _ROLES:
-            self.fail(o.unknown_value(role, _ROLES), param, ctx)
+        if equals and role not in ROLES:
+            self.fail(o.unknown_value(role, ROLES), param, ctx)
         return role, None if text == self._unset else self._inner.convert(text, param, ctx)
 
 
@@ -76,15 +74,15 @@ _OPTIONS = (
     click.option("--effort", "effort", type=ForRole(o.KnownValue(EFFORTS), unset="default"), multiple=True,
                  metavar="[ROLE=]EFFORT",
                  help=f"How much models reason: {', '.join(EFFORTS)}. ROLE: ideas, code or repair; else all. Repeatable."),
-    click.option("--temperature", "temperature", type=ForRole(o.FiniteNumber(0, 2)), multiple=True, metavar="[ROLE=]T",
+    click.option("--temperature", "temperature", type=ForRole(o.FiniteNumber(*TEMPERATURES)), multiple=True, metavar="[ROLE=]T",
                  help="Sampling temperature, for models that accept one."),
-    click.option("--max-output", "max_output", type=ForRole(click.IntRange(256, 10_000_000)), multiple=True,
+    click.option("--max-output", "max_output", type=ForRole(click.IntRange(*OUTPUTS)), multiple=True,
                  metavar="[ROLE=]N", help="Most tokens of a reply, reasoning included. Default: 16000 for ideas, else 32000."),
     click.option("--timeout", "timeout", type=ForRole(o.Duration()), multiple=True, metavar="[ROLE=]TIME",
                  help="Time limit of one attempt at a call. Default: 20m."),
     click.option("--patience", type=WaitTime(), metavar="TIME",
                  help="How long rate limits and outages are waited out before the session stops. Default: 1h."),
-    click.option("--concurrency", type=click.IntRange(1, 64), metavar="N",
+    click.option("--concurrency", type=click.IntRange(*CONCURRENCIES), metavar="N",
                  help="Concurrent calls to one provider. Default: 4."),
 )  # fmt: skip
 _PER_ROLE = ("effort", "temperature", "max_output", "timeout")
@@ -114,11 +112,3 @@ def _options(known: Mapping[str, CallOptions], given: Mapping[str, Any]) -> dict
             given_here: dict[str, Any] = {name: "" if name == "effort" and value is None else value}
             options[role] = replace(options.get(role, CallOptions()), **given_here)
     return {role: value for role, value in options.items() if value != CallOptions()}
-
-
-def seconds(value: float) -> str:
-    """A duration as the options spell it."""
-    for unit, scale in (("h", 3600), ("m", 60)):
-        if value >= scale and math.isclose(value % scale, 0.0):
-            return f"{value / scale:g}{unit}"
-    return f"{value:g}s"

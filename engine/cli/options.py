@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from engine.domain import settings
+from engine.domain.model_text import parse_duration
 from engine.sandbox.include_trees import VARIABLE, checked_tree
 
 BASELINES = ("eager", "eager_tf32", "compile", "compile_max")
@@ -106,10 +107,10 @@ class Duration(click.ParamType[float]):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", str(value))
-        if match is None or not 0 < float(match.group(1)) < math.inf:
-            self.fail(f"{value!r} is not a duration: use seconds (90), minutes (15m) or hours (2h).", param, ctx)
-        return float(match.group(1)) * {"s": 1, "m": 60, "h": 3600}[match.group(2) or "s"]
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
 
 
 class ApprovalMode(click.ParamType[str]):

@@ -65,6 +65,10 @@ class Pauses:
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How much a model may reason, as the providers name it. Each model accepts some of them."""
+TEMPERATURES = (0.0, 2.0)
+OUTPUTS = (256, 10_000_000)
+"""Limits of the limit on a reply, in tokens."""
+CONCURRENCIES = (1, 64)
 
 
 @dataclass(frozen=True, slots=True)

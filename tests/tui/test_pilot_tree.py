@@ -9,10 +9,11 @@ import pytest
 from support import sessions, ui
 from support.ui import Watch, engineer_events, recorded, until
 from textual.pilot import Pilot
-from textual.widgets import ContentSwitcher, Input, OptionList, TextArea
+from textual.widgets import ContentSwitcher, Input, OptionList, Static, TextArea
 
 from engine.domain import events as e
 from engine.domain import races
+from engine.domain.settings import CallOptions, ModelServer
 from engine.domain.state import SessionState
 from engine.journal import store
 from engine.journal.blobs import Blobs
@@ -22,6 +23,7 @@ from tui.screens.code_form import CodeForm
 from tui.screens.compare import CompareScreen
 from tui.screens.dialogs import AskLine, Confirm
 from tui.screens.limits_form import LimitsForm
+from tui.screens.models_form import ModelsForm
 from tui.screens.seed_form import SeedForm
 from tui.screens.session import SessionScreen
 from tui.widgets.kernel_tree import KernelTree
@@ -226,6 +228,30 @@ def test_more_rounds_reopen_an_ended_session(folder: Path) -> None:
 
     state = after_the_search(folder, on)
     assert (state.limits.rounds, state.limits.plateau) == (4, None)
+
+
+def test_models_and_their_options_change(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("O")
+        await until(pilot, lambda: isinstance(app.screen, ModelsForm))
+        form = app.screen
+        form.query_one("#effort", Input).value = "high code=huge"
+        await pilot.press("ctrl+s")
+        message = form.query_one("#message", Static)
+        assert str(message.render()).startswith("effort: unknown value 'huge': use none, minimal")
+        form.query_one("#effort", Input).value = "high code=max"
+        form.query_one("#servers", Input).value = "nobody=http://gpu1:8000/v1"
+        await pilot.press("ctrl+s")
+        assert "unknown proposer 'nobody' of a server" in str(message.render())
+        form.query_one("#servers", Input).value = "vllm=http://gpu1:8000/v1,key=GPU1_KEY"
+        form.query_one("#patience", Input).value = "2h"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: engineer_events(folder))
+
+    models = after_the_search(folder, on).models
+    assert models.servers == (ModelServer("vllm", "http://gpu1:8000/v1", "GPU1_KEY"),)
+    assert models.options == {"all": CallOptions("high"), "code": CallOptions("max")}
+    assert models.patience == 7200.0
 
 
 def test_instructions(folder: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from support import builders, sessions, ui
 from support.ui import until
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from engine.domain.trust import PathKind, Permissions, Server, ServerAccess, TrustQuestion
 from tui.app import EspalierApp
@@ -21,6 +22,7 @@ from tui.screens.compare import CompareScreen
 from tui.screens.gate import GateScreen
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen
+from tui.screens.models_form import ModelsForm
 from tui.screens.new_session import NewSessionForm
 from tui.screens.session import SessionScreen
 from tui.screens.trust_dialog import TrustDialog
@@ -111,6 +113,19 @@ def test_new_session(snap_compare: Compare, size: tuple[int, int]) -> None:
 def test_gate(snap_compare: Compare, size: tuple[int, int]) -> None:
     app = app_on("new", ui.new(Path("s")))
     assert snap_compare(app, terminal_size=size, run_before=lambda pilot: settled(pilot, GateScreen))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_models(snap_compare: Compare, size: tuple[int, int]) -> None:
+    async def before(pilot: Pilot[None]) -> None:
+        await settled(pilot, GateScreen)
+        await pilot.press("O")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ModelsForm) and pilot.app.focused is not None)
+        for field in pilot.app.screen.query(Input):
+            field.cursor_blink = False
+        await pilot.pause()
+
+    assert snap_compare(app_on("new", ui.new(Path("s"))), terminal_size=size, run_before=before)
 
 
 @pytest.mark.parametrize("size", SIZES)

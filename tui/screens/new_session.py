@@ -5,7 +5,6 @@ The form starts the session and answers with its bridge; after an error it stays
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import replace
 from typing import ClassVar
@@ -19,14 +18,13 @@ from textual.suggester import SuggestFromList
 from textual.widgets import Button, Input, Label, Select, Static
 
 from engine.domain.errors import EspalierError, ProblemError
+from engine.domain.model_text import parse_duration
 from engine.domain.settings import Limits, Settings
 from tui.bridge import Bridge, NewSession, SessionOpener, default_workload, find_problem, read_seed
 from tui.screens.dialogs import Dialog
 from tui.screens.open_session import FIRST_STEP
 from tui.viewmodel.steps import StepLog
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _MODES = (("ask", "ask"), ("ask, then auto-approve after 60 s", "ask:60"), ("autopilot", "autopilot"))
 _STRATEGIES = (
     ("branching: several ideas per round", "branching"),
@@ -205,7 +203,7 @@ class NewSessionForm(Dialog[Bridge | None]):
         text = self._text("time")
         if not text or text == "none":
             return None
-        match = _DURATION.fullmatch(text)
-        if match is None or float(match.group(1)) <= 0:
-            raise ProblemError(f"Time limit: {text} is not a duration; enter 90s, 15m or 2h")
-        return float(match.group(1)) * _SECONDS[match.group(2) or "s"]
+        try:
+            return parse_duration(text)
+        except ValueError as error:
+            raise ProblemError(f"Time limit: {error}") from None

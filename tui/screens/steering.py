@@ -19,11 +19,12 @@ from engine.domain import queries
 from engine.domain.errors import EspalierError
 from engine.domain.state import SessionState
 from tui import actions
-from tui.bridge import Bridge, Capability
+from tui.bridge import Bridge, Capability, check_settings
 from tui.screens.code_form import CodeForm
 from tui.screens.dialogs import AskLine, Choice, Choose, Confirm, DismissOnceScreen
 from tui.screens.idea_form import IdeaForm, IdeaInput
 from tui.screens.limits_form import LimitsForm, PausesForm
+from tui.screens.models_form import ModelsForm
 from tui.screens.prompt_form import PromptForm
 from tui.screens.seed_form import SeedForm
 from tui.viewmodel import kernels
@@ -182,6 +183,13 @@ class SteeringScreen(BridgeScreen):
         limits = await self.app.push_screen_wait(LimitsForm(self.bridge.state.limits))
         if limits is not None:
             await self.submit(c.SetLimits(limits))
+
+    @work
+    async def action_models(self) -> None:
+        """Change proposers, writer, servers and options of models."""
+        models = await self.app.push_screen_wait(ModelsForm(self.bridge.state.models, check_settings))
+        if models is not None and models != self.bridge.state.models:
+            await self.submit(c.SetModels(models), "Later calls use these models.")
 
     @work
     async def action_pauses(self) -> None:
