@@ -83,6 +83,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("home.open", "o", "Open", "Resume the session.", (_H,), footer=True),
     Action("home.replay", "r", "Replay", "Replay the recorded session.", (_H,), footer=True),
     Action("home.follow", "w", "Follow", "Follow a session that another process runs.", (_H,), footer=True),
+    Action("home.compare", "v", "Compare", "Show the session beside the others of its problem.", (_H,)),
     Action("home.delete", "delete,D", "Delete", "Delete the session's folder; asks first.", (_H,), footer=True),
     Action("home.refresh", "f5", "Refresh", "Reload the list of sessions.", (_H,)),
     Action("gate.approve", "a,enter", "Approve", "Approve the idea; its kernels are written next.", (_G,), _STEER, True),

@@ -26,6 +26,7 @@ from engine.ideas.mix import check_models
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import unwritable_error
+from engine.report.facts.side_by_side import SideBySide, beside_comparable
 from engine.session import devices, factory, fork, requirements, seeds, trust
 from engine.session.devices import default_workload
 from engine.session.factory import NewSession, find_problem
@@ -310,6 +311,11 @@ class SessionOpener:
         """Steer a session that another process runs."""
         source = JoinedSource(folder)
         return Bridge(source, folder, joined=source)
+
+    def beside(self, folder: Path, others: Sequence[Path]) -> SideBySide:
+        """A session side by side with those of ``others`` that can be compared with it. Raises ProblemError for none."""
+        named = ((other.name, journal.read(other).entries) for other in others)
+        return beside_comparable((folder.name, journal.read(folder).entries), named)
 
     def trust(self, asked: TrustQuestion) -> None:
         """Record that the user allowed what the question shows."""

@@ -1,27 +1,32 @@
-"""``espalier.evaluate``: one kernel, one verdict, without a session."""
+"""``espalier.evaluate`` and ``espalier eval``: one kernel, one verdict, without a session."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from engine.domain import work as w
+from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
 from engine.domain.model import Dialect, Problem
-from engine.problem import catalog
+from engine.domain.preparation import Preparation
+from engine.problem import catalog, header
 from engine.report.text import verdict as v
 from engine.report.text.verdict import Verdict
 from engine.session import trust
 from engine.session.devices import checked_device, default_workload
-from engine.session.seeds import check_dialect, kernel_spec, seed_of
-from engine.session.workbench import open_workbench
-from engine.toolchain.kernel_file import KernelCode, classify, read_kernel_file
-from engine.trial.bench import Assignment
+from engine.session.ports import Say
+from engine.session.seeds import Seed, check_dialect, kernel_spec, read_kernel, seed_of
+from engine.session.workbench import KernelTrial, Workbench, open_workbench
+from engine.toolchain import tunables as tuning
+from engine.toolchain.kernel_file import KernelCode, classify
+from engine.trial.bench import Assignment, KernelSpec
 
 T = TypeVar("T")
-Say = Callable[[str], None]
 
 
 def code(text: str, name: str) -> KernelCode:
@@ -30,6 +35,48 @@ def code(text: str, name: str) -> KernelCode:
     Raises KernelCodeError if it fits no contract.
     """
     return KernelCode(text, *classify(text, name), name)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """A kernel to evaluate, and how; made by ``request``."""
+
+    assignment: Assignment
+    name: str
+    """The kernel's name in the verdict."""
+    seed: Seed
+    other_name: str = ""
+    other: Seed | None = None
+    """A kernel to race against."""
+    variants: int = 1
+    """Combinations of the tunables to measure; 1 for the seed's values alone."""
+    accept_unverifiable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One combination of tunables with its verdict."""
+
+    tunables: Mapping[str, int]
+    verdict: Verdict
+    trial: KernelTrial
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The verdicts of one kernel."""
+
+    best: Variant
+    preparation: Preparation
+    variants: tuple[Variant, ...] = ()
+    """All combinations that were tried, if more than one was asked for."""
+    against: v.HeadToHead | None = None
+    trouble: str = ""
+    """Why the other kernel was not compared."""
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.best.verdict
 
 
 def evaluate(
@@ -58,7 +105,7 @@ def evaluate(
         baselines: the first one ranks.
         tunables: values of the kernel's tunables; the others keep their defaults.
         cold: measure with cold caches.
-        fresh: calibrate and measure baselines again. Default: what was kept, up to 7 days.
+        fresh: calibrate and measure the baselines again, instead of using what was kept for up to 7 days.
         accept_unverifiable: go on where a trivial model passes the correctness check.
         say: receives progress, one line at a time.
 
@@ -66,19 +113,19 @@ def evaluate(
         EspalierError: bad input; UntrustedError for a reference that would run outside a sandbox and was not allowed.
     """
     asked = problem if isinstance(problem, Problem) else catalog.find(str(problem))
-    code = kernel if isinstance(kernel, KernelCode) else read_kernel_file(Path(kernel))
-    return run_blocking(
-        lambda: evaluate_here(
-            asked, code, device=device, workload=workload, suite=suite, tolerance=tolerance, baselines=baselines,
-            tunables=tunables, cold=cold, fresh=fresh, accept_unverifiable=accept_unverifiable, say=say,
-        )
+    code = kernel if isinstance(kernel, KernelCode) else read_kernel(Path(kernel), asked)
+    wanted = request(
+        asked, code, device=device, workload=workload, suite=suite, tolerance=tolerance, baselines=baselines, tunables=tunables,
+        cold=cold, fresh=fresh, accept_unverifiable=accept_unverifiable,
     )  # fmt: skip
+    return run_blocking(lambda: evaluate_here(wanted, say)).verdict
 
 
-async def evaluate_here(
+def request(
     problem: Problem,
     kernel: KernelCode,
     *,
+    name: str = "",
     device: str | None = None,
     workload: str | None = None,
     suite: str | None = None,
@@ -87,30 +134,100 @@ async def evaluate_here(
     tunables: Mapping[str, int] | None = None,
     cold: bool = True,
     fresh: bool = False,
+    variants: int = 1,
+    other: KernelCode | None = None,
+    other_name: str = "",
     accept_unverifiable: bool = False,
-    say: Say = lambda text: None,
-) -> Verdict:
-    """Like ``evaluate``, in the running event loop. Cancelling it ends the trial."""
+) -> EvaluationRequest:
+    """What ``evaluate_here`` and ``evaluate_on`` take; see ``evaluate``. Raises EspalierError for what cannot be evaluated."""
     trust.require_problem(problem)
     seed = seed_of(kernel, tunables or {})
-    own = {Dialect.CPP: "cpu", Dialect.CUDA: "cuda:0", Dialect.TRITON: "cuda:0"}.get(kernel.dialect)
-    label = checked_device(device or own)
-    check_dialect(kernel, label)
-    ranking, *others = baselines
+    second = seed_of(other, {}) if other is not None else None
+    label = checked_device(device or _default_device(kernel))
+    for one in filter(None, (seed, second)):
+        check_dialect(one.kernel, label)
     chosen, *rest = catalog.workloads_for(problem, workload or "", suite or "", default_workload(label))
+    ranking, *others = baselines
     assignment = Assignment(
-        problem, chosen, label, tolerance, ranking, tuple(others), cold, fresh=fresh, prepared=True, rest=tuple(rest),
-        suite=suite or "",
+        problem, chosen, label, tolerance, ranking, tuple(others), cold, fresh=fresh, prepared=True,
+        rest=tuple(rest), suite=suite or "",
     )  # fmt: skip
-    async with open_workbench(assignment, say, accept_unverifiable=accept_unverifiable) as bench:
-        tried = await bench.attempt(kernel_spec(seed.kernel, seed.tunables))
-        subject = v.VerdictSubject(
-            assignment.problem.name, seed.kernel.name, seed.kernel.dialect, seed.kernel.contract, bench.device,
-            assignment.workload.name, bench.preparation.sandbox, assignment.suite, ranking,
-        )  # fmt: skip
-        seconds = v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s, tried.wait_s)
-        found = v.verdict(subject, tried.verification, tried.final, seconds)
-        return replace(found, included=tried.included, limit=tried.limit)
+    shown = name or kernel.name
+    return EvaluationRequest(assignment, shown, seed, other_name, second, variants, accept_unverifiable)
+
+
+def _default_device(kernel: KernelCode) -> str | None:
+    return {Dialect.CPP: "cpu", Dialect.CUDA: "cuda:0", Dialect.TRITON: "cuda:0"}.get(kernel.dialect)
+
+
+async def evaluate_here(wanted: EvaluationRequest, say: Say) -> Evaluation:
+    """Evaluate one kernel in the running event loop. Cancelling it ends the trial. Raises EspalierError."""
+    async with bench_for(wanted, say) as bench:
+        return await evaluate_on(bench, wanted)
+
+
+def bench_for(wanted: EvaluationRequest, say: Say) -> AbstractAsyncContextManager[Workbench]:
+    """A bench for this kernel, and for others on the same assignment; closed on exit. Raises EspalierError."""
+    return open_workbench(wanted.assignment, say, accept_unverifiable=wanted.accept_unverifiable)
+
+
+async def evaluate_on(bench: Workbench, wanted: EvaluationRequest) -> Evaluation:
+    """Evaluate one kernel on a bench that may serve several, with one preparation. Raises EspalierError."""
+    tried: list[Variant] = []
+    for chosen in _tunable_choices(wanted, bench):
+        trial = await bench.attempt(kernel_spec(wanted.seed.kernel, chosen))
+        tried.append(Variant(chosen, _verdict(wanted, bench, trial), trial))
+    best = min(tried, key=lambda one: _rank(one.verdict))
+    against, trouble = None, ""
+    if wanted.other is not None and best.verdict.status in (MEASURED, NOT_CORROBORATED):
+        compared = await _compare(bench, kernel_spec(wanted.seed.kernel, best.tunables), wanted.other, wanted.other_name)
+        if isinstance(compared, v.HeadToHead):
+            against = compared
+        else:
+            trouble = compared
+    return Evaluation(best, bench.preparation, tuple(tried) if wanted.variants > 1 else (), against, trouble)
+
+
+def _tunable_choices(wanted: EvaluationRequest, bench: Workbench) -> Iterable[dict[str, int]]:
+    if wanted.variants == 1:
+        return [dict(wanted.seed.tunables)]
+    kernel = wanted.seed.kernel
+    declared = tuning.parse_tunables(kernel.text, kernel.dialect)
+    requires = tuning.parse_requires(kernel.text, kernel.dialect)
+    names = header.plan_names(bench.signature, bench.device.units)
+    return [dict(chosen) for chosen in tuning.variants(declared, requires, names, wanted.variants, 0)]
+
+
+_ORDER = (MEASURED, NOT_CORROBORATED, QUARANTINED)
+
+
+def _rank(verdict: Verdict) -> tuple[int, float]:
+    """The sort key of variants: whatever a doubted one claims, it is after those that are measured; failures are last."""
+    place = _ORDER.index(verdict.status) if verdict.status in _ORDER else len(_ORDER)
+    return place, verdict.time_us.median if verdict.time_us is not None else float("inf")
+
+
+def _verdict(wanted: EvaluationRequest, bench: Workbench, tried: KernelTrial) -> Verdict:
+    a, kernel = wanted.assignment, wanted.seed.kernel
+    subject = v.VerdictSubject(
+        a.problem.name, wanted.name, kernel.dialect, kernel.contract, bench.device, a.workload.name,
+        bench.preparation.sandbox, a.suite, a.baseline,
+    )  # fmt: skip
+    seconds = v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s, tried.wait_s)
+    return replace(v.verdict(subject, tried.verification, tried.final, seconds), included=tried.included, limit=tried.limit)
+
+
+async def _compare(bench: Workbench, first: KernelSpec, seed: Seed, name: str) -> v.HeadToHead | str:
+    """The comparison with another verified kernel, or why there is none."""
+    other = kernel_spec(seed.kernel, seed.tunables)
+    checked = await bench.bench.try_verify(other, bench.say)
+    if not isinstance(checked, w.Verified):
+        reason = checked.failure.reason if isinstance(checked, w.Failed) else checked.reason
+        return f"{name} cannot be compared: {reason}"
+    measured = await bench.bench.versus(first, other, bench.say)
+    if isinstance(measured, w.Failed):
+        return f"the comparison with {name} failed: {measured.failure.reason}"
+    return v.head_to_head(name, measured.measurement)
 
 
 def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

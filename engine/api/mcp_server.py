@@ -20,7 +20,7 @@ from pydantic import Field
 
 from engine.api import agent_views as views
 from engine.api.agents import AgentAccess, AgentLimits, bounded
-from engine.api.evaluation import evaluate_here
+from engine.api.evaluation import evaluate_here, request
 from engine.api.mcp_arguments import CheckedServer
 from engine.api.mcp_clients import Clients
 from engine.api.mcp_resources import add_prompt, add_resources
@@ -336,8 +336,8 @@ def _measuring(server: MCPServer[Any], clients: Clients) -> None:
         async with clients.measuring:
             access.check_budget()
             access.evaluations += 1
-            verdict = await evaluate_here(asked, kernel, device=device, workload=workload, say=reporter(ctx))
-        return views.verdict_data(verdict)
+            found = await evaluate_here(request(asked, kernel, device=device, workload=workload), reporter(ctx))
+        return views.verdict_data(found.verdict)
 
     @tool
     async def race_kernels(

@@ -9,7 +9,7 @@ import click
 
 from engine.cli import options as o
 from engine.cli.exit_codes import DOUBTED, CommandExit
-from engine.cli.output import as_data, show, show_json
+from engine.cli.output import as_data, output_file, show, show_json, write_output
 from engine.cli.session_access import read_entries, read_state
 from engine.domain import corroboration, queries
 from engine.domain.errors import KernelCodeError, ProblemError
@@ -122,17 +122,17 @@ def _export_session(
     state = read_state(folder)
     chosen = _kernel_to_export(state, folder, kernel) if kind in _OF_A_KERNEL else None
     stem = folder.name if chosen is None else file_stem(f"{queries.problem_and_workload(state)[0]}_{chosen.id}")
-    target = _output_file(output, f"{stem}{_SUFFIX[kind]}", force)
+    target = output_file(output, f"{stem}{_SUFFIX[kind]}", force)
     if kind == "bundle":
         bundle.pack(folder, target)
     elif kind == "report":
-        _write(target, _report_text(folder, target))
+        write_output(target, _report_text(folder, target))
     elif chosen is not None and kind in ("flashinfer", "sol", "kernelbot"):
         _write_format(_format_export(state, folder, chosen, target.name), kind, target)
     elif chosen is not None:
-        _write(target, _module_text(state, folder, chosen, target.name))
+        write_output(target, _module_text(state, folder, chosen, target.name))
     else:
-        _write(target, json.dumps(_session_data(state, folder), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        write_output(target, json.dumps(_session_data(state, folder), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return target, chosen
 
 
@@ -150,20 +150,13 @@ def _require_licences(folders: list[Path], allowed: tuple[str, ...]) -> None:
             )
 
 
-def _output_file(output: Path | None, default: str, force: bool) -> Path:
-    target = output or Path(default)
-    if target.exists() and not force:
-        raise ProblemError(f"{target} already exists: choose another file with --output, or overwrite it with --force")
-    return target
-
-
 def _export_training_data(folders: list[Path], kind: str, licence: str, output: Path | None, force: bool) -> tuple[Path, int]:
     stem = folders[0].name if len(folders) == 1 else "sessions"
-    target = _output_file(output, f"{stem}{_SUFFIX[kind]}", force)
+    target = output_file(output, f"{stem}{_SUFFIX[kind]}", force)
     rows = list(training.lines(kind, (_recorded_session(folder, licence) for folder in folders)))
     if not rows:
         raise KernelCodeError(f"nothing to export with --format {kind} in {', '.join(folder.name for folder in folders)}")
-    _write(target, "".join(f"{row}\n" for row in rows))
+    write_output(target, "".join(f"{row}\n" for row in rows))
     return target, len(rows)
 
 
@@ -214,9 +207,9 @@ def _format_export(state: SessionState, folder: Path, kernel: Kernel, file: str)
 def _write_format(given: formats.FormatExport, kind: str, target: Path) -> None:
     """One file, or for ``flashinfer`` a folder with the layout of a trace set."""
     if kind == "sol":
-        _write(target, formats.sol_solution(given))
+        write_output(target, formats.sol_solution(given))
     elif kind == "kernelbot":
-        _write(target, formats.kernelbot_submission(given))
+        write_output(target, formats.kernelbot_submission(given))
     else:
         entry = given.declared("flashinfer", "sol-execbench").entry
         stem = file_stem(entry)
@@ -228,7 +221,7 @@ def _write_format(given: formats.FormatExport, kind: str, target: Path) -> None:
                 place.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise ProblemError(f"{place.parent} cannot be made ({error.strerror}): choose another with --output") from error
-            _write(place, text)
+            write_output(place, text)
 
 
 def _remarks(state: SessionState, folder: Path, kernel: Kernel) -> tuple[str, ...]:
@@ -271,10 +264,3 @@ def _session_data(state: SessionState, folder: Path) -> dict[str, object]:
         "notes": [{**as_data(note), "by": note.by.name} for note in state.notes],
     }  # fmt: skip
     return {**plain, **as_data(tables)}
-
-
-def _write(target: Path, text: str) -> None:
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ProblemError(f"{target} cannot be written ({error.strerror}): choose another file with --output") from error

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import click
 
 from engine.cli.streams import is_terminal, is_utf8, shows_colour
-from engine.domain.errors import printable
+from engine.domain.errors import ProblemError, printable
 from engine.domain.work import WorkKey
 from engine.report.text.lines import Line, Span, Tone, line, plain
 
@@ -102,3 +103,19 @@ class TransientLine:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
             self._shown = False
+
+
+def output_file(output: Path | None, default: str, force: bool) -> Path:
+    """The file to write. Raises ProblemError if it exists and is not to be overwritten."""
+    target = output or Path(default)
+    if target.exists() and not force:
+        raise ProblemError(f"{target} already exists: choose another file with --output, or overwrite it with --force")
+    return target
+
+
+def write_output(target: Path, text: str) -> None:
+    """Write a file that the user named. Raises ProblemError if it cannot be written."""
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ProblemError(f"{target} cannot be written ({error.strerror}): choose another file with --output") from error

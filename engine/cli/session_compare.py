@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from engine.cli import options as o
-from engine.cli.output import show, show_json
+from engine.cli.output import output_file, show, show_json, write_output
 from engine.cli.session_access import read_entries
 from engine.journal import store
 from engine.report.facts.side_by_side import side_by_side
+from engine.report.page.compare import html
 from engine.report.text.side_by_side import lines
 
 
 @click.command("compare")
 @click.argument("sessions", type=o.SESSION, nargs=-1, required=True, metavar="SESSION SESSION ...")
+@click.option("--output", "-o", type=o.PATH, metavar="FILE", help="Write a page with the best-so-far curves to FILE (HTML).")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
 @o.json_option
-def compare(sessions: tuple[str, ...], as_json: bool) -> None:
+def compare(sessions: tuple[str, ...], output: Path | None, force: bool, as_json: bool) -> None:
     """Lay SESSIONs of one problem side by side: does steering pay?
 
     Shows the incumbent of each at equal verdicts, tokens and device time, up to what the one that spent least has spent, and
@@ -25,7 +30,11 @@ def compare(sessions: tuple[str, ...], as_json: bool) -> None:
         raise click.UsageError("name at least two sessions")
     folders = [store.resolve(name) for name in sessions]
     found = side_by_side([(folder.name, read_entries(folder)) for folder in folders])
+    if output is not None:
+        write_output(output_file(output, "", force), html(found))
     if as_json:
         show_json(found)
     else:
         show(lines(found))
+        if output is not None:
+            show([f"wrote {output}"])

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import httpx2
@@ -23,6 +24,7 @@ from support.program import ROOT, environment
 import espalier
 from engine.api import mcp_server
 from engine.api.agents import AgentLimits
+from engine.api.evaluation import EvaluationRequest
 from engine.api.mcp_http import http_app
 from engine.api.mcp_server import make_server
 from engine.domain import events as e
@@ -186,11 +188,12 @@ def test_an_evaluation_whose_client_is_gone_does_not_block_the_next_one(
 ) -> None:
     begun: list[str] = []
 
-    async def slow(problem: object, kernel: Any, *, say: Callable[[str], None], **_: object) -> None:
-        begun.append(kernel.name)
+    async def slow(wanted: EvaluationRequest, say: Callable[[str], None]) -> Any:
+        begun.append(wanted.name)
         for _ in range(20):
             say("measuring")
             await asyncio.sleep(0.01)
+        return SimpleNamespace(verdict=None)
 
     monkeypatch.setattr(mcp_server, "evaluate_here", slow)
     monkeypatch.setattr(mcp_server.views, "verdict_data", lambda verdict: {"status": "measured"})

@@ -15,7 +15,7 @@ from support import sessions
 from support.program import Call
 from support.scripted import ScriptedProposer
 
-from engine.cli import evaluate as evaluating
+from engine.api import evaluation as evaluating
 from engine.cli import rerun as rerunning
 from engine.cli.exit_codes import BAD_INPUT, DONE, DOUBTED, FAILED, INTERRUPTED
 from engine.domain import work as w

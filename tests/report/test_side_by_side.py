@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from engine.domain import events as e
 from engine.domain.errors import ProblemError
 from engine.domain.model import Author, CallRole, Usage
 from engine.journal.journal import read
-from engine.report.facts.side_by_side import Budget, course, side_by_side
+from engine.report.facts.side_by_side import Budget, beside_comparable, course, side_by_side
+from engine.report.page import compare as page
 from engine.report.text.lines import plain
 from engine.report.text.side_by_side import lines
 
@@ -93,3 +95,84 @@ def test_the_command_prints_curves_as_json(tmp_path: Path, capsys: pytest.Captur
     assert [one["session"] for one in found["courses"]] == ["a", "b"]
     assert found["courses"][0]["points"]
     assert main(["session", "compare", str(tmp_path / "a")]) == 2
+
+
+def improving(name: str, gains: tuple[float, ...], tokens: int) -> tuple[str, list[e.Entry]]:
+    """A session in which each round's kernel takes the lead."""
+    events: list[e.Event] = [*b.first_round()]
+    speedup, parent = 1.0, "k1"
+    for number, gain in enumerate(gains, 2):
+        speedup, kernel, idea = speedup * gain, f"k{number}", f"i{number}"
+        events += [
+            e.CallStarted(f"c{number}", f"propose:{number - 1}", CallRole.IDEAS, "openai:m", b.digest("p")),
+            e.CallAnswered(f"c{number}", b.digest("r"), Usage(tokens, 0, 0)),
+            e.RoundOpened(number - 1, (parent,)), b.proposed(idea, round_number=number - 1, parent=parent),
+            e.IdeaSelected(idea), *b.measured_kernel(kernel, speedup, idea=idea, parent=parent, round_number=number - 1),
+            e.IncumbentChanged(kernel, parent, e.Succession.RACED), e.RoundClosed(number - 1),
+        ]  # fmt: skip
+        parent = kernel
+    return name, list(b.entries(tuple(events)))
+
+
+def test_the_page_draws_a_curve_with_its_interval_for_each_session_and_budget() -> None:
+    found = side_by_side([improving("with me", (1.2, 1.5, 1.3), 100), improving("alone <b>", (1.1, 1.1), 300)])
+    drawn = page.charts(found)
+    assert [chart.budget for chart in drawn] == list(Budget)
+    for chart in drawn:
+        assert {curve.session for curve in chart.curves} == {"with me", "alone <b>"}
+        heights = sorted(curve.at[1] for curve in chart.curves if abs(curve.at[0] - chart.curves[0].at[0]) < 90)
+        assert all(after - before >= 14 for before, after in itertools.pairwise(heights)), "no label hides another"
+        by_session = {one.session: one for one in found.courses}
+        assert chart.equal == min(one.total(chart.budget) for one in found.courses)
+        for curve, one in ((curve, by_session[curve.session]) for curve in chart.curves):
+            corners = [tuple(map(float, point.split(","))) for point in curve.line.split()]
+            band = [tuple(map(float, point.split(","))) for point in curve.band.split()]
+            assert len(band) == 2 * len(corners) == 2 * (2 * len(one.points))
+            assert [x for x, _ in corners] == sorted(x for x, _ in corners)
+            assert corners[-1][0] == pytest.approx(chart.x(one.total(chart.budget)), abs=0.1), "drawn to its end"
+            assert all(high[1] <= middle[1] <= low[1] for high, middle, low in zip(band, corners, reversed(band), strict=False))
+    text = page.html(found)
+    assert text == page.html(found)
+    assert "alone &lt;b&gt;" in text
+    assert "<b>" not in text
+    assert "<script" not in text
+    assert text.count('<polyline class="curve"') == 6
+    assert "with me is faster" in text
+
+
+def test_without_tokens_and_without_an_incumbent_a_chart_is_left_out(entries: tuple[e.Entry, ...]) -> None:
+    found = side_by_side([("whole", entries), ("just begun", entries[:3])])
+    assert page.charts(found) == ()
+    assert "no incumbent" in page.html(found)
+
+
+def test_the_command_writes_the_page_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from engine.cli.main import main
+
+    for name in ("a", "b"):
+        sessions.whole(tmp_path / name)
+    command = ["session", "compare", str(tmp_path / "a"), str(tmp_path / "b"), "--output", str(tmp_path / "c.html")]
+    assert main(command) == 0
+    assert f"wrote {tmp_path / 'c.html'}" in capsys.readouterr().out
+    assert (tmp_path / "c.html").read_text().startswith("<!doctype html>")
+    assert main(command) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert main([*command, "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]
+
+
+def test_only_sessions_that_mean_the_same_are_laid_beside_the_first(entries: tuple[e.Entry, ...]) -> None:
+    other = [e.Entry(0, entries[0].at, entries[0].by, sessions.opened(workload="other")), *entries[1:]]
+    found = beside_comparable(("a", entries), [("b", other), ("c", entries), ("d", entries)], most=2)
+    assert [course.session for course in found.courses] == ["a", "c"]
+    with pytest.raises(ProblemError, match="no other session has the problem, workload, device and baseline of a"):
+        beside_comparable(("a", entries), [("b", other)])
+
+
+def test_the_text_draws_each_curve_to_where_its_session_ended() -> None:
+    found = side_by_side([improving("long", (1.2, 1.5, 1.3, 1.1), 100), improving("short", (1.1,), 100)])
+    drawn = [plain(spans) for spans in lines(found)]
+    at = next(n for n, text in enumerate(drawn) if text.startswith("best so far by verdicts"))
+    first, second = (drawn[at + n].split("[")[0] for n in (0, 1))
+    assert first.count("█") >= 1
+    assert sum(mark in "·▁▂▃▄▅▆▇█" for mark in second) < sum(mark in "·▁▂▃▄▅▆▇█" for mark in first)

@@ -25,7 +25,9 @@ from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen
 from tui.screens.new_session import NewSessionForm
 from tui.screens.session import SessionScreen
+from tui.screens.side_by_side import SideBySideScreen
 from tui.widgets.kernel_tree import KernelTree
+from tui.widgets.lines import LinesView
 
 
 @pytest.fixture
@@ -410,5 +412,33 @@ def test_both_themes(home: Path) -> None:
             assert not app.current_theme.dark
             await pilot.press("f2")
             assert app.theme == dark
+
+    sessions.run(body)
+
+
+def test_a_session_is_shown_beside_the_others_of_its_problem(home: Path) -> None:
+    sessions.whole(home / "mine")
+    sessions.whole(home / "other")
+    sessions.whole(home / "elsewhere", workload="large")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: app.screen.query_one("#sessions", DataTable).row_count == 3)
+            table = app.screen.query_one("#sessions", DataTable)
+            names = [key.value.rpartition("/")[2] for key in table.rows]
+            table.move_cursor(row=names.index("mine"))
+            await pilot.press("v")
+            await until(pilot, lambda: isinstance(app.screen, SideBySideScreen))
+            text = "\n".join(line.text for line in app.screen.query_one(LinesView).lines)
+            assert "best so far by verdicts" in text
+            assert "ideas that won in other" in text
+            assert "elsewhere" not in text, "another workload"
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            table.move_cursor(row=names.index("elsewhere"))
+            await pilot.press("v")
+            await until(pilot, lambda: any("no other session" in note.message for note in app._notifications))
+            await app._leave()
 
     sessions.run(body)

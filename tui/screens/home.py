@@ -26,6 +26,7 @@ from tui import actions
 from tui.bridge import Bridge, SessionOpener
 from tui.screens.dialogs import Confirm
 from tui.screens.new_session import NewSessionForm
+from tui.screens.side_by_side import SideBySideScreen
 from tui.viewmodel import fmt
 from tui.viewmodel.ideas import awaiting_approval
 
@@ -259,6 +260,21 @@ class HomeScreen(Screen[None]):
         bridge = await self.app.push_screen_wait(NewSessionForm(self._opener, problem))
         if bridge is not None:
             self.post_message(self.SessionBegun(bridge))
+
+    @work(exclusive=True, group="compare")
+    async def action_compare(self) -> None:
+        """Show the highlighted session beside the others on its problem, workload and device."""
+        one = self._highlighted()
+        if one is None or one.status == "unreadable":
+            self.notify("Highlight a session to compare it with the others of its problem.", markup=False)
+            return
+        others = [s for s in self._sessions.values() if s.problem == one.problem and s is not one and s.status != "unreadable"]
+        try:
+            found = await asyncio.to_thread(self._opener.beside, one.folder, [other.folder for other in others])
+        except EspalierError as error:
+            self.notify(str(error), severity="warning", markup=False)
+            return
+        self.app.push_screen(SideBySideScreen(found))
 
     @work
     async def action_delete(self) -> None:

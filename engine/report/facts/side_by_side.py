@@ -146,6 +146,27 @@ def side_by_side(sessions: Sequence[tuple[str, Sequence[e.Entry]]]) -> SideBySid
     return SideBySide(problem, workload, device, baseline, courses, rows)
 
 
+def beside_comparable(
+    first: tuple[str, Sequence[e.Entry]], others: Iterable[tuple[str, Sequence[e.Entry]]], most: int = 6
+) -> SideBySide:
+    """The first session beside those of the others whose speedups mean the same, at most ``most`` in all.
+
+    Raises ProblemError if there is none.
+    """
+    found = [first]
+    for other in others:
+        if len(found) == most:
+            break
+        try:
+            side_by_side([first, other])
+        except ProblemError:
+            continue
+        found.append(other)
+    if len(found) == 1:
+        raise ProblemError(f"no other session has the problem, workload, device and baseline of {first[0]}")
+    return side_by_side(found)
+
+
 def _setting(state: SessionState) -> tuple[str, str, str, str, str]:
     assert state.opened is not None, "a journal begins with it"
     problem, workload = queries.problem_and_workload(state)

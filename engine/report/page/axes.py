@@ -54,6 +54,12 @@ class Axis:
         return [10.0**power for power in range(first, last + 1)] if last > first else self.ticks()
 
 
+def linear_ticks(high: float) -> list[float]:
+    """Four to eight round numbers from 0 to ``high``."""
+    step = next(s * 10.0**p for p in range(-6, 13) for s in (1, 2, 5) if high / (s * 10.0**p) <= 8)
+    return [float(f"{step * n:.6g}") for n in range(int(high / step) + 1)]
+
+
 def climb_axes(found: Climb) -> tuple[Axis, Axis] | None:
     """Kernels in drafting order, and their speedups. ``None`` without a measured kernel."""
     values = [dot.speedup for dot in found.dots if dot.speedup is not None and dot.speedup > 0]

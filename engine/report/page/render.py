@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from engine.domain import stats
 from engine.domain.errors import printable
@@ -18,6 +19,9 @@ from engine.report.facts.usage import CallTotals
 from engine.report.page.axes import FRAME, climb_axes, roofline_axes
 from engine.report.page.content import Page, TreeRow, Winner, headline
 from engine.report.text.lines import digits, one_line, ratio, scaled, shortened, times
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEXTS = {
     "POLICY": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'",
@@ -64,21 +68,31 @@ def markdown(page: Page) -> str:
 
 
 def _rendered(template: str, page: Page, finished: Callable[[object], object], **values: object) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        autoescape=True, finalize=lambda value: finished(_clean(value)), loader=PackageLoader("engine.report.page"),
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters |= {
-        "times": times, "digits": digits, "ratio": ratio, "scaled": scaled, "clock": clock, "money": money, "tone": _tone,
-        "thousands": "{:,}".format, "px": "{:.1f}".format,
+    found = environment(finished)
+    found.filters |= {
+        "clock": clock, "money": money,
         "fenced": lambda text, language: Markup(fenced(text, language)),
         "highlighted": lambda winner: Markup(_highlighted(winner)),
     }  # fmt: skip
     line = headline(page.winner, page.baseline) if page.winner else ""
-    return environment.get_template(template).render(page=page, texts=TEXTS, headline=line, **values).lstrip()
+    return found.get_template(template).render(page=page, texts=TEXTS, headline=line, **values).lstrip()
+
+
+def environment(finished: Callable[[object], object]) -> Environment:
+    """The templates' environment: every expression is escaped, an undefined name is an error. ``finished`` escapes further."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    found = Environment(
+        autoescape=True, finalize=lambda value: finished(_clean(value)), loader=PackageLoader("engine.report.page"),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    found.filters |= {
+        "times": times, "digits": digits, "ratio": ratio, "scaled": scaled, "tone": _tone, "thousands": "{:,}".format,
+        "px": "{:.1f}".format,
+    }  # fmt: skip
+    return found
 
 
 def _clean(value: object) -> object:

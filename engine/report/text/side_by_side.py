@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from engine.report.facts.side_by_side import Budget, Course, CoursePoint, Row, SideBySide
 from engine.report.text.lines import Line, Span, Tone, line, one_line, shortened, table, times
 
 _TITLE = 48
+_COLUMNS = 32
+_BARS = "▁▂▃▄▅▆▇█"
 _NAME = 28
 
 
@@ -14,14 +18,51 @@ def lines(found: SideBySide) -> list[Line]:
     head = f"{found.problem}, {found.workload}, {found.device}: the incumbent's speedup over {found.baseline}"
     names = [Span(shortened(course.session, _NAME), Tone.STRONG) for course in found.courses]
     rows = [[Span("at equal"), *names, Span("")], *(_row(row, found) for row in found.rows)]
-    return [line(Span(head, Tone.STRONG)), line(), *table(rows), line(), *table(_totals(found)), *_winners(found)]
+    parts = (table(rows), table(_curves(found)), table(_totals(found)))
+    return [line(Span(head, Tone.STRONG)), *(one for part in parts if part for one in (line(), *part)), *_winners(found)]
+
+
+def _curves(found: SideBySide) -> list[list[Span]]:
+    """Best so far over each budget, as bars on one logarithmic scale; each ends where its session ended."""
+    points = [point for course in found.courses for point in course.points]
+    if not points:
+        return []
+    low, high = (math.log(pick(point.speedup.value for point in points)) for pick in (min, max))
+    rows = []
+    for budget in dict.fromkeys(row.budget for row in found.rows):
+        most = max(course.total(budget) for course in found.courses)
+        for course in found.courses:
+            steps = [most * (step + 1) / _COLUMNS for step in range(_COLUMNS)]
+            bars = "".join(_bar(course, budget, spent, most / _COLUMNS, low, high) for spent in steps)
+            label = f"best so far by {budget.value}" if course is found.courses[0] else ""
+            last = f"{times(course.points[-1].speedup)}" if course.points else ""
+            name = Span(shortened(course.session, _NAME), Tone.STRONG)
+            rows.append([Span(label, Tone.FAINT), name, Span(bars), Span(last, Tone.FAINT)])
+    return rows
+
+
+def _bar(course: Course, budget: Budget, spent: float, step: float, low: float, high: float) -> str:
+    if spent - step >= course.total(budget):
+        return " "
+    best = course.best(budget, spent)
+    if best is None:
+        return "·"
+    return _BARS[round((math.log(best.speedup.value) - low) / (high - low) * (len(_BARS) - 1)) if high > low else 3]
+
+
+def spent_words(row: Row) -> str:
+    """What is held equal in a row: ``12 verdicts``."""
+    return f"{row.spent:,.0f} {row.budget.value}" if row.budget is not Budget.DEVICE_SECONDS else f"{row.spent:.1f} device s"
+
+
+def verdict_words(row: Row, found: SideBySide) -> str:
+    """Which session is faster in a row."""
+    return "overlap" if row.faster is None else f"{shortened(found.courses[row.faster].session, _NAME)} is faster"
 
 
 def _row(row: Row, found: SideBySide) -> list[Span]:
-    words = f"{row.spent:,.0f} {row.budget.value}" if row.budget is not Budget.DEVICE_SECONDS else f"{row.spent:.1f} device s"
     cells = [_cell(point, row.faster == index) for index, point in enumerate(row.best)]
-    verdict = "overlap" if row.faster is None else f"{shortened(found.courses[row.faster].session, _NAME)} is faster"
-    return [Span(words, Tone.FAINT), *cells, Span(verdict, Tone.FAINT)]
+    return [Span(spent_words(row), Tone.FAINT), *cells, Span(verdict_words(row, found), Tone.FAINT)]
 
 
 def _cell(point: CoursePoint | None, faster: bool) -> Span:
