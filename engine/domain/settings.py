@@ -187,7 +187,7 @@ class Settings:
     accept_unverifiable: bool = False
     """Search even if a trivial model passes the correctness check; every verdict is marked then."""
     prior: tuple[CategoryRate, ...] = ()
-    """What categories gained in other sessions, for the adaptive strategy; empty without a prior."""
+    """What categories gained in other sessions, for the adaptive strategy and the prompts; empty without a prior."""
     limits: Limits = field(default_factory=Limits)
     pauses: Pauses = field(default_factory=Pauses)
 

@@ -24,7 +24,7 @@ from engine.domain.settings import ModelSettings, Settings
 from engine.domain.state import SessionState
 from engine.domain.trust import Permissions
 from engine.ideas.factory import OpenModel, check_prices, check_programs, open_ideas
-from engine.ideas.mix import PASTE, PLAYBOOK
+from engine.ideas.mix import PASTE, PLAYBOOK, proposers_of
 from engine.ideas.models import registry
 from engine.ideas.models.model import Model
 from engine.ideas.playbook import Playbook, available
@@ -160,8 +160,9 @@ def _created(request: NewSession, opened: SessionOpened) -> SessionWriter:
 
 
 async def _with_prior(request: NewSession, opened: SessionOpened, device: Device, say: Say) -> SessionOpened:
-    """The session's first event with the prior of an adaptive session."""
-    if not request.prior or opened.settings.strategy != "adaptive":
+    """The session's first event with the prior, if the adaptive strategy or a model's prompt has a use for it."""
+    asks_models = any(name != PLAYBOOK for name in proposers_of(opened.settings.models))
+    if not request.prior or not (asks_models or opened.settings.strategy == "adaptive"):
         return opened
     prior = await asyncio.to_thread(priors.learnt, device)
     say(priors.words(prior))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.domain.model import Device
+from engine.domain.model import Device, PrecisionClass
+from engine.domain.plan import CategoryRate
 from engine.ideas.prompts import hardware, menu
 from engine.ideas.win_rates import shipped_rates
 from engine.session.fake_bench import FAKE_CPU, FAKE_GPU
@@ -91,15 +93,15 @@ def test_an_unknown_device_has_no_snippets_and_a_cpu_its_extensions() -> None:
 
 
 def test_the_menu_fits_the_device_and_the_bottleneck_and_has_the_win_rates() -> None:
-    compute = menu.optimisations(gpu("sm_90a"), "operations (fp16)", shipped_rates())
+    compute = menu.optimisations(gpu("sm_90a"), "operations (fp16)", shipped_rates(), PrecisionClass.HALF, narrow=True)
     assert "wgmma" in compute
     assert "tcgen05" not in compute
     assert re.search(
         r"precision and tensor cores \(\d+ of \d+ recorded ideas beat their parent, by \d\.\d\dx in the median\)", compute
     )
-    memory = menu.optimisations(gpu("sm_90a"), "bytes", shipped_rates())
+    memory = menu.optimisations(gpu("sm_90a"), "bytes", shipped_rates(), PrecisionClass.FP32, narrow=False)
     assert "wgmma" not in memory
-    cpu = menu.optimisations(FAKE_CPU, "bytes", shipped_rates())
+    cpu = menu.optimisations(FAKE_CPU, "bytes", shipped_rates(), PrecisionClass.FP32, narrow=False)
     assert "warp" not in cpu
     assert "recorded ideas" not in cpu, "no shipped session ran on a CPU"
 
@@ -109,3 +111,27 @@ def test_win_rates_are_counted() -> None:
     assert rates
     assert all(0 <= rate.wins <= rate.ideas and rate.median >= 1.0 for rate in rates.values())
     assert rates is shipped_rates(), "read once"
+
+
+def test_cheaper_arithmetic_is_offered_as_far_as_the_tolerance_allows() -> None:
+    """Nothing of it for operands that have sixteen bits already; AMX only where the processor has it."""
+
+    def tensor(device: Device, allowed: PrecisionClass, *, narrow: bool) -> str:
+        lines = menu.optimisations(device, "operations (fp32)", {}, allowed, narrow=narrow).splitlines()
+        return next((line for line in lines if line.startswith("- precision")), "")
+
+    card = gpu("sm_90a")
+    assert "a single pass is outside the tolerance" in tensor(card, PrecisionClass.FP32, narrow=False)
+    assert "TF32 with fp32 sums" in tensor(card, PrecisionClass.TF32, narrow=False)
+    assert "TF32" not in tensor(card, PrecisionClass.HALF, narrow=True)
+    bf16 = replace(FAKE_CPU, features=("avx512f", "avx512_bf16"))
+    assert tensor(bf16, PrecisionClass.FP32, narrow=False) == ""
+    assert "bf16 dot products" in tensor(bf16, PrecisionClass.HALF, narrow=True)
+    assert "AMX" not in tensor(bf16, PrecisionClass.HALF, narrow=True)
+
+
+def test_the_prior_of_a_session_gives_the_win_rates() -> None:
+    prior = (CategoryRate("memory access", 12, 5, math.log(1.25), "bytes"), CategoryRate("occupancy", 2, 2, 0.1, "bytes"))
+    text = menu.optimisations(gpu("sm_90a"), "bytes", menu.prior_rates(prior, "cuda"), PrecisionClass.FP32, narrow=False)
+    assert "- memory access (5 of 12 ideas of earlier sessions beat their parent; 1.25x on average over all): " in text
+    assert "- occupancy: " in text, "two ideas give no rate"

@@ -26,6 +26,7 @@ MAX_CODE_TOKENS = 32_000
 """Longest reply in tokens, reasoning included."""
 
 _MAX_HEADER = 24_000
+_NARROW = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,9 @@ def ideas(request: IdeaRequest, author: Author, count: int, remarks: Mapping[str
     state = request.state
     parents = [k for k in request.parents if k in state.kernels and k in request.code]
     described = _each_code_once(state, {name: request.code[name] for name in parents}, remarks)
+    setting = context.setting(state)
     system, user = template("ideas").fill(
-        setting=context.setting(state),
+        setting=setting,
         parents="\n\n".join(described) or NOTHING,
         menu=_menu(state),
         outcomes=history.outcomes(state),
@@ -57,7 +59,7 @@ def ideas(request: IdeaRequest, author: Author, count: int, remarks: Mapping[str
         categories=", ".join(CATEGORIES),
         form=fenced(json.dumps(IDEAS_FORM, indent=2), "json"),
     )
-    return Prompt(system, user, IDEAS_SCHEMA, MAX_IDEAS_TOKENS, stable=_stable(state, user))
+    return Prompt(system, user, IDEAS_SCHEMA, MAX_IDEAS_TOKENS, stable=_stable(setting, user))
 
 
 def _each_code_once(
@@ -78,12 +80,21 @@ def _each_code_once(
 def _menu(state: SessionState) -> str:
     if state.device is None or state.preparation is None:
         return NOTHING
-    return menu.optimisations(state.device, state.preparation.bound, shipped_rates()) or NOTHING
+    prior = state.opened.settings.prior if state.opened is not None else ()
+    rates = menu.prior_rates(prior, state.device.kind) if prior else shipped_rates()
+    preparation = state.preparation
+    narrow = all(operand.dtype in _NARROW for operand in preparation.signature.operands)
+    return menu.optimisations(state.device, preparation.bound, rates, preparation.gate.allowed, narrow=narrow) or NOTHING
 
 
-def _stable(state: SessionState, user: str) -> int:
+def _setting_for_code(state: SessionState, dialect: Dialect) -> str:
+    """The setting; a Python module has no other list of its operands."""
+    return context.setting(state, operands=dialect is Dialect.PYTHON)
+
+
+def _stable(setting: str, user: str) -> int:
     """Characters at the beginning of a prompt that later prompts of the session repeat: up to the end of its setting."""
-    fixed = context.setting(state).strip("\n")
+    fixed = setting.strip("\n")
     place = user.find(fixed)
     return place + len(fixed) if place >= 0 else 0
 
@@ -106,9 +117,10 @@ def code(request: CodeRequest, turn: Turn) -> Prompt:
     above = {request.parent_code: parent.id} if parent is not None and request.parent_code is not None else {}
     others = {name: text for name, text in request.materials.items() if parent is None or name != parent.id}
     beside = _each_code_once(state, others, {}, above)
+    setting = _setting_for_code(state, request.dialect)
     system, user = template("code").fill(
         abi=abi_guide(state, request.dialect),
-        setting=context.setting(state),
+        setting=setting,
         parent=shown,
         materials="\n\n".join(beside) or NOTHING,
         idea=idea_text(idea.text),
@@ -118,7 +130,7 @@ def code(request: CodeRequest, turn: Turn) -> Prompt:
     )
     files = {"parent": request.parent_code or "", **request.materials}
     workspace = _workspace(state, request.session, files, shown)
-    return Prompt(system, user, None, MAX_CODE_TOKENS, workspace, _stable(state, user))
+    return Prompt(system, user, None, MAX_CODE_TOKENS, workspace, _stable(setting, user))
 
 
 def _task(turn: Turn, dialect: Dialect) -> str:
@@ -137,9 +149,10 @@ def repair(request: RepairRequest) -> Prompt:
     state, kernel = request.state, request.kernel
     idea = state.ideas.get(kernel.idea)
     kind = kernel.failure.kind if kernel.failure is not None else FailureKind.BUILD_FAILED
+    setting = _setting_for_code(state, kernel.dialect)
     system, user = template("repair").fill(
         abi=abi_guide(state, kernel.dialect),
-        setting=context.setting(state),
+        setting=setting,
         idea=idea_text(idea.text) if idea else NOTHING,
         code=fenced(request.code, kernel.dialect.language),
         failure=context.failure(
@@ -152,7 +165,7 @@ def repair(request: RepairRequest) -> Prompt:
     )
     evidence = context.failure(kind, request.reason, request.log)
     workspace = _workspace(state, request.session, {"failed": request.code}, evidence)
-    return Prompt(system, user, None, MAX_CODE_TOKENS, workspace, _stable(state, user))
+    return Prompt(system, user, None, MAX_CODE_TOKENS, workspace, _stable(setting, user))
 
 
 def _earlier(request: RepairRequest) -> str:

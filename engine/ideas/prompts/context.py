@@ -36,29 +36,32 @@ _SM_LIMITS = {
 """Compute capability → KiB of shared memory per multiprocessor, KiB per block, threads per multiprocessor."""
 
 
-def setting(state: SessionState) -> str:
-    """The part of a prompt that stays the same during a session: problem, workload, tolerance, device, roofline."""
+def setting(state: SessionState, *, operands: bool = True) -> str:
+    """The part of a prompt that stays the same during a session: problem, workload, tolerance, device, roofline.
+
+    ``operands``: whether the workload lists them; a prompt for code has them in its skeleton and in ``problem.h``.
+    """
     assert state.opened is not None
     return part(
         "setting",
         problem=f"{state.opened.problem.name}: {state.opened.problem.title}",
         reference=fenced(state.opened.problem.reference, "python"),
-        workload=workload_facts(state),
+        workload=workload_facts(state, operands=operands),
         tolerance=tolerance(state),
         device=device_facts(state.device) if state.device else NOTHING,
         roofline=roofline(state),
     )
 
 
-def workload_facts(state: SessionState) -> str:
-    """Shapes, element types and constants of the measured workload."""
+def workload_facts(state: SessionState, *, operands: bool = True) -> str:
+    """The measured workload: its settings, and shapes, element types and constants."""
     assert state.opened is not None
     measured = state.opened.problem.workload(state.opened.settings.workload)
     settings = ", ".join(f"{k} = {v:g}" for k, v in measured.settings.items()) if measured else ""
     lines = [f"`{state.opened.settings.workload}`" + (f": {settings}" if settings else "")]
     if measured is not None and (overridden := _overridden(state.opened.problem.reference, measured.settings)):
         lines.append(f"- these values replace those in the reference's text: {overridden}")
-    if state.preparation is not None:
+    if operands and state.preparation is not None:
         signature = state.preparation.signature
         lines += [f"- {o.name}: {o.role.value}, {_shape(o.shape)}, {o.dtype}" for o in signature.operands]
         if signature.constants:
@@ -139,8 +142,9 @@ def device_facts(device: Device) -> str:
     if device.kind != "cuda":
         own = "".join(f"{_bytes(size)} L{level} data, " for level, size in enumerate(device.core_caches, 1))
         own = f"a core: {own}all cores: " if own else ""
+        name = device.name.removesuffix(f" ({device.units} cores)")
         return (
-            f"{device.name} ({device.arch}), {device.units} cores available to the kernel, "
+            f"{name}, {device.arch}, {device.units} cores available to the kernel, "
             f"{own}{_bytes(device.cache_bytes)} last-level cache, {_bytes(device.memory_bytes)} memory; {device.software}"
             f"{after}"
         )
@@ -193,6 +197,11 @@ def _baselines(state: SessionState, preparation: Preparation) -> Iterator[str]:
     for name, measured in preparation.baselines.items():
         mark = " (speedups are relative to it)" if name == ranking else ""
         yield f"- baseline {name}: {measured.time_us.value:.4g} us{mark}"
+    if ranking in preparation.baselines and preparation.baselines[ranking].time_us.value < preparation.floor_us:
+        yield (
+            f"- {ranking} is faster than this SOL, whose peak rate was measured under a longer load: it leaves little to gain "
+            "by the same arithmetic"
+        )
 
 
 def kernel_facts(state: SessionState, kernel: Kernel, code: str, remarks: str = "", same_as: str = "") -> str:

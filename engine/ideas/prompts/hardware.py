@@ -17,7 +17,7 @@ _CUDA = {
 _OFFERS = {
     "cuda_80": "cp.async, ldmatrix, mma.sync (fp16, bf16, tf32, int8), redux, 16-byte vector access",
     "cuda_90": "TMA (cp.async.bulk), mbarrier, clusters with distributed shared memory",
-    "cuda_90a": "wgmma from shared memory, setmaxnreg for warp specialisation",
+    "cuda_90a": "wgmma (A from registers or shared memory, B from shared memory), setmaxnreg for warp specialisation",
     "cuda_100a": "tcgen05 MMA with tensor memory (no wgmma)",
 }
 _MISSING = {

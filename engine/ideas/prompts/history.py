@@ -57,7 +57,8 @@ def _measured(state: SessionState, best: Kernel, count: int) -> str:
     values = ", ".join(f"{name} = {value}" for name, value in best.tunables.items())
     tuned = f" with {values}" if values else ""
     found = "correct, but its time is not corroborated" if corroboration.is_doubted(best) else "measured"
-    return f"best of {count} kernels is {best.id}{tuned}: " + (", ".join(gains) or found)
+    which = f"best of {count} kernels is {best.id}" if count > 1 else best.id
+    return f"{which}{tuned}: " + (", ".join(gains) or found)
 
 
 def _failures(state: SessionState, idea: Idea) -> list[str]:

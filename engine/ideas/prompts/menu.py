@@ -1,18 +1,20 @@
 """Optimisations that fit the device and the bottleneck, with how often their category has won so far. Pure.
 
-The win rates are counted in the recorded sessions that ship: how often the best kernel of an idea beat the idea's parent
-beyond the noise, and by how much, for workloads with the same bottleneck.
+The win rates are those of the session's prior. Without one they are counted in the recorded sessions that ship: how often the
+best kernel of an idea beat the idea's parent beyond the noise, and by how much, for workloads with the same bottleneck.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.domain import predictions
-from engine.domain.model import CATEGORIES, Device
+from engine.domain.model import CATEGORIES, Device, PrecisionClass
+from engine.domain.plan import CategoryRate
 from engine.domain.state import SessionState
 from engine.ideas.prompts.hardware import capability
 
@@ -39,6 +41,8 @@ class WinRate:
     """Faster than the parent beyond the noise."""
     median: float
     """Median speedup over the parent of those that won; 1 if none did."""
+    mean: float | None = None
+    """Mean speedup over the parent of all, where that is known instead of the median."""
 
 
 WinRates = Mapping[tuple[str, Bottleneck, str], WinRate]
@@ -54,8 +58,16 @@ class _Option:
     least: int = 0
     """The least compute capability."""
     only: tuple[int, ...] = ()
+    allowed: tuple[PrecisionClass, ...] = ()
+    """Precision classes that must be allowed for it; empty: any."""
+    narrow: bool | None = None
+    """Whether the operands must (not) have sixteen bits."""
+    feature: str = ""
+    """A vector extension that the processor must have."""
 
 
+_FP32, _TF32 = (PrecisionClass.FP32,), (PrecisionClass.TF32,)
+_HALF = (PrecisionClass.HALF,)
 _M, _C = (Bottleneck.MEMORY,), (Bottleneck.COMPUTE,)
 _MEMORY, _ASYNC, _TENSOR, _INSTRUCTIONS, _OCCUPANCY, _FLOW = CATEGORIES
 _ENTRIES = (
@@ -71,8 +83,11 @@ _ENTRIES = (
     _Option(_TENSOR, "wgmma with operands in swizzled shared memory, two consumer warpgroups", bottlenecks=_C, only=(90,)),
     _Option(_TENSOR, "tcgen05 MMA with sums in tensor memory", bottlenecks=_C, only=(100, 103)),
     _Option(_TENSOR, "mma.sync with fragments loaded by ldmatrix", bottlenecks=_C, least=80, only=(80, 86, 87, 89, 120, 121)),
-    _Option(_TENSOR, "a cheaper arithmetic that the tolerance allows: TF32, or bf16 in several passes with error compensation",
-           bottlenecks=_C),
+    _Option(_TENSOR, "TF32 or bf16 in several passes with error compensation; a single pass is outside the tolerance",
+           bottlenecks=_C, least=80, allowed=_FP32, narrow=False),
+    _Option(_TENSOR, "TF32 with fp32 sums, which the tolerance allows", bottlenecks=_C, least=80, allowed=_TF32, narrow=False),
+    _Option(_TENSOR, "operands rounded to fp16 with fp32 sums, which the tolerance allows", bottlenecks=_C, allowed=_HALF,
+           narrow=False),
     _Option(_INSTRUCTIONS, "fewer instructions an element: vectorise, unroll, hoist address arithmetic, exp2 instead of exp"),
     _Option(_OCCUPANCY, "whole waves of blocks over all multiprocessors; persistent blocks, or split-K where there are few"),
     _Option(_OCCUPANCY, "larger tiles a warp at lower occupancy, as long as registers do not spill", bottlenecks=_C),
@@ -81,7 +96,10 @@ _ENTRIES = (
     _Option(_MEMORY, "block for L1 and L2 so that each byte leaves memory once; lay operands out in the order of use", "cpu"),
     _Option(_MEMORY, "streaming stores for outputs that are not read again; huge strides packed first", "cpu", _M),
     _Option(_ASYNC, "software prefetch a few iterations ahead for strided access; several independent streams", "cpu", _M),
-    _Option(_TENSOR, "packed dot products or matrix tiles (VNNI, AMX, bf16) where the tolerance allows", "cpu", _C),
+    _Option(_TENSOR, "packed bf16 dot products with fp32 sums, which the tolerance allows", "cpu", _C, allowed=_HALF,
+           feature="avx512_bf16"),
+    _Option(_TENSOR, "AMX tiles of bf16 with fp32 sums, which the tolerance allows", "cpu", _C, allowed=_HALF,
+           feature="amx_bf16"),
     _Option(_INSTRUCTIONS, "full-width vectors with several independent accumulators; a register tile of the output", "cpu"),
     _Option(_OCCUPANCY, "all cores with equal, contiguous shares; no false sharing; one parallel region", "cpu"),
     _Option(_FLOW, "fewer passes: fuse, online reductions; branches out of inner loops; tails handled by masks", "cpu"),
@@ -112,10 +130,22 @@ def _rate(values: list[float]) -> WinRate:
     return WinRate(len(values), len(won), statistics.median(won) if won else 1.0)
 
 
-def optimisations(device: Device, bound: str, rates: WinRates) -> str:
-    """The entries that fit, a line each, by category; those of the categories that win most often come first."""
+def prior_rates(prior: Iterable[CategoryRate], kind: str) -> WinRates:
+    """The win rates that a session's prior recorded, from this machine's sessions on devices of this kind."""
+    known = [(rate, bottleneck_of(rate.bottleneck)) for rate in prior if rate.bottleneck]
+    return {(rate.category, of, kind): WinRate(rate.tried, rate.gained, 1.0, math.exp(rate.gain)) for rate, of in known}
+
+
+def optimisations(device: Device, bound: str, rates: WinRates, allowed: PrecisionClass, *, narrow: bool) -> str:
+    """The entries that fit, a line each, by category; those of the categories that win most often come first.
+
+    ``allowed``: the least precise class that the tolerance allows. ``narrow``: all operands have sixteen bits.
+    """
     where = bottleneck_of(bound)
-    fitting = [entry for entry in _ENTRIES if _fits(entry, device, where)]
+    fitting = [
+        entry for entry in _ENTRIES
+        if _fits(entry, device, where) and (not entry.allowed or allowed in entry.allowed) and entry.narrow in (None, narrow)
+    ]  # fmt: skip
     lines: list[str] = []
     for category in sorted(CATEGORIES, key=lambda name: -_share(rates.get((name, where, device.kind)))):
         texts = [entry.text for entry in fitting if entry.category == category]
@@ -126,6 +156,8 @@ def optimisations(device: Device, bound: str, rates: WinRates) -> str:
 
 def _fits(entry: _Option, device: Device, where: Bottleneck) -> bool:
     if entry.kind != device.kind or where not in entry.bottlenecks:
+        return False
+    if entry.feature and entry.feature not in device.features:
         return False
     found = capability(device) or 0
     return found >= entry.least and (not entry.only or found in entry.only)
@@ -139,5 +171,9 @@ def _share(rate: WinRate | None) -> float:
 def _words(rate: WinRate | None) -> str:
     if rate is None or rate.ideas < _FEWEST:
         return ""
+    if rate.mean is not None:
+        return (
+            f" ({rate.wins} of {rate.ideas} ideas of earlier sessions beat their parent; {rate.mean:.2f}x on average over all)"
+        )
     gain = f", by {rate.median:.2f}x in the median" if rate.wins else ""
     return f" ({rate.wins} of {rate.ideas} recorded ideas beat their parent{gain})"
