@@ -40,6 +40,7 @@ from tui.screens.session import SessionScreen
 from tui.screens.transport import TransportScreen
 from tui.screens.trust_dialog import TrustAnswer, TrustDialog
 from tui.terminal import SHUTDOWN_SECONDS, TerminalDriver, TerminalLost, exit_within, has_job_control
+from tui.timers import guard_timers
 
 
 def keymap_file() -> Path:
@@ -68,6 +69,7 @@ class EspalierApp(App[None]):
         colours: str | None = None,
     ) -> None:
         """``action`` and ``subject``: as for ``main``. ``colours``: the terminal's colour system, as rich names it."""
+        guard_timers()
         super().__init__()
         self._colours = colours or self.console.color_system
         self.opener = opener or SessionOpener()
