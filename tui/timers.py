@@ -14,7 +14,7 @@ that fires once (``repeat=0``) and is late counts its only tick as skipped and n
 
 from __future__ import annotations
 
-from textual.message_pump import MessagePump
+from textual._types import MessageTarget
 from textual.timer import Timer, TimerCallback
 
 SHORTEST_SECONDS = 0.001
@@ -30,7 +30,7 @@ def guard_timers() -> None:
 
 def _guarded_init(
     timer: Timer,
-    event_target: MessagePump,
+    event_target: MessageTarget,
     interval: float,
     *,
     name: str | None = None,
