@@ -79,6 +79,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.screenshot", "f12", "Screenshot", "Save the screen as an SVG file.", (_A,)),
     Action("app.suspend", "ctrl+z", "Suspend", "Return to the shell; `fg` resumes. Running work waits.", (_A,)),
     Action("app.quit", "ctrl+q", "Quit", "Quit; `espalier open` resumes the session.", (_A,), footer=True),
+    Action("app.down", "j", "Down", "Move down, as the arrow key does.", (_A,), call="motion('down')"),
+    Action("app.up", "k", "Up", "Move up, as the arrow key does.", (_A,), call="motion('up')"),
+    Action("app.first", "ctrl+home", "First", "Move to the start, as the Home key does.", (_A,), call="motion('home')"),
+    Action("app.last", "G", "Last", "Move to the end, as the End key does.", (_A,), call="motion('end')"),
+    Action("home.leave", "q", "Quit", "Quit, as Ctrl-Q does.", (_H,)),
     Action("home.start", "n", "New session", "Start a session: problem, device, mode, limits.", (_H,), footer=True),
     Action("home.open", "o", "Open", "Resume the session.", (_H,), footer=True),
     Action("home.replay", "r", "Replay", "Replay the recorded session.", (_H,), footer=True),
@@ -91,7 +96,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("gate.reject", "r", "Reject", "Reject the idea. The reason goes into the next prompt.", (_G,), _STEER, True),
     Action("gate.edit", "e", "Edit", "Edit the idea's text, parent and number of kernels.", (_G,), _STEER, True),
     Action("gate.write", "w", "Write kernel", "Write or paste the kernel yourself.", (_G,), _STEER, True),
-    Action("gate.park", "k", "Park", "Put the idea aside; it can be approved later.", (_G,), _STEER),
+    Action("gate.park", "d", "Park", "Put the idea aside; it can be approved later.", (_G,), _STEER),
     Action("gate.parent", "p", "Parent", "Choose another parent kernel for the idea.", (_G,), _STEER),
     Action("gate.writer", "W", "Writer", "Choose the writer of this idea's code.", (_G,), _STEER),
     Action("gate.attach", "m", "Attach kernel", "Attach a kernel as reference for the writer, or detach it.", (_G,), _STEER),
@@ -134,7 +139,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("session.pane", "t", "Pane", "Show the next pane: kernel, charts, events, notes, usage.", (_S,), footer=True),
     Action("session.usage", "dollar_sign", "Usage", "Show tokens and dollars by round, role and model.", (_S,)),
     Action("session.sort", "S", "Sort", "Sort the tree by age, by best branch, or all kernels by speedup.", (_S,)),
-    Action("session.filter", "slash", "Filter", "Filter kernels by id, title, author or outcome.", (_S,)),
+    Action("session.filter", "slash", "Filter", "Filter the kernels while typing; on a page: search it, then n and N.", (_S,)),
     _tab(1, "idea", "Show the kernel's idea and lineage."),
     _tab(2, "code", "Show the kernel's code."),
     _tab(3, "diff", "Show the changes from the parent or the marked kernel."),
@@ -143,7 +148,7 @@ ACTIONS: tuple[Action, ...] = (
     _tab(6, "resources", "Show registers, shared memory, spills and instructions."),
     _tab(7, "log", "Show the output of the compiler and the trial."),
     Action("session.zoom", "z", "Zoom", "Show only the focused pane, or all panes.", (_S,)),
-    Action("session.home", "escape", "Home", "Go to the home screen; the search continues.", (_S,), footer=True),
+    Action("session.home", "escape,q", "Home", "Go to the home screen; the search continues.", (_S,), footer=True),
     Action("replay.play", "space", "Play", "Play or pause.", (_S,), _SEEK, True),
     Action("replay.forward", "full_stop", "Step", "Go forward one event.", (_S,), _SEEK),
     Action("replay.back", "comma", "Step back", "Go back one event.", (_S,), _SEEK),
@@ -155,8 +160,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("replay.previous_decision", "left_curly_bracket", "Prev. decision", "Jump to your previous decision.", (_S,), _SEEK),
     Action("replay.faster", "plus", "Faster", "Double the speed.", (_S,), _SEEK),
     Action("replay.slower", "minus", "Slower", "Halve the speed.", (_S,), _SEEK),
-    Action("gate.back", "escape", "Back", "Return to the tree; open ideas keep waiting.", (_G,), footer=True),
-    Action("compare.back", "escape", "Back", "Return to the tree.", (_C,), footer=True),
+    Action("gate.back", "escape,q", "Back", "Return to the tree; open ideas keep waiting.", (_G,), footer=True),
+    Action("compare.back", "escape,q", "Back", "Return to the tree.", (_C,), footer=True),
     Action("compare.swap", "x", "Swap", "Swap the two kernels.", (_C,), footer=True),
     Action("workloads.sort", "s", "Sort", "Sort by the column of the cursor; Enter goes to the kernel.", (_W,), footer=True),
     Action("workloads.back", "escape", "Back", "Return to the tree.", (_W,), footer=True),
@@ -183,6 +188,16 @@ RENAMED: Mapping[str, str] = {
 }
 """Earlier action id → its present name, for key files written before the change."""
 
+PRESETS: Mapping[str, Mapping[str, str]] = {
+    "default": {},
+    "vim": {
+        "app.first": "g",
+        "app.command_palette": "colon",
+        "session.gate": "e",
+    },
+}
+"""Sets of keys, chosen by ``preset = "vim"`` in the key file; its other lines win over the set."""
+
 _HELP = next(action for action in ACTIONS if action.id == "app.help")
 
 _GROUPS = (
@@ -194,6 +209,7 @@ _KEY_NAMES = {
     "question_mark": "?", "full_stop": ".", "comma": ",", "right_square_bracket": "]", "left_square_bracket": "[",
     "right_parenthesis": ")", "left_parenthesis": "(", "right_curly_bracket": "}", "left_curly_bracket": "{", "plus": "+",
     "minus": "-", "slash": "/", "escape": "Esc", "enter": "Enter", "space": "Space", "delete": "Del",
+    "colon": ":",
     "less_than_sign": "<", "greater_than_sign": ">", "dollar_sign": "$", "shift+up": "Shift-Up", "shift+down": "Shift-Down",
 }  # fmt: skip
 
@@ -257,8 +273,12 @@ def read_keymap(path: Path) -> tuple[Mapping[str, str], tuple[str, ...]]:
     except (OSError, UnicodeDecodeError, tomli.TOMLDecodeError) as error:
         return {}, (f"{path} cannot be read, default keys apply: {error}",)
     known = {action.id for action in ACTIONS}
-    keys: dict[str, str] = {}
     errors: list[str] = []
+    preset = table.pop("preset", "default")
+    if not isinstance(preset, str) or preset not in PRESETS:
+        errors.append(f"{path}: unknown preset {preset!r}: use {' or '.join(PRESETS)}")
+        preset = "default"
+    keys = dict(PRESETS[preset])
     for name, value in _flatten(table):
         if name not in known:
             errors.append(f"{path}: unknown action {name!r}{_suggestion(name, known)}")

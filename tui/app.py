@@ -300,6 +300,10 @@ class EspalierApp(App[None]):
             return
         self.action_suspend_process()
 
+    def action_motion(self, key: str) -> None:
+        """Move in the focused list or page, as this key does."""
+        self.simulate_key(key)
+
     def action_help(self) -> None:
         """List the keys of this screen."""
         if not isinstance(self.screen, HelpScreen):

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from engine.domain.commands import AnswerCall, Command
-from engine.domain.errors import CommandRejected, EspalierError, JournalCorrupt
+from engine.domain.errors import CommandRejected, EspalierError, JournalCorrupt, ProposerError
 from engine.domain.events import Entry
 from engine.domain.model import Blob, Problem
 from engine.domain.settings import ModelSettings
@@ -22,7 +22,7 @@ from engine.domain.state import Kernel, ModelCall, SessionState, advance
 from engine.domain.trust import TrustQuestion
 from engine.domain.work import WorkKey, WorkKind
 from engine.ideas.factory import check_programs
-from engine.ideas.mix import check_models
+from engine.ideas.mix import PASTE, PLAYBOOK, check_models, check_proposer, proposers_of
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import unwritable_error
@@ -47,7 +47,7 @@ _TEXTS_KEPT = 256
 
 __all__ = [
     "Bridge", "Capability", "Landmark", "NewSession", "Say", "Seed", "SessionOpener", "check_settings", "default_workload",
-    "find_problem", "read_seed", "seed_from_text",
+    "find_problem", "read_seed", "seed_from_text", "writer_error",
 ]  # fmt: skip
 
 
@@ -55,6 +55,15 @@ def check_settings(models: ModelSettings) -> None:
     """Raises ProposerError for settings that name something unknown, or a program that is not installed."""
     check_models(models)
     check_programs(models)
+
+
+def writer_error(name: str) -> str:
+    """What is wrong with the name of a writer or proposer; empty if nothing is."""
+    try:
+        check_proposer(name)
+    except ProposerError as error:
+        return str(error)
+    return ""
 
 
 def _shell_name(folder: Path) -> str:
@@ -177,6 +186,13 @@ class Bridge:
             return "kernel.cpp", ""
         asked = self.state.opened.settings.dialect if self.state.opened is not None else ""
         return seeds.empty_kernel(device, preparation.signature, asked)
+
+    def writers(self) -> tuple[tuple[str, str], ...]:
+        """(name, what it is) of the writers that an idea can name, those of the session first."""
+        models = self.state.models
+        used = dict.fromkeys(name for name in proposers_of(models) if name not in factory.PROPOSERS)
+        others = ((PLAYBOOK, "code that ships with the problem"), (PASTE, "you paste the reply of any model"))
+        return (*((name, "used in this session") for name in used), *others)
 
     def work_ages(self, now: float) -> Mapping[WorkKey, float]:
         """Running work → seconds since it was first seen here. Also times the steps of the preparation."""

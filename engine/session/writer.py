@@ -14,9 +14,11 @@ from typing import Self
 
 from engine.domain import events as e
 from engine.domain import rules
-from engine.domain.commands import Command
+from engine.domain.commands import Command, EditIdea
+from engine.domain.errors import CommandRejected, ProposerError
 from engine.domain.model import ENGINE, ENGINEER, Author, Blob
 from engine.domain.state import SessionState, advance
+from engine.ideas.mix import check_proposer
 from engine.journal.blobs import Blobs
 from engine.journal.journal import Journal
 from engine.session.ports import Clock
@@ -90,9 +92,10 @@ class SessionWriter:
         """Record the events of a command and return their entries.
 
         Raises:
-            CommandRejected: the rules do not allow it in this state, or to this author.
+            CommandRejected: the rules do not allow it in this state, or to this author; or it names an unknown writer.
             JournalError: recording failed; the command has no effect.
         """
+        _check_writer(command)
         return self.append(rules.decide(self._state, command, by), by)
 
     def append(self, events: Sequence[e.Event], by: Author) -> tuple[e.Entry, ...]:
@@ -142,3 +145,12 @@ class SessionWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _check_writer(command: Command) -> None:
+    """Raises CommandRejected for an unknown writer: work that names one fails, and stops the search."""
+    if isinstance(command, EditIdea) and command.writer:
+        try:
+            check_proposer(command.writer)
+        except ProposerError as error:
+            raise CommandRejected(str(error)) from error

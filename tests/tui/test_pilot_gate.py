@@ -115,6 +115,13 @@ def test_an_unknown_parent_is_an_error_in_the_form_and_records_nothing(folder: P
         await pilot.press("ctrl+s")
         await pilot.pause()
         assert "Unknown kernel k99" in str(app.screen.query_one("#message").render())
+        assert app.focused is app.screen.query_one("#parent"), "the wrong field has the focus"
+        app.screen.query_one("#parent", Input).value = ""
+        app.screen.query_one("#writer", Input).value = "nobody"
+        await pilot.press("ctrl+s")
+        await pilot.pause()
+        assert "unknown proposer 'nobody'" in str(app.screen.query_one("#message").render())
+        assert app.focused is app.screen.query_one("#writer")
 
     ui.run_steered(folder, act)
     assert engineer_events(folder) == []
@@ -134,7 +141,7 @@ def test_more_and_fewer_kernels(folder: Path) -> None:
 
 def test_parking(folder: Path) -> None:
     async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
-        await pilot.press("k")
+        await pilot.press("d")
         await until(pilot, lambda: engineer_events(folder))
 
     ui.run_steered(folder, act)

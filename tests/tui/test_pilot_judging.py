@@ -206,10 +206,26 @@ def test_reordering_ideas_keeps_the_highlight_on_the_idea(folder: Path) -> None:
 def test_the_writer_of_an_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         await pilot.press("W")
+        await until(pilot, lambda: isinstance(app.screen, Choose))
+        await pilot.press("G", "enter")
+        await asked(app, pilot, "nobody")
+        await until(pilot, lambda: "unknown proposer 'nobody'" in str(app.screen.query_one("#message").render()))
+        assert app.screen.query_one(Input).value == "nobody", "what was typed stays"
+        assert not engineer_events(folder)
         await asked(app, pilot, "openai:other")
         await until(pilot, lambda: engineer_events(folder))
 
     assert at_the_gate(folder, on).ideas["i2"].writer == "openai:other"
+
+
+def test_a_writer_is_chosen_from_a_list(folder: Path) -> None:
+    async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await pilot.press("W")
+        await until(pilot, lambda: isinstance(app.screen, Choose))
+        await pilot.press("j", "enter")
+        await until(pilot, lambda: engineer_events(folder))
+
+    assert at_the_gate(folder, on).ideas["i2"].writer == "playbook"
 
 
 def test_attaching_a_kernel_to_an_idea_and_detaching_it(folder: Path) -> None:
@@ -244,7 +260,7 @@ def test_approving_a_parked_idea(folder: Path) -> None:
     async def on(app: EspalierApp, pilot: Pilot[None]) -> None:
         screen = app.screen
         assert isinstance(screen, GateScreen)
-        await pilot.press("k")
+        await pilot.press("d")
         await until(pilot, lambda: engineer_events(folder))
         screen.query_one(IdeaList).highlighted = "i2"
         screen.clock.pass_grace()  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,6 +42,20 @@ class Dialog(ModalScreen[ScreenResultType], DismissOnceScreen[ScreenResultType])
     """A modal screen that answers with a result."""
 
 
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """What is wrong with a field of a form, which gets the focus."""
+
+    field: str
+    words: str
+
+
+MOTIONS: list[BindingType] = [
+    Binding(key, f"app.motion('{moves}')", moves, show=False)
+    for key, moves in (("j", "down"), ("k", "up"), ("g", "home"), ("G", "end"))
+]
+"""Keys of dialogs with a list or a page but no field: a modal screen hides the app's."""
+
 _ESCAPE: list[BindingType] = [Binding("escape", "cancel", "Cancel", show=True)]
 
 
@@ -77,13 +91,26 @@ class Confirm(Dialog[bool]):
 
 
 class AskLine(Dialog[str | None]):
-    """One line of text, or ``None``. An empty line is an answer only with ``empty``."""
+    """One line of text, or ``None``. An empty line is an answer only with ``empty``.
+
+    ``check`` returns what is wrong with a line; empty if nothing is. A wrong line stays in the field, with the reason below it.
+    """
 
     CSS_PATH = "prompts.tcss"
     BINDINGS: ClassVar[list[BindingType]] = _ESCAPE
 
-    def __init__(self, title: str, words: str, *, initial: str = "", placeholder: str = "", empty: bool = False) -> None:
+    def __init__(
+        self,
+        title: str,
+        words: str,
+        *,
+        initial: str = "",
+        placeholder: str = "",
+        empty: bool = False,
+        check: Callable[[str], str] = lambda text: "",
+    ) -> None:
         super().__init__()
+        self._check = check
         self._title = title
         self._words = words
         self._initial = initial
@@ -95,12 +122,30 @@ class AskLine(Dialog[str | None]):
             box.border_title = Content(self._title)
             yield Static(self._words, markup=False)
             yield Input(self._initial, placeholder=self._placeholder)
+            message = Static("", id="message", markup=False)
+            message.display = False
+            yield message
             yield Label("Enter: OK · Esc: cancel", classes="hint")
 
     @on(Input.Submitted)
     def _done(self, event: Input.Submitted) -> None:
-        if event.value.strip() or self._empty:
-            self.dismiss(event.value.strip())
+        text = event.value.strip()
+        if not text and not self._empty:
+            return
+        wrong = self._check(text) if text else ""
+        if wrong:
+            self._show(wrong)
+        else:
+            self.dismiss(text)
+
+    @on(Input.Changed)
+    def _changed(self) -> None:
+        self._show("")
+
+    def _show(self, wrong: str) -> None:
+        message = self.query_one("#message", Static)
+        message.update(wrong)
+        message.display = bool(wrong)
 
     def action_cancel(self) -> None:
         self.dismiss(None)
@@ -119,7 +164,7 @@ class Choose(Dialog[str | None]):
     """One of several choices, the current one highlighted; or ``None``."""
 
     CSS_PATH = "prompts.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = _ESCAPE
+    BINDINGS: ClassVar[list[BindingType]] = [*_ESCAPE, Binding("q", "cancel", "Cancel", show=False), *MOTIONS]
 
     def __init__(self, title: str, choices: Sequence[Choice], present: str = "") -> None:
         super().__init__()

@@ -21,8 +21,8 @@ from engine.domain import queries
 from engine.domain.rules import adaptive
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from tui import actions
-from tui.bridge import Bridge
-from tui.screens.dialogs import AskLine
+from tui.bridge import Bridge, writer_error
+from tui.screens.dialogs import AskLine, Choice, Choose
 from tui.screens.idea_form import IdeaForm
 from tui.screens.steering import SteeringScreen
 from tui.viewmodel import kernels
@@ -34,6 +34,7 @@ GRACE_SECONDS = 0.5
 _BOUNCE_SECONDS = 0.25
 """How long after a decision the next idea cannot be approved: a bouncing key approves one idea."""
 _WIDE_HINTS = 112
+_OTHER_WRITER = "…"
 _OPEN = (IdeaStatus.PROPOSED, IdeaStatus.PARKED)
 
 
@@ -228,10 +229,22 @@ class GateScreen(SteeringScreen):
         """Choose the writer of the idea's code."""
         idea = self._undecided()
         if idea is not None:
-            words = "openai:MODEL, gemini:MODEL, paste or playbook. Empty: the session's writer."
-            writer = await self.app.push_screen_wait(AskLine(f"Writer of {idea.id}", words, initial=idea.writer, empty=True))
+            writer = await self._choose_writer(idea)
             if writer is not None and writer != idea.writer:
                 await self.submit(c.EditIdea(idea.id, writer=writer))
+
+    async def _choose_writer(self, idea: Idea) -> str | None:
+        """A writer from a list; empty for the session's own."""
+        known = [Choice(name, name, words) for name, words in self.bridge.writers()]
+        if idea.writer and idea.writer not in {one.id for one in known}:
+            known.insert(0, Choice(idea.writer, idea.writer, "named for this idea"))
+        own = Choice("", "the session's", "whoever writes the other ideas' code")
+        other = Choice(_OTHER_WRITER, "another …", "type openai:MODEL, anthropic:MODEL, gemini:MODEL or command:CMD")
+        writer = await self.app.push_screen_wait(Choose(f"Writer of {idea.id}", (own, *known, other), idea.writer))
+        if writer != _OTHER_WRITER:
+            return writer
+        words = "openai:MODEL, anthropic:MODEL, gemini:MODEL or command:CMD."
+        return await self.app.push_screen_wait(AskLine(f"Writer of {idea.id}", words, initial=idea.writer, check=writer_error))
 
     @work
     async def action_attach(self) -> None:

@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from tui import actions
-from tui.screens.dialogs import Dialog
+from tui.screens.dialogs import MOTIONS, Dialog
 
 _LISTS = "Arrow keys move, Tab focuses the next pane, Enter opens. The mouse works everywhere."
 
@@ -22,7 +22,7 @@ class HelpScreen(Dialog[None]):
     """Keys by heading."""
 
     CSS_PATH = "help.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,f1,enter", "close", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,f1,enter", "close", "Close"), *MOTIONS]
 
     def __init__(
         self, place: actions.Place | None, able: Collection[actions.Action], keymap: Mapping[str, str], keymap_file: str

@@ -226,6 +226,10 @@ class HomeScreen(Screen[None]):
         """Resume the highlighted session."""
         self._request_open(OpenMode.OPEN)
 
+    async def action_leave(self) -> None:
+        """Quit."""
+        await self.app.action_quit()
+
     def action_replay(self) -> None:
         """Replay the highlighted session."""
         self._request_open(OpenMode.REPLAY)

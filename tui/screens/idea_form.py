@@ -15,7 +15,8 @@ from textual.widgets import Button, Input, Label, Select, Static, TextArea
 from engine.domain import queries
 from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import Idea, SessionState
-from tui.screens.dialogs import Dialog
+from tui.bridge import writer_error
+from tui.screens.dialogs import Dialog, FieldError
 
 _MOST_BRANCHES = 64
 _EMPTY = IdeaText("", CATEGORIES[0], "")
@@ -124,9 +125,10 @@ class IdeaForm(Dialog[IdeaInput | None]):
         title, parent, branch = (self.query_one(f"#{name}", Input).value.strip() for name in ("title", "parent", "branch"))
         predicted = self.query_one("#predicted", Input).value.strip().rstrip("×x")
         writer = "" if self._new else self.query_one("#writer", Input).value.strip()
-        error = self._error(title, parent, branch, predicted)
-        if error:
-            self.query_one("#message", Static).update(error)
+        error = self._error(title, parent, branch, predicted, writer)
+        if error is not None:
+            self.query_one("#message", Static).update(error.words)
+            self.query_one(f"#{error.field}").focus()
             return
         text = IdeaText(
             title, str(self.query_one("#category", Select).value), self.query_one("#rationale", TextArea).text.strip(),
@@ -134,14 +136,18 @@ class IdeaForm(Dialog[IdeaInput | None]):
         )  # fmt: skip
         self.dismiss(IdeaInput(text, parent or None, int(branch), by_hand, writer))
 
-    def _error(self, title: str, parent: str, branch: str, predicted: str) -> str:
+    def _error(self, title: str, parent: str, branch: str, predicted: str, writer: str) -> FieldError | None:
+        """The first error, from top to bottom."""
         if not title:
-            return "An idea needs a title."
+            return FieldError("title", "An idea needs a title.")
         if parent and parent not in self._state.kernels:
-            return f"Unknown kernel {parent}."
+            return FieldError("parent", f"Unknown kernel {parent}.")
         if not branch.isdecimal() or not 1 <= int(branch) <= _MOST_BRANCHES:
-            return f"Kernels: enter a number from 1 to {_MOST_BRANCHES}."
-        return "" if not predicted or _positive(predicted) else f"Predicted: {predicted} is not a speedup; enter 1.4."
+            return FieldError("branch", f"Kernels: enter a number from 1 to {_MOST_BRANCHES}.")
+        if predicted and not _positive(predicted):
+            return FieldError("predicted", f"Predicted: {predicted} is not a speedup; enter 1.4.")
+        wrong = writer_error(writer) if writer else ""
+        return FieldError("writer", f"Writer: {wrong}") if wrong else None
 
 
 def _positive(text: str) -> bool:

@@ -75,6 +75,7 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
                 self.query_one("#message", Static).update(
                     f"{label}: invalid value {text}; enter a positive number or leave it empty."
                 )
+                self.query_one(f"#{name}").focus()
                 return None
             found[name] = value
         return found

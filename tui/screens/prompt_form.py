@@ -103,15 +103,16 @@ class PromptForm(Dialog[tuple[ModelCall, str] | None]):
             try:
                 reply = _read_reply(Path(file).expanduser())
             except (OSError, ValueError, RuntimeError) as error:
-                self._show_error(f"{file} cannot be read: {error}")
+                self._show_error("file", f"{file} cannot be read: {error}")
                 return
         if not reply.strip():
-            self._show_error("No reply: paste it, or enter a file.")
+            self._show_error("reply", "No reply: paste it, or enter a file.")
             return
         self.dismiss((self.call, reply))
 
-    def _show_error(self, words: str) -> None:
+    def _show_error(self, field: str, words: str) -> None:
         self.query_one("#message", Static).update(words)
+        self.query_one(f"#{field}").focus()
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:

@@ -99,12 +99,12 @@ class SeedForm(Dialog[SeedInput | None]):
         """Answer with the named kernel."""
         name = self.query_one("#kernel", Input).value.strip()
         if not name:
-            self._show_error("Enter a file or SESSION:KERNEL, choose a kernel of the bank, or write one.")
+            self._show_error("kernel", "Enter a file or SESSION:KERNEL, choose a kernel of the bank, or write one.")
             return
         try:
             self._answer(read_seed(name))
         except EspalierError as error:
-            self._show_error(str(error))
+            self._show_error("kernel", str(error))
 
     @on(Button.Pressed, "#paste")
     def action_paste(self) -> None:
@@ -119,9 +119,10 @@ class SeedForm(Dialog[SeedInput | None]):
     def _answer(self, seed: Seed | None) -> None:
         parent = self.query_one("#parent", Input).value.strip()
         if parent and parent not in self._bridge.state_now.kernels:
-            self._show_error(f"Unknown kernel {parent}.")
+            self._show_error("parent", f"Unknown kernel {parent}.")
             return
         self.dismiss(SeedInput(seed, parent or None, self.query_one("#title", Input).value.strip()))
 
-    def _show_error(self, words: str) -> None:
+    def _show_error(self, field: str, words: str) -> None:
         self.query_one("#message", Static).update(words)
+        self.query_one(f"#{field}").focus()

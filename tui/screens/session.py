@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Vertical
@@ -23,7 +23,6 @@ from engine.domain.work import WorkKey
 from tui import actions
 from tui.bridge import Bridge, Capability
 from tui.screens.compare import CompareScreen
-from tui.screens.dialogs import AskLine
 from tui.screens.gate import GateScreen
 from tui.screens.kernel_actions import KernelActionScreen
 from tui.screens.workloads import WorkloadsScreen
@@ -37,7 +36,9 @@ from tui.viewmodel.tree_rows import Sort
 from tui.widgets.bars import SessionHeader, StageStrip, TransportBar
 from tui.widgets.charts import Charts
 from tui.widgets.detail_tabs import DetailTabs, Tab
+from tui.widgets.find_bar import FindBar
 from tui.widgets.kernel_tree import KernelTree
+from tui.widgets.lines import LinesView
 from tui.widgets.panes import LogView, NoteList, UsageView
 
 _PANES = ("kernel", "charts", "events", "notes", "usage")
@@ -77,6 +78,8 @@ class SessionScreen(KernelActionScreen):
 
     def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time) -> None:
         super().__init__(bridge, clock)
+        self._searched: LinesView | None = None
+        """The page that is searched; ``None``: the tree is filtered."""
         self._offered: frozenset[str] = frozenset()
         self._drawn: list[object] | None = None
         self._drawn_count = 0
@@ -107,6 +110,7 @@ class SessionScreen(KernelActionScreen):
                 yield LogView(id="events")
                 yield NoteList(id="notes")
                 yield UsageView(id="usage")
+        yield FindBar()
         yield StageStrip()
         bar = TransportBar()
         bar.display = self.bridge.can(Capability.SEEK)
@@ -303,14 +307,46 @@ class SessionScreen(KernelActionScreen):
         tree.sort = orders[(orders.index(tree.sort) + 1) % len(orders)]
         self.notify(_ORDERS[tree.sort], markup=False, timeout=2)
 
-    @work
-    async def action_filter(self) -> None:
-        """Filter the tree."""
-        tree = self.query_one(KernelTree)
-        words = "Shows kernels whose id, title, author or outcome contains all these words. Empty: all kernels."
-        text = await self.app.push_screen_wait(AskLine("Filter the tree", words, initial=tree.pattern, empty=True))
-        if text is not None:
-            tree.pattern = text
+    def action_filter(self) -> None:
+        """Filter the tree while typing; on a focused page, search it."""
+        bar, page = self.query_one(FindBar), self.focused
+        if isinstance(page, LinesView):
+            self._clear_find()
+            self._searched = page
+            bar.open("Search", "")
+            bar.report("Enter: n and N go on · Esc: clear")
+        else:
+            self._searched = None
+            bar.open("Filter", self.query_one(KernelTree).pattern)
+            self._report_filter()
+
+    @on(FindBar.Changed)
+    def _find(self, event: FindBar.Changed) -> None:
+        if self._searched is not None:
+            self.query_one(FindBar).report(self._searched.search(event.text))
+        else:
+            self.query_one(KernelTree).pattern = event.text
+            self._report_filter()
+
+    @on(LinesView.FoundMoved)
+    def _found_moved(self, event: LinesView.FoundMoved) -> None:
+        self.query_one(FindBar).report(f"{event.found} · n, N · Esc: clear")
+
+    @on(FindBar.Closed)
+    def _find_closed(self) -> None:
+        (self._searched or self.query_one(KernelTree)).focus()
+
+    def _report_filter(self) -> None:
+        shown, all_kernels = len(self.query_one(KernelTree).visible_kernels), len(self.bridge.state.kernels)
+        self.query_one(FindBar).report(f"{shown} of {all_kernels} kernels · id, title, author, outcome · Esc: clear")
+
+    def _clear_find(self) -> bool:
+        """Clear the filter or the search; whether there was one."""
+        bar = self.query_one(FindBar)
+        if not bar.display:
+            return False
+        bar.action_clear()
+        return True
 
     def action_usage(self) -> None:
         """Show model calls and their cost."""
@@ -341,8 +377,8 @@ class SessionScreen(KernelActionScreen):
         self.set_class(self.has_class("-zoomed") and isinstance(self.focused, KernelTree), "-zoomed-tree")
 
     def action_home(self) -> None:
-        """Return to the home screen; if zoomed, show all panes first."""
+        """Return to the home screen; a zoom, a filter or a search ends first."""
         if self.has_class("-zoomed"):
             self.action_zoom()
-        else:
+        elif not self._clear_find():
             self.post_message(self.HomeRequested())

@@ -33,6 +33,7 @@ from tui.viewmodel.stages import call_label, calls_by_hand, open_calls
 
 FRAMES_A_SECOND = 10
 _MOST_CHOICES = 400
+_LONGEST_WAIT = 86_400
 MODES = (
     Choice("ask", "ask", "every idea awaits your approval"),
     Choice("ask:30", "ask, 30 s", "ask, then auto-approve after 30 s"),
@@ -172,7 +173,9 @@ class SteeringScreen(BridgeScreen):
         mode = await self.app.push_screen_wait(Choose("Mode", MODES, present))
         if mode == "other":
             words = "Seconds to wait for your decision."
-            seconds = await self.app.push_screen_wait(AskLine("Ask, then auto-approve", words, placeholder="45"))
+            seconds = await self.app.push_screen_wait(
+                AskLine("Ask, then auto-approve", words, placeholder="45", check=_seconds_error)
+            )
             mode = f"ask:{seconds}" if seconds else None
         if mode is not None and mode != present:
             await self.submit(c.SetMode(mode))
@@ -267,3 +270,8 @@ class SteeringScreen(BridgeScreen):
         words += "More rounds, a seed kernel or an idea reopens the session."
         if await self.app.push_screen_wait(Confirm("End this session?", words, "End")):
             await self.submit(c.EndSession("ended by hand"))
+
+
+def _seconds_error(text: str) -> str:
+    """What is wrong with a number of seconds; empty if nothing is."""
+    return "" if text.isdecimal() and 0 < int(text) <= _LONGEST_WAIT else f"{text} is not a number of seconds; enter 45."

@@ -49,8 +49,8 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         "kernel-tree--head",
     }
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "cursor_up", "Up", show=False, id="tree.up"),
-        Binding("down,j", "cursor_down", "Down", show=False, id="tree.down"),
+        Binding("up", "cursor_up", "Up", show=False, id="tree.up"),
+        Binding("down", "cursor_down", "Down", show=False, id="tree.down"),
         Binding("pageup", "page_up", "Page up", show=False, id="tree.page-up"),
         Binding("pagedown", "page_down", "Page down", show=False, id="tree.page-down"),
         Binding("home", "first", "First kernel", show=False, id="tree.first"),

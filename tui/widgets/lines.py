@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from rich.style import Style
+from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
@@ -20,19 +23,75 @@ Lines = Sequence[Line]
 
 
 class LinesView(ScrollView, PaintedWidget, can_focus=True):
-    """A page of lines; the mouse selects text for copying."""
+    """A page of lines; the mouse selects text for copying. After ``search``, n and N go to the next and previous line found."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "next_found(1)", "Next", show=False, id="page.next-found"),
+        Binding("N", "next_found(-1)", "Previous", show=False, id="page.previous-found"),
+    ]
+
+    @dataclass
+    class FoundMoved(Message):
+        """Another line found is shown."""
+
+        found: str
 
     DEFAULT_CSS = """
     LinesView {
         background: $surface;
         color: $foreground;
         scrollbar-size: 1 1;
+        & > .lines--found { background: $warning 25%; }
+        & > .lines--here { background: $warning 60%; }
     }
     """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"lines--found", "lines--here"}
 
     lines: reactive[Lines] = reactive((), layout=False)
 
+    _sought = ""
+    _found: tuple[int, ...] = ()
+    _here = 0
+
+    def search(self, text: str) -> str:
+        """Mark the lines that contain the text, in any case, and show the first at or below the top; return what was found."""
+        self._sought = text.strip().casefold()
+        self._find()
+        top = self.scroll_offset.y
+        self._here = next((n for n, place in enumerate(self._found) if place >= top), 0)
+        self._show_found()
+        return self.found
+
+    @property
+    def found(self) -> str:
+        """What the search found: ``2 of 14``."""
+        if not self._sought:
+            return ""
+        return f"{self._here + 1} of {len(self._found)}" if self._found else "not found"
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """n and N mean something else on the screen unless something was found."""
+        return bool(self._found) if action == "next_found" else super().check_action(action, parameters)
+
+    def action_next_found(self, step: int) -> None:
+        """Go to the next line found, or to the previous one; around the ends."""
+        self._here = (self._here + step) % len(self._found)
+        self._show_found()
+        self.post_message(self.FoundMoved(self.found))
+
+    def _find(self) -> None:
+        sought = self._sought
+        self._found = tuple(n for n, line in enumerate(self.lines) if sought and sought in line.text.casefold())
+        self._here = min(self._here, max(0, len(self._found) - 1))
+
+    def _show_found(self) -> None:
+        if self._found:
+            middle = self._found[self._here] - self.scrollable_content_region.height // 2
+            self.scroll_to(y=max(0, middle), animate=False)
+        self.refresh()
+
     def watch_lines(self, lines: Lines) -> None:
+        self._find()
         widest = max((line.width for line in lines), default=0)
         self._resize_page(Size(widest, len(lines)))
         self.refresh()
@@ -58,6 +117,9 @@ class LinesView(ScrollView, PaintedWidget, can_focus=True):
             return Strip.blank(width, base)
         line = self.lines[place]
         strip = self.painter.strip(line, max(scroll_x + width, line.width), base)
+        if place in self._found:
+            kind = "lines--here" if self._found[self._here] == place else "lines--found"
+            strip = strip.apply_style(Style(bgcolor=self.get_component_rich_style(kind).bgcolor, bold=True))
         strip = _highlight_selection(self, strip, place).crop(scroll_x, scroll_x + width)
         return strip.apply_offsets(scroll_x, place)
 

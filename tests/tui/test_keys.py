@@ -1,0 +1,122 @@
+"""Keys that people have in their fingers: j and k, G, q, / with n and N, and the presets of the key file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import ui
+from support.ui import Watch, engineer_events, until
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from tui import actions
+from tui.app import EspalierApp
+from tui.screens.home import HomeScreen
+from tui.screens.session import SessionScreen
+from tui.widgets.find_bar import FindBar
+from tui.widgets.idea_list import IdeaList
+from tui.widgets.kernel_tree import KernelTree
+from tui.widgets.lines import LinesView
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "session"
+
+
+def test_j_and_k_move_at_the_gate_and_decide_nothing(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        listed = app.screen.query_one(IdeaList)
+        await pilot.press("j")
+        await until(pilot, lambda: listed.highlighted == "i3")
+        await pilot.press("k")
+        await until(pilot, lambda: listed.highlighted == "i2")
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+
+    ui.run_steered(folder, act)
+    assert not engineer_events(folder)
+
+
+def test_the_filter_works_while_typing_and_escape_clears_it(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await until(pilot, lambda: isinstance(app.screen, SessionScreen) and ui.ended(folder) and len(tree().rows) == 10)
+        await pilot.press("slash", "k", "1", "0")
+        await until(pilot, lambda: tree().pattern == "k10" and 0 < len(tree().visible_kernels) < 10)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.focused is tree())
+        assert app.screen.query_one(FindBar).display, "the filter stays in sight"
+        await pilot.press("escape")
+        await until(pilot, lambda: len(tree().visible_kernels) == 10 and not app.screen.query_one(FindBar).display)
+        assert isinstance(app.screen, SessionScreen)
+
+        await pilot.press("home", "G")
+        await until(pilot, lambda: tree().selected == tree().rows[-1].kernel)
+
+    def tree() -> KernelTree:
+        return app_of[0].screen.query_one(KernelTree)
+
+    app_of: list[EspalierApp] = []
+
+    async def kept(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        app_of.append(app)
+        await act(app, pilot, watch)
+
+    ui.run_steered(folder, kept, mode="autopilot")
+
+
+def test_a_page_is_searched_and_n_goes_on(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await until(pilot, lambda: ui.ended(folder) and ui.shows_tree(app))
+        await pilot.press("2")
+        page = app.screen.query_one("#kernel LinesView", LinesView)
+        await until(pilot, lambda: len(page.lines) > 2)
+        page.focus()
+        await pilot.press("slash", "a")
+        await until(pilot, lambda: "of" in page.found)
+        places = page._found
+        assert len(places) > 1
+        assert all("a" in page.lines[place].text.casefold() for place in places)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.focused is page)
+        for step, key in ((1, "n"), (-1, "N")):
+            before = page._here
+            await pilot.press(key)
+            await until(pilot, lambda was=before, by=step: page._here == (was + by) % len(places))  # type: ignore[misc]
+        await pilot.press("escape")
+        await until(pilot, lambda: not page.found and isinstance(app.screen, SessionScreen))
+        await pilot.press("slash", "z", "z", "z")
+        await until(pilot, lambda: page.found == "not found")
+        assert app.screen.query_one(FindBar).query_one(Input).value == "zzz"
+
+    ui.run_steered(folder, act, mode="autopilot")
+
+
+def test_a_preset_gives_keys_and_lines_of_the_file_win(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text('preset = "vim"\n"session.gate" = "f7"\n')
+    keys, errors = actions.read_keymap(file)
+    assert not errors
+    assert keys == {**actions.PRESETS["vim"], "session.gate": "f7"}
+
+
+def test_an_unknown_preset_is_an_error_and_other_lines_apply(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text('preset = "emacs"\n"session.gate" = "f7"\n')
+    keys, errors = actions.read_keymap(file)
+    assert keys == {"session.gate": "f7"}
+    assert errors == (f"{file}: unknown preset 'emacs': use default or vim",)
+
+
+@pytest.mark.parametrize("place", list(actions.Place))
+@pytest.mark.parametrize("preset", list(actions.PRESETS))
+def test_presets_name_actions_and_give_no_key_twice(preset: str, place: actions.Place) -> None:
+    keys = actions.PRESETS[preset]
+    assert set(keys) <= {action.id for action in actions.ACTIONS}
+    here = [a for a in actions.ACTIONS if place in a.places or actions.Place.ANYWHERE in a.places]
+    for needs in (actions.Needs.SUBMIT, actions.Needs.SEEK):
+        given = [key for a in here if a.needs in (needs, actions.Needs.NOTHING) for key in keys.get(a.id, a.key).split(",")]
+        assert sorted(given) == sorted(set(given))
