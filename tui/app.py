@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -30,7 +31,7 @@ from engine.domain.errors import EspalierError, JournalError, JournalLocked, Unt
 from engine.domain.trust import PathKind, TrustQuestion
 from tui import actions, theme
 from tui.bridge import Bridge, NewSession, Say, SessionOpener
-from tui.plain_output import PlainOutput
+from tui.plain_output import PlainOutput, plain_text
 from tui.screens.dialogs import Confirm
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, OpenMode
@@ -41,6 +42,7 @@ from tui.screens.transport import TransportScreen
 from tui.screens.trust_dialog import TrustAnswer, TrustDialog
 from tui.terminal import SHUTDOWN_SECONDS, TerminalDriver, TerminalLost, exit_within, has_job_control
 from tui.timers import guard_timers
+from tui.viewmodel.farewell import farewell
 
 
 def keymap_file() -> Path:
@@ -81,6 +83,8 @@ class EspalierApp(App[None]):
         """The session that this process searches, if any; the search continues while other screens are shown."""
         self._leaving = False
         self._plain_output = PlainOutput()
+        self.farewell = ""
+        """The line about the session that ran here last, for the shell."""
         self.fault: BaseException | None = None
         """The exception that ended the app. The command line prints it after the terminal is restored."""
 
@@ -249,6 +253,7 @@ class EspalierApp(App[None]):
     async def _close(self, bridge: Bridge) -> None:
         if bridge is self._search:
             self._search = None
+            self.farewell = farewell(bridge.state_now, bridge.shell_name)
         await bridge.close()
 
     def get_driver_class(self) -> type[Driver]:
@@ -323,5 +328,7 @@ def main(action: str = "home", subject: object = None) -> None:
     """
     app = EspalierApp(SessionOpener(), action, subject)
     app.run()
+    if app.farewell:
+        sys.stdout.write(f"{plain_text(app.farewell)}\n")
     if app.fault is not None:
         raise app.fault

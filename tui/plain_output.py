@@ -20,9 +20,10 @@ class PlainOutput(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         if all(segment.text.isprintable() for segment in segments):
             return segments
-        return [segment if segment.control else Segment(_plain(segment.text), segment.style) for segment in segments]
+        return [segment if segment.control else Segment(plain_text(segment.text), segment.style) for segment in segments]
 
 
 @lru_cache(maxsize=4096)
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
+    """The text with a question mark for every unsafe character."""
     return "".join("?" * cell_len(c) if unicodedata.category(c) in _UNSAFE else c for c in text)
