@@ -76,7 +76,7 @@ def test_a_page_is_searched_and_n_goes_on(folder: Path) -> None:
         await until(pilot, lambda: len(page.lines) > 2)
         page.focus()
         await pilot.press("slash", "a")
-        await until(pilot, lambda: "of" in page.found)
+        await until(pilot, lambda: "of" in page.search_result)
         places = page._found
         assert len(places) > 1
         assert all("a" in page.lines[place].text.casefold() for place in places)
@@ -87,9 +87,9 @@ def test_a_page_is_searched_and_n_goes_on(folder: Path) -> None:
             await pilot.press(key)
             await until(pilot, lambda was=before, by=step: page._here == (was + by) % len(places))  # type: ignore[misc]
         await pilot.press("escape")
-        await until(pilot, lambda: not page.found and isinstance(app.screen, SessionScreen))
+        await until(pilot, lambda: not page.search_result and isinstance(app.screen, SessionScreen))
         await pilot.press("slash", "z", "z", "z")
-        await until(pilot, lambda: page.found == "not found")
+        await until(pilot, lambda: page.search_result == "not found")
         assert app.screen.query_one(FindBar).query_one(Input).value == "zzz"
 
     ui.run_steered(folder, act, mode="autopilot")

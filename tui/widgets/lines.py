@@ -60,10 +60,10 @@ class LinesView(ScrollView, PaintedWidget, can_focus=True):
         top = self.scroll_offset.y
         self._here = next((n for n, place in enumerate(self._found) if place >= top), 0)
         self._show_found()
-        return self.found
+        return self.search_result
 
     @property
-    def found(self) -> str:
+    def search_result(self) -> str:
         """What the search found: ``2 of 14``."""
         if not self._sought:
             return ""
@@ -77,7 +77,7 @@ class LinesView(ScrollView, PaintedWidget, can_focus=True):
         """Go to the next line found, or to the previous one; around the ends."""
         self._here = (self._here + step) % len(self._found)
         self._show_found()
-        self.post_message(self.FoundMoved(self.found))
+        self.post_message(self.FoundMoved(self.search_result))
 
     def _find(self) -> None:
         sought = self._sought
