@@ -55,7 +55,7 @@ def test_a_late_timer_that_is_due_once_still_fires(monkeypatch: pytest.MonkeyPat
 
 
 def test_textual_still_needs_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When this fails, Textual has mended its timers: remove ``tui.timers``."""
+    """When this fails, Textual has fixed its timers: remove ``tui.timers``."""
     looks = itertools.count()
 
     def look() -> float:
