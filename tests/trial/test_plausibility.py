@@ -99,6 +99,16 @@ def test_unannounced_calls_expose_work_before_the_order(at_once: list[float], do
     assert bool(plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True)) is sure
 
 
+@pytest.mark.parametrize(
+    ("disturbed", "calm", "sure"), [((), True, True), ((0,), True, True), ((0, 2), True, False), ((), False, False)]
+)
+def test_unannounced_calls_on_a_busy_machine_do_not_quarantine(disturbed: tuple[int, ...], calm: bool, sure: bool) -> None:
+    calls = [Timing(400.0, 3000.0, 0.0, disturbed=at in disturbed) for at in range(3)]
+    made = replace(pairs()[0], at_once={KERNEL: calls, NULL: [Timing(1.0, 160.0, 0.0)] * 3}, calm=calm)
+    assert "unannounced calls were" in doubts_in([made])[0]
+    assert bool(plausibility.timing_doubts([made], SIGNATURE, PEAKS, CPU, cold=True, sure=True)) is sure
+
+
 def test_briefly_spinning_threads_raise_no_doubt() -> None:
     assert doubts_in(pairs(awake=2500.0)) == ()
 

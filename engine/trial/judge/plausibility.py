@@ -13,7 +13,7 @@ from engine.domain import stats
 from engine.domain.model import Device, Interval, Signature, Verification
 from engine.domain.preparation import Peaks
 from engine.trial.judge import roofline
-from engine.trial.judge.timing import NULL, PairTimes, ahead_us, hidden_us
+from engine.trial.judge.timing import NULL, PairTimes, ahead_of_order, hidden_us
 
 _PLAUSIBLE = 0.8
 """A time whose whole interval is below this share of the roofline floor is impossible: faster than 1.25 times SOL."""
@@ -21,6 +21,8 @@ _UNSURE = 3.0
 """Times the jitter of a call's cost, by which a random error may shorten a time."""
 _BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
 """Hidden time, in microseconds and as a share of the claim, that quarantines a kernel. With less it is not corroborated."""
+_FEWEST_AHEAD = 2
+"""Undisturbed unannounced calls, all of them slow, that other work on the machine cannot explain."""
 _AWAKE_US, _AWAKE_SHARE = 3000.0, 0.1
 """Allowed time between resumption and order: OpenMP threads spin after they are resumed, and on few cores the judge waits."""
 _LONG_AWAKE_US = 15_000.0
@@ -44,9 +46,10 @@ def timing_doubts(
     blatant_us = max(_BLATANT_US, _BLATANT_SHARE * counted.value)
     if claim_counts and hidden_us(pairs) > (blatant_us if sure else 0.0):
         doubts.append("not corroborated: the judge's clock measured more time than the runner claims")
-    ahead = ahead_us(pairs)
-    if ahead > (blatant_us if sure else 0.0):
-        doubts.append(f"not corroborated: unannounced calls were {ahead:.0f} µs slower than the claim allows")
+    ahead = ahead_of_order(pairs)
+    by_chance = ahead.calls < _FEWEST_AHEAD or not all(p.calm for p in pairs)
+    if ahead.us > (blatant_us if sure else 0.0) and not (sure and by_chance):
+        doubts.append(f"not corroborated: unannounced calls were {ahead.us:.0f} µs slower than the claim allows")
     if statistics.median(t.idle_us for t in times) > _BUSY_SHARE * counted.value + _BUSY_US:
         doubts.append("the device was still busy after the kernel's last event")
     after = statistics.median(t.after_us for t in times)

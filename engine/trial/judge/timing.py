@@ -189,8 +189,18 @@ def undisturbed_rows(rows: Sequence[Mapping[str, Timing]]) -> list[Mapping[str, 
 _AHEAD_SHARE, _AHEAD_US = 0.25, 60.0
 
 
-def ahead_us(pairs: Sequence[PairTimes]) -> float:
-    """Time by which the fastest unannounced call exceeds what the claim allows; ≤ 0: none.
+@dataclass(frozen=True, slots=True)
+class AheadOfOrder:
+    """What the unannounced calls show of work between a kernel's resumption and its order."""
+
+    us: float = 0.0
+    """Time by which the fastest one exceeds what the claim allows; ≤ 0: none."""
+    calls: int = 0
+    """Undisturbed unannounced calls of the kernel."""
+
+
+def ahead_of_order(pairs: Sequence[PairTimes]) -> AheadOfOrder:
+    """How much the fastest unannounced call exceeds what the claim allows.
 
     Allowed are the null kernel's median, 1.25 times the median claim, and 60 µs. A kernel that works between its resumption and
     the order cannot do so in an unannounced call, and exceeds this.
@@ -198,10 +208,10 @@ def ahead_us(pairs: Sequence[PairTimes]) -> float:
     kernel, null = ([t for p in pairs for t in p.at_once.get(name, ()) if not t.disturbed] for name in (KERNEL, NULL))
     null_us = [t.wall_us - t.claimed_us for t in null]
     if not kernel or not null:
-        return 0.0
+        return AheadOfOrder()
     claimed = statistics.median(t.counted_us for p in pairs for t in p.kernel)
     took = min(t.wall_us for t in kernel) - statistics.median(null_us)
-    return took - ((1 + _AHEAD_SHARE) * claimed + _AHEAD_US)
+    return AheadOfOrder(took - ((1 + _AHEAD_SHARE) * claimed + _AHEAD_US), len(kernel))
 
 
 _SHARE = 0.1
