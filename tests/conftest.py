@@ -38,23 +38,29 @@ ONCE = ("cli/test_cli_real.py", "trial/test_sandbox.py", "trial/test_candidates.
 SPREAD = ("tui",)
 """Folders whose tests take seconds each and go to whichever worker is free; elsewhere a file stays on one."""
 ROTATING = (
+    "cli/test_cli_profile_cpu.py",
     "codegen/test_naive_kernels.py",
     "docs/test_real_commands.py",
     "exploits",
     "export/test_export_module.py",
     "fuzz/test_hostile_problems.py",
     "report/test_ablation.py",
+    "report/test_kernelbench_suite.py",
+    "trial/test_baseline_cache.py",
+    "trial/test_constant_parameters.py",
     "trial/test_others_problems.py",
-    "tui/test_terminal_odd.py",
-    "tui/test_pilot_judging.py",
-    "tui/test_pilot_tree.py",
+    "trial/test_perf.py",
+    "trial/test_sanitizers.py",
+    "trial/test_scalar_arguments.py",
+    "trial/test_ties.py",
+    "tui",
 )
-"""Catalogues whose slow tests CI runs in turn: each day one share of them (``ESPALIER_SHARE``, e.g. ``0/3``)."""
+"""Folders and files whose slow tests CI runs in turn: each day one share of them (``ESPALIER_SHARE``, e.g. ``0/3``)."""
 SHARE = "ESPALIER_SHARE"
 RERUNS = 2
 SHARED_SCOPES = frozenset({"module", "class", "package"})
 
-for profile, examples in {"default": 30, "ci": 50, "nightly": 10_000}.items():
+for profile, examples in {"default": 30, "nightly": 10_000}.items():
     settings.register_profile(profile, max_examples=examples, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

@@ -69,7 +69,8 @@ RETIRED = {
 _GAP = r"(?:[ \t]|\n[ \t]*(?:#:?|//|\*|>|\|)?[ \t]*)"
 """Between two words of a phrase: a space, or the end of a line and the start of the next, in a comment too."""
 _PATTERN = re.compile(
-    "|".join(rf"(?P<p{n}>(?<!\w)(?:{phrase.replace(' ', _GAP)})(?!\w))" for n, phrase in enumerate(RETIRED)), re.IGNORECASE
+    "(?<!\\w)(?:" + "|".join(rf"(?P<p{n}>{phrase.replace(' ', _GAP)})" for n, phrase in enumerate(RETIRED)) + ")(?!\\w)",
+    re.IGNORECASE,
 )
 _INSTEAD = tuple(RETIRED.values())
 

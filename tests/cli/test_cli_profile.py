@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import WriterLock
 from engine.report.text import progress
+from engine.session.steer import steer
 from engine.trial.bench import Assignment, KernelSpec
 
 FOUND = b.profile()
@@ -91,7 +93,10 @@ def test_the_reason_for_missing_counters_is_printed_and_kept(
     assert kept.note == "only administrators may"
 
 
-def test_a_locked_session_and_an_unknown_kernel_are_refused_first(espalier: Call, recorded: Path) -> None:
+def test_a_locked_session_and_an_unknown_kernel_are_refused_first(
+    espalier: Call, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.cli.profile.steer", partial(steer, patience=0.5))
     assert espalier("kernel", "profile", "scripted", "k99").status == 2
     lock = WriterLock(recorded)
     try:

@@ -27,7 +27,7 @@ from tui import actions
 from tui.app import EspalierApp
 
 SIZES = ((120, 40), (80, 24), (40, 12), (200, 60), (21, 5), (110, 45), (1, 1), (169, 30))
-LEAVING = frozenset({"app.quit", "app.suspend", "app.screenshot", "home.delete"})
+LEAVING = frozenset({"app.quit", "home.leave", "app.suspend", "app.screenshot", "home.delete"})
 """Actions that a storm leaves alone: they end the program, stop it, or write and delete files of its user."""
 EVERYWHERE = (
     "up", "down", "left", "right", "enter", "escape", "tab", "shift+tab", "pageup", "pagedown", "home", "end", "space",

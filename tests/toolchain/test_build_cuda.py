@@ -60,7 +60,14 @@ def test_a_plan_becomes_device_code(confinement: Confinement) -> None:
     assert (found.function, found.shared_bytes, found.spill_bytes) == ("rows", 4 * 128, 0)
     assert found.registers > 0
     assert _build(_request(PLAN), confinement) == Artefact(
-        outcome.key, outcome.folder, outcome.binary, outcome.seconds, True, outcome.resources, outcome.log
+        outcome.key,
+        outcome.folder,
+        outcome.binary,
+        outcome.seconds,
+        True,
+        outcome.resources,
+        outcome.log,
+        digest=outcome.digest,
     )
 
 

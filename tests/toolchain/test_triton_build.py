@@ -84,7 +84,14 @@ def test_a_triton_file_becomes_device_code_for_hopper(bubblewrap: Confinement) -
     assert isinstance(mix, InstructionMix), mix
     assert mix.counts["LDG"] > 0
     assert built(KERNEL, bubblewrap) == Artefact(
-        outcome.key, outcome.folder, outcome.binary, outcome.seconds, True, outcome.resources, outcome.log
+        outcome.key,
+        outcome.folder,
+        outcome.binary,
+        outcome.seconds,
+        True,
+        outcome.resources,
+        outcome.log,
+        digest=outcome.digest,
     )
     assert "triton" in (outcome.folder / "entry.json").read_text()
 

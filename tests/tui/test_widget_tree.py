@@ -51,7 +51,7 @@ def lines(tree: KernelTree) -> list[str]:
         ("k2", ["left"], "k1"),
         ("k3", ["right"], "k7"),
         ("k2", ["right"], "k2"),
-        ("k1", ["j", "j"], "k3"),
+        ("k1", ["down", "down"], "k3"),
         ("k1", ["pagedown"], "k6"),
     ],
 )
