@@ -138,6 +138,9 @@ class Verdict(msgspec.Struct, forbid_unknown_fields=True):
     seconds: Seconds
     included: list[str]
     limit: str
+    suite: str | None
+    workloads: list[object]
+    worst: str | None
     against: Against | None = None
 
 
