@@ -1,6 +1,7 @@
 """The app: themes, keys, screens, and the workers that run a search. Contains no search logic; imports no torch.
 
-The command line calls ``main``.
+The command line calls ``main``. Home is drawn before the engine is imported: what only a session needs is imported where it is
+used, after ``load_session_screens``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import platformdirs
 from textual import on, work
@@ -30,25 +31,37 @@ from textual.worker import Worker, WorkerFailed, WorkerState
 from engine.domain.errors import EspalierError, JournalError, JournalLocked, UntrustedError
 from engine.domain.trust import PathKind, TrustQuestion
 from tui import actions, theme
-from tui.bridge import Bridge, NewSession, Say, SessionOpener
+from tui.opener import SessionOpener
 from tui.plain_output import PlainOutput, plain_text
 from tui.screens.dialogs import Confirm
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, OpenMode
-from tui.screens.open_session import OpenBridge, OpenSessionDialog
-from tui.screens.palette import ActionProvider, NodeProvider, place_of
-from tui.screens.session import SessionScreen
-from tui.screens.transport import TransportScreen
-from tui.screens.trust_dialog import TrustAnswer, TrustDialog
+from tui.screens.loading import load_session_screens
 from tui.terminal import SHUTDOWN_SECONDS, TerminalDriver, TerminalLost, exit_within, has_job_control
 from tui.timers import guard_timers
-from tui.viewmodel.farewell import farewell
+
+if TYPE_CHECKING:
+    from tui.bridge import Bridge, Say
+    from tui.screens.open_session import OpenBridge
+    from tui.screens.transport import TransportScreen
 
 
 def keymap_file() -> Path:
     """The user's key bindings: ``keys.toml`` under ESPALIER_HOME, else in the user's configuration folder."""
     home = os.environ.get("ESPALIER_HOME")
     return (Path(home).expanduser() / "config" if home else platformdirs.user_config_path("espalier")) / "keys.toml"
+
+
+def _actions_of_the_palette() -> type[Provider]:
+    from tui.screens.palette import ActionProvider
+
+    return ActionProvider
+
+
+def _nodes_of_the_palette() -> type[Provider]:
+    from tui.screens.palette import NodeProvider
+
+    return NodeProvider
 
 
 class EspalierApp(App[None]):
@@ -58,7 +71,7 @@ class EspalierApp(App[None]):
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.ANYWHERE)]
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider, NodeProvider}
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_actions_of_the_palette, _nodes_of_the_palette}
 
     def __init__(
         self,
@@ -117,7 +130,13 @@ class EspalierApp(App[None]):
     def _searched_folder(self) -> Path | None:
         return self._search.folder if self._search is not None else None
 
-    def _run_first_action(self) -> None:
+    @work(group="first")
+    async def _run_first_action(self) -> None:
+        if self._first[0] == "home":
+            return
+        await load_session_screens()
+        from tui.bridge import NewSession
+
         match self._first:
             case ("new", NewSession() as request):
                 self._open(f"New session: {request.problem.name}", partial(self.opener.begin, request))
@@ -138,8 +157,9 @@ class EspalierApp(App[None]):
     async def _session_begun(self, event: HomeScreen.SessionBegun) -> None:
         await self._show(event.bridge)
 
-    @on(TransportScreen.ForkRequested)
-    def _fork_requested(self, event: TransportScreen.ForkRequested) -> None:
+    def on_transport_screen_fork_requested(self, event: TransportScreen.ForkRequested) -> None:
+        """Copy the session up to this point and resume the copy."""
+
         async def fork(say: Say) -> Bridge:
             say("copying the journal up to this point")
             folder = await asyncio.to_thread(self.opener.fork, event.folder, event.position)
@@ -150,7 +170,7 @@ class EspalierApp(App[None]):
     def _open_folder(self, folder: Path, mode: OpenMode) -> None:
         running = self._search
         if running is not None and running.folder == folder and mode is not OpenMode.REPLAY:
-            self.push_screen(SessionScreen(running, self.clock))
+            self._show_screen(running)
         elif mode is OpenMode.OPEN:
             self._open(f"Opening {folder.name}", partial(self.opener.resume, folder), folder)
         else:
@@ -158,6 +178,7 @@ class EspalierApp(App[None]):
 
     @work(group="watch", exclusive=True)
     async def _watch(self, folder: Path, mode: OpenMode) -> None:
+        await load_session_screens()
         opened = {OpenMode.REPLAY: self.opener.replay, OpenMode.JOIN: self.opener.join}.get(mode, self.opener.follow)
         try:
             bridge = await asyncio.to_thread(opened, folder)
@@ -169,6 +190,10 @@ class EspalierApp(App[None]):
     @work(group="open", exclusive=True)
     async def _open(self, title: str, opening: OpenBridge, folder: Path | None = None) -> None:
         """Open a session to run it; if another process runs it, steer it there."""
+        await load_session_screens()
+        from tui.bridge import Bridge
+        from tui.screens.open_session import OpenSessionDialog
+
         if not await self._close_other_search():
             return
         outcome = await self.push_screen_wait(OpenSessionDialog(title, opening))
@@ -189,6 +214,8 @@ class EspalierApp(App[None]):
 
     async def _ask_trust(self, asked: TrustQuestion, title: str, opening: OpenBridge) -> None:
         """Ask whether this may run here, then open it, replay it, or do nothing."""
+        from tui.screens.trust_dialog import TrustAnswer, TrustDialog
+
         answer = await self.push_screen_wait(TrustDialog(asked))
         session = Path(asked.path) if asked.kind is PathKind.SESSION else None
         if answer is TrustAnswer.REPLAY and session is not None:
@@ -223,10 +250,17 @@ class EspalierApp(App[None]):
             self._search = bridge
             self.run_worker(bridge.run(), name="run", group="engine", exit_on_error=False)
         self.run_worker(bridge.pump(), name="pump", group=f"pump-{id(bridge)}", exit_on_error=False)
+        self._show_screen(bridge)
+
+    def _show_screen(self, bridge: Bridge) -> None:
+        from tui.screens.session import SessionScreen
+
         self.push_screen(SessionScreen(bridge, self.clock))
 
-    @on(SessionScreen.HomeRequested)
-    async def _home_requested(self) -> None:
+    async def on_session_screen_home_requested(self) -> None:
+        """Go back to home. A session that is searched here goes on; another is closed."""
+        from tui.screens.session import SessionScreen
+
         screen = self.screen
         if isinstance(screen, SessionScreen):
             self.pop_screen()
@@ -252,6 +286,8 @@ class EspalierApp(App[None]):
 
     async def _close(self, bridge: Bridge) -> None:
         if bridge is self._search:
+            from tui.viewmodel.farewell import farewell
+
             self._search = None
             self.farewell = farewell(bridge.state_now, bridge.shell_name)
         await bridge.close()
@@ -311,6 +347,8 @@ class EspalierApp(App[None]):
 
     def action_help(self) -> None:
         """List the keys of this screen."""
+        from tui.screens.palette import place_of
+
         if not isinstance(self.screen, HelpScreen):
             screen, place = self.screen, place_of(self.screen)
             able = [action for action in actions.ACTIONS if screen.check_action(action.verb, ())]

@@ -1,8 +1,7 @@
 """Connects the terminal UI to a session: reads its source, submits commands, keeps its search running.
 
-The only module of the terminal UI that imports ``engine.session``; it imports no widgets and no torch. A screen asks its
-``Bridge`` what is possible (``can``, ``transport``), never which kind of source it holds. ``SessionOpener`` opens sessions;
-tests replace it.
+Of the terminal UI only this module and ``tui/opener.py`` import ``engine.session``; it imports no widgets and no torch. A
+screen asks its ``Bridge`` what is possible (``can``, ``transport``), never which kind of source it holds.
 """
 
 from __future__ import annotations
@@ -16,21 +15,19 @@ from pathlib import Path
 from engine.domain.commands import AnswerCall, Command
 from engine.domain.errors import CommandRejected, EspalierError, JournalCorrupt, ProposerError
 from engine.domain.events import Entry
-from engine.domain.model import PLAYBOOK, Blob, Problem
+from engine.domain.model import Blob
 from engine.domain.settings import ModelSettings
 from engine.domain.state import Kernel, ModelCall, SessionState, advance
-from engine.domain.trust import TrustQuestion
 from engine.domain.work import WorkKey, WorkKind
 from engine.ideas.factory import check_programs
-from engine.ideas.mix import PASTE, check_models, check_proposer, proposers_of
+from engine.ideas.mix import PASTE, PLAYBOOK, check_models, check_proposer, proposers_of
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import unwritable_error
-from engine.report.facts.side_by_side import SideBySide, beside_comparable
-from engine.session import devices, factory, fork, requirements, seeds, trust
+from engine.session import factory, seeds
 from engine.session.devices import default_workload
 from engine.session.factory import NewSession, find_problem
-from engine.session.follow import FollowSource, JoinedSource
+from engine.session.follow import JoinedSource
 from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped
 from engine.session.ports import Say
@@ -46,7 +43,7 @@ _ENTRIES_KEPT = 5000
 _TEXTS_KEPT = 256
 
 __all__ = [
-    "Bridge", "Capability", "Landmark", "NewSession", "Say", "Seed", "SessionOpener", "check_settings", "default_workload",
+    "Bridge", "Capability", "Landmark", "NewSession", "Say", "Seed", "check_settings", "default_workload",
     "find_problem", "read_seed", "seed_from_text", "writer_error",
 ]  # fmt: skip
 
@@ -297,65 +294,6 @@ class Bridge:
             self.progress[message.work] = message.text
             if message.work.kind == WorkKind.PREPARE:
                 self._start_texts.append(message.text)
-
-
-class SessionOpener:
-    """Creates and opens sessions, and lists the choices for a new one. Methods raise EspalierError with one line."""
-
-    async def begin(self, request: NewSession, say: Say) -> Bridge:
-        """Create a session. Nothing is left on disk if this raises."""
-        return live_bridge(await factory.begin(request, say))
-
-    async def resume(self, folder: Path, say: Say) -> Bridge:
-        """Resume a session on the device it ran on before."""
-        state = await asyncio.to_thread(store.state_of, folder)
-        assert state.opened is not None, "a journal begins with it"
-        label = devices.checked_device(state.device.label if state.device else state.opened.device)
-        return live_bridge(await factory.resume(folder, say, label))
-
-    def replay(self, folder: Path) -> Bridge:
-        """Replay a session. It is paused at its end: the result is shown first, and play starts over."""
-        recorded = ReplaySource(journal.read(folder).entries)
-        recorded.seek(recorded.length)
-        return Bridge(recorded, folder, transport=recorded)
-
-    def follow(self, folder: Path) -> Bridge:
-        """Follow a session that another process runs."""
-        return Bridge(FollowSource(folder), folder)
-
-    def join(self, folder: Path) -> Bridge:
-        """Steer a session that another process runs."""
-        source = JoinedSource(folder)
-        return Bridge(source, folder, joined=source)
-
-    def beside(self, folder: Path, others: Sequence[Path]) -> SideBySide:
-        """A session side by side with those of ``others`` that can be compared with it. Raises ProblemError for none."""
-        named = ((other.name, journal.read(other).entries) for other in others)
-        return beside_comparable((folder.name, journal.read(folder).entries), named)
-
-    def trust(self, asked: TrustQuestion) -> None:
-        """Record that the user allowed what the question shows."""
-        trust.confirm(asked)
-
-    def fork(self, folder: Path, position: int) -> Path:
-        """Copy the first ``position`` entries of a session to a new session folder."""
-        return fork.fork(folder, position)
-
-    def devices(self) -> tuple[tuple[str, str], ...]:
-        """(label, name) of this machine's devices, the fastest first."""
-        return devices.devices()
-
-    def problems(self) -> tuple[Problem, ...]:
-        """The shipped problems, by name."""
-        return factory.shipped_problems()
-
-    def proposers(self) -> tuple[str, ...]:
-        """Proposers that need no API key, the default first."""
-        return factory.PROPOSERS
-
-    async def missing_tools(self) -> tuple[str, ...]:
-        """One line for each missing tool: what it changes, and the package that provides it."""
-        return await requirements.missing_tools()
 
 
 def live_bridge(live: LiveSession) -> Bridge:

@@ -112,8 +112,6 @@ PATIENCE = 3600.0
 """Seconds for which a provider's rate limits and outages are waited out."""
 CONCURRENCY = 4
 """Concurrent calls to one provider."""
-PROFILING = True
-"""Whether the hardware counters of a round's parents are read before a model is asked for ideas."""
 ALL_ROLES = "all"
 
 
@@ -130,7 +128,6 @@ class ModelSettings:
     """By role of the call (``ideas``, ``code``, ``repair``), or ``all``."""
     patience: float = PATIENCE
     concurrency: int = CONCURRENCY
-    profiling: bool = PROFILING
 
     def server(self, name: str) -> ModelServer | None:
         """The server of this proposer: its own entry, else its provider's."""
@@ -171,7 +168,6 @@ class Settings:
     """By role of the call, or ``all``."""
     patience: float = PATIENCE
     concurrency: int = CONCURRENCY
-    profiling: bool = PROFILING
     recall: str = ""
     """Folder of a session whose recorded replies are reused for the same prompts at no cost."""
     workload: str = "small"
@@ -201,6 +197,5 @@ class Settings:
         named = {server.proposer for server in self.servers}
         base = (ModelServer("openai", self.base_url),) if self.base_url and "openai" not in named else ()
         return ModelSettings(
-            self.source, self.writer, (*self.servers, *base), self.options, self.patience, self.concurrency,
-            self.profiling,
+            self.source, self.writer, (*self.servers, *base), self.options, self.patience, self.concurrency
         )  # fmt: skip

@@ -70,9 +70,7 @@ class CallStatus(StrEnum):
     FAILED = "failed"
 
 
-_KERNEL_WORK = frozenset(
-    {WorkKind.BUILD, WorkKind.VERIFY, WorkKind.MEASURE, WorkKind.REPAIR, WorkKind.SANITIZE, WorkKind.PROFILE}
-)
+_KERNEL_WORK = frozenset({WorkKind.BUILD, WorkKind.VERIFY, WorkKind.MEASURE, WorkKind.REPAIR, WorkKind.SANITIZE})
 
 
 def _empty() -> Mapping[Any, Any]:
@@ -597,7 +595,6 @@ def _sanitized(b: _Batch, entry: e.Entry, ev: e.KernelSanitized) -> None:
 
 
 def _profiled(b: _Batch, entry: e.Entry, ev: e.KernelProfiled) -> None:
-    b.finish(WorkKey(WorkKind.PROFILE, (ev.kernel,), ev.profile.attempt))
     known = b.peek("kernels").get(ev.kernel)
     if known is None or known.attempt != ev.profile.attempt:
         return

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
-from engine.domain.model import Interval
+from engine.domain.figures import Interval
 
 _T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110,

@@ -43,6 +43,13 @@ def test_importing_the_engine_loads_no_screen(module: str) -> None:
     assert not _loaded_by(module) & {"textual", "rich", "tui"}
 
 
+def test_home_is_drawn_before_the_engine_is_imported() -> None:
+    loaded = {name for name in _loaded_by("tui.app") if name.startswith(("engine.", "tui."))}
+    early = {name for name in loaded if name.startswith(("engine.session", "engine.ideas", "engine.journal", "engine.problem"))}
+    assert not early
+    assert not loaded & {"engine.domain.model", "engine.domain.state", "tui.bridge", "tui.screens.session"}
+
+
 def test_the_runner_loads_nothing_of_the_judge_and_the_judge_nothing_of_the_runner() -> None:
     for mine, theirs in (("runner.host", "judge"), ("judge.server", "runner")):
         loaded = _loaded_by(f"engine.trial.{mine}")

@@ -22,7 +22,8 @@ from engine.session.fake_bench import FakeBench
 from engine.session.live import LiveSession, Ports
 from engine.session.ports import Bench
 from tui.app import EspalierApp
-from tui.bridge import Bridge, NewSession, Say, SessionOpener, live_bridge
+from tui.bridge import Bridge, NewSession, Say, live_bridge
+from tui.opener import SessionOpener
 from tui.screens.gate import GateScreen
 from tui.screens.session import SessionScreen
 from tui.viewmodel.stages import calls_by_hand

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from textual.command import CommandPalette
 from textual.widgets import DataTable, Input, OptionList, Select
 
 from engine.domain import events as e
+from engine.domain.model import Problem
 from engine.domain.settings import Settings
 from engine.domain.state import IdeaStatus
 from engine.journal import store
@@ -53,6 +55,29 @@ def test_pressing_enter_twice_starts_the_first_session(home: Path) -> None:
     assert isinstance(opened, e.SessionOpened)
     assert opened.mode == "ask"
     assert opened.problem.name == "softmax"
+
+
+def test_enter_before_the_problems_are_read_starts_the_default_one(home: Path) -> None:
+    read, wanted = ui.FakeOpener(), threading.Event()
+    listed = read.problems
+
+    def late() -> tuple[Problem, ...]:
+        wanted.wait(10)
+        return listed()
+
+    read.problems = late  # type: ignore[method-assign]
+
+    async def body() -> None:
+        app = ui.app(read)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            assert not app.screen.query_one("#problems", OptionList).option_count
+            await pilot.press("enter")
+            wanted.set()
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            assert app.screen.query_one("#problem", Input).value == "softmax"
+
+    sessions.run(body)
 
 
 @pytest.mark.slow
@@ -142,8 +167,9 @@ def test_a_long_name_is_clipped_and_its_session_can_be_opened(home: Path, size: 
         async with app.run_test(size=size) as pilot:
             await until(pilot, lambda: app.screen.query_one(DataTable).row_count == 1 and app.focused is not None)
             table = app.screen.query_one(DataTable)
-            await until(pilot, lambda: table.get_row_at(0)[0].plain.startswith("long"))
-            assert table.get_row_at(0)[0].plain.endswith("…")
+            name = table.get_row_at(0)[0]
+            assert name.plain.startswith("lo")
+            assert name.plain.endswith("…")
             await pilot.resize_terminal(20, 5)
             await pilot.pause(0.1)
             assert table.row_count == len(table.columns) == 1

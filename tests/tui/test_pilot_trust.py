@@ -16,7 +16,8 @@ from engine.domain.settings import ModelServer
 from engine.journal import store
 from engine.session import factory, trust
 from tui.app import EspalierApp
-from tui.bridge import Capability, SessionOpener
+from tui.bridge import Capability
+from tui.opener import SessionOpener
 from tui.screens.home import HomeScreen
 from tui.screens.session import SessionScreen
 from tui.screens.transport import TransportScreen

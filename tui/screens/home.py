@@ -1,4 +1,7 @@
-"""Home: lists sessions and problems, and asks the app to open one."""
+"""Home: lists sessions and problems, and asks the app to open one.
+
+It is drawn before the engine is imported: lists, devices and missing tools are read on threads and follow.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -20,14 +24,16 @@ from textual.widgets import DataTable, Footer, OptionList, Static
 from textual.widgets.option_list import Option
 
 from engine.domain.errors import EspalierError
-from engine.journal import store
 from tui import actions
-from tui.bridge import Bridge, SessionOpener
+from tui.opener import SessionOpener
 from tui.screens.dialogs import Confirm
-from tui.screens.new_session import NewSessionForm
-from tui.screens.side_by_side import SideBySideScreen
-from tui.viewmodel.ideas import awaiting_approval
-from tui.widgets.session_table import SessionTable
+from tui.screens.loading import load_session_screens
+from tui.viewmodel import fmt
+
+if TYPE_CHECKING:
+    from engine.domain.model import Problem
+    from engine.journal import store
+    from tui.bridge import Bridge
 
 _WELCOME = (
     "Choose a problem and press Enter twice. Espalier measures PyTorch on it, writes a naive port, and proposes ideas round by "
@@ -46,6 +52,16 @@ class OpenMode(StrEnum):
     FOLLOW = "follow"
     JOIN = "join"
     """Steer it where it runs."""
+
+
+class _ProblemList(OptionList):
+    """The problems. Enter before they are read starts the default one."""
+
+    def action_select(self) -> None:
+        if self.option_count:
+            super().action_select()
+        else:
+            self.call_later(self.run_action, "screen.start")
 
 
 class HomeScreen(Screen[None]):
@@ -85,16 +101,17 @@ class HomeScreen(Screen[None]):
         self._clock = clock
         self._searched = searched
         self._behind = behind
+        self._sessions: dict[str, store.SessionSummary] = {}
         self._was_read = False
         """Whether the list was read before: the focus then stays where it is."""
 
     def compose(self) -> ComposeResult:
-        yield Static(self._brand(), id="brand")
+        yield Static(_brand(), id="brand")
         with Container(id="lists"):
-            sessions = SessionTable(self._clock, self._searched, id="sessions")
+            sessions: DataTable[Text] = DataTable(id="sessions", cursor_type="row", zebra_stripes=False)
             sessions.border_title = "Sessions"
             yield sessions
-            problems = OptionList(*self._problems(), id="problems")
+            problems = _ProblemList(id="problems")
             problems.border_title = "Problems"
             yield problems
         yield Static(_WELCOME, id="welcome", markup=False)
@@ -104,57 +121,102 @@ class HomeScreen(Screen[None]):
         yield missing
         yield Footer(compact=True, show_command_palette=False)
 
-    def _brand(self) -> Content:
-        devices = self._opener.devices()
-        where = f"{devices[0][1]} ({devices[0][0]})" if devices[0][0] != "cpu" else "CPU only"
-        return Content.assemble((" Espalier ", "bold $primary"), (f" {TAG_LINE}  ·  {where}", "$text-muted"))
-
-    def _problems(self) -> list[Option]:
-        problems = self._opener.problems()
-        width = max((len(problem.name) for problem in problems), default=0) + 2
-        return [
-            Option(Content.assemble((problem.name.ljust(width), "bold"), (problem.title, "$text-muted")), id=problem.name)
-            for problem in problems
-        ]
-
     def on_mount(self) -> None:
-        names = [problem.name for problem in self._opener.problems()]
-        self.query_one("#problems", OptionList).highlighted = names.index(_DEFAULT_PROBLEM) if _DEFAULT_PROBLEM in names else 0
         self.query_one("#problems").focus()
-        self._show_missing()
+        self.call_after_refresh(self._load)  # a thread that imports would delay the first frame
 
-    @work(group="missing")
-    async def _show_missing(self) -> None:
-        """One line for each missing tool: what it changes and which package provides it."""
+    @work(group="load")
+    async def _load(self) -> None:
+        """Show the problems and the device, then load what a session needs, then say which tools are missing for it."""
+        self._show_problems(await asyncio.to_thread(self._opener.problems))
+        devices = await asyncio.to_thread(self._opener.devices)
+        self.query_one("#brand", Static).update(_brand(devices))
+        await load_session_screens()
         found = await self._opener.missing_tools()
         missing = self.query_one("#missing", Static)
         missing.display = bool(found)
         missing.update("\n".join(found))
 
+    def _show_problems(self, problems: Sequence[Problem]) -> None:
+        names = [problem.name for problem in problems]
+        width = max(map(len, names), default=0) + 2
+        listed = self.query_one("#problems", OptionList)
+        listed.add_options(
+            Option(Content.assemble((problem.name.ljust(width), "bold"), (problem.title, "$text-muted")), id=problem.name)
+            for problem in problems
+        )
+        listed.highlighted = names.index(_DEFAULT_PROBLEM) if _DEFAULT_PROBLEM in names else 0
+
     def on_screen_resume(self) -> None:
         if not self._behind:
-            self.action_refresh()
+            self.call_after_refresh(self.action_refresh)
         self._behind = False
 
     @work(exclusive=True, group="summaries")
     async def action_refresh(self) -> None:
         """Reload the list of sessions."""
-        self._fill(await asyncio.to_thread(store.summaries))
-        if self._sessions_table.sessions and not self._was_read:
+        self._fill(await asyncio.to_thread(_summaries))
+        if self._sessions and not self._was_read:
             self.query_one("#sessions").focus()
         self._was_read = True
 
-    def _fill(self, summaries: Sequence[store.SessionSummary]) -> None:
-        self._sessions_table.show(summaries)
+    def _fill(self, summaries: list[store.SessionSummary]) -> None:
+        table = self.query_one("#sessions", DataTable)
+        before = self._highlighted()
+        self._sessions = {str(one.folder): one for one in summaries}
+        table.clear(columns=True)
+        room = table.content_size.width or self.size.width - 4
+        rows = {key: self._cells(one) for key, one in self._sessions.items()}
+        _clip_names(list(rows.values()), room)
+        columns = _fitting_columns(list(rows.values()), room)
+        for name in columns:
+            table.add_column(Text(name, style="dim"), key=name)
+        for key, cells in rows.items():
+            table.add_row(*(cells[name] for name in columns), key=key)
         self.set_class(not summaries, "-empty")
+        if before is not None and str(before.folder) in self._sessions:
+            table.move_cursor(row=list(self._sessions).index(str(before.folder)))
         self._describe()
 
-    @property
-    def _sessions_table(self) -> SessionTable:
-        return self.query_one("#sessions", SessionTable)
+    def _cells(self, one: store.SessionSummary) -> dict[str, Text]:
+        best = Text("doubted" if one.doubted else "—", "dim")
+        if one.best is not None:
+            name = "success" if one.best.low > 1.0 and one.corroborated else "warning"
+            ends = (f" {fmt.interval_ends(one.best)}{'' if one.corroborated else ' not corroborated'}", "dim")
+            best = Text.assemble((fmt.speedup(one.best).text, self._colour(name)), ends)
+        return {
+            "session": Text(one.name, "bold"),
+            "incumbent": best,
+            "trend": Text(fmt.sparkline(one.best_so_far), self._colour("primary")),
+            "rounds": Text(str(one.rounds), justify="right"),
+            "kernels": Text(f"{one.verified}/{one.kernels}", justify="right"),
+            "device": Text(one.device, "dim"),
+            "state": self._state(one),
+            "last": Text(time_since(self._clock() - one.last_activity), "dim"),
+        }
+
+    def _colour(self, name: str) -> str:
+        colour = self.app.theme_variables.get(f"text-{name}", "")
+        return colour if colour.startswith("#") else self.app.theme_variables.get(name, "default")
+
+    def _state(self, one: store.SessionSummary) -> Text:
+        if one.status == "unreadable":
+            return Text("✗ unreadable", self._colour("error"))
+        if self._searched() == one.folder:
+            return Text("● running", self._colour("success"))
+        if one.status == "closed":
+            return Text("ended", "dim")
+        return Text(f"◆ {one.awaiting} to approve", self._colour("warning")) if one.awaiting else Text("○ open")
+
+    def on_resize(self) -> None:
+        if self._sessions:
+            self._fill(list(self._sessions.values()))
 
     def _highlighted(self) -> store.SessionSummary | None:
-        return self._sessions_table.highlighted
+        table = self.query_one("#sessions", DataTable)
+        if not table.is_valid_coordinate(table.cursor_coordinate):
+            return None
+        return self._sessions.get(str(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value))
 
     @on(DataTable.RowHighlighted)
     @on(OptionList.OptionHighlighted)
@@ -166,6 +228,8 @@ class HomeScreen(Screen[None]):
         elif one.status == "unreadable":
             about.update(f"{one.name} cannot be read: {one.reason}")
         else:
+            from tui.viewmodel.ideas import awaiting_approval
+
             state = one.reason if one.status == "closed" else awaiting_approval(one.awaiting) if one.awaiting else "open"
             kernels = f"{one.verified} of {one.kernels} kernels verified"
             about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {kernels} · {state}")
@@ -213,6 +277,9 @@ class HomeScreen(Screen[None]):
 
     @work
     async def _ask_new_session(self, problem: str) -> None:
+        await load_session_screens()
+        from tui.screens.new_session import NewSessionForm
+
         bridge = await self.app.push_screen_wait(NewSessionForm(self._opener, problem))
         if bridge is not None:
             self.post_message(self.SessionBegun(bridge))
@@ -224,14 +291,15 @@ class HomeScreen(Screen[None]):
         if one is None or one.status == "unreadable":
             self.notify("Highlight a session to compare it with the others of its problem.", markup=False)
             return
-        others = [
-            s for s in self._sessions_table.sessions if s.problem == one.problem and s is not one and s.status != "unreadable"
-        ]
+        others = [s for s in self._sessions.values() if s.problem == one.problem and s is not one and s.status != "unreadable"]
         try:
+            await load_session_screens()
             found = await asyncio.to_thread(self._opener.beside, one.folder, [other.folder for other in others])
         except EspalierError as error:
             self.notify(str(error), severity="warning", markup=False)
             return
+        from tui.screens.side_by_side import SideBySideScreen
+
         self.app.push_screen(SideBySideScreen(found))
 
     @work
@@ -243,8 +311,51 @@ class HomeScreen(Screen[None]):
         words = f"{one.folder}\n\n{one.kernels} kernels, {one.verified} verified. This cannot be undone."
         if not await self.app.push_screen_wait(Confirm(f"Delete {one.name}?", words, "Delete")):
             return
+        from engine.journal import store
+
         try:
             await asyncio.to_thread(store.delete, one.folder)
         except EspalierError as error:
             self.notify(str(error), severity="error", markup=False)
         self.action_refresh()
+
+
+def _brand(devices: Sequence[tuple[str, str]] = ()) -> Content:
+    where = "" if not devices else "  ·  CPU only" if devices[0][0] == "cpu" else f"  ·  {devices[0][1]} ({devices[0][0]})"
+    return Content.assemble((" Espalier ", "bold $primary"), (f" {TAG_LINE}{where}", "$text-muted"))
+
+
+def _summaries() -> list[store.SessionSummary]:
+    from engine.journal import store
+
+    return store.summaries()
+
+
+_COLUMNS = ("session", "incumbent", "trend", "kernels", "rounds", "device", "state", "last")
+_BY_IMPORTANCE = ("session", "incumbent", "state", "last", "trend", "kernels", "rounds", "device")
+"""Columns by importance: shown while they fit, the first always."""
+
+
+def _clip_names(rows: list[dict[str, Text]], room: int) -> None:
+    """Cut names to half the room if the longest does not fit: the result matters more than the end of a name."""
+    if any(row["session"].cell_len + 2 > room for row in rows):
+        for row in rows:
+            row["session"].truncate(max(4, room // 2), overflow="ellipsis")
+
+
+def _fitting_columns(rows: list[dict[str, Text]], room: int) -> list[str]:
+    shown: set[str] = set()
+    for name in _BY_IMPORTANCE:
+        room -= max(len(name), *(row[name].cell_len for row in rows), 0) + 2 if rows else 0
+        if room < 0 and shown:
+            break
+        shown.add(name)
+    return [name for name in _COLUMNS if name in shown]
+
+
+def time_since(seconds: float) -> str:
+    """Time since then: ``3 min ago``."""
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{int(seconds / size)} {unit} ago"
+    return "now"

@@ -20,7 +20,8 @@ from textual.widgets import Button, Input, Label, Select, Static
 from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model_text import parse_duration
 from engine.domain.settings import Limits, Settings
-from tui.bridge import Bridge, NewSession, SessionOpener, default_workload, find_problem, read_seed
+from tui.bridge import Bridge, NewSession, default_workload, find_problem, read_seed
+from tui.opener import SessionOpener
 from tui.screens.dialogs import Dialog
 from tui.screens.open_session import FIRST_STEP
 from tui.viewmodel.steps import StepLog

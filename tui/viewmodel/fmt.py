@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from engine.domain.model import Interval
+from engine.domain.figures import Interval
 from engine.report.text.lines import counted as counted
 from engine.report.text.lines import digits as digits
 from engine.report.text.lines import duration as duration

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from engine.domain.model import Interval
+from engine.domain.figures import Interval
 from engine.domain.stats import significant
 
 _LONGEST_STEM = 120

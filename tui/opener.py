@@ -1,0 +1,111 @@
+"""Opens sessions, and lists the choices for a new one; tests replace it.
+
+Importing this module loads no engine: home is drawn before it is there, and each method imports what it needs. Whatever is slow
+for its imports or its reading is called on a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.domain.model import Problem
+    from engine.domain.trust import TrustQuestion
+    from engine.report.facts.side_by_side import SideBySide
+    from engine.session.factory import NewSession
+    from engine.session.ports import Say
+    from tui.bridge import Bridge
+
+
+class SessionOpener:
+    """Creates and opens sessions, and lists the choices for a new one. Methods raise EspalierError with one line."""
+
+    async def begin(self, request: NewSession, say: Say) -> Bridge:
+        """Create a session. Nothing is left on disk if this raises."""
+        from engine.session import factory
+        from tui.bridge import live_bridge
+
+        return live_bridge(await factory.begin(request, say))
+
+    async def resume(self, folder: Path, say: Say) -> Bridge:
+        """Resume a session on the device it ran on before."""
+        from engine.journal import store
+        from engine.session import devices, factory
+        from tui.bridge import live_bridge
+
+        state = await asyncio.to_thread(store.state_of, folder)
+        assert state.opened is not None, "a journal begins with it"
+        label = devices.checked_device(state.device.label if state.device else state.opened.device)
+        return live_bridge(await factory.resume(folder, say, label))
+
+    def replay(self, folder: Path) -> Bridge:
+        """Replay a session. It is paused at its end: the result is shown first, and play starts over."""
+        from engine.journal import journal
+        from engine.session.replay import ReplaySource
+        from tui.bridge import Bridge
+
+        recorded = ReplaySource(journal.read(folder).entries)
+        recorded.seek(recorded.length)
+        return Bridge(recorded, folder, transport=recorded)
+
+    def follow(self, folder: Path) -> Bridge:
+        """Follow a session that another process runs."""
+        from engine.session.follow import FollowSource
+        from tui.bridge import Bridge
+
+        return Bridge(FollowSource(folder), folder)
+
+    def join(self, folder: Path) -> Bridge:
+        """Steer a session that another process runs."""
+        from engine.session.follow import JoinedSource
+        from tui.bridge import Bridge
+
+        source = JoinedSource(folder)
+        return Bridge(source, folder, joined=source)
+
+    def beside(self, folder: Path, others: Sequence[Path]) -> SideBySide:
+        """A session side by side with those of ``others`` that can be compared with it. Raises ProblemError for none."""
+        from engine.journal import journal
+        from engine.report.facts.side_by_side import beside_comparable
+
+        named = ((other.name, journal.read(other).entries) for other in others)
+        return beside_comparable((folder.name, journal.read(folder).entries), named)
+
+    def trust(self, asked: TrustQuestion) -> None:
+        """Record that the user allowed what the question shows."""
+        from engine.session import trust
+
+        trust.confirm(asked)
+
+    def fork(self, folder: Path, position: int) -> Path:
+        """Copy the first ``position`` entries of a session to a new session folder."""
+        from engine.session import fork
+
+        return fork.fork(folder, position)
+
+    def devices(self) -> tuple[tuple[str, str], ...]:
+        """(label, name) of this machine's devices, the fastest first. Slow the first time where there is a GPU's driver."""
+        from engine.session import devices
+
+        return devices.devices()
+
+    def problems(self) -> tuple[Problem, ...]:
+        """The shipped problems, by name."""
+        from engine.problem import catalog
+
+        return catalog.shipped()
+
+    def proposers(self) -> tuple[str, ...]:
+        """Proposers that need no API key, the default first."""
+        from engine.session import factory
+
+        return factory.PROPOSERS
+
+    async def missing_tools(self) -> tuple[str, ...]:
+        """One line for each missing tool: what it changes, and the package that provides it."""
+        from engine.session import requirements
+
+        return await requirements.missing_tools()
