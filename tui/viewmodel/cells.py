@@ -110,6 +110,7 @@ class Line:
 
 BLANK = Line()
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
+_FIRST_WORD, _LAST_WORD = re.compile(r"\S+"), re.compile(r"\S+$")
 
 
 def line(*parts: Cell | str, ground: Ground = Ground.NONE) -> Line:
@@ -187,6 +188,19 @@ def cut(text: str, room: int) -> str:
             break
         kept += 1
     return f"{text[:kept].rstrip()}…"
+
+
+def cut_whole(text: str, room: int) -> str:
+    """``cut``, but never inside a word with a digit: half a number reads as another number."""
+    shown = cut(text, room)
+    kept = shown[:-1]
+    rest = text[len(kept) :]
+    if shown == text or not kept or rest[:1].isspace():
+        return shown
+    last, following = _LAST_WORD.search(kept), _FIRST_WORD.match(rest)
+    if last is None or following is None or not any(char.isdigit() for char in last.group() + following.group()):
+        return shown
+    return f"{kept[: last.start()].rstrip()}…"
 
 
 def tail(text: str, room: int) -> str:

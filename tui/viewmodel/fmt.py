@@ -20,7 +20,7 @@ from engine.report.text.lines import ratio as ratio_digits
 from engine.report.text.lines import scaled as scaled
 from engine.report.text.lines import times as times
 from engine.report.text.lines import tunables as tunables
-from tui.viewmodel.cells import Cell, Ground, Ink, merge_cells
+from tui.viewmodel.cells import Cell, Ground, Ink, merge_cells, width
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"
@@ -56,6 +56,22 @@ def speedup(interval: Interval, *, doubted: bool = False) -> Cell:
     """``▲ 1.52×``; ``▼`` slower, ``≈`` undecided, ``?`` not corroborated."""
     ink = speedup_ink(interval)
     return Cell(f"? {figures(interval)[0]}×", Ink.UNDECIDED) if doubted else Cell(f"{_SIGNS[ink]} {figures(interval)[0]}×", ink)
+
+
+def speedup_forms(interval: Interval, *, doubted: bool = False) -> tuple[str, ...]:
+    """``speedup``'s text, then shorter forms of it."""
+    text = speedup(interval, doubted=doubted).text
+    return (text, *(f"{text[:2]}{interval.value:.{places}g}×" for places in (3, 2, 1)))
+
+
+def interval_forms(interval: Interval) -> tuple[str, ...]:
+    """``interval_ends``, then shorter forms of it."""
+    return (interval_ends(interval), *(f"[{interval.low:.{n}g}, {interval.high:.{n}g}]" for n in (3, 2)))
+
+
+def fitting(forms: Sequence[str], room: int) -> str:
+    """The first form that fits; none of a figure is shown if none does."""
+    return next((form for form in forms if width(form) <= room), "")
 
 
 def bar(interval: Interval, top: float, room: int, *, doubted: bool = False) -> tuple[Cell, ...]:

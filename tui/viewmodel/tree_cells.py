@@ -1,13 +1,12 @@
-"""A row of the kernel tree as cells: the columns that fit a width, and their content. Pure.
+"""A row of the kernel tree as cells: the content of the columns that are shown. Pure.
 
-Columns are added by priority while they fit: 80 columns show the essentials, 200 show everything.
+A figure is shown whole, in a shorter form, or not at all: half a number reads as another number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 
 from engine.domain import corroboration, queries
 from engine.domain.model import Interval
@@ -15,81 +14,13 @@ from engine.domain.state import Kernel, SessionState, Stage
 from engine.domain.work import Sanitize
 from engine.report.text import races
 from engine.report.text.suite import spread_words
-from tui.viewmodel import fmt, kernels
-from tui.viewmodel.cells import Cell, Ink, Line, cut, line, one_line, pad, pad_cells, width
+from tui.viewmodel import fmt, kernels, siblings
+from tui.viewmodel.cells import Cell, Ink, Line, cut_whole, line, one_line, pad_cells, width
+from tui.viewmodel.tree_columns import GAP, GUTTER, MEASURED, RIGHT, Column, ColumnLayout
 from tui.viewmodel.tree_facts import tree_facts
 from tui.viewmodel.tree_rows import NodeRow
 
-GAP = 2
-GUTTER = 3
-"""Width of the badges left of the tree."""
-
-
-class Column(StrEnum):
-    """The columns, in order."""
-
-    NAME = "kernel"
-    OUTCOME = "outcome"
-    SPEEDUP = "speedup"
-    BAR = "bar"
-    INTERVAL = "interval"
-    TIME = "time"
-    SOL = "sol"
-    CLASS = "class"
-    TUNABLES = "tunables"
-    AUTHOR = "author"
-    REMARKS = "remarks"
-
-
-_GRANTS: tuple[tuple[Column, int], ...] = (
-    (Column.NAME, 20),
-    (Column.OUTCOME, kernels.OUTCOME_WIDTH),
-    (Column.SPEEDUP, 8),
-    (Column.NAME, 23),
-    (Column.BAR, 9),
-    (Column.NAME, 36),
-    (Column.INTERVAL, 14),
-    (Column.TIME, 8),
-    (Column.TUNABLES, 18),
-    (Column.SOL, 5),
-    (Column.AUTHOR, 12),
-    (Column.NAME, 52),
-    (Column.REMARKS, 20),
-    (Column.BAR, 16),
-    (Column.CLASS, 5),
-    (Column.BAR, 32),
-)
-"""(column, width) by priority; a repeated column grows to the new width."""
-
-_MEASURED = (Column.SPEEDUP, Column.BAR, Column.INTERVAL, Column.TIME, Column.SOL, Column.CLASS)
-"""Columns of measured kernels; other kernels show their reason there."""
-_LEAST_TITLE = 12
-_RIGHT = frozenset({Column.TIME, Column.SOL})
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnLayout:
-    """The columns that are shown, with their widths."""
-
-    widths: Mapping[Column, int]
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        return tuple(column for column in Column if column in self.widths)
-
-
-def layout(room: int) -> ColumnLayout:
-    """The columns for this many terminal cells; the name gets the remaining room."""
-    widths: dict[Column, int] = {Column.NAME: max(1, min(20, room - GUTTER))}
-    left = room - GUTTER - widths[Column.NAME]
-    for column, granted in _GRANTS:
-        needed = granted - widths[column] if column in widths else granted + GAP
-        if needed > left:
-            break
-        widths[column] = granted
-        left -= needed
-    widths[Column.NAME] += max(0, left)
-    return ColumnLayout(widths)
+_LEAST_TITLE = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +32,14 @@ class TreeContext:
     baseline: str
     top: float
     """Right end of the speedup bars."""
+    _labels: dict[tuple[str | None, str], dict[str, siblings.Label]] = field(default_factory=dict)
+
+    def label(self, kernel: Kernel) -> siblings.Label:
+        """The kernel's tunables, those that tell it from its siblings apart; computed once per group of siblings."""
+        group = (kernel.parent, kernel.idea)
+        if group not in self._labels:
+            self._labels[group] = siblings.labels(self.state, kernel)
+        return self._labels[group][kernel.id]
 
 
 def tree_context(state: SessionState) -> TreeContext:
@@ -119,45 +58,33 @@ def signature(view: TreeContext, row: NodeRow) -> tuple[object, ...]:
     idea = state.ideas.get(kernel.idea)
     pinned = row.kernel in state.pinned
     title = idea.text if idea is not None else None
-    return (kernel, row, row.kernel == view.incumbent, view.top, at_work, raced, pinned, title, state.epoch)
-
-
-def head(shown: ColumnLayout, baseline: str) -> Line:
-    """The header line: the names of the columns."""
-    names = {Column.SPEEDUP: f"× {baseline}", Column.INTERVAL: "95% interval", Column.SOL: "SOL"}
-    cells = [Cell(" " * GUTTER)]
-    for place, column in enumerate(shown.columns):
-        room = shown.widths[column] + (GAP if place else 0)
-        if column is Column.BAR or (column is Column.SPEEDUP and Column.BAR not in shown.widths):
-            cells.append(Cell(pad("", room) if column is Column.BAR else pad("  " + names[column], room), Ink.LABEL))
-            continue
-        text = names.get(column, column.value)
-        if column in _RIGHT:
-            cells.append(Cell(pad(text, room, right=True), Ink.LABEL))
-        else:
-            cells.append(Cell(pad("  " * bool(place) + text, room), Ink.LABEL))
-    return line(*cells)
+    first = tuple(view.label(kernel).first.items())
+    return (kernel, row, row.kernel == view.incumbent, view.top, at_work, raced, pinned, title, first, state.epoch)
 
 
 def row_line(view: TreeContext, row: NodeRow, shown: ColumnLayout, *, marked: str = "") -> Line:
     """The row as one line of the layout's width."""
     kernel = view.state.kernels[row.kernel]
-    cells: list[Cell] = [*_gutter(view, row, marked), *_name(view, row, kernel, shown)]
+    label = view.label(kernel)
+    cells: list[Cell] = [*_gutter(view, row, marked), *_name(view, row, kernel, label, shown)]
     outcome = kernels.outcome(view.state, kernel)
     ratio = queries.speedup(view.state, kernel)
     figures = _figures(view, kernel, ratio, shown) if ratio is not None else None
-    reason = _reason(kernel)
+    symbol = shown.widths.get(Column.OUTCOME, kernels.OUTCOME_WIDTH) < kernels.OUTCOME_WIDTH
+    spanned = [column for column in shown.columns if column in MEASURED]
     for column in shown.columns[1:]:
         room = shown.widths[column]
-        if column in _MEASURED and figures is None:
-            span = sum(shown.widths[c] + GAP for c in _MEASURED if c in shown.widths)
-            if column is Column.SPEEDUP:
-                cells += (Cell(" " * GAP), *pad_cells((Cell(reason, Ink.FAINT),), span - GAP))
+        if column in spanned and figures is None:
+            if column is spanned[0]:
+                span = sum(shown.widths[c] + GAP for c in spanned) - GAP
+                cells += (Cell(" " * GAP), *_reason(kernel, outcome if symbol else None, span))
             continue
         content = figures[column] if figures is not None and column in figures else _words(view, kernel, row, column, room)
         if column is Column.OUTCOME:
-            content = (outcome.cell,)
-        cells += (Cell(" " * GAP), *pad_cells(content, room, right=column in _RIGHT))
+            content = (Cell(outcome.glyph, outcome.ink) if symbol else outcome.cell,)
+        elif column is Column.TUNABLES:
+            content = (Cell(_whole_tunables(label.rest, room), Ink.FAINT),)
+        cells += (Cell(" " * GAP), *pad_cells(content, room, right=column in RIGHT))
     return line(*cells)
 
 
@@ -190,8 +117,8 @@ def _fold_ink(row: NodeRow) -> Ink:
 
 
 def shown_guides(row: NodeRow, room: int) -> str:
-    """The row's strokes in at most half the room of the name: of deep nodes the nearest levels, after an ellipsis."""
-    most = max(2, min(len(row.guides), room // 2 // 2 * 2))
+    """The row's strokes in at most a third of the room of the name: of deep nodes the nearest levels, after an ellipsis."""
+    most = max(2, min(len(row.guides), room // 3 // 2 * 2))
     full = 2 * row.depth
     return row.guides if full <= most else f"… {row.guides[2 - most :] if most > 2 else ''}"
 
@@ -201,37 +128,60 @@ def fold_place(row: NodeRow, shown: ColumnLayout) -> int:
     return GUTTER + len(shown_guides(row, shown.widths[Column.NAME]))
 
 
-def _name(view: TreeContext, row: NodeRow, kernel: Kernel, shown: ColumnLayout) -> tuple[Cell, ...]:
-    """Strokes, fold glyph, id and title; the tunables as well where they have no column, since they tell variants apart."""
+def _name(view: TreeContext, row: NodeRow, kernel: Kernel, label: siblings.Label, shown: ColumnLayout) -> tuple[Cell, ...]:
+    """Strokes, fold glyph and id; the tunables that tell the kernel from its siblings; the title; its other tunables where
+    they have no column."""
     room = shown.widths[Column.NAME]
-    guides = shown_guides(row, room)
     dim = row.pruned or row.context or kernel.stage in (Stage.FAILED, Stage.CANCELLED)
-    is_incumbent = row.kernel == view.incumbent
+    ink = Ink.FAINT if dim else Ink.BEST if row.kernel == view.incumbent else Ink.STRONG
     hidden = f" +{row.hidden}" if row.hidden else ""
     lead = (
-        Cell(guides, Ink.RULE),
+        Cell(shown_guides(row, room), Ink.RULE),
         Cell(fold_glyph(row), _fold_ink(row)),
-        Cell(f"{kernel.id} ", Ink.FAINT if dim else Ink.BEST if is_incumbent else Ink.STRONG),
+        Cell(f"{kernel.id} ", ink),
         Cell(f"{kernels.SEED} " if kernel.seed else "", Ink.PIN),
     )
     left = room - sum(width(c.text) for c in lead) - len(hidden)
     title = kernels.title(view.state, kernel)
+    first = _whole_tunables(label.first, left)
+    first += " " if first and width(first) < left else ""
+    left -= width(first)
     spare = left - min(width(title), _LEAST_TITLE)
-    chosen = "" if Column.TUNABLES in shown.widths else _variant(kernel, spare)
-    title_cell = Cell(cut(title, left - width(chosen)), Ink.FAINT if dim else Ink.BEST if is_incumbent else Ink.PLAIN)
-    tail = (Cell(chosen, Ink.FAINT), Cell(hidden, Ink.ACCENT))
-    return pad_cells([c for c in (*lead, title_cell, *tail) if c.text], room)
+    rest = "" if Column.TUNABLES in shown.widths else _whole_tunables(label.rest, spare - 1, every=True)
+    rest = f" {rest}" if rest else ""
+    title_ink = Ink.FAINT if dim or first else Ink.BEST if row.kernel == view.incumbent else Ink.PLAIN
+    named = (Cell(first, Ink.FAINT if dim else Ink.PLAIN), Cell(cut_whole(title, left - width(rest)), title_ink))
+    cells = [c for c in (*lead, *named, Cell(rest, Ink.FAINT)) if c.text]
+    return (*pad_cells(cells, room - len(hidden)), *([Cell(hidden, Ink.ACCENT)] if hidden else []))
 
 
-def _variant(kernel: Kernel, room: int) -> str:
-    """The tunables; their values only if they do not fit; nothing if those do not fit either."""
-    if not kernel.tunables:
+def _whole_tunables(tunables: Mapping[str, int], room: int, *, every: bool = False) -> str:
+    """``BLOCK=128 UNROLL=4``, or ``128·4``, or as many as fit with an ellipsis; no value is cut. ``every``: all or none."""
+    if not tunables:
         return ""
-    every = (fmt.tunables(kernel.tunables), "·".join(str(value) for value in kernel.tunables.values()))
-    return next((f" {words}" for words in every if width(words) < room), "")
+    full, values = fmt.tunables(tunables), "·".join(str(value) for value in tunables.values())
+    for words in (full, values):
+        if width(words) <= room:
+            return words
+    pairs = [f"{name}={value}" for name, value in tunables.items()]
+    for many in range(len(pairs) - 1, 0, -1):
+        words = f"{' '.join(pairs[:many])} …"
+        if width(words) <= room and not every:
+            return words
+    return ""
 
 
-def _reason(kernel: Kernel) -> str:
+def _reason(kernel: Kernel, outcome: kernels.Outcome | None, room: int) -> tuple[Cell, ...]:
+    """Why the kernel has no figures; after its ``outcome`` in words where that has no room in its column."""
+    words = _reason_words(kernel)
+    if outcome is None:
+        return pad_cells((Cell(cut_whole(words, room), Ink.FAINT),), room)
+    word = Cell(cut_whole(outcome.word, room), outcome.ink)
+    more = cut_whole(f": {words}", room - width(word.text)) if words and room >= width(outcome.word) + 4 else ""
+    return pad_cells((word, Cell(more if more != ":…" else "", Ink.FAINT)), room)
+
+
+def _reason_words(kernel: Kernel) -> str:
     if kernel.stage is Stage.FAILED and kernel.failure is not None:
         return one_line(kernel.failure.reason)
     if kernel.stage is Stage.QUARANTINED:
@@ -242,28 +192,35 @@ def _reason(kernel: Kernel) -> str:
 def _figures(view: TreeContext, kernel: Kernel, ratio: Interval, shown: ColumnLayout) -> dict[Column, tuple[Cell, ...]]:
     measured = kernel.measurement
     assert measured is not None
-    sol = fmt.percent(measured.light.fraction) if measured.light else ""
     precision = kernel.verification.precision_class.value if kernel.verification else ""
-    return {
-        Column.SPEEDUP: (kernels.speedup(kernel, ratio),),
-        Column.BAR: fmt.bar(ratio, view.top, shown.widths.get(Column.BAR, 0), doubted=corroboration.is_doubted(kernel)),
-        Column.INTERVAL: (Cell(fmt.interval_ends(ratio), Ink.FAINT),),
-        Column.TIME: (Cell(fmt.duration(measured.time_us.value)),),
-        Column.SOL: (Cell(sol),),
-        Column.CLASS: (Cell(precision),),
+    speedup = kernels.speedup(kernel, ratio)
+    forms = {
+        Column.SPEEDUP: fmt.speedup_forms(ratio, doubted=corroboration.is_doubted(kernel)),
+        Column.INTERVAL: fmt.interval_forms(ratio),
+        Column.TIME: (fmt.duration(measured.time_us.value),),
+        Column.SOL: (fmt.percent(measured.light.fraction),) if measured.light else ("",),
+        Column.CLASS: (precision,),
     }
+    inks = {Column.SPEEDUP: speedup.ink, Column.INTERVAL: Ink.FAINT}
+    found: dict[Column, tuple[Cell, ...]] = {
+        column: (Cell(fmt.fitting(words, shown.widths.get(column, 0)), inks.get(column, Ink.PLAIN)),)
+        for column, words in forms.items()
+    }
+    bar_room = shown.widths.get(Column.BAR, 0)
+    found[Column.BAR] = fmt.bar(ratio, view.top, bar_room, doubted=corroboration.is_doubted(kernel))
+    return found
 
 
 def _words(view: TreeContext, kernel: Kernel, row: NodeRow, column: Column, room: int) -> tuple[Cell, ...]:
     match column:
-        case Column.TUNABLES:
-            return (Cell(cut(fmt.tunables(kernel.tunables), room), Ink.FAINT),)
         case Column.AUTHOR:
             return (
-                Cell(cut(kernels.author(kernel.author.name), room), Ink.ACCENT if kernel.author.is_engineer else Ink.FAINT),
+                Cell(
+                    cut_whole(kernels.author(kernel.author.name), room), Ink.ACCENT if kernel.author.is_engineer else Ink.FAINT
+                ),
             )
         case Column.REMARKS:
-            return (Cell(", ".join(remarks(view, kernel, row)), Ink.FAINT),)
+            return (Cell(cut_whole(", ".join(remarks(view, kernel, row)), room), Ink.FAINT),)
         case _:
             return ()
 

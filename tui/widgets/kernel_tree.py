@@ -16,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from engine.domain.state import SessionState
-from tui.viewmodel import tree_cells, tree_rows
+from tui.viewmodel import tree_cells, tree_columns, tree_rows
 from tui.viewmodel.cells import Cell, Ink, Line, line
 from tui.viewmodel.tree_rows import NodeRow, Sort, TreeShape
 from tui.widgets.painter import PaintedWidget
@@ -193,10 +193,10 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
-        shown = tree_cells.layout(width)
+        shown = tree_columns.layout(width)
         if y == 0:
             baseline = self._tree_context.baseline if self._tree_context else ""
-            head = tree_cells.head(shown, baseline) if self._rows else line()
+            head = tree_columns.head(shown, baseline) if self._rows else line()
             return self.painter.strip(head, width, self.get_component_rich_style("kernel-tree--head"))
         place = self.scroll_offset.y + y - 1
         if place >= len(self._rows):
@@ -298,7 +298,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         event.stop()
         row = self._rows[place]
         self.selected = row.kernel
-        glyph = tree_cells.fold_place(row, tree_cells.layout(self.scrollable_content_region.width))
+        glyph = tree_cells.fold_place(row, tree_columns.layout(self.scrollable_content_region.width))
         if row.children and glyph <= event.x <= glyph + 1:
             self._toggle(row.kernel)
         elif event.chain == 2:

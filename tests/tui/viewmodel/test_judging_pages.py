@@ -15,7 +15,7 @@ from engine.domain.state import SessionState, advance
 from engine.domain.work import WorkKey
 from engine.report.facts import usage
 from engine.report.facts.forks import left_behind
-from tui.viewmodel import cells, detail, event_log, fmt, forking, heading, kernels, stages, timing, tree_cells
+from tui.viewmodel import cells, detail, event_log, fmt, forking, heading, kernels, stages, timing, tree_cells, tree_columns
 from tui.viewmodel import usage as usage_page
 from tui.viewmodel.cells import Line
 from tui.viewmodel.tree_rows import rows
@@ -36,7 +36,7 @@ def test_a_quarantined_kernel_has_a_glyph_a_word_and_an_ink_and_no_speedup() -> 
     assert kernels.outcome(STATE, kernel) == kernels.QUARANTINED
     view = tree_cells.tree_context(STATE)
     row = next(row for row in rows(STATE) if row.kernel == "k22")
-    output = tree_cells.row_line(view, row, tree_cells.layout(160)).text
+    output = tree_cells.row_line(view, row, tree_columns.layout(160)).text
     assert "◬ quarantined" in output
     assert "faster than the speed of light" in output
     assert "7.9" not in output
@@ -168,7 +168,7 @@ def test_a_doubted_kernel_has_a_mark_of_its_own_and_stretches_no_bar() -> None:
     assert kernels.outcome(DOUBTED, kernel) == kernels.DOUBTED
     view = tree_cells.tree_context(DOUBTED)
     row = next(row for row in rows(DOUBTED) if row.kernel == "k14")
-    output = tree_cells.row_line(view, row, tree_cells.layout(200)).text
+    output = tree_cells.row_line(view, row, tree_columns.layout(200)).text
     assert "? doubted" in output
     assert "? 9.00×" in output
     assert "not corroborated" in output

@@ -14,7 +14,7 @@ from engine.domain.work import WorkKey
 from engine.report.facts import charts
 from engine.report.page import decisions
 from engine.report.text import lines, progress, races, tree
-from tui.viewmodel import cells, event_log, kernels, stages, timing, tree_cells, tree_facts
+from tui.viewmodel import cells, event_log, kernels, stages, timing, tree_cells, tree_columns, tree_facts
 from tui.viewmodel.cells import Ink
 from tui.viewmodel.tree_rows import rows
 
@@ -45,7 +45,7 @@ def plain(lines: object) -> str:
 def row_of(state: SessionState, kernel: str, room: int = 200) -> str:
     view = tree_cells.tree_context(state)
     row = next(row for row in rows(state) if row.kernel == kernel)
-    return tree_cells.row_line(view, row, tree_cells.layout(room)).text
+    return tree_cells.row_line(view, row, tree_columns.layout(room)).text
 
 
 @pytest.mark.parametrize("room", [80, 120, 200])
