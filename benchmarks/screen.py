@@ -46,9 +46,10 @@ from engine.session.source import Batch, Capability, Progress  # noqa: E402
 from tui.app import EspalierApp  # noqa: E402
 from tui.bridge import Bridge  # noqa: E402
 from tui.opener import SessionOpener  # noqa: E402
-from tui.screens.home import TAG_LINE, HomeScreen  # noqa: E402
+from tui.screens.home import TAG_LINE  # noqa: E402
 from tui.screens.session import SessionScreen  # noqa: E402
 from tui.widgets.kernel_tree import KernelTree  # noqa: E402
+from tui.widgets.session_table import SessionTable  # noqa: E402
 
 SIZE = (120, 40)
 KERNELS = 10_000
@@ -218,7 +219,7 @@ async def measure_opening(figures: Figures, home: Path, folder: Path) -> None:
     """Seconds from Enter on the home screen to the drawn tree, in a warm process."""
     app = EspalierApp(SessionOpener(), keymap=home / "none")
     async with app.run_test(size=SIZE) as pilot:
-        while not (isinstance(app.screen, HomeScreen) and app.screen._sessions and app.focused is not None):
+        while not (isinstance(app.focused, SessionTable) and app.focused.sessions):
             await pilot.pause(0.02)
         await pilot.pause(1.0)
         begun = time.monotonic()

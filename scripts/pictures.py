@@ -34,6 +34,7 @@ from engine.session.source import Batch, Capability, Progress  # noqa: E402
 from tui.app import EspalierApp  # noqa: E402
 from tui.bridge import Bridge  # noqa: E402
 from tui.widgets.kernel_tree import KernelTree  # noqa: E402
+from tui.widgets.session_table import SessionTable  # noqa: E402
 
 WORDS = {
     "build:k20:0": "g++ -O3, 0.6 s",
@@ -154,7 +155,7 @@ def live(folder: Path) -> Bridge:
 
 
 async def home(app: EspalierApp, pilot: Pilot[None]) -> None:
-    await ui.until(pilot, lambda: getattr(app.screen, "_sessions", None) and app.focused is not None)
+    await ui.until(pilot, lambda: any(t.sessions for t in app.screen.query(SessionTable)) and app.focused is not None)
 
 
 def clock() -> float:

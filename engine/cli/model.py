@@ -16,7 +16,7 @@ from engine.cli.output import show, show_json
 from engine.cli.session_access import Target, read_state, reason_option, session_argument, shell_name, steers
 from engine.domain import commands as c
 from engine.domain import queries
-from engine.domain.model_text import duration_text
+from engine.domain.model_text import NO, YES, duration_text
 from engine.domain.settings import ModelSettings
 from engine.domain.state import CallStatus, ModelCall, SessionState
 from engine.ideas.authoring import unusable_reply
@@ -173,6 +173,7 @@ def _model_lines(models: ModelSettings) -> list[Line]:
     for role, options in models.options.items():
         pairs += [(f"{role} {name}", str(value)) for name, value in asdict(options).items() if value not in (None, "")]
     pairs += [("patience", duration_text(models.patience)), ("concurrency", str(models.concurrency))]
+    pairs += [("profiling", YES if models.profiling else NO)]
     return fields((label.replace("_", " "), Span(one_line(value))) for label, value in pairs)
 
 

@@ -84,7 +84,10 @@ _OPTIONS = (
                  help="How long rate limits and outages are waited out before the session stops. Default: 1h."),
     click.option("--concurrency", type=click.IntRange(*CONCURRENCIES), metavar="N",
                  help="Concurrent calls to one provider. Default: 4."),
+    click.option("--profiling/--no-profiling", "profiling", default=None,
+                 help="Read the hardware counters of a round's parents before a model is asked for ideas. Default: read them."),
 )  # fmt: skip
+_WHOLE = ("source", "writer", "patience", "concurrency", "profiling")
 _PER_ROLE = ("effort", "temperature", "max_output", "timeout")
 
 
@@ -100,7 +103,7 @@ def changed(models: ModelSettings, given: Mapping[str, Any]) -> ModelSettings:
     servers = {server.proposer: server for server in models.servers}
     servers.update({server.proposer: server for server in given["servers"]})
     kept = tuple(server for server in servers.values() if server.url or server.key or server.api)
-    plain = {name: given[name] for name in ("source", "writer", "patience", "concurrency") if given.get(name) is not None}
+    plain = {name: given[name] for name in _WHOLE if given.get(name) is not None}
     return replace(models, servers=kept, options=_options(models.options, given), **plain)
 
 

@@ -146,7 +146,7 @@ def _new_session(name: str, given: dict[str, Any]) -> NewSession:
         strategy=given["strategy"], ideas=given["ideas"], branch=given["branch"], beam=given["beam"],
         repairs=given["repairs"], source=given["source"], writer=given["writer"], base_url=given["base_url"],
         servers=models.servers if given["servers"] else (), options=models.options, patience=models.patience,
-        concurrency=models.concurrency,
+        concurrency=models.concurrency, profiling=models.profiling,
         workload=given["workload"] or default_workload(device), suite=given["suite"] or "", dialect=given["dialect"] or "",
         tolerance=given["tolerance"], baseline=given["baseline"],
         others=given["baselines"], cold=not given["hot"], seed=given["seed"],

@@ -300,6 +300,7 @@ class Author:
         return self.is_engineer or self.provider == USER
 
 
+PLAYBOOK = "playbook"
 AGENT = "agent"
 """Provider of a coding agent's name, ``agent:NAME``; as a proposer, it stands for all agents."""
 USER = "user"

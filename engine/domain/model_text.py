@@ -22,6 +22,7 @@ from engine.domain.settings import (
 )
 
 ROLES = (ALL_ROLES, *CallRole)
+YES, NO = "yes", "no"
 _SERVER = re.compile(r"([^=]+?)=([^,]*)((?:,\w+=[^,]*)*)")
 _SERVER_HINT = "write NAME=URL[,key=VARIABLE][,api=chat|responses], for example vllm=http://gpu1:8000/v1"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
@@ -74,6 +75,7 @@ def models_text(models: ModelSettings) -> dict[str, str]:
         **{name: _roles_text(models.options, name) for name in _OPTIONS},
         "patience": duration_text(models.patience) if models.patience else "0",
         "concurrency": str(models.concurrency),
+        "profiling": YES if models.profiling else NO,
     }
 
 
@@ -94,7 +96,14 @@ def parse_models(texts: Mapping[str, str], before: ModelSettings) -> ModelSettin
         options=options,
         patience=0.0 if patience == "0" else _about("patience", lambda: parse_duration(patience)),
         concurrency=_about("concurrency", lambda: _whole(given["concurrency"], *CONCURRENCIES)),
+        profiling=_about("profiling", lambda: _yes(given["profiling"])),
     )
+
+
+def _yes(text: str) -> bool:
+    if text not in (YES, NO):
+        raise ValueError(f"{text[:40]!r} is neither {YES} nor {NO}")
+    return text == YES
 
 
 def _about(name: str, parse: Callable[[], Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.domain import suite
-from engine.domain.model import AGENT, Device, Interval, Usage
+from engine.domain.model import AGENT, PLAYBOOK, Device, Interval, Usage
 from engine.domain.settings import Limits
 from engine.domain.state import Idea, IdeaStatus, Kernel, ModelCall, Round, SessionState, Stage
 from engine.domain.work import WorkKind
@@ -173,6 +173,22 @@ def _lends_verdict(state: SessionState, kernel: Kernel, other: Kernel) -> bool:
 
 def open_round(state: SessionState) -> Round | None:
     return next((r for r in reversed(tuple(state.rounds.values())) if not r.closed), None)
+
+
+def parents_without_counters(state: SessionState, current: Round) -> Iterator[Kernel]:
+    """Parents of a round whose hardware counters are still to be read for a model's prompt.
+
+    None where no model proposes, and none once a reading failed on this device and none succeeded: the reason lies with the
+    machine.
+    """
+    proposes = state.models.source not in (PLAYBOOK, AGENT)
+    here = [k.profile for k in state.kernels.values() if k.profile is not None and k.epoch == state.epoch]
+    readable = not here or any(profile.tool for profile in here)
+    if not (state.models.profiling and proposes and readable):
+        return
+    for kernel in map(state.kernels.get, current.parents):
+        if kernel is not None and kernel.stage is Stage.MEASURED and kernel.profile is None:
+            yield kernel
 
 
 def last_round(state: SessionState) -> int:

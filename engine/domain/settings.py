@@ -112,6 +112,8 @@ PATIENCE = 3600.0
 """Seconds for which a provider's rate limits and outages are waited out."""
 CONCURRENCY = 4
 """Concurrent calls to one provider."""
+PROFILING = True
+"""Whether the hardware counters of a round's parents are read before a model is asked for ideas."""
 ALL_ROLES = "all"
 
 
@@ -128,6 +130,7 @@ class ModelSettings:
     """By role of the call (``ideas``, ``code``, ``repair``), or ``all``."""
     patience: float = PATIENCE
     concurrency: int = CONCURRENCY
+    profiling: bool = PROFILING
 
     def server(self, name: str) -> ModelServer | None:
         """The server of this proposer: its own entry, else its provider's."""
@@ -168,6 +171,7 @@ class Settings:
     """By role of the call, or ``all``."""
     patience: float = PATIENCE
     concurrency: int = CONCURRENCY
+    profiling: bool = PROFILING
     recall: str = ""
     """Folder of a session whose recorded replies are reused for the same prompts at no cost."""
     workload: str = "small"
@@ -197,5 +201,6 @@ class Settings:
         named = {server.proposer for server in self.servers}
         base = (ModelServer("openai", self.base_url),) if self.base_url and "openai" not in named else ()
         return ModelSettings(
-            self.source, self.writer, (*self.servers, *base), self.options, self.patience, self.concurrency
+            self.source, self.writer, (*self.servers, *base), self.options, self.patience, self.concurrency,
+            self.profiling,
         )  # fmt: skip

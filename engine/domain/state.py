@@ -70,7 +70,9 @@ class CallStatus(StrEnum):
     FAILED = "failed"
 
 
-_KERNEL_WORK = frozenset({WorkKind.BUILD, WorkKind.VERIFY, WorkKind.MEASURE, WorkKind.REPAIR, WorkKind.SANITIZE})
+_KERNEL_WORK = frozenset(
+    {WorkKind.BUILD, WorkKind.VERIFY, WorkKind.MEASURE, WorkKind.REPAIR, WorkKind.SANITIZE, WorkKind.PROFILE}
+)
 
 
 def _empty() -> Mapping[Any, Any]:
@@ -595,6 +597,7 @@ def _sanitized(b: _Batch, entry: e.Entry, ev: e.KernelSanitized) -> None:
 
 
 def _profiled(b: _Batch, entry: e.Entry, ev: e.KernelProfiled) -> None:
+    b.finish(WorkKey(WorkKind.PROFILE, (ev.kernel,), ev.profile.attempt))
     known = b.peek("kernels").get(ev.kernel)
     if known is None or known.attempt != ev.profile.attempt:
         return

@@ -25,6 +25,7 @@ from engine.domain.model import (
     WorkloadRatio,
 )
 from engine.domain.preparation import Preparation
+from engine.domain.profile import Profile
 
 
 class WorkKind(StrEnum):
@@ -39,6 +40,7 @@ class WorkKind(StrEnum):
     REPAIR = "repair"
     SANITIZE = "sanitize"
     RACE = "race"
+    PROFILE = "profile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,19 @@ class Race:
         return WorkKey(WorkKind.RACE, (self.kernel, self.against), self.effort)
 
 
-Work = Prepare | Propose | Implement | Build | Verify | Measure | Repair | Sanitize | Race
+@dataclass(frozen=True, slots=True)
+class ReadCounters:
+    """Read the hardware counters of a parent, before a model is asked for ideas on it."""
+
+    kernel: str
+    attempt: int
+
+    @property
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.PROFILE, (self.kernel,), self.attempt)
+
+
+Work = Prepare | Propose | Implement | Build | Verify | Measure | Repair | Sanitize | Race | ReadCounters
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +298,13 @@ class Raced:
 
 
 @dataclass(frozen=True, slots=True)
+class Profiled:
+    """The counters, or why they could not be read."""
+
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The kernel failed this stage."""
 
@@ -324,6 +345,7 @@ Result = (
     | Suspected
     | Sanitized
     | Raced
+    | Profiled
     | Failed
     | Repaired
     | Unaffordable

@@ -12,12 +12,12 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from engine.domain.errors import ProposerError
-from engine.domain.model import AGENT
+from engine.domain.model import AGENT, PLAYBOOK
 from engine.domain.settings import ModelSettings, Settings
 from engine.ideas.agents import AgentProposer
 from engine.ideas.authoring import ModelProposer
 from engine.ideas.budget import Tariff, TariffOf
-from engine.ideas.mix import PASTE, PLAYBOOK, Mix, proposers_of
+from engine.ideas.mix import PASTE, Mix, proposers_of
 from engine.ideas.model_calls import ByHand, ModelCalls
 from engine.ideas.models import prices, registry
 from engine.ideas.models.command import missing_program

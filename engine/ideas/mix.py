@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.domain.errors import BudgetExhausted, ProposerError
-from engine.domain.model import AGENT, Author, CallRole
+from engine.domain.model import AGENT, PLAYBOOK, Author, CallRole
 from engine.domain.settings import ALL_ROLES, EFFORTS, ModelServer, ModelSettings
 from engine.domain.work import Proposal
 from engine.ideas.models.providers import NAMES, PROVIDERS, endpoint
@@ -20,7 +20,6 @@ from engine.ideas.playbook_file import ROOT
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, Proposer, RepairRequest
 from engine.ideas.tuning import is_tuning
 
-PLAYBOOK = "playbook"
 PASTE = "paste"
 _MAX_SHARE = 1_000
 _MAX_PROPOSERS = 16

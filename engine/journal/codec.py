@@ -22,7 +22,7 @@ import msgspec
 from engine.domain.errors import JournalCorrupt, JournalTooNew
 from engine.domain.events import Entry, Event, UnknownEvent
 from engine.domain.model import Author
-from engine.domain.settings import CONCURRENCY, PATIENCE
+from engine.domain.settings import CONCURRENCY, PATIENCE, PROFILING
 
 VERSION = 1
 """The journal format that this program writes."""
@@ -60,6 +60,7 @@ _ADDED: Mapping[str, tuple[object, ...]] = {
     "vector_operations": (0.0,),
     "patience": (PATIENCE,),
     "concurrency": (CONCURRENCY,),
+    "profiling": (PROFILING,),
     "attachments": ({},),
     "origin_format": (None,),
     "format_verdict": (None,),

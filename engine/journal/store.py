@@ -25,7 +25,7 @@ from engine.journal.blobs import FOLDER as BLOBS
 from engine.journal.inbox import FOLDER as INBOX
 from engine.journal.lock import NAME as LOCK
 from engine.journal.lock import WriterLock, unwritable_error
-from engine.journal.shipped import shipped_folder
+from engine.journal.shipped import is_shipped, shipped_folder
 
 HOME = "ESPALIER_HOME"
 """Environment variable: the folder that contains ``sessions/`` instead of the user's data folder."""
@@ -64,6 +64,11 @@ class SessionSummary:
     """The doubts about the incumbent that the engineer dismissed."""
     doubted: tuple[str, ...] = ()
     """Kernels that are not corroborated, or quarantined."""
+
+    @property
+    def shipped(self) -> bool:
+        """Whether it is a recording that ships: an example to replay, which cannot be resumed."""
+        return is_shipped(self.folder)
 
 
 def sessions_root() -> Path:

@@ -15,6 +15,7 @@ from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.events import SessionOpened
 from engine.domain.model import Device, FailureKind, Measurement
+from engine.domain.profile import Profile
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.session.ports import Bench, Say
 
@@ -75,6 +76,14 @@ class CachedVerdictBench:
 
     async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
         return await self.bench.sanitize(kernel, code, say)
+
+    async def read_counters(self, kernel: Kernel, code: str, say: Say) -> w.Profiled | w.Impossible:
+        """Reuses what was read, or that nothing was: prompts contain it, and recorded replies are looked up by prompt."""
+        known = self._recorded(kernel)
+        if known is not None:
+            found = known.profile or Profile(0, note=f"not read in {self.name}")
+            return w.Profiled(replace(found, log=""))
+        return await self.bench.read_counters(kernel, code, say)
 
     async def close(self) -> None:
         await self.bench.close()

@@ -18,13 +18,13 @@ from engine.codegen.scaffold import scaffold
 from engine.domain import queries
 from engine.domain.errors import JournalError, ProblemError
 from engine.domain.events import SessionOpened
-from engine.domain.model import ENGINEER, Blob, Device, Dialect, Draft, Problem, Signature
+from engine.domain.model import ENGINEER, PLAYBOOK, Blob, Device, Dialect, Draft, Problem, Signature
 from engine.domain.preparation import Preparation
 from engine.domain.settings import ModelSettings, Settings
 from engine.domain.state import SessionState
 from engine.domain.trust import Permissions
 from engine.ideas.factory import OpenModel, check_prices, check_programs, open_ideas
-from engine.ideas.mix import PASTE, PLAYBOOK, proposers_of
+from engine.ideas.mix import PASTE, proposers_of
 from engine.ideas.models import registry
 from engine.ideas.models.model import Model
 from engine.ideas.playbook import Playbook, available

@@ -37,6 +37,7 @@ from engine.domain.model import (
     WorkloadRatio,
 )
 from engine.domain.preparation import ClassErrors, CorrectnessCheck, Peaks, Preparation, TrivialModel, WorkloadPreparation
+from engine.domain.profile import Profile
 from engine.domain.state import Kernel
 from engine.session.ports import Say, StoreBlob
 
@@ -92,9 +93,10 @@ class FakeBench:
 
     def __init__(
         self, store: StoreBlob, device: Device = FAKE_CPU, *, pause: float = 0.0, verifiable: bool = True,
-        workloads: Sequence[str] = (),
+        workloads: Sequence[str] = (), counters: bool = False,
     ) -> None:  # fmt: skip
-        """``workloads``: those of a suite; a kernel's times on them differ."""
+        """``workloads``: those of a suite; a kernel's times on them differ. ``counters``: whether they can be read."""
+        self._counters = counters
         self._workloads = tuple(workloads) or ("",)
         self._store = store
         self._device = device
@@ -179,6 +181,15 @@ class FakeBench:
         await asyncio.sleep(self._pause)
         findings = ("planted: unsafe",) if _marks(code).unsafe else ()
         return w.Sanitized(("pretended",), findings, seconds=0.1)
+
+    async def read_counters(self, kernel: Kernel, code: str, say: Say) -> w.Profiled | w.Impossible:
+        say(f"pretending to profile {kernel.name}")
+        await asyncio.sleep(self._pause)
+        if not self._counters:
+            return w.Profiled(Profile(0, note="this bench has no counters"))
+        cycles = 3000.0 * _time_us(kernel, code)
+        metrics = {"cpu_us": _time_us(kernel, code), "cycles": cycles, "instructions": 2 * cycles, "ipc": 2.0}
+        return w.Profiled(Profile(0, "pretended", self._device.name, 1, metrics))
 
     async def close(self) -> None:
         """Does nothing."""

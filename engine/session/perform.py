@@ -37,6 +37,7 @@ class Ceilings:
     build: float = 1200.0
     verify: float = 1800.0
     measure: float = 3600.0
+    profile: float = 900.0
     model: float | None = None
 
 
@@ -101,6 +102,8 @@ def _ceiling(work: w.Work, ceilings: Ceilings) -> float | None:
             return ceilings.verify
         case w.Measure() | w.Sanitize() | w.Race():
             return ceilings.measure
+        case w.ReadCounters():
+            return ceilings.profile
         case w.Propose() | w.Implement() | w.Repair():
             return ceilings.model
 
@@ -120,6 +123,8 @@ async def _perform(work: w.Work, state: SessionState, effects: Effects, calls: C
             return await effects.bench.race(*pair, work.effort, say)
         case w.Sanitize():
             return await effects.bench.sanitize(*_kernel_and_code(work.kernel, state, effects), say)
+        case w.ReadCounters():
+            return await effects.bench.read_counters(*_kernel_and_code(work.kernel, state, effects), say)
         case w.Propose():
             return await _propose(work, state, effects, calls)
         case w.Implement():

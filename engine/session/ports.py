@@ -47,6 +47,10 @@ class Bench(Protocol):
         """Run a measured kernel under the sanitizers of its dialect. The result lists findings, or why no sanitizer ran."""
         ...
 
+    async def read_counters(self, kernel: Kernel, code: str, say: Say) -> w.Profiled | w.Impossible:
+        """Read the hardware counters of a measured kernel. The result holds them, or why they could not be read."""
+        ...
+
     async def close(self) -> None: ...
 
 

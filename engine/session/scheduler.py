@@ -28,6 +28,7 @@ _LANES: Mapping[str, Lane] = {
     w.WorkKind.MEASURE: Lane.DEVICE,
     w.WorkKind.RACE: Lane.DEVICE,
     w.WorkKind.SANITIZE: Lane.DEVICE,
+    w.WorkKind.PROFILE: Lane.DEVICE,
     w.WorkKind.BUILD: Lane.BUILD,
     w.WorkKind.PROPOSE: Lane.MODEL,
     w.WorkKind.IMPLEMENT: Lane.MODEL,

@@ -119,6 +119,9 @@ class TrialBench:
     async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
         return await self.sanitize_kernel(_kernel_spec(kernel, code), say)
 
+    async def read_counters(self, kernel: Kernel, code: str, say: Say) -> w.Profiled | w.Impossible:
+        return w.Profiled(await self.profile_kernel(_kernel_spec(kernel, code), say))
+
     # the same outside a session
 
     async def build_candidate(self, kernel: KernelSpec, say: Say) -> BuiltKernel | BuildFailure:

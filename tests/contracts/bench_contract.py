@@ -194,6 +194,11 @@ class BenchContract:
     def _race(self, stand: Stand, one: str, other: str, effort: int = 0) -> Any:
         return stand.run(stand.bench.race(stand.kernel(one, 31), one, stand.kernel(other, 32), other, effort, say))
 
+    def test_counters_are_read_or_the_reason_is_said(self, stand: Stand) -> None:
+        read = stand.run(stand.bench.read_counters(stand.kernel(self.good), self.good, say_anything))
+        assert isinstance(read, w.Profiled)
+        assert read.profile.metrics if read.profile.tool else read.profile.note
+
     def test_kernels_are_built_concurrently(self, stand: Stand) -> None:
         async def act() -> list[w.Result]:
             kernels = [stand.kernel(self.good, number) for number in (1, 2, 3)]
@@ -219,6 +224,10 @@ class BenchContract:
 def say(text: str) -> None:
     """A listener that must receive at least one message."""
     assert text
+
+
+def say_anything(text: str) -> None:
+    """A listener that may hear nothing."""
 
 
 def _next(kernel: Kernel, result: w.Result) -> Kernel:

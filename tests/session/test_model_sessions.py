@@ -35,6 +35,7 @@ from engine.ideas.recall import Recall, recorded_replies
 from engine.journal import store
 from engine.journal.blobs import Blobs
 from engine.journal.journal import read
+from engine.session.fake_bench import FakeBench
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, SessionEnded, Until
 
@@ -103,6 +104,34 @@ def test_five_rounds_over_http_count_every_token(tmp_path: Path, kind: str) -> N
     blobs = Blobs(tmp_path / "s")
     assert all(blobs.text(call.prompt) and blobs.text(call.reply) for call in state.calls.values())
     assert "sk-test" not in "".join(p.read_text("utf-8", "replace") for p in (tmp_path / "s").rglob("*") if p.is_file())
+
+
+@pytest.mark.parametrize("counters", [True, False], ids=["readable", "unreadable"])
+def test_the_parents_counters_stand_in_the_prompts_where_they_can_be_read(tmp_path: Path, *, counters: bool) -> None:
+    folder = tmp_path / "s"
+    rounds = settings(limits=Limits(rounds=2, plateau=None, light=None))
+    bench = FakeBench(Blobs(folder).put, counters=counters)
+    with OpenAIServer(reply) as server:
+
+        async def search() -> None:
+            async with LiveSession.create(folder, rounds, ports(folder, ideas(rounds, server), bench)) as live:
+                await _persistently(live, Until.CLOSED)
+
+        sessions.run(search)
+    state = store.state_of(folder)
+    prompts = [Blobs(folder).text(call.prompt) for call in state.calls.values() if call.role is CallRole.IDEAS]
+    profiled = [event.kernel for event in _events(folder) if isinstance(event, e.KernelProfiled)]
+    assert profiled[0] == "k1"
+    if counters:
+        assert set(profiled) == {kernel for number in (1, 2) for kernel in state.rounds[number].parents}
+        assert all("hardware counters" in prompt for prompt in prompts)
+    else:
+        assert profiled == ["k1"], "the reason is recorded once, and no further parent is tried"
+        assert not any("counters" in prompt for prompt in prompts)
+
+
+def _events(folder: Path) -> list[e.Event]:
+    return [entry.event for entry in read(folder).entries]
 
 
 @pytest.mark.slow

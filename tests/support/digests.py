@@ -7,12 +7,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 
-from engine.domain.settings import CONCURRENCY, PATIENCE, ModelSettings
+from engine.domain.settings import CONCURRENCY, PATIENCE, PROFILING, ModelSettings
 from engine.domain.state import SessionState
 
 _ADDED: Mapping[str, object] = {
     "doubts": (), "bounds": {}, "caveats": (), "chance": "", "models": ModelSettings(), "servers": (), "options": {},
-    "patience": PATIENCE, "concurrency": CONCURRENCY, "max_output": 0, "estimated": False, "why": "",
+    "patience": PATIENCE, "concurrency": CONCURRENCY, "profiling": PROFILING, "max_output": 0, "estimated": False, "why": "",
     "mismatches": (), "dialect": "", "plan": None, "repeats": "", "advice": "", "prior": (),
     "suites": {}, "suite": "", "by_workload": (),
     "attachments": {}, "origin_format": None, "format_verdict": None, "features": (), "core_caches": (), "failures": (),

@@ -144,6 +144,8 @@ def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Resu
             return failed if dice.random() < 0.3 else w.Repaired(b.digest(str(dice.random())))
         case w.Sanitize():
             return w.Sanitized(("address",), dice.choice([(), (), ("heap-buffer-overflow",)]), log=b.digest("asan"))
+        case w.ReadCounters():
+            return w.Profiled(dice.choice([b.profile(), Profile(0, note="perf is not installed")]))
         case w.Race():
             if dice.random() < 0.1:
                 return replace(failed, kernel=dice.choice([work.kernel, work.against]))

@@ -26,6 +26,7 @@ from tui.screens.models_form import ModelsForm
 from tui.screens.new_session import NewSessionForm
 from tui.screens.session import SessionScreen
 from tui.screens.trust_dialog import TrustDialog
+from tui.widgets.session_table import SessionTable
 
 pytestmark = pytest.mark.skipif(
     not metadata.version("textual").startswith("8.2."), reason="the snapshots were made with textual 8.2"
@@ -95,7 +96,7 @@ def test_home(snap_compare: Compare, size: tuple[int, int]) -> None:
         sessions.whole(Path("sessions") / name)
 
     async def before(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: pilot.app.screen._sessions and pilot.app.focused.id == "sessions")  # type: ignore[attr-defined, union-attr]
+        await until(pilot, lambda: isinstance(pilot.app.focused, SessionTable) and pilot.app.focused.sessions)
 
     assert snap_compare(app_on("home", None), terminal_size=size, run_before=before)
 

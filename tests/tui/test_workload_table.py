@@ -47,6 +47,7 @@ def test_the_table_of_a_suite_session(tmp_path: Path) -> None:
     for head in (MEAN, *NAMES[:2]):
         found = workload_table(state, head)
         place = found.heads.index(head)
+        assert all(row.cells[place].text.count("×") == 1 for row in found.rows)
         values = [float(row.cells[place].text.split("×")[0]) for row in found.rows]
         assert values == sorted(values, reverse=True)
         marked = [row.kernel for row in found.rows if kernels.INCUMBENT in row.cells[place].text]

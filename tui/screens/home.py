@@ -12,7 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -28,7 +27,7 @@ from tui import actions
 from tui.opener import SessionOpener
 from tui.screens.dialogs import Confirm
 from tui.screens.loading import load_session_screens
-from tui.viewmodel import fmt
+from tui.widgets.session_table import SessionTable
 
 if TYPE_CHECKING:
     from engine.domain.model import Problem
@@ -101,14 +100,13 @@ class HomeScreen(Screen[None]):
         self._clock = clock
         self._searched = searched
         self._behind = behind
-        self._sessions: dict[str, store.SessionSummary] = {}
         self._was_read = False
         """Whether the list was read before: the focus then stays where it is."""
 
     def compose(self) -> ComposeResult:
         yield Static(_brand(), id="brand")
         with Container(id="lists"):
-            sessions: DataTable[Text] = DataTable(id="sessions", cursor_type="row", zebra_stripes=False)
+            sessions = SessionTable(self._clock, self._searched, id="sessions")
             sessions.border_title = "Sessions"
             yield sessions
             problems = _ProblemList(id="problems")
@@ -156,67 +154,21 @@ class HomeScreen(Screen[None]):
     async def action_refresh(self) -> None:
         """Reload the list of sessions."""
         self._fill(await asyncio.to_thread(_summaries))
-        if self._sessions and not self._was_read:
+        if self._sessions_table.sessions and not self._was_read:
             self.query_one("#sessions").focus()
         self._was_read = True
 
-    def _fill(self, summaries: list[store.SessionSummary]) -> None:
-        table = self.query_one("#sessions", DataTable)
-        before = self._highlighted()
-        self._sessions = {str(one.folder): one for one in summaries}
-        table.clear(columns=True)
-        room = table.content_size.width or self.size.width - 4
-        rows = {key: self._cells(one) for key, one in self._sessions.items()}
-        _clip_names(list(rows.values()), room)
-        columns = _fitting_columns(list(rows.values()), room)
-        for name in columns:
-            table.add_column(Text(name, style="dim"), key=name)
-        for key, cells in rows.items():
-            table.add_row(*(cells[name] for name in columns), key=key)
+    def _fill(self, summaries: Sequence[store.SessionSummary]) -> None:
+        self._sessions_table.show(summaries)
         self.set_class(not summaries, "-empty")
-        if before is not None and str(before.folder) in self._sessions:
-            table.move_cursor(row=list(self._sessions).index(str(before.folder)))
         self._describe()
 
-    def _cells(self, one: store.SessionSummary) -> dict[str, Text]:
-        best = Text("doubted" if one.doubted else "—", "dim")
-        if one.best is not None:
-            name = "success" if one.best.low > 1.0 and one.corroborated else "warning"
-            ends = (f" {fmt.interval_ends(one.best)}{'' if one.corroborated else ' not corroborated'}", "dim")
-            best = Text.assemble((fmt.speedup(one.best).text, self._colour(name)), ends)
-        return {
-            "session": Text(one.name, "bold"),
-            "incumbent": best,
-            "trend": Text(fmt.sparkline(one.best_so_far), self._colour("primary")),
-            "rounds": Text(str(one.rounds), justify="right"),
-            "kernels": Text(f"{one.verified}/{one.kernels}", justify="right"),
-            "device": Text(one.device, "dim"),
-            "state": self._state(one),
-            "last": Text(time_since(self._clock() - one.last_activity), "dim"),
-        }
-
-    def _colour(self, name: str) -> str:
-        colour = self.app.theme_variables.get(f"text-{name}", "")
-        return colour if colour.startswith("#") else self.app.theme_variables.get(name, "default")
-
-    def _state(self, one: store.SessionSummary) -> Text:
-        if one.status == "unreadable":
-            return Text("✗ unreadable", self._colour("error"))
-        if self._searched() == one.folder:
-            return Text("● running", self._colour("success"))
-        if one.status == "closed":
-            return Text("ended", "dim")
-        return Text(f"◆ {one.awaiting} to approve", self._colour("warning")) if one.awaiting else Text("○ open")
-
-    def on_resize(self) -> None:
-        if self._sessions:
-            self._fill(list(self._sessions.values()))
+    @property
+    def _sessions_table(self) -> SessionTable:
+        return self.query_one("#sessions", SessionTable)
 
     def _highlighted(self) -> store.SessionSummary | None:
-        table = self.query_one("#sessions", DataTable)
-        if not table.is_valid_coordinate(table.cursor_coordinate):
-            return None
-        return self._sessions.get(str(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value))
+        return self._sessions_table.highlighted
 
     @on(DataTable.RowHighlighted)
     @on(OptionList.OptionHighlighted)
@@ -291,7 +243,9 @@ class HomeScreen(Screen[None]):
         if one is None or one.status == "unreadable":
             self.notify("Highlight a session to compare it with the others of its problem.", markup=False)
             return
-        others = [s for s in self._sessions.values() if s.problem == one.problem and s is not one and s.status != "unreadable"]
+        others = [
+            s for s in self._sessions_table.sessions if s.problem == one.problem and s is not one and s.status != "unreadable"
+        ]
         try:
             await load_session_screens()
             found = await asyncio.to_thread(self._opener.beside, one.folder, [other.folder for other in others])
@@ -329,33 +283,3 @@ def _summaries() -> list[store.SessionSummary]:
     from engine.journal import store
 
     return store.summaries()
-
-
-_COLUMNS = ("session", "incumbent", "trend", "kernels", "rounds", "device", "state", "last")
-_BY_IMPORTANCE = ("session", "incumbent", "state", "last", "trend", "kernels", "rounds", "device")
-"""Columns by importance: shown while they fit, the first always."""
-
-
-def _clip_names(rows: list[dict[str, Text]], room: int) -> None:
-    """Cut names to half the room if the longest does not fit: the result matters more than the end of a name."""
-    if any(row["session"].cell_len + 2 > room for row in rows):
-        for row in rows:
-            row["session"].truncate(max(4, room // 2), overflow="ellipsis")
-
-
-def _fitting_columns(rows: list[dict[str, Text]], room: int) -> list[str]:
-    shown: set[str] = set()
-    for name in _BY_IMPORTANCE:
-        room -= max(len(name), *(row[name].cell_len for row in rows), 0) + 2 if rows else 0
-        if room < 0 and shown:
-            break
-        shown.add(name)
-    return [name for name in _COLUMNS if name in shown]
-
-
-def time_since(seconds: float) -> str:
-    """Time since then: ``3 min ago``."""
-    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= size:
-            return f"{int(seconds / size)} {unit} ago"
-    return "now"

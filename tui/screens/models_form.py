@@ -35,6 +35,7 @@ FIELDS = (
     ModelField("timeout", "Timeout", "of one attempt, 20m · code=1h"),
     ModelField("patience", "Patience", "with rate limits and outages, such as 1h"),
     ModelField("concurrency", "Concurrency", "calls to one provider at a time"),
+    ModelField("profiling", "Profiling", "yes: the parents' hardware counters go into prompts"),
 )
 
 

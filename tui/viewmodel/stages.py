@@ -17,7 +17,7 @@ from tui.viewmodel.tree_facts import tree_facts
 
 VERBS = {
     "build": "building", "verify": "verifying", "measure": "measuring", "repair": "repairing", "sanitize": "sanitizing",
-    "race": "racing",
+    "race": "racing", "profile": "profiling",
     "propose": "proposing ideas", "implement": "writing code", "prepare": "preparing",
 }  # fmt: skip
 _INKS = {

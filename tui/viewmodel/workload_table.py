@@ -67,5 +67,5 @@ def _row(
         leads = best.get(head) == kernel.id
         mark = f" {kernels.INCUMBENT}" if leads else "  "
         ink = Ink.UNDECIDED if doubted else Ink.BEST if leads else fmt.speedup_ink(ratio)
-        cells.append(Cell(f"{fmt.ratio(ratio.value)}×{mark}", ink))
+        cells.append(Cell(f"{fmt.ratio(ratio.value)}{mark}", ink))
     return WorkloadRow(kernel.id, title, tuple(cells))

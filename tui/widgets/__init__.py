@@ -20,6 +20,8 @@ StageStrip             ``progress`` (work key → latest message), ``seconds`` (
 TransportBar           ``position``, ``length``, ``playing``, ``speed``, ``ticks`` (positions of rounds) ·
 (bars)                 ``SeekRequested(position)``, ``PlayToggled()``, ``SpeedChanged(speed)``
 LogView (panes)        ``show(entries)`` after a seek, ``push(entries)`` adds
+SessionTable           no ``state`` · ``show(summaries)``, ``sessions``, ``highlighted``: the list of the home screen
+(session_table)
 NoteList (panes)
 UsageView (panes)
 LinesView (lines)      ``lines``: a scrolling page of prepared lines (``viewmodel.cells.Line``), selectable

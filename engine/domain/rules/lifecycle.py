@@ -6,6 +6,7 @@ from engine.domain import events as e
 from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.model import AGENT, Failure, FailureKind, RaceOutcome, Succession
+from engine.domain.profile import Profile
 from engine.domain.rules import adaptive
 from engine.domain.state import Idea, IdeaStatus, Kernel, Round, SessionState, Stage
 
@@ -222,6 +223,8 @@ def resume_events(state: SessionState, repaired: str) -> tuple[e.Event, ...]:
             events.append(e.IdeaImplemented(key.subject, (), reason))
         elif key.kind == w.WorkKind.RACE:
             events += [_undecided_race(race, reason) for race in races.pending_races(state) if race.key == key]
+        elif key.kind == w.WorkKind.PROFILE and key.subject in state.kernels:
+            events.append(e.KernelProfiled(key.subject, Profile(key.number or 0, note=reason)))
         elif key.kind in (w.WorkKind.PREPARE, w.WorkKind.PROPOSE):
             events.append(e.WorkFailed(str(key), reason))
     return tuple(events)

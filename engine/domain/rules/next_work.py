@@ -19,7 +19,7 @@ def next_work(state: SessionState) -> tuple[w.Work, ...]:
     """
 
     def idle(work: w.Work) -> bool:
-        if not isinstance(work, w.Propose | w.Implement | w.Repair):
+        if not isinstance(work, w.Propose | w.Implement | w.Repair | w.ReadCounters):
             return False
         return state.paused is not None or (state.capped is not None and work.key not in state.started)
 
@@ -74,7 +74,11 @@ def _model_work(state: SessionState) -> Iterator[w.Work]:
         count = 1 if state.opened.settings.strategy == "sequential" else state.opened.settings.ideas
         if plan is not None:
             count = plan.each * len(current.parents)
-        yield w.Propose(current.number, current.parents, count)
+        ask = w.Propose(current.number, current.parents, count)
+        unread = () if ask.key in state.started else tuple(queries.parents_without_counters(state, current))
+        yield from (w.ReadCounters(kernel.id, kernel.attempt) for kernel in unread)
+        if not unread:
+            yield ask
 
 
 def _place(idea: Idea) -> int:

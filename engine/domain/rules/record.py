@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from engine.domain import events as e
 from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.corroboration import UNEXPLAINED
 from engine.domain.model import Blob, FailureKind, Measurement
+from engine.domain.profile import Profile
 from engine.domain.rules import lifecycle
 from engine.domain.similarity import near_duplicate
 from engine.domain.state import SessionState, Stage
@@ -22,6 +24,8 @@ def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event
     match work, result:
         case w.Sanitize(), _:
             return _sanitized(state, work, result)
+        case w.ReadCounters(), _:
+            return _profiled(state, work, result)
         case _, w.Impossible():
             return (e.WorkFailed(str(work.key), result.reason, result.called_off),)
         case ((w.Propose() | w.Implement() | w.Repair()), w.Unaffordable()):
@@ -102,6 +106,16 @@ def _sanitized(state: SessionState, work: w.Sanitize, result: w.Result) -> tuple
             return (sanitized, e.KernelQuarantined(kernel.id, findings)) if findings else (sanitized,)
         case w.Impossible(reason):
             return (e.KernelSanitized(kernel.id, work.attempt, (), (), reason),)
+    raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
+
+
+def _profiled(state: SessionState, work: w.ReadCounters, result: w.Result) -> tuple[e.Event, ...]:
+    """Counters that could not be read are recorded with the reason and hold up nothing."""
+    match result:
+        case w.Profiled(profile):
+            return (e.KernelProfiled(work.kernel, replace(profile, attempt=work.attempt)),)
+        case w.Impossible(reason):
+            return (e.KernelProfiled(work.kernel, Profile(work.attempt, note=reason)),)
     raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
 
 

@@ -157,7 +157,8 @@ def model_words(models: ModelSettings) -> list[str]:
             f"timeout {options.timeout:g} s" if options.timeout is not None else "",
         )
         words.append(f"{role}: {' '.join(filter(None, given)) or 'defaults'}")
-    return [*words, f"patience {models.patience:g} s", f"{models.concurrency} calls at a time"]
+    counters = [] if models.profiling else ["counters of parents not read"]
+    return [*words, f"patience {models.patience:g} s", f"{models.concurrency} calls at a time", *counters]
 
 
 def _call_line(event: e.Event, state: SessionState) -> Line | None:

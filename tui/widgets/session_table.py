@@ -1,0 +1,127 @@
+"""The table of sessions on the home screen: the columns that fit its width, fitted again whenever that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+from textual.widgets import DataTable
+
+from tui.viewmodel import fmt
+
+if TYPE_CHECKING:
+    from engine.journal import store
+
+_COLUMNS = ("session", "incumbent", "trend", "kernels", "rounds", "device", "state", "last")
+_BY_IMPORTANCE = ("session", "incumbent", "state", "last", "trend", "kernels", "rounds", "device")
+"""Columns by importance: shown while they fit, the first always."""
+
+
+class SessionTable(DataTable[Text]):
+    """Sessions, one line each. Widths are chosen for the table's own content width, known only after its layout."""
+
+    def __init__(self, clock: Callable[[], float], searched: Callable[[], Path | None], *, id: str) -> None:
+        """``searched``: the folder of the session that this process searches."""
+        super().__init__(id=id, cursor_type="row", zebra_stripes=False)
+        self._clock = clock
+        self._searched = searched
+        self._sessions: dict[str, store.SessionSummary] = {}
+        self._filled_room = 0
+        """The width that the columns were chosen for."""
+
+    @property
+    def sessions(self) -> Sequence[store.SessionSummary]:
+        return tuple(self._sessions.values())
+
+    @property
+    def highlighted(self) -> store.SessionSummary | None:
+        """The session under the cursor."""
+        if not self.is_valid_coordinate(self.cursor_coordinate):
+            return None
+        return self._sessions.get(str(self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value))
+
+    def show(self, summaries: Sequence[store.SessionSummary]) -> None:
+        """Show these sessions; the cursor stays on its session."""
+        before = self.highlighted
+        self._sessions = {str(one.folder): one for one in summaries}
+        self._fill(before)
+
+    def on_resize(self) -> None:
+        if self._room != self._filled_room:
+            self._fill(self.highlighted)
+
+    @property
+    def _room(self) -> int:
+        return self.scrollable_content_region.width
+
+    def _fill(self, before: store.SessionSummary | None) -> None:
+        self._filled_room = room = self._room
+        self.clear(columns=True)
+        rows = {key: self._cells(one) for key, one in self._sessions.items()}
+        _clip_names(list(rows.values()), room)
+        columns = _fitting_columns(list(rows.values()), room)
+        for name in columns:
+            self.add_column(Text(name, style="dim"), key=name)
+        for key, cells in rows.items():
+            self.add_row(*(cells[name] for name in columns), key=key)
+        if before is not None and str(before.folder) in self._sessions:
+            self.move_cursor(row=list(self._sessions).index(str(before.folder)))
+
+    def _cells(self, one: store.SessionSummary) -> dict[str, Text]:
+        best = Text("doubted" if one.doubted else "—", "dim")
+        if one.best is not None:
+            name = "success" if one.best.low > 1.0 and one.corroborated else "warning"
+            ends = (f" {fmt.interval_ends(one.best)}{'' if one.corroborated else ' not corroborated'}", "dim")
+            best = Text.assemble((fmt.speedup(one.best).text, self._colour(name)), ends)
+        return {
+            "session": Text(one.name, "bold"),
+            "incumbent": best,
+            "trend": Text(fmt.sparkline(one.best_so_far), self._colour("primary")),
+            "rounds": Text(str(one.rounds), justify="right"),
+            "kernels": Text(f"{one.verified}/{one.kernels}", justify="right"),
+            "device": Text(one.device, "dim"),
+            "state": self._state(one),
+            "last": Text(time_since(self._clock() - one.last_activity), "dim"),
+        }
+
+    def _colour(self, name: str) -> str:
+        colour = self.app.theme_variables.get(f"text-{name}", "")
+        return colour if colour.startswith("#") else self.app.theme_variables.get(name, "default")
+
+    def _state(self, one: store.SessionSummary) -> Text:
+        if one.status == "unreadable":
+            return Text("✗ unreadable", self._colour("error"))
+        if self._searched() == one.folder:
+            return Text("● running", self._colour("success"))
+        if one.shipped:
+            return Text("▷ example", self._colour("primary"))
+        if one.status == "closed":
+            return Text("ended", "dim")
+        return Text(f"◆ {one.awaiting} to approve", self._colour("warning")) if one.awaiting else Text("○ open")
+
+
+def _clip_names(rows: list[dict[str, Text]], room: int) -> None:
+    """Cut names to half the room if the longest does not fit: the result matters more than the end of a name."""
+    if any(row["session"].cell_len + 2 > room for row in rows):
+        for row in rows:
+            row["session"].truncate(max(4, room // 2), overflow="ellipsis")
+
+
+def _fitting_columns(rows: list[dict[str, Text]], room: int) -> list[str]:
+    shown: set[str] = set()
+    for name in _BY_IMPORTANCE:
+        room -= max(len(name), *(row[name].cell_len for row in rows), 0) + 2 if rows else 0
+        if room < 0 and shown:
+            break
+        shown.add(name)
+    return [name for name in _COLUMNS if name in shown]
+
+
+def time_since(seconds: float) -> str:
+    """Time since then: ``3 min ago``."""
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{int(seconds / size)} {unit} ago"
+    return "now"
