@@ -116,6 +116,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("steer.answer", "Q", "Prompts", "Answer prompts by hand: copy a prompt, paste the reply.", (_S, _G), _STEER),
     Action("steer.cancel_call", "K", "Cancel call", "Cancel an open model call.", (_S, _G), _STEER),
     Action("steer.instruct", "I", "Instruct", "Set instructions that every later prompt contains.", (_S, _G), _STEER),
+    Action("steer.undo", "u", "Undo", "Take back your latest decision, if nothing was spent on it.", (_S, _G), _STEER),
     Action("steer.retry", "R", "Retry", "Retry failed work.", (_S, _G), _STEER),
     Action("steer.end", "ctrl+e", "End", "End the session and cancel unfinished kernels.", (_S,), _STEER),
     Action("session.gate", "g", "Ideas", "Show the ideas and approve those that await approval.", (_S,), footer=True),

@@ -45,6 +45,7 @@ SESSION: Table = {
     "mode": ("engine.cli.session:mode", "Set who approves ideas: ask, ask:SECONDS or autopilot."),
     "instruct": ("engine.cli.session:instruct", "Set standing instructions for the proposer."),
     "note": ("engine.cli.session:note", "Add a note to the session, a kernel, an idea or a round."),
+    "undo": ("engine.cli.session:undo", "Take back the latest decision, if nothing was spent on it."),
     "end": ("engine.cli.session:end_session", "End a session."),
     "import": ("engine.cli.session_file:import_session", "Unpack a bundle into the folder of sessions."),
     "delete": ("engine.cli.session_file:delete", "Delete a session and its files."),

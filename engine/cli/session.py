@@ -74,6 +74,17 @@ def note(target: Target, text: str, subject: str) -> None:
     target.submit(c.AddNote(subject, text))
 
 
+@click.command()
+@steers
+def undo(target: Target) -> None:
+    """Take back the latest decision in SESSION: an approval, rejection, edit, pin, prune, limit, mode, pause or note.
+
+    Repeat it for the one before. It is refused once something was spent on it: a model was asked, or a kernel written.
+    Of several ideas approved together, those not begun are taken back. The journal keeps both the decision and the undo.
+    """
+    target.submit(c.UndoDecision())
+
+
 @click.command("end")
 @steers
 @click.option("--reason", default="ended by hand", metavar="TEXT", help="Kept in the journal.")

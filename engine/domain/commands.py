@@ -237,6 +237,11 @@ class EndSession:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class UndoDecision:
+    """Take back the latest decision of a person, as long as nothing has been spent on it."""
+
+
 IdeaCommand = (
     WriteIdea | EditIdea | ReorderIdeas | AttachKernel | DetachKernel | SelectIdeas | RejectIdea | ParkIdea | SeedKernel
 )
@@ -252,7 +257,7 @@ KernelCommand = (
     | RecordProfile
 )
 RaceCommand = RaceKernel | RaceLeaders | RaceUndecided
-SessionCommand = (
+SettingCommand = (
     AddNote
     | SetMode
     | SetLimits
@@ -265,4 +270,5 @@ SessionCommand = (
     | Instruct
     | EndSession
 )
+SessionCommand = SettingCommand | UndoDecision
 Command = IdeaCommand | KernelCommand | RaceCommand | SessionCommand

@@ -612,6 +612,22 @@ class CommandAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionUndone:
+    """The latest decision of a person was taken back: what it changed is as it was before."""
+
+    KIND: ClassVar[str] = "decision.undone"
+    decision: int
+    """Sequence number of its first event."""
+    what: str
+    """The decision in words, e.g. ``approval of i3``."""
+    ideas: tuple[str, ...] = ()
+    """The ideas that are as before."""
+    kernels: tuple[str, ...] = ()
+    kept: str = ""
+    """Why the decision stands for some of its ideas; empty if it stands for none."""
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownEvent:
     """An event of an unknown kind. It is kept and displayed."""
 
@@ -673,6 +689,7 @@ Event = (
     | WorkStarted
     | WorkFailed
     | CommandAnswered
+    | DecisionUndone
     | UnknownEvent
 )
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from engine.domain import decisions as d
 from engine.domain import events as e
 from engine.domain.model import (
     PASTE,
@@ -293,6 +294,8 @@ class SessionState:
     closed: str | None = None
     unknown: tuple[str, ...] = ()
     """Unknown kinds of events in the journal."""
+    decisions: tuple[d.PersonDecision, ...] = ()
+    """The latest decisions of people that were not undone, oldest first."""
 
     @property
     def next_idea(self) -> int:
@@ -373,8 +376,42 @@ def advance(state: SessionState, entries: Iterable[e.Entry]) -> SessionState:
         idle = isinstance(entry.event, e.SessionOpened | e.SessionResumed) or not batch.peek("started")
         gap = 0.0 if idle else max(0.0, entry.at - before)
         batch.set(seq=entry.seq, at=entry.at, active_seconds=batch.get("active_seconds") + gap)
-        _FOLDS[type(entry.event)](batch, entry, entry.event)
+        kind = d.KINDS.get(type(entry.event)) if entry.by.decides else None
+        if kind is None:
+            _FOLDS[type(entry.event)](batch, entry, entry.event)
+        else:
+            _decide(batch, entry, kind)
     return batch.frozen()
+
+
+def _decide(b: _Batch, entry: e.Entry, kind: d.DecisionKind) -> None:
+    """Fold the decision of a person, and keep what it changes."""
+    named = d.subjects(entry.event)
+    tables = [("ideas", named if kind.ideas else ()), ("kernels", named if kind.kernels else ())]
+    before = [{name: b.peek(table).get(name) for name in names} for table, names in tables]
+    values = {name: b.get(name) for name in kind.settings}
+    _FOLDS[type(entry.event)](b, entry, entry.event)
+    ideas, kernels = (
+        {name: (was, b.peek(table)[name]) for name, was in found.items() if was is not None}
+        for (table, _), found in zip(tables, before, strict=True)
+    )
+    settings = {name: (was, b.get(name)) for name, was in values.items()}
+    new = d.PersonDecision(entry.seq, entry.seq, entry.at, entry.by, kind, named, ideas, kernels, settings)
+    b.set(decisions=d.extended(b.get("decisions"), new))
+
+
+def _undone(b: _Batch, entry: e.Entry, ev: e.DecisionUndone) -> None:
+    known = b.get("decisions")
+    top = next((decision for decision in known if decision.seq == ev.decision), None)
+    if top is None:
+        return
+    b.set(decisions=known[: known.index(top)], **{name: before for name, (before, _) in top.settings.items()})
+    for table, names, changes in (("ideas", ev.ideas, top.ideas), ("kernels", ev.kernels, top.kernels)):
+        b.table(table).update({name: changes[name][0] for name in names if name in changes})
+    work = [WorkKey(WorkKind.IMPLEMENT, (idea,)) for idea in ev.ideas]
+    b.finish(*work)
+    for call in [call for call in b.peek("calls").values() if call.cancelled and call.work in work]:
+        b.table("calls")[call.id] = replace(call, cancelled=False)
 
 
 def _mode_of(text: str) -> Mode:
@@ -799,5 +836,6 @@ _FOLDS: Mapping[type, Callable[[_Batch, e.Entry, Any], None]] = {
     e.WorkStarted: _work_started,
     e.WorkFailed: _work_failed,
     e.CommandAnswered: _command_answered,
+    e.DecisionUndone: _undone,
     e.UnknownEvent: _unknown,
 }

@@ -166,3 +166,14 @@ def test_impossible_races_are_bad_usage(espalier: Call, recorded: Path, argument
     refused = espalier("kernel", "race", "scripted", *arguments)
     assert refused.status == 2
     assert words in refused.err
+
+
+def test_the_latest_decisions_are_taken_back_one_by_one(espalier: Call, recorded: Path) -> None:
+    espalier("kernel", "pin", "scripted", "k3")
+    espalier("session", "instruct", "scripted", "prefer fewer registers")
+    assert "undone: change of the instructions" in espalier("session", "undo", "scripted").out
+    assert (state(recorded).instructions, state(recorded).pinned) == ("", ("k3",))
+    assert "undone: pin of k3" in espalier("session", "undo", "scripted").out
+    assert state(recorded).pinned == ()
+    refused = espalier("session", "undo", "scripted")
+    assert (refused.status, refused.err.strip().splitlines()[-1]) == (2, "espalier: no decision to undo")

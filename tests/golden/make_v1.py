@@ -119,6 +119,9 @@ def story() -> tuple[e.Event, ...]:
         e.UnknownEvent("llm.called", {"tokens": 812, "usd": 0.004, "by": {"name": "openai:gpt-test"}}),
         e.CommandAnswered("00001770000000000000-4711-0badcafe", "PinKernel", False, "unknown kernel 'k9'", 0, 4711),
         e.KernelMatched("k4", "k1"),
+        e.NoteAdded("k4", "same code"),
+        e.BranchPruned("k2", "by mistake"),
+        e.DecisionUndone(80, "pruning of k2"),
     )
 
 

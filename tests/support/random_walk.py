@@ -101,6 +101,8 @@ def any_command(dice: random.Random, state: SessionState) -> c.Command:
         c.SetLimits(limits),
         c.SetModels(replace(state.models, concurrency=dice.choice([0, 2, 4]), patience=dice.choice([60.0, 3600.0]))),
         c.Instruct("prefer fewer registers"),
+        c.UndoDecision(),
+        c.UndoDecision(),
         c.EndSession(dice.choice(["", "enough"])),
     )
     return dice.choice(made)

@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
 from engine.domain import events as e
+from engine.domain.state import IdeaStatus
 from engine.journal import store
 from engine.journal.blobs import Blobs
 from tui.app import EspalierApp
@@ -222,3 +223,18 @@ def test_the_gate_opens_for_the_ideas_of_the_next_round(folder: Path) -> None:
         assert len(engineer_events(folder)) == 2, "new ideas must not be approved within the grace time"
 
     ui.run_steered(folder, act)
+
+
+def test_u_takes_the_latest_decision_back(folder: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await pilot.press("d")
+        await until(pilot, lambda: engineer_events(folder))
+        await pilot.press("u")
+        await until(pilot, lambda: len(engineer_events(folder)) == 2)
+
+    ui.run_steered(folder, act)
+    parked, undone = engineer_events(folder)
+    assert parked == e.IdeaParked("i2")
+    assert isinstance(undone, e.DecisionUndone)
+    assert (undone.what, undone.ideas) == ("parking of i2", ("i2",))
+    assert store.state_of(folder).ideas["i2"].status is IdeaStatus.PROPOSED

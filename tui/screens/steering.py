@@ -258,6 +258,11 @@ class SteeringScreen(BridgeScreen):
         if text is not None and text != initial:
             await self.submit(c.Instruct(text))
 
+    async def action_undo(self) -> None:
+        """Take back the latest decision."""
+        decisions = self.bridge.state_now.decisions
+        await self.submit(c.UndoDecision(), f"Undone: {decisions[-1].words}." if decisions else "")
+
     async def action_retry(self) -> None:
         """Retry the failed work."""
         await self.attempt(self.bridge.retry())

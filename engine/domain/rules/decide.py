@@ -11,7 +11,7 @@ from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.errors import CommandRejected
 from engine.domain.model import ENGINEER, Author, Blob
-from engine.domain.rules import on_ideas, on_kernels, permissions
+from engine.domain.rules import on_ideas, on_kernels, on_undo, permissions
 from engine.domain.rules.lookup import call_of
 from engine.domain.settings import Mode, ModelSettings, Pauses
 from engine.domain.state import CallStatus, SessionState
@@ -28,10 +28,12 @@ def decide(state: SessionState, command: c.Command, by: Author = ENGINEER) -> tu
         return on_kernels.decide(state, command)
     if isinstance(command, c.RaceCommand):
         return on_kernels.decide_race(state, command)
+    if isinstance(command, c.UndoDecision):
+        return on_undo.decide(state, by)
     return _decide_session(state, command)
 
 
-def _decide_session(state: SessionState, command: c.SessionCommand) -> tuple[e.Event, ...]:
+def _decide_session(state: SessionState, command: c.SettingCommand) -> tuple[e.Event, ...]:
     match command:
         case c.AddNote(target, text):
             return (_note(state, target, text),)

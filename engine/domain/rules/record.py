@@ -13,7 +13,7 @@ from engine.domain.model import Blob, FailureKind, Measurement
 from engine.domain.profile import Profile
 from engine.domain.rules import lifecycle
 from engine.domain.similarity import near_duplicate
-from engine.domain.state import SessionState, Stage
+from engine.domain.state import IdeaStatus, SessionState, Stage
 
 _CONTENDER_SHARE = 0.85
 """A screened kernel is measured precisely when the upper end of its speedup interval reaches this share of the incumbent's."""
@@ -205,7 +205,7 @@ def _tried_variants(state: SessionState) -> dict[_Variant, str]:
 
 def _implemented(state: SessionState, work: w.Implement, result: w.Drafts) -> tuple[e.Event, ...]:
     idea = state.ideas[work.idea]
-    if idea.implemented:
+    if idea.implemented or idea.status is not IdeaStatus.SELECTED:
         return ()
     known = _tried_variants(state)
     room = state.limits.kernels - len(state.kernels) if state.limits.kernels is not None else len(result.drafts)

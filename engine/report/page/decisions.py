@@ -134,4 +134,6 @@ def _on_session(event: e.Event) -> _Parts | None:
             return ("reopened the session", (), "")
         case e.SessionClosed(reason):
             return ("ended the session", (), reason)
+        case e.DecisionUndone(_, what, kept=kept):
+            return (f"undid the {what}", (), kept)
     return None

@@ -140,6 +140,8 @@ def _steering_line(event: e.Event) -> Line | None:
             return line(f"{kernel} and its descendants pruned{': ' + reason if reason else ''}")
         case e.BranchReopened(kernel):
             return line(f"{kernel} reopened")
+        case e.DecisionUndone(_, what, kept=kept):
+            return line(f"undone: {what}{f' (not: {kept})' if kept else ''}")
     return None
 
 
