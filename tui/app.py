@@ -9,47 +9,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-import platformdirs
 from textual import on, work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.command import Provider
-from textual.driver import Driver
-from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.worker import Worker, WorkerFailed, WorkerState
 
 from engine.domain.errors import EspalierError, JournalError, JournalLocked, UntrustedError
 from engine.domain.trust import PathKind, TrustQuestion
-from tui import actions, theme
+from tui import actions
 from tui.opener import SessionOpener
-from tui.plain_output import PlainOutput, plain_text
+from tui.plain_output import plain_text
 from tui.screens.dialogs import Confirm
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, OpenMode
 from tui.screens.loading import load_session_screens
-from tui.terminal import SHUTDOWN_SECONDS, TerminalDriver, TerminalLost, exit_within, has_job_control
+from tui.terminal import SHUTDOWN_SECONDS, TerminalLost, exit_within
+from tui.terminal_app import TerminalApp
 from tui.timers import guard_timers
 
 if TYPE_CHECKING:
     from tui.bridge import Bridge, Say
     from tui.screens.open_session import OpenBridge
     from tui.screens.transport import TransportScreen
+    from tui.session_watch import SessionWatch
 
-
-def keymap_file() -> Path:
-    """The user's key bindings: ``keys.toml`` under ESPALIER_HOME, else in the user's configuration folder."""
-    home = os.environ.get("ESPALIER_HOME")
-    return (Path(home).expanduser() / "config" if home else platformdirs.user_config_path("espalier")) / "keys.toml"
+_UPDATES_A_SECOND = 2
 
 
 def _actions_of_the_palette() -> type[Provider]:
@@ -64,7 +58,7 @@ def _nodes_of_the_palette() -> type[Provider]:
     return NodeProvider
 
 
-class EspalierApp(App[None]):
+class EspalierApp(TerminalApp):
     """Runs at most one search: two would disturb each other's measurements."""
 
     TITLE = "Espalier"
@@ -85,47 +79,46 @@ class EspalierApp(App[None]):
     ) -> None:
         """``action`` and ``subject``: as for ``main``. ``colours``: the terminal's colour system, as rich names it."""
         guard_timers()
-        super().__init__()
-        self._colours = colours or self.console.color_system
+        super().__init__(keymap=keymap, colours=colours)
         self.opener = opener or SessionOpener()
         self.clock = clock
         self._first = (action, subject)
-        self._keymap_file = keymap or keymap_file()
-        self._user_keys: dict[str, str] = {}
+        self._session_watch: SessionWatch | None = None
         self._search: Bridge | None = None
         """The session that this process searches, if any; the search continues while other screens are shown."""
         self._leaving = False
-        self._plain_output = PlainOutput()
         self.farewell = ""
         """The line about the session that ran here last, for the shell."""
         self.fault: BaseException | None = None
         """The exception that ended the app. The command line prints it after the terminal is restored."""
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return dict(theme.variable_defaults(self.current_theme.dark))
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), self._plain_output]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Empty: ``ActionProvider`` offers the actions of the registry."""
         return ()
 
     def on_mount(self) -> None:
-        for one in theme.THEMES:
-            self.register_theme(one)
-        self.theme = theme.theme_for(self._colours)
-        keys, wrong = actions.read_keymap(self._keymap_file)
-        self._user_keys = dict(keys)
-        self.set_keymap(keys)
-        if wrong:
-            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            self.notify(f"{wrong[0]}{more}", severity="warning", markup=False, timeout=15)
+        self.apply_settings()
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self._on_terminate_signal)
         self.push_screen(HomeScreen(self.opener, self.clock, self._searched_folder, behind=self._first[0] != "home"))
+        self.set_interval(1 / _UPDATES_A_SECOND, self._update_notices)
         self.call_after_refresh(self._run_first_action)
+
+    def _update_notices(self) -> None:
+        """Tell what happened to the session that runs here, or else to the one that is shown."""
+        shown = (found for screen in reversed(self.screen_stack) if (found := getattr(screen, "bridge", None)))
+        bridge = self._search or next(shown, None)
+        if bridge is None:
+            self.notices.set_title(self.TITLE)
+        elif bridge.transport is not None:
+            self.notices.set_title(f"{bridge.name} · replay")
+        else:
+            from tui.session_watch import SessionWatch
+
+            if self._session_watch is None or self._session_watch.name != bridge.name:
+                self._session_watch = SessionWatch(bridge.name, self.notices, is_new=bridge.runs_here)
+            self._session_watch.update(bridge.state, bridge.stopped)
 
     def _searched_folder(self) -> Path | None:
         return self._search.folder if self._search is not None else None
@@ -292,11 +285,6 @@ class EspalierApp(App[None]):
             self.farewell = farewell(bridge.state_now, bridge.shell_name)
         await bridge.close()
 
-    def get_driver_class(self) -> type[Driver]:
-        """``TerminalDriver`` on a terminal: it detects that the terminal is lost."""
-        usual = super().get_driver_class()
-        return TerminalDriver if issubclass(TerminalDriver, usual) else usual
-
     def _on_terminate_signal(self) -> None:
         exit_within(SHUTDOWN_SECONDS)
         self.call_later(self._leave)
@@ -334,17 +322,6 @@ class EspalierApp(App[None]):
         """Quit; asks first while work is running."""
         self._ask_to_quit()
 
-    def action_suspend(self) -> None:
-        """Return the terminal to the shell, as Ctrl-Z does in other programs."""
-        if self._driver is None or not self._driver.can_suspend or not has_job_control():
-            self.notify("Cannot suspend: no shell with job control runs this terminal.", severity="warning")
-            return
-        self.action_suspend_process()
-
-    def action_motion(self, key: str) -> None:
-        """Move in the focused list or page, as this key does."""
-        self.simulate_key(key)
-
     def action_help(self) -> None:
         """List the keys of this screen."""
         from tui.screens.palette import place_of
@@ -352,11 +329,7 @@ class EspalierApp(App[None]):
         if not isinstance(self.screen, HelpScreen):
             screen, place = self.screen, place_of(self.screen)
             able = [action for action in actions.ACTIONS if screen.check_action(action.verb, ())]
-            self.push_screen(HelpScreen(place, able, self._user_keys, str(self._keymap_file)))
-
-    def action_theme(self) -> None:
-        """Switch between the dark and the light theme."""
-        self.theme = theme.LIGHT if self.current_theme.dark else theme.theme_for(self._colours)
+            self.push_screen(HelpScreen(place, able, self.user_keys, str(self.keymap_file)))
 
 
 def main(action: str = "home", subject: object = None) -> None:

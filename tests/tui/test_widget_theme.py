@@ -67,3 +67,29 @@ def test_the_sixteen_colour_theme_uses_only_those_colours() -> None:
 )
 def test_theme_by_colour_system(system: str | None, dark: bool, name: str) -> None:
     assert theme.theme_for(system, dark) == name
+
+
+def _luminance(colour: Color) -> float:
+    parts = (part / 255 for part in colour.rgb)
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_high_contrast_is_seven_to_one_on_every_ground() -> None:
+    """WCAG 2.2, 1.4.6."""
+    one = next(t for t in theme.THEMES if t.name == theme.CONTRAST)
+    grounds = [str(one.surface), one.variables["block-cursor-background"], one.variables["block-cursor-blurred-background"]]
+    grounds += [one.variables[name] for name in set(theme.GROUNDS.values()) - BANDS]
+    for look in theme.INKS.values():
+        if look.variable and look.variable not in BANDS:
+            ink = _luminance(Color.parse(one.variables[look.variable]))
+            for ground in grounds:
+                assert (ink + 0.05) / (_luminance(Color.parse(ground)) + 0.05) >= 7.0, (look.variable, ground)
+
+
+def test_themes_go_round() -> None:
+    seen = [theme.DARK]
+    while (after := theme.next_theme(seen[-1], "truecolor")) not in seen:
+        seen.append(after)
+    assert seen == [theme.DARK, theme.LIGHT, theme.CONTRAST]
+    assert theme.next_theme(theme.COLOURLESS, "standard") == theme.SIXTEEN

@@ -39,7 +39,12 @@ class DismissOnceScreen(Screen[ScreenResultType]):
 
 
 class Dialog(ModalScreen[ScreenResultType], DismissOnceScreen[ScreenResultType]):
-    """A modal screen that answers with a result."""
+    """A modal screen that answers with a result. It hides the app's keys, except those of its own."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f12", "app.screenshot", "Screenshot", show=False, id="app.screenshot"),
+        Binding("f2", "app.theme", "Theme", show=False, id="app.theme"),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

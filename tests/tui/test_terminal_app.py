@@ -1,0 +1,78 @@
+"""Toasts do not pile up; F12 needs neither a folder of downloads nor a screen without dialogs; NO_COLOR sends no colour."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import platformdirs
+import pytest
+from support import sessions, ui
+from support.ui import until
+from textual.filter import Monochrome
+
+from tui import terminal_app, theme
+from tui.screens.dialogs import Confirm
+
+
+def test_the_latest_three_toasts_stay_and_repeated_words_replace_theirs() -> None:
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24), notifications=True) as pilot:
+            for words in ("a", "b", "b", "c", "d", "b"):
+                app.notify(words)
+            await pilot.pause()
+            assert [one.message for one in app._notifications] == ["c", "d", "b"]
+
+    sessions.run(body)
+
+
+@pytest.mark.parametrize("dialog", [False, True])
+def test_a_screenshot_needs_no_folder_of_downloads(dialog: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platformdirs, "user_downloads_path", lambda: tmp_path / "none")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def saved() -> Iterator[Path]:
+        return (tmp_path / "here").glob("*.svg")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            if dialog:
+                app.push_screen(Confirm("Delete the session?", "It cannot be undone.", "Delete"))
+                await until(pilot, lambda: isinstance(app.screen, Confirm))
+            await pilot.press("f12")
+            await until(pilot, lambda: any(file.read_text().endswith("</svg>\n") for file in saved()))
+
+    sessions.run(body)
+    (file,) = saved()
+    assert ("undone" in file.read_text()) is dialog
+
+
+def test_a_screenshot_goes_where_it_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platformdirs, "user_downloads_path", lambda: tmp_path)
+    assert terminal_app.screenshot_folder() == tmp_path
+    monkeypatch.setattr(terminal_app.os, "access", lambda *_: False)
+    assert terminal_app.screenshot_folder().is_dir()
+
+
+def test_without_colour_the_cursor_is_inverse_and_no_colour_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    sessions.whole(tmp_path / "s")
+
+    async def body() -> None:
+        app = ui.app(None, "replay", tmp_path / "s")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: ui.shows_tree(app))
+            await ui.still(pilot)
+            assert app.theme == theme.COLOURLESS
+            assert not any(isinstance(one, Monochrome) for one in app.get_line_filters())
+            drawn = app.screen._compositor.render_update(full=True)
+            text = "".join(segment.style.render(segment.text) for segment in app.console.render(drawn) if segment.style)
+            codes = set(re.findall(r"\x1b\[([0-9;]*)m", text))
+            assert not any(part in ("38", "48") for code in codes for part in code.split(";"))
+            assert any("7" in code.split(";") for code in codes), "the cursor"
+
+    sessions.run(body)

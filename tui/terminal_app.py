@@ -1,0 +1,134 @@
+"""The app's terminal and its user: colours, keys, settings, notices, toasts, screenshots. Knows no session."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import platformdirs
+from textual import events, work
+from textual.app import App
+from textual.driver import Driver
+from textual.filter import LineFilter, Monochrome, NoColor
+from textual.notifications import Notify
+
+from tui import actions, theme
+from tui.notices import Notices
+from tui.plain_output import PlainOutput
+from tui.preferences import PREFERENCES, Preferences, configuration_folder, read_preferences, write_preferences
+from tui.screens.settings_form import SettingsForm
+from tui.terminal import TerminalDriver, has_job_control
+
+_MOST_TOASTS = 3
+
+
+def screenshot_folder() -> Path:
+    """Where screenshots go: the folder of downloads if there is one, else the working folder, else that of temporary files."""
+    able = (platformdirs.user_downloads_path(), Path.cwd())
+    return next((folder for folder in able if folder.is_dir() and os.access(folder, os.W_OK)), Path(tempfile.gettempdir()))
+
+
+class TerminalApp(App[None]):
+    """The part of the app that would be the same over any subject."""
+
+    def __init__(self, *, keymap: Path | None, colours: str | None) -> None:
+        """``keymap``: the user's key bindings, ``keys.toml`` in the configuration folder; the settings are beside it.
+
+        ``colours``: the terminal's colour system, as rich names it.
+        """
+        super().__init__()
+        self._colours = colours or self.console.color_system
+        self.keymap_file = keymap or configuration_folder() / "keys.toml"
+        self.user_keys: dict[str, str] = {}
+        self._preferences_file = self.keymap_file.with_name(PREFERENCES)
+        self._plain_output = PlainOutput()
+        self.notices = Notices(self._write_to_terminal, os.environ, time.monotonic, Preferences())
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return dict(theme.variable_defaults(self.current_theme.dark))
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Without colours (NO_COLOR), none is sent at all: Textual would send greys."""
+        usual = (NoColor() if isinstance(one, Monochrome) else one for one in super().get_line_filters())
+        return [*usual, self._plain_output]
+
+    def apply_settings(self) -> None:
+        """Use the user's settings and keys; a wrong one is told."""
+        for one in theme.THEMES:
+            self.register_theme(one)
+        chosen, wrong_settings = read_preferences(self._preferences_file)
+        self._apply(chosen)
+        keys, wrong_keys = actions.read_keymap(self.keymap_file)
+        self.user_keys = dict(keys)
+        self.set_keymap(keys)
+        if wrong := (*wrong_settings, *wrong_keys):
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            self.notify(f"{wrong[0]}{more}", severity="warning", markup=False, timeout=15)
+
+    def get_driver_class(self) -> type[Driver]:
+        """``TerminalDriver`` on a terminal: it detects that the terminal is lost."""
+        usual = super().get_driver_class()
+        return TerminalDriver if issubclass(TerminalDriver, usual) else usual
+
+    def on_unmount(self) -> None:
+        self.notices.restore_title()
+
+    def _write_to_terminal(self, text: str) -> None:
+        if self._driver is not None and not self.is_web:
+            self._driver.write(text)
+
+    async def on_event(self, event: events.Event) -> None:
+        match event:
+            case events.Key() | events.Paste() | events.MouseDown():
+                self.notices.key_pressed()
+            case events.AppFocus():
+                self.notices.set_focus(True)
+            case events.AppBlur():
+                self.notices.set_focus(False)
+        await super().on_event(event)
+
+    def _apply(self, chosen: Preferences) -> None:
+        self.notices.preferences = chosen
+        self.theme = theme.theme_of(chosen.theme, self._colours, colourless=self.no_color)
+
+    @work(group="settings", exclusive=True)
+    async def action_settings(self) -> None:
+        """Set theme, bell, notices and title."""
+        chosen = await self.push_screen_wait(SettingsForm(self.notices.preferences, str(self._preferences_file)))
+        if chosen is None:
+            return
+        self._apply(chosen)
+        try:
+            write_preferences(self._preferences_file, chosen)
+        except OSError as error:
+            self.notify(f"{self._preferences_file} cannot be written: {error.strerror}", severity="warning", markup=False)
+
+    def _on_notify(self, event: Notify) -> None:
+        """Make room for a toast: the same words replace theirs, and only the latest few stay, for they hide the screen."""
+        new, shown = event.notification, list(self._notifications)
+        kept = [one for one in shown if (one.message, one.title) != (new.message, new.title)][1 - _MOST_TOASTS :]
+        for one in shown:
+            if one not in kept:
+                self._unnotify(one, refresh=False)
+
+    def action_screenshot(self, filename: str | None = None, path: str | None = None) -> None:
+        """Save the screen as an SVG file."""
+        self.deliver_screenshot(filename, path or str(screenshot_folder()))
+
+    def action_suspend(self) -> None:
+        """Return the terminal to the shell, as Ctrl-Z does in other programs."""
+        if self._driver is None or not self._driver.can_suspend or not has_job_control():
+            self.notify("Cannot suspend: no shell with job control runs this terminal.", severity="warning")
+            return
+        self.action_suspend_process()
+
+    def action_motion(self, key: str) -> None:
+        """Move in the focused list or page, as this key does."""
+        self.simulate_key(key)
+
+    def action_theme(self) -> None:
+        """Use the next theme: dark, light, high contrast."""
+        self.theme = theme.next_theme(self.theme, self._colours)
