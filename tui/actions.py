@@ -136,6 +136,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("session.combine", "X", "Combine", "Add an idea that combines the marked kernel with this one.", (_S,), _STEER),
     Action("session.attach", "A", "Attach", "Attach the kernel to an idea as reference for its writer.", (_S,), _STEER),
     Action("session.fork", "F", "Fork", "Start a new session from an earlier point of this one.", (_S,)),
+    Action("session.editor", "e", "Editor", "Open the code in $VISUAL or $EDITOR; a changed text is a new kernel.", (_S, _C)),
+    Action("session.profile", "H", "Profile", "Read the kernel's hardware counters, and name its bottleneck.", (_S,), _STEER),
     Action("session.copy", "y", "Copy code", "Copy the kernel's code to the clipboard.", (_S, _C)),
     Action("session.incumbent", "b", "Incumbent", "Select the incumbent.", (_S,)),
     Action("session.pane", "t", "Pane", "Show the next pane: kernel, charts, events, notes, usage.", (_S,), footer=True),
@@ -196,6 +198,7 @@ PRESETS: Mapping[str, Mapping[str, str]] = {
         "app.first": "g",
         "app.command_palette": "colon",
         "session.gate": "e",
+        "session.editor": "E",
     },
 }
 """Sets of keys, chosen by ``preset = "vim"`` in the key file; its other lines win over the set."""

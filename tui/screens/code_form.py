@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import tempfile
-from pathlib import Path
 from typing import ClassVar
 
 from textual import on
-from textual.app import ComposeResult, SuspendNotSupported
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Button, Footer, Input, Label, Static, TextArea
 
-from engine.domain.errors import KernelCodeError
+from engine.domain.errors import EspalierError, KernelCodeError
 from tui.bridge import Seed, seed_from_text
+from tui.editor import edit_text
 from tui.screens.dialogs import Dialog
 
 
@@ -32,12 +28,13 @@ class CodeForm(Dialog[Seed | None]):
         Binding("escape", "cancel", "Cancel", priority=True),
     ]
 
-    def __init__(self, title: str, name: str, text: str, empty_kernel: tuple[str, str]) -> None:
-        """``empty_kernel``: (file name, text) of an empty kernel to start from."""
+    def __init__(self, title: str, name: str, text: str, empty_kernel: tuple[str, str], *, edited: bool = False) -> None:
+        """``empty_kernel``: (file name, text) of an empty kernel to start from. ``edited``: the text is kept nowhere else."""
         super().__init__()
         self._title = title
         self._name = name
         self._text = text
+        self._kept = "" if edited else text
         self._empty_kernel = empty_kernel
         self._confirmed = False
 
@@ -77,15 +74,10 @@ class CodeForm(Dialog[Seed | None]):
     def action_editor(self) -> None:
         """Edit the text in ``$VISUAL`` or ``$EDITOR``."""
         before, name = self._written()
-        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         try:
-            with self.app.suspend():
-                text = _edited(editor, before, name)
-        except SuspendNotSupported:
-            self.query_one("#message", Static).update("This terminal cannot be handed to an editor.")
-            return
-        except (OSError, ValueError) as error:
-            self.query_one("#message", Static).update(f"{editor} failed: {error}")
+            text = edit_text(self.app, before, name)
+        except EspalierError as error:
+            self.query_one("#message", Static).update(str(error))
             return
         area = self.query_one(TextArea)
         if text != before:
@@ -94,7 +86,7 @@ class CodeForm(Dialog[Seed | None]):
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
         """Answer with ``None``; changed text needs a second Escape."""
-        if self.is_mounted and not self._confirmed and self._written()[0] != self._text:
+        if self.is_mounted and not self._confirmed and self._written()[0] != self._kept:
             self._confirmed = True
             self.query_one("#message", Static).update("Unsaved changes: Esc again discards them, Ctrl-S submits them.")
             return
@@ -103,12 +95,3 @@ class CodeForm(Dialog[Seed | None]):
     def _written(self) -> tuple[str, str]:
         """(text, file name) in the form."""
         return self.query_one(TextArea).text, self.query_one("#file", Input).value.strip()
-
-
-def _edited(editor: str, text: str, name: str) -> str:
-    """The text after editing."""
-    with tempfile.TemporaryDirectory(prefix="espalier-") as folder:
-        file = Path(folder) / (Path(name).name or "kernel.cpp")
-        file.write_text(text, encoding="utf-8")
-        subprocess.run([*shlex.split(editor), str(file)], check=False)
-        return file.read_text(encoding="utf-8", errors="replace")

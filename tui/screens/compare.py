@@ -84,6 +84,11 @@ class CompareScreen(BridgeScreen):
         if self.state is not None:
             self._draw(self.state)
 
+    def action_editor(self) -> None:
+        """Read the right kernel's code in the editor."""
+        if (kernel := self.bridge.state.kernels.get(self._right)) is not None:
+            self.open_code(kernel, read_only=True)
+
     def action_copy(self) -> None:
         """Copy the right kernel's code."""
         kernel = self.bridge.state.kernels.get(self._right)

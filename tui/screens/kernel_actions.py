@@ -6,8 +6,12 @@ from textual import work
 
 from engine.domain import commands as c
 from engine.domain import queries
+from engine.domain.errors import EspalierError
 from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import IdeaStatus, Kernel, SessionState, Stage
+from tui.bridge import Capability
+from tui.profiling import profile_kernel
+from tui.screens.code_form import CodeForm
 from tui.screens.dialogs import AskLine, Choice, Choose
 from tui.screens.idea_form import IdeaForm
 from tui.screens.transport import TransportScreen
@@ -61,6 +65,37 @@ class KernelActionScreen(TransportScreen):
         """Verify and measure the kernel again."""
         if kernel := self._selected_kernel():
             await self.submit(c.Remeasure(kernel.id), f"Remeasuring {kernel.id}.")
+
+    @work
+    async def action_editor(self) -> None:
+        """Open the code in the editor; a changed text becomes a new kernel below this one, once its form is submitted."""
+        kernel = self._selected_kernel()
+        if kernel is None:
+            return
+        text = self.open_code(kernel, read_only=not self.bridge.can(Capability.SUBMIT))
+        if text is None:
+            return
+        words = f"Edited code of {kernel.id}: a new kernel"
+        form = CodeForm(words, kernel.name, text, self.bridge.empty_kernel(), edited=True)
+        seed = await self.app.push_screen_wait(form)
+        if seed is not None:
+            title = f"Edited {kernel.id}: {kernels.title(self.bridge.state_now, kernel)}"
+            planted = self.bridge.plant(seed, parent=kernel.id, title=title)
+            await self.attempt(planted, f"Added {seed.kernel.name}; it is built next.")
+
+    @work(group="profile")
+    async def action_profile(self) -> None:
+        """Read the hardware counters of the kernel."""
+        kernel = self._selected_kernel()
+        if kernel is None:
+            return
+        self.notify(f"Profiling {kernel.id}; it waits while the device is in use.", markup=False, timeout=4)
+        try:
+            found = await profile_kernel(self.bridge.folder, kernel.id)
+        except EspalierError as error:
+            self.notify(f"{kernel.id} was not profiled: {error}", severity="warning", markup=False, timeout=10)
+        else:
+            self.notify(f"{kernel.id}: {found}", markup=False, timeout=10)
 
     async def action_race(self) -> None:
         """Race the kernel against the marked one or the incumbent. On the incumbent: repeat its undecided races."""

@@ -17,9 +17,10 @@ from textual.widgets import Static
 from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.errors import EspalierError
-from engine.domain.state import SessionState
+from engine.domain.state import Kernel, SessionState
 from tui import actions
 from tui.bridge import Bridge, Capability, check_settings
+from tui.editor import edit_text
 from tui.screens.code_form import CodeForm
 from tui.screens.dialogs import AskLine, Choice, Choose, Confirm, DismissOnceScreen
 from tui.screens.idea_form import IdeaForm, IdeaInput
@@ -83,6 +84,16 @@ class BridgeScreen(DismissOnceScreen[None]):
         if place.content != text:
             place.display = bool(text.plain)
             place.update(text)
+
+    def open_code(self, kernel: Kernel, *, read_only: bool) -> str | None:
+        """The kernel's code after the editor closed; ``None`` if it is unchanged or was only read."""
+        code = self.bridge.code_of(kernel)
+        try:
+            text = edit_text(self.app, code, kernel.name, read_only=read_only)
+        except EspalierError as error:
+            self.notify(str(error), severity="warning", markup=False)
+            return None
+        return text if text != code and not read_only else None
 
     async def attempt(self, request: Awaitable[None], done: str = "") -> bool:
         """Whether the session accepted; a rejection is shown in the rules' words."""

@@ -1,0 +1,94 @@
+"""The user's editor on any code, and the profiler in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from support import ui
+from support.ui import Watch, engineer_events, recorded, shows_tree, until
+from textual.pilot import Pilot
+
+from engine.domain import events as e
+from engine.domain.errors import EspalierError
+from tui import editor, profiling
+from tui.app import EspalierApp
+from tui.screens import steering
+from tui.screens.code_form import CodeForm
+
+
+def script(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "editor.sh"
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def test_the_editor_gets_a_file_of_the_kernels_name(tmp_path: Path) -> None:
+    command = script(tmp_path, 'basename "$1" > "$1"')
+    assert editor._edited(command, "old", "k5/softmax.cu", False) == "softmax.cu\n"
+    assert editor._edited(f"{command} --wait", "old", "softmax.cu", False) == "old"
+
+
+def test_a_file_to_read_has_no_write_permission(tmp_path: Path) -> None:
+    command = script(tmp_path, f'stat -c %a "$1" > {tmp_path}/mode')
+    editor._edited(command, "text", "softmax.cu", True)
+    assert (tmp_path / "mode").read_text().strip() == "400"
+
+
+def test_visual_comes_before_editor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "nano")
+    assert editor.editor_command() == "nano"
+    monkeypatch.setenv("VISUAL", "code --wait")
+    assert editor.editor_command() == "code --wait"
+
+
+EDITED = 'extern "C" void launch(const float* x, float* out, void* workspace) {}\n'
+
+
+def test_edited_code_becomes_a_kernel_below_the_edited_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "session"
+    asked: list[tuple[str, bool]] = []
+
+    def edit(app: object, text: str, name: str, *, read_only: bool = False) -> str:
+        asked.append((name, read_only))
+        return EDITED
+
+    monkeypatch.setattr(steering, "edit_text", edit)
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await pilot.press("escape")
+        await until(pilot, lambda: shows_tree(app))
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, CodeForm))
+        await pilot.press("escape")
+        assert isinstance(app.screen, CodeForm), "the first Escape warns: the text is kept nowhere else"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: engineer_events(folder))
+
+    ui.run_steered(folder, act)
+    drafted = [entry.event for entry in recorded(folder) if isinstance(entry.event, e.KernelDrafted)]
+    assert drafted[-1].seed
+    assert drafted[-1].parent == "k1"
+    assert [read_only for _, read_only in asked] == [False]
+
+
+def test_a_refusal_of_the_profiler_is_its_last_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(profiling, "_PROGRAM", (sys.executable, "-c", "import sys; sys.exit('espalier: unknown kernel')"))
+    with pytest.raises(EspalierError, match=r"^unknown kernel$"):
+        asyncio.run(profiling.profile_kernel(tmp_path, "k9"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [({"summary": "memory-bound", "reason": ""}, "memory-bound"), ({"summary": "", "reason": "no perf here"}, "no perf here")],
+)
+def test_the_profilers_summary_or_its_reason_is_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: dict[str, str], words: str
+) -> None:
+    monkeypatch.setattr(profiling, "_PROGRAM", (sys.executable, "-c", f"print({json.dumps(answer)!r})"))
+    assert asyncio.run(profiling.profile_kernel(tmp_path, "k1")) == words
