@@ -110,6 +110,7 @@ class Bridge:
         """The steps of the preparation while this bridge was open."""
         self._start_texts: list[str] = []
         self._first_seen: dict[WorkKey, float] = {}
+        self._finished: dict[str, tuple[float, int]] = {}
         self.stopped: Mapping[WorkKey, str] = {}
         """Work that the engine failed to do → reason; it waits for ``retry``."""
         self.closed = False
@@ -199,8 +200,15 @@ class Bridge:
         started = self.state.started
         if not any(work.kind == WorkKind.PREPARE for work in started):
             self.start.finish(now)
+        for work in self._first_seen.keys() - started.keys():
+            seconds, times = self._finished.get(work.kind, (0.0, 0))
+            self._finished[work.kind] = (seconds + now - self._first_seen[work], times + 1)
         self._first_seen = {work: self._first_seen.get(work, now) for work in started}
         return {work: now - seen for work, seen in self._first_seen.items()}
+
+    def mean_seconds(self) -> Mapping[str, float]:
+        """Kind of work → mean seconds that such work took while this bridge was open."""
+        return {kind: seconds / times for kind, (seconds, times) in self._finished.items()}
 
     async def submit(self, command: Command) -> None:
         """Raises CommandRejected with the reason, JournalError if the command could not be recorded."""

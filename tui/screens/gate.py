@@ -89,9 +89,7 @@ class GateScreen(SteeringScreen):
         self._describe()
 
     def update_live(self) -> None:
-        header = self.query_one(SessionHeader)
-        header.deadline, header.now = self.bridge.deadline, self.clock()
-        self.query_one(StageStrip).progress = dict(self.bridge.progress)
+        self.update_bars()
         self.show_text(self._question(), self.query_one("#question", Static))
 
     def _question(self) -> Content:

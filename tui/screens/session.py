@@ -84,8 +84,6 @@ class SessionScreen(KernelActionScreen):
         self._drawn: list[object] | None = None
         self._drawn_count = 0
         self._waiting: tuple[Idea, ...] = ()
-        seek, submit = bridge.can(Capability.SEEK), bridge.can(Capability.SUBMIT)
-        self._note = "" if bridge.runs_here else "runs elsewhere" if submit else "replay" if seek else "following"
 
     @property
     def kernel(self) -> str:
@@ -141,16 +139,8 @@ class SessionScreen(KernelActionScreen):
         self._draw_events()
 
     def update_live(self) -> None:
-        header = self.query_one(SessionHeader)
-        header.note = self._note
-        header.stopped = bool(self.bridge.stopped.keys() - self.bridge.state.called_off.keys())
-        header.telemetry = self.bridge.device_load
-        header.deadline, header.now = self.bridge.deadline, self.clock()
-        progress = dict(self.bridge.progress)
-        ages = {} if self.bridge.can(Capability.SEEK) else self.bridge.work_ages(self.clock())
-        strip = self.query_one(StageStrip)
-        strip.progress, strip.seconds = progress, {work: int(age) for work, age in ages.items()}
-        self.query_one(DetailTabs).progress = progress
+        ages = self.update_bars()
+        self.query_one(DetailTabs).progress = dict(self.bridge.progress)
         tree = self.query_one(KernelTree)
         tree.start = () if self.bridge.state.kernels else self._start_lines(ages, tree.size.width)
         self.show_text(self._banner(), self.query_one("#banner", Static))

@@ -6,7 +6,7 @@ Knows the bridge and the dialogs; each screen draws itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import ClassVar
 
 from textual import work
@@ -18,6 +18,7 @@ from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.errors import EspalierError
 from engine.domain.state import Kernel, SessionState
+from engine.domain.work import WorkKey
 from tui import actions
 from tui.bridge import Bridge, Capability, check_settings
 from tui.editor import edit_text
@@ -28,9 +29,10 @@ from tui.screens.limits_form import LimitsForm, PausesForm
 from tui.screens.models_form import ModelsForm
 from tui.screens.prompt_form import PromptForm
 from tui.screens.seed_form import SeedForm
-from tui.viewmodel import kernels
-from tui.viewmodel.fmt import counted
+from tui.viewmodel import estimate, kernels
+from tui.viewmodel.fmt import about, counted
 from tui.viewmodel.stages import call_label, calls_by_hand, open_calls
+from tui.widgets.bars import SessionHeader, StageStrip
 
 FRAMES_A_SECOND = 10
 _MOST_CHOICES = 400
@@ -68,6 +70,22 @@ class BridgeScreen(DismissOnceScreen[None]):
 
     def update_live(self) -> None:
         """Draw what changes without an event: progress, the clock, the transport."""
+
+    def update_bars(self) -> Mapping[WorkKey, float]:
+        """Draw the header and the strip of running work; return the seconds of running work."""
+        bridge, now = self.bridge, self.clock()
+        seek, submit = bridge.can(Capability.SEEK), bridge.can(Capability.SUBMIT)
+        ages = {} if seek else bridge.work_ages(now)
+        left = estimate.round_left(bridge.state, bridge.mean_seconds(), ages)
+        header, strip = self.query_one(SessionHeader), self.query_one(StageStrip)
+        header.session = bridge.name
+        header.note = "" if bridge.runs_here else "runs elsewhere" if submit else "replay" if seek else "following"
+        header.stopped = bool(bridge.stopped.keys() - bridge.state.called_off.keys())
+        header.telemetry = bridge.device_load
+        header.deadline, header.now = bridge.deadline, now
+        header.round_left = about(left) if left is not None else ""
+        strip.progress, strip.seconds = dict(bridge.progress), {work: int(age) for work, age in ages.items()}
+        return ages
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         found = actions.action_for(action, self.PLACE)

@@ -37,6 +37,23 @@ def interval_ends(interval: Interval) -> str:
     return f"[{low}, {high}]"
 
 
+def headline_figures(interval: Interval) -> tuple[str, str, str]:
+    """A ratio and the ends of its interval with three significant digits; more where the ends would read alike."""
+    value, low, high = (digits(figure) for figure in (interval.value, interval.low, interval.high))
+    return (value, low, high) if low != high else figures(interval)
+
+
+def about(seconds: float) -> str:
+    """A coarse time: ``≈ 40 s``, ``≈ 3 min``, ``≈ 1 h 20 min``."""
+    if seconds < 60:
+        return f"≈ {max(10, math.ceil(seconds / 10) * 10)} s"
+    minutes = math.ceil(seconds / 60)
+    if minutes < 60:
+        return f"≈ {minutes} min"
+    minutes = math.ceil(minutes / 10) * 10
+    return f"≈ {minutes // 60} h {minutes % 60:02d} min"
+
+
 def speedup_ink(interval: Interval) -> Ink:
     """Faster or slower than the baseline only if the whole interval is."""
     if interval.low > 1.0:

@@ -1,23 +1,26 @@
-"""The session's header: problem, device, round, incumbent, limits used, mode. Pure."""
+"""The session's header: session, round, proposer and who waits; incumbent and limits used. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.domain import corroboration, queries
 from engine.domain.rules import adaptive
 from engine.domain.state import SessionState
-from tui.viewmodel import fmt, kernels
-from tui.viewmodel.cells import Cell, Ground, Ink, Line, cut, line, one_line, width
+from tui.viewmodel import fmt, kernels, siblings, waiting
+from tui.viewmodel.cells import Cell, Ground, Ink, Line, cut, cut_whole, line, one_line, width
 from tui.viewmodel.tree_facts import tree_facts
 
 _METER = 8
+_DOT = Cell(" · ", Ink.RULE)
+_LABELS = (16, 24, 36, 48, 64)
+"""The room of the incumbent's title, from the shortest form."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """Facts that are not part of the state: the kind of source, failures, time, device load."""
+    """Facts that are not part of the state: names, the kind of source, failures, time, device load."""
 
     note: str = ""
     stopped: bool = False
@@ -25,49 +28,103 @@ class SessionStatus:
     deadline: float | None = None
     now: float = 0.0
     telemetry: str = ""
+    name: str = ""
+    """The session's name; empty: that of its problem."""
+    round_left: str = ""
+    """How long the open round still takes: ``≈ 2 min``."""
+
+
+Cells = tuple[Cell, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a line; pieces of a higher rank are dropped first."""
+    """A part of a line: (rank, form) from its shortest to its longest form. Of all forms those of the lowest ranks get room
+    first."""
 
-    cells: tuple[Cell, ...]
-    rank: int
+    forms: tuple[tuple[int, Cells], ...]
+    at_right: bool = False
 
 
 def lines(state: SessionState, status: SessionStatus, room: int) -> tuple[Line, Line]:
-    """Two lines: the task with its mode, the incumbent with the limits used."""
+    """Two lines: the session with who waits for whom, the incumbent with the limits used.
+
+    The first always names session, workload, proposer and who waits, in short forms if need be.
+    """
     opened = state.opened
     if opened is None:
         return (line(Cell(" an empty session", Ink.FAINT)), line())
-    settings = opened.settings
-    device, judged = state.device, queries.problem_and_workload(state)[1]
-    task = [
-        Piece((Cell(one_line(opened.problem.name), Ink.TITLE), Cell(f" {judged}", Ink.FAINT)), 0),
-        Piece((Cell(one_line(device.name) if device else opened.device),), 4),
-        Piece(_round(state), 1),
-        Piece((Cell(f"proposer {one_line(settings.source)}", Ink.FAINT),), 6),
-        Piece((Cell(one_line(status.telemetry), Ink.ACCENT),), 5),
-        Piece((Cell("no sandbox", Ink.WARN),) if unconfined(state) else (), 3),
+    device = state.device
+    session = [
+        _title(state, status),
+        _plain(one_line(device.name) if device else opened.device, 10, Ink.PLAIN),
+        _round(state, status.round_left),
+        _proposer(state),
+        _plain(one_line(status.telemetry), 11, Ink.ACCENT),
+        _plain("no sandbox" if unconfined(state) else "", 6, Ink.WARN),
+        _mode(state, status),
     ]
-    standing = [Piece(_incumbent(state, room), 0), *_budget(state)]
-    return (_line(task, mode(state, status), room), _line(standing, (), room))
+    return (_line(session, room), _line([*_incumbent(state), *_budget(state)], room))
 
 
-def _line(pieces: Sequence[Piece], right: tuple[Cell, ...], room: int) -> Line:
-    """The pieces that fit, separated by dots, and ``right`` at the right edge."""
-    left_over = room - 2 - sum(width(c.text) for c in right) - (2 if right else 0)
-    kept: list[Piece] = []
-    for piece in sorted((p for p in pieces if any(c.text for c in p.cells)), key=lambda p: p.rank):
-        needed = sum(width(c.text) for c in piece.cells) + (3 if kept else 0)
-        if needed <= left_over:
-            kept.append(piece)
-            left_over -= needed
+def _line(pieces: Sequence[Piece], room: int) -> Line:
+    """The pieces that fit, separated by dots, each in the longest form that there is room for."""
+    steps = sorted(
+        ((rank, place, form) for place, piece in enumerate(pieces) for rank, form in piece.forms if _text(form)),
+        key=lambda step: step[0],
+    )
+    chosen: dict[int, Cells] = {}
+    left = room - 2
+    for _, place, form in steps:
+        needed = _width(form) - _width(chosen[place]) if place in chosen else _width(form) + _gap(pieces[place], chosen)
+        if needed <= left:
+            chosen[place] = form
+            left -= needed
     shown: list[Cell] = []
-    for piece in (p for p in pieces if p in kept):
-        shown += ([Cell(" · ", Ink.RULE)] if shown else []) + list(piece.cells)
-    fill = " " * max(0, left_over) + ("  " if right else "")
-    return line(" ", *shown, fill, *right)
+    for place in sorted(chosen):
+        if not pieces[place].at_right:
+            shown += ([_DOT] if shown else []) + list(chosen[place])
+    right = [cell for place, cells in chosen.items() if pieces[place].at_right for cell in cells]
+    fill = room - 2 - _width(shown) - _width(right) if right else 0
+    return line(" ", *shown, " " * max(0, fill), *right)
+
+
+def _gap(piece: Piece, chosen: Mapping[int, Cells]) -> int:
+    """The cells between the piece and those beside it."""
+    return 0 if not chosen else 1 if piece.at_right else len(_DOT.text)
+
+
+def _text(cells: Cells) -> str:
+    return "".join(cell.text for cell in cells)
+
+
+def _width(cells: Sequence[Cell]) -> int:
+    return sum(width(cell.text) for cell in cells)
+
+
+def _title(state: SessionState, status: SessionStatus) -> Piece:
+    """The session's name, its problem where the name does not begin with it, and the workload."""
+    problem, workload = (one_line(text) for text in queries.problem_and_workload(state))
+    name = one_line(status.name) or problem
+    whole = name if name.startswith(problem) else f"{name} ({problem})"
+    forms = ((0, cut(name, 8), cut(workload, 5)), (3, name, workload), (8, whole, workload))
+    return Piece(tuple((rank, (Cell(text, Ink.TITLE), Cell(f" {judged}", Ink.FAINT))) for rank, text, judged in forms))
+
+
+def _proposer(state: SessionState) -> Piece:
+    named = one_line(state.models.source or (state.opened.settings.source if state.opened else ""))
+    short = kernels.author(named)
+    forms = ((2, cut(short, 6)), (6, short), (9, f"proposer {named}"))
+    return Piece(tuple((rank, (Cell(words, Ink.FAINT),)) for rank, words in forms))
+
+
+def _mode(state: SessionState, status: SessionStatus) -> Piece:
+    """The kind of source, and the mode with who waits for whom."""
+    note = (Cell(f" {one_line(status.note)} ", Ink.ACCENT, Ground.CHIP),) if status.note else ()
+    left = status.deadline - status.now if status.deadline is not None else None
+    words = waiting.mode(state, stopped=status.stopped, left=left)
+    chips = [Cell(f" {form.text} ", form.ink, Ground.CHIP) for form in reversed(words)]
+    return Piece(((1, (chips[0],)), (4, (*note, chips[0])), *((5, (*note, chip)) for chip in chips[1:])), at_right=True)
 
 
 def unconfined(state: SessionState) -> bool:
@@ -75,64 +132,43 @@ def unconfined(state: SessionState) -> bool:
     return state.preparation is not None and state.preparation.sandbox != "bubblewrap"
 
 
-def _round(state: SessionState) -> tuple[Cell, ...]:
+def _round(state: SessionState, left: str) -> Piece:
     number = queries.last_round(state)
     if number < 0:
-        return (Cell("round –", Ink.FAINT),)
+        return _plain("round –", 5)
     most = state.limits.rounds
     if adaptive.is_adaptive(state):
         done = f", {queries.rounds_done(state)} of {fmt.counted(most, 'round')}" if most is not None else ""
-        return (Cell(f"decision {number}"), Cell(done, Ink.FAINT))
-    return (Cell(f"round {number}"), Cell(f" of {most}" if most is not None else "", Ink.FAINT))
+        here: Cells = (Cell(f"decision {number}"), Cell(done, Ink.FAINT))
+    else:
+        here = (Cell(f"round {number}"), Cell(f" of {most}" if most is not None else "", Ink.FAINT))
+    longer = ((7, (*here, Cell(f", {left} left", Ink.FAINT))),) if left else ()
+    return Piece(((5, here), *longer))
 
 
-def mode(state: SessionState, status: SessionStatus) -> tuple[Cell, ...]:
-    """The mode, or that the session is stopped, paused or ended."""
-    cells: list[Cell] = []
-    if status.note:
-        cells.append(Cell(f" {one_line(status.note)} ", Ink.ACCENT, Ground.CHIP))
-    if state.closed is not None:
-        return (*cells, Cell(" ■ ended ", Ink.FAINT, Ground.CHIP))
-    if state.broken:
-        return (*cells, Cell(" ✗ stopped ", Ink.BAD, Ground.CHIP))
-    if status.stopped:
-        return (*cells, Cell(" ✗ stopped ", Ink.BAD, Ground.CHIP))
-    if state.paused is not None:
-        return (*cells, Cell(f" ‖ paused: {cut(one_line(state.paused), 32)} ", Ink.WARN, Ground.CHIP))
-    waiting = len(queries.pending_ideas(state))
-    if waiting and not state.mode.is_autopilot:
-        left = f", auto-approve in {fmt.elapsed(max(0.0, status.deadline - status.now))}" if status.deadline is not None else ""
-        return (*cells, Cell(f" ◇ awaiting approval{left} ", Ink.WARN, Ground.CHIP))
-    if state.mode.is_autopilot:
-        return (*cells, Cell(" ▸▸ autopilot ", Ink.GOOD, Ground.CHIP))
-    seconds = state.mode.seconds
-    return (*cells, Cell(f" ◈ ask{f', auto-approve after {seconds} s' if seconds else ''} ", Ink.ACCENT, Ground.CHIP))
-
-
-def _incumbent(state: SessionState, room: int) -> tuple[Cell, ...]:
+def _incumbent(state: SessionState) -> list[Piece]:
+    """The incumbent: id and speedup over the named baseline; time; share of the speed of light; what tells it apart."""
     best = kernels.incumbent(state)
     ratio = queries.speedup(state, best) if best else None
     if best is None or best.measurement is None or ratio is None:
         if tree_facts(state).doubted:
-            return (Cell("no kernel whose time is corroborated", Ink.WARN),)
-        return (Cell("no verified kernel yet", Ink.FAINT),)
+            return [_plain("no kernel whose time is corroborated", 0, Ink.WARN)]
+        return [_plain("no verified kernel yet", 0)]
     sol = best.measurement.light
-    title = cut(kernels.title(state, best), max(0, min(48, room - 60)))
-    head = (Cell(f"{kernels.INCUMBENT} {best.id} ", Ink.BEST), Cell(f"{title} " if title else ""), fmt.speedup(ratio))
-    accepted = not corroboration.is_corroborated(best)
-    more = (
-        Cell(" not corroborated, accepted" if accepted else "", Ink.WARN),
-        Cell(f" {fmt.interval_ends(ratio)} {queries.ranking_baseline(state)}", Ink.FAINT),
-        Cell(f" {fmt.duration(best.measurement.time_us.value)}"),
-        Cell(f" {fmt.percent(sol.fraction)} of SOL" if sol and room >= 64 else "", Ink.FAINT),
-    )
-    return _beginning((*head, *more), len(head), room - 2)
-
-
-def _beginning(cells: tuple[Cell, ...], least: int, room: int) -> tuple[Cell, ...]:
-    """As many cells as fit, and never fewer than ``least``."""
-    fitting = [many for many in range(least, len(cells) + 1) if sum(width(cell.text) for cell in cells[:many]) <= room]
-    return cells[: max(fitting, default=least)]
+    value, low, high = fmt.headline_figures(ratio)
+    shown = kernels.speedup(best, ratio)
+    sign = "" if shown.ink is Ink.FASTER else shown.text[:2]
+    head = (Cell(f"{kernels.INCUMBENT} {best.id} ", Ink.BEST), Cell(f"{sign}{value}×", shown.ink))
+    over = (*head, Cell(f" {queries.ranking_baseline(state)}"))
+    label = " ".join(filter(None, (fmt.tunables(siblings.labels(state, best)[best.id].first), kernels.title(state, best))))
+    labels = [(4 if room == _LABELS[0] else 9, (Cell(cut_whole(label, room), Ink.FAINT),)) for room in _LABELS]
+    return [
+        Piece(((0, head), (1, over), (2, (*over, Cell(f" [{low}, {high}]", Ink.FAINT))))),
+        _plain("" if corroboration.is_corroborated(best) else "not corroborated, accepted", 1, Ink.WARN),
+        _plain(fmt.duration(best.measurement.time_us.value), 1, Ink.PLAIN),
+        _plain(f"{fmt.percent(sol.fraction).replace('%', ' %')} SOL" if sol else "", 2, Ink.PLAIN),
+        Piece(tuple(labels)),
+    ]
 
 
 def _budget(state: SessionState) -> list[Piece]:
@@ -140,18 +176,18 @@ def _budget(state: SessionState) -> list[Piece]:
     limits = state.limits
     pieces = []
     if limits.kernels is not None:
-        pieces.append(_used("kernels", len(state.kernels), limits.kernels, str(len(state.kernels)), str(limits.kernels), 2))
+        pieces.append(_used("kernels", len(state.kernels), limits.kernels, str(len(state.kernels)), str(limits.kernels)))
     else:
-        pieces.append(Piece((Cell(fmt.counted(len(state.kernels), "kernel"), Ink.FAINT),), 3))
+        pieces.append(_plain(fmt.counted(len(state.kernels), "kernel"), 6))
     if limits.seconds is not None:
         used = state.active_seconds
-        pieces.append(_used("time", used, limits.seconds, fmt.elapsed(used), fmt.elapsed(limits.seconds), 2))
+        pieces.append(_used("time", used, limits.seconds, fmt.elapsed(used), fmt.elapsed(limits.seconds)))
     else:
-        pieces.append(Piece((Cell(f"active {fmt.elapsed(state.active_seconds)}", Ink.FAINT),), 4))
+        pieces.append(_plain(f"active {fmt.elapsed(state.active_seconds)}", 8))
     pieces += _spent(state)
     if limits.plateau is not None and (stalled := _stalled(state)):
         words = f"{stalled} of {fmt.counted(limits.plateau, 'round')} without a new incumbent"
-        pieces.append(Piece((Cell(words, Ink.WARN if stalled >= limits.plateau - 1 else Ink.FAINT),), 5))
+        pieces.append(_plain(words, 8, Ink.WARN if stalled >= limits.plateau - 1 else Ink.FAINT))
     return pieces
 
 
@@ -161,14 +197,14 @@ def _spent(state: SessionState) -> list[Piece]:
     dollars, unpriced = queries.total_usd(state)
     pieces = []
     if limits.tokens is not None:
-        pieces.append(_used("tokens", used, limits.tokens, fmt.tokens(used), fmt.tokens(limits.tokens), 2))
+        pieces.append(_used("tokens", used, limits.tokens, fmt.tokens(used), fmt.tokens(limits.tokens)))
     elif used:
-        pieces.append(Piece((Cell(f"{fmt.tokens(used)} tokens", Ink.FAINT),), 3))
+        pieces.append(_plain(f"{fmt.tokens(used)} tokens", 5))
     more = "+?" if unpriced else ""
     if limits.usd is not None:
-        pieces.append(_used("cost", dollars, limits.usd, f"{fmt.dollars(dollars)}{more}", fmt.dollars(limits.usd), 2))
+        pieces.append(_used("cost", dollars, limits.usd, f"{fmt.dollars(dollars)}{more}", fmt.dollars(limits.usd)))
     elif dollars:
-        pieces.append(Piece((Cell(f"{fmt.dollars(dollars)}{more}", Ink.FAINT),), 3))
+        pieces.append(_plain(f"{fmt.dollars(dollars)}{more}", 5))
     return pieces
 
 
@@ -177,10 +213,13 @@ def _stalled(state: SessionState) -> int:
     return queries.stalled_rounds(state)
 
 
-def _used(name: str, used: float, limit: float, words: str, limit_words: str, rank: int) -> Piece:
+def _plain(words: str, rank: int, ink: Ink = Ink.FAINT) -> Piece:
+    """A piece with one form; an empty one takes no room."""
+    return Piece(((rank, (Cell(words, ink),)),))
+
+
+def _used(name: str, used: float, limit: float, words: str, limit_words: str) -> Piece:
     share = used / limit if limit > 0 else 1.0
-    ink = Ink.WARN if share >= 0.8 else Ink.ACCENT
-    return Piece(
-        (Cell(f"{name} ", Ink.LABEL), *fmt.meter(share, _METER, ink), Cell(f" {words}"), Cell(f"/{limit_words}", Ink.FAINT)),
-        rank,
-    )
+    label, figure = Cell(f"{name} ", Ink.LABEL), (Cell(words), Cell(f"/{limit_words}", Ink.FAINT))
+    meter = fmt.meter(share, _METER, Ink.WARN if share >= 0.8 else Ink.ACCENT)
+    return Piece(((3, (label, *figure)), (7, (label, *meter, Cell(" "), *figure))))

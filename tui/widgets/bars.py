@@ -17,7 +17,7 @@ from tui.widgets.lines import Panel
 
 
 class SessionHeader(Panel):
-    """Two lines: problem, device, round, incumbent with its interval, limits used, mode.
+    """Two lines: session, round, proposer and who waits for whom; incumbent with its interval, limits used.
 
     The screen sets what is not part of the state: the kind of source, the time, the device's load.
     """
@@ -32,6 +32,8 @@ class SessionHeader(Panel):
     deadline: reactive[float | None] = reactive(None)
     now: reactive[float] = reactive(0.0, repaint=False)
     telemetry: reactive[str] = reactive("")
+    session: reactive[str] = reactive("")
+    round_left: reactive[str] = reactive("")
 
     def watch_now(self) -> None:
         if self.deadline is not None:
@@ -40,7 +42,9 @@ class SessionHeader(Panel):
     def make_lines(self, width: int) -> Sequence[Line]:
         if self.state is None:
             return (BLANK, BLANK)
-        status = heading.SessionStatus(self.note, self.stopped, self.deadline, self.now, self.telemetry)
+        status = heading.SessionStatus(
+            self.note, self.stopped, self.deadline, self.now, self.telemetry, self.session, self.round_left
+        )
         return heading.lines(self.state, status, width)
 
 

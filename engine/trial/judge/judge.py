@@ -275,7 +275,7 @@ class Judge:
                         stack.close()  # a long race must not accumulate processes on the device
                     count = max(min(least, self._bounds[0]) - done, 2) if self._pool.keeps_processes else 1
                     waiting = self._start_runners(stack, judged, count)
-                say(f"process pair {done + 1}")
+                say(f"process pair {done + 1} of {most}")
                 self._run_suite(waiting.pop(0), judged, pairs)
                 self._pool.end_pair()
                 if done + 1 >= least and self._is_settled(pairs, against, raced=bounds is not None):

@@ -20,9 +20,24 @@ from engine.domain import queries
 from engine.domain.model import Dialect, Role
 from engine.domain.profile import Profile
 from engine.domain.settings import Mode
-from engine.domain.state import Kernel, SessionState
+from engine.domain.state import CallStatus, IdeaStatus, Kernel, SessionState, Stage
 from engine.domain.work import WorkKey
-from tui.viewmodel import cells, charts, code, diff, event_log, fmt, heading, ideas, pages, stages, tabs, timing, transport
+from tui.viewmodel import (
+    cells,
+    charts,
+    code,
+    diff,
+    estimate,
+    event_log,
+    fmt,
+    heading,
+    ideas,
+    pages,
+    stages,
+    tabs,
+    timing,
+    transport,
+)
 from tui.viewmodel.cells import Ground, Line
 from tui.viewmodel.tabs import Tab
 
@@ -168,7 +183,7 @@ def test_the_header_and_the_strip_fit_their_width(room: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "standing", "output"),
     [
-        ({}, heading.SessionStatus(), "◇ awaiting approval"),
+        ({}, heading.SessionStatus(), "◇ 1 idea waits for you"),
         ({}, heading.SessionStatus(deadline=130.0, now=100.0), "auto-approve in 30 s"),
         ({"mode": Mode("autopilot")}, heading.SessionStatus(), "autopilot"),
         ({"mode": Mode("autopilot")}, heading.SessionStatus(stopped=True), "stopped"),
@@ -181,6 +196,60 @@ def test_the_mode_is_always_shown(changes: dict[str, object], standing: heading.
     state = replace(STATE, **changes)  # type: ignore[arg-type]  # fields by name
     first, _ = heading.lines(state, standing, 80)
     assert output in first.text
+
+
+@pytest.mark.parametrize("room", [40, 60, 80, 120, 200])
+def test_session_workload_proposer_and_who_waits_are_always_in_sight(room: int) -> None:
+    first, second = heading.lines(STATE, heading.SessionStatus(name="night-run"), room)
+    assert all(words in first.text for words in ("night-", " small", "gpt-t", "for you"))
+    assert "2.83× eager" in second.text
+    assert "1.92 ms" in second.text
+
+
+def test_the_headline_reads_as_one_figure_after_the_other() -> None:
+    _, second = heading.lines(STATE, heading.SessionStatus(), 120)
+    assert second.text.startswith(" ★ k14 2.83× eager [2.81, 2.85] · 1.92 ms · 61 % SOL · Reduce in eight")
+
+
+def open_call(**changes: object) -> dict[str, object]:
+    """Fields of the state: no idea waits, and one open call."""
+    call = replace(next(iter(STATE.calls.values())), status=CallStatus.OPEN, **changes)  # type: ignore[arg-type]
+    ideas = {name: replace(idea, status=IdeaStatus.REJECTED) for name, idea in STATE.ideas.items()}
+    return {"calls": {call.id: call}, "ideas": ideas}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (open_call(), "waits for gpt-test"),
+        (open_call(model="paste"), "1 prompt waits for you"),
+        ({**open_call(), "mode": Mode("autopilot")}, "▸▸ autopilot · waits for gpt-test · 1 quarantined waits for you"),
+        ({**open_call(), "paused": "lunch"}, "‖ paused: lunch"),
+        ({"closed": "enough"}, "■ ended"),
+    ],
+)
+def test_the_header_tells_who_waits_for_whom(changes: dict[str, object], words: str) -> None:
+    state = replace(STATE, **changes)  # type: ignore[arg-type]  # fields by name
+    assert words in heading.lines(state, heading.SessionStatus(), 160)[0].text
+
+
+MEANS = {"build": 4.0, "verify": 2.0, "measure": 10.0, "implement": 30.0}
+
+
+def test_the_estimate_counts_what_the_device_does_in_turn_and_the_longest_work_beside_it_once() -> None:
+    assert estimate.round_left(STATE, {"build": 4.0}, {}) is None, "nothing was measured yet"
+    left = estimate.round_left(STATE, MEANS, {})
+    waiting = [kernel.stage for kernel in STATE.kernels.values() if not kernel.stage.settled]
+    device = sum({Stage.BUILD: 12.0, Stage.VERIFY: 12.0, Stage.MEASURE: 10.0}[stage] for stage in waiting)
+    written = sum(12.0 * i.branch for i in STATE.ideas.values() if i.status is IdeaStatus.SELECTED and not i.implemented)
+    assert left == device + written + (34.0 if written else 4.0)
+    assert estimate.round_left(STATE, MEANS, {WorkKey.parse("measure:k18:0"): 99.0}) == left - 10.0
+    assert estimate.round_left(replace(STATE, paused="lunch"), MEANS, {}) is None
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(3, "≈ 10 s"), (41, "≈ 50 s"), (61, "≈ 2 min"), (3601, "≈ 1 h 10 min")])
+def test_an_estimate_is_coarse(seconds: float, words: str) -> None:
+    assert fmt.about(seconds) == words
 
 
 def test_the_strip_counts_kernels_by_stage() -> None:
