@@ -232,7 +232,7 @@ async def measure_opening(figures: Figures, home: Path, folder: Path) -> None:
         seconds = time.monotonic() - begun
     size = (folder / "journal.jsonl").stat().st_size / 1e6
     words = f"a session of {KERNELS:,} kernels ({size:.1f} MB of journal) opens in {seconds:.2f} s"
-    figures.add("open_10k_s", seconds, words, 2.0)
+    figures.add("open_10k_s", seconds, words, 1.0)
 
 
 class TimedApp(EspalierApp):

@@ -251,6 +251,7 @@ class Bridge:
         try:
             async for batch in self.source.batches():
                 self._absorb(batch)
+                await self._forget_early_entries()
                 if len(batch.entries) > _LARGE_BATCH:
                     gc.freeze()  # these objects stay: traversing them in a collection would stall the screen
         finally:
@@ -287,15 +288,18 @@ class Bridge:
     def _absorb(self, batch: Batch) -> None:
         if batch.entries:
             self.entries.extend(batch.entries)
-            if len(self.entries) > 2 * _ENTRIES_KEPT and self.transport is None:
-                dropped = len(self.entries) - _ENTRIES_KEPT
-                self.state_before = advance(self.state_before, self.entries[:dropped])
-                self.entries = self.entries[dropped:]
         else:
             self.entries = list(self.transport.entries[: self.transport.position]) if self.transport is not None else []
         self.state = batch.state
         self.stopped = {work: reason for work, reason in self.stopped.items() if work in batch.state.broken}
         self.progress = {work: text for work, text in self.progress.items() if work in batch.state.started}
+
+    async def _forget_early_entries(self) -> None:
+        """Keep the latest entries only. Those before are folded on a thread: the screen goes on."""
+        if len(self.entries) > 2 * _ENTRIES_KEPT and self.transport is None:
+            early = self.entries[:-_ENTRIES_KEPT]
+            self.state_before = await asyncio.to_thread(advance, self.state_before, early)
+            self.entries = self.entries[len(early) :]
 
     async def _listen(self) -> None:
         async for message in self.source.progress():

@@ -7,7 +7,9 @@ for its imports or its reading is called on a thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import gc
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,18 @@ if TYPE_CHECKING:
     from engine.session.factory import NewSession
     from engine.session.ports import Say
     from tui.bridge import Bridge
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """No garbage collections while a journal is read: its objects all stay, and traversing them again and again takes as
+    long as reading does. Afterwards no collection traverses them, which would stall the screen."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class SessionOpener:
@@ -36,7 +50,8 @@ class SessionOpener:
         from engine.session import devices, factory
         from tui.bridge import live_bridge
 
-        state = await asyncio.to_thread(store.state_of, folder)
+        with _without_collections():
+            state = await asyncio.to_thread(store.state_of, folder)
         assert state.opened is not None, "a journal begins with it"
         label = devices.checked_device(state.device.label if state.device else state.opened.device)
         return live_bridge(await factory.resume(folder, say, label))
@@ -47,8 +62,9 @@ class SessionOpener:
         from engine.session.replay import ReplaySource
         from tui.bridge import Bridge
 
-        recorded = ReplaySource(journal.read(folder).entries)
-        recorded.seek(recorded.length)
+        with _without_collections():
+            recorded = ReplaySource(journal.read(folder).entries)
+            recorded.seek(recorded.length)
         return Bridge(recorded, folder, transport=recorded)
 
     def follow(self, folder: Path) -> Bridge:

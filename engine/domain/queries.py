@@ -348,7 +348,11 @@ def pause_reason(state: SessionState) -> str | None:
 
 def stalled_rounds(state: SessionState) -> int:
     """Closed rounds after the one that the incumbent came from; with the adaptive strategy, kernels for as many."""
-    best = incumbent(state)
+    return rounds_after(state, incumbent(state))
+
+
+def rounds_after(state: SessionState, best: Kernel | None) -> int:
+    """Closed rounds after the kernel's, or all; with the adaptive strategy, kernels for as many."""
     if (size := _adaptive_round(state)) is not None:
         return sum(1 for k in state.kernels.values() if k.round > (best.round if best else 0)) // size
     closed = [r.number for r in state.rounds.values() if r.closed and r.number > 0]

@@ -320,6 +320,8 @@ class _Batch:
         self.state = state
         self.scalars: dict[str, Any] = {}
         self._tables: dict[str, dict[Any, Any]] = {}
+        self._own: set[str] = set()
+        """Kernels and ideas made in this batch. Nobody else holds them yet: they are changed in place."""
 
     def get(self, name: str) -> Any:
         return self.scalars[name] if name in self.scalars else getattr(self.state, name)
@@ -337,14 +339,26 @@ class _Batch:
         return table
 
     def idea(self, key: str, **changes: Any) -> None:
-        if key in self.peek("ideas"):
-            table = self.table("ideas")
-            table[key] = replace(table[key], **changes)
+        self._change("ideas", key, changes)
 
     def kernel(self, key: str, **changes: Any) -> None:
-        if key in self.peek("kernels"):
-            table = self.table("kernels")
-            table[key] = replace(table[key], **changes)
+        self._change("kernels", key, changes)
+
+    def _change(self, name: str, key: str, changes: Mapping[str, Any]) -> None:
+        known = self.peek(name).get(key)
+        if known is None:
+            return
+        if (own := f"{name} {key}") in self._own:
+            for field_name, value in changes.items():
+                object.__setattr__(known, field_name, value)
+        else:
+            self.table(name)[key] = replace(known, **changes)
+            self._own.add(own)
+
+    def add(self, name: str, key: str, made: Idea | Kernel) -> None:
+        """Put a new idea or kernel into its table."""
+        self.table(name)[key] = made
+        self._own.add(f"{name} {key}")
 
     def drop_races(self, kernel: str, *, asked: bool = True) -> None:
         """Drop running races of the kernel and, unless ``asked`` is false, those that the engineer requested."""
@@ -354,7 +368,8 @@ class _Batch:
             self.set(asked=wanted)
         for name in ("started", "broken"):
             races = [work for work in self.peek(name) if work.kind == WorkKind.RACE and kernel in work.subjects]
-            self.finish(*(work for work in races if work.subjects not in wanted))
+            if races:
+                self.finish(*(work for work in races if work.subjects not in wanted))
 
     def finish(self, *works: WorkKey) -> None:
         """Mark work as neither running nor failed: it has a result."""
@@ -462,10 +477,11 @@ def _round_closed(b: _Batch, entry: e.Entry, ev: e.RoundClosed) -> None:
 
 def _proposed(b: _Batch, entry: e.Entry, ev: e.IdeasProposed) -> None:
     for idea in ev.ideas:
-        b.table("ideas")[idea.id] = Idea(
+        made = Idea(
             idea.id, ev.round, idea.text, idea.parent, idea.author, idea.branch, repeats=idea.repeats, advice=idea.advice,
             materials=idea.shown,
         )  # fmt: skip
+        b.add("ideas", idea.id, made)
     if ev.from_source:
         b.finish(WorkKey(WorkKind.PROPOSE, (), ev.round))
         rounds = b.table("rounds")
@@ -511,13 +527,13 @@ def _parked(b: _Batch, entry: e.Entry, ev: e.IdeaParked) -> None:
 
 
 def _drafted(b: _Batch, entry: e.Entry, ev: e.KernelDrafted) -> None:
-    kernels = b.table("kernels")
-    kernels[ev.kernel] = Kernel(
+    kernel = Kernel(
         ev.kernel, ev.idea, ev.parent, ev.round, ev.author, ev.name, ev.dialect, ev.contract, ev.source,
         MappingProxyType(dict(ev.tunables)), ev.seed, epoch=b.get("epoch"), form=ev.form,
     )  # fmt: skip
-    if ev.parent in kernels:
-        kernels[ev.parent] = replace(kernels[ev.parent], children=(*kernels[ev.parent].children, ev.kernel))
+    b.add("kernels", ev.kernel, kernel)
+    if ev.parent is not None and (parent := b.peek("kernels").get(ev.parent)) is not None:
+        b.kernel(ev.parent, children=(*parent.children, ev.kernel))
     if ev.idea in b.peek("ideas"):
         b.idea(ev.idea, kernels=(*b.peek("ideas")[ev.idea].kernels, ev.kernel))
 
@@ -562,8 +578,9 @@ def _spent(b: _Batch, kernel: str, seconds: float) -> float:
 def _finish_kernel(b: _Batch, kernel: str) -> None:
     known = b.peek("kernels").get(kernel)
     if known is not None:
-        stages = {work for name in _Batch.WORK for work in b.peek(name) if work.kind in _KERNEL_WORK}
-        b.finish(*(work for work in stages if work.subjects == (kernel,) and work.number == known.attempt))
+        own = (work for name in _Batch.WORK for work in b.peek(name) if work.subjects == (kernel,))
+        if works := {work for work in own if work.kind in _KERNEL_WORK and work.number == known.attempt}:
+            b.finish(*works)
         b.drop_races(kernel)
 
 

@@ -16,6 +16,8 @@ from engine.session.source import Batch, Capability, Notifier, ReadOnly
 
 LONGEST_GAP = 2.0
 _CHECKPOINT_EVERY = 256
+_CHECKPOINTS = 64
+"""At most so many in a long session: each holds its own tables of kernels."""
 _SPEEDS = (0.01, 1000.0)
 _MAY_CHANGE_INCUMBENT = (
     e.SessionPrepared, e.KernelVerified, e.KernelMeasured, e.KernelReopened, e.KernelFailed, e.KernelCancelled,
@@ -46,6 +48,7 @@ class ReplaySource(ReadOnly):
         super().__init__("this is a replay: open the session to steer it")
         self._entries = tuple(entries)
         self._sleep = sleep
+        self._every = max(_CHECKPOINT_EVERY, len(self._entries) // _CHECKPOINTS)
         self._position = 0
         self._state = SessionState()
         self._checkpoints: dict[int, SessionState] = {0: self._state}
@@ -170,10 +173,10 @@ class ReplaySource(ReadOnly):
         place = max(p for p in self._checkpoints if p <= position)
         state = self._checkpoints[place]
         while place < position:
-            end = min(position, place - place % _CHECKPOINT_EVERY + _CHECKPOINT_EVERY)
+            end = min(position, place - place % self._every + self._every)
             state = advance(state, self._entries[place:end])
             place = end
-            if place % _CHECKPOINT_EVERY == 0:
+            if place % self._every == 0:
                 self._checkpoints[place] = state
         return state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 
 from engine.domain.errors import EspalierError, ToolchainError
@@ -46,7 +47,7 @@ def sandbox_warning() -> str:
 
 async def missing_tools() -> tuple[str, ...]:
     """One line for each tool that the default device needs and this machine lacks."""
-    lines = [warning] if (warning := sandbox_warning()) else []
+    lines = [warning] if (warning := await asyncio.to_thread(sandbox_warning)) else []
     try:
         await check_requirements(devices.devices()[0][0])
     except EspalierError as error:

@@ -50,7 +50,7 @@ _ORDERS = {
 def _undecided(state: SessionState) -> str:
     """The undecided races, and the key that repeats them with more process pairs."""
     found = sorted(tree_facts(state).undecided)
-    best = queries.incumbent(state)
+    best = kernels.incumbent(state)
     if not found or best is None:
         return ""
     return f"≈ {', '.join(found[:4])} undecided against {best.id}  ·  r on {best.id}: race again"
@@ -134,7 +134,7 @@ class SessionScreen(KernelActionScreen):
         self.query_one(NoteList).state = state
         self.query_one(UsageView).state = state
         if follow:
-            best = queries.incumbent(state)
+            best = kernels.incumbent(state)
             tree.reveal(best.id if best else next(iter(state.kernels)))
         self._draw_events()
 
@@ -207,7 +207,7 @@ class SessionScreen(KernelActionScreen):
         return f"L: more rounds{self._export(state)}  ·  espalier replay {name}  ·  i: add an idea  ·  s: seed a kernel"
 
     def _export(self, state: SessionState) -> str:
-        return f"  ·  espalier export {self.bridge.shell_name}" if queries.incumbent(state) is not None else ""
+        return f"  ·  espalier export {self.bridge.shell_name}" if kernels.incumbent(state) is not None else ""
 
     def _open_gate_for_new_ideas(self) -> None:
         """Open the gate once for each set of new ideas."""
@@ -272,7 +272,7 @@ class SessionScreen(KernelActionScreen):
 
     def action_incumbent(self) -> None:
         """Select the incumbent."""
-        best = queries.incumbent(self.bridge.state)
+        best = kernels.incumbent(self.bridge.state)
         if best is not None:
             self.query_one(KernelTree).reveal(best.id)
         else:

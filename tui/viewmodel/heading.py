@@ -210,7 +210,7 @@ def _spent(state: SessionState) -> list[Piece]:
 
 def _stalled(state: SessionState) -> int:
     """Rounds since the incumbent's."""
-    return queries.stalled_rounds(state)
+    return queries.rounds_after(state, kernels.incumbent(state))
 
 
 def _plain(words: str, rank: int, ink: Ink = Ink.FAINT) -> Piece:
