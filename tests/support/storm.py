@@ -1,25 +1,27 @@
 """Storms: random keys, clicks, resizes and toasts over every screen, live, replayed and followed.
 
-By hand: ``PYTHONPATH=.:tests python -m support.storm --acts 10000``. Prints the longest time that the event loop computed
-at a stretch.
+By hand: ``PYTHONPATH=.:tests python -m support.storm --acts 2000``: 10,000 acts. Prints the longest time that the event loop
+went without a pause, as work (processor time) and by the wall clock, and where it was, if that is a freeze.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import faulthandler
 import os
 import random
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from support import sessions, ui
-from textual.app import ScreenStackError
 from textual.events import Key
 from textual.pilot import OutOfBounds, Pilot
 
@@ -27,8 +29,10 @@ from engine.journal import journal, store
 from tui import actions
 from tui.app import EspalierApp
 
+FREEZE = 0.2
+"""Seconds of work without a pause that an engineer notices."""
 SIZES = ((120, 40), (80, 24), (40, 12), (200, 60), (21, 5), (110, 45), (1, 1), (169, 30))
-LEAVING = frozenset({"app.quit", "home.leave", "app.suspend", "app.screenshot", "home.delete"})
+LEAVING = frozenset({"app.quit", "home.leave", "app.suspend", "app.screenshot", "home.delete", "session.editor"})
 """Actions that a storm leaves alone: they end the program, stop it, or write and delete files of its user."""
 EVERYWHERE = (
     "up", "down", "left", "right", "enter", "escape", "tab", "shift+tab", "pageup", "pagedown", "home", "end", "space",
@@ -43,18 +47,35 @@ KEYS = tuple(
 
 @dataclass
 class Heart:
-    """Notes the longest time that the event loop computed without a pause (processor time: a busy machine does not count)."""
+    """Notes the longest time that the event loop went without a pause, and what it ran then."""
 
-    longest: float = 0.0
     acts: int = 0
+    quits: int = 0
+    """Times that a click or the palette would have ended the program."""
+    worked: float = 0.0
+    """Processor seconds of the loop's thread at a stretch, at most: a busy machine does not count."""
+    waited: float = 0.0
+    """Seconds by the wall clock at a stretch, at most."""
+    stack: str = ""
+    """What the loop ran when it worked longest."""
+    _seen: str = ""
+    _beat: float = field(default_factory=time.monotonic)
 
     async def beat(self) -> None:
-        """Look at the clock of this thread as often as the loop allows."""
+        """Look at both clocks as often as the loop allows."""
         while True:
-            before = time.thread_time()
+            worked, self._beat, self._seen = time.thread_time(), time.monotonic(), ""
             await asyncio.sleep(0)
-            self.longest = max(self.longest, time.thread_time() - before)
+            self.waited = max(self.waited, time.monotonic() - self._beat)
+            if (seconds := time.thread_time() - worked) > self.worked:
+                self.worked, self.stack = seconds, self._seen
             await asyncio.sleep(0.005)
+
+    def look(self, thread: int, ended: threading.Event) -> None:
+        """Keep the loop's stack while it does not pause; runs on a thread of its own."""
+        while not ended.wait(0.02):
+            if time.monotonic() - self._beat > 0.1:
+                self._seen = "".join(traceback.format_stack(sys._current_frames()[thread], 12))
 
 
 def press(app: EspalierApp, key: str) -> None:
@@ -64,8 +85,7 @@ def press(app: EspalierApp, key: str) -> None:
 
 
 async def storm(app: EspalierApp, pilot: Pilot[None], seed: int, acts: int, heart: Heart) -> None:
-    """Act at random, until a click or the palette quits. Without waiting for the screen between most acts, as an auto-repeating
-    key does."""
+    """Act at random. Without waiting for the screen between most acts, as an auto-repeating key does."""
     dice = random.Random(seed)
     for _ in range(acts):
         heart.acts += 1
@@ -77,20 +97,14 @@ async def storm(app: EspalierApp, pilot: Pilot[None], seed: int, acts: int, hear
         elif what < 0.88:
             width, height = app.size
             place = (dice.randrange(max(1, width)), dice.randrange(max(1, height)))
-            try:
+            with contextlib.suppress(OutOfBounds):  # the screen may shrink between the two
                 await pilot.click(offset=place, times=dice.choice((1, 1, 2)))
-            except OutOfBounds:
-                continue  # the screen shrank between the two
-            except ScreenStackError:
-                return  # the click hit Quit in the footer
         elif what < 0.94:
             await pilot.resize_terminal(*dice.choice(SIZES))
         else:
             for n in range(dice.choice((1, 3, 20))):
                 timeout = dice.choice((-1.0, 0.0, 1e-6, 0.001, 0.05, 2.0))
                 app.notify(f"toast [{n}]", timeout=timeout, markup=False, severity=dice.choice(("information", "error")))
-        if app._exit:
-            return
 
 
 OPENINGS: dict[str, Callable[[Path], tuple[str, object]]] = {
@@ -111,12 +125,23 @@ def run(opening: str, root: Path, seed: int, acts: int) -> Heart:
     async def body() -> None:
         action, subject = OPENINGS[opening](folder)
         app = ui.app(ui.FakeOpener(pause=0.002), action, subject)
+        leave = app._leave
+
+        async def stay() -> None:
+            heart.quits += 1
+
+        app._leave = stay  # type: ignore[method-assign]  # a click may hit Quit, and the storm goes on
+        ended = threading.Event()
+        looking = threading.Thread(target=heart.look, args=(threading.get_ident(), ended), daemon=True)
         async with app.run_test(size=SIZES[0]) as pilot:
+            looking.start()
             beating = asyncio.create_task(heart.beat())
-            await storm(app, pilot, seed, acts, heart)
-            beating.cancel()
-            if not app._exit:
-                await app._leave()
+            try:
+                await storm(app, pilot, seed, acts, heart)
+            finally:
+                beating.cancel()
+                ended.set()
+            await leave()
         if app.fault is not None:
             raise app.fault
 
@@ -131,6 +156,7 @@ def run(opening: str, root: Path, seed: int, acts: int) -> Heart:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--acts", type=int, default=2000, help="acts per opening")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds for one opening, after which it counts as hung")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=tuple(OPENINGS), action="append")
     options = parser.parse_args()
@@ -138,10 +164,12 @@ def main() -> None:
     for opening in options.only or OPENINGS:
         with tempfile.TemporaryDirectory(prefix="espalier-storm-") as name:
             os.environ["ESPALIER_HOME"] = name
-            faulthandler.dump_traceback_later(600, exit=True)
+            faulthandler.dump_traceback_later(options.limit, exit=True)
             heart = run(opening, Path(name), options.seed, options.acts)
-            longest = f"{1000 * heart.longest:.0f} ms"
-            sys.stdout.write(f"{opening:<10} {heart.acts} acts, the event loop computed for {longest} at most\n")
+            figures = f"{1000 * heart.worked:.0f} ms of work, {1000 * heart.waited:.0f} ms by the wall clock"
+            sys.stdout.write(f"{opening:<10} {heart.acts} acts, {heart.quits} quits; without a pause at most {figures}\n")
+            if heart.worked > FREEZE:
+                sys.stdout.write(f"a freeze:\n{heart.stack}")
             sys.stdout.flush()
 
 
