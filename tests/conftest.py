@@ -55,7 +55,7 @@ ROTATING = (
     "trial/test_ties.py",
     "tui",
 )
-"""Folders and files whose slow tests CI runs in turn: each day one share of them (``ESPALIER_SHARE``, e.g. ``0/3``)."""
+"""Folders and files whose slow tests CI runs in turn: each day one share of them (``ESPALIER_SHARE``, e.g. ``0/5``)."""
 SHARE = "ESPALIER_SHARE"
 RERUNS = 2
 SHARED_SCOPES = frozenset({"module", "class", "package"})
@@ -93,7 +93,7 @@ def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item]) -> 
         return
     number, _, shares = share.partition("/")
     if not (number.isdecimal() and shares.isdecimal() and int(number) < int(shares)):
-        raise pytest.UsageError(f"{SHARE} is {share!r}: give NUMBER/SHARES, e.g. 0/3")
+        raise pytest.UsageError(f"{SHARE} is {share!r}: give NUMBER/SHARES, e.g. 0/5")
 
     def is_of_another(item: pytest.Item) -> bool:
         rotates = item.get_closest_marker("slow") is not None and _lies_in(item.path, ROTATING)

@@ -11,9 +11,10 @@ from engine.cli import options as o
 from engine.cli.exit_codes import DOUBTED, CommandExit
 from engine.cli.output import as_data, output_file, show, show_json, write_output
 from engine.cli.session_access import read_entries, read_state
-from engine.domain import corroboration, queries
+from engine.domain import columns, corroboration, queries
 from engine.domain.errors import KernelCodeError, ProblemError
 from engine.domain.events import SessionOpened
+from engine.domain.model import Signature, Workload
 from engine.domain.state import Kernel, SessionState
 from engine.export import bundle, formats, rewards, training
 from engine.export import module as exporting
@@ -188,9 +189,17 @@ def _module_text(state: SessionState, folder: Path, kernel: Kernel, file: str) -
     workload = catalog.workload_for(state.opened.problem, state.opened.settings.workload)
     exported = exporting.Exported(
         state.opened.problem, workload, state.preparation.signature, state.device, recorded_code(folder, kernel),
-        kernel.tunables, _remarks(state, folder, kernel), state.preparation.gate, file,
+        kernel.tunables, _remarks(state, folder, kernel), state.preparation.gate, file, _other_shapes(state),
     )  # fmt: skip
     return exporting.module(exported)
+
+
+def _other_shapes(state: SessionState) -> tuple[tuple[Workload, Signature], ...]:
+    """The workloads of a suite after the first, as far as the journal has their signatures."""
+    assert state.preparation is not None, "checked by the caller"
+    known = {one.workload: one.signature for one in state.preparation.by_workload}
+    others = ((one, known.get(one.name)) for one in columns.workloads(state)[1:])
+    return tuple((workload, signature) for workload, signature in others if signature is not None)
 
 
 def _format_export(state: SessionState, folder: Path, kernel: Kernel, file: str) -> formats.FormatExport:

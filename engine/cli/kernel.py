@@ -12,7 +12,8 @@ from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.session_access import Target, reason_option, steers
 from engine.domain import commands as c
 from engine.domain import queries
-from engine.session.seeds import check_dialect, read_seed, seed_command
+from engine.session.dispatch import dispatch_command
+from engine.session.seeds import check_dialect, read_seed, recorded_code, seed_command
 from engine.session.steer import Steering
 
 _IDEA = re.compile(r"i[0-9]+")
@@ -60,6 +61,23 @@ def race(target: Target, kernel: str | None, against: str | None, count: int | N
     best = queries.incumbent(after)
     if against is not None and best is not None and best.id == kernel:
         target.show([f"{kernel} is the incumbent: the race gives the speedup of {against} over {kernel}"])
+    target.advise(f"espalier open {target.name}")
+
+
+@click.command()
+@steers
+def dispatch(target: Target) -> None:
+    """Add the dispatch of SESSION's best kernels: one file that runs, on each shape, the best kernel there.
+
+    For a session on a suite. The best single kernel runs wherever no other one beats it by its interval; the nearest workload
+    decides for shapes between. `open` or `step` verifies and measures it like any kernel and races it against the incumbent;
+    `export` writes it as one module.
+    """
+
+    def commands(writer: Steering) -> list[c.Command]:
+        return [dispatch_command(writer.state, lambda one: recorded_code(target.folder, one), writer.store_blob)]
+
+    target.submit_all(commands)
     target.advise(f"espalier open {target.name}")
 
 

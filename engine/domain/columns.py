@@ -66,3 +66,38 @@ def behind(state: SessionState, kernel: Kernel) -> tuple[Behind, ...]:
     ]
     losing = [one for one in found if one.own.high < one.theirs.low]
     return tuple(sorted(losing, key=lambda one: one.own.value / one.theirs.value))
+
+
+def best_single(state: SessionState) -> Kernel | None:
+    """The incumbent; where that is a dispatch, the kernel that it was made from."""
+    name = queries.default_parent(state)
+    return state.kernels.get(name) if name is not None else None
+
+
+def dispatched(state: SessionState) -> tuple[tuple[Workload, Kernel], ...]:
+    """Each workload of a suite with the kernel that a dispatch would run there; empty if one kernel is the best everywhere.
+
+    It is the best single kernel, or one of the same dialect and contract that beats it there by both intervals.
+    """
+    base = best_single(state)
+    if base is None or len(workloads(state)) < 2:
+        return ()
+    own = speedups(state, base)
+    rivals = [
+        kernel
+        for kernel in state.kernels.values()
+        if kernel.stage is Stage.MEASURED
+        and not kernel.members
+        and (kernel.dialect, kernel.contract) == (base.dialect, base.contract)
+        and queries.may_lead(state, kernel)
+    ]
+    chosen = tuple((one, _best_on(state, one.name, base, own, rivals)) for one in workloads(state))
+    return chosen if any(kernel.id != base.id for _, kernel in chosen) else ()
+
+
+def _best_on(state: SessionState, workload: str, base: Kernel, own: Mapping[str, Interval], rivals: list[Kernel]) -> Kernel:
+    theirs = {kernel.id: found for kernel in rivals if (found := speedups(state, kernel).get(workload)) is not None}
+    if workload not in own or not theirs:
+        return base
+    best = max(theirs, key=lambda name: theirs[name].low)
+    return state.kernels[best] if theirs[best].low > own[workload].high else base

@@ -91,6 +91,8 @@ class SeedKernel:
     idea: str | None = None
     title: str = ""
     """Title of the kernel if it implements no idea of the session."""
+    members: tuple[str, ...] = ()
+    """Of a dispatch: the names of the kernels that it chooses from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,8 @@ class KernelDrafted:
     seed: bool = False
     form: str = ""
     """Digest of its normal form: equal for code that differs only in comments, layout and names; empty where unknown."""
+    members: tuple[str, ...] = ()
+    """Of a dispatch: the names of the kernels that it chooses from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class WorkloadPreparation:
     bound: str
     same: Interval
     """The ranking baseline against itself on this workload."""
+    signature: Signature | None = None
+    """What a kernel is called with on it; ``None`` in journals of older versions."""
 
 
 @dataclass(frozen=True, slots=True)

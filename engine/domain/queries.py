@@ -148,9 +148,17 @@ def may_lead(state: SessionState, kernel: Kernel) -> bool:
 
 
 def frontier(state: SessionState) -> tuple[Kernel, ...]:
-    """Possible parents, best first: measured, with a verdict of their own, and not in a pruned branch."""
-    measured = (k for k in ranked(state) if k.stage is Stage.MEASURED and not k.same_as)
+    """Possible parents, best first: measured, with a verdict of their own, no dispatch, and not in a pruned branch."""
+    measured = (k for k in ranked(state) if k.stage is Stage.MEASURED and not k.same_as and not k.members)
     return tuple(k for k in measured if not is_pruned(state, k.id))
+
+
+def default_parent(state: SessionState) -> str | None:
+    """The incumbent; where that is a dispatch, the best single kernel that it was made from."""
+    best = incumbent(state)
+    while best is not None and best.members:
+        best = state.kernels.get(best.parent or "")
+    return best.id if best is not None else None
 
 
 def twin(state: SessionState, kernel: Kernel) -> Kernel | None:

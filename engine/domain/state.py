@@ -206,6 +206,8 @@ class Kernel:
     """Digest of its normal form, as it was drafted; empty where unknown."""
     machine_code: str = ""
     """Digest of the binaries and launch plans of all its shapes; empty where unknown."""
+    members: tuple[str, ...] = ()
+    """Of a dispatch: the names of the kernels that it chooses from."""
     same_as: str = ""
     """The kernel with the same machine code whose verdict it took over; empty if it has its own."""
     verification: Verification | None = None
@@ -530,6 +532,7 @@ def _drafted(b: _Batch, entry: e.Entry, ev: e.KernelDrafted) -> None:
     kernel = Kernel(
         ev.kernel, ev.idea, ev.parent, ev.round, ev.author, ev.name, ev.dialect, ev.contract, ev.source,
         MappingProxyType(dict(ev.tunables)), ev.seed, epoch=b.get("epoch"), form=ev.form,
+        members=ev.members,
     )  # fmt: skip
     b.add("kernels", ev.kernel, kernel)
     if ev.parent is not None and (parent := b.peek("kernels").get(ev.parent)) is not None:

@@ -130,7 +130,9 @@ def preparation(parts: Mapping[str, Preparation]) -> Preparation:
         bound=_bound([one.bound for one in every]),
         notes=tuple(dict.fromkeys(note for one in every for note in one.notes)),
         by_workload=tuple(
-            WorkloadPreparation(name, {b: m.time_us for b, m in one.baselines.items()}, one.floor_us, one.bound, one.same)
+            WorkloadPreparation(
+                name, {b: m.time_us for b, m in one.baselines.items()}, one.floor_us, one.bound, one.same, one.signature
+            )
             for name, one in parts.items()
         ),
     )

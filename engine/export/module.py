@@ -24,6 +24,7 @@ from engine.problem import header, names
 from engine.problem import reference_code as reference
 from engine.toolchain import plan as launch_plan
 from engine.toolchain import resolution
+from engine.toolchain.kernel_build import for_shape
 from engine.toolchain.kernel_file import KernelCode
 from engine.toolchain.triton.plan import parse_triton_plan
 from engine.toolchain.triton.resolution import ResolvedTriton, resolve_triton
@@ -38,8 +39,8 @@ _USAGE = (
 _NO_OPERATOR = 'DEVICE = ""\n\nOPERATOR = None\n\nOPERATOR_NAME = ""\n\nPOISON = []\n\n'
 """Replaces ``kernel_module`` for a kernel in Python."""
 _NOTE = """\
-# The kernel is compiled on its first call and cached in ESPALIER_CACHE or the user's cache folder. It accepts only the
-# shapes in OPERANDS. Numbers that forward takes are compiled in. It has no backward pass.
+# The kernel is compiled on its first call and cached in ESPALIER_CACHE or the user's cache folder. The operator accepts only
+# the shapes in BUILDS. Numbers that forward takes are compiled in. It has no backward pass.
 """
 
 
@@ -56,9 +57,22 @@ class Exported:
     remarks: tuple[str, ...]
     """Comments about the kernel and its measurements."""
     check: CorrectnessCheck | None = None
-    """The tolerance of the module's test. Without one: ten times the error of eager."""
+    """The tolerance of the module's test. Without one, and for several shapes: ten times the error of eager."""
     file: str = "FILE"
     """The file name in the usage lines."""
+    others: tuple[tuple[Workload, Signature], ...] = ()
+    """The further workloads of a suite, for which the module is built too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """The kernel for one workload: of a dispatch, the member for its shape."""
+
+    workload: Workload
+    signature: Signature
+    kernel: KernelCode
+    tunables: Mapping[str, int]
+    device: Device
 
 
 def module(given: Exported) -> str:
@@ -70,7 +84,8 @@ def module(given: Exported) -> str:
         return head + _python(given, usage)
     tree = _reference(given)
     name, signature = _operator_name(given), schema(given.signature.operands)
-    values = _constants(given, tree) | _policy(given.check) | {"OPERATOR_NAME": repr(name), "SCHEMA": repr(signature)}
+    values = _constants(given, tree) | _policy(given) | {"OPERATOR_NAME": repr(name), "SCHEMA": repr(signature)}
+    values["REFERENCES"] = _references(given, own=False)
     text = keep_apart(f"{template('kernel_module')}\n\n{template('module_check')}", set(reference.bound_names(tree)))
     shown = _comment(f"    torch.ops.{name.replace('::', '.')}{signature}")
     return f"{head}{usage}{shown}{_NOTE}\n{ast.unparse(tree)}\n\n\n{fill(text, values)}"
@@ -90,18 +105,28 @@ def _comment(text: str) -> str:
     return f"# {shown}\n"
 
 
-def _reference(given: Exported) -> ast.Module:
+def _reference(given: Exported, workload: Workload | None = None) -> ast.Module:
     tree = reference.parse(given.problem.reference, given.problem.name)
-    return reference.with_settings(tree, given.workload.settings)
+    return reference.with_settings(tree, (workload or given.workload).settings)
+
+
+def _references(given: Exported, *, own: bool) -> str:
+    """Each shape's name and the reference's code for it. ``own``: also for the first, whose code the module does not have."""
+    shapes = [given.workload, *(workload for workload, _ in given.others)]
+    codes = [
+        literal(ast.unparse(_reference(given, one)) + "\n") if own or one is not given.workload else "None" for one in shapes
+    ]
+    rows = [f"    ({one.name!r}, {code})," for one, code in zip(shapes, codes, strict=True)]
+    return "[\n" + "\n".join(rows) + "\n]"
 
 
 def _python(given: Exported, usage: str) -> str:
     """A Python kernel unchanged, followed by its test and benchmark."""
     code = _with_tunables(given.kernel.text, given.tunables).rstrip()
     taken = set(reference.bound_names(reference.parse(code, given.kernel.name)))
-    values = {"REFERENCE": literal(ast.unparse(_reference(given)) + "\n"), "DEVICE": repr(given.device.kind)}
+    values = {"REFERENCES": _references(given, own=True), "DEVICE": repr(given.device.kind)}
     text = keep_apart(_NO_OPERATOR + template("module_check"), taken)
-    return f"{code}\n\n\n{usage}\n{fill(text, values | _policy(given.check))}"
+    return f"{code}\n\n\n{usage}\n{fill(text, values | _policy(given))}"
 
 
 def _constants(given: Exported, tree: ast.Module) -> dict[str, str]:
@@ -109,24 +134,43 @@ def _constants(given: Exported, tree: ast.Module) -> dict[str, str]:
     plan = given.kernel.contract is Contract.PLAN
     cuda = given.kernel.dialect is Dialect.CUDA
     forward = _forward(tree)
+    builds = _builds(given)
+    texts = list(dict.fromkeys(_source_text(one) for one in builds))
     return {
-        "KERNEL": literal(_source_text(given)),
-        "PROBLEM_H": literal(_header(given)),
+        "KERNELS": "[\n" + "".join(f"    {literal(text)},\n" for text in texts) + "]",
+        "BUILDS": "[\n" + "".join(_build(one, texts, forward) for one in builds) + "]",
         "FILE": repr(f"kernel{given.kernel.dialect.suffix}"),
-        "COMMAND": repr(_command(given)),
-        "OPERANDS": _operands(given.signature),
-        "NUMBERS": repr(_numbers(forward, given.signature)),
         "FORWARD": repr(forward),
         "DEVICE": repr(given.device.kind),
         "PLAN": repr(plan),
         "ENTRY": repr(ENTRY if plan else "launch"),
         "TROUBLE": repr(TROUBLE if cuda and not plan else ""),
-        "WORKSPACE_BYTES": repr(_workspace_bytes(given)),
     }
 
 
+def _builds(given: Exported) -> list[_Build]:
+    shapes = ((given.workload, given.signature), *given.others)
+    return [
+        _Build(workload, signature, *for_shape(given.kernel, given.tunables, workload, signature), given.device)
+        for workload, signature in shapes
+    ]
+
+
+def _build(one: _Build, texts: Sequence[str], forward: list[str]) -> str:
+    rows = {
+        "kernel": repr(texts.index(_source_text(one))),
+        "header": literal(_header(one)),
+        "command": repr(_command(one)),
+        "operands": _operands(one.signature),
+        "numbers": repr(_numbers(forward, one.signature)),
+        "workspace_bytes": repr(_workspace_bytes(one)),
+    }
+    return "    {\n" + "".join(f"        {name!r}: {value},\n" for name, value in rows.items()) + "    },\n"
+
+
 def _operator_name(given: Exported) -> str:
-    return operator_name(given.problem.name, [_source_text(given), _header(given), *_command(given)])
+    parts = [text for one in _builds(given) for text in (_source_text(one), _header(one), *_command(one))]
+    return operator_name(given.problem.name, parts)
 
 
 def operator_name(problem: str, parts: Sequence[str]) -> str:
@@ -148,9 +192,10 @@ def _argument(operand: str) -> str:
     return f"{operand}_" if keyword.iskeyword(operand) or operand[0] == "_" else operand
 
 
-def _policy(check: CorrectnessCheck | None) -> dict[str, str]:
-    """The tolerance as the module's test applies it."""
-    if check is None:
+def _policy(given: Exported) -> dict[str, str]:
+    """The tolerance as the module's test applies it. Calibrated limits hold for one shape."""
+    check = given.check
+    if check is None or (given.others and not _ALLCLOSE.search(check.policy)):
         return {"POLICY": repr(("ten times the error of eager", None)), "LIMITS": "None"}
     if close := _ALLCLOSE.search(check.policy):
         return {"POLICY": repr((f"{check.policy}; here against float64", float(close[1]))), "LIMITS": "(1.0, 1.0)"}
@@ -178,7 +223,7 @@ def _numbers(forward: list[str], signature: Signature) -> dict[str, Number]:
     return found
 
 
-def _command(given: Exported) -> list[str]:
+def _command(given: _Build) -> list[str]:
     defines = [f"-D{name}={value}" for name, value in given.tunables.items()]
     if given.kernel.dialect is Dialect.TRITON:
         return []
@@ -188,12 +233,12 @@ def _command(given: Exported) -> list[str]:
     return [*_CUDA, f"-gencode=arch=compute_{number},code=sm_{number}", *defines, "-ldl"]
 
 
-def _header(given: Exported) -> str:
+def _header(given: _Build) -> str:
     triton = given.kernel.dialect is Dialect.TRITON
     return "" if triton else header.render(given.signature, given.kernel.dialect, given.workload.name)
 
 
-def _source_text(given: Exported) -> str:
+def _source_text(given: _Build) -> str:
     if given.kernel.dialect is Dialect.CPP:
         return given.kernel.text
     if given.kernel.contract is not Contract.PLAN:
@@ -204,7 +249,7 @@ def _source_text(given: Exported) -> str:
     return given.kernel.text.rstrip() + "\n" + launcher(_resolved(given), names)
 
 
-def _workspace_bytes(given: Exported) -> int | None:
+def _workspace_bytes(given: _Build) -> int | None:
     """Bytes that a plan asks for; a host kernel says it itself."""
     if given.kernel.contract is not Contract.PLAN:
         return None
@@ -213,25 +258,25 @@ def _workspace_bytes(given: Exported) -> int | None:
     return _resolved(given).workspace_bytes
 
 
-def _plan_names(given: Exported) -> dict[str, Number]:
+def _plan_names(given: _Build) -> dict[str, Number]:
     return {**header.plan_names(given.signature, given.device.units), **given.tunables}
 
 
-def _resolved(given: Exported) -> resolution.ResolvedPlan:
+def _resolved(given: _Build) -> resolution.ResolvedPlan:
     return resolution.resolve(launch_plan.parse_plan(given.kernel.text), _plan_names(given), given.signature.operands)
 
 
-def _resolved_triton(given: Exported) -> ResolvedTriton:
+def _resolved_triton(given: _Build) -> ResolvedTriton:
     return resolve_triton(parse_triton_plan(given.kernel.text), _plan_names(given), given.signature.operands)
 
 
 def _operands(signature: Signature) -> str:
-    rows = [f"    ({o.name!r}, {o.role.value!r}, {o.shape!r}, torch.{o.dtype})," for o in signature.operands]
+    rows = [f"            ({o.name!r}, {o.role.value!r}, {o.shape!r}, torch.{o.dtype})," for o in signature.operands]
     if not signature.with_roles(Role.OUTPUT):
         raise ProblemError("cannot export: the problem has no output")
     if len(signature.operands) == len(signature.with_roles(Role.OUTPUT)):
         raise ProblemError("cannot export as an operator: the problem has no input")
-    return "[\n" + "\n".join(rows) + "\n]"
+    return "[\n" + "\n".join(rows) + "\n        ]"
 
 
 def _with_tunables(text: str, chosen: Mapping[str, int]) -> str:

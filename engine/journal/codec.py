@@ -67,6 +67,7 @@ _ADDED: Mapping[str, tuple[object, ...]] = {
     "suites": ({},),
     "suite": ("",),
     "by_workload": ([], ()),
+    "members": ([], ()),
 }
 """Fields that format 1 did not have at first → their values without meaning, which are not written: journals keep their
 bytes."""

@@ -16,6 +16,7 @@ from engine.journal.blobs import Blobs
 from engine.problem.formats import solutions
 from engine.session.ports import StoreBlob
 from engine.toolchain import tunables
+from engine.toolchain.dispatch import is_dispatch, parse_dispatch
 from engine.toolchain.kernel_file import KernelCode, classify, read_kernel_file
 from engine.trial.bench import KernelSpec
 
@@ -116,7 +117,9 @@ def seed_command(
     """The command that seeds a kernel; ``store_blob`` stores its code in the session."""
     kernel = seed.kernel
     code = store_blob(kernel.text.encode("utf-8", "replace"))
-    return SeedKernel(kernel.name, kernel.dialect, kernel.contract, code, seed.tunables, parent, idea, title)
+    members = parse_dispatch(kernel.text, kernel.dialect).members if is_dispatch(kernel.text, kernel.dialect) else ()
+    names = tuple(one.name for one in members)
+    return SeedKernel(kernel.name, kernel.dialect, kernel.contract, code, seed.tunables, parent, idea, title, names)
 
 
 def dialect_for(device: Device, signature: Signature, asked: str = "") -> Dialect:

@@ -245,7 +245,8 @@ def _ships(problem: Problem) -> bool:
     """Whether the reference is, word for word, the shipped one that it names."""
     if problem.origin not in catalog.shipped_names():
         return False
-    return catalog.find(problem.origin).digest == reference_digest(problem)
+    shipped = catalog.find(problem.origin)
+    return (shipped.reference, shipped.attachments) == (problem.reference, problem.attachments)
 
 
 def _session_question(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from engine.domain.model import Contract, Device, Dialect, Number, Signature
+from engine.domain.model import Contract, Device, Dialect, Number, Signature, Workload
 from engine.problem import header
 from engine.toolchain import resolution
 from engine.toolchain.build import BuildRequest
+from engine.toolchain.dispatch import is_dispatch, parse_dispatch
 from engine.toolchain.kernel_file import KernelCode
 from engine.toolchain.plan import parse_plan
 from engine.toolchain.triton.plan import parse_triton_plan
 from engine.toolchain.triton.resolution import ResolvedTriton, encode_jobs, resolve_triton
+from engine.toolchain.tunables import default_values, parse_tunables
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +52,17 @@ class KernelBuild:
 
     def _names(self) -> dict[str, Number]:
         return {**header.plan_names(self.signature, self.device.units), **self.tunables}
+
+
+def for_shape(
+    code: KernelCode, tunables: Mapping[str, int], workload: Workload, signature: Signature
+) -> tuple[KernelCode, Mapping[str, int]]:
+    """The code that is built for a workload, and its tunables: of a dispatch, those of a member; else as given.
+
+    Raises KernelCodeError for a dispatch that decides by settings which the workload lacks.
+    """
+    if not is_dispatch(code.text, code.dialect):
+        return code, tunables
+    member = parse_dispatch(code.text, code.dialect).choose({**signature.constants, **workload.settings})
+    chosen = {**default_values(parse_tunables(member.code, code.dialect)), **member.tunables}
+    return replace(code, text=member.code, name=f"{member.name}{code.dialect.suffix}"), chosen

@@ -9,6 +9,7 @@ from pathlib import Path
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Contract, Dialect
 from engine.toolchain.directives import directives, without_comments
+from engine.toolchain.dispatch import is_dispatch, parse_dispatch
 
 MAX_CODE_BYTES = 1 << 20
 """Largest kernel file, in bytes."""
@@ -73,6 +74,8 @@ def classify(text: str, name: str) -> tuple[Dialect, Contract]:
     """
     suffix = Path(name).suffix.lower()
     dialect = SUFFIXES.get(suffix)
+    if dialect is not None and (marked := _dispatch_dialect(text, dialect)) is not None:
+        return marked, _dispatch_contract(text, name, marked)
     match dialect:
         case Dialect.CUDA:
             return dialect, _cuda_contract(text, name)
@@ -85,6 +88,25 @@ def classify(text: str, name: str) -> tuple[Dialect, Contract]:
         case None:
             known = ", ".join(SUFFIXES)
             raise KernelCodeError(f"{name} has the unknown suffix '{suffix}': use one of {known}")
+
+
+def _dispatch_dialect(text: str, dialect: Dialect) -> Dialect | None:
+    """The dialect of a dispatch file; ``None`` for other files."""
+    marked = Dialect.TRITON if dialect.in_python else dialect
+    return marked if is_dispatch(text, marked) else None
+
+
+def _dispatch_contract(text: str, name: str, dialect: Dialect) -> Contract:
+    """The contract that all members of a dispatch have."""
+    found = {}
+    for member in parse_dispatch(text, dialect).members:
+        inner, found[member.name] = classify(member.code, f"{member.name}{dialect.suffix}")
+        if inner is not dialect:
+            raise KernelCodeError(f"{name}: member {member.name} is not a {dialect} kernel of its own")
+    if len(set(found.values())) > 1:
+        each = ", ".join(f"{member} {contract}" for member, contract in found.items())
+        raise KernelCodeError(f"{name}: the members of a dispatch need the same contract, not {each}")
+    return next(iter(found.values()))
 
 
 def _python_dialect(text: str, name: str) -> tuple[Dialect, Contract]:

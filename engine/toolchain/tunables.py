@@ -12,6 +12,7 @@ from functools import cached_property
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Dialect, Number, Tunable
 from engine.toolchain.directives import Directive, directives
+from engine.toolchain.dispatch import is_dispatch
 from engine.toolchain.expressions import Cursor, Expression, Token, evaluate, parse, tokenize
 from engine.toolchain.triton.source import autotuned
 
@@ -64,10 +65,14 @@ Rule = Requirement | ListedCombinations
 def parse_tunables(code: str, dialect: Dialect) -> tuple[Tunable, ...]:
     """The ``@tune NAME = v1, v2, ...`` lines of the code; in a Triton file after the names of ``@triton.autotune``.
 
+    A dispatch has none: its ``@member`` lines have the values.
+
     Raises:
         KernelCodeError: a malformed line or a duplicate name.
     """
     tunables: dict[str, Tunable] = {}
+    if is_dispatch(code, dialect):
+        return ()
     for one in _autotuned(code, dialect):
         for listed in one.listed[0]:
             tunables[listed] = Tunable(listed, tuple(dict.fromkeys(each[listed] for each in one.listed)))
@@ -132,6 +137,8 @@ def parse_requires(code: str, dialect: Dialect) -> tuple[Rule, ...]:
     Raises:
         KernelCodeError: a line that is not an expression.
     """
+    if is_dispatch(code, dialect):
+        return ()
     written = (
         Requirement(parse(d.text, d.line, d.column), d.text.strip(), d.line, d.column)
         for d in directives(code, dialect, "require")

@@ -18,7 +18,7 @@ from engine.sandbox.include_trees import include_trees
 from engine.toolchain.build import Artefact, BuildFailure, build
 from engine.toolchain.elf import starts_threads
 from engine.toolchain.included import visible
-from engine.toolchain.kernel_build import KernelBuild
+from engine.toolchain.kernel_build import KernelBuild, for_shape
 from engine.toolchain.kernel_file import KernelCode
 from engine.toolchain.static_scan import static_scan
 from engine.trial import protocol as p
@@ -164,9 +164,10 @@ def case_of(kernel: KernelSpec, workload: Workload, signature: Signature, device
 
 
 def kernel_build(kernel: KernelSpec, workload: Workload, signature: Signature, device: Device) -> KernelBuild:
-    """How a kernel is built for a workload."""
+    """How a kernel is built for a workload: of a dispatch, the member for its shape. Raises KernelCodeError."""
     code = KernelCode(kernel.text, kernel.dialect, kernel.contract, kernel.name)
-    return KernelBuild(code, kernel.tunables, signature, workload.name, device)
+    member, tunables = for_shape(code, kernel.tunables, workload, signature)
+    return KernelBuild(member, tunables, signature, workload.name, device)
 
 
 def machine_code(kernel: KernelSpec, builds: Sequence[tuple[p.WorkloadBinary, Artefact] | BuildFailure]) -> str:

@@ -135,3 +135,19 @@ def test_a_session_on_one_workload_has_one_column() -> None:
 def test_a_workload_time_keeps_its_speedups() -> None:
     found = suite.measurement({"a": b.measurement(2.0), "b": b.measurement(2.0)})
     assert found.by_workload[0] == WorkloadTime("a", b.measurement(2.0).time_us, {"eager": b.interval(2.0)})
+
+
+@pytest.mark.parametrize(
+    ("kernels", "found"),
+    [
+        ((("k1", {"full": 2.0, "small": 2.0}), ("k2", {"full": 1.0, "small": 3.0})), {"full": "k1", "small": "k2"}),
+        ((("k1", {"full": 2.0, "small": 2.0}), ("k2", {"full": 1.0, "small": 2.001})), {}),
+        ((("k1", {"full": 2.0, "small": 2.0}),), {}),
+        ((), {}),
+    ],
+)
+def test_a_dispatch_takes_another_kernel_only_where_it_is_faster(
+    kernels: tuple[tuple[str, dict[str, float]], ...], found: dict[str, str]
+) -> None:
+    state = suite_session(*kernels)
+    assert {one.name: kernel.id for one, kernel in columns.dispatched(state)} == found

@@ -17,13 +17,14 @@ from support import builders, sessions
 from support.program import command, environment
 
 from engine.domain.errors import ProblemError
-from engine.domain.model import Device, Dialect, PrecisionClass, Signature
+from engine.domain.model import Device, Dialect, PrecisionClass, Signature, Workload
 from engine.domain.preparation import CorrectnessCheck
 from engine.export import module, template
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.toolchain import tunables
 from engine.toolchain.compilers import DEFAULT_CUDA
+from engine.toolchain.dispatch import Dispatch, Member, dispatch_text
 from engine.toolchain.kernel_file import read_kernel_file
 
 ROOT = Path(__file__).parents[2]
@@ -127,13 +128,18 @@ class Modules:
         self.workload = self.problem.workloads[0]
         self.signature = Reference(self.problem, self.workload).signature()
 
-    def export(self, name: str, text: str, suffix: str = ".cpp", chosen: Mapping[str, int] | None = None) -> Path:
+    def export(
+        self, name: str, text: str, suffix: str = ".cpp", chosen: Mapping[str, int] | None = None, rows: tuple[int, ...] = ()
+    ) -> Path:
+        """``rows``: further shapes."""
         kernel = self.folder / f"{name}{suffix}"
         kernel.write_text(text)
         path = self.folder / f"module_{name}.py"
+        others = tuple(Workload(f"rows_{count}", {"rows": count}) for count in rows)
         given = module.Exported(
-            self.problem, self.workload, self.signature, CPU, read_kernel_file(kernel), chosen or {}, ("A.",), GATE, path.name
-        )
+            self.problem, self.workload, self.signature, CPU, read_kernel_file(kernel), chosen or {}, ("A.",), GATE, path.name,
+            tuple((one, Reference(self.problem, one).signature()) for one in others),
+        )  # fmt: skip
         path.write_text(module.module(given))
         return path
 
@@ -182,6 +188,55 @@ def test_a_broken_kernel_fails_its_test(modules: Modules, how: str) -> None:
     assert said.stdout.endswith("FAILED: 1 of 1 seeds\n")
 
 
+DISPATCH = dispatch_text(
+    Dispatch(
+        ("rows",),
+        (
+            Member("k1", {"TWO": 2}, ({"rows": 32}, {"rows": 100}), RIGHT),
+            Member("k2", {}, ({"rows": 3},), RIGHT.replace("// @tune TWO = 2, 3", "#define TWO (2)")),
+        ),
+    ),
+    Dialect.CPP,
+    "two",
+)
+BETWEEN = """
+import torch, module_dispatch as m
+made, floor = m.get_init_inputs(), 0.25
+mine, theirs = m.ModelNew(made[0], **made[1]), m.Model(made[0], **made[1])
+mine.load_state_dict(theirs.state_dict())
+for rows in (3, 32, 33, 100):
+    x = torch.randn(rows, 500)
+    for one, other in zip(mine(x, floor), theirs(x, floor)):
+        torch.testing.assert_close(one, other)
+print(len(m.KERNELS), len(m.BUILDS), m._library.cache_info().currsize)
+"""
+
+
+def test_a_dispatch_is_one_module_for_all_shapes_of_its_suite(modules: Modules) -> None:
+    """On a shape between, it runs the reference."""
+    path = modules.export("dispatch", DISPATCH, rows=(3, 100))
+    said = modules.run(path, "--test", "--seeds", 1)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert [line.split()[1] for line in said.stdout.splitlines() if line.startswith("shape")] == [
+        "full",
+        "rows_3",
+        "rows_100",
+    ]
+    assert said.stdout.endswith("PASSED: 3 shapes, 1 seeds each, on cpu\n")
+    used = modules.run("-c", BETWEEN)
+    assert used.stdout == "2 3 3\n", used.stderr
+
+
+@pytest.mark.slow
+def test_a_module_that_is_wrong_on_one_shape_fails_and_its_benchmark_has_a_row_for_each(modules: Modules) -> None:
+    broken = DISPATCH.replace("#define TWO (2)", "#define TWO 3")
+    said = modules.run(modules.export("lame", broken, rows=(3,)), "--test", "--seeds", 1)
+    assert (said.returncode, said.stdout.count("WRONG")) == (1, 1), said.stdout
+    timed = modules.run(modules.export("timed", DISPATCH, rows=(3,)), "--bench", "--seconds", 0.2, "--hot")
+    assert timed.stdout.count("ratio    ") == 2, timed.stdout + timed.stderr
+    assert "x eager (geometric mean of 2 shapes)" in timed.stdout
+
+
 USE = """
 import torch, module_right as m
 made = m.get_init_inputs()
@@ -224,7 +279,7 @@ def test_torch_compile_uses_the_operator_and_wrong_arguments_are_one_line(module
 @pytest.mark.slow
 def test_concurrent_imports_compile_once_and_leave_no_files(modules: Modules, right: Path, tmp_path: Path) -> None:
     env = {**os.environ, "ESPALIER_CACHE": str(tmp_path), "PYTHONPATH": str(modules.folder)}
-    words = [sys.executable, "-c", "import module_right as m; m._library().launch"]
+    words = [sys.executable, "-c", "import module_right as m; m._library(0).launch"]
     running = [subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     assert [one.communicate(timeout=120)[1] for one in running] == ["", "", ""]
     kept = list((tmp_path / "exported").iterdir())
@@ -282,6 +337,24 @@ def test_a_session_s_kernel_is_exported_with_its_figures(tmp_path: Path) -> None
     assert tried.returncode == 1, tried.stdout + tried.stderr
 
 
+def built(made: ast.Module) -> tuple[str, str, list[str]]:
+    """Source, ``problem.h`` and compiler command of a module's first build."""
+    assigned = [
+        (s.targets[0] if isinstance(s, ast.Assign) else s.target, s.value)
+        for s in made.body
+        if isinstance(s, ast.Assign | ast.AnnAssign)
+    ]
+    values = {target.id: value for target, value in assigned if isinstance(target, ast.Name)}
+    kernels, builds = values["KERNELS"], values["BUILDS"]
+    assert kernels is not None
+    source, *_ = ast.literal_eval(kernels)
+    assert isinstance(builds, ast.List)
+    first = builds.elts[0]
+    assert isinstance(first, ast.Dict)
+    fields = {ast.literal_eval(key): value for key, value in zip(first.keys, first.values, strict=True) if key is not None}
+    return source, ast.literal_eval(fields["header"]), ast.literal_eval(fields["command"])
+
+
 def _shipped(problem: str, kernel: str) -> str:
     found = catalog.find(problem)
     workload = next(w for w in found.workloads if w.name == "full")
@@ -299,9 +372,7 @@ def _shipped(problem: str, kernel: str) -> str:
 def test_a_cuda_kernel_s_module_is_python_and_its_source_builds(problem: str, kernel: str, entry: str, tmp_path: Path) -> None:
     text = _shipped(problem, kernel)
     compile(text, "module.py", "exec")
-    assigned = [s for s in ast.parse(text).body if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)]
-    values = {s.targets[0].id: s.value for s in assigned if isinstance(s.targets[0], ast.Name)}
-    source, problem_h, words = (ast.literal_eval(values[name]) for name in ("KERNEL", "PROBLEM_H", "COMMAND"))
+    source, problem_h, words = built(ast.parse(text))
     nvcc = shutil.which("nvcc", path=os.pathsep.join([os.environ["PATH"], DEFAULT_CUDA]))
     if nvcc is None:
         pytest.skip("nvcc is not installed")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from support import builders, sessions
 from support.sessions import on_suite, opened, ports
 
 from engine.cli.kernel_show import kernel_fields
 from engine.domain import columns, queries, suite
+from engine.domain.commands import Command
+from engine.domain.errors import CommandRejected
 from engine.domain.events import Entry, KernelRaced
-from engine.domain.state import SessionState, advance
+from engine.domain.model import Workload
+from engine.domain.rules.lifecycle import parents
+from engine.domain.state import SessionState, Stage, advance
 from engine.ideas.prompts import context
 from engine.journal.blobs import Blobs
 from engine.journal.codec import decode, encode
@@ -18,8 +25,12 @@ from engine.report.page.content import page
 from engine.report.text.kernel import kernel_lines
 from engine.report.text.lines import plain
 from engine.report.text.tree import heading
+from engine.session.dispatch import dispatch_command
 from engine.session.fake_bench import FakeBench
 from engine.session.live import LiveSession
+from engine.session.seeds import recorded_code
+from engine.session.steer import Steering, steer
+from engine.toolchain.dispatch import parse_dispatch
 
 NAMES = ("full", "small")
 
@@ -113,3 +124,53 @@ def test_the_heading_and_the_report_name_the_suite(searched: Searched) -> None:
     assert "suite both on cpu" in plain(heading(state))
     facts = dict(page("s", entries, lambda blob: b"").facts)
     assert facts["workloads"] == "suite both: full, small; speedups are geometric means"
+
+
+def test_a_dispatch_of_the_best_kernels_is_judged_and_is_never_a_parent(tmp_path: Path) -> None:
+    shapes = tuple(Workload(f"rows_{rows}", {"batch_size": rows, "dim": 64}) for rows in (1, 8, 64, 512, 4096))
+    asked = opened()
+    asked = replace(asked, problem=replace(asked.problem, workloads=(*asked.problem.workloads, *shapes)))
+    names = [one.name for one in shapes]
+
+    async def search() -> None:
+        bench = FakeBench(Blobs(tmp_path).put, workloads=names)
+        async with LiveSession.create(tmp_path, on_suite(asked, names), ports(tmp_path, bench=bench)) as live:
+            await live.run()
+
+    sessions.run(search)
+    searched = steer(tmp_path, lambda _: []).after
+    base = columns.best_single(searched)
+    chosen = {one.name: kernel.id for one, kernel in columns.dispatched(searched)}
+    assert base is not None
+    assert base.id in chosen.values()
+    assert len(set(chosen.values())) > 1
+
+    def dispatch(writer: Steering) -> list[Command]:
+        return [dispatch_command(writer.state, lambda one: recorded_code(tmp_path, one), writer.store_blob)]
+
+    seeded = steer(tmp_path, dispatch).after
+    made = next(kernel for kernel in seeded.kernels.values() if kernel.members)
+    assert (made.parent, set(made.members)) == (base.id, set(chosen.values()))
+    found = parse_dispatch(recorded_code(tmp_path, made).text, made.dialect)
+    assert {one.name: found.choose(one.settings).name for one in columns.workloads(seeded)} == chosen
+    with pytest.raises(CommandRejected, match=f"{made.id} is the dispatch of"):
+        steer(tmp_path, dispatch)
+
+    async def step() -> None:
+        bench = FakeBench(Blobs(tmp_path).put, workloads=names)
+        async with LiveSession.resume(tmp_path, ports(tmp_path, bench=bench)) as live:
+            await live.run()
+
+    sessions.run(step)
+    after = steer(tmp_path, lambda _: []).after
+    assert after.kernels[made.id].stage is Stage.MEASURED
+    assert made.id not in {kernel.id for kernel in queries.frontier(after)}
+    assert made.id not in parents(after)
+    assert f"of {', '.join(made.members)}" in "\n".join(map(plain, kernel_lines(after, after.kernels[made.id])))
+    assert [decode(encode(entry)) for entry in read(tmp_path).entries] == list(read(tmp_path).entries)
+
+
+def test_a_session_on_one_workload_has_no_dispatch(tmp_path: Path) -> None:
+    state = sessions.whole(tmp_path / "s")
+    with pytest.raises(CommandRejected, match="this session has one workload: run it with --suite"):
+        dispatch_command(state, lambda one: recorded_code(tmp_path / "s", one), lambda data: "")

@@ -14,7 +14,7 @@ _ADDED: Mapping[str, object] = {
     "doubts": (), "bounds": {}, "caveats": (), "chance": "", "models": ModelSettings(), "servers": (), "options": {},
     "patience": PATIENCE, "concurrency": CONCURRENCY, "profiling": PROFILING, "max_output": 0, "estimated": False, "why": "",
     "mismatches": (), "dialect": "", "plan": None, "repeats": "", "advice": "", "prior": (),
-    "suites": {}, "suite": "", "by_workload": (),
+    "suites": {}, "suite": "", "by_workload": (), "members": (), "signature": None,
     "attachments": {}, "origin_format": None, "format_verdict": None, "features": (), "core_caches": (), "failures": (),
     "vector_operations": 0.0, "decisions": (),
 }  # fmt: skip

@@ -203,7 +203,7 @@ def parents(state: SessionState) -> tuple[str, ...]:
 
 
 def _may_be_parent(state: SessionState, kernel: Kernel) -> bool:
-    return kernel.stage is Stage.MEASURED and not queries.is_pruned(state, kernel.id)
+    return kernel.stage is Stage.MEASURED and not kernel.members and not queries.is_pruned(state, kernel.id)
 
 
 _MAX_CRASHES = 2

@@ -120,8 +120,7 @@ def _checked_branch(branch: int) -> int:
 
 def _parent(state: SessionState, parent: str | None) -> str | None:
     if parent is None:
-        best = queries.incumbent(state)
-        return best.id if best else None
+        return queries.default_parent(state)
     return kernel_of(state, parent).id
 
 
@@ -166,5 +165,5 @@ def _drafted(
 ) -> e.KernelDrafted:
     return e.KernelDrafted(
         kernel, idea, parent, round_number, by, command.name, command.dialect, command.contract, command.source,
-        command.tunables, seed=True,
+        command.tunables, seed=True, members=command.members,
     )  # fmt: skip

@@ -27,20 +27,20 @@ OPERATOR_NAME = "espalier::template"
 
 SCHEMA = "(Tensor x) -> Tensor"
 
-KERNEL = ""
+KERNELS = [""]
 
-PROBLEM_H = ""
-
-FILE = "kernel.cpp"
-
-COMMAND = ["g++"]
-
-OPERANDS: list[tuple[str, str, tuple[int, ...], torch.dtype]] = [
-    ("x", "input", (1,), torch.float32),
-    ("out", "output", (1,), torch.float32),
+BUILDS: list[dict[str, Any]] = [
+    {
+        "kernel": 0,
+        "header": "",
+        "command": ["g++"],
+        "operands": [("x", "input", (1,), torch.float32), ("out", "output", (1,), torch.float32)],
+        "numbers": {},
+        "workspace_bytes": None,
+    },
 ]
 
-NUMBERS: dict[str, float] = {}
+FILE = "kernel.cpp"
 
 FORWARD = ["x"]
 
@@ -50,18 +50,16 @@ ENTRY = "launch"
 
 TROUBLE = ""
 
-WORKSPACE_BYTES: int | None = None
-
 DEVICE = "cpu"
 
 POISON: list[bool] = []
 
 
-def _compiler() -> str:
+def _compiler(name: str) -> str:
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
-    found = shutil.which(COMMAND[0], path=os.pathsep.join([os.environ.get("PATH", os.defpath), os.path.join(home, "bin")]))
+    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), os.path.join(home, "bin")]))
     if found is None:
-        raise RuntimeError(f"{COMMAND[0]} not found: this kernel is compiled with it")
+        raise RuntimeError(f"{name} not found: this kernel is compiled with it")
     return found
 
 
@@ -83,22 +81,22 @@ def _cache() -> Path:
     raise RuntimeError(f"cannot write to {usual}: set ESPALIER_CACHE to a writable folder")
 
 
-def _build() -> ctypes.CDLL:
-    """Compile and load the kernel. The file is named by the digest of its inputs and put in place by one rename."""
-    compiler = _compiler()
-    parts = [KERNEL, PROBLEM_H, *COMMAND, compiler, _output(compiler, "--version")]
-    if "-march=native" in COMMAND:
+def _compiled(kernel: str, header: str, words: list[str]) -> ctypes.CDLL:
+    """Compile and load a kernel. The file is named by the digest of its inputs and put in place by one rename."""
+    compiler = _compiler(words[0])
+    parts = [kernel, header, *words, compiler, _output(compiler, "--version")]
+    if "-march=native" in words:
         parts.append(_output(compiler, "-march=native", "-Q", "--help=target"))
     binary = _cache() / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.so"
     if not binary.exists():
         with tempfile.TemporaryDirectory(dir=binary.parent) as folder:
-            Path(folder, FILE).write_text(KERNEL)
-            Path(folder, "problem.h").write_text(PROBLEM_H)
-            command = [compiler, FILE, *COMMAND[1:], "-o", "kernel.so"]
+            Path(folder, FILE).write_text(kernel)
+            Path(folder, "problem.h").write_text(header)
+            command = [compiler, FILE, *words[1:], "-o", "kernel.so"]
             done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
             if done.returncode:
                 lines = (done.stderr or done.stdout).splitlines() or [f"exit status {done.returncode}"]
-                raise RuntimeError(f"{COMMAND[0]} failed: " + next((x for x in lines if "error" in x), lines[0]))
+                raise RuntimeError(f"{words[0]} failed: " + next((x for x in lines if "error" in x), lines[0]))
             os.replace(Path(folder, "kernel.so"), binary)
     try:
         return ctypes.CDLL(str(binary))
@@ -106,13 +104,13 @@ def _build() -> ctypes.CDLL:
         raise RuntimeError(f"cannot load {binary}: {error}") from error
 
 
-def _module() -> ModuleType:
-    """Import the kernel's file, which Triton compiles when it is launched. The file is named by its digest."""
-    name = f"espalier_{hashlib.sha256(KERNEL.encode()).hexdigest()[:32]}"
+def _module(kernel: str) -> ModuleType:
+    """Import a kernel's file, which Triton compiles when it is launched. The file is named by its digest."""
+    name = f"espalier_{hashlib.sha256(kernel.encode()).hexdigest()[:32]}"
     file = _cache() / f"{name}.py"
     if not file.exists():
         with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-            Path(folder, FILE).write_text(KERNEL, encoding="utf-8")
+            Path(folder, FILE).write_text(kernel, encoding="utf-8")
             os.replace(Path(folder, FILE), file)
     loader = SourceFileLoader(name, str(file))
     module = sys.modules[name] = ModuleType(name)
@@ -121,8 +119,9 @@ def _module() -> ModuleType:
     return module
 
 
-def _loaded() -> Any:
-    return _module() if FILE.endswith(".py") else _build()
+def _loaded(build: int) -> Any:
+    kernel = KERNELS[BUILDS[build]["kernel"]]
+    return _module(kernel) if FILE.endswith(".py") else _compiled(kernel, BUILDS[build]["header"], BUILDS[build]["command"])
 
 
 _library = functools.cache(_loaded)
@@ -136,22 +135,32 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [tensor for inner in value for tensor in _tensors(inner)] if isinstance(value, (list, tuple)) else []
 
 
-def _checked(given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    expected = [operand for operand in OPERANDS if operand[1] != "output"]
+def _mismatch(build: int, given: tuple[torch.Tensor, ...]) -> str:
+    """How the tensors differ from what a build is compiled for; empty if they do not."""
+    expected = [operand for operand in BUILDS[build]["operands"] if operand[1] != "output"]
     if len(given) != len(expected):
-        raise ValueError(f"expected {len(expected)} tensors, got {len(given)}")
+        return f"expected {len(expected)} tensors, got {len(given)}"
     for tensor, (name, _, shape, dtype) in zip(given, expected, strict=True):
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-            raise ValueError(f"{name}: expected {dtype} {shape}, got {tensor.dtype} {tuple(tensor.shape)}")
-    return given
+            return f"{name}: expected {dtype} {shape}, got {tensor.dtype} {tuple(tensor.shape)}"
+    return ""
 
 
-def _outputs(device: torch.device) -> list[torch.Tensor]:
-    return [torch.empty(shape, dtype=dtype, device=device) for _, role, shape, dtype in OPERANDS if role == "output"]
+def _build_for(given: tuple[torch.Tensor, ...]) -> int:
+    """The build for these tensors. Raises ValueError if there is none."""
+    found = [build for build in range(len(BUILDS)) if not _mismatch(build, given)]
+    if not found:
+        known = "" if len(BUILDS) == 1 else f", or another of {len(BUILDS)} shapes"
+        raise ValueError(f"{_mismatch(0, given)}{known}")
+    return found[0]
 
 
-def _workspace(library: Any, device: torch.device) -> torch.Tensor:
-    size = WORKSPACE_BYTES
+def _outputs(build: int, device: torch.device) -> list[torch.Tensor]:
+    operands = BUILDS[build]["operands"]
+    return [torch.empty(shape, dtype=dtype, device=device) for _, role, shape, dtype in operands if role == "output"]
+
+
+def _workspace(library: Any, size: int | None, device: torch.device) -> torch.Tensor:
     if size is None and hasattr(library, "workspace_bytes"):
         library.workspace_bytes.restype = ctypes.c_size_t
         size = library.workspace_bytes()
@@ -181,28 +190,30 @@ def _call(library: Any, tensors: list[torch.Tensor], workspace: torch.Tensor) ->
         raise RuntimeError(f"kernel launch failed: {trouble.decode()}")
 
 
-def _launch(given: tuple[torch.Tensor, ...]) -> Any:
-    library, device = _library(), given[0].device
-    outputs = _outputs(device)
+def _launch(build: int, given: tuple[torch.Tensor, ...]) -> Any:
+    library, device = _library(build), given[0].device
+    outputs = _outputs(build, device)
     for tensor in outputs if POISON else []:
         if tensor.dtype != torch.bool:
             tensor.fill_(float("nan") if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max)
-    _call(library, [*(tensor.contiguous() for tensor in given), *outputs], _workspace(library, device))
+    workspace = _workspace(library, BUILDS[build]["workspace_bytes"], device)
+    _call(library, [*(tensor.contiguous() for tensor in given), *outputs], workspace)
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def _run(*given: torch.Tensor) -> Any:
-    """Call the kernel. Raises ValueError for tensors that do not match OPERANDS."""
-    for tensor, (name, *_) in zip(_checked(given), OPERANDS, strict=False):
+    """Call the kernel. Raises ValueError for tensors that no build is compiled for."""
+    build = _build_for(given)
+    for tensor, (name, *_) in zip(given, BUILDS[build]["operands"], strict=False):
         if tensor.device.type != DEVICE or tensor.device != given[0].device:
             raise ValueError(f"{name} is on {tensor.device}: all tensors must be on the same {DEVICE} device")
     with torch.cuda.device(given[0].device) if DEVICE == "cuda" else contextlib.nullcontext():
-        return _launch(given)
+        return _launch(build, given)
 
 
 def _fake(*given: torch.Tensor) -> Any:
     """Empty tensors shaped like the result of ``_run``."""
-    outputs = _outputs(_checked(given)[0].device)
+    outputs = _outputs(_build_for(given), given[0].device)
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
@@ -219,7 +230,10 @@ def _tensor_names(model: torch.nn.Module) -> list[str]:
 
 
 class ModelNew(Model):
-    """The reference's model with the kernel as its forward. It has no backward pass, so its weights cannot be trained."""
+    """The reference's model with the kernel as its forward. It has no backward pass, so its weights cannot be trained.
+
+    Built for several shapes, it runs the reference on all others.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -230,14 +244,19 @@ class ModelNew(Model):
         values = [*arguments, *(named[name] for name in FORWARD[len(arguments) :] if name in named)]
         if len(values) != len(arguments) + len(named):
             raise TypeError(f"forward takes {', '.join(FORWARD)}")
-        for name, value in zip(FORWARD, values, strict=False):
-            if isinstance(value, (int, float)) and value != NUMBERS.get(name, value):
-                raise ValueError(f"{name} is {value}: the kernel is compiled for {NUMBERS[name]}")
         given, model = _tensors(values), cast(Any, self)
         for name in self.espalier_held:
             tensor = functools.reduce(getattr, name.split("."), model).detach()
             given.append(tensor.to(given[0].device) if given and tensor.device != given[0].device else tensor)
+        fitting = [build for build in range(len(BUILDS)) if not _mismatch(build, tuple(given))]
+        numbers = BUILDS[fitting[0] if fitting else 0]["numbers"]
+        for name, value in zip(FORWARD, values, strict=False):
+            if isinstance(value, (int, float)) and value != numbers.get(name, value):
+                raise ValueError(f"{name} is {value}: the kernel is compiled for {numbers[name]}")
         return given
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        return OPERATOR(*self.operands(*arguments, **named))
+        given = self.operands(*arguments, **named)
+        if len(BUILDS) > 1 and all(_mismatch(build, tuple(given)) for build in range(len(BUILDS))):
+            return super().forward(*arguments, **named)
+        return OPERATOR(*given)

@@ -18,19 +18,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.export.templates.kernel_module import DEVICE, OPERATOR, OPERATOR_NAME, POISON, ModelNew
 
-REFERENCE: str | None = None
+REFERENCES: list[tuple[str, str | None]] = [("", None)]
 
 POLICY: tuple[str, float | None] = ("", None)
 
 LIMITS: tuple[float, float] | None = None
 
 
-def _reference() -> dict[str, Any]:
-    """The reference's names: this file's, or for a Python kernel those of ``REFERENCE``."""
-    if REFERENCE is None:
+def _reference(shape: int) -> dict[str, Any]:
+    """The reference's names for one of the shapes: this file's, unless ``REFERENCES`` has its code."""
+    code = REFERENCES[shape][1]
+    if code is None:
         return globals()
     module = types.ModuleType("reference")
-    exec(compile(REFERENCE, "reference", "exec"), module.__dict__)
+    exec(compile(code, "reference", "exec"), module.__dict__)
     return module.__dict__
 
 
@@ -72,9 +73,9 @@ def _model(kind: Any, given: Any) -> Any:
     return kind(*items)
 
 
-def _case(seed: int) -> tuple[Any, Any, list[Any]]:
-    """The reference's model, the kernel's model with the same weights, and inputs."""
-    found = _reference()
+def _case(shape: int, seed: int) -> tuple[Any, Any, list[Any]]:
+    """The reference's model for one of the shapes, the kernel's model with the same weights, and inputs."""
+    found = _reference(shape)
     models = []
     for kind in (found["Model"], ModelNew):
         torch.manual_seed(seed)
@@ -162,9 +163,9 @@ def _changed(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
     return any(not torch.equal(*(x.contiguous().reshape(-1).view(torch.uint8) for x in pair)) for pair in pairs)
 
 
-def _compare(seed: int) -> tuple[bool, str]:
+def _compare(shape: int, seed: int) -> tuple[bool, str]:
     """One comparison: whether it passed, and its errors as text."""
-    theirs, mine, inputs = _case(seed)
+    theirs, mine, inputs = _case(shape, seed)
     exact, note = _expected(theirs, inputs)
     torch.manual_seed(seed + 2)
     eager = _worst(_flat(copy.deepcopy(theirs)(*_map(torch.clone, inputs))), exact)
@@ -182,18 +183,22 @@ def _compare(seed: int) -> tuple[bool, str]:
 def _test(seeds: int) -> int:
     print(f"policy   {POLICY[0]}")
     failed = 0
-    for seed in range(seeds):
-        passed, words = _compare(seed)
-        failed += not passed
-        print(f"seed {seed:<4}{'ok   ' if passed else 'WRONG'}{words}", flush=True)
+    for shape, (name, _) in enumerate(REFERENCES):
+        if len(REFERENCES) > 1:
+            print(f"shape    {name}")
+        for seed in range(seeds):
+            passed, words = _compare(shape, seed)
+            failed += not passed
+            print(f"seed {seed:<4}{'ok   ' if passed else 'WRONG'}{words}", flush=True)
+    tried = f"{seeds} seeds" if len(REFERENCES) == 1 else f"{len(REFERENCES)} shapes, {seeds} seeds each"
     if failed:
-        print(f"FAILED: {failed} of {seeds} seeds")
+        print(f"FAILED: {failed} of {tried}")
         return 1
     if OPERATOR is not None:
-        _, mine, inputs = _case(0)
+        _, mine, inputs = _case(0, 0)
         torch.library.opcheck(OPERATOR, tuple(tensor.detach() for tensor in mine.operands(*inputs)))
         print(f"opcheck  ok   {OPERATOR_NAME}")
-    print(f"PASSED: {seeds} seeds, on {_device()}")
+    print(f"PASSED: {tried}, on {_device()}")
     return 0
 
 
@@ -219,11 +224,10 @@ def _timed(call: Callable[[], Any], cold: torch.Tensor) -> float:
     return float(start.elapsed_time(end)) * 1e3
 
 
-def _bench(seconds: float, hot: bool) -> int:
-    """Time pairs of calls in alternating order. The ratio is the median over pairs, its interval from their ranks."""
-    theirs, mine, inputs = _case(0)
+def _bench_shape(shape: int, seconds: float, cold: torch.Tensor) -> tuple[dict[str, list[float]], list[float]]:
+    """Times of pairs of calls in alternating order, and the sorted ratios of the pairs."""
+    theirs, mine, inputs = _case(shape, 0)
     contestants = [("eager", lambda: theirs(*inputs)), ("ModelNew", lambda: mine(*inputs))]
-    cold = torch.zeros(1 if hot else 1 << 27 if DEVICE == "cuda" else 1 << 26, dtype=torch.uint8, device=DEVICE)
     times: dict[str, list[float]] = {name: [] for name, _ in contestants}
     for _, call in contestants * 3:
         _timed(call, cold)
@@ -232,13 +236,27 @@ def _bench(seconds: float, hot: bool) -> int:
         contestants.reverse()
         for name, call in contestants:
             times[name].append(_timed(call, cold))
-    ratios = sorted(one / other for one, other in zip(times["eager"], times["ModelNew"], strict=True))
-    pairs = len(ratios)
-    low = max(0, math.floor(pairs / 2 - 0.98 * math.sqrt(pairs)) - 1)
-    for name, found in times.items():
-        print(f"{name:<9}{sorted(found)[pairs // 2]:.4g} us")
-    interval = f"95 % interval {ratios[low]:.3f} to {ratios[pairs - 1 - low]:.3f}, {pairs} pairs in one process"
-    print(f"ratio    {ratios[pairs // 2]:.3f} x eager ({interval}, {'hot' if hot else 'cold'} caches, on {_device()})")
+    return times, sorted(one / other for one, other in zip(times["eager"], times["ModelNew"], strict=True))
+
+
+def _bench(seconds: float, hot: bool) -> int:
+    """Print each shape's ratio, the median over pairs, with an interval from their ranks; then their geometric mean."""
+    cold = torch.zeros(1 if hot else 1 << 27 if DEVICE == "cuda" else 1 << 26, dtype=torch.uint8, device=DEVICE)
+    medians = []
+    for shape, (title, _) in enumerate(REFERENCES):
+        times, ratios = _bench_shape(shape, seconds / len(REFERENCES), cold)
+        pairs = len(ratios)
+        low = max(0, math.floor(pairs / 2 - 0.98 * math.sqrt(pairs)) - 1)
+        if len(REFERENCES) > 1:
+            print(f"shape    {title}")
+        for name, found in times.items():
+            print(f"{name:<9}{sorted(found)[pairs // 2]:.4g} us")
+        interval = f"95 % interval {ratios[low]:.3f} to {ratios[pairs - 1 - low]:.3f}, {pairs} pairs in one process"
+        medians.append(ratios[pairs // 2])
+        print(f"ratio    {medians[-1]:.3f} x eager ({interval}, {'hot' if hot else 'cold'} caches, on {_device()})")
+    if len(medians) > 1:
+        mean = math.exp(sum(map(math.log, medians)) / len(medians))
+        print(f"mean     {mean:.3f} x eager (geometric mean of {len(medians)} shapes)")
     return 0
 
 

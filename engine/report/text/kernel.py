@@ -46,6 +46,7 @@ def _origin(state: SessionState, kernel: Kernel) -> Iterator[Row]:
     attempts = f", attempt {kernel.attempt + 1}" if kernel.attempt else ""
     yield "code", f"{kernel.name}, {kernel.dialect.value}{attempts}"
     yield "tunables", tunables(kernel.tunables)
+    yield "dispatch", f"of {', '.join(kernel.members)}" if kernel.members else ""
 
 
 def _verdict(state: SessionState, kernel: Kernel) -> Iterator[Row]:
