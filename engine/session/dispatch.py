@@ -11,7 +11,7 @@ from engine.domain.model import Contract, Number, Workload
 from engine.domain.state import Kernel, SessionState
 from engine.session.ports import StoreBlob
 from engine.session.seeds import seed_command, seed_of
-from engine.toolchain.dispatch import Dispatch, Member, dispatch_text
+from engine.toolchain.dispatch import Dispatch, DispatchMember, dispatch_text
 from engine.toolchain.kernel_file import KernelCode
 
 ReadCode = Callable[[Kernel], KernelCode]
@@ -58,12 +58,12 @@ def _made_already(state: SessionState, chosen: tuple[tuple[Workload, Kernel], ..
     return next((k for k in state.kernels.values() if set(k.members) == names and k.failure is None), None)
 
 
-def _member(kernel: Kernel, code: KernelCode, chosen: tuple[tuple[Workload, Kernel], ...]) -> Member:
+def _member(kernel: Kernel, code: KernelCode, chosen: tuple[tuple[Workload, Kernel], ...]) -> DispatchMember:
     settings = deciding([one for one, _ in chosen])
     shapes: tuple[Mapping[str, Number], ...] = tuple(
         {name: one.settings[name] for name in settings} for one, best in chosen if best.id == kernel.id
     )
-    return Member(kernel.id, kernel.tunables, shapes, code.text)
+    return DispatchMember(kernel.id, kernel.tunables, shapes, code.text)
 
 
 def _number(kernel: str) -> int:

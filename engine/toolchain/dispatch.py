@@ -31,7 +31,7 @@ _FAR = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class DispatchMember:
     """One kernel of a dispatch, with the shapes that it was chosen for."""
 
     name: str
@@ -45,9 +45,9 @@ class Dispatch:
     """``settings``: the names of the workload's settings that decide."""
 
     settings: tuple[str, ...]
-    members: tuple[Member, ...]
+    members: tuple[DispatchMember, ...]
 
-    def choose(self, shape: Mapping[str, Number]) -> Member:
+    def choose(self, shape: Mapping[str, Number]) -> DispatchMember:
         """The member with the nearest shape; of equally near ones the first. Raises KernelCodeError if a setting is missing."""
         if missing := [name for name in self.settings if name not in shape]:
             known = ", ".join(shape) or "none"
@@ -96,7 +96,7 @@ def parse_dispatch(text: str, dialect: Dialect) -> Dispatch:
     return Dispatch(settings, members)
 
 
-def _member(start: Directive, lines: Sequence[str], dialect: Dialect, settings: Sequence[str]) -> Member:
+def _member(start: Directive, lines: Sequence[str], dialect: Dialect, settings: Sequence[str]) -> DispatchMember:
     name, *chosen = start.text.split() or [""]
     if not _FILE_NAME.fullmatch(name):
         raise KernelCodeError(
@@ -120,7 +120,7 @@ def _member(start: Directive, lines: Sequence[str], dialect: Dialect, settings: 
     if not code.strip():
         raise KernelCodeError(f"member {name} has no code", start.line, start.column)
     tunables = {key: int(value) for key, value in (_assigned(one, start, start.line) for one in chosen)}
-    return Member(name, tunables, tuple(shapes), code)
+    return DispatchMember(name, tunables, tuple(shapes), code)
 
 
 def _assigned(text: str, within: Directive, line: int) -> tuple[str, Number]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Contract, Device, Dialect, Operand, Role, Signature, Workload
-from engine.toolchain.dispatch import Dispatch, Member, dispatch_text, is_dispatch, parse_dispatch
+from engine.toolchain.dispatch import Dispatch, DispatchMember, dispatch_text, is_dispatch, parse_dispatch
 from engine.toolchain.kernel_file import classify
 from engine.toolchain.tunables import parse_requires, parse_tunables
 from engine.trial.kernel_builds import KernelSpec, kernel_build
@@ -19,8 +19,8 @@ TALL = f'#include "problem.h"\n{LAUNCH} {{ out[0] = 1; }}\n'
 TWO = Dispatch(
     ("rows", "dim"),
     (
-        Member("k12", {"LANES": 16}, ({"rows": 1, "dim": 65536}, {"rows": 4, "dim": 65536}), WIDE),
-        Member("k7", {}, ({"rows": 4096, "dim": 64},), TALL),
+        DispatchMember("k12", {"LANES": 16}, ({"rows": 1, "dim": 65536}, {"rows": 4, "dim": 65536}), WIDE),
+        DispatchMember("k7", {}, ({"rows": 4096, "dim": 64},), TALL),
     ),
 )
 CPU = Device("cpu", 0, "", "x86_64", 2, 0, 0, "")
@@ -52,7 +52,7 @@ def test_the_nearest_shape_decides_and_every_shape_has_a_kernel(rows: int, dim: 
 
 
 def test_zero_and_negative_sizes_are_equal_or_far() -> None:
-    signs = Dispatch(("axis",), (Member("a", {}, ({"axis": -1},), WIDE), Member("b", {}, ({"axis": 0},), TALL)))
+    signs = Dispatch(("axis",), (DispatchMember("a", {}, ({"axis": -1},), WIDE), DispatchMember("b", {}, ({"axis": 0},), TALL)))
     assert signs.choose({"axis": 0}).name == "b"
     assert signs.choose({"axis": -1}).name == "a"
 
