@@ -80,13 +80,14 @@ def _beyond_a_plan(graph: Graph, signature: Signature, why: Unsupported) -> str 
     return f"// Under the host contract, because a plan cannot hold {why.what}.\n{source}"
 
 
-def empty_kernel(signature: Signature, dialect: Dialect, contract: Contract | None = None) -> str:
-    """A kernel to fill in by hand: it compiles, receives the right operands, and writes zeros."""
+def empty_kernel(signature: Signature, dialect: Dialect, contract: Contract | None = None, *, listed: bool = True) -> str:
+    """A kernel to fill in: it compiles, receives the right operands, and writes zeros. ``listed``: its head lists them."""
+    operands = _operand_comments(signature, "#" if dialect is Dialect.TRITON else "//") if listed else []
     match contract_for(dialect, contract):
         case Contract.PLAN:
-            return _empty_triton(signature) if dialect is Dialect.TRITON else _empty_plan(signature)
+            return _empty_triton(signature, operands) if dialect is Dialect.TRITON else _empty_plan(signature, operands)
         case Contract.HOST:
-            return _empty_host(signature, dialect)
+            return _empty_host(signature, dialect, operands)
         case Contract.MODULE:
             return _empty_module(signature)
 
@@ -98,6 +99,7 @@ def _check(problem: Problem, signature: Signature) -> None:
 
 def _operand_comments(signature: Signature, mark: str = "//") -> list[str]:
     """Comment lines that list the operands."""
+    head = f"{mark} Operands (contiguous, row-major; outputs are poisoned before each call; inputs are read-only):"
     shown = (
         signature.operands if len(signature.operands) <= MAX_LISTED_OPERANDS else signature.operands[: MAX_LISTED_OPERANDS - 1]
     )
@@ -106,7 +108,7 @@ def _operand_comments(signature: Signature, mark: str = "//") -> list[str]:
     if len(shown) < len(signature.operands):
         where = ", see problem.h" if mark == "//" else ""
         lines.append(f"{mark}   and {len(signature.operands) - len(shown)} more{where}")
-    return lines
+    return [head, *lines]
 
 
 def _shape(operand: Operand) -> str:
@@ -119,7 +121,7 @@ def _first_output(signature: Signature) -> tuple[Operand, str]:
     return output, macro_name(output, header.plan_names(signature, 0))
 
 
-def _empty_plan(signature: Signature) -> str:
+def _empty_plan(signature: Signature, operands: list[str]) -> str:
     output, macro = _first_output(signature)
     at = unused_name("i", [o.name for o in signature.operands].__contains__)
     inputs = signature.with_roles(Role.INPUT)[:3]
@@ -130,8 +132,7 @@ def _empty_plan(signature: Signature) -> str:
         [
             "// A cuda kernel under the plan contract: device code only. The @launch lines are launched in",
             "// order, with operands, `workspace` or tensor maps as arguments.",
-            "// Operands (contiguous, row-major; outputs are poisoned before each call; inputs are read-only):",
-            *_operand_comments(signature),
+            *operands,
             '#include "problem.h"  // for each operand x: x_t, X_NUMEL, X_RANK, X_DIM0 ...; the constants',
             "",
             "// @tune   BLOCK = 256, 128, 512",
@@ -147,7 +148,7 @@ def _empty_plan(signature: Signature) -> str:
     )
 
 
-def _empty_triton(signature: Signature) -> str:
+def _empty_triton(signature: Signature, operands: list[str]) -> str:
     output, macro = _first_output(signature)
     given = [*(o.name for o in signature.with_roles(Role.INPUT)[:3]), output.name]
     parameters = ", ".join(parameter(name) for name in given)
@@ -155,8 +156,7 @@ def _empty_triton(signature: Signature) -> str:
     return "\n".join(
         [
             "# A triton kernel under the plan contract: only the functions run, launched as the @launch lines say, in order.",
-            "# Operands (contiguous, row-major; outputs are poisoned before each call; inputs are read-only):",
-            *_operand_comments(signature, "#"),
+            *operands,
             "# tl.constexpr parameters take tunables and constants by name: X_NUMEL, X_RANK, X_DIM0 ... of each operand x,",
             "# the reference's numbers, SMS. num_warps and num_stages can be tunables too.",
             "import triton",
@@ -176,7 +176,7 @@ def _empty_triton(signature: Signature) -> str:
     )
 
 
-def _empty_host(signature: Signature, dialect: Dialect) -> str:
+def _empty_host(signature: Signature, dialect: Dialect, operands: list[str]) -> str:
     output, macro = _first_output(signature)
     at = unused_name("i", [o.name for o in signature.operands].__contains__)
     cuda = dialect is Dialect.CUDA
@@ -198,8 +198,7 @@ def _empty_host(signature: Signature, dialect: Dialect) -> str:
         [
             f"// A {dialect} kernel under the host contract: launch() receives every operand in this order,",
             "// outputs last, then `workspace` (aligned scratch)" + (". It must enqueue only on `stream`." if cuda else "."),
-            "// Operands (contiguous, row-major; outputs are poisoned before each call; inputs are read-only):",
-            *_operand_comments(signature),
+            *operands,
             '#include "problem.h"  // for each operand x: x_t, X_NUMEL, X_RANK, X_DIM0 ...; the constants',
             "",
             *(["#include <cuda_runtime.h>", ""] if cuda else []),

@@ -26,8 +26,10 @@ _TENSOR = {
 }  # fmt: skip
 _VECTOR_REGISTERS = ("zmm", "ymm", "xmm")
 _TENSOR_UNITS = re.compile(r"tf32|fp16|bf16|fp8|int8")
-_THROUGH_REGISTERS = 4
-"""A kernel with this many shared stores fills tiles; one with fewer only exchanges partial results."""
+_TILE_LOADS = 16
+"""A kernel with this many shared loads works on tiles; one with fewer only exchanges partial results."""
+_FFMA_A_LOAD = 2
+"""A multiprocessor starts two to four FFMA in the time of one shared load: with fewer, shared memory limits a loop."""
 
 
 def summary(
@@ -36,6 +38,8 @@ def summary(
     sol: SpeedOfLight | None = None,
     conditions: Sequence[str] = (),
     before: Mapping[str, int] | None = None,
+    *,
+    counts: bool = True,
 ) -> str:
     """One paragraph on what limits a kernel; empty if nothing is known.
 
@@ -45,8 +49,11 @@ def summary(
         sol: the kernel's speed of light.
         conditions: those of the measurement.
         before: the parent's mix.
+        counts: whether the arithmetic instructions are counted; not where the mix itself is shown beside the summary.
     """
-    facts = [*_limit(sol, mix or {}), *_resources(resources), *_instructions(mix or {}, sol), *_changes(mix or {}, before)]
+    known = mix or {}
+    facts = [*_limit(sol, known), *_resources(resources), *_instructions(known, sol)]
+    facts += [*(_arithmetic_counts(known) if counts else ()), *_changes(known, before)]
     if conditions:
         facts.append(f"measured with {', '.join(conditions)}")
     return f"{'; '.join(facts)}." if facts else ""
@@ -132,9 +139,13 @@ def _staging(mix: Mapping[str, int]) -> Iterator[str]:
     copies = [f"{mix[family]} by {how}" for family, how in (("TMA", "TMA"), ("LDGSTS", "cp.async")) if mix.get(family)]
     if copies:
         yield f"asynchronous copies: {', '.join(copies)}"
-    elif mix.get("STS", 0) >= _THROUGH_REGISTERS and mix.get("LDG"):
+    loads = mix.get("LDS", 0) + mix.get("LDSM", 0)
+    tiles = loads >= _TILE_LOADS
+    if not copies and tiles and mix.get("STS") and mix.get("LDG"):
         yield f"no asynchronous copies: {mix['STS']} stores fill shared memory from registers"
-    if loads := mix.get("LDS", 0) + mix.get("LDSM", 0):
+    if tiles:
+        if 0 < mix.get("FFMA", 0) < _FFMA_A_LOAD * loads and not any(mix.get(family) for family in _TENSOR):
+            yield f"{mix['FFMA'] / loads:.2g} FFMA for each shared load: by static counts, bandwidth of shared memory limits it"
         wide = mix.get("LDS.128", 0) + mix.get("LDSM", 0)
         yield f"{wide} of {loads} shared loads are 128 bit or ldmatrix"
     waits = [f"{mix[family]} {what}" for family, what in (("BAR", "of a block"), ("SYNCS", "on mbarriers")) if mix.get(family)]
@@ -148,6 +159,9 @@ def _device_arithmetic(mix: Mapping[str, int], sol: SpeedOfLight | None) -> Iter
         yield ", ".join(tensor)
     elif sol is not None and sol.bound != "bytes" and (unit := _TENSOR_UNITS.search(sol.bound)):
         yield f"no tensor-core instructions, although the SOL assumes {unit[0]}"
+
+
+def _arithmetic_counts(mix: Mapping[str, int]) -> Iterator[str]:
     plain = [f"{mix[family]} {family}" for family in ("FFMA", "HFMA2", "DFMA", "MUFU") if mix.get(family)]
     if plain and mix.get("total"):
         yield f"{', '.join(plain)} among {mix['total']} instructions"

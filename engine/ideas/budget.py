@@ -14,7 +14,7 @@ from engine.domain import queries
 from engine.domain.errors import BudgetExhausted
 from engine.domain.model import Usage
 from engine.domain.state import CallStatus, ModelCall, SessionState
-from engine.ideas.models.model import ModelError, Spent
+from engine.ideas.models.model import ModelError, Reply, Spent
 
 Tariff = Callable[[Usage], float]
 """Dollars for a usage."""
@@ -54,6 +54,21 @@ def ceiling(texts: tuple[str, ...], max_output: int, tariff: Tariff | None) -> C
     return Ceiling(usage, tariff(usage) if tariff is not None else None)
 
 
+_CREDIBLE = 10
+"""Usage beyond so many ceilings is no count: a server may ignore a limit, but not by that much."""
+
+
+def settled(ceiling: Ceiling, reply: Reply) -> tuple[Usage, bool]:
+    """(what a reply is charged, whether that is an estimate)."""
+    if reply.counted and _is_credible(reply.usage, ceiling):
+        return reply.usage, False
+    return ceiling.usage, True
+
+
+def _is_credible(usage: Usage, ceiling: Ceiling) -> bool:
+    return usage.total <= _CREDIBLE * max(1, ceiling.tokens)
+
+
 def charge(ceiling: Ceiling, error: ModelError) -> tuple[Usage, bool]:
     """(what a failed attempt is charged, whether that is an estimate).
 
@@ -62,10 +77,10 @@ def charge(ceiling: Ceiling, error: ModelError) -> tuple[Usage, bool]:
     match error.spent:
         case Spent.NOTHING:
             return Usage(), False
-        case Spent.COUNTED:
+        case Spent.COUNTED if _is_credible(error.usage, ceiling):
             return error.usage, False
-        case Spent.UNKNOWN:
-            told = error.usage
+        case _:
+            told = error.usage if _is_credible(error.usage, ceiling) else Usage()
             return Usage(told.input or ceiling.usage.input, told.cached, ceiling.usage.output), True
 
 

@@ -317,7 +317,7 @@ class Conversation:
         if isinstance(found, _Paid):
             calls.fail(call.id, scrub(str(found.error)), _cost(tariff, *budget.charge(ceiling, found.error)))
             return found.wait, repetition(call.id, persistence)
-        cost = _cost(tariff, found.usage, False) if found.counted else _cost(tariff, ceiling.usage, True)
+        cost = _cost(tariff, *budget.settled(ceiling, found))
         if (now := calls.state.calls[call.id]).cancelled:  # cancelled just before the reply, which is not recorded
             if now.usage.total and now.usd is None:
                 calls.fail(call.id, now.reason, _price(tariff, now))

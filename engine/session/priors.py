@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from engine.domain import predictions
 from engine.domain.errors import EspalierError
 from engine.domain.model import Device
 from engine.domain.plan import CategoryRate
 from engine.domain.state import SessionState
-from engine.domain.stats import significant
-from engine.domain.strategy.evidence import bottleneck
+from engine.domain.strategy.rates import rates
 from engine.journal import store
 
 
@@ -32,28 +30,6 @@ def _states() -> Iterator[SessionState]:
             yield store.state_of(folder)
         except EspalierError:
             continue
-
-
-def rates(states: Iterable[SessionState]) -> tuple[CategoryRate, ...]:
-    """Category × bottleneck → what its ideas gained over their parents."""
-    found: dict[tuple[str, str], list[tuple[bool, float | None]]] = {}
-    for state in states:
-        for idea in state.ideas.values():
-            if idea.round == 0 or not idea.implemented:
-                continue
-            gain = predictions.best_gain(state, idea)
-            if gain is None and not predictions.is_dead(state, idea):
-                continue
-            faster = gain is not None and significant(gain) == "faster"
-            outcome = (faster, math.log(gain.value) if gain is not None else None)
-            found.setdefault((idea.text.category, bottleneck(state)), []).append(outcome)
-    return tuple(_rate(category, bound, own) for (category, bound), own in sorted(found.items()))
-
-
-def _rate(category: str, bound: str, own: list[tuple[bool, float | None]]) -> CategoryRate:
-    gains = [gain for _, gain in own if gain is not None]
-    mean = sum(gains) / len(gains) if gains else 0.0
-    return CategoryRate(category, len(own), sum(faster for faster, _ in own), mean, bound)
 
 
 def words(prior: Iterable[CategoryRate]) -> str:

@@ -1,8 +1,8 @@
-"""Writes ``prompts/``: for each shipped problem the prompts for ideas and for code, on an H200 and on a CPU.
+"""Writes ``prompts/``: for each shipped problem the prompts for ideas, code and repairs, on an H200 and on a CPU.
 
 ``python tests/golden/make_prompts.py`` writes them anew. Whoever changes a prompt reads what changed here, as a model will. The
-H200's are those of the shipped sessions at the beginning of round 2. The CPU's are of the same problems with their ``small``
-workload, on a described machine that has measured nothing but its naive port.
+H200's are those of the shipped sessions at the beginning of round 2. The CPU's are those of ``cpu/``: the beginnings of
+sessions (``espalier run PROBLEM --device cpu --headless --rounds 1 --ideas 1 --branch 1``) on a shared machine with two cores.
 """
 
 from __future__ import annotations
@@ -16,44 +16,55 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "tests")]
 
 from engine.domain import events as e  # noqa: E402
-from engine.domain.model import Author, Contract, Device, Dialect, Failure, FailureKind, Operand  # noqa: E402
-from engine.domain.state import Kernel, SessionState, Stage, advance  # noqa: E402
+from engine.domain.mismatch import Mismatch, Observation, Pattern, WrongElement  # noqa: E402
+from engine.domain.model import Author, Dialect, Failure, FailureKind, Role  # noqa: E402
+from engine.domain.state import Idea, Kernel, SessionState, Stage, advance  # noqa: E402
 from engine.ideas.models.model import Prompt  # noqa: E402
 from engine.ideas.prompts import compose  # noqa: E402
 from engine.ideas.proposer import CodeRequest, IdeaRequest, RepairRequest  # noqa: E402
 from engine.journal import journal  # noqa: E402
 from engine.journal.blobs import Blobs  # noqa: E402
-from engine.problem import catalog  # noqa: E402
 
 GOLDEN = Path(__file__).resolve().parent / "prompts"
 SESSIONS = CHECKOUT / "sessions"
+CPU_SESSIONS = Path(__file__).resolve().parent / "cpu"
 MODEL = Author("openai:some-model")
-CPU = Device(
-    "cpu", 0, "AMD EPYC 9654 96-Core Processor (16 cores)", "x86_64", 16, 384 << 20, 128 << 30, "torch 2.12.0",
-    ("avx", "f16c", "fma", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"), (32 << 10, 1 << 20),
-)  # fmt: skip
+OTHER_DIALECTS = {"softmax": (Dialect.TRITON, Dialect.PYTHON), "matmul_fp16": (Dialect.TRITON,)}
+"""Problem → the dialects whose prompts are written beside CUDA's."""
 
 
 def prompts() -> Iterator[tuple[str, str]]:
     """(file name, text) of every golden prompt."""
-    for folder in sorted(path for path in SESSIONS.iterdir() if (path / journal.NAME).exists()):
-        entries = journal.read(folder).entries
-        blobs = Blobs(folder)
-        state = _before_round(entries, 2)
-        yield f"{folder.name}.h200.ideas.md", compose.prompt_text(_ideas(state, blobs, Dialect.CUDA))
-        yield f"{folder.name}.h200.code.md", compose.prompt_text(_code(state, blobs, Dialect.CUDA))
-        yield f"{folder.name}.h200.repair.md", compose.prompt_text(_repair(state, blobs))
-        cpu = _on_cpu(_before_round(entries, 1))
-        yield f"{folder.name}.cpu.ideas.md", compose.prompt_text(_ideas(cpu, blobs, Dialect.CPP))
-        yield f"{folder.name}.cpu.code.md", compose.prompt_text(_code(cpu, blobs, Dialect.CPP))
+    for name, prompt in _prompts():
+        yield f"{name}.md", compose.prompt_text(prompt)
 
 
-def _before_round(entries: tuple[e.Entry, ...], number: int) -> SessionState:
-    """The state at the opening of a round, before its ideas."""
-    for place, entry in enumerate(entries):
-        if isinstance(entry.event, e.RoundOpened) and entry.event.round == number:
-            return advance(SessionState(), entries[: place + 1])
-    raise LookupError(f"no round {number}")
+def _prompts() -> Iterator[tuple[str, Prompt]]:
+    for folder in _sessions(SESSIONS):
+        begun, proposed, blobs = _round(folder, 2)
+        yield f"{folder.name}.h200.ideas", _ideas(begun, blobs, Dialect.CUDA)
+        yield f"{folder.name}.h200.code", _code(proposed, blobs, Dialect.CUDA)
+        yield f"{folder.name}.h200.repair", _repair(begun, blobs)
+        for dialect in OTHER_DIALECTS.get(folder.name, ()):
+            yield f"{folder.name}.h200.ideas_{dialect}", _ideas(begun, blobs, dialect)
+            yield f"{folder.name}.h200.code_{dialect}", _code(proposed, blobs, dialect)
+    for folder in _sessions(CPU_SESSIONS):
+        begun, proposed, blobs = _round(folder, 1)
+        yield f"{folder.name}.cpu.ideas", _ideas(begun, blobs, Dialect.CPP)
+        yield f"{folder.name}.cpu.code", _code(proposed, blobs, Dialect.CPP)
+
+
+def _sessions(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if (path / journal.NAME).exists())
+
+
+def _round(folder: Path, number: int) -> tuple[SessionState, SessionState, Blobs]:
+    """The states at the opening of a round and after its ideas."""
+    entries = journal.read(folder).entries
+    opened = next(n for n, one in enumerate(entries) if isinstance(one.event, e.RoundOpened) and one.event.round == number)
+    asked = next(n for n, one in enumerate(entries) if n > opened and isinstance(one.event, e.IdeasProposed))
+    begun = advance(SessionState(), entries[: opened + 1])
+    return begun, advance(begun, entries[opened + 1 : asked + 1]), Blobs(folder)
 
 
 def _parents(state: SessionState) -> tuple[str, ...]:
@@ -61,77 +72,47 @@ def _parents(state: SessionState) -> tuple[str, ...]:
 
 
 def _ideas(state: SessionState, blobs: Blobs, dialect: Dialect) -> Prompt:
-    code = {name: _text(state, name, blobs) for name in _parents(state)}
+    code = {name: blobs.text(state.kernels[name].source) for name in _parents(state)}
     remarks = {name: blobs.text(log) for name in code if (log := state.kernels[name].build_log)}
     return compose.ideas(IdeaRequest(state, max(state.rounds), _parents(state), 3, dialect, code), MODEL, 5, remarks)
 
 
-def _text(state: SessionState, name: str, blobs: Blobs) -> str:
-    """The code of a kernel; on the CPU that of the problem's naive port."""
-    assert state.opened is not None
-    if state.device is CPU:
-        folder = catalog.folder(state.opened.problem)
-        assert folder is not None
-        return (folder / "playbook" / "naive.cpp").read_text(encoding="utf-8")
-    return blobs.text(state.kernels[name].source)
-
-
 def _code(state: SessionState, blobs: Blobs, dialect: Dialect) -> Prompt:
-    parent = state.kernels[_parents(state)[0]]
-    idea = replace(next(iter(state.ideas.values())), parent=parent.id)
-    request = CodeRequest(state, idea, dialect, _text(state, parent.id, blobs))
+    idea = _new_idea(state)
+    request = CodeRequest(state, idea, dialect, blobs.text(state.kernels[idea.parent or ""].source))
     return compose.code(request, compose.Turn(1, 2, ()))
+
+
+def _new_idea(state: SessionState) -> Idea:
+    """The first idea of the latest round that changes code."""
+    new = (idea for idea in state.ideas.values() if idea.round == max(state.rounds))
+    return next(idea for idea in new if not idea.text.key.startswith("tune:"))
 
 
 def _repair(state: SessionState, blobs: Blobs) -> Prompt:
     kernel = state.kernels[_parents(state)[0]]
-    wrong = Failure(FailureKind.MISMATCH, "out differs from the reference at 12 of 65,536 elements")
+    reason = "call 2: centred error 1.00e-01, worst element 4.00e-01 of its scale"
+    wrong = Failure(FailureKind.MISMATCH, reason, mismatches=(_mismatch(state),))
     code = blobs.text(kernel.source)
     broken: Kernel = replace(kernel, stage=Stage.REPAIR, failure=wrong, measurement=None, verification=None)
-    built = Failure(FailureKind.BUILD_FAILED, "line 7: expected ';'")
-    return compose.repair(RepairRequest(state, broken, code, wrong.reason, "", (("// the first attempt\n", built),)))
+    earlier = (("// the first attempt\n", Failure(FailureKind.BUILD_FAILED, "line 7: expected ';'")),)
+    return compose.repair(RepairRequest(state, broken, code, wrong.reason, "", earlier=earlier))
 
 
-def _on_cpu(state: SessionState) -> SessionState:
-    """The same problem with its small workload on a CPU, with invented peaks and times."""
-    assert state.opened is not None
+def _mismatch(state: SessionState) -> Mismatch:
+    """A kernel that leaves out the last indices of the last dimension."""
     assert state.preparation is not None
-    problem = state.opened.problem
-    small, full = catalog.workload_for(problem, "small"), catalog.workload_for(problem, "full")
-    old = state.preparation
-    sizes = {int(full.settings[name]): int(value) for name, value in small.settings.items()}
-    operands = tuple(_resized(operand, sizes) for operand in old.signature.operands)
-    constants = {name: sizes.get(int(value), value) for name, value in old.signature.constants.items()}
-    shrink = sum(_bytes(one) for one in operands) / sum(_bytes(one) for one in old.signature.operands)
-    signature = replace(old.signature, operands=operands, constants=constants, operations=old.signature.operations * shrink)
-    peaks = replace(old.peaks, copy_bytes_per_s=40e9, operations_per_s={"fp32": 1.5e12})
-    preparation = replace(
-        old, signature=signature, peaks=peaks, bytes_moved=int(old.bytes_moved * shrink), floor_us=500.0, notes=(),
-        bound="bytes" if old.bound == "bytes" else "operations (fp32)",
-    )  # fmt: skip
-    opened = replace(state.opened, device="cpu", settings=replace(state.opened.settings, workload=small.name))
-    kernels = {name: _ported(kernel) for name, kernel in state.kernels.items()}
-    return replace(state, opened=opened, device=CPU, preparation=preparation, kernels=kernels)
-
-
-def _ported(kernel: Kernel) -> Kernel:
-    measurement = kernel.measurement
-    assert measurement is not None
-    return replace(
-        kernel, dialect=Dialect.CPP, contract=Contract.HOST, tunables={}, resources=(), instructions={}, build_log="",
-        profile=None, measurement=replace(measurement, light=None, conditions=("cold caches",)),
-    )  # fmt: skip
-
-
-def _resized(operand: Operand, sizes: dict[int, int]) -> Operand:
-    return replace(operand, shape=tuple(sizes.get(extent, extent) for extent in operand.shape))
-
-
-def _bytes(operand: Operand) -> int:
-    size = 1
-    for extent in operand.shape:
+    shape = state.preparation.signature.with_roles(Role.OUTPUT)[0].shape
+    size, last = 1, shape[-1]
+    for extent in shape:
         size *= extent
-    return size
+    start = last - 5
+    place = ", ".join([":"] * (len(shape) - 1))
+    text = f"the last 5 of {last} indices of dimension {len(shape) - 1}: out[{place}, {start}:{last}]"
+    seen = Observation(Pattern.TAIL, text, "the end of the last dimension")
+    example = WrongElement((*[0] * (len(shape) - 1), start), 0.71828, 0.0, 0.4, written=False)
+    limit = state.preparation.gate.max_scaled_limit
+    return Mismatch("out", shape, size // last * 5, size, limit, (seen,), (example,), call=2)
 
 
 def main() -> None:

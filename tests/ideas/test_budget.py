@@ -20,7 +20,8 @@ from engine.domain.state import SessionState
 from engine.ideas import budget
 from engine.ideas.budget import FRAMING, BudgetHeld, Ceiling
 from engine.ideas.model_calls import ModelCalls, Question
-from engine.ideas.models.model import Prompt, Reply
+from engine.ideas.models.http_model import counted
+from engine.ideas.models.model import ModelError, Prompt, Reply, Spent, Trouble
 
 PRICE = 1e-6, 4e-6
 
@@ -159,3 +160,45 @@ def test_concurrent_calls_never_exceed_a_cap(wanted: list[tuple[int, int, float,
     assert queries.total_usage(tape.state).total <= tokens
     assert queries.total_usd(tape.state)[0] <= usd + 1e-12
     assert not shared.reserved
+
+
+@pytest.mark.parametrize(
+    ("figures", "usage"),
+    [
+        ((7, 3, 2), Usage(7, 3, 2)),
+        ((7, None, None), Usage(7, 0, 0)),
+        ((7, 9, 2), Usage(7, 7, 2)),
+        ((-1, 0, 2), None),
+        (("7", 0, 2), None),
+        ((7, 0, True), None),
+        ((7.5, 0, 2), None),
+        ((float("nan"), 0, 2), None),
+    ],
+)
+def test_only_counts_are_a_usage(figures: tuple[object, object, object], usage: Usage | None) -> None:
+    assert counted(*figures) == usage
+
+
+@pytest.mark.parametrize(
+    ("told", "is_counted", "charged", "estimated"),
+    [
+        (Usage(100, 0, 50), True, Usage(100, 0, 50), False),
+        (Usage(100, 0, 5_000), True, Usage(100, 0, 5_000), False),
+        (Usage(10**18, 0, 1), True, Usage(1_010, 0, 1_000), True),
+        (Usage(), False, Usage(1_010, 0, 1_000), True),
+    ],
+    ids=["counted", "beyond its limit", "absurd", "none"],
+)
+def test_a_reply_is_charged_what_the_server_counted_unless_that_cannot_be(
+    told: Usage, is_counted: bool, charged: Usage, estimated: bool
+) -> None:
+    ceiling = budget.ceiling(("0123456789",), 1_000, None)
+    assert budget.settled(ceiling, Reply("ok", told, counted=is_counted)) == (charged, estimated)
+
+
+def test_absurd_counts_of_a_failed_call_are_not_charged() -> None:
+    ceiling = budget.ceiling(("0123456789",), 1_000, None)
+    lost = ModelError(Trouble.UNREACHABLE, "cut", Usage(10**18), spent=Spent.UNKNOWN)
+    counted_wrongly = ModelError(Trouble.REPLY, "stopped", Usage(0, 0, 10**18), spent=Spent.COUNTED)
+    assert budget.charge(ceiling, lost) == (ceiling.usage, True)
+    assert budget.charge(ceiling, counted_wrongly) == (ceiling.usage, True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.domain.model import Device, PrecisionClass
+from engine.domain.model import Device, Dialect, PrecisionClass
 from engine.domain.plan import CategoryRate
 from engine.ideas.prompts import hardware, menu
 from engine.ideas.win_rates import shipped_rates
@@ -92,46 +92,71 @@ def test_an_unknown_device_has_no_snippets_and_a_cpu_its_extensions() -> None:
     assert "vector_size" in hardware.snippets(cpu)
 
 
+def menu_of(device: Device, bound: str, allowed: PrecisionClass, operands: menu.Operands = menu.Operands.WIDE) -> str:
+    return menu.optimisations(menu.Situation(device, bound, allowed, operands), shipped_rates(device.kind))
+
+
 def test_the_menu_fits_the_device_and_the_bottleneck_and_has_the_win_rates() -> None:
-    compute = menu.optimisations(gpu("sm_90a"), "operations (fp16)", shipped_rates(), PrecisionClass.HALF, narrow=True)
+    compute = menu_of(gpu("sm_90a"), "operations (fp16)", PrecisionClass.HALF, menu.Operands.FP16)
     assert "wgmma" in compute
     assert "tcgen05" not in compute
     assert re.search(
-        r"precision and tensor cores \(\d+ of \d+ recorded ideas beat their parent, by \d\.\d\dx in the median\)", compute
+        r"precision and tensor cores \(\d+ of \d+ recorded ideas beat their parent; geometric mean \d\.\d\dx\)", compute
     )
-    memory = menu.optimisations(gpu("sm_90a"), "bytes", shipped_rates(), PrecisionClass.FP32, narrow=False)
+    memory = menu_of(gpu("sm_90a"), "bytes", PrecisionClass.FP32)
     assert "wgmma" not in memory
-    cpu = menu.optimisations(FAKE_CPU, "bytes", shipped_rates(), PrecisionClass.FP32, narrow=False)
+    cpu = menu_of(FAKE_CPU, "bytes", PrecisionClass.FP32)
     assert "warp" not in cpu
     assert "recorded ideas" not in cpu, "no shipped session ran on a CPU"
 
 
-def test_win_rates_are_counted() -> None:
-    rates = shipped_rates()
+def test_in_triton_the_menu_names_what_triton_can_say() -> None:
+    here = menu.Situation(gpu("sm_90a"), "operations (fp16)", PrecisionClass.HALF, menu.Operands.FP16, Dialect.TRITON)
+    text = menu.optimisations(here, ())
+    assert "tl.dot" in text
+    assert "num_stages" in text
+    assert not re.search("mbarrier|wgmma|warp specialisation|swizzle|distributed shared", text)
+
+
+def test_shipped_rates_are_counted_once() -> None:
+    rates = shipped_rates("cuda")
     assert rates
-    assert all(0 <= rate.wins <= rate.ideas and rate.median >= 1.0 for rate in rates.values())
-    assert rates is shipped_rates(), "read once"
+    assert all(0 <= rate.gained <= rate.tried for rate in rates)
+    assert rates is shipped_rates("cuda")
 
 
-def test_cheaper_arithmetic_is_offered_as_far_as_the_tolerance_allows() -> None:
-    """Nothing of it for operands that have sixteen bits already; AMX only where the processor has it."""
+def test_cheaper_arithmetic_is_offered_as_far_as_tolerance_operands_and_processor_allow() -> None:
+    """bf16 rounds float16 operands by more than their own arithmetic errs."""
 
-    def tensor(device: Device, allowed: PrecisionClass, *, narrow: bool) -> str:
-        lines = menu.optimisations(device, "operations (fp32)", {}, allowed, narrow=narrow).splitlines()
+    def tensor(device: Device, allowed: PrecisionClass, operands: menu.Operands) -> str:
+        lines = menu_of(device, "operations (fp32)", allowed, operands).splitlines()
         return next((line for line in lines if line.startswith("- precision")), "")
 
-    card = gpu("sm_90a")
-    assert "a single pass is outside the tolerance" in tensor(card, PrecisionClass.FP32, narrow=False)
-    assert "TF32 with fp32 sums" in tensor(card, PrecisionClass.TF32, narrow=False)
-    assert "TF32" not in tensor(card, PrecisionClass.HALF, narrow=True)
+    card, wide, fp16 = gpu("sm_90a"), menu.Operands.WIDE, menu.Operands.FP16
+    assert "a single pass is outside the tolerance" in tensor(card, PrecisionClass.FP32, wide)
+    assert "TF32 with fp32 sums" in tensor(card, PrecisionClass.TF32, wide)
+    assert not re.search("TF32|bf16", tensor(card, PrecisionClass.HALF, fp16))
     bf16 = replace(FAKE_CPU, features=("avx512f", "avx512_bf16"))
-    assert tensor(bf16, PrecisionClass.FP32, narrow=False) == ""
-    assert "bf16 dot products" in tensor(bf16, PrecisionClass.HALF, narrow=True)
-    assert "AMX" not in tensor(bf16, PrecisionClass.HALF, narrow=True)
+    assert tensor(bf16, PrecisionClass.FP32, wide) == ""
+    assert "bf16 dot products" in tensor(bf16, PrecisionClass.HALF, wide)
+    assert "bf16 dot products" in tensor(bf16, PrecisionClass.HALF, menu.Operands.BF16)
+    assert "bf16" not in tensor(bf16, PrecisionClass.HALF, fp16)
+    assert "widened" in tensor(bf16, PrecisionClass.HALF, fp16)
+    amx = replace(FAKE_CPU, features=("avx512f", "amx_bf16"))
+    assert "AMX" not in tensor(bf16, PrecisionClass.HALF, wide)
+    assert "a single pass is outside" in tensor(amx, PrecisionClass.FP32, wide)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "kind"),
+    [(["float16"] * 3, "fp16"), (["bfloat16"], "bf16"), (["float16", "float32"], "wide"), (["float32"], "wide"), ([], "wide")],
+)
+def test_operands_are_narrow_only_where_all_are(dtypes: list[str], kind: str) -> None:
+    assert menu.Operands.kind(dtypes) == kind
 
 
 def test_the_prior_of_a_session_gives_the_win_rates() -> None:
     prior = (CategoryRate("memory access", 12, 5, math.log(1.25), "bytes"), CategoryRate("occupancy", 2, 2, 0.1, "bytes"))
-    text = menu.optimisations(gpu("sm_90a"), "bytes", menu.prior_rates(prior, "cuda"), PrecisionClass.FP32, narrow=False)
-    assert "- memory access (5 of 12 ideas of earlier sessions beat their parent; 1.25x on average over all): " in text
+    text = menu.optimisations(menu.Situation(gpu("sm_90a"), "bytes", PrecisionClass.FP32), prior)
+    assert "- memory access (5 of 12 recorded ideas beat their parent; geometric mean 1.25x): " in text
     assert "- occupancy: " in text, "two ideas give no rate"

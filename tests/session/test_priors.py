@@ -9,16 +9,17 @@ from support import builders as b
 
 from engine.domain.plan import CategoryRate
 from engine.domain.strategy.evidence import bottleneck, evidence
+from engine.domain.strategy.rates import rates
 from engine.session import priors
 
 
 def test_rates_count_ideas_by_category_and_bottleneck() -> None:
     state = b.walk(b.FakeBench(author=b.MODEL)).state
-    found = priors.rates([state, state])
+    found = rates([state, state])
     tried = [idea for idea in state.ideas.values() if idea.round > 0 and idea.kernels]
     assert 0 < sum(rate.tried for rate in found) <= 2 * len(tried)
     assert all(0 <= rate.gained <= rate.tried and rate.bottleneck == bottleneck(state) for rate in found)
-    assert priors.rates([]) == ()
+    assert rates([]) == ()
 
 
 def test_only_the_rates_of_the_same_bottleneck_count() -> None:

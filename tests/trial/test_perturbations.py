@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from engine.domain.model import Workload
+from engine.ideas.prompts.context import PERTURBED
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import calibrate, make_case, output_names
@@ -114,3 +115,7 @@ def test_shortcuts_fail_on_perturbed_inputs_and_eager_does_not(
     bent = [name for name in calibration.distributions if name != OWN]
     assert not all(passes(name, lambda case: [shortcut(*case.inputs)]) for name in bent)
     assert all(passes(name, lambda case: reference.call(case.model, case.inputs)) for name in bent)
+
+
+def test_prompts_have_words_for_every_perturbation() -> None:
+    assert set(PERTURBED) == set(PERTURBATIONS)

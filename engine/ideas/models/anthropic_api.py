@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.domain.model import Usage
-from engine.ideas.models.http_model import HttpModel, Outcome, status_failed
+from engine.ideas.models.http_model import HttpModel, Outcome, counted, status_failed
 from engine.ideas.models.keys import Secret
 from engine.ideas.models.model import Finish, OnText, Prompt, Retry, Spent, Trouble
 from engine.ideas.models.options import Option, Sent
@@ -189,11 +189,11 @@ def _words(error: anthropic.APIError) -> str:
     return words if isinstance(words, str) else str(error.body or "")
 
 
-def _usage(counts: Any, before: Usage | None) -> Usage:
+def _usage(counts: Any, before: Usage | None) -> Usage | None:
     """The running total. Tokens that were written to or read from the cache are reported beside the others."""
     read = getattr(counts, "cache_read_input_tokens", None)
     written = getattr(counts, "cache_creation_input_tokens", None)
     fresh = getattr(counts, "input_tokens", None)
     if fresh is None:
-        return Usage(before.input if before else 0, before.cached if before else 0, counts.output_tokens or 0)
-    return Usage(fresh + (read or 0) + (written or 0), read or 0, counts.output_tokens or 0)
+        return counted(before.input, before.cached, counts.output_tokens) if before is not None else None
+    return counted(fresh + (read or 0) + (written or 0), read, counts.output_tokens)

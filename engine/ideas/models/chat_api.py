@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.domain.model import Usage
-from engine.ideas.models.http_model import Outcome
+from engine.ideas.models.http_model import Outcome, counted
 from engine.ideas.models.model import Finish, OnText, Prompt
 from engine.ideas.models.openai_model import OpenAIModel, is_closed
 from engine.ideas.models.options import Option
@@ -100,7 +100,6 @@ def _read(chunk: ChatCompletionChunk) -> _Piece:
         raise MalformedError from None
 
 
-def _usage(usage: CompletionUsage) -> Usage:
+def _usage(usage: CompletionUsage) -> Usage | None:
     details = usage.prompt_tokens_details
-    cached = (details.cached_tokens or 0) if details else 0
-    return Usage(input=usage.prompt_tokens or 0, cached=cached, output=usage.completion_tokens or 0)
+    return counted(usage.prompt_tokens, details.cached_tokens if details else 0, usage.completion_tokens)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.domain.model import Usage
-from engine.ideas.models.http_model import HttpModel, Outcome, status_failed
+from engine.ideas.models.http_model import HttpModel, Outcome, counted, status_failed
 from engine.ideas.models.keys import Secret
 from engine.ideas.models.model import Finish, ModelError, OnText, Prompt, Retry, Spent, Trouble
 from engine.ideas.models.options import Option, Sent
@@ -62,15 +62,13 @@ class GeminiModel(HttpModel):
         import httpx2
         from google.genai import types
 
-        from engine.ideas.models.one_server import refuse_other_server
+        from engine.ideas.models import one_server
 
         super().__init__(name, model, key, policy)
         # On standard error, which may be the terminal UI, the SDK warns of finish reasons that are newer than itself.
         warnings.filterwarnings("ignore", ".* is not a valid ", UserWarning, r"google\.genai")
-        hooks: dict[str, list[Callable[..., Any]]] = {
-            "request": [partial(_limit, policy.silence)],
-            "response": [refuse_other_server],
-        }
+        hooks = one_server.hooks(has_key=True)
+        hooks["request"].append(partial(_limit, policy.silence))
         self._http = httpx2.AsyncClient(follow_redirects=True, event_hooks=hooks)
         options = types.HttpOptions(
             base_url=url, timeout=round(policy.seconds * 1000), httpx_async_client=self._http
@@ -227,11 +225,11 @@ def _outcome(text: str, finish: str, usage: Usage | None) -> Outcome:
     return CompleteAnswer(text, outcome, usage)
 
 
-def _usage(counts: types.GenerateContentResponseUsageMetadata) -> Usage:
-    return Usage(
-        input=(counts.prompt_token_count or 0) + (counts.tool_use_prompt_token_count or 0),
-        cached=counts.cached_content_token_count or 0,
-        output=(counts.candidates_token_count or 0) + (counts.thoughts_token_count or 0),
+def _usage(counts: types.GenerateContentResponseUsageMetadata) -> Usage | None:
+    return counted(
+        (counts.prompt_token_count or 0) + (counts.tool_use_prompt_token_count or 0),
+        counts.cached_content_token_count,
+        (counts.candidates_token_count or 0) + (counts.thoughts_token_count or 0),
     )
 
 

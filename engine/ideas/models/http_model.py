@@ -83,7 +83,9 @@ class HttpModel(ABC):
             sent = Sent(self._request(prompt, output), prompt, output, self._learned.effort(prompt))
             meter.begun = True
             try:
-                return await self._stream(sent.request, on_text, meter)
+                return await self._stream(sent.request, _bounded(on_text, output), meter)
+            except _TooLongError:
+                return self._no_reply(f"the reply is longer than its limit of {output:,} tokens allows", meter)
             except (MalformedError, json.JSONDecodeError, UnicodeDecodeError):
                 return self._no_reply(f"the stream is not a valid {self.reply}", meter)
             except httpx2.RequestError as error:  # some SDKs do not wrap what interrupts a stream
@@ -116,15 +118,51 @@ class HttpModel(ABC):
         """A connection that failed. Unless it was never made, the model may have begun."""
         import httpx2
 
-        from engine.ideas.models.one_server import OtherServer
+        from engine.ideas.models.one_server import ExcessiveResponse, OtherServer
 
         reason = one_line(str(cause), self._keys, type(cause).__name__)
         if isinstance(cause, OtherServer):
             return FailedAttempt(Trouble.REQUEST, reason)
+        if isinstance(cause, ExcessiveResponse):
+            return self._no_reply(reason, meter)
         never_sent = isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
         spent = Spent.NOTHING if never_sent else Spent.UNKNOWN
         message = f"the connection failed: {reason}"
         return FailedAttempt(Trouble.UNREACHABLE, message, Retry(), spent, meter.usage or Usage())
+
+
+class _TooLongError(Exception):
+    """A server goes on beyond the limit on the reply."""
+
+
+_CHARACTERS = 64
+"""More than a token of a reply has on average."""
+
+
+def _bounded(on_text: OnText, output: int) -> OnText:
+    """``on_text`` for a reply of at most ``output`` tokens. Raises _TooLongError."""
+    left = output * _CHARACTERS
+
+    def heard(piece: str) -> None:
+        nonlocal left
+        left -= len(piece)
+        if left < 0:
+            raise _TooLongError
+        on_text(piece)
+
+    return heard
+
+
+def counted(tokens: object, cached: object, output: object) -> Usage | None:
+    """The usage that a server reports; ``None`` if a figure is no count, which is as if it had reported none.
+
+    A missing figure is 0. ``tokens``: of the prompt, those ``cached`` among them.
+    """
+    figures = [0 if figure is None else figure for figure in (tokens, cached, output)]
+    if not all(isinstance(figure, int) and not isinstance(figure, bool) and figure >= 0 for figure in figures):
+        return None
+    given, known, told = (int(figure) for figure in figures if isinstance(figure, int))
+    return Usage(given, min(known, given), told)
 
 
 def status_failed(status: int, message: str, retry: Retry | None) -> FailedAttempt:

@@ -1,13 +1,16 @@
-"""Keeps a client's requests, and with them the key, on the server that the client was made for. Imports the HTTP library."""
+"""What every client does with requests and responses: they stay on the server that the client was made for, and with them the
+key; responses are bounded. Imports the HTTP library."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx2
 
 CONNECT_SECONDS = 10.0
+LONGEST_RESPONSE, LONGEST_ERROR = 64 << 20, 1 << 20
+"""Bytes of a stream, and of an error's body. The events of a reply have about 300 bytes a token."""
 
 _PLAIN_HEADERS = frozenset(
     {"accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host", "user-agent"}
@@ -19,6 +22,46 @@ _CLIENT_HEADERS = "x-stainless-"
 
 class OtherServer(httpx2.RequestError):
     """A server redirected a request to another one, and the redirect was not followed."""
+
+
+class ExcessiveResponse(httpx2.RequestError):
+    """A server sends more than a response can be, or compresses it, so that nobody can tell."""
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A stream that ends with ExcessiveResponse after too many bytes."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, most: int, request: httpx2.Request) -> None:
+        self._inner = inner
+        self._most = most
+        self._request = request
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = self._most
+        async for chunk in self._inner:
+            left -= len(chunk)
+            if left < 0:
+                raise ExcessiveResponse(f"the response has more than {self._most >> 20} MiB", request=self._request)
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def refuse_compression(request: httpx2.Request) -> None:
+    """A hook for every request."""
+    request.headers["accept-encoding"] = "identity"
+
+
+async def bound(response: httpx2.Response) -> None:
+    """A hook for every response, before its body is read. Raises ExcessiveResponse for a compressed one."""
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        message = f"the server compresses its response ({encoding[:20]}), which was not asked for"
+        raise ExcessiveResponse(message, request=response.request)
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    most = LONGEST_ERROR if response.is_error else LONGEST_RESPONSE
+    response.stream = _Bounded(response.stream, most, response.request)
 
 
 async def refuse_other_server(response: httpx2.Response) -> None:
@@ -45,7 +88,8 @@ async def remove_secrets(request: httpx2.Request) -> None:
 
 def hooks(*, has_key: bool) -> dict[str, list[Callable[..., Any]]]:
     """The hooks of a client."""
-    return {"response": [refuse_other_server], "request": [] if has_key else [remove_secrets]}
+    removing = [] if has_key else [remove_secrets]
+    return {"response": [refuse_other_server, bound], "request": [refuse_compression, *removing]}
 
 
 def timeout(silence: float) -> httpx2.Timeout:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.domain.model import Usage
-from engine.ideas.models.http_model import Outcome
+from engine.ideas.models.http_model import Outcome, counted
 from engine.ideas.models.model import Finish, OnText, Prompt, Spent
 from engine.ideas.models.openai_model import OpenAIModel, failed_inside, is_closed
 from engine.ideas.models.options import Option
@@ -111,6 +111,6 @@ def _delta(event: Any) -> str:
     return delta
 
 
-def _usage(counts: Any) -> Usage:
+def _usage(counts: Any) -> Usage | None:
     details = counts.input_tokens_details
-    return Usage(counts.input_tokens or 0, (details.cached_tokens or 0) if details else 0, counts.output_tokens or 0)
+    return counted(counts.input_tokens, details.cached_tokens if details else 0, counts.output_tokens)

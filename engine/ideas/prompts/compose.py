@@ -26,7 +26,6 @@ MAX_CODE_TOKENS = 32_000
 """Longest reply in tokens, reasoning included."""
 
 _MAX_HEADER = 24_000
-_NARROW = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def ideas(request: IdeaRequest, author: Author, count: int, remarks: Mapping[str
     system, user = template("ideas").fill(
         setting=setting,
         parents="\n\n".join(described) or NOTHING,
-        menu=_menu(state),
+        menu=_menu(state, request.dialect),
         outcomes=history.outcomes(state),
         notes=history.notes(state),
         instructions=instructions(state),
@@ -77,19 +76,20 @@ def _each_code_once(
     return described
 
 
-def _menu(state: SessionState) -> str:
+def _menu(state: SessionState, dialect: Dialect) -> str:
     if state.device is None or state.preparation is None:
         return NOTHING
     prior = state.opened.settings.prior if state.opened is not None else ()
-    rates = menu.prior_rates(prior, state.device.kind) if prior else shipped_rates()
+    rates = prior or shipped_rates(state.device.kind)
     preparation = state.preparation
-    narrow = all(operand.dtype in _NARROW for operand in preparation.signature.operands)
-    return menu.optimisations(state.device, preparation.bound, rates, preparation.gate.allowed, narrow=narrow) or NOTHING
+    operands = menu.Operands.kind(operand.dtype for operand in preparation.signature.operands)
+    here = menu.Situation(state.device, preparation.bound, preparation.gate.allowed, operands, dialect)
+    return menu.optimisations(here, rates) or NOTHING
 
 
 def _setting_for_code(state: SessionState, dialect: Dialect) -> str:
-    """The setting; a Python module has no other list of its operands."""
-    return context.setting(state, operands=dialect is Dialect.PYTHON)
+    """The setting; only the dialects of C have another list of the operands, in ``problem.h``."""
+    return context.setting(state, operands=dialect in (Dialect.PYTHON, Dialect.TRITON))
 
 
 def _stable(setting: str, user: str) -> int:
@@ -225,7 +225,7 @@ def abi_guide(state: SessionState, dialect: Dialect) -> str:
     if state.preparation is None or state.device is None or state.opened is None:
         return NOTHING
     signature = state.preparation.signature
-    frame = fenced(scaffold.empty_kernel(signature, dialect), dialect.language)
+    frame = fenced(scaffold.empty_kernel(signature, dialect, listed=False), dialect.language)
     if dialect is Dialect.PYTHON:
         return part("abi_python", frame=frame)
     if dialect is Dialect.TRITON:

@@ -34,6 +34,15 @@ _SM_LIMITS = {
     "120": (100, 99, 1536),
 }  # fmt: skip
 """Compute capability → KiB of shared memory per multiprocessor, KiB per block, threads per multiprocessor."""
+PERTURBED: Mapping[str, str] = {
+    "x64": "", "x-64": "", "x0.001": "", "negated": "", "ties": "many equal elements", "zeros": "many zeros",
+    "denormals": "", "shifted": "a constant added", "lowered": "a constant subtracted",
+    "raised": "a large constant added", "sunk": "a large constant subtracted",
+    "edges": "large values at both ends of a dimension", "alternating": "signs alternate",
+    "blocks": "blocks of random sign and size", "spiked": "some elements larger", "outliers": "some elements far larger",
+    "few": "single elements far larger", "infinities": "", "NaN": "",
+}  # fmt: skip
+"""Perturbation of the inputs → what it does; empty where the name says it."""
 
 
 def setting(state: SessionState, *, operands: bool = True) -> str:
@@ -132,8 +141,11 @@ def tolerance(state: SessionState) -> str:
 
 def _note(note: str) -> str:
     """A note of the correctness check; the names of its inputs in words."""
-    drawn = note.partition("inputs: own")[2] if note.startswith("inputs: own") else None
-    return note if drawn is None else f"Checked on the problem's own inputs and on perturbed ones{drawn.replace(',', ':', 1)}."
+    if not note.startswith("inputs: own"):
+        return note
+    drawn = [name for part in note.split(",")[1:] if (name := part.strip())]
+    words = ", ".join(f"{name} ({what})" if (what := PERTURBED.get(name)) else name for name in drawn)
+    return f"Checked on the problem's own inputs{f' and on perturbed ones: {words}' if words else ''}."
 
 
 def device_facts(device: Device) -> str:
@@ -242,32 +254,32 @@ def evidence(state: SessionState, kernel: Kernel) -> Iterator[str]:
         yield f"hardware counters, parent in brackets: {profile.line(kernel.profile, parent.profile if parent else None)}"
         if text := bottleneck.summary(kernel.profile, state.preparation.bytes_moved if state.preparation else 0):
             yield f"bottleneck by counters: {text}"
-    if text := instruction_mix.summary(kernel.resources, kernel.instructions, sol, before=_parent_mix(state, kernel)):
+    before = _parent_mix(state, kernel)
+    if text := instruction_mix.summary(kernel.resources, kernel.instructions, sol, before=before, counts=False):
         yield f"summary: {text}"
     else:
         yield from map(_resources, kernel.resources)
     if kernel.verification is not None:
         checked = kernel.verification
         yield (
-            f"relative error {checked.rel_fro:.2g}, limit {checked.rel_fro_limit:.2g} "
-            f"(precision class {checked.precision_class.value}); hold-out shapes: {checked.holdouts}"
+            f"centred relative error {checked.rel_fro:.2g} (precision class {checked.precision_class.value}); "
+            f"hold-out shapes: {checked.holdouts}"
         )
 
 
 def _measured(state: SessionState, kernel: Kernel, measured: Measurement) -> Iterator[str]:
     time = measured.time_us
     yield f"time {time.value:.4g} us ({time.low:.4g} to {time.high:.4g}), {measured.depth} measurement"
-    speedups = [f"{factor(value)} over {name}" for name, value in measured.speedup.items()]
+    base = queries.ranking_baseline(state)
+    speedups = [f"{factor(measured.speedup[base])} over {base}"] if base in measured.speedup else []
     over_parent = predictions.gain(state, kernel)
     if over_parent is not None:
         speedups.append(f"{factor(over_parent)} over its parent {kernel.parent}")
     if speedups:
         yield "speedup " + ", ".join(speedups)
-    if measured.light is not None:
-        yield f"{measured.light.fraction * 100:.0f} % of SOL, bound by {measured.light.bound}"
     yield from _by_workload(state, kernel, measured)
     if doubts := corroboration.of_measurement(measured):
-        yield "time not corroborated, no result: " + "; ".join(doubts)
+        yield "no result: " + "; ".join(doubts)
     if measured.conditions:
         yield "conditions: " + ", ".join(measured.conditions)
 
