@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from engine.session.factory import NewSession
     from engine.session.ports import Say
     from tui.bridge import Bridge
+    from tui.viewmodel.preview import SessionFacts
 
 
 @contextlib.contextmanager
@@ -89,6 +90,13 @@ class SessionOpener:
 
         named = ((other.name, journal.read(other).entries) for other in others)
         return beside_comparable((folder.name, journal.read(folder).entries), named)
+
+    def preview(self, folder: Path) -> SessionFacts:
+        """What the journal of a session tells; nothing of it is executed."""
+        from engine.journal import journal
+        from tui.viewmodel.preview import session_facts
+
+        return session_facts(folder.name, journal.read(folder).entries)
 
     def trust(self, asked: TrustQuestion) -> None:
         """Record that the user allowed what the question shows."""

@@ -85,9 +85,17 @@ def settled(pilot: Pilot[None], kind: type) -> Awaitable[None]:
     return until(pilot, lambda: isinstance(app.screen, kind))
 
 
+async def previewed(pilot: Pilot[None]) -> None:
+    """Home, with the preview of what is highlighted, which follows the first frame."""
+    await settled(pilot, HomeScreen)
+    wanted = "Session" if isinstance(pilot.app.focused, SessionTable) else "Problem"
+    await until(pilot, lambda: any(str(one.border_title).startswith(wanted) for one in pilot.app.screen.query("Preview")))
+    await ui.still(pilot)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_first_run(snap_compare: Compare, size: tuple[int, int]) -> None:
-    assert snap_compare(app_on("home", None), terminal_size=size, run_before=lambda pilot: settled(pilot, HomeScreen))
+    assert snap_compare(app_on("home", None), terminal_size=size, run_before=previewed)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -97,6 +105,7 @@ def test_home(snap_compare: Compare, size: tuple[int, int]) -> None:
 
     async def before(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: isinstance(pilot.app.focused, SessionTable) and pilot.app.focused.sessions)
+        await previewed(pilot)
 
     assert snap_compare(app_on("home", None), terminal_size=size, run_before=before)
 

@@ -104,8 +104,7 @@ def wait_for(folder: Path, holds: object, what: str) -> SessionState:
 @pytest.mark.timeout(600)
 def test_a_session_from_its_beginning_to_its_replay(terminal: Terminal, tmp_path: Path) -> None:
     terminal.start()
-    terminal.sees("ended")  # the checkout's recorded sessions are listed and focused
-    terminal.keys("Tab")
+    terminal.sees("example")  # the checkout's recorded sessions are listed; the problems have the focus
     terminal.sees("Enter: new session on the highlighted problem")
     terminal.keys("Enter")
     terminal.sees("Mode")

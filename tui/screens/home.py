@@ -39,6 +39,8 @@ _WELCOME = (
     "round. You approve, edit or reject ideas, or write your own. Every kernel is verified before it is timed."
 )
 TAG_LINE = "Search for faster GPU kernels, with you in control."
+_REST_SECONDS = 0.15
+"""How long the cursor rests before its session is read for the preview."""
 _DEFAULT_PROBLEM = "softmax"
 """The problem that is highlighted first: it is quick on every device."""
 
@@ -69,6 +71,7 @@ class HomeScreen(Screen[None]):
     CSS_PATH = "home.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.Place.HOME)]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012  # an instance variable of Screen
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (22, "-middle"), (32, "-tall")]  # noqa: RUF012
 
     @dataclass
     class OpenRequested(Message):
@@ -100,6 +103,9 @@ class HomeScreen(Screen[None]):
         self._clock = clock
         self._searched = searched
         self._behind = behind
+        self._problems: Sequence[Problem] = ()
+        self._is_loaded = False
+        """Whether what a preview needs is imported."""
         self._was_read = False
         """Whether the list was read before: the focus then stays where it is."""
 
@@ -113,6 +119,7 @@ class HomeScreen(Screen[None]):
             problems.border_title = "Problems"
             yield problems
         yield Static(_WELCOME, id="welcome", markup=False)
+        yield Container(id="place")
         yield Static("", id="about", markup=False)
         missing = Static("", id="missing", markup=False)
         missing.display = False
@@ -130,12 +137,15 @@ class HomeScreen(Screen[None]):
         devices = await asyncio.to_thread(self._opener.devices)
         self.query_one("#brand", Static).update(_brand(devices))
         await load_session_screens()
+        self._is_loaded = True
+        self._describe()
         found = await self._opener.missing_tools()
         missing = self.query_one("#missing", Static)
         missing.display = bool(found)
         missing.update("\n".join(found))
 
     def _show_problems(self, problems: Sequence[Problem]) -> None:
+        self._problems = problems
         names = [problem.name for problem in problems]
         width = max(map(len, names), default=0) + 2
         listed = self.query_one("#problems", OptionList)
@@ -154,13 +164,15 @@ class HomeScreen(Screen[None]):
     async def action_refresh(self) -> None:
         """Reload the list of sessions."""
         self._fill(await asyncio.to_thread(_summaries))
-        if self._sessions_table.sessions and not self._was_read:
+        if not self._was_read and any(not one.shipped for one in self._sessions_table.sessions):
             self.query_one("#sessions").focus()
         self._was_read = True
 
     def _fill(self, summaries: Sequence[store.SessionSummary]) -> None:
-        self._sessions_table.show(summaries)
+        """The engineer's own sessions first, then the examples; with examples alone the welcome stays."""
+        self._sessions_table.show(sorted(summaries, key=lambda one: one.shipped))
         self.set_class(not summaries, "-empty")
+        self.set_class(bool(summaries) and all(one.shipped for one in summaries), "-fresh")
         self._describe()
 
     @property
@@ -176,7 +188,9 @@ class HomeScreen(Screen[None]):
         about = self.query_one("#about", Static)
         one = self._highlighted()
         if isinstance(self.focused, OptionList) or one is None:
-            about.update("Enter: new session on the highlighted problem. Enter again starts it with default settings.")
+            about.update("Enter: new session on the highlighted problem.\nEnter again starts it with default settings.")
+        elif one.shipped:
+            about.update(f"{one.folder}\nAn example, recorded on {one.device}. Enter: replay it")
         elif one.status == "unreadable":
             about.update(f"{one.name} cannot be read: {one.reason}")
         else:
@@ -185,14 +199,37 @@ class HomeScreen(Screen[None]):
             state = one.reason if one.status == "closed" else awaiting_approval(one.awaiting) if one.awaiting else "open"
             kernels = f"{one.verified} of {one.kernels} kernels verified"
             about.update(f"{one.folder}\n{one.problem} {one.workload} on {one.device} · {kernels} · {state}")
+        if self._is_loaded:
+            self._show_preview()
+
+    @work(exclusive=True, group="preview")
+    async def _show_preview(self) -> None:
+        """Preview what is highlighted, once the cursor rests on it."""
+        await asyncio.sleep(_REST_SECONDS)
+        from tui.screens.home_preview import preview_of
+
+        listed = self.query_one("#problems", OptionList)
+        problem = listed.highlighted_option if isinstance(self.focused, OptionList) else None
+        named = next((one for one in self._problems if problem is not None and one.name == problem.id), None)
+        shown = await asyncio.to_thread(preview_of, self._opener, named, self._highlighted(), self._sessions_table.sessions)
+        place = self.query_one("#place", Container)
+        if shown is not None and not place.children:
+            from tui.widgets.preview import Preview
+
+            await place.mount(Preview())
+        for preview in place.children:
+            preview.display = shown is not None
+            if shown is not None:
+                preview.show(shown.title, shown.lines, shown.state)  # type: ignore[attr-defined]  # a Preview
 
     def on_descendant_focus(self) -> None:
         self._describe()
 
     @on(DataTable.RowSelected)
     def action_open(self) -> None:
-        """Resume the highlighted session."""
-        self._request_open(OpenMode.OPEN)
+        """Resume the highlighted session; replay an example."""
+        one = self._highlighted()
+        self._request_open(OpenMode.REPLAY if one is not None and one.shipped else OpenMode.OPEN)
 
     async def action_leave(self) -> None:
         """Quit."""

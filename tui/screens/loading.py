@@ -19,3 +19,4 @@ def _load() -> None:
         transport,
         trust_dialog,
     )
+    from tui.widgets import preview  # noqa: F401

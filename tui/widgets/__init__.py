@@ -22,6 +22,7 @@ TransportBar           ``position``, ``length``, ``playing``, ``speed``, ``ticks
 LogView (panes)        ``show(entries)`` after a seek, ``push(entries)`` adds
 SessionTable           no ``state`` · ``show(summaries)``, ``sessions``, ``highlighted``: the list of the home screen
 (session_table)
+Preview (preview)      no ``state`` · ``show(title, lines, state)``: what is highlighted on the home screen
 NoteList (panes)
 UsageView (panes)
 LinesView (lines)      ``lines``: a scrolling page of prepared lines (``viewmodel.cells.Line``), selectable

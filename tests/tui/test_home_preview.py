@@ -1,0 +1,92 @@
+"""Home's preview: what a session or a problem is, from journals alone; examples are replayed; the welcome stays beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import sessions, ui
+from support.ui import until
+from textual.widgets import OptionList
+
+from engine.journal import store
+from tui.app import EspalierApp
+from tui.opener import SessionOpener
+from tui.screens.home import HomeScreen
+from tui.screens.session import SessionScreen
+from tui.viewmodel.preview import problem_lines, session_lines
+from tui.widgets.charts import SpeedupChart
+from tui.widgets.lines import LinesView
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    return tmp_path / "sessions"
+
+
+def previewed(app: EspalierApp) -> str:
+    return "\n".join(line.text for page in app.screen.query("#place LinesView").results(LinesView) for line in page.lines)
+
+
+@pytest.mark.parametrize("room", [40, 58, 120])
+def test_lines_of_a_session_and_of_a_problem_fit(room: int, tmp_path: Path) -> None:
+    sessions.whole(tmp_path / "s")
+    facts = SessionOpener().preview(tmp_path / "s")
+    problem = next(one for one in SessionOpener().problems() if one.name == "softmax")
+    for lines in (
+        session_lines(facts, room),
+        problem_lines(problem, ["s"], facts, room),
+        problem_lines(problem, [], None, room),
+    ):
+        assert all(line.width <= room for line in lines)
+    text = "\n".join(line.text for line in session_lines(facts, 120))
+    assert "★ k" in text
+    assert "Last events" in text, "nobody decided on autopilot"
+    text = "\n".join(line.text for line in problem_lines(problem, ["s"], facts, 120))
+    assert "PyTorch  eager" in text
+    assert "batch_size 4096" in text
+    assert "class Model(nn.Module):" in text
+
+
+def test_the_preview_follows_cursor_and_focus(home: Path) -> None:
+    sessions.whole(home / "old")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: "Last events" in previewed(app))
+            chart = app.screen.query_one(SpeedupChart)
+            assert chart.display
+            assert chart.state is not None
+            await pilot.press("tab")
+            await until(pilot, lambda: "class Model" in previewed(app))
+            assert not chart.display
+            await pilot.resize_terminal(40, 12)
+            await until(pilot, lambda: not app.screen.query_one("#place").display)
+            await pilot.resize_terminal(80, 24)
+            await until(pilot, lambda: app.screen.query_one("#place").size.height > 0)
+
+    sessions.run(body)
+
+
+def test_examples_are_replayed_and_the_welcome_stays(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions.whole(tmp_path / "shipped" / "softmax")
+    monkeypatch.setattr(store, "shipped_root", lambda: tmp_path / "shipped")
+    monkeypatch.setattr(store, "is_shipped", lambda folder: folder.parent == tmp_path / "shipped")
+    before = (tmp_path / "shipped" / "softmax" / "journal.jsonl").read_bytes()
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen) and app.screen.has_class("-fresh"))
+            assert isinstance(app.focused, OptionList), "two Enters start a session"
+            assert app.screen.query_one("#welcome").display
+            await pilot.press("shift+tab", "enter")
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen))
+            assert isinstance(app.screen, SessionScreen)
+            assert app.screen.bridge.transport is not None, "a replay"
+            await app._leave()
+
+    sessions.run(body)
+    assert (tmp_path / "shipped" / "softmax" / "journal.jsonl").read_bytes() == before

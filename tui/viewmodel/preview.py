@@ -1,0 +1,114 @@
+"""What home shows of the highlighted session or problem before it is opened. Reads recorded facts; runs nothing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.domain import queries
+from engine.domain.events import Entry
+from engine.domain.model import Dialect, Problem, Workload
+from engine.domain.state import SessionState, advance
+from engine.report.text import progress
+from tui.viewmodel import code, fmt, kernels
+from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, from_report, line, one_line
+
+DECISIONS = 6
+"""How many of the last decisions are shown."""
+_LATEST = 20
+_REFERENCE_LINES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """A session as its journal has it."""
+
+    name: str
+    state: SessionState
+    decisions: tuple[Entry, ...]
+    """The last decisions of the engineer or an agent, oldest first."""
+    latest: tuple[Entry, ...]
+    """The last entries, shown where nobody decided."""
+
+
+def session_facts(name: str, entries: Sequence[Entry]) -> SessionFacts:
+    """The facts of a journal."""
+    decided = [entry for entry in entries[1:] if entry.by.decides or entry.by.is_agent]
+    return SessionFacts(name, advance(SessionState(), entries), tuple(decided[-DECISIONS:]), tuple(entries[-_LATEST:]))
+
+
+def session_lines(facts: SessionFacts, room: int) -> tuple[Line, ...]:
+    """Incumbent, progress and last decisions of a session."""
+    state = facts.state
+    lines = [*_incumbent(state), _progress(state)]
+    heading, entries = ("Last decisions", facts.decisions) if facts.decisions else ("Last events", facts.latest)
+    told = [from_report(spans) for entry in entries for spans in progress.lines(state, entry, state)]
+    lines += [line(), line(Cell(f" {heading}", Ink.LABEL)), *map(_indented, told[-DECISIONS:])]
+    return _fitted(lines, room)
+
+
+def problem_lines(problem: Problem, sessions: Sequence[str], latest: SessionFacts | None, room: int) -> tuple[Line, ...]:
+    """A problem's sessions, what its baselines take, its workloads and its reference.
+
+    ``latest``: the newest of its sessions, from which the baselines are.
+    """
+    lines = [_sessions(sessions), *_baselines(latest), line(), line(Cell(" Workloads", Ink.LABEL))]
+    lines += [_workload(one) for one in problem.workloads[:6]]
+    lines += [line(), line(Cell(" Reference", Ink.LABEL))]
+    lines += map(_indented, code.highlight(problem.reference, Dialect.PYTHON)[:_REFERENCE_LINES])
+    return _fitted(lines, room)
+
+
+def _incumbent(state: SessionState) -> list[Line]:
+    best = kernels.incumbent(state)
+    ratio = queries.speedup(state, best) if best is not None else None
+    if best is None or ratio is None or best.measurement is None:
+        return [line(Cell(" no verified kernel yet", Ink.FAINT))]
+    sol = best.measurement.light
+    time = f"{fmt.duration(best.measurement.time_us.value)}{f' · {fmt.percent(sol.fraction)} of SOL' if sol else ''}"
+    figure = f" {queries.ranking_baseline(state)} {fmt.interval_ends(ratio)}"
+    title, author = kernels.title(state, best), kernels.author(best.author.name)
+    return [
+        line(Cell(f" {kernels.INCUMBENT} {best.id} ", Ink.BEST), kernels.speedup(best, ratio), Cell(figure)),
+        line(f"   {time}", Cell(f" · {title} · {author}", Ink.FAINT)),
+    ]
+
+
+def _progress(state: SessionState) -> Line:
+    verified = f"{len(queries.verified(state))} of {fmt.counted(len(state.kernels), 'kernel')} verified"
+    dollars, unpriced = queries.total_usd(state)
+    cost = f"{fmt.dollars(dollars)}{'+?' if unpriced else ''}" if dollars else ""
+    rounds = fmt.counted(max(0, queries.last_round(state)), "round")
+    words = (rounds, verified, f"active {fmt.elapsed(state.active_seconds)}", cost)
+    return line(Cell(f"   {' · '.join(filter(None, words))}", Ink.FAINT))
+
+
+def _sessions(names: Sequence[str]) -> Line:
+    if not names:
+        return line(Cell(" No session yet.", Ink.FAINT))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return line(Cell(" Sessions ", Ink.LABEL), f"{', '.join(map(one_line, names[:3]))}{more}")
+
+
+def _baselines(latest: SessionFacts | None) -> list[Line]:
+    """What PyTorch takes, as the newest session measured it."""
+    preparation = latest.state.preparation if latest is not None else None
+    if latest is None or preparation is None:
+        return [line(Cell(" PyTorch was not measured on it yet.", Ink.FAINT))]
+    times = " · ".join(f"{name} {fmt.duration(one.time_us.value)}" for name, one in preparation.baselines.items())
+    device = latest.state.device.name if latest.state.device is not None else ""
+    where = f" on {queries.problem_and_workload(latest.state)[1]}, {one_line(device)} ({one_line(latest.name)})"
+    return [line(Cell(" PyTorch  ", Ink.LABEL), times, Cell(where, Ink.FAINT))]
+
+
+def _workload(one: Workload) -> Line:
+    shapes = ", ".join(f"{name} {value}" for name, value in one.settings.items())
+    return line(f"   {one_line(one.name)}", Cell(f"  {one_line(shapes)}", Ink.FAINT))
+
+
+def _indented(shown: Line) -> Line:
+    return Line((Cell("   "), *shown.cells), shown.ground)
+
+
+def _fitted(lines: Sequence[Line], room: int) -> tuple[Line, ...]:
+    return tuple(Line(cut_cells(one.cells, room), one.ground) for one in lines)
