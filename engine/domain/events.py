@@ -247,6 +247,8 @@ class AttemptFailed:
     attempt: int
     failure: Failure
     seconds: float = 0.0
+    worker: str = ""
+    """The worker of a fleet on which it ran; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,8 @@ class KernelVerified:
     verification: Verification
     screen: Measurement
     seconds: float
+    worker: str = ""
+    """The worker of a fleet on which it ran; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +308,8 @@ class KernelMeasured:
     kernel: str
     measurement: Measurement
     seconds: float
+    worker: str = ""
+    """The worker of a fleet on which it ran; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +320,8 @@ class KernelFailed:
     kernel: str
     failure: Failure
     seconds: float = 0.0
+    worker: str = ""
+    """The worker of a fleet on which it ran; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +335,8 @@ class KernelQuarantined:
     verification: Verification | None = None
     measurement: Measurement | None = None
     seconds: float = 0.0
+    worker: str = ""
+    """The worker of a fleet on which it ran; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +361,8 @@ class KernelSanitized:
     note: str = ""
     log: Blob = ""
     seconds: float = 0.0
+    worker: str = ""
+    """The worker of a fleet on which it ran; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +396,8 @@ class KernelRaced:
     """Why the times are not corroborated, one line each. With a doubt, ``kernel`` cannot have won."""
     by_workload: tuple[WorkloadRatio, ...] = ()
     """Over a suite: the ratio on each workload; ``ratio`` is their geometric mean."""
+    worker: str = ""
+    """The worker of a fleet on which it ran; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -596,6 +610,64 @@ class WorkFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    """A worker of the session's fleet is ready: one device with its own judge, hosts and sandbox."""
+
+    KIND: ClassVar[str] = "worker.joined"
+    name: str
+    """Where it is: ``cuda:1``, ``cpu:0-3``, or with its machine ``node7/cuda:1``."""
+    device: Device
+    host: str
+    """Its machine's name."""
+    notes: tuple[str, ...] = ()
+    """How its environment differs from the engine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPrepared:
+    """A worker has calibrated the correctness check and measured the baselines on its own device."""
+
+    KIND: ClassVar[str] = "worker.prepared"
+    name: str
+    baselines_us: Mapping[str, Interval]
+    same: Interval
+    """The A/A interval there: the ranking baseline against itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkAssigned:
+    """A worker began this work."""
+
+    KIND: ClassVar[str] = "work.assigned"
+    work: str
+    to: str
+    """The worker."""
+    clock_mhz: int | None = None
+    """The device's clock then; ``None`` where unknown."""
+    celsius: int | None = None
+    """Its temperature then."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRequeued:
+    """A worker was lost during this work, which another one does again."""
+
+    KIND: ClassVar[str] = "work.requeued"
+    work: str
+    lost: str
+    """The worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker died, stopped answering, or sent what it may not send."""
+
+    KIND: ClassVar[str] = "worker.lost"
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CommandAnswered:
     """A command that another process left in the inbox was accepted or refused. The entry's author is who asked."""
 
@@ -690,6 +762,11 @@ Event = (
     | BudgetReached
     | WorkStarted
     | WorkFailed
+    | WorkerJoined
+    | WorkerPrepared
+    | WorkAssigned
+    | WorkRequeued
+    | WorkerLost
     | CommandAnswered
     | DecisionUndone
     | UnknownEvent

@@ -228,6 +228,8 @@ class Kernel:
     sanitizing: Sanitizing | None = None
     profile: Profile | None = None
     """Hardware counters of its present code."""
+    worker: str = ""
+    """The worker of a fleet that measured it; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +250,29 @@ class Note:
     by: Author
     target: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """One worker of the session's fleet."""
+
+    name: str
+    device: Device
+    host: str
+    joined_at: float
+    notes: tuple[str, ...] = ()
+    baselines_us: Mapping[str, Interval] = field(default_factory=_empty)
+    lost: str = ""
+    """Why it is gone; empty while it works."""
+    losses: int = 0
+    """How often it was lost in this process."""
+    assigned: tuple[WorkKey, ...] = ()
+    """The work that it began last, newest last; what is still running is among ``SessionState.started``."""
+    verdicts: int = 0
+    recent: tuple[float, ...] = ()
+    """When it ended its latest verdicts."""
+    clock_mhz: int | None = None
+    celsius: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,6 +319,8 @@ class SessionState:
     called_off: Mapping[WorkKey, str] = field(default_factory=_empty)
     """Failed work whose call someone cancelled → why; the engine is not at fault."""
     closed: str | None = None
+    workers: Mapping[str, WorkerRecord] = field(default_factory=_empty)
+    """The fleet of the session's latest process, by name; empty without a fleet."""
     unknown: tuple[str, ...] = ()
     """Unknown kinds of events in the journal."""
     decisions: tuple[d.PersonDecision, ...] = ()
@@ -444,6 +471,7 @@ def _opened(b: _Batch, entry: e.Entry, ev: e.SessionOpened) -> None:
 
 
 def _resumed(b: _Batch, entry: e.Entry, ev: e.SessionResumed) -> None:
+    b.set(workers=_empty())
     b.table("broken").clear()
     b.table("called_off").clear()
 
@@ -548,6 +576,7 @@ def _implemented(b: _Batch, entry: e.Entry, ev: e.IdeaImplemented) -> None:
 
 def _attempt_failed(b: _Batch, entry: e.Entry, ev: e.AttemptFailed) -> None:
     _finish_kernel(b, ev.kernel)
+    _count_verdict(b, entry, ev.worker)
     b.kernel(
         ev.kernel, stage=Stage.REPAIR, failure=ev.failure, verification=None, measurement=None,
         seconds=_spent(b, ev.kernel, ev.seconds),
@@ -614,30 +643,34 @@ def _verified(b: _Batch, entry: e.Entry, ev: e.KernelVerified) -> None:
     _finish_kernel(b, ev.kernel)
     b.kernel(
         ev.kernel, stage=Stage.MEASURE, verification=ev.verification, measurement=ev.screen,
-        epoch=b.get("epoch"), seconds=_spent(b, ev.kernel, ev.seconds),
+        epoch=b.get("epoch"), seconds=_spent(b, ev.kernel, ev.seconds), worker=ev.worker,
     )  # fmt: skip
 
 
 def _measured(b: _Batch, entry: e.Entry, ev: e.KernelMeasured) -> None:
     _finish_kernel(b, ev.kernel)
+    _count_verdict(b, entry, ev.worker)
     b.kernel(
         ev.kernel, stage=Stage.MEASURED, measurement=ev.measurement, epoch=b.get("epoch"),
-        seconds=_spent(b, ev.kernel, ev.seconds),
+        seconds=_spent(b, ev.kernel, ev.seconds), worker=ev.worker,
     )  # fmt: skip
 
 
 def _failed(b: _Batch, entry: e.Entry, ev: e.KernelFailed) -> None:
     _finish_kernel(b, ev.kernel)
+    _count_verdict(b, entry, ev.worker)
     b.kernel(ev.kernel, stage=Stage.FAILED, failure=ev.failure, seconds=_spent(b, ev.kernel, ev.seconds))
 
 
 def _quarantined(b: _Batch, entry: e.Entry, ev: e.KernelQuarantined) -> None:
     _finish_kernel(b, ev.kernel)
+    _count_verdict(b, entry, ev.worker)
     known = b.peek("kernels").get(ev.kernel)
     if known is not None:
         b.kernel(
             ev.kernel, stage=Stage.QUARANTINED, evidence=ev.evidence, verification=ev.verification or known.verification,
             measurement=ev.measurement or known.measurement, epoch=b.get("epoch"), seconds=_spent(b, ev.kernel, ev.seconds),
+            worker=ev.worker or known.worker,
         )  # fmt: skip
 
 
@@ -678,6 +711,7 @@ def _kernel_reopened(b: _Batch, entry: e.Entry, ev: e.KernelReopened) -> None:
 
 
 def _raced(b: _Batch, entry: e.Entry, ev: e.KernelRaced) -> None:
+    _count_verdict(b, entry, ev.worker)
     known = b.peek("kernels")
     b.finish(WorkKey(WorkKind.RACE, (ev.kernel, ev.against), ev.effort))
     again = tuple(known[name].again if name in known else 0 for name in (ev.kernel, ev.against))
@@ -795,6 +829,49 @@ def _work_failed(b: _Batch, entry: e.Entry, ev: e.WorkFailed) -> None:
             b.table("calls")[call.id] = replace(call, cancelled=False)
 
 
+_KEPT_VERDICTS = 32
+_KEPT_ASSIGNED = 8
+
+
+def _worker_joined(b: _Batch, entry: e.Entry, ev: e.WorkerJoined) -> None:
+    known: WorkerRecord | None = b.get("workers").get(ev.name)
+    again = replace(known, device=ev.device, notes=ev.notes, lost="", assigned=()) if known is not None else None
+    _set_worker(b, again or WorkerRecord(ev.name, ev.device, ev.host, entry.at, ev.notes))
+
+
+def _worker_prepared(b: _Batch, entry: e.Entry, ev: e.WorkerPrepared) -> None:
+    if known := b.get("workers").get(ev.name):
+        _set_worker(b, replace(known, baselines_us=MappingProxyType(dict(ev.baselines_us))))
+
+
+def _work_assigned(b: _Batch, entry: e.Entry, ev: e.WorkAssigned) -> None:
+    if known := b.get("workers").get(ev.to):
+        assigned = (*known.assigned, WorkKey.parse(ev.work))[-_KEPT_ASSIGNED:]
+        _set_worker(b, replace(known, assigned=assigned, clock_mhz=ev.clock_mhz, celsius=ev.celsius))
+
+
+def _work_requeued(b: _Batch, entry: e.Entry, ev: e.WorkRequeued) -> None:
+    if known := b.get("workers").get(ev.lost):
+        key = WorkKey.parse(ev.work)
+        _set_worker(b, replace(known, assigned=tuple(one for one in known.assigned if one != key)))
+
+
+def _worker_lost(b: _Batch, entry: e.Entry, ev: e.WorkerLost) -> None:
+    if known := b.get("workers").get(ev.name):
+        _set_worker(b, replace(known, lost=ev.reason, losses=known.losses + 1, assigned=()))
+
+
+def _count_verdict(b: _Batch, entry: e.Entry, worker: str) -> None:
+    """A verdict or a race of this worker has ended."""
+    if known := b.get("workers").get(worker):
+        recent = (*known.recent, entry.at)[-_KEPT_VERDICTS:]
+        _set_worker(b, replace(known, verdicts=known.verdicts + 1, recent=recent))
+
+
+def _set_worker(b: _Batch, record: WorkerRecord) -> None:
+    b.set(workers=MappingProxyType({**b.get("workers"), record.name: record}))
+
+
 def _command_answered(b: _Batch, entry: e.Entry, ev: e.CommandAnswered) -> None:
     """Changes nothing: the command's own events precede it."""
 
@@ -855,6 +932,11 @@ _FOLDS: Mapping[type, Callable[[_Batch, e.Entry, Any], None]] = {
     e.BudgetReached: _budget_reached,
     e.WorkStarted: _work_started,
     e.WorkFailed: _work_failed,
+    e.WorkerJoined: _worker_joined,
+    e.WorkerPrepared: _worker_prepared,
+    e.WorkAssigned: _work_assigned,
+    e.WorkRequeued: _work_requeued,
+    e.WorkerLost: _worker_lost,
     e.CommandAnswered: _command_answered,
     e.DecisionUndone: _undone,
     e.UnknownEvent: _unknown,

@@ -251,12 +251,16 @@ class Verified:
     verification: Verification
     screen: Measurement
     seconds: float
+    worker: str = ""
+    """The worker of a fleet that did it; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     measurement: Measurement
     seconds: float
+    worker: str = ""
+    """The worker of a fleet that did it; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +271,8 @@ class Suspected:
     verification: Verification | None
     measurement: Measurement | None
     seconds: float = 0.0
+    worker: str = ""
+    """The worker of a fleet that did it; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +282,8 @@ class Sanitized:
     note: str = ""
     log: Blob = ""
     seconds: float = 0.0
+    worker: str = ""
+    """The worker of a fleet that did it; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +303,8 @@ class Raced:
     """Why the times are not corroborated."""
     by_workload: tuple[WorkloadRatio, ...] = ()
     """Over a suite: the ratio on each workload."""
+    worker: str = ""
+    """The worker of a fleet that did it; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +322,8 @@ class Failed:
     seconds: float = 0.0
     kernel: str = ""
     """In a race: the kernel that failed."""
+    worker: str = ""
+    """The worker of a fleet that did it; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,10 @@ class Assignment:
     """The suite's name; empty for a single workload."""
     sames: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     """Over a suite: the session's A/A interval on each workload, if already measured."""
+    cores: tuple[int, ...] = ()
+    """The machine's cores that the bench holds and measures on; empty: all of them, or a GPU."""
+    unit: str = ""
+    """In a fleet: the one device among several of a kind, whose baselines and calibrations are its own."""
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
@@ -57,5 +61,7 @@ class Assignment:
         return (*fixed, drawn) if drawn is not None else tuple(fixed)
 
     def with_chance(self) -> Assignment:
-        """The same with a hold-out shape drawn now, where the problem has bounds for one."""
+        """The same with a hold-out shape drawn now, unless it has one, where the problem has bounds for one."""
+        if self.chance is not None:
+            return self
         return replace(self, chance=draw_holdout(self.problem, self.workload, SystemRandom()))

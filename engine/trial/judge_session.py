@@ -98,7 +98,7 @@ class JudgeSession:
     def __init__(self, assignment: Assignment) -> None:
         self.assignment = assignment
         self._client = JudgeClient()
-        self.lease = Lease(assignment.device, self._evict)
+        self.lease = Lease(assignment.device, self._evict, assignment.cores)
         self._evicted = False
         self._opened: OpenedProblem | None = None
         self._opening = asyncio.Lock()
@@ -189,14 +189,15 @@ class JudgeSession:
         fixed = tuple(a.problem.holdouts.get(workload.name, ()))
         return preparation_cache.PreparationKey(
             replace(a.problem, suites={}), workload, fixed, device, a.tolerance, (a.baseline, *a.others), a.cold,
-            (not confined.kernels, not confined.reference),
+            (not confined.kernels, not confined.reference), a.unit,
         )  # fmt: skip
 
     def _record(self, workload: Workload, device: Device) -> baseline_cache.Record:
         """The cached baselines of one workload."""
         a = self.assignment
         wanted = baseline_cache.fingerprint(
-            a.problem, workload, device, ranking=a.baseline, tolerance=a.tolerance, cold=a.cold
+            a.problem, workload, device, ranking=a.baseline, tolerance=a.tolerance, cold=a.cold,
+            unit=a.unit,
         )  # fmt: skip
         return baseline_cache.load(_cache(), wanted)
 

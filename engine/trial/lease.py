@@ -84,6 +84,12 @@ class Ticket:
     pid: int
     user: str
     """Empty if it is the user of this process."""
+    cores: tuple[int, ...] = ()
+    """The cores that it wants, of the machine's; empty: the whole device."""
+
+    def conflicts(self, cores: tuple[int, ...]) -> bool:
+        """Whether it excludes a process that wants ``cores``."""
+        return not (self.cores and cores) or bool(set(self.cores) & set(cores))
 
     def describe(self) -> str:
         """``process 4711``, with its user if that is another one."""
@@ -115,15 +121,16 @@ def queues() -> tuple[DeviceQueue, ...]:
 class QueuePlace:
     """A place in the queue of one device, until ``leave`` or the end of this process. Raises OSError."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cores: tuple[int, ...] = ()) -> None:
         self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._cores = cores
         self._files: list[int] = []
         self.number = 0
 
     @classmethod
-    async def join(cls, folder: Path) -> QueuePlace:
-        """A new place at the end of the queue."""
-        place = cls(folder)
+    async def join(cls, folder: Path, cores: tuple[int, ...] = ()) -> QueuePlace:
+        """A new place at the end of the queue, for the whole device or for some of the machine's cores."""
+        place = cls(folder, cores)
         try:
             await place._take_ticket()
         except BaseException:
@@ -140,7 +147,7 @@ class QueuePlace:
             mode = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
             self._files.append(os.open(self._name, mode, 0o644, dir_fd=self._folder))
             fcntl.flock(self._files[0], fcntl.LOCK_EX)  # only a reader of the queue can hold it, for microseconds
-            os.write(self._files[0], json.dumps({"pid": os.getpid()}).encode())
+            os.write(self._files[0], json.dumps({"pid": os.getpid(), "cores": self._cores}).encode())
         finally:
             os.close(queue)
 
@@ -149,22 +156,22 @@ class QueuePlace:
         return f"{self.number:012d}"
 
     def ahead(self) -> tuple[Ticket, ...]:
-        """The living processes before this one; removes what dead ones have left."""
-        return tuple(_living(self._folder, below=self.number))
+        """The living processes before this one that exclude it; removes what dead ones have left."""
+        return tuple(ticket for ticket in _living(self._folder, below=self.number) if ticket.conflicts(self._cores))
 
     def wanted(self) -> bool:
-        """Whether another living process is in the queue."""
+        """Whether another living process that it excludes is in the queue."""
         try:
-            return any(ticket.number != self.number for ticket in _living(self._folder))
+            return any(one.number != self.number and one.conflicts(self._cores) for one in _living(self._folder))
         except OSError:
             return False
 
     def try_hold(self) -> bool:
-        """Take the device, if this is the first place. The device's own lock also holds where somebody removed tickets."""
+        """Take the device, if nobody ahead excludes it. The device's own lock also holds where somebody removed tickets."""
         if self.ahead():
             return False
         device = _lock_file(self._folder, _DEVICE)
-        if not _locked(device):
+        if not _locked(device, fcntl.LOCK_SH if self._cores else fcntl.LOCK_EX):
             os.close(device)
             return False
         self._files.append(device)
@@ -186,8 +193,10 @@ class Lease:
     """This process's lease on one device. Uses may overlap and nest; ``evict`` ends what occupies the device before it is given
     to another process."""
 
-    def __init__(self, label: str, evict: Callable[[], None]) -> None:
+    def __init__(self, label: str, evict: Callable[[], None], cores: tuple[int, ...] = ()) -> None:
+        """``cores``: the machine's cores to hold, instead of all of them."""
         self._label = label
+        self._cores = cores
         self._evict = evict
         self._place: QueuePlace | None = None
         self._users = 0
@@ -244,7 +253,7 @@ class Lease:
 
     async def _wait(self, say: Say) -> QueuePlace:
         folder = _device_folder(device_key(self._label))
-        place = await QueuePlace.join(folder)
+        place = await QueuePlace.join(folder, self._cores)
         said, spoken = "", 0.0
         try:
             while not place.try_hold():
@@ -365,10 +374,12 @@ def _living(folder: int, below: int = sys.maxsize) -> Iterator[Ticket]:
 
 
 def _read_ticket(fd: int, number: int) -> Ticket:
-    try:
-        pid = int(json.loads(os.pread(fd, _LONGEST_TICKET, 0))["pid"])
-    except (ValueError, KeyError, TypeError):
-        pid = 0
+    pid = 0
+    cores: tuple[int, ...] = ()
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        written = json.loads(os.pread(fd, _LONGEST_TICKET, 0))
+        pid = int(written["pid"])
+        cores = tuple(int(core) for core in written.get("cores", ()))
     owner = os.fstat(fd).st_uid
     user = ""
     if owner != os.geteuid():
@@ -376,7 +387,7 @@ def _read_ticket(fd: int, number: int) -> Ticket:
             user = pwd.getpwuid(owner).pw_name
         except KeyError:
             user = f"user {owner}"
-    return Ticket(number, pid, user)
+    return Ticket(number, pid, user, cores)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -122,6 +122,11 @@ def story() -> tuple[e.Event, ...]:
         e.NoteAdded("k4", "same code"),
         e.BranchPruned("k2", "by mistake"),
         e.DecisionUndone(80, "pruning of k2"),
+        e.WorkerJoined("cuda:1", b.device(), "node7", ("torch 2.12 there, 2.13 here",)),
+        e.WorkerPrepared("cuda:1", {"eager": Interval(900.0, 890.0, 910.0)}, Interval(1.0, 0.99, 1.01)),
+        e.WorkAssigned("verify:k4:0", "cuda:1", 1980, 54),
+        e.WorkRequeued("verify:k4:0", "cuda:1"),
+        e.WorkerLost("cuda:1", "its process ended"),
     )
 
 

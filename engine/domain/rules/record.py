@@ -83,11 +83,11 @@ def _kernel_result(state: SessionState, work: w.Build | w.Verify | w.Measure, re
         case w.Verified():
             return _verified(state, work.kernel, result)
         case w.Measured():
-            return (e.KernelMeasured(work.kernel, result.measurement, result.seconds),)
+            return (e.KernelMeasured(work.kernel, result.measurement, result.seconds, result.worker),)
         case w.Suspected():
             return (
                 e.KernelQuarantined(
-                    work.kernel, result.evidence, result.verification, result.measurement, result.seconds
+                    work.kernel, result.evidence, result.verification, result.measurement, result.seconds, result.worker,
                 ),
             )  # fmt: skip
         case w.Failed():
@@ -101,8 +101,8 @@ def _sanitized(state: SessionState, work: w.Sanitize, result: w.Result) -> tuple
     if kernel is None or kernel.stage is not Stage.MEASURED or kernel.attempt != work.attempt:
         return ()
     match result:
-        case w.Sanitized(tools, findings, note, log, seconds):
-            sanitized = e.KernelSanitized(kernel.id, work.attempt, tools, findings, note, log, seconds)
+        case w.Sanitized(tools, findings, note, log, seconds, worker):
+            sanitized = e.KernelSanitized(kernel.id, work.attempt, tools, findings, note, log, seconds, worker)
             return (sanitized, e.KernelQuarantined(kernel.id, findings)) if findings else (sanitized,)
         case w.Impossible(reason):
             return (e.KernelSanitized(kernel.id, work.attempt, (), (), reason),)
@@ -134,11 +134,11 @@ def _raced(state: SessionState, work: w.Race, result: w.Result) -> tuple[e.Event
             doubts = () if result.corroborated else result.doubts or (UNEXPLAINED,)
             raced = e.KernelRaced(
                 work.kernel, work.against, outcome, ratio, work.effort, result.pairs, result.samples, result.raw, result.note,
-                result.seconds, doubts, result.by_workload,
+                result.seconds, doubts, result.by_workload, result.worker,
             )  # fmt: skip
             return (raced,)
-        case w.Failed(failure, seconds, at_fault):
-            return (e.KernelFailed(at_fault or work.kernel, failure, seconds),)
+        case w.Failed(failure, seconds, at_fault, worker):
+            return (e.KernelFailed(at_fault or work.kernel, failure, seconds, worker),)
     raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
 
 
@@ -148,15 +148,15 @@ def _failed(state: SessionState, kernel_id: str, attempt: int, result: w.Failed)
     kernel = state.kernels[kernel_id]
     repairable = result.failure.kind in (FailureKind.BUILD_FAILED, FailureKind.MISMATCH, FailureKind.CRASHED)
     if kernel.author.is_model and repairable and attempt < state.opened.settings.repairs:
-        return e.AttemptFailed(kernel_id, attempt, result.failure, result.seconds)
-    return e.KernelFailed(kernel_id, result.failure, result.seconds)
+        return e.AttemptFailed(kernel_id, attempt, result.failure, result.seconds, result.worker)
+    return e.KernelFailed(kernel_id, result.failure, result.seconds, result.worker)
 
 
 def _verified(state: SessionState, kernel_id: str, result: w.Verified) -> tuple[e.Event, ...]:
-    verified = e.KernelVerified(kernel_id, result.verification, result.screen, result.seconds)
+    verified = e.KernelVerified(kernel_id, result.verification, result.screen, result.seconds, result.worker)
     if wants_precision(state, kernel_id, result.screen):
         return (verified,)
-    return (verified, e.KernelMeasured(kernel_id, result.screen, 0.0))
+    return (verified, e.KernelMeasured(kernel_id, result.screen, 0.0, result.worker))
 
 
 def wants_precision(state: SessionState, kernel_id: str, screen: Measurement) -> bool:

@@ -62,8 +62,8 @@ def _signed(entry: e.Entry, spans: Line) -> Line:
 
 def _event_line(event: e.Event, state: SessionState) -> Line | None:
     return (
-        _session_line(event, state) or _steering_line(event) or _call_line(event, state) or _idea_line(event, state)
-        or _kernel_line(event, state) or _verdict_line(event)
+        _session_line(event, state) or _fleet_line(event) or _steering_line(event) or _call_line(event, state)
+        or _idea_line(event, state) or _kernel_line(event, state) or _verdict_line(event)
     )  # fmt: skip
 
 
@@ -105,6 +105,21 @@ def _session_line(event: e.Event, state: SessionState) -> Line | None:
             return line(Span(f"{work} failed: {one_line(reason)}", Tone.BAD))
         case e.NoteAdded(target, text):
             return line(f"note on {target or 'the session'}: {one_line(text)}")
+    return None
+
+
+def _fleet_line(event: e.Event) -> Line | None:
+    match event:
+        case e.WorkerJoined(name, device, _, notes):
+            differs = f"; {one_line('; '.join(notes))}" if notes else ""
+            return _about(name, f" joined: {one_line(device.name)}{differs}")
+        case e.WorkerPrepared(name, baselines_us, same):
+            times = "; ".join(f"{one_line(base)} {duration_interval(us)}" for base, us in baselines_us.items())
+            return _about(name, f" prepared: {times or 'no baselines'}; A/A {same.low:.3f} to {same.high:.3f}")
+        case e.WorkRequeued(work, lost):
+            return line(Span(f"{work} goes to another worker: {one_line(lost)} was lost", Tone.WARN))
+        case e.WorkerLost(name, reason):
+            return _about(name, Span(f" lost: {one_line(reason)}", Tone.WARN))
     return None
 
 

@@ -89,8 +89,9 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fingerprint(
-    problem: Problem, workload: Workload, device: Device, *, ranking: str, tolerance: str, cold: bool
-) -> dict[str, str]:
+    problem: Problem, workload: Workload, device: Device, *, ranking: str, tolerance: str, cold: bool,
+    unit: str = "",
+) -> dict[str, str]:  # fmt: skip
     """Everything that a baseline's time depends on, as text."""
     return {
         "scheme": str(_SCHEME),
@@ -102,6 +103,7 @@ def fingerprint(
         "tolerance": tolerance,
         "ranking": ranking,
         "caches": "cold" if cold else "hot",
+        **({"unit": unit} if unit else {}),
     }
 
 

@@ -114,6 +114,8 @@ class PreparationKey:
     cold: bool
     confined: tuple[bool, bool]
     """Whether kernels, and the reference, run in the sandbox."""
+    unit: str = ""
+    """As ``Assignment.unit``."""
 
     def digest(self) -> str:
         parts = msgspec.msgpack.encode([_SCHEME, judge_version(), msgspec.to_builtins(self, order="sorted")], order="sorted")
