@@ -180,6 +180,10 @@ device_option = click.option(
 recorded_device_option = click.option(
     "--device", type=DEVICE, metavar="cpu|cuda:N", help="Where to run. Default: the kind of device of the recording."
 )
+fleet_option = click.option(
+    "--fleet", metavar="local|local:N|ray|ADDRESS",
+    help="Measure on several workers: every device of this machine (local), or those of a Ray cluster.",
+)  # fmt: skip
 suite_option = click.option("--suite", metavar="NAME", help="Judge on this suite of workloads together, by geometric mean.")
 workload_option = click.option("--workload", metavar="small|full", help="Which shapes. Default: full on a GPU, small on a CPU.")
 tolerance_option = click.option(

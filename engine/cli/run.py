@@ -64,6 +64,7 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
               help="What kernels are written in. Default: cuda on a GPU, cpp on a CPU.")  # fmt: skip
 @o.include_option
 @o.device_option
+@o.fleet_option
 @o.workload_option
 @o.suite_option
 @o.tolerance_option
@@ -155,5 +156,5 @@ def _new_session(name: str, given: dict[str, Any]) -> NewSession:
     return NewSession(
         problem, device, settings, given["mode"] or "autopilot", given["folder"],
         tuple(read_seed(text, {}, problem) for text in given["seeds"]), given["prior"] == "sessions",
-        given["fresh_baselines"],
+        given["fresh_baselines"], given["fleet"] or "",
     )  # fmt: skip

@@ -38,11 +38,14 @@ _device_option = click.option(
 @click.command("open", epilog=EPILOG)
 @session_argument
 @_device_option
+@o.fleet_option
 @click.option("--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot", help="Set who approves ideas, then resume.")
 @o.headless_option
 @o.json_option
 @verbosity
-def open_session(session: str, device: str | None, mode: str | None, headless: bool, as_json: bool) -> None:
+def open_session(
+    session: str, device: str | None, fleet: str | None, mode: str | None, headless: bool, as_json: bool
+) -> None:  # fmt: skip
     """Resume SESSION: its name, its folder, or a bundle file, which is imported first.
 
     In a terminal it opens the terminal UI. Without one, or with --headless, it runs until the session ends or awaits you.
@@ -65,7 +68,7 @@ def open_session(session: str, device: str | None, mode: str | None, headless: b
             await live.submit(c.SetMode(mode))
         return await run_to_end(live)
 
-    state, outcome = _run_resumed(folder, device, state, run)
+    state, outcome = _run_resumed(folder, device, fleet, state, run)
     conclude(state, folder, outcome, as_json=as_json)
 
 
@@ -73,9 +76,10 @@ def open_session(session: str, device: str | None, mode: str | None, headless: b
 @session_argument
 @click.option("--ask", is_flag=True, help="Stop at ideas awaiting approval, and print them.")
 @_device_option
+@o.fleet_option
 @o.json_option
 @verbosity
-def step(session: str, ask: bool, device: str | None, as_json: bool) -> None:
+def step(session: str, ask: bool, device: str | None, fleet: str | None, as_json: bool) -> None:
     """Run one round of SESSION, headless. Ideas awaiting approval are approved, unless --ask.
 
     A session that ended at its limit of rounds gets one more round.
@@ -88,7 +92,7 @@ def step(session: str, ask: bool, device: str | None, as_json: bool) -> None:
         await _allow_one_more_round(live, folder)
         return await (run_round(live) if ask else run_round_approving(live))
 
-    after, outcome = _run_resumed(folder, device, state, run)
+    after, outcome = _run_resumed(folder, device, fleet, state, run)
     if not as_json or isinstance(outcome, EngineStopped):
         conclude(after, folder, outcome, as_json=as_json)
         return
@@ -111,11 +115,13 @@ async def _allow_one_more_round(live: LiveSession, folder: Path) -> None:
         raise CommandExit(BAD_INPUT, f"session {folder.name} has ended ({live.state.closed}): {advice}")
 
 
-def _run_resumed(folder: Path, device: str | None, state: SessionState, run: RunSession) -> tuple[SessionState, Outcome]:
+def _run_resumed(
+    folder: Path, device: str | None, fleet: str | None, state: SessionState, run: RunSession
+) -> tuple[SessionState, Outcome]:  # fmt: skip
     label = checked_device(device or queries.device_label(state))
 
     async def work(printer: ProgressPrinter) -> tuple[SessionState, Outcome]:
-        live = await resume(folder, printer.step, label)
+        live = await resume(folder, printer.step, label, fleet or "")
         return await run_session(live, run, printer, state.seq + 1)
 
     try:

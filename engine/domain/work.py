@@ -339,6 +339,15 @@ class Unaffordable:
 
 
 @dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Workers of a fleet were lost during the work, as often as that is tried."""
+
+    reason: str
+    worker: str
+    """The last of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Impossible:
     """The work failed in the engine; this is not a verdict on a kernel."""
 
@@ -346,6 +355,9 @@ class Impossible:
     called_off: bool = False
     """Someone cancelled the call that the work needed."""
 
+
+NoVerdict = Abandoned | Impossible
+"""The work ended without a verdict."""
 
 Result = (
     Prepared
@@ -361,5 +373,6 @@ Result = (
     | Failed
     | Repaired
     | Unaffordable
+    | Abandoned
     | Impossible
 )

@@ -40,14 +40,14 @@ class CachedVerdictBench:
     async def prepare(self, say: Say) -> w.Prepared | w.Impossible:
         return await self.bench.prepare(say)
 
-    async def build(self, kernel: Kernel, code: str, say: Say) -> w.Built | w.Failed | w.Impossible:
+    async def build(self, kernel: Kernel, code: str, say: Say) -> w.Built | w.Failed | w.NoVerdict:
         built = await self.bench.build(kernel, code, say)
         known = self._recorded(kernel)
         if known is None or not isinstance(built, w.Built):
             return built
         return replace(built, instructions=known.instructions, machine_code=known.machine_code)
 
-    async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible:
+    async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.NoVerdict:
         known = self._recorded(kernel)
         if known is not None and known.failure is not None:
             return w.Failed(replace(known.failure, log=""))
@@ -55,7 +55,7 @@ class CachedVerdictBench:
             return w.Verified(known.verification, self._with_origin(known.measurement), 0.0)
         return await self.bench.verify(kernel, code, say)
 
-    async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
+    async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.NoVerdict:
         known = self._recorded(kernel)
         if known is not None and known.measurement is not None and known.measurement.depth == "precise":
             return w.Measured(self._with_origin(known.measurement), 0.0)
@@ -63,7 +63,7 @@ class CachedVerdictBench:
 
     async def race(
         self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
-    ) -> w.Raced | w.Failed | w.Impossible:
+    ) -> w.Raced | w.Failed | w.NoVerdict:
         """Reuses a recorded race of the same two kernels, unless more effort is requested."""
         one, two = self._recorded(kernel), self._recorded(other)
         known = races.latest_race(self.recorded, one.id, two.id) if one is not None and two is not None and not effort else None
@@ -74,10 +74,10 @@ class CachedVerdictBench:
         sound = known.outcome is races.outcome(known.ratio)
         return w.Raced(ratio, known.pairs, known.samples, sound, note=note)
 
-    async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
+    async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.NoVerdict:
         return await self.bench.sanitize(kernel, code, say)
 
-    async def read_counters(self, kernel: Kernel, code: str, say: Say) -> w.Profiled | w.Impossible:
+    async def read_counters(self, kernel: Kernel, code: str, say: Say) -> w.Profiled | w.NoVerdict:
         """Reuses what was read, or that nothing was: prompts contain it, and recorded replies are looked up by prompt."""
         known = self._recorded(kernel)
         if known is not None:

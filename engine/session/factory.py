@@ -23,6 +23,7 @@ from engine.domain.preparation import Preparation
 from engine.domain.settings import ModelSettings, Settings
 from engine.domain.state import SessionState
 from engine.domain.trust import Permissions
+from engine.fleet.bench import FleetBench
 from engine.ideas.factory import OpenModel, check_prices, check_programs, open_ideas
 from engine.ideas.mix import PASTE, proposers_of
 from engine.ideas.models import registry
@@ -36,6 +37,7 @@ from engine.journal.lock import WriterLock
 from engine.problem import catalog
 from engine.sandbox.trial_sandbox import find_judge_reason
 from engine.session import priors, trust
+from engine.session.benches import SessionBench, open_bench
 from engine.session.cached_verdicts import CachedVerdictBench, comparable
 from engine.session.live import LiveSession, Ports
 from engine.session.ports import Bench, Say
@@ -44,7 +46,7 @@ from engine.session.seeds import Seed, check_dialect, dialect_for, needed_device
 from engine.session.writer import SessionWriter
 from engine.toolchain.kernel_file import classify
 from engine.toolchain.normal_form import form_digest
-from engine.trial.bench import Assignment, TrialBench
+from engine.trial.bench import Assignment
 
 PROPOSERS = (PLAYBOOK, PASTE)
 """Proposers that need no key."""
@@ -69,6 +71,8 @@ class NewSession:
     """Start the adaptive strategy from what categories of ideas gained in earlier sessions."""
     fresh: bool = False
     """Calibrate and measure every baseline again instead of reusing the preparation of an earlier evaluation or session."""
+    fleet: str = ""
+    """The workers to measure on, as ``--fleet`` takes them; empty: one device."""
 
 
 def find_problem(text: str) -> Problem:
@@ -109,7 +113,7 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
         raise ProblemError(f"--dialect {asked} {needed}")
     await check_requirements(request.device, asked)
     lazy_blobs = _LazyBlobs()
-    bench = TrialBench(replace(_assignment(opened), prepared=True, fresh=request.fresh), lazy_blobs.put)
+    bench = open_bench(replace(_assignment(opened), prepared=True, fresh=request.fresh), lazy_blobs.put, request.fleet)
     try:
         if warning := sandbox_warning():
             say(warning)
@@ -121,8 +125,9 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
             raise ProblemError(f"{request.problem.name}: no naive port: {root}; provide a first kernel with --seed-kernel FILE")
         ideas = proposers.open(root if isinstance(root, Draft) else None)
         ports = Ports(
-            _with_cached_verdicts(bench, opened, device), ideas, steered=proposers.permission.steered, form=form_digest
-        )
+            _with_cached_verdicts(bench, opened, device), ideas, steered=proposers.permission.steered, form=form_digest,
+            workers=bench if isinstance(bench, FleetBench) else None,
+        )  # fmt: skip
         writer = _created(request, opened)
         lazy_blobs.blobs = writer.blobs
         proposers.permission.created(writer.folder, writer.state)
@@ -164,10 +169,12 @@ async def _with_prior(request: NewSession, opened: SessionOpened, device: Device
     return replace(opened, settings=replace(opened.settings, prior=prior))
 
 
-async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
+async def resume(folder: Path, say: Say, device: str = "", fleet: str = "") -> LiveSession:
     """Open the session in ``folder``, ready to run here. On another device than before, it is prepared again first.
 
-    ``device`` overrides the device of the journal. Raises EspalierError: no session, locked, read-only, too new, or its device
+    ``device`` overrides the device of the journal; ``fleet``: as in ``NewSession``.
+
+    Raises EspalierError: no session, locked, read-only, too new, or its device
     or compiler is missing here; UntrustedError if it was made elsewhere and the user has not allowed what it would run.
     """
     state = store.state_of(folder)
@@ -179,7 +186,7 @@ async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
     permission = _Permission(trust.require(folder, state), folder)
     proposers = _Proposers(opened.settings, catalog.folder(opened.problem), permission)
     await check_requirements(label, opened.settings.dialect)
-    bench = TrialBench(replace(_assignment(opened, label, state.preparation), prepared=True), Blobs(folder).put)
+    bench = open_bench(replace(_assignment(opened, label, state.preparation), prepared=True), Blobs(folder).put, fleet)
     try:
         if warning := sandbox_warning():
             say(warning)
@@ -188,7 +195,10 @@ async def resume(folder: Path, say: Say, device: str = "") -> LiveSession:
         root = None if state.kernels else await _naive_port(bench, opened, here, signature, say)
         ideas = proposers.open(root if isinstance(root, Draft) else None)
         moved = state.device is not None and not queries.same_device(state.device, here)
-        ports = Ports(_with_cached_verdicts(bench, opened, here), ideas, steered=permission.steered, form=form_digest)
+        ports = Ports(
+            _with_cached_verdicts(bench, opened, here), ideas, steered=permission.steered, form=form_digest,
+            workers=bench if isinstance(bench, FleetBench) else None,
+        )  # fmt: skip
         live = LiveSession.resume(folder, ports, prepare_again=moved)
         await _require_still(live)
         return live
@@ -241,7 +251,7 @@ def _assignment(opened: SessionOpened, label: str = "", known: Preparation | Non
 
 
 async def _naive_port(
-    bench: TrialBench, opened: SessionOpened, device: Device, signature: Signature, say: Say
+    bench: SessionBench, opened: SessionOpened, device: Device, signature: Signature, say: Say
 ) -> Draft | str | None:
     """A generated naive port, or the reason why there is none; ``None`` if the playbook has one."""
     dialect = dialect_for(device, signature, opened.settings.dialect)
@@ -321,7 +331,7 @@ def _model_opener(permission: _Permission) -> OpenModel:
     return opened
 
 
-def _with_cached_verdicts(bench: TrialBench, opened: SessionOpened, here: Device) -> Bench:
+def _with_cached_verdicts(bench: SessionBench, opened: SessionOpened, here: Device) -> Bench:
     """The bench; reuses verdicts of the recalled session if they are valid here."""
     folder = Path(opened.settings.recall)
     if not opened.settings.recall or not store.is_session(folder):

@@ -32,7 +32,7 @@ from engine.session.calls import WorkCalls
 from engine.session.inbox import InboxReader
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome, RoundEnded, SessionEnded, Until
 from engine.session.perform import Ceilings, Effects, perform
-from engine.session.ports import Bench, Clock
+from engine.session.ports import Bench, Clock, Workers
 from engine.session.source import Batch, Capability, Progress, ProgressFeed
 from engine.session.task_set import TaskSet
 from engine.session.writer import SessionWriter
@@ -62,6 +62,8 @@ class Ports:
     """Called with the state after each command of the engineer."""
     form: Callable[[str, Dialect, Contract], str] = lambda code, dialect, contract: ""
     """Digest of the normal form of code, by which drafts that were tried before are recognised; empty where there is none."""
+    workers: Workers | None = None
+    """The fleet behind ``bench``, if there is one."""
 
 
 class LiveSession:
@@ -89,6 +91,8 @@ class LiveSession:
         self._on_steered: list[Callable[[], None]] = []
         self._closed = False
         writer.subscribe(self._on_append)
+        if ports.workers is not None:
+            ports.workers.listen(self._hear_workers)
 
     @classmethod
     def create(cls, folder: Path, opened: e.SessionOpened, ports: Ports) -> Self:
@@ -207,6 +211,11 @@ class LiveSession:
     def record(self, events: Sequence[e.Event]) -> None:
         """See ``engine.session.calls.CallRecorder``."""
         self._writer.append(events, ENGINE)
+
+    def _hear_workers(self, events: Sequence[e.Event]) -> None:
+        """Record what happened to the fleet; a worker that has come may take work."""
+        self.record(events)
+        self._wake.set()
 
     async def wait_for_engineer(self, condition: Callable[[SessionState], bool], work: w.WorkKey) -> None:
         """See ``engine.session.calls.CallRecorder``."""
@@ -332,9 +341,11 @@ class LiveSession:
             return self._ports.lanes
         device = self.state.device
         cores = os.cpu_count() or 1
-        return scheduler.Lanes(
-            min(cores, _MOST_BUILDS), self.state.models.concurrency, device is None or device.kind == "cpu"
-        )  # fmt: skip
+        models, on_cores = self.state.models.concurrency, device is None or device.kind == "cpu"
+        fleet = self._ports.workers
+        if fleet is not None:
+            return scheduler.Lanes(max(fleet.workers, min(cores, _MOST_BUILDS)), models, fleet.builds_alone, fleet.workers)
+        return scheduler.Lanes(min(cores, _MOST_BUILDS), models, on_cores)
 
     def _outcome(self, until: Until, at_boundary: bool) -> Outcome | None:
         """The outcome while no work is running; ``None`` to wait."""

@@ -5,10 +5,11 @@ The real bench is ``engine.trial.bench.TrialBench``; ``fake_bench`` passes the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from engine.domain import work as w
+from engine.domain.events import Event
 from engine.domain.model import Blob
 from engine.domain.state import Kernel
 
@@ -22,36 +23,54 @@ Say = Callable[[str], None]
 class Bench(Protocol):
     """Builds, verifies and measures kernels for one problem, workload and device.
 
-    Expected outcomes are values (``Failed``); ``Impossible`` means that the bench itself failed. Builds may run concurrently;
-    work on the device runs one at a time.
+    Expected outcomes are values (``Failed``); ``Impossible`` means that the bench itself failed, ``Abandoned`` that
+    a fleet lost workers during the work. Builds may run concurrently; work on a device runs one at a time.
     """
 
     async def prepare(self, say: Say) -> w.Prepared | w.Impossible: ...
 
-    async def build(self, kernel: Kernel, code: str, say: Say) -> w.Built | w.Failed | w.Impossible: ...
+    async def build(self, kernel: Kernel, code: str, say: Say) -> w.Built | w.Failed | w.NoVerdict: ...
 
-    async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible: ...
+    async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.NoVerdict: ...
 
-    async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible: ...
+    async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.NoVerdict: ...
 
     async def race(
         self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
-    ) -> w.Raced | w.Failed | w.Impossible:
+    ) -> w.Raced | w.Failed | w.NoVerdict:
         """Measure two kernels against each other, interleaved at least as evenly as A-B-B-A, in fresh processes.
 
         Each step of ``effort`` doubles the cost. ``Failed`` names the kernel at fault.
         """
         ...
 
-    async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
+    async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.NoVerdict:
         """Run a measured kernel under the sanitizers of its dialect. The result lists findings, or why no sanitizer ran."""
         ...
 
-    async def read_counters(self, kernel: Kernel, code: str, say: Say) -> w.Profiled | w.Impossible:
+    async def read_counters(self, kernel: Kernel, code: str, say: Say) -> w.Profiled | w.NoVerdict:
         """Read the hardware counters of a measured kernel. The result holds them, or why they could not be read."""
         ...
 
     async def close(self) -> None: ...
+
+
+class Workers(Protocol):
+    """The workers behind a bench, if it has several."""
+
+    @property
+    def workers(self) -> int:
+        """How many work items can run at a time."""
+        ...
+
+    @property
+    def builds_alone(self) -> bool:
+        """Whether a build needs a worker for itself."""
+        ...
+
+    def listen(self, listener: Callable[[Sequence[Event]], None]) -> None:
+        """Tell what happens to workers, with what has happened so far."""
+        ...
 
 
 class Clock(Protocol):

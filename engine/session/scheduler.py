@@ -1,8 +1,9 @@
 """Schedules owed work: chooses which of it starts now. Pure.
 
-There are three lanes. *Device*: one work item at a time, because concurrent measurements disturb each other. *Build*: several
-compilers. *Model*: several calls of proposers and writers. In a CPU session the compilers use the measured cores, so builds and
-device work exclude each other and builds go first. This cannot starve device work, because an attempt is built only once.
+There are three lanes. *Device*: one work item at a time for each worker, because concurrent measurements disturb each other.
+*Build*: several compilers. *Model*: several calls of proposers and writers. In a CPU session the compilers use the measured
+cores, so builds and device work exclude each other on a worker and builds go first. This cannot starve device work, because an
+attempt is built only once.
 
 Within a lane, the order is that of ``rules.next_work``: later stages first.
 """
@@ -44,6 +45,8 @@ class Lanes:
     models: int = 4
     device_builds: bool = True
     """The compilers run on the measured device (a CPU session): builds and device work exclude each other."""
+    workers: int = 1
+    """Devices of a fleet, each for one work item at a time."""
 
 
 def lane(key: w.WorkKey) -> Lane:
@@ -66,8 +69,12 @@ def work_to_start(
     waiting = [work for work in owed if work.key not in in_hand and lane(work.key) not in closed]
     busy = [lane(key) for key in in_hand if key not in resting]
     builds = _in_lane(waiting, Lane.BUILD)
-    device = _in_lane(waiting, Lane.DEVICE)[: 1 - busy.count(Lane.DEVICE)]
-    if lanes.device_builds:
+    device = _in_lane(waiting, Lane.DEVICE)
+    if lanes.workers > 1:
+        builds, device = _for_fleet(builds, device, in_hand, lanes)
+    else:
+        device = device[: 1 - busy.count(Lane.DEVICE)]
+    if lanes.device_builds and lanes.workers == 1:
         if Lane.DEVICE in busy:
             builds = []
         elif builds or Lane.BUILD in busy:
@@ -77,6 +84,26 @@ def work_to_start(
         *builds[: max(0, lanes.builds - busy.count(Lane.BUILD))],
         *_in_lane(waiting, Lane.MODEL)[: max(0, lanes.models - busy.count(Lane.MODEL))],
     )
+
+
+def _for_fleet(
+    builds: list[w.Work], device: list[w.Work], in_hand: Collection[w.WorkKey], lanes: Lanes
+) -> tuple[list[w.Work], list[w.Work]]:  # fmt: skip
+    """What the workers can take. A race waits for the worker of its incumbent and keeps no other one from working; of races
+    that share a kernel one runs at a time, because it may decide the others."""
+    racing = {name for key in in_hand if key.kind == w.WorkKind.RACE for name in key.subjects}
+    open_races: list[w.Work] = []
+    for work in device:
+        if isinstance(work, w.Race) and not racing & {work.kernel, work.against}:
+            racing |= {work.kernel, work.against}
+            open_races.append(work)
+    free = lanes.workers - sum(lane(key) is Lane.DEVICE and key.kind != w.WorkKind.RACE for key in in_hand)
+    if lanes.device_builds:
+        free -= sum(lane(key) is Lane.BUILD for key in in_hand)
+        builds = builds[: max(0, free)]
+        free -= min(len(builds), max(0, lanes.builds - sum(lane(key) is Lane.BUILD for key in in_hand)))
+    others = [work for work in device if not isinstance(work, w.Race)]
+    return builds, [*others[: max(0, free)], *open_races]
 
 
 def _in_lane(waiting: Iterable[w.Work], wanted_lane: Lane) -> list[w.Work]:

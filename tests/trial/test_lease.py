@@ -114,6 +114,32 @@ def test_processes_hold_the_device_in_the_order_in_which_they_asked(start: Calla
     assert lease.queues() == ()
 
 
+def test_sets_of_cores_exclude_each_other_only_where_they_overlap(folder: Path) -> None:
+    async def act() -> None:
+        async with asyncio.timeout(20):
+            low, high = Lease("cpu", lambda: None, (0, 1)), Lease("cpu", lambda: None, (2, 3))
+            heard: list[str] = []
+            async with low.held(heard.append), high.held(heard.append):
+                assert heard == []
+                place = lease.queues()[0]
+                assert [ticket.cores for ticket in place.tickets] == [(0, 1), (2, 3)]
+                crossing = await QueuePlace.join(folder / "cores", (1, 2))
+                whole = await QueuePlace.join(folder / "cores")
+                beside = await QueuePlace.join(folder / "cores", (4,))
+                assert [len(one.ahead()) for one in (crossing, whole, beside)] == [2, 3, 1]
+                assert not beside.try_hold(), "the whole machine was asked for before"
+                whole.leave()
+                assert beside.try_hold()
+            low.close()
+            assert not crossing.try_hold()
+            high.close()
+            assert crossing.try_hold()
+            crossing.leave()
+            beside.leave()
+
+    asyncio.run(act())
+
+
 def test_a_killed_holder_and_a_killed_waiter_give_their_places_back(start: Callable[..., Holder]) -> None:
     first, second, third = start(), None, None
     first.until("has it")

@@ -9,7 +9,7 @@ from engine.domain import events as e
 from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.corroboration import UNEXPLAINED
-from engine.domain.model import Blob, FailureKind, Measurement
+from engine.domain.model import Blob, Failure, FailureKind, Measurement, RaceOutcome
 from engine.domain.profile import Profile
 from engine.domain.rules import lifecycle
 from engine.domain.similarity import near_duplicate
@@ -26,6 +26,12 @@ def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event
             return _sanitized(state, work, result)
         case w.ReadCounters(), _:
             return _profiled(state, work, result)
+        case w.Race(), w.Abandoned(reason):
+            # It is unknown which of the two kernels is at fault, if any: the incumbent stays.
+            undecided = e.KernelRaced(
+                work.kernel, work.against, RaceOutcome.UNDECIDED, effort=work.effort, note=reason, worker=result.worker
+            )  # fmt: skip
+            return (undecided,) if work in races.pending_races(state) else ()
         case _, w.Impossible():
             return (e.WorkFailed(str(work.key), result.reason, result.called_off),)
         case ((w.Propose() | w.Implement() | w.Repair()), w.Unaffordable()):
@@ -92,6 +98,8 @@ def _kernel_result(state: SessionState, work: w.Build | w.Verify | w.Measure, re
             )  # fmt: skip
         case w.Failed():
             return (_failed(state, work.kernel, work.attempt, result),)
+        case w.Abandoned(reason, worker):
+            return (e.KernelFailed(work.kernel, Failure(FailureKind.CRASHED, reason), worker=worker),)
     raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
 
 
@@ -104,7 +112,7 @@ def _sanitized(state: SessionState, work: w.Sanitize, result: w.Result) -> tuple
         case w.Sanitized(tools, findings, note, log, seconds, worker):
             sanitized = e.KernelSanitized(kernel.id, work.attempt, tools, findings, note, log, seconds, worker)
             return (sanitized, e.KernelQuarantined(kernel.id, findings)) if findings else (sanitized,)
-        case w.Impossible(reason):
+        case w.Impossible(reason) | w.Abandoned(reason):
             return (e.KernelSanitized(kernel.id, work.attempt, (), (), reason),)
     raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
 
@@ -114,7 +122,7 @@ def _profiled(state: SessionState, work: w.ReadCounters, result: w.Result) -> tu
     match result:
         case w.Profiled(profile):
             return (e.KernelProfiled(work.kernel, replace(profile, attempt=work.attempt)),)
-        case w.Impossible(reason):
+        case w.Impossible(reason) | w.Abandoned(reason):
             return (e.KernelProfiled(work.kernel, Profile(work.attempt, note=reason)),)
     raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
 
