@@ -145,8 +145,8 @@ class TracedGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _RESULTS: Mapping[str, type[Any]] = {
     one.__name__: one
-    for one in (w.Prepared, w.Built, w.Verified, w.Measured, w.Suspected, w.Sanitized, w.Profiled, w.Raced, w.Failed, w.Impossible,
-                OpenedWorker, TracedGraph)
+    for one in (w.Prepared, w.Built, w.Verified, w.Measured, w.Suspected, w.Sanitized, w.Profiled, w.Raced, w.Failed,
+                w.Impossible, OpenedWorker, TracedGraph)
 }  # fmt: skip
 ANSWERS: Mapping[str, frozenset[type[Any]]] = {
     "open": frozenset({OpenedWorker}),
