@@ -200,7 +200,7 @@ class FleetBench:
             self._queue.give_back(slot, alone=True)
 
     async def _prepare_member(self, name: str, say: Say) -> w.Prepared | w.Impossible:
-        found = await self._members[name].work(w.WorkKind.PREPARE, (), 0, _named(say, name), self._store)
+        found = await self._members[name].work(w.WorkKind.PREPARE, (), 0, _prefixed(say, name), self._store)
         if isinstance(found, w.Prepared):
             times = {baseline: one.time_us for baseline, one in found.preparation.baselines.items()}
             self._tell(e.WorkerPrepared(name, times, found.preparation.same))
@@ -253,7 +253,7 @@ class FleetBench:
                 pulse = member.pulse
                 self._tell(e.WorkAssigned(str(key), member.name, pulse.clock_mhz, pulse.celsius))
                 try:
-                    result = await member.work(key.kind, kernels, effort, _named(say, member.name), self._store)
+                    result = await member.work(key.kind, kernels, effort, _prefixed(say, member.name), self._store)
                 except WorkerGone as gone:
                     lost.append(member.name)
                     if len(lost) >= _TRIES:
@@ -274,7 +274,7 @@ class FleetBench:
         await self._launcher.close()
 
 
-def _named(say: Say, name: str) -> Say:
+def _prefixed(say: Say, name: str) -> Say:
     return lambda text: say(f"{name}: {text}")
 
 

@@ -139,7 +139,7 @@ class WorkerClient:
                     self._ready.set_result(report)
             case m.Pulse():
                 self.pulse = report
-            case m.Said(number, text):
+            case m.CallProgress(number, text):
                 if number in self._calls:
                     self._calls[number].say(m.one_line(text))
             case m.Answered(number) | m.Refused(number):

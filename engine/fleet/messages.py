@@ -96,7 +96,7 @@ class WorkerReady(Report, frozen=True):
     versions: dict[str, str]
 
 
-class Said(Report, frozen=True):
+class CallProgress(Report, frozen=True):
     """Progress of a call."""
 
     call: int
@@ -127,7 +127,7 @@ class Refused(Report, frozen=True):
     reason: str
 
 
-Reports = WorkerReady | Said | Pulse | Answered | Refused
+Reports = WorkerReady | CallProgress | Pulse | Answered | Refused
 
 
 class OpenedWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ _PROBE_S = 20.0
 
 
 @cache
-def _found() -> Mapping[str, str]:
+def _installed() -> Mapping[str, str]:
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -30,7 +30,7 @@ def _found() -> Mapping[str, str]:
 
 def versions() -> dict[str, str]:
     """Versions of this program, of what it loads and of the compilers, here."""
-    return dict(_found())
+    return dict(_installed())
 
 
 def _answer(path: str, option: str) -> str:

@@ -116,7 +116,7 @@ class WorkerServer:
             case m.TraceProblem(call):
                 self._start(call, self._trace())
             case m.DoWork(call) as order:
-                self._start(call, self._work(order, lambda text: self._report(m.Said(call, text))))
+                self._start(call, self._work(order, lambda text: self._report(m.CallProgress(call, text))))
 
     def _start(self, call: int, effect: Coroutine[Any, Any, object]) -> None:
         self._calls[call] = asyncio.create_task(self._answer(call, effect))
