@@ -20,8 +20,8 @@ from engine.domain.model import Blob, Device, Measurement, Signature
 from engine.domain.state import Kernel
 from engine.fleet import messages as m
 from engine.fleet.client import WorkerGone
-from engine.fleet.links import Launcher
-from engine.fleet.member import Member, same_model
+from engine.fleet.links import WorkerLauncher
+from engine.fleet.member import FleetMember, same_model
 from engine.fleet.queue import WorkerQueue
 from engine.problem.graph_ir import Graph, Unsupported
 from engine.trial.assignment import Assignment
@@ -45,11 +45,11 @@ def silent(_: str) -> None:
 class FleetBench:
     """A bench over several workers. Close it when done."""
 
-    def __init__(self, assignment: Assignment, store: StoreBlob, launcher: Launcher) -> None:
+    def __init__(self, assignment: Assignment, store: StoreBlob, launcher: WorkerLauncher) -> None:
         self._assignment = assignment.with_chance()
         self._store = store
         self._launcher = launcher
-        self._members = {place.name: Member(place, launcher) for place in launcher.places}
+        self._members = {place.name: FleetMember(place, launcher) for place in launcher.places}
         self._queue = WorkerQueue(self._members)
         self._device: Device | None = None
         self._signature: Signature | None = None
@@ -164,7 +164,7 @@ class FleetBench:
     @asynccontextmanager
     async def _worker(
         self, *, alone: bool, prefer: str = "", avoid: frozenset[str] = frozenset()
-    ) -> AsyncIterator[Member]:  # fmt: skip
+    ) -> AsyncIterator[FleetMember]:  # fmt: skip
         slot = await self._queue.take(alone=alone, prefer=prefer, avoid=avoid)
         try:
             yield self._members[slot.name]

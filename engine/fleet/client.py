@@ -117,7 +117,7 @@ class WorkerClient:
         if self.gone.done():
             return
         with contextlib.suppress(WorkerGone):
-            await self._send(m.CancelCall(number), ())
+            await self._send(m.StopCall(number), ())
             if not await self._first(call.answer, _CANCEL_S):
                 self._lose(WorkerGone(f"it did not stop a call within {_CANCEL_S:g} s"))
 

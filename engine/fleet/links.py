@@ -55,7 +55,7 @@ class Link(Protocol):
         ...
 
 
-class Launcher(Protocol):
+class WorkerLauncher(Protocol):
     """Starts workers at places."""
 
     @property

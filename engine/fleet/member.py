@@ -11,7 +11,7 @@ from engine.domain.model import Blob, Device
 from engine.domain.state import Kernel
 from engine.fleet import messages as m
 from engine.fleet.client import WorkerClient, WorkerGone
-from engine.fleet.links import Launcher
+from engine.fleet.links import WorkerLauncher
 from engine.fleet.places import WorkerPlace
 from engine.fleet.versions import differences, versions
 from engine.trial.assignment import Assignment
@@ -19,10 +19,10 @@ from engine.trial.assignment import Assignment
 Say = Callable[[str], None]
 
 
-class Member:
+class FleetMember:
     """A worker at a place. ``begin`` starts it, again after it was lost."""
 
-    def __init__(self, place: WorkerPlace, launcher: Launcher) -> None:
+    def __init__(self, place: WorkerPlace, launcher: WorkerLauncher) -> None:
         self.place = place
         self._launcher = launcher
         self._client: WorkerClient | None = None

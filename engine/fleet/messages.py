@@ -75,13 +75,13 @@ class DoWork(Order, frozen=True):
     effort: int = 0
 
 
-class CancelCall(Order, frozen=True):
+class StopCall(Order, frozen=True):
     """Stop a call; it is answered by ``Refused``."""
 
     call: int
 
 
-Orders = PutBlob | OpenProblem | TraceProblem | DoWork | CancelCall
+Orders = PutBlob | OpenProblem | TraceProblem | DoWork | StopCall
 
 
 class Report(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from engine.domain.errors import EspalierError
 
 
 @dataclass(slots=True)
-class Slot:
+class WorkerSlot:
     """One worker as the queue sees it."""
 
     name: str
@@ -33,14 +33,14 @@ class _Request:
     """The worker that it waits for while that exists; empty: any."""
     avoid: frozenset[str]
     """Workers that it takes only where there is no other."""
-    granted: asyncio.Future[Slot] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    granted: asyncio.Future[WorkerSlot] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class WorkerQueue:
     """Grants workers to requests."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self.slots = {name: Slot(name) for name in names}
+        self.slots = {name: WorkerSlot(name) for name in names}
         self._waiting: list[_Request] = []
         self._closed = ""
 
@@ -49,7 +49,7 @@ class WorkerQueue:
         """Requests that have no worker yet."""
         return len(self._waiting)
 
-    async def take(self, *, alone: bool, prefer: str = "", avoid: frozenset[str] = frozenset()) -> Slot:
+    async def take(self, *, alone: bool, prefer: str = "", avoid: frozenset[str] = frozenset()) -> WorkerSlot:
         """A worker, until ``give_back``. Raises EspalierError once there is none and none will come."""
         if self._closed:
             raise EspalierError(self._closed)
@@ -66,7 +66,7 @@ class WorkerQueue:
             if request in self._waiting:
                 self._waiting.remove(request)
 
-    def give_back(self, slot: Slot, *, alone: bool) -> None:
+    def give_back(self, slot: WorkerSlot, *, alone: bool) -> None:
         """The work on a worker has ended."""
         if alone:
             slot.busy = False
@@ -109,7 +109,7 @@ class WorkerQueue:
             self._waiting.remove(request)
             request.granted.set_result(slot)
 
-    def _suitable(self, request: _Request) -> Slot | None:
+    def _suitable(self, request: _Request) -> WorkerSlot | None:
         if request.prefer in self.slots and request.prefer not in request.avoid:
             wanted = [self.slots[request.prefer]]
         else:

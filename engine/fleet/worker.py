@@ -108,7 +108,7 @@ class WorkerServer:
         match m.decode_order(frame):
             case m.PutBlob(content):
                 self._blobs[m.blob_name(content)] = content
-            case m.CancelCall(call):
+            case m.StopCall(call):
                 if call in self._calls:
                     self._calls[call].cancel()
             case m.OpenProblem(call) as order:

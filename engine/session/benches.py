@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.domain.errors import EspalierError
 from engine.fleet.bench import FleetBench
-from engine.fleet.links import Launcher, LocalLauncher
+from engine.fleet.links import LocalLauncher, WorkerLauncher
 from engine.fleet.places import local_count, local_places
 from engine.session.devices import gpu_names
 from engine.session.ports import StoreBlob
@@ -18,7 +18,7 @@ def open_bench(assignment: Assignment, store: StoreBlob, fleet: str = "") -> Ses
     return FleetBench(assignment, store, launcher(fleet, assignment.device)) if fleet else TrialBench(assignment, store)
 
 
-def launcher(fleet: str, device: str) -> Launcher:
+def launcher(fleet: str, device: str) -> WorkerLauncher:
     """What starts the workers of a fleet. Raises EspalierError."""
     count = local_count(fleet)
     if count is None:
