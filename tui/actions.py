@@ -144,6 +144,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("session.usage", "dollar_sign", "Usage", "Show tokens and dollars by round, role and model.", (_S,)),
     Action("session.sort", "S", "Sort", "Sort the tree by age, by best branch, or all kernels by speedup.", (_S,)),
     Action("session.filter", "slash", "Filter", "Filter the kernels while typing; on a page: search it, then n and N.", (_S,)),
+    Action("session.columns", "vertical_line", "Columns", "Choose the columns of the tree and their widths.", (_S,)),
+    Action("session.narrower", "less_than_sign", "Narrower", "Give the tree less room.", (_S,), call="split(-1)"),
+    Action("session.wider", "greater_than_sign", "Wider", "Give the tree more room.", (_S,), call="split(1)"),
     _tab(1, "idea", "Show the kernel's idea and lineage."),
     _tab(2, "code", "Show the kernel's code."),
     _tab(3, "diff", "Show the changes from the parent or the marked kernel."),
@@ -214,7 +217,7 @@ _KEY_NAMES = {
     "question_mark": "?", "full_stop": ".", "comma": ",", "right_square_bracket": "]", "left_square_bracket": "[",
     "right_parenthesis": ")", "left_parenthesis": "(", "right_curly_bracket": "}", "left_curly_bracket": "{", "plus": "+",
     "minus": "-", "slash": "/", "escape": "Esc", "enter": "Enter", "space": "Space", "delete": "Del",
-    "colon": ":",
+    "colon": ":", "vertical_line": "|",
     "less_than_sign": "<", "greater_than_sign": ">", "dollar_sign": "$", "shift+up": "Shift-Up", "shift+down": "Shift-Down",
 }  # fmt: skip
 

@@ -246,9 +246,13 @@ class EspalierApp(TerminalApp):
         self._show_screen(bridge)
 
     def _show_screen(self, bridge: Bridge) -> None:
+        from tui.layout_file import LAYOUT, LayoutFile
         from tui.screens.session import SessionScreen
 
-        self.push_screen(SessionScreen(bridge, self.clock))
+        layouts = LayoutFile(self.keymap_file.with_name(LAYOUT))
+        for error in layouts.errors:
+            self.notify(error, severity="warning", markup=False, timeout=15)
+        self.push_screen(SessionScreen(bridge, self.clock, layouts))
 
     async def on_session_screen_home_requested(self) -> None:
         """Go back to home. A session that is searched here goes on; another is closed."""

@@ -22,9 +22,10 @@ from engine.domain.state import Idea, SessionState
 from engine.domain.work import WorkKey
 from tui import actions
 from tui.bridge import Bridge, Capability
+from tui.layout_file import LayoutFile
+from tui.screens.arrangement import ArrangedScreen
 from tui.screens.compare import CompareScreen
 from tui.screens.gate import GateScreen
-from tui.screens.kernel_actions import KernelActionScreen
 from tui.screens.workloads import WorkloadsScreen
 from tui.viewmodel import kernels
 from tui.viewmodel.cells import Line
@@ -40,6 +41,7 @@ from tui.widgets.find_bar import FindBar
 from tui.widgets.kernel_tree import KernelTree
 from tui.widgets.lines import LinesView
 from tui.widgets.panes import LogView, NoteList, UsageView
+from tui.widgets.splitter import Splitter
 
 _PANES = ("kernel", "charts", "events", "notes", "usage")
 _ORDERS = {
@@ -62,7 +64,7 @@ def _quarantined(state: SessionState) -> str:
     return f"Quarantined: {which}  ·  4: evidence  ·  a: accept  ·  d: discard" if which else ""
 
 
-class SessionScreen(KernelActionScreen):
+class SessionScreen(ArrangedScreen):
     """Tree at the left, a pane at the right (below on a narrow screen): kernel, charts, events, notes or usage."""
 
     PLACE: ClassVar[actions.Place] = actions.Place.SESSION
@@ -76,8 +78,8 @@ class SessionScreen(KernelActionScreen):
     class HomeRequested(Message):
         """Return to the home screen."""
 
-    def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(bridge, clock)
+    def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time, layouts: LayoutFile | None = None) -> None:
+        super().__init__(bridge, clock, layouts)
         self._searched: LinesView | None = None
         """The page that is searched; ``None``: the tree is filtered."""
         self._offered: frozenset[str] = frozenset()
@@ -102,6 +104,7 @@ class SessionScreen(KernelActionScreen):
             with Vertical(id="left"):
                 yield KernelTree()
                 yield Charts(id="overview")
+            yield Splitter()
             with ContentSwitcher(initial="kernel", id="pane"):
                 yield DetailTabs(self.bridge.read_blob, steered=self.bridge.can(Capability.SUBMIT), id="kernel")
                 yield Charts(id="charts")

@@ -18,6 +18,7 @@ from textual.strip import Strip
 from engine.domain.state import SessionState
 from tui.viewmodel import tree_cells, tree_columns, tree_rows
 from tui.viewmodel.cells import Cell, Ink, Line, line
+from tui.viewmodel.tree_columns import Column, ColumnChoice
 from tui.viewmodel.tree_rows import NodeRow, Sort, TreeShape
 from tui.widgets.painter import PaintedWidget
 
@@ -68,6 +69,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
     sort: reactive[Sort] = reactive(Sort.BORN)
     start: reactive[tuple[Line, ...]] = reactive(())
     hovered: reactive[int] = reactive(-1)
+    columns: reactive[ColumnChoice] = reactive(ColumnChoice())
 
     @dataclass
     class Selected(Message):
@@ -81,12 +83,19 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
 
         kernel: str
 
+    @dataclass
+    class ColumnsResized(Message):
+        """The mouse changed the width of a column."""
+
     def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(name=name, id=id, classes=classes)
         self._rows: tuple[NodeRow, ...] = ()
         self._places: dict[str, int] = {}
         self._shown_for: object = None
         self._tree_context: tree_cells.TreeContext | None = None
+        self._dragged: tuple[Column, int, int] | None = None
+        """The column whose edge the mouse holds, its width and the mouse's place at the beginning."""
+        self._was_dragged = False
         self._cache: dict[tuple[str, int, Style], tuple[tuple[object, ...], Strip]] = {}
 
     # What is shown
@@ -112,6 +121,15 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
 
     def watch_sort(self) -> None:
         self._arrange()
+
+    def watch_columns(self) -> None:
+        self._cache.clear()
+        self.refresh()
+
+    @property
+    def shown_columns(self) -> tree_columns.ColumnLayout:
+        """The columns at the present width."""
+        return tree_columns.layout(self.scrollable_content_region.width, self.columns)
 
     def _arrange(self) -> None:
         """Recompute the rows if their order may have changed; the selection stays or moves to the nearest row."""
@@ -193,7 +211,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
-        shown = tree_columns.layout(width)
+        shown = self.shown_columns
         if y == 0:
             baseline = self._tree_context.baseline if self._tree_context else ""
             head = tree_columns.head(shown, baseline) if self._rows else line()
@@ -291,20 +309,44 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         place = self.scroll_offset.y + y - 1
         return place if y >= 1 and place < len(self._rows) else None
 
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        shown = self.shown_columns
+        column = tree_columns.column_edge(shown, event.x) if event.y == 0 and self._rows else None
+        if column is not None:
+            event.stop()
+            self._dragged = (column, shown.widths[column], event.x)
+            self.capture_mouse()
+
+    def on_mouse_up(self) -> None:
+        if self._dragged is not None:
+            self._dragged = None
+            self.release_mouse()
+            if self._was_dragged:
+                self.post_message(self.ColumnsResized())
+
     def on_click(self, event: events.Click) -> None:
+        if self._was_dragged:
+            self._was_dragged = False
+            event.stop()
+            return
         place = self._row_at(event.y)
         if place is None:
             return
         event.stop()
         row = self._rows[place]
         self.selected = row.kernel
-        glyph = tree_cells.fold_place(row, tree_columns.layout(self.scrollable_content_region.width))
+        glyph = tree_cells.fold_place(row, self.shown_columns)
         if row.children and glyph <= event.x <= glyph + 1:
             self._toggle(row.kernel)
         elif event.chain == 2:
             self.post_message(self.Opened(row.kernel))
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._dragged is not None:
+            column, width, start = self._dragged
+            self._was_dragged = True
+            self.columns = self.columns.resize(column, width + event.x - start)
+            return
         place = self._row_at(event.y)
         self.hovered = -1 if place is None else place
 

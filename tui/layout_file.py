@@ -1,0 +1,102 @@
+"""How the engineer arranged the session screen: columns of the tree and its share of the screen, kept in ``layout.toml``.
+
+The program writes the file, beside ``screen.toml``; the same arrangement holds in every session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import tomli
+
+from tui.viewmodel.tree_columns import Column, ColumnChoice, Shown
+
+LAYOUT = "layout.toml"
+LEAST_SHARE, MOST_SHARE = 0.15, 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The arrangement; a share is the tree's, ``None`` the usual one."""
+
+    columns: ColumnChoice = field(default_factory=ColumnChoice)
+    beside: float | None = None
+    """The tree's share of the width, with the pane beside it."""
+    below: float | None = None
+    """The tree's share of the height, with the pane below it."""
+
+    def share(self, *, below: bool) -> float | None:
+        return self.below if below else self.beside
+
+    def split(self, share: float | None, *, below: bool) -> Layout:
+        """The arrangement with another share for the tree."""
+        kept = None if share is None else min(MOST_SHARE, max(LEAST_SHARE, share))
+        return replace(self, below=kept) if below else replace(self, beside=kept)
+
+
+class LayoutFile:
+    """The arrangement, and the file that keeps it."""
+
+    def __init__(self, path: Path) -> None:
+        """What is wrong with the file is in ``errors``, one line each; such entries are skipped."""
+        self.path = path
+        self.layout, self.errors = read_layout(path)
+
+    def keep(self, layout: Layout) -> None:
+        """Use this arrangement from now on, and write it. Raises OSError."""
+        if layout != self.layout:
+            self.layout = layout
+            write_layout(self.path, layout)
+
+
+def read_layout(path: Path) -> tuple[Layout, tuple[str, ...]]:
+    """The arrangement in a file, and one line for each error. A missing file means the usual one."""
+    try:
+        table = tomli.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Layout(), ()
+    except (OSError, UnicodeDecodeError, tomli.TOMLDecodeError) as error:
+        return Layout(), (f"{path} cannot be read, the usual layout applies: {error}",)
+    errors: list[str] = []
+    shares: dict[str, float | None] = {"beside": None, "below": None}
+    for name in shares:
+        value = table.get(name)
+        if isinstance(value, float) and LEAST_SHARE <= value <= MOST_SHARE:
+            shares[name] = value
+        elif value is not None:
+            errors.append(f"{path}: {name} must be a share from {LEAST_SHARE} to {MOST_SHARE}, not {value!r}")
+    chosen = ColumnChoice()
+    columns = table.get("columns", {})
+    for name, entry in columns.items() if isinstance(columns, dict) else ():
+        try:
+            chosen = _with_column(chosen, Column(name), entry if isinstance(entry, dict) else {})
+        except ValueError as error:
+            errors.append(f"{path}: {error}")
+    return Layout(chosen, shares["beside"], shares["below"]), tuple(errors)
+
+
+def _with_column(chosen: ColumnChoice, column: Column, entry: Mapping[str, object]) -> ColumnChoice:
+    """Raises ValueError."""
+    if "shown" in entry:
+        chosen = chosen.show(column, Shown(str(entry["shown"])))
+    width = entry.get("width")
+    return chosen.resize(column, width) if isinstance(width, int) else chosen
+
+
+def write_layout(path: Path, layout: Layout) -> None:
+    """Write the arrangement. Raises OSError."""
+    lines = [
+        f"{name} = {share:.3f}" for name, share in (("beside", layout.beside), ("below", layout.below)) if share is not None
+    ]
+    for column in Column:
+        shown, width = layout.columns.shown.get(column), layout.columns.widths.get(column)
+        if shown is not None or width is not None:
+            lines += ["", f"[columns.{column.value}]"]
+            lines += [f'shown = "{shown.value}"'] if shown is not None else []
+            lines += [f"width = {width}"] if width is not None else []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    new.replace(path)
