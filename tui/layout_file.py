@@ -18,7 +18,7 @@ LEAST_SHARE, MOST_SHARE = 0.15, 0.85
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ScreenLayout:
     """The arrangement; a share is the tree's, ``None`` the usual one."""
 
     columns: ColumnChoice = field(default_factory=ColumnChoice)
@@ -30,7 +30,7 @@ class Layout:
     def share(self, *, below: bool) -> float | None:
         return self.below if below else self.beside
 
-    def split(self, share: float | None, *, below: bool) -> Layout:
+    def split(self, share: float | None, *, below: bool) -> ScreenLayout:
         """The arrangement with another share for the tree."""
         kept = None if share is None else min(MOST_SHARE, max(LEAST_SHARE, share))
         return replace(self, below=kept) if below else replace(self, beside=kept)
@@ -44,21 +44,21 @@ class LayoutFile:
         self.path = path
         self.layout, self.errors = read_layout(path)
 
-    def keep(self, layout: Layout) -> None:
+    def keep(self, layout: ScreenLayout) -> None:
         """Use this arrangement from now on, and write it. Raises OSError."""
         if layout != self.layout:
             self.layout = layout
             write_layout(self.path, layout)
 
 
-def read_layout(path: Path) -> tuple[Layout, tuple[str, ...]]:
+def read_layout(path: Path) -> tuple[ScreenLayout, tuple[str, ...]]:
     """The arrangement in a file, and one line for each error. A missing file means the usual one."""
     try:
         table = tomli.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Layout(), ()
+        return ScreenLayout(), ()
     except (OSError, UnicodeDecodeError, tomli.TOMLDecodeError) as error:
-        return Layout(), (f"{path} cannot be read, the usual layout applies: {error}",)
+        return ScreenLayout(), (f"{path} cannot be read, the usual layout applies: {error}",)
     errors: list[str] = []
     shares: dict[str, float | None] = {"beside": None, "below": None}
     for name in shares:
@@ -74,7 +74,7 @@ def read_layout(path: Path) -> tuple[Layout, tuple[str, ...]]:
             chosen = _with_column(chosen, Column(name), entry if isinstance(entry, dict) else {})
         except ValueError as error:
             errors.append(f"{path}: {error}")
-    return Layout(chosen, shares["beside"], shares["below"]), tuple(errors)
+    return ScreenLayout(chosen, shares["beside"], shares["below"]), tuple(errors)
 
 
 def _with_column(chosen: ColumnChoice, column: Column, entry: Mapping[str, object]) -> ColumnChoice:
@@ -85,7 +85,7 @@ def _with_column(chosen: ColumnChoice, column: Column, entry: Mapping[str, objec
     return chosen.resize(column, width) if isinstance(width, int) else chosen
 
 
-def write_layout(path: Path, layout: Layout) -> None:
+def write_layout(path: Path, layout: ScreenLayout) -> None:
     """Write the arrangement. Raises OSError."""
     lines = [
         f"{name} = {share:.3f}" for name, share in (("beside", layout.beside), ("below", layout.below)) if share is not None

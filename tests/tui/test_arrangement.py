@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from tui.app import EspalierApp
-from tui.layout_file import LAYOUT, LEAST_SHARE, MOST_SHARE, Layout, LayoutFile, read_layout, write_layout
+from tui.layout_file import LAYOUT, LEAST_SHARE, MOST_SHARE, LayoutFile, ScreenLayout, read_layout, write_layout
 from tui.screens.columns_form import ColumnsForm
 from tui.screens.session import SessionScreen
 from tui.viewmodel.tree_columns import GUTTER, LEAST_WIDTHS, Column, ColumnChoice, Shown
@@ -32,7 +32,7 @@ def test_a_layout_is_read_as_it_was_written(
     widths: dict[Column, int], shown: dict[Column, Shown], beside: float | None, below: float | None,
 ) -> None:  # fmt: skip
     path = tmp_path_factory.getbasetemp() / LAYOUT
-    given_layout = Layout(ColumnChoice(shown, widths), *(round(one, 3) if one else one for one in (beside, below)))
+    given_layout = ScreenLayout(ColumnChoice(shown, widths), *(round(one, 3) if one else one for one in (beside, below)))
     write_layout(path, given_layout)
     assert read_layout(path) == (given_layout, ())
 
@@ -50,14 +50,14 @@ def test_a_wrong_entry_is_told_and_skipped(tmp_path: Path, text: str, error: str
     path = tmp_path / LAYOUT
     path.write_text(text)
     found, (only,) = read_layout(path)
-    assert found == Layout()
+    assert found == ScreenLayout()
     assert error in only
 
 
 Act = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
 
 
-def replayed(tmp_path: Path, act: Act, size: tuple[int, int] = (120, 40)) -> Layout:
+def replayed(tmp_path: Path, act: Act, size: tuple[int, int] = (120, 40)) -> ScreenLayout:
     """Replay the showcase, act on it, and return what the layout's file then says."""
     folder = stored_showcase.store(tmp_path / "softmax-1") if not (tmp_path / "softmax-1").exists() else tmp_path / "softmax-1"
 

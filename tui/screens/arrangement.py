@@ -8,7 +8,7 @@ from collections.abc import Callable
 from textual import on, work
 
 from tui.bridge import Bridge
-from tui.layout_file import Layout, LayoutFile
+from tui.layout_file import LayoutFile, ScreenLayout
 from tui.screens.columns_form import ColumnsForm
 from tui.screens.kernel_actions import KernelActionScreen
 from tui.viewmodel.tree_columns import ColumnChoice
@@ -25,7 +25,7 @@ class ArrangedScreen(KernelActionScreen):
         """``layouts``: the arrangement; without it, changes last as long as the screen."""
         super().__init__(bridge, clock)
         self._layouts = layouts
-        self._layout_now = layouts.layout if layouts is not None else Layout()
+        self._layout_now = layouts.layout if layouts is not None else ScreenLayout()
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -105,5 +105,5 @@ class ArrangedScreen(KernelActionScreen):
 
     @on(KernelTree.ColumnsResized)
     def _keep_columns(self) -> None:
-        self._layout_now = Layout(self.query_one(KernelTree).columns, self._layout_now.beside, self._layout_now.below)
+        self._layout_now = ScreenLayout(self.query_one(KernelTree).columns, self._layout_now.beside, self._layout_now.below)
         self._keep()

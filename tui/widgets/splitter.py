@@ -20,7 +20,7 @@ class Splitter(Widget):
 
     @dataclass
     class Dragged(Message):
-        """The mouse holds the line at this place of the screen; ``released``: it let go of it."""
+        """The mouse holds the line at this place of the screen; ``released``: the mouse was released."""
 
         place: Offset
         released: bool
