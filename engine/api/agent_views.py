@@ -19,12 +19,23 @@ from engine.report.text.verdict import Verdict
 Data = dict[str, Any]
 
 
+def problem_names(problem: Problem) -> Data:
+    """A problem in a list: its workloads by name, and its suites."""
+    return {
+        "name": problem.name,
+        "title": problem.title,
+        "workloads": [one.name for one in problem.workloads],
+        "suites": {name: list(members) for name, members in problem.suites.items()},
+    }
+
+
 def problem_data(problem: Problem) -> Data:
     """The reference with its workloads; never the hold-outs, or the bounds that they are drawn from."""
     return {
         "name": problem.name,
         "title": problem.title,
         "workloads": {one.name: dict(one.settings) for one in problem.workloads},
+        "suites": {name: list(members) for name, members in problem.suites.items()},
         "reference": problem.reference,
     }
 

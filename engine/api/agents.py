@@ -100,7 +100,9 @@ class AgentAccess:
             self.sessions[name] = Session.open(found, by=self.author)
         return self.sessions[name]
 
-    def open(self, problem: Problem, device: str | None, workload: str | None, say: Say = lambda text: None) -> Session:
+    def open(
+        self, problem: Problem, device: str | None, workload: str | None, suite: str | None, say: Say = lambda text: None
+    ) -> Session:
         """A new session whose ideas come from agents and people; it runs here until ``close``.
 
         Raises CommandRejected if the agent holds too many, EspalierError if it cannot be created.
@@ -110,7 +112,8 @@ class AgentAccess:
         if sum(session.held_here for session in self.sessions.values()) >= _MOST_SESSIONS:
             raise CommandRejected(f"{_MOST_SESSIONS} sessions of this agent are running: use one of them")
         session = Session.new(
-            problem, device=device, workload=workload, proposer="agent", mode=self.limits.mode, by=self.author, say=say
+            problem, device=device, workload=workload, suite=suite, proposer="agent", mode=self.limits.mode, by=self.author,
+            say=say,
         )  # fmt: skip
         self.sessions[session.folder.name] = session
         session.start()

@@ -55,6 +55,7 @@ FileName = Annotated[str, Field(description="kernel.cu (CUDA), kernel.cpp (C++ o
 ProblemName = Annotated[str, Field(description="A shipped name, or a file in the server's folder.")]
 DeviceLabel = Annotated[str | None, Field(description="cpu or cuda:N. Default: the first device that runs it.")]
 WorkloadName = Annotated[str | None, Field(description="Default: small on a CPU, full on a GPU.")]
+SuiteName = Annotated[str | None, Field(description="Judge on this suite of workloads instead of one workload.")]
 
 
 def make_server(limits: AgentLimits, name: str | None = None) -> MCPServer[Any]:
@@ -124,9 +125,9 @@ def _reading(server: MCPServer[Any], clients: Clients) -> None:
 
     @tool
     async def list_problems(access: AgentAccess) -> Data:
-        """The problems that ship: name, title and workloads."""
+        """The problems that ship: name, title, workloads and suites."""
         shipped = await asyncio.to_thread(catalog.shipped)
-        return {"problems": [{"name": p.name, "title": p.title, "workloads": [w.name for w in p.workloads]} for p in shipped]}
+        return {"problems": [views.problem_names(one) for one in shipped]}
 
     @tool
     async def get_problem(access: AgentAccess, problem: ProblemName) -> Data:
@@ -219,10 +220,11 @@ def _sessions(server: MCPServer[Any], clients: Clients) -> None:
         ctx: _Context,
         device: Annotated[str | None, Field(description="cpu or cuda:N. Default: the first GPU, else the CPU.")] = None,
         workload: WorkloadName = None,
+        suite: SuiteName = None,
     ) -> Data:
         """Open a new session whose ideas come from you and from people. It runs until this server ends."""
         asked = access.problem(problem)
-        session = await asyncio.to_thread(access.open, asked, device, workload, reporter(ctx))
+        session = await asyncio.to_thread(access.open, asked, device, workload, suite, reporter(ctx))
         return views.session_data(session, access.author.name)
 
     @tool
@@ -330,13 +332,15 @@ def _measuring(server: MCPServer[Any], clients: Clients) -> None:
         ctx: _Context,
         device: DeviceLabel = None,
         workload: WorkloadName = None,
+        suite: SuiteName = None,
     ) -> Data:
         """Verify and measure one kernel without a session. Costs one verdict."""
         asked, kernel = access.problem(problem), access.code(code, name)
         async with clients.measuring:
             access.check_budget()
             access.evaluations += 1
-            found = await evaluate_here(request(asked, kernel, device=device, workload=workload), reporter(ctx))
+            wanted = request(asked, kernel, device=device, workload=workload, suite=suite)
+            found = await evaluate_here(wanted, reporter(ctx))
         return views.verdict_data(found.verdict)
 
     @tool

@@ -209,7 +209,7 @@ def test_a_resource_outside_is_refused_in_one_line(folder: Path, uri: str) -> No
 def test_hold_outs_are_shown_nowhere(folder: Path) -> None:
     async def act(client: Client) -> None:
         problem = await call(client, "get_problem", problem="softmax")
-        assert set(problem) == {"name", "title", "workloads", "reference"}
+        assert set(problem) == {"name", "title", "workloads", "suites", "reference"}
         text = str(
             [problem, await call(client, "get_session", session="mine"), await call(client, "get_guide", session="mine")]
         )

@@ -20,6 +20,7 @@ from engine.domain.settings import Settings
 from engine.domain.state import IdeaStatus
 from engine.journal import store
 from engine.journal.journal import read
+from engine.problem import catalog
 from tui import theme
 from tui.bridge import Bridge, NewSession
 from tui.screens.dialogs import Confirm
@@ -134,6 +135,40 @@ def test_the_form_offers_the_strategy_and_its_prior(home: Path) -> None:
     sessions.run(body)
     chosen = [(request.settings.strategy, request.prior) for request in asked]
     assert chosen == [(Settings().strategy, True), ("adaptive", False)]
+
+
+def test_the_form_offers_the_workloads_and_suites_of_the_problem(home: Path, tmp_path: Path) -> None:
+    opener = ui.FakeOpener(trouble="enough")
+    asked: list[NewSession] = []
+    begin = opener.begin
+
+    async def recorded(request: NewSession, say: Callable[[str], None]) -> Bridge:
+        asked.append(request)
+        return await begin(request, say)
+
+    opener.begin = recorded  # type: ignore[method-assign]
+    own = tmp_path / "own.py"
+    own.write_text(catalog.find("softmax").reference)
+
+    async def body() -> None:
+        app = ui.app(opener)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press("n")
+            await until(pilot, lambda: isinstance(app.screen, NewSessionForm))
+            form, shape = app.screen, app.screen.query_one("#workload", Select)
+            await until(pilot, lambda: "suite models" in dict(form._choices).values())  # type: ignore[attr-defined]
+            shape.value = "suite models"
+            await pilot.press("ctrl+s")
+            await until(pilot, lambda: len(asked) == 1)
+            form.query_one("#problem", Input).focus()
+            form.query_one("#problem", Input).value = str(own)
+            await pilot.press("tab")
+            await until(pilot, lambda: shape.value == "full")
+            await pilot.press("ctrl+s")
+            await until(pilot, lambda: len(asked) == 2)
+
+    sessions.run(body)
+    assert [(one.settings.suite, one.settings.workload) for one in asked] == [("models", "small"), ("", "full")]
 
 
 def test_errors_are_shown_in_the_form_which_keeps_its_content(home: Path) -> None:

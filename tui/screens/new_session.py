@@ -5,6 +5,7 @@ The form starts the session and answers with its bridge; after an error it stays
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from typing import ClassVar
@@ -18,6 +19,7 @@ from textual.suggester import SuggestFromList
 from textual.widgets import Button, Input, Label, Select, Static
 
 from engine.domain.errors import EspalierError, ProblemError
+from engine.domain.model import Problem
 from engine.domain.model_text import parse_duration
 from engine.domain.settings import Limits, Settings
 from tui.bridge import Bridge, NewSession, default_workload, find_problem, read_seed
@@ -35,6 +37,16 @@ _STRATEGIES = (
 _PRIORS = (("earlier sessions (adaptive only)", "sessions"), ("none", "none"))
 """What the adaptive strategy starts from."""
 _BASELINES = ("eager", "eager_tf32", "compile")
+_SUITE = "suite "
+"""How the choice of a suite begins; a workload's name has no space."""
+
+
+def judged_on(problem: Problem) -> list[tuple[str, str]]:
+    """What kernels can be judged on, as (label, choice): the workloads that are in no suite, or all, then the suites."""
+    in_suites = {name for members in problem.suites.values() for name in members}
+    alone = [one.name for one in problem.workloads if one.name not in in_suites] or [one.name for one in problem.workloads]
+    suites = [(f"{_SUITE}{name} ({len(members)} workloads)", f"{_SUITE}{name}") for name, members in problem.suites.items()]
+    return [*((name, name) for name in alone), *suites]
 
 
 class NewSessionForm(Dialog[Bridge | None]):
@@ -51,6 +63,9 @@ class NewSessionForm(Dialog[Bridge | None]):
         self._opener = opener
         self._problem = problem
         self._steps = StepLog()
+        self._shipped = {one.name: one for one in opener.problems()}
+        self._choices = [("full", "full"), ("small", "small")]
+        self._offered = ""
 
     def compose(self) -> ComposeResult:
         devices = self._opener.devices()
@@ -61,14 +76,14 @@ class NewSessionForm(Dialog[Bridge | None]):
                 yield Label("Problem")
                 yield Input(
                     self._problem, id="problem", compact=True, placeholder="a name, a folder or a .py file",
-                    suggester=SuggestFromList(problem.name for problem in self._opener.problems()),
+                    suggester=SuggestFromList(self._shipped),
                 )  # fmt: skip
                 yield Label("Device")
                 labels = [(Content(f"{label}  {name}"), label) for label, name in devices]
                 yield Select(labels, value=devices[0][0], allow_blank=False, id="device", compact=True)
                 yield Label("Workload")
-                shapes = [("full", "full"), ("small", "small")]
-                yield Select(shapes, value=default_workload(devices[0][0]), allow_blank=False, id="workload", compact=True)
+                usual = default_workload(devices[0][0])
+                yield Select(self._choices, value=usual, allow_blank=False, id="workload", compact=True)
                 yield Label("Mode")
                 yield Select(_MODES, value="ask", allow_blank=False, id="mode", compact=True)
                 yield Label("Proposer")
@@ -100,11 +115,40 @@ class NewSessionForm(Dialog[Bridge | None]):
 
     def on_mount(self) -> None:
         self.query_one("#start").focus()
+        self._offer_those_of(self._problem)
         self.set_interval(0.5, self._show_step)
 
     @on(Select.Changed, "#device")
     def _device_changed(self, event: Select.Changed) -> None:
-        self.query_one("#workload", Select).value = default_workload(str(event.value))
+        self._offer(default_workload(str(event.value)))
+
+    @on(Input.Changed, "#problem")
+    def _problem_changed(self, event: Input.Changed) -> None:
+        """The workloads and suites of a shipped problem, as soon as its name is complete."""
+        self._offer_those_of(event.value.strip())
+
+    def _offer_those_of(self, shipped: str) -> None:
+        if shipped in self._shipped and shipped != self._offered:
+            self._choices = judged_on(self._shipped[shipped])
+            self._offered = shipped
+            self._offer(self._chosen("workload"))
+
+    @on(Input.Blurred, "#problem")
+    def _problem_left(self, event: Input.Blurred) -> None:
+        """Those of a folder or a file, once its path is complete. A wrong path is told when the session starts."""
+        name = event.value.strip()
+        if name and name != self._offered:
+            with contextlib.suppress(EspalierError):
+                self._choices = judged_on(find_problem(name))
+                self._offered = name
+                self._offer(self._chosen("workload"))
+
+    def _offer(self, wanted: str) -> None:
+        select = self.query_one("#workload", Select)
+        select.set_options(self._choices)
+        values = [value for _, value in self._choices]
+        usual = default_workload(self._chosen("device"))
+        select.value = next((one for one in (wanted, usual) if one in values), values[0])
 
     @on(Input.Submitted)
     @on(Button.Pressed, "#start")
@@ -160,6 +204,7 @@ class NewSessionForm(Dialog[Bridge | None]):
     def _request(self) -> NewSession:
         """The session as the form describes it. Raises EspalierError for invalid input."""
         problem = find_problem(self._text("problem"))
+        judged, suite = self._chosen("workload").removeprefix(_SUITE), self._chosen("workload").startswith(_SUITE)
         seed = self._text("seed")
         limits = Limits(rounds=self._count("rounds", "Rounds", 10_000), seconds=self._seconds(), usd=self._dollars())
         settings = replace(
@@ -168,7 +213,8 @@ class NewSessionForm(Dialog[Bridge | None]):
             ideas=self._count("ideas", "Ideas per round", 64),
             branch=self._count("branch", "Kernels per idea", 64),
             source=self._text("source"),
-            workload=self._chosen("workload"),
+            workload=default_workload(self._chosen("device")) if suite else judged,
+            suite=judged if suite else "",
             baseline=self._chosen("baseline"),
             limits=limits,
         )

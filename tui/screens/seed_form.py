@@ -102,7 +102,8 @@ class SeedForm(Dialog[SeedInput | None]):
             self._show_error("kernel", "Enter a file or SESSION:KERNEL, choose a kernel of the bank, or write one.")
             return
         try:
-            self._answer(read_seed(name))
+            opened = self._bridge.state_now.opened
+            self._answer(read_seed(name, {}, opened.problem if opened else None))
         except EspalierError as error:
             self._show_error("kernel", str(error))
 
