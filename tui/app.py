@@ -326,6 +326,13 @@ class EspalierApp(TerminalApp):
         """Quit; asks first while work is running."""
         self._ask_to_quit()
 
+    def action_command_palette(self) -> None:
+        """Open the palette."""
+        from tui.screens.palette import Palette
+
+        if not Palette.is_open(self):
+            self.push_screen(Palette(id="--command-palette"))
+
     def action_help(self) -> None:
         """List the keys of this screen."""
         from tui.screens.palette import place_of

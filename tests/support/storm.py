@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support import sessions, ui
+from textual.errors import NoWidget
 from textual.events import Key
 from textual.pilot import OutOfBounds, Pilot
 
@@ -97,7 +98,7 @@ async def storm(app: EspalierApp, pilot: Pilot[None], seed: int, acts: int, hear
         elif what < 0.88:
             width, height = app.size
             place = (dice.randrange(max(1, width)), dice.randrange(max(1, height)))
-            with contextlib.suppress(OutOfBounds):  # the screen may shrink between the two
+            with contextlib.suppress(OutOfBounds, NoWidget):  # the screen may shrink between the two
                 await pilot.click(offset=place, times=dice.choice((1, 1, 2)))
         elif what < 0.94:
             await pilot.resize_terminal(*dice.choice(SIZES))

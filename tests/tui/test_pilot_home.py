@@ -11,7 +11,7 @@ import pytest
 from support import sessions, ui
 from support.held import held
 from support.ui import until
-from textual.command import CommandPalette
+from textual.command import CommandList, CommandPalette
 from textual.widgets import DataTable, Input, OptionList, Select
 
 from engine.domain import events as e
@@ -28,6 +28,7 @@ from tui.screens.gate import GateScreen
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen
 from tui.screens.new_session import NewSessionForm
+from tui.screens.palette import Palette
 from tui.screens.session import SessionScreen
 from tui.screens.side_by_side import SideBySideScreen
 from tui.widgets.kernel_tree import KernelTree
@@ -441,6 +442,23 @@ def test_the_palette_finds_actions_and_kernels(home: Path) -> None:
             await until(pilot, lambda: app.screen.query_one(OptionList).option_count > 0)
             await pilot.press("down", "enter")
             await until(pilot, lambda: ui.shows_tree(app) and app.screen.query_one(KernelTree).selected == "k3")
+
+    sessions.run(body)
+
+
+def test_a_search_that_begins_after_the_palette_closed_ends_nothing(home: Path) -> None:
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            await pilot.press("ctrl+p")
+            await until(pilot, lambda: app.screen.query(CommandList))
+            palette = app.screen
+            assert isinstance(palette, Palette)
+            await palette.query_one(CommandList).remove()  # as closing it does
+            await palette._gather_commands("x").wait()
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
 
     sessions.run(body)
 

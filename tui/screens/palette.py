@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual import work
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.types import IgnoreReturnCallbackType
 
@@ -30,6 +31,19 @@ def place_of(screen: object) -> actions.Place | None:
             return screen.PLACE
         case _:
             return None
+
+
+class Palette(CommandPalette):
+    """The palette. Closing it while a search begins is no error.
+
+    Reported as for upstream (Textual 8.2.8, ``textual/command.py``, ``CommandPalette._gather_commands``): a search that starts
+    after the palette was closed finds no list, and the exception of its worker ends the program.
+    """
+
+    @work(exclusive=True, group=CommandPalette._GATHER_COMMANDS_GROUP)
+    async def _gather_commands(self, search_value: str) -> None:
+        if self.query(CommandList):
+            await CommandPalette._gather_commands.__wrapped__(self, search_value)  # type: ignore[attr-defined]
 
 
 class ActionProvider(Provider):
