@@ -1,8 +1,8 @@
 """Renders the screens as SVG files for the documentation: ``python scripts/pictures.py [SESSION ...]``.
 
 Writes to docs/pictures/ unless ``--into`` names another folder; ``--size 80x24`` is repeatable; ``--scene`` (repeatable) limits
-the scenes. The session shown is that of the tests, frozen in its fifth round: the pictures are the same on every machine. Each
-SESSION (a folder) is shown as well, as its replay ends.
+the scenes, ``--all`` adds every page, form and dialog. The session shown is that of the tests, frozen in its fifth round: the
+pictures are the same on every machine. Each SESSION (a folder) is shown as well, as its replay ends.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from engine.domain.errors import CommandRejected  # noqa: E402
 from engine.domain.events import Entry  # noqa: E402
 from engine.domain.model import ENGINE  # noqa: E402
 from engine.domain.state import SessionState  # noqa: E402
+from engine.domain.trust import PathKind, Permissions, Server, ServerAccess, TrustQuestion  # noqa: E402
 from engine.domain.work import WorkKey  # noqa: E402
 from engine.journal.journal import Journal  # noqa: E402
 from engine.session.source import Batch, Capability, Progress  # noqa: E402
 from tui.app import EspalierApp  # noqa: E402
 from tui.bridge import Bridge  # noqa: E402
+from tui.screens.open_session import OpenSessionDialog  # noqa: E402
+from tui.screens.trust_dialog import TrustDialog  # noqa: E402
 from tui.widgets.kernel_tree import KernelTree  # noqa: E402
-from tui.widgets.session_table import SessionTable  # noqa: E402
 
 WORDS = {
     "build:k20:0": "g++ -O3, 0.6 s",
@@ -45,6 +47,17 @@ MIXES = {
     "k14": {"total": 412, "ymm": 168, "fma": 96, "xmm": 31, "call": 2},
     "k12": {"total": 377, "ymm": 120, "fma": 48, "call": 18},
 }
+ASKED = TrustQuestion(
+    path="/home/eng/downloads/softmax-2026-11-18-1", kind=PathKind.SESSION, name="softmax-2026-11-18-1",
+    why="it was made on another machine",
+    needs=Permissions("4be1" * 16, ("my-proposer --fast",), (Server("openai", "https://models.example.org/v1", "MODELS_KEY"),)),
+    problem="softmax", file="/home/kim/problems/softmax/reference.py",
+    code="import torch\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return torch.softmax(x, dim=-1)\n",
+    ships=False, altered=True,
+    servers=(ServerAccess(Server("openai", "https://models.example.org/v1", "MODELS_KEY"), "https://models.example.org/v1",
+                          "MODELS_KEY", True),),
+    unsandboxed="",
+)  # fmt: skip
 Act = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
 
 
@@ -97,6 +110,38 @@ def on(kernel: str, *pressed: str) -> Act:
     return act
 
 
+def compared_tab(key: str) -> Act:
+    """Compare two kernels and show one tab of theirs."""
+
+    async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await compared(app, pilot)
+        await pilot.pause()
+        await pilot.press(key)
+
+    return act
+
+
+async def combined(app: EspalierApp, pilot: Pilot[None]) -> None:
+    tree = app.screen.query_one(KernelTree)
+    tree.reveal("k12")
+    await pilot.press("m")
+    tree.reveal("k14")
+    await pilot.press("X")
+
+
+async def trusted(app: EspalierApp, pilot: Pilot[None]) -> None:
+    app.push_screen(TrustDialog(ASKED))
+
+
+async def opening(app: EspalierApp, pilot: Pilot[None]) -> None:
+    async def never(say: Callable[[str], None]) -> Bridge:
+        say("measuring the baselines eager and compile on cuda:0")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    app.push_screen(OpenSessionDialog("Opening softmax-2026-11-18-1", never))
+
+
 async def compared(app: EspalierApp, pilot: Pilot[None]) -> None:
     tree = app.screen.query_one(KernelTree)
     tree.reveal("k12")
@@ -120,6 +165,55 @@ SCENES: dict[str, Act] = {
     "palette": keys("ctrl+p"),
     "help": keys("question_mark"),
 }
+
+
+DIALOGS: dict[str, Act] = {
+    "notes": keys("t", "t", "t"),
+    "log": on("k14", "7"),
+    "verification": on("k14", "4"),
+    "idea": on("k12", "1"),
+    "zoomed": on("k14", "5", "z"),
+    "filter": keys("slash", "v", "e", "c"),
+    "by-speedup": keys("S", "S"),
+    "compare-code": compared_tab("2"),
+    "gate-edit": keys("g", "e"),
+    "gate-reject": keys("g", "r"),
+    "gate-write": keys("g", "w"),
+    "gate-parent": keys("g", "p"),
+    "gate-writer": keys("g", "W"),
+    "gate-attach": keys("g", "m"),
+    "gate-help": keys("g", "question_mark"),
+    "form-idea": keys("i"),
+    "form-seed": keys("s"),
+    "form-mode": keys("o"),
+    "form-limits": keys("L"),
+    "form-models": keys("O"),
+    "form-pauses": keys("C"),
+    "form-prompts": keys("Q"),
+    "form-instruct": keys("I"),
+    "form-settings": keys("f3"),
+    "form-note": on("k14", "n"),
+    "form-accept": on("k22", "a"),
+    "form-prune": on("k12", "x"),
+    "form-attach": on("k12", "A"),
+    "form-fork": on("k12", "F"),
+    "form-combine": combined,
+    "confirm-end": keys("ctrl+e"),
+}
+"""Further pages, forms and dialogs over a session, drawn with ``--all``."""
+AT_HOME: dict[str, Act] = {
+    "home-help": keys("question_mark"),
+    "home-new": keys("n"),
+    "home-beside": keys("v"),
+    "home-delete": keys("D"),
+    "home-settings": keys("f3"),
+    "home-trust": trusted,
+    "home-opening": opening,
+}
+"""Dialogs over home, drawn with ``--all``."""
+REPLAYED: dict[str, Act] = {"replay": keys("b"), "replay-fork": on("k12", "F"), "replay-log": keys("t", "t")}
+"""A replayed session, drawn with ``--all``."""
+EVERYTHING = (*SCENES, "home", "light", *DIALOGS, *AT_HOME, *REPLAYED)
 
 
 def stored(folder: Path) -> Path:
@@ -155,7 +249,22 @@ def live(folder: Path) -> Bridge:
 
 
 async def home(app: EspalierApp, pilot: Pilot[None]) -> None:
-    await ui.until(pilot, lambda: any(t.sessions for t in app.screen.query(SessionTable)) and app.focused is not None)
+    """Wait until the sessions are listed."""
+    await ui.until(pilot, lambda: app.focused is not None and app.focused.id == "sessions")
+
+
+async def still(app: EspalierApp, pilot: Pilot[None]) -> None:
+    """Do nothing."""
+
+
+def after(first: Act, then: Act) -> Act:
+    """One act after another."""
+
+    async def act(app: EspalierApp, pilot: Pilot[None]) -> None:
+        await first(app, pilot)
+        await then(app, pilot)
+
+    return act
 
 
 def clock() -> float:
@@ -166,13 +275,17 @@ async def make(into: Path, size: tuple[int, int], sessions: list[Path], root: Pa
     """Render all scenes at one size."""
     name = f"{size[0]}x{size[1]}"
     opener = ui.FakeOpener(clock=clock)
-    if "home" in scenes:
-        await picture(ui.app(opener, clock=clock), size, home, None, into / f"home-{name}.svg")
-    for scene, act in SCENES.items():
-        if scene not in scenes:
-            continue
-        app = ui.app(opener, "none", clock=clock)
-        await picture(app, size, act, live(root / "softmax-2026-11-18-1"), into / f"{scene}-{name}.svg")
+    for scene, act in ({"home": still} | AT_HOME).items():
+        if scene in scenes:
+            await picture(ui.app(opener, clock=clock), size, after(home, act), None, into / f"{scene}-{name}.svg")
+    for scene, act in (SCENES | DIALOGS).items():
+        if scene in scenes:
+            app = ui.app(opener, "none", clock=clock)
+            await picture(app, size, act, live(root / "softmax-2026-11-18-1"), into / f"{scene}-{name}.svg")
+    for scene, act in REPLAYED.items():
+        if scene in scenes:
+            app = ui.app(opener, "replay", root / "softmax-2026-11-18-1", clock=clock)
+            await picture(app, size, act, None, into / f"{scene}-{name}.svg")
     for folder in sessions:
         app = ui.app(ui.FakeOpener(), "replay", folder, clock=clock)
         await picture(app, size, keys("b"), None, into / f"{folder.name}-{name}.svg")
@@ -190,10 +303,13 @@ def main() -> None:
     parser.add_argument("sessions", nargs="*", type=Path)
     parser.add_argument("--into", type=Path, default=ROOT / "docs" / "pictures")
     parser.add_argument("--size", action="append", default=[])
-    parser.add_argument("--scene", action="append", choices=(*SCENES, "home", "light"), default=[])
+    parser.add_argument("--scene", action="append", choices=EVERYTHING, default=[])
+    parser.add_argument(
+        "--all", action="store_true", help="all screens, forms and dialogs, instead of those in the documentation"
+    )
     options = parser.parse_args()
     sizes = [tuple(int(n) for n in size.split("x")) for size in options.size] or [(120, 40)]
-    scenes = options.scene or [*SCENES, "home", "light"]
+    scenes = options.scene or (list(EVERYTHING) if options.all else [*SCENES, "home", "light"])
     options.into = options.into.resolve()
     options.sessions = [folder.resolve() for folder in options.sessions]
     options.into.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from functools import partial
 from textual import work
 from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.types import IgnoreReturnCallbackType
 
 from engine.domain.state import SessionState
@@ -34,16 +35,19 @@ def place_of(screen: object) -> actions.Place | None:
 
 
 class Palette(CommandPalette):
-    """The palette. Closing it while a search begins is no error.
+    """The palette. Closing it during a search is no error.
 
     Reported as for upstream (Textual 8.2.8, ``textual/command.py``, ``CommandPalette._gather_commands``): a search that starts
-    after the palette was closed finds no list, and the exception of its worker ends the program.
+    or ends after the palette was closed finds no list, and the exception of its worker ends the program.
     """
 
     @work(exclusive=True, group=CommandPalette._GATHER_COMMANDS_GROUP)
     async def _gather_commands(self, search_value: str) -> None:
-        if self.query(CommandList):
+        try:
             await CommandPalette._gather_commands.__wrapped__(self, search_value)  # type: ignore[attr-defined]
+        except NoMatches:
+            if self.query(CommandList):
+                raise
 
 
 class ActionProvider(Provider):
