@@ -36,6 +36,7 @@ from tui.screens.loading import load_session_screens
 from tui.terminal import SHUTDOWN_SECONDS, TerminalLost, exit_within
 from tui.terminal_app import TerminalApp
 from tui.timers import guard_timers
+from tui.tiny_terminals import guard_tiny_terminals
 
 if TYPE_CHECKING:
     from tui.bridge import Bridge, Say
@@ -79,6 +80,7 @@ class EspalierApp(TerminalApp):
     ) -> None:
         """``action`` and ``subject``: as for ``main``. ``colours``: the terminal's colour system, as rich names it."""
         guard_timers()
+        guard_tiny_terminals()
         super().__init__(keymap=keymap, colours=colours)
         self.opener = opener or SessionOpener()
         self.clock = clock
@@ -330,7 +332,7 @@ class EspalierApp(TerminalApp):
         """Open the palette."""
         from tui.screens.palette import Palette
 
-        if not Palette.is_open(self):
+        if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
     def action_help(self) -> None:
