@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -82,6 +83,9 @@ NAMES = ", ".join(f"{name}:CMD" if name == "command" else f"{name}:MODEL" for na
 """For messages: how proposers are written."""
 
 
+_NO_PATH = re.compile(r"https?://[^/]+/?")
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where one model is asked, and where its key comes from."""
@@ -105,6 +109,8 @@ def endpoint(provider: Provider, server: ModelServer | None) -> Endpoint:
         ProposerError: the address is missing or malformed, or ``server`` does not fit the provider.
     """
     named = server.url if server is not None else ""
+    if provider.path and _NO_PATH.fullmatch(named):
+        named = _with_path(provider, named)
     if provider.protocol is Protocol.COMMAND:
         if named:
             raise ProposerError("command: does not take a server")
@@ -136,7 +142,13 @@ def is_own(provider: Provider, url: str) -> bool:
 
 def _from_environment(provider: Provider) -> str:
     url = os.environ.get(provider.url_variable, "").strip().rstrip("/") if provider.url_variable else ""
-    return url if not url or url.endswith(provider.path) else f"{url}{provider.path}"
+    return _with_path(provider, url)
+
+
+def _with_path(provider: Provider, url: str) -> str:
+    """An address with the path of the provider's API: Azure's portal shows that of the resource."""
+    bare = url.rstrip("/")
+    return url if not bare or bare.endswith(provider.path) else f"{bare}{provider.path}"
 
 
 def _protocol(provider: Provider, server: ModelServer | None, url: str) -> Protocol:

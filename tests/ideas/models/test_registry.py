@@ -13,6 +13,7 @@ from support.program import ROOT
 from engine.domain.errors import ProposerError
 from engine.domain.settings import ModelServer
 from engine.ideas.models.model import Prompt
+from engine.ideas.models.providers import PROVIDERS, endpoint
 from engine.ideas.models.registry import ModelSpec, ProviderLimits, open_model, parse_spec
 from engine.ideas.models.retry_policy import RetryPolicy
 
@@ -102,3 +103,31 @@ def test_no_sdk_is_imported_before_a_model_of_its_kind_is_opened() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+AZURE = "https://mine.openai.azure.com"
+
+
+@pytest.mark.parametrize(
+    ("provider", "url", "variable", "expected"),
+    [
+        ("azure", "", AZURE, f"{AZURE}/openai/v1"),
+        ("azure", "", f"{AZURE}/openai/v1/", f"{AZURE}/openai/v1"),
+        ("azure", AZURE, "", f"{AZURE}/openai/v1"),
+        ("azure", f"{AZURE}/", "", f"{AZURE}/openai/v1"),
+        ("azure", f"{AZURE}/openai/v1", "", f"{AZURE}/openai/v1"),
+        ("azure", "https://gateway.example/v1", "", "https://gateway.example/v1"),
+        ("openrouter", "", "", "https://openrouter.ai/api/v1"),
+        ("vllm", "", "", "http://localhost:8000/v1"),
+        ("vllm", "http://gpu1:9000/v1", "", "http://gpu1:9000/v1"),
+        ("ollama", "", "", "http://localhost:11434/v1"),
+        ("vertex", "", "", None),
+    ],
+)
+def test_where_a_preset_asks(
+    provider: str, url: str, variable: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preset = PROVIDERS[provider]
+    if variable:
+        monkeypatch.setenv(preset.url_variable, variable)
+    assert endpoint(preset, ModelServer(provider, url) if url else None).url == expected
