@@ -14,7 +14,7 @@ import pytest
 from support import builders, sessions, ui
 from support.ui import until
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import ContentSwitcher, Input
 
 from engine.domain.trust import PathKind, Permissions, Server, ServerAccess, TrustQuestion
 from tui.app import EspalierApp
@@ -148,7 +148,7 @@ def test_session_awaiting(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(app_on("new", ui.new(Path("s"))), terminal_size=size, run_before=before)
 
 
-PANES: dict[str, tuple[str, ...]] = {"code": ("2",), "charts": ("t",), "events": ("t", "t"), "zoomed": ("z",)}
+PANES: dict[str, tuple[str, ...]] = {"code": ("2",), "charts": ("t",), "events": ("t",), "zoomed": ("z",)}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -159,6 +159,8 @@ def test_replay(snap_compare: Compare, size: tuple[int, int], pane: str) -> None
     async def before(pilot: Pilot[None]) -> None:
         await settled(pilot, SessionScreen)
         await pilot.press(*PANES[pane])
+        while pane == "events" and pilot.app.screen.query_one(ContentSwitcher).current != pane:
+            await pilot.press("t")
 
     assert snap_compare(app_on("replay", Path("s")), terminal_size=size, run_before=before)
 

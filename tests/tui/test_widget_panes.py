@@ -19,7 +19,7 @@ from engine.domain.model import ENGINEER, RaceOutcome
 from engine.domain.state import advance
 from engine.domain.work import WorkKey
 from tui.widgets.bars import SessionHeader, StageStrip, TransportBar
-from tui.widgets.charts import Charts
+from tui.widgets.charts import Charts, HeatMap, PlotView, RooflineChart, SpeedupChart
 from tui.widgets.detail_tabs import DetailTabs, Tab
 from tui.widgets.idea_list import IdeaList
 from tui.widgets.lines import LinesView
@@ -203,10 +203,44 @@ def test_charts_are_drawn_with_the_selected_kernel() -> None:
         charts = host.query_one(Charts)
         charts.selected = "k12"
         await pilot.pause()
-        for chart in charts.children:
-            assert "◆" in str(chart.render())
+        for chart in (host.query_one(SpeedupChart), host.query_one(RooflineChart)):
+            assert "◆" in drawn(chart)
+        assert not host.query_one(HeatMap).size, "only suites have a heat map"
 
     play(act, Charts, size=(140, 30))
+
+
+def drawn(chart: PlotView) -> str:
+    return "\n".join(chart.render_line(y).text for y in range(chart.size.height))
+
+
+def test_a_focused_chart_zooms_moves_and_shows_the_whole_again() -> None:
+    async def act(host: Host, pilot: Pilot[None]) -> None:
+        chart = host.query_one(SpeedupChart)
+        chart.focus()
+        whole = drawn(chart)
+        await pilot.press("plus", "plus")
+        zoomed = drawn(chart)
+        assert zoomed != whole
+        assert "0: whole" in str(chart.border_title)
+        await pilot.press("right", "up")
+        assert drawn(chart) not in (whole, zoomed)
+        await pilot.press("0")
+        assert drawn(chart) == whole
+
+    play(act, Charts, size=(140, 30))
+
+
+def test_without_room_for_both_the_charts_take_turns() -> None:
+    async def act(host: Host, pilot: Pilot[None]) -> None:
+        charts = host.query_one(Charts)
+        assert (bool(host.query_one(SpeedupChart).size), bool(host.query_one(RooflineChart).size)) == (True, False)
+        assert charts.show_next()
+        await pilot.pause()
+        assert (bool(host.query_one(SpeedupChart).size), bool(host.query_one(RooflineChart).size)) == (False, True)
+        assert not charts.show_next()
+
+    play(act, Charts, size=(80, 10))
 
 
 def test_charts_of_an_empty_session_are_empty() -> None:

@@ -346,7 +346,10 @@ class SessionScreen(ArrangedScreen):
         self._show_pane("usage")
 
     def action_pane(self) -> None:
-        """Show the next pane."""
+        """Show the next pane, or the next chart where only one has room."""
+        current = self.query_one(ContentSwitcher).current
+        if current == "charts" and self.query_one("#charts", Charts).show_next():
+            return
         place = _PANES.index(self.query_one(ContentSwitcher).current or _PANES[0])
         self._show_pane(_PANES[(place + 1) % len(_PANES)])
 

@@ -1,252 +1,223 @@
-"""Two charts: the incumbent's speedup by round with a dot for every kernel, and the device's roofline."""
+"""The charts: the incumbent's speedup by round, the device's roofline, and for a suite the heat map of its workloads.
+
+A focused chart zooms with + and -, moves with the arrow keys, and shows the whole again with 0.
+"""
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import ClassVar
 
-from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.reactive import reactive
+from textual.strip import Strip
 from textual.timer import Timer
-from textual_plotext import PlotextPlot
 
 from engine.domain.state import SessionState
-from tui.viewmodel import charts, fmt
+from tui.viewmodel import charts, heat_map
+from tui.viewmodel.cells import BLANK, width
+from tui.viewmodel.charts import ChartPage
+from tui.viewmodel.plot import WHOLE, PlotWindow
 from tui.widgets.lines import is_displayed
-from tui.widgets.painter import Painter
+from tui.widgets.painter import PaintedWidget
 
 _WIDE = 96
+_LOW = 18
+"""Below this height, only one of two charts is shown."""
 _EVERY_SECONDS = 0.5
-_GRID = 256
-"""Grid cells per axis; of several dots in one cell, one is drawn."""
-_CEILINGS = ("ink-accent", "stage-verify", "stage-build", "stage-repair")
-_LEGEND = "● measured   ○ screened   ◆ selected"
-Colour = tuple[int, int, int]
+_MANY = 256
+"""Above this number of kernels, a chart is drawn at most twice a second."""
 
 
-class _Chart(PlotextPlot):
-    """A plot that is redrawn when its state, the theme or its size changes, while it is visible."""
+class PlotView(PaintedWidget, can_focus=True):
+    """A chart that is drawn when its state, its window or its size changes, while it is visible."""
 
     DEFAULT_CSS = """
-    _Chart {
-        min-height: 8;
+    PlotView {
+        min-height: 4;
         border: round $border-blurred;
         border-title-color: $foreground;
         border-title-style: bold;
         border-subtitle-color: $text-muted;
         background: $surface;
+        color: $foreground;
+        &:focus { border: round $border; }
     }
     """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("plus,equals_sign", "zoom(1)", "Zoom in", show=False, id="chart.zoom-in"),
+        Binding("minus", "zoom(-1)", "Zoom out", show=False, id="chart.zoom-out"),
+        Binding("left,h", "pan(-1, 0)", "Left", show=False, id="chart.left"),
+        Binding("right,l", "pan(1, 0)", "Right", show=False, id="chart.right"),
+        Binding("up", "pan(0, 1)", "Up", show=False, id="chart.up"),
+        Binding("down", "pan(0, -1)", "Down", show=False, id="chart.down"),
+        Binding("0,home", "whole", "Whole chart", show=False, id="chart.whole"),
+    ]
 
     state: reactive[SessionState | None] = reactive(None)
     selected: reactive[str] = reactive("")
+    view: reactive[PlotWindow] = reactive(WHOLE)
 
     _due: Timer | None = None
     _drawn_at = 0.0
-
-    def on_mount(self) -> None:
-        self.border_subtitle = Content(_LEGEND)
+    _chart: ChartPage | None = None
 
     def watch_state(self, before: SessionState | None, after: SessionState | None) -> None:
         if before is None or after is None or before.kernels is not after.kernels or before.rounds is not after.rounds:
-            self._replot_soon()
+            self._draw_soon()
 
     def watch_selected(self) -> None:
-        self._replot_soon()
+        self._draw_soon()
 
-    def _replot_soon(self) -> None:
-        """Redraw immediately, or at most twice a second in a large session."""
-        many = self.state is not None and len(self.state.kernels) > _GRID
+    def watch_view(self) -> None:
+        self.draw()
+
+    def _draw_soon(self) -> None:
+        """Draw immediately, or at most twice a second in a large session."""
+        many = self.state is not None and len(self.state.kernels) > _MANY
         left = self._drawn_at + _EVERY_SECONDS - time.monotonic()
         if left <= 0 or not many:
-            self.replot()
+            self.draw()
         elif self._due is None:
-            self._due = self.set_timer(left, self.replot)
+            self._due = self.set_timer(left, self.draw)
 
     def on_show(self) -> None:
-        self.replot()
+        self.draw()
 
     def on_resize(self) -> None:
-        self.replot()
+        self.draw()
 
-    def notify_style_update(self) -> None:
-        super().notify_style_update()
-        self.replot()
-
-    def replot(self) -> None:
+    def draw(self) -> None:
         """Draw the state if there is one and room for it."""
         if self._due is not None:
             self._due.stop()
             self._due = None
-        if not is_displayed(self) or self.state is None or self.size.width < 20 or self.size.height < 5:
+        if not is_displayed(self) or self.state is None or self.size.width < 12 or self.size.height < 1:
             return
         self._drawn_at = time.monotonic()
-        plot: Any = self.plt
-        plot.clear_data()
-        plot.clear_figure()
-        painter = Painter(self)
-        self._draw(plot, self.state, painter)
-        for paint in (plot.canvas_color, plot.axes_color):
-            paint(painter.rgb("surface"))
-        plot.ticks_color(painter.rgb("ink-faint"))
-        plot.xaxes(True, False)
-        plot.yaxes(True, False)
-        self.refresh()
+        chart = self.make(self.state, self.size.width, self.size.height)
+        zoomed = " · 0: whole" if self.view != WHOLE else ""
+        self.border_title = Content(f"{chart.title}{zoomed}")
+        room = self.size.width - 2
+        self.border_subtitle = Content(next((legend for legend in chart.legends if width(legend) <= room), ""))
+        if self._chart is None or chart.lines != self._chart.lines:
+            self._chart = chart
+            self.refresh()
 
-    def render(self) -> Text:
-        """The plot as drawn by ``replot``, in the colours of the app's theme."""
-        plot: Any = self.plt
-        plot.plotsize(self.size.width, self.size.height)
-        plot._set_size(self.size.width, self.size.height)
-        return Text.from_ansi(plot.build())
-
-    @property
-    def _most_marks(self) -> int:
-        """How many ticks fit on the y axis."""
-        return max(1, min(6, (self.size.height - 5) // 2))
-
-    def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
+    def make(self, state: SessionState, room: int, height: int) -> ChartPage:
+        """The chart in this many cells."""
         raise NotImplementedError
 
+    def render_line(self, y: int) -> Strip:
+        lines = self._chart.lines if self._chart is not None else ()
+        return self.painter.strip(lines[y] if y < len(lines) else BLANK, self.size.width, self.rich_style)
 
-class SpeedupChart(_Chart):
+    def action_zoom(self, steps: int) -> None:
+        """Zoom in or out."""
+        self.view = self.view.zoomed(steps)
+
+    def action_pan(self, right: int, up: int) -> None:
+        """Move the window."""
+        self.view = self.view.moved(right, up)
+
+    def action_whole(self) -> None:
+        """Show the whole chart."""
+        self.view = WHOLE
+
+
+class SpeedupChart(PlotView):
     """Speedup by round: the incumbent as steps, each kernel as a dot, the baseline as a line at 1×."""
 
-    def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
-        shown = charts.climb(state)
-        self.border_title = Content(f"speedup × {shown.baseline} by round")
-        if not shown.dots:
-            plot.xlim(0, 1)
-            plot.ylim(0, 2)
-            return
-        high = max(1.1, max(dot.y for dot in shown.dots) * 1.1)
-        left, right = min(shown.rounds) - 0.5, max(shown.rounds) + 0.5
-        plot.ylim(0, high)
-        plot.xlim(left, right)
-        plot.xticks([float(n) for n in shown.rounds], [str(n) for n in shown.rounds])
-        marks = _marks(high, self._most_marks)
-        plot.yticks(marks, [f"{mark:g}×" for mark in marks])
-        plot.plot([left, right], [1.0, 1.0], marker="┄", color=painter.rgb("ink-rule"))
-        _stairs(plot, shown.line, right, painter.rgb("badge-best"))
-        _dots(plot, shown.dots, self.selected, painter)
+    def make(self, state: SessionState, room: int, height: int) -> ChartPage:
+        return charts.speedup_chart(state, self.selected, self.view, room, height)
 
 
-class RooflineChart(_Chart):
-    """Operations per second under the device's measured ceilings; both axes are logarithmic."""
+class RooflineChart(PlotView):
+    """Operations per second under the device's measured ceilings."""
 
-    def _draw(self, plot: Any, state: SessionState, painter: Painter) -> None:
-        shown = charts.roofline(state)
-        if shown is None:
-            prepared = state.preparation is not None
-            self.border_title = Content(f"roofline: {'no peaks measured' if prepared else 'available after the preparation'}")
-            return
-        facts = shown.facts
-        figures = f"{fmt.digits(facts.intensity)} FLOP/byte" if facts.counted else "one operation per output"
-        self.border_title = Content(f"roofline: {figures}, bound by {facts.bound}")
-        for ceiling, variable in zip(
-            shown.ceilings, ("ink-accent", "stage-verify", "stage-build", "stage-repair"), strict=False
-        ):
-            xs, ys = _log([p[0] for p in ceiling.points]), _log([p[1] for p in ceiling.points])
-            plot.plot(xs[:2], ys[:2], marker="braille", color=painter.rgb(variable))
-            plot.plot(xs[1:], ys[1:], marker="─", color=painter.rgb(variable))
-            label = f"{ceiling.name} {fmt.scaled(ceiling.points[-1][1])}FLOP/s "
-            ground = painter.rgb("surface")
-            plot.text(label, xs[-1], ys[-1] + 0.2, alignment="right", color=painter.rgb(variable), background=ground)
-        dots = tuple(charts.Dot(d.kernel, math.log10(d.x), math.log10(d.y), d.precise) for d in shown.dots)
-        corners = [p for ceiling in shown.ceilings for p in ceiling.points]
-        xs = _log([x for x, _ in corners])
-        ys = [*_log([y for _, y in corners]), *(dot.y for dot in dots)]
-        plot.xlim(min(xs), max(xs))
-        plot.ylim(min(ys) - 0.3, max(ys) + 0.4)
-        _log_ticks(plot.xticks, min(xs), max(xs), "{:g}".format, 12)
-        _log_ticks(plot.yticks, min(ys) - 0.3, max(ys) + 0.4, fmt.scaled, self._most_marks)
-        _dots(plot, dots, self.selected, painter)
+    def make(self, state: SessionState, room: int, height: int) -> ChartPage:
+        return charts.roofline_chart(state, self.selected, self.view, room, height)
 
 
-def _stairs(plot: Any, steps: Sequence[tuple[float, float]], right: float, colour: Colour) -> None:
-    """The incumbent as connected lines: along a round, then up or down to the next speedup."""
-    joints: list[tuple[float, float, str]] = []
-    for (x, y), (end, level) in itertools.pairwise([*steps, (right, 0.0)]):
-        if end > x:
-            plot.plot([x, end], [y, y], marker="─", color=colour)
-        if end < right and level != y:
-            plot.plot([end, end], [y, level], marker="│", color=colour)
-            joints += [(end, y, "╯"), (end, level, "╭")] if level > y else [(end, y, "╮"), (end, level, "╰")]
-    for x, y, marker in joints:
-        plot.scatter([x], [y], marker=marker, color=colour)
+class HeatMap(PlotView):
+    """Speedups of a suite by workload and kernel; left and right show other kernels."""
 
+    first: reactive[int] = reactive(0)
 
-def _log(values: Sequence[float]) -> list[float]:
-    return [math.log10(value) for value in values]
+    def make(self, state: SessionState, room: int, height: int) -> ChartPage:
+        return heat_map.heat_map(state, self.selected, self.first, room, height)
 
+    def watch_first(self) -> None:
+        self.draw()
 
-def _log_ticks(put: Any, low: float, high: float, words: Callable[[float], str], most: int) -> None:
-    powers = range(math.ceil(low), math.floor(high) + 1)
-    powers = powers[:: -(-len(powers) // most) or 1]
-    put([float(p) for p in powers], [words(10.0**p) for p in powers])
+    def action_zoom(self, steps: int) -> None:
+        """A table of figures has no zoom."""
 
+    def action_pan(self, right: int, up: int) -> None:
+        """Show other kernels."""
+        known = len(self.state.kernels) if self.state is not None else 0
+        self.first = max(0, min(known - 1, self.first + right))
 
-def _marks(high: float, most: int) -> list[float]:
-    """At most ``most`` round numbers from 0 to ``high``."""
-    step = next(s * 10**p for p in range(-1, 9) for s in (1, 2, 5) if high / (s * 10**p) <= most)
-    return [step * n for n in range(int(high / step) + 1)]
-
-
-def _dots(plot: Any, dots: Sequence[charts.Dot], selected: str, painter: Painter) -> None:
-    """A hollow dot for a screened kernel, a solid one for a measured kernel, a diamond for the selected one."""
-    dots = _thinned(dots, selected)
-    groups = (
-        ("○", painter.rgb("speedup-undecided"), [d for d in dots if not d.precise and d.kernel != selected]),
-        ("●", painter.rgb("speedup-good"), [d for d in dots if d.precise and d.kernel != selected]),
-        ("◆", painter.rgb("badge-mark"), [d for d in dots if d.kernel == selected]),
-    )
-    for marker, colour, group in groups:
-        if group:
-            plot.scatter([d.x for d in group], [d.y for d in group], marker=marker, color=colour)
-
-
-def _thinned(dots: Sequence[charts.Dot], selected: str) -> Sequence[charts.Dot]:
-    """One dot for each cell of a fine grid, and always the selected one."""
-    if len(dots) < _GRID:
-        return dots
-    width = max(d.x for d in dots) - min(d.x for d in dots) or 1.0
-    height = max(d.y for d in dots) - min(d.y for d in dots) or 1.0
-    seen = {(int(_GRID * d.x / width), int(_GRID * d.y / height), d.precise, d.kernel == selected): d for d in dots}
-    return tuple(seen.values())
+    def action_whole(self) -> None:
+        """Show the fastest kernels."""
+        self.first = 0
 
 
 class Charts(Container):
-    """Both charts, side by side where there is room, else one above the other."""
+    """The charts side by side where there is room, else one above the other, else one at a time."""
 
     DEFAULT_CSS = """
     Charts {
         layout: vertical;
         background: $surface;
         &.-wide { layout: horizontal; }
-        & > _Chart { width: 1fr; height: 1fr; }
+        & > PlotView { width: 1fr; height: 1fr; }
+        & > .-hidden { display: none; }
     }
     """
 
     state: reactive[SessionState | None] = reactive(None)
     selected: reactive[str] = reactive("")
+    shown: reactive[int] = reactive(0)
+    """Which chart, where only one is shown."""
 
     def compose(self) -> ComposeResult:
         yield SpeedupChart()
         yield RooflineChart()
+        yield HeatMap()
+
+    @property
+    def _all(self) -> Sequence[PlotView]:
+        suite = self.state is not None and heat_map.has_heat_map(self.state)
+        return [chart for chart in self.query(PlotView) if suite or not isinstance(chart, HeatMap)]
+
+    @property
+    def _one_at_a_time(self) -> bool:
+        return self.size.width < _WIDE and self.size.height < _LOW
+
+    def show_next(self) -> bool:
+        """Show the next chart where only one is shown; ``False`` after the last one."""
+        if not self._one_at_a_time or self.shown + 1 >= len(self._all):
+            self.shown = 0
+            return False
+        self.shown += 1
+        return True
 
     def watch_state(self, state: SessionState | None) -> None:
-        for chart in self.query(_Chart):
+        for chart in self.query(PlotView):
             chart.state = state
+        self._arrange()
 
     def watch_selected(self, selected: str) -> None:
-        for chart in self.query(_Chart):
+        for chart in self.query(PlotView):
             chart.selected = selected
+
+    def watch_shown(self) -> None:
+        self._arrange()
 
     def on_mount(self) -> None:
         self.watch_state(self.state)
@@ -254,3 +225,10 @@ class Charts(Container):
 
     def on_resize(self) -> None:
         self.set_class(self.size.width >= _WIDE, "-wide")
+        self._arrange()
+
+    def _arrange(self) -> None:
+        offered = self._all
+        for chart in self.query(PlotView):
+            alone = not self._one_at_a_time or (chart in offered and offered.index(chart) == self.shown % len(offered))
+            chart.set_class(chart not in offered or not alone, "-hidden")

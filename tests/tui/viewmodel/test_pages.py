@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,15 +15,13 @@ from support import builders as b
 from support import showcase
 
 from engine.domain import events as e
-from engine.domain import queries
-from engine.domain.model import Dialect, Role
+from engine.domain.model import Dialect
 from engine.domain.profile import Profile
 from engine.domain.settings import Mode
 from engine.domain.state import CallStatus, IdeaStatus, Kernel, SessionState, Stage
 from engine.domain.work import WorkKey
 from tui.viewmodel import (
     cells,
-    charts,
     code,
     diff,
     estimate,
@@ -332,35 +329,6 @@ def test_notes_newest_first_and_by_target() -> None:
     output = text(pages.notes(STATE, 80))
     assert output.index("branch predictor") < output.index("write counters")
     assert "no notes" in text(pages.notes(replace(STATE, notes=()), 80))
-
-
-def test_the_chart_follows_the_incumbent() -> None:
-    found = charts.climb(STATE)
-    best = queries.incumbent(STATE)
-    assert best is not None
-    ratio = queries.speedup(STATE, best)
-    assert ratio is not None
-    assert found.line[-1] == (max(STATE.rounds), ratio.value)
-    assert len(found.dots) == sum(1 for k in STATE.kernels.values() if queries.speedup(STATE, k) is not None)
-    assert all(abs(d.x - STATE.kernels[d.kernel].round) < 0.5 for d in found.dots)
-
-
-def test_the_roofline_has_all_kernels_at_one_intensity() -> None:
-    found = charts.roofline(STATE)
-    assert found is not None
-    assert found.facts.intensity == pytest.approx(1.05e7 / 16_777_216)
-    assert {d.x for d in found.dots} == {found.facts.intensity}
-    assert charts.roofline(b.fold(b.opened())) is None
-
-
-def test_uncounted_operations_default_to_one_per_output() -> None:
-    assert STATE.preparation is not None
-    signature = replace(STATE.preparation.signature, operations=0.0)
-    found = charts.roofline(replace(STATE, preparation=replace(STATE.preparation, signature=signature)))
-    assert found is not None
-    assert not found.facts.counted
-    outputs = sum(math.prod(o.shape) for o in signature.with_roles(Role.OUTPUT))
-    assert found.facts.intensity == pytest.approx(outputs / STATE.preparation.bytes_moved)
 
 
 @given(st.integers(0, 500), st.integers(30, 200), st.integers(0, 500))
