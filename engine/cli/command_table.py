@@ -58,6 +58,12 @@ MODEL: Table = {
     "usage": ("engine.cli.model:usage", "Tokens and dollars by round, role and model."),
     "cancel": ("engine.cli.model:cancel", "Cancel one open call."),
 }
+FLEET: Table = {
+    "status": ("engine.cli.fleet:status", "The workers of running sessions."),
+    "start": ("engine.cli.fleet:start", "Start Ray here, as a head or as a node of a cluster."),
+    "stop": ("engine.cli.fleet:stop", "Stop Ray here."),
+    "doctor": ("engine.cli.fleet:doctor", "Which workers this machine has room for."),
+}
 
 SECTIONS: Mapping[str, Table] = {
     "Search": {
@@ -91,11 +97,12 @@ SECTIONS: Mapping[str, Table] = {
         "problems": ("engine.cli.lists:problems", "Problems that ship."),
         "bank": ("engine.cli.lists:bank", "Verified kernels of all sessions, usable as seeds."),
         "trust": ("engine.cli.trust:trust", "Show what a session, bundle or problem from elsewhere would run, and allow it."),
+        "fleet": ("engine.cli.tree:fleet", "status, start, stop, doctor"),
         "doctor": ("engine.cli.doctor:doctor", "Check compilers, GPU, sandbox and folders of this machine."),
         "completion": ("engine.cli.completion:completion", "Print the completion script for bash, zsh or fish."),
     },
 }
-GROUPS: Mapping[str, Table] = {"idea": IDEA, "kernel": KERNEL, "session": SESSION, "model": MODEL}
+GROUPS: Mapping[str, Table] = {"idea": IDEA, "kernel": KERNEL, "session": SESSION, "model": MODEL, "fleet": FLEET}
 
 
 def command_paths() -> Iterator[tuple[str, ...]]:

@@ -21,6 +21,7 @@ from engine.domain.settings import STRATEGIES, Limits, Pauses, Settings
 from engine.domain.state import SessionState
 from engine.ideas.mix import check_models
 from engine.problem import catalog
+from engine.session.benches import check_fleet
 from engine.session.devices import checked_device, default_workload
 from engine.session.factory import NewSession, begin
 from engine.session.outcome import Outcome
@@ -134,6 +135,7 @@ def run(problems: tuple[str, ...], **given: Any) -> None:
 def _new_session(name: str, given: dict[str, Any]) -> NewSession:
     problem = catalog.find(name)
     device = checked_device(given["device"])
+    check_fleet(given["fleet"] or "")
     limits = Limits(
         rounds=given["rounds"], seconds=given["seconds"], kernels=given["kernels"], tokens=given["budget_tokens"],
         usd=given["budget_usd"], plateau=given["plateau"],

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from engine.cli import config
-from engine.cli.command_table import IDEA, KERNEL, MODEL, SESSION, Table
+from engine.cli.command_table import FLEET, IDEA, KERNEL, MODEL, SESSION, Table
 from engine.cli.suggestions import unknown_command
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -70,3 +70,4 @@ idea = _group("idea", IDEA, "Show, add, approve and order the ideas of a session
 kernel = _group("kernel", KERNEL, "Show, seed, race and steer the kernels of a session.")
 session = _group("session", SESSION, "List sessions, and steer one as a whole.")
 model = _group("model", MODEL, "Prompts, replies, usage and open calls of a session's models.")
+fleet = _group("fleet", FLEET, "Several workers for one session: see them, and start or stop Ray for them.")

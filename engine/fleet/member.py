@@ -47,7 +47,7 @@ class FleetMember:
         ready = await client.start()
         self.host = m.one_line(ready.host)
         self.notes = tuple(map(m.one_line, differences(ready.versions, await asyncio.to_thread(versions))))
-        own = replace(assignment, device=self.place.device, cores=self.place.cores, unit=self.place.unit)
+        own = replace(assignment, device=self.place.device, cores=self.place.cores)
         payload = m.encode_assignment(own)
         name = m.blob_name(payload)
         opened: m.OpenedWorker = await self.ask("open", lambda call: m.OpenProblem(call, name, ceilings), _silent, (payload,))

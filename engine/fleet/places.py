@@ -31,11 +31,6 @@ class WorkerPlace:
     visible: str = ""
     """Of a GPU worker: its GPU, as CUDA_VISIBLE_DEVICES names it."""
 
-    @property
-    def unit(self) -> str:
-        """Tells its device from others of the same kind."""
-        return self.visible or self.name
-
 
 def local_count(text: str) -> int | None:
     """The number of workers in ``local:4``; 0 for ``local``; ``None`` if this is another kind of fleet."""

@@ -25,7 +25,7 @@ from engine.domain.model import ENGINE, Blob, Device, Signature
 from engine.domain.state import Kernel
 from engine.fleet import messages as m
 from engine.fleet import readings
-from engine.fleet.places import host_name
+from engine.fleet.places import host_name, ranges
 from engine.fleet.versions import versions
 from engine.problem.graph_ir import Graph, Unsupported
 from engine.trial.assignment import Assignment
@@ -139,9 +139,13 @@ class WorkerServer:
         if self._bench is not None:
             await self._bench.close()
         assignment = m.decode_assignment(self._payload(order.assignment))
-        self._bench = self._make_bench(replace(assignment, device=self._device, cores=self._cores), _store)
+        self._bench = self._make_bench(replace(assignment, device=self._device, cores=self._cores, unit=self._unit()), _store)
         device, signature = await self._bench.describe(lambda _: None, ceilings=order.ceilings)
         return m.OpenedWorker(device, signature, getattr(self._bench, "is_prepared", False))
+
+    def _unit(self) -> str:
+        """Tells this device from others of its kind on this machine."""
+        return ranges(self._cores) if self._cores else os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
     async def _trace(self) -> m.TracedGraph:
         return m.TracedGraph(await self._opened().graph())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from engine.domain.errors import EspalierError
 from engine.fleet.bench import FleetBench
 from engine.fleet.links import LocalLauncher, WorkerLauncher
 from engine.fleet.places import local_count, local_places
+from engine.fleet.ray_cluster import RayLauncher, check_installed
 from engine.session.devices import gpu_names
 from engine.session.ports import StoreBlob
 from engine.trial.bench import Assignment, TrialBench
@@ -13,14 +16,26 @@ from engine.trial.bench import Assignment, TrialBench
 SessionBench = TrialBench | FleetBench
 
 
-def open_bench(assignment: Assignment, store: StoreBlob, fleet: str = "") -> SessionBench:
+async def open_bench(assignment: Assignment, store: StoreBlob, fleet: str = "") -> SessionBench:
     """The bench for a session. ``fleet``: as ``--fleet`` takes it; empty for one device. Raises EspalierError."""
-    return FleetBench(assignment, store, launcher(fleet, assignment.device)) if fleet else TrialBench(assignment, store)
+    if not fleet:
+        return TrialBench(assignment, store)
+    return FleetBench(assignment, store, await asyncio.to_thread(launcher, fleet, assignment.device))
 
 
 def launcher(fleet: str, device: str) -> WorkerLauncher:
-    """What starts the workers of a fleet. Raises EspalierError."""
+    """What starts the workers of a fleet. Blocks. Raises EspalierError."""
     count = local_count(fleet)
-    if count is None:
-        raise EspalierError(f"unknown fleet {fleet!r}: use local or local:N")
-    return LocalLauncher(local_places(device, count, len(gpu_names())))
+    if count is not None:
+        return LocalLauncher(local_places(device, count, len(gpu_names())))
+    check_fleet(fleet)
+    return RayLauncher.connect(fleet, device)
+
+
+def check_fleet(fleet: str) -> None:
+    """Raises EspalierError for what names no fleet, or needs what is not installed."""
+    if not fleet or local_count(fleet) is not None:
+        return
+    if fleet not in ("ray", "auto") and ":" not in fleet.removeprefix("local:"):
+        raise EspalierError(f"unknown fleet {fleet!r}: use local, local:N, ray, or a Ray cluster's HOST:PORT")
+    check_installed()

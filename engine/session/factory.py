@@ -113,7 +113,7 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
         raise ProblemError(f"--dialect {asked} {needed}")
     await check_requirements(request.device, asked)
     lazy_blobs = _LazyBlobs()
-    bench = open_bench(replace(_assignment(opened), prepared=True, fresh=request.fresh), lazy_blobs.put, request.fleet)
+    bench = await open_bench(replace(_assignment(opened), prepared=True, fresh=request.fresh), lazy_blobs.put, request.fleet)
     try:
         if warning := sandbox_warning():
             say(warning)
@@ -186,7 +186,7 @@ async def resume(folder: Path, say: Say, device: str = "", fleet: str = "") -> L
     permission = _Permission(trust.require(folder, state), folder)
     proposers = _Proposers(opened.settings, catalog.folder(opened.problem), permission)
     await check_requirements(label, opened.settings.dialect)
-    bench = open_bench(replace(_assignment(opened, label, state.preparation), prepared=True), Blobs(folder).put, fleet)
+    bench = await open_bench(replace(_assignment(opened, label, state.preparation), prepared=True), Blobs(folder).put, fleet)
     try:
         if warning := sandbox_warning():
             say(warning)

@@ -49,7 +49,7 @@ def test_a_gpu_worker_sees_no_other_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(places, "device_key", lambda label: "gpu-00112233445566778899aabbccddeeff")
     place = places.gpu_place(3)
     assert (place.name, place.device) == ("cuda:3", "cuda:0")
-    assert place.visible == place.unit == "GPU-00112233-4455-6677-8899-aabbccddeeff"
+    assert place.visible == "GPU-00112233-4455-6677-8899-aabbccddeeff"
 
 
 def test_versions_that_differ_are_listed() -> None:

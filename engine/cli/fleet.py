@@ -1,0 +1,172 @@
+"""``espalier fleet``: the workers of running sessions, and a Ray cluster for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from engine.cli import options as o
+from engine.cli.exit_codes import BAD_INPUT, FAILED, CommandExit, end
+from engine.cli.output import show, show_json
+from engine.domain.errors import JournalLocked
+from engine.domain.state import SessionState
+from engine.fleet.places import core_groups, cpu_places, local_places
+from engine.fleet.ray_cluster import CPU_WORKERS, check_installed
+from engine.fleet.versions import versions
+from engine.journal import store
+from engine.journal.lock import WriterLock
+from engine.report.facts.fleet import fleet_rows
+from engine.report.text.fleet import fleet_lines
+from engine.report.text.lines import Span, Tone, line, table
+from engine.sandbox.trial_sandbox import judge_reason
+from engine.session.devices import checked_device, gpu_names
+
+_HERE = "127.0.0.1"
+_PORT = 6379
+_START_S = 120.0
+
+
+@click.command()
+@click.argument("session", type=o.SESSION, required=False)
+@o.json_option
+def status(session: str | None, as_json: bool) -> None:
+    """Show the workers of SESSION, or of every session that runs now with --fleet: what each does, its rate and its device."""
+    folders = [store.resolve(session)] if session else [folder for folder in _session_folders() if _is_running(folder)]
+    found = {}
+    for folder in folders:
+        state = store.state_of(folder)
+        rows = fleet_rows(state, _now(state, folder))
+        if rows is not None:
+            found[folder] = rows
+    if as_json:
+        show_json(
+            {"sessions": [{"session": folder.name, "folder": str(folder), **asdict(rows)} for folder, rows in found.items()]}
+        )
+        return
+    for folder, rows in found.items():
+        show([line(Span(folder.name, Tone.STRONG)), *fleet_lines(rows)])
+    if not found:
+        show([f"{session} has no fleet" if session else "no running session has a fleet: `espalier run PROBLEM --fleet local`"])
+
+
+def _session_folders() -> list[Path]:
+    root = store.sessions_root()
+    return sorted(folder for folder in root.iterdir() if store.is_session(folder)) if root.is_dir() else []
+
+
+def _is_running(folder: Path) -> bool:
+    try:
+        WriterLock(folder).release()
+    except JournalLocked:
+        return True
+    return False
+
+
+def _now(state: SessionState, folder: Path) -> float:
+    return time.time() if _is_running(folder) else state.at
+
+
+@click.command()
+@click.option("--address", metavar="HOST:PORT", help="Join the cluster whose head is there. Default: start a head here.")
+@click.option("--listen", default=_HERE, show_default=True, metavar="IP",
+              help="This machine's address for the cluster's other machines.")  # fmt: skip
+@click.option("--port", type=click.IntRange(1, 65535), default=_PORT, show_default=True, metavar="N", help="Port of a head.")
+@click.option("--cpu-workers", type=click.IntRange(0, 1024), metavar="N",
+              help="Workers on this machine's cores. Default: none on a machine with GPUs, else what suits its cores.")  # fmt: skip
+def start(address: str | None, listen: str, port: int, cpu_workers: int | None) -> None:
+    """Start Ray on this machine with token authentication, as a head or as a node of a cluster.
+
+    A head listens on this machine alone, unless --listen names another address. Every machine of a cluster needs the token
+    in ~/.ray/auth_token: `ray get-auth-token` prints the head's.
+    """
+    check_installed()
+    gpus = len(gpu_names())
+    cores = cpu_workers if cpu_workers is not None else 0 if gpus else len(cpu_places(core_groups(), 0))
+    if address is None:
+        _ray("get-auth-token", "--generate", quiet=True)
+    where = ["--address", address] if address else ["--head", "--port", str(port), "--include-dashboard", "false"]
+    resources = f'{{"{CPU_WORKERS}": {cores}}}'
+    _ray("start", *where, "--node-ip-address", listen, "--num-gpus", str(gpus), "--resources", resources,
+         "--disable-usage-stats", quiet=True)  # fmt: skip
+    devices = ", ".join(filter(None, (f"{gpus} GPUs" if gpus else "", f"{cores} workers on its cores" if cores else "")))
+    show([f"Ray runs here with {devices or 'no device'}; measure with --fleet {address or f'{listen}:{port}'}"])
+
+
+@click.command()
+def stop() -> None:
+    """Stop every Ray process of yours on this machine. Sessions that measured on it wait for their workers, then stop."""
+    check_installed()
+    _ray("stop", quiet=True)
+    show(["Ray is stopped on this machine"])
+
+
+def _ray(*arguments: str, quiet: bool = False) -> None:
+    """Run Ray's own program. Raises CommandExit with its last line."""
+    environment = {**os.environ, "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token"), "RAY_USAGE_STATS_ENABLED": "0"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", *arguments], env=environment, capture_output=quiet, text=True,
+            timeout=_START_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise CommandExit(FAILED, f"`ray {arguments[0]}` did not end within {_START_S:g} s") from None
+    if done.returncode:
+        words = [text for text in (done.stderr or done.stdout or "").splitlines() if text.strip()]
+        raise CommandExit(BAD_INPUT, f"`ray {arguments[0]}` failed: {words[-1].strip() if words else 'no message'}")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCheck:
+    """One thing that a fleet needs on this machine."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@click.command()
+@o.device_option
+@o.json_option
+def doctor(device: str | None, as_json: bool) -> None:
+    """Show which workers this machine has room for, and what each lacks. Run it on every machine of a cluster."""
+    checks = _checks(checked_device(device))
+    if as_json:
+        show_json({"ok": all(one.ok for one in checks), "checks": [asdict(one) for one in checks], "versions": versions()})
+    else:
+        rows = [[Span("ok" if one.ok else "missing", Tone.GOOD if one.ok else Tone.BAD), Span(one.name, Tone.STRONG),
+                 Span(one.detail)] for one in checks]  # fmt: skip
+        show(table(rows))
+    end(0)
+
+
+def _checks(device: str) -> list[FleetCheck]:
+    places = local_places(device, 0, len(gpu_names()))
+    outside = judge_reason()
+    installed: Mapping[str, str] = versions()
+    compiler = "g++" if device == "cpu" else "nvcc"
+    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    has_token = token.is_file() or bool(os.environ.get("RAY_AUTH_TOKEN"))
+    return [
+        FleetCheck("workers", bool(places), ", ".join(place.name for place in places) or "no device"),
+        FleetCheck("sandbox", outside is None, outside or "every worker runs its trials in bubblewrap"),
+        FleetCheck("compiler", compiler in installed, f"{compiler} {installed.get(compiler, 'not found')}"),
+        FleetCheck("torch", "torch" in installed, installed.get("torch", "not found")),
+        _ray_check(),
+        FleetCheck("token", True, f"{'a token' if has_token else 'no token yet'} in {token}"),
+    ]
+
+
+def _ray_check() -> FleetCheck:
+    from importlib import metadata
+
+    try:
+        return FleetCheck("ray", True, metadata.version("ray"))
+    except metadata.PackageNotFoundError:
+        return FleetCheck("ray", True, "not installed: needed beyond one machine only (pip install 'espalier[fleet]')")
