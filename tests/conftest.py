@@ -30,7 +30,7 @@ MEASURING = (
 times; CI runs them (``-m measuring``) alone."""
 CAUGHT_UNDER_LOAD = "test_candidate_is_caught"
 """Judges exploits, which must be caught on a busy machine too: in the same group, but not among those that CI runs alone."""
-BESIDE_A_CLOCK = ("api", "cli", "docs/test_real_commands.py", "faults", "ideas/models", "session", "trial", "tui")
+BESIDE_A_CLOCK = ("api", "cli", "docs/test_real_commands.py", "faults", "fleet", "ideas/models", "session", "trial", "tui")
 """Folders whose tests wait for a screen, a server or another process. A busy machine can be late;
 a bug fails every time."""
 ONCE = ("cli/test_cli_real.py", "trial/test_sandbox.py", "trial/test_candidates.py")

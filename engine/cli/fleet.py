@@ -79,7 +79,7 @@ def _now(state: SessionState, folder: Path) -> float:
               help="This machine's address for the cluster's other machines.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65535), default=_PORT, show_default=True, metavar="N", help="Port of a head.")
 @click.option("--cpu-workers", type=click.IntRange(0, 1024), metavar="N",
-              help="Workers on this machine's cores. Default: none on a machine with GPUs, else what suits its cores.")  # fmt: skip
+              help="Workers on this machine's cores. Default: as many as suit them; none beside GPUs.")  # fmt: skip
 def start(address: str | None, listen: str, port: int, cpu_workers: int | None) -> None:
     """Start Ray on this machine with token authentication, as a head or as a node of a cluster.
 

@@ -33,7 +33,7 @@ from engine.domain.state import Stage
 from engine.journal import store
 from engine.journal.journal import read
 from engine.journal.lock import WriterLock
-from engine.session import factory
+from engine.session import benches
 
 KERNEL = sessions.source("mine", "time_us = 40")
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "mortal", "version": "1"}}
@@ -110,7 +110,7 @@ def test_a_session_is_released_with_its_work_owed_when_the_client_ends(
     assert state.closed is None
     failed = [entry.event.reason for entry in read(folder).entries if isinstance(entry.event, e.WorkFailed)]
     assert set(failed) <= {"interrupted"}, "not counted as a crash of the engine"
-    monkeypatch.setattr(factory, "TrialBench", PretendedBench)
+    monkeypatch.setattr(benches, "TrialBench", PretendedBench)
     with espalier.Session.open(name) as session:
         session.start()
         stage = session.wait(lambda now: now.kernels[kernel].stage if now.kernels[kernel].stage.settled else None, 20)
@@ -170,7 +170,7 @@ class HttpWire:
 
 def test_over_http_the_verdict_is_recorded_although_the_client_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
-    monkeypatch.setattr(factory, "TrialBench", PretendedBench)
+    monkeypatch.setattr(benches, "TrialBench", PretendedBench)
     with served(AgentLimits(tmp_path, mode="autopilot")) as url:
         with HttpWire(url) as wire:
             name = wire.tool("open_session", problem="softmax", device="cpu")["session"]

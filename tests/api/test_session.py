@@ -20,7 +20,7 @@ from engine.domain.errors import CommandRejected, JournalError, JournalLocked, J
 from engine.domain.model import Author
 from engine.domain.state import IdeaStatus, Stage
 from engine.journal.journal import Journal
-from engine.session import factory
+from engine.session import benches
 
 AGENT = Author("agent:claude")
 
@@ -129,7 +129,7 @@ def test_a_search_that_cannot_be_recorded_says_so_and_continues_when_started_aga
             super().__init__(*given)
             self._pause = 0.1
 
-    monkeypatch.setattr(factory, "TrialBench", Slow)
+    monkeypatch.setattr(benches, "TrialBench", Slow)
     with espalier.Session.new("softmax", device="cpu", proposer="agent", mode="autopilot", folder=tmp_path / "s") as session:
         session.start()
         session.wait(lambda state: state.incumbent, 20)

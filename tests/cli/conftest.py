@@ -14,7 +14,7 @@ from support.pretended import PretendedBench
 from support.program import Call, CommandResult, command, environment
 
 from engine.journal.log_file import LogFileHandler
-from engine.session import factory, trust
+from engine.session import benches, trust
 from espalier import main
 
 
@@ -69,4 +69,4 @@ def recorded(home: Path) -> Path:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches that compute nothing: times from a hash, playbooks as they ship. ``--tolerance crfm`` fools the gate."""
-    monkeypatch.setattr(factory, "TrialBench", PretendedBench)
+    monkeypatch.setattr(benches, "TrialBench", PretendedBench)

@@ -22,7 +22,7 @@ from support.pretended import PretendedBench
 
 from engine.journal import store
 from engine.journal.log_file import LogFileHandler
-from engine.session import factory, trust
+from engine.session import benches, trust
 from espalier import main
 
 SESSION = "my-search"
@@ -103,7 +103,7 @@ def _installs(what: str) -> int:
 def _bench(*, pretended: bool) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if pretended:
-            patch.setattr(factory, "TrialBench", PretendedBench)
+            patch.setattr(benches, "TrialBench", PretendedBench)
         yield
 
 

@@ -1,4 +1,4 @@
-"""Two CPU workers under real Ray: a session, a killed worker, a killed actor, what a worker inherits, a killed engine."""
+"""Two CPU workers under real Ray: a session, a killed worker, a killed actor, what a worker inherits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import asyncio
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,25 +42,24 @@ def worker_processes(above: int) -> list[int]:
     return found
 
 
-async def search(folder: Path, *, disturb: bool) -> SessionState:
-    """The scripted tree on a Ray of this machine alone; with ``disturb``, a worker and then an actor are killed."""
+async def search(folder: Path) -> SessionState:
+    """The scripted tree on a Ray of this machine alone; a worker and then an actor are killed."""
     launcher = await asyncio.to_thread(ray_cluster.RayLauncher.connect, "ray", "cpu", FAKE)
     problem = builders.opened().problem
     bench = FleetBench(Assignment(problem, problem.workloads[0], "cpu"), Blobs(folder).put, launcher)
     ports = replace(sessions.ports(folder, bench=bench, clock=time.time), workers=bench)
     async with LiveSession.create(folder, sessions.opened(), ports) as live:
         running = asyncio.ensure_future(live.run())
-        if disturb:
-            await live.wait_until(lambda state: len(state.kernels) > 1)
-            workers = worker_processes(os.getpid())
-            assert workers
-            for pid in workers:
-                seen = Path(f"/proc/{pid}/environ").read_bytes().upper()
-                assert b"RAY" not in seen.replace(b"/RAY", b""), "a worker inherits nothing of Ray"
-            os.kill(workers[0], signal.SIGKILL)
-            await live.wait_until(lambda state: any(one.losses for one in state.workers.values()))
-            actor = int(Path(f"/proc/{workers[-1]}/stat").read_text().rsplit(")", 1)[1].split()[1])
-            os.kill(actor, signal.SIGKILL)
+        await live.wait_until(lambda state: len(state.kernels) > 1)
+        workers = worker_processes(os.getpid())
+        assert workers
+        for pid in workers:
+            seen = Path(f"/proc/{pid}/environ").read_bytes().upper()
+            assert b"RAY" not in seen.replace(b"/RAY", b""), "a worker inherits nothing of Ray"
+        os.kill(workers[0], signal.SIGKILL)
+        await live.wait_until(lambda state: any(one.losses for one in state.workers.values()))
+        actor = int(Path(f"/proc/{workers[-1]}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        os.kill(actor, signal.SIGKILL)
         await running
         return live.state
 
@@ -75,42 +71,13 @@ def test_a_session_on_ray_survives_a_killed_worker_and_a_killed_actor(tmp_path: 
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     (tmp_path / "token").write_text("a" * 64)
     alone = sessions.whole(tmp_path / "alone")
-    state = asyncio.run(asyncio.wait_for(search(tmp_path / "fleet", disturb=True), LIMIT_S))
+    state = asyncio.run(asyncio.wait_for(search(tmp_path / "fleet"), LIMIT_S))
     assert verdicts(state) == verdicts(alone)
     reasons = [event.reason for event in happened(tmp_path / "fleet", e.WorkerLost)]
     assert len(reasons) == 2
     assert any("killed by signal 9" in reason for reason in reasons)
     assert any("its actor was lost" in reason for reason in reasons)
     assert worker_processes(os.getpid()) == []
-
-
-@needs_ray
-@pytest.mark.slow
-def test_a_killed_engine_leaves_no_worker(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("b" * 64)
-    program = "import asyncio, pathlib, sys; from fleet import test_ray; "
-    program += "asyncio.run(test_ray.search(pathlib.Path(sys.argv[1]), disturb=False))"
-    root = Path(__file__).resolve().parents[2]
-    environment = {
-        **os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}", "RAY_AUTH_TOKEN_PATH": str(token),
-        "ESPALIER_HOME": f"/of/{os.getpid()}",
-    }  # fmt: skip
-    engine = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "s")], env=environment)
-    try:
-        until(lambda: (tmp_path / "s" / "journal.jsonl").exists() and len(worker_processes(os.getpid())) == 2)
-    finally:
-        engine.kill()
-        engine.wait()
-    until(lambda: not worker_processes(os.getpid()))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for another process."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from engine.domain.model import Contract, Device, Dialect, Signature
 from engine.domain.settings import Settings
 from engine.journal.lock import WriterLock
 from engine.problem import catalog
-from engine.session import factory
+from engine.session import benches, factory
 from engine.session.fake_bench import FAKE_CPU, FakeBench
 from engine.session.ports import Say
 from engine.session.seeds import Seed
@@ -22,7 +22,7 @@ from engine.toolchain.kernel_file import KernelCode
 from engine.trial.judge_session import Assignment, silent
 
 SEED = Seed(KernelCode(sessions.source("mine"), Dialect.CPP, Contract.HOST, "mine.cpp"), {})
-benches: list[Bench] = []
+made: list[Bench] = []
 
 
 class Bench(FakeBench):
@@ -32,7 +32,7 @@ class Bench(FakeBench):
         super().__init__(store)
         self.assignment = assignment
         self.closed = False
-        benches.append(self)
+        made.append(self)
 
     async def describe(self, say: Say = silent, *, ceilings: bool = False) -> tuple[Device, Signature]:
         return FAKE_CPU, Signature((), {})
@@ -43,8 +43,8 @@ class Bench(FakeBench):
 
 @pytest.fixture(autouse=True)
 def _fake_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    benches.clear()
-    monkeypatch.setattr(factory, "TrialBench", Bench)
+    made.clear()
+    monkeypatch.setattr(benches, "TrialBench", Bench)
 
 
 def begun(folder: Path) -> EspalierError:
@@ -63,7 +63,7 @@ def test_a_rejected_seed_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Mo
     error = begun(tmp_path / "new" / "session")
     assert (type(error), str(error)) == (CommandRejected, "this seed is not wanted")
     assert list(tmp_path.iterdir()) == []
-    assert [bench.closed for bench in benches] == [True]
+    assert [bench.closed for bench in made] == [True]
 
 
 def test_a_seed_that_cannot_be_stored_leaves_what_was_there_before(tmp_path: Path) -> None:
@@ -85,4 +85,4 @@ def test_a_session_uses_what_an_evaluation_prepared_unless_it_is_to_be_fresh(
         await (await factory.resume(tmp_path / "s", lambda _: None)).close()
 
     sessions.run(begin_and_resume)
-    assert [(bench.assignment.prepared, bench.assignment.fresh) for bench in benches] == [(True, fresh), (True, False)]
+    assert [(bench.assignment.prepared, bench.assignment.fresh) for bench in made] == [(True, fresh), (True, False)]

@@ -17,7 +17,7 @@ from engine.domain.trust import Permissions, Server
 from engine.journal import store, trust_records
 from engine.journal.lock import WriterLock
 from engine.sandbox.trial_sandbox import judge_reason
-from engine.session import factory, trust
+from engine.session import benches, factory, trust
 from engine.session.ports import Say
 from engine.trial.bench import TrialBench
 from engine.trial.judge_session import silent
@@ -26,7 +26,7 @@ from engine.trial.judge_session import silent
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(factory, "TrialBench", PretendedBench)
+    monkeypatch.setattr(benches, "TrialBench", PretendedBench)
     sessions.whole(tmp_path / "original")
     return forged.forge(tmp_path / "original", tmp_path / "s", rounds=1)
 
@@ -73,7 +73,7 @@ def test_a_journal_that_is_changed_before_the_lock_is_refused(
             (folder / "journal.jsonl").write_bytes((tmp_path / "bad" / "journal.jsonl").read_bytes())
             return await super().describe()
 
-    monkeypatch.setattr(factory, "TrialBench", Changing)
+    monkeypatch.setattr(benches, "TrialBench", Changing)
     with pytest.raises(UntrustedError, match="a command that was not confirmed"):
         asyncio.run(factory.resume(folder, lambda _: None))
     WriterLock(folder).release()

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from engine.domain.settings import ModelServer
 from engine.journal import store
-from engine.session import factory, trust
+from engine.session import benches, trust
 from tui.app import EspalierApp
 from tui.bridge import Capability
 from tui.opener import SessionOpener
@@ -42,7 +42,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stranger(tmp_path: Path, original: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A session whose reference, proposer and writer leave a file, open after its first round."""
     monkeypatch.setenv("ESPALIER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(factory, "TrialBench", PretendedBench)
+    monkeypatch.setattr(benches, "TrialBench", PretendedBench)
     commands = forged.with_settings(source=forged.touching(marker), writer=forged.touching(marker))
     folder = tmp_path / "home" / "sessions" / "stranger"
     return forged.forge(original, folder, forged.with_reference(marker), commands, rounds=1)
