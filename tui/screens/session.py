@@ -38,6 +38,7 @@ from tui.widgets.bars import SessionHeader, StageStrip, TransportBar
 from tui.widgets.charts import Charts
 from tui.widgets.detail_tabs import DetailTabs, Tab
 from tui.widgets.find_bar import FindBar
+from tui.widgets.fleet_strip import FleetStrip
 from tui.widgets.kernel_tree import KernelTree
 from tui.widgets.lines import LinesView
 from tui.widgets.panes import LogView, NoteList, UsageView
@@ -112,6 +113,7 @@ class SessionScreen(ArrangedScreen):
                 yield NoteList(id="notes")
                 yield UsageView(id="usage")
         yield FindBar()
+        yield FleetStrip()
         yield StageStrip()
         bar = TransportBar()
         bar.display = self.bridge.can(Capability.SEEK)
@@ -132,6 +134,7 @@ class SessionScreen(ArrangedScreen):
         self.query_one(DetailTabs).state = state
         self.query_one(SessionHeader).state = state
         self.query_one(StageStrip).state = state
+        self.query_one(FleetStrip).state = state
         for charts in self.query(Charts):
             charts.state = state
         self.query_one(NoteList).state = state
