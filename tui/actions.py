@@ -227,6 +227,12 @@ def key_names(keys: str) -> str:
     return ", ".join(_key_name(key.strip()) for key in keys.split(","))
 
 
+def shown_key(action: str, user_keys: Mapping[str, str]) -> str:
+    """The first key of an action as printed on a keyboard: the user's, or else the registry's."""
+    default = next(one.key for one in ACTIONS if one.id == action)
+    return key_names(user_keys.get(action, default)).split(", ")[0]
+
+
 def _key_name(key: str) -> str:
     if key in _KEY_NAMES:
         return _KEY_NAMES[key]

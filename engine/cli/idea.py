@@ -164,7 +164,10 @@ def approve(target: Target, ideas: tuple[str, ...]) -> None:
 @click.option("--predict", type=_SPEEDUP, metavar="X", help="Predicted speedup over the parent.")
 @click.option("--writer", metavar="NAME", help="Who writes its code, e.g. openai:MODEL.")
 def edit(target: Target, idea: str, title: str | None, why: str | None, category: str | None, **aim: Any) -> None:
-    """Change an undecided IDEA of SESSION. Options that are not given keep their values."""
+    """Change an undecided IDEA of SESSION; of an approved one that is not written yet, only its writer.
+
+    Options that are not given keep their values.
+    """
     target.submit(c.EditIdea(idea, title, why, category, aim["parent"], aim["branch"], aim["predict"], aim["writer"]))
 
 

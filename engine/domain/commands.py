@@ -26,7 +26,7 @@ class WriteIdea:
 
 @dataclass(frozen=True, slots=True)
 class EditIdea:
-    """Change an undecided idea; ``None`` keeps the present value."""
+    """Change an undecided idea; ``None`` keeps the present value. Of an approved idea that is not written, only the writer."""
 
     idea: str
     title: str | None = None

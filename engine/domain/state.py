@@ -520,6 +520,13 @@ def _proposed(b: _Batch, entry: e.Entry, ev: e.IdeasProposed) -> None:
 
 
 def _edited(b: _Batch, entry: e.Entry, ev: e.IdeaEdited) -> None:
+    """Work of the idea's former writer that failed is owed again, to the new one."""
+    known = b.peek("ideas").get(ev.idea)
+    if known is not None and known.status is IdeaStatus.SELECTED:
+        work = WorkKey(WorkKind.IMPLEMENT, (ev.idea,))
+        for table in ("broken", "called_off"):
+            if work in b.peek(table):
+                del b.table(table)[work]
     b.idea(ev.idea, text=ev.text, parent=ev.parent, branch=ev.branch, writer=ev.writer, edited=True)
 
 

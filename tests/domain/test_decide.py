@@ -11,6 +11,7 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import model as m
 from engine.domain import queries, rules
+from engine.domain import work as w
 from engine.domain.errors import CommandRejected
 from engine.domain.settings import Limits, Pauses
 from engine.domain.state import CallStatus, SessionState, Stage, advance
@@ -67,6 +68,7 @@ def test_commands_are_rejected_before_a_session_is_opened() -> None:
         (c.EditIdea("i9"), "unknown idea 'i9'"),
         (c.EditIdea("i3", title="x"), "i3 has already been approved"),
         (c.EditIdea("i4", title="x"), "i4 has already been rejected"),
+        (c.EditIdea("i4", writer="paste"), "i4 has already been rejected"),
         (c.EditIdea("i2", title=""), "an idea needs a title"),
         (c.EditIdea("i2", category="magic"), "unknown category"),
         (c.EditIdea("i2", parent="k9"), "unknown kernel 'k9'"),
@@ -303,3 +305,21 @@ def test_an_open_call_is_cancelled_and_only_the_call() -> None:
 def test_a_call_that_is_not_open_cannot_be_cancelled(call: str, words: str) -> None:
     with pytest.raises(CommandRejected, match=words):
         rules.decide(b.fold(*b.first_round(), *CALLS), c.CancelCall(call))
+
+
+def test_an_approved_idea_whose_writer_failed_gets_another_writer() -> None:
+    events = (
+        *b.first_round(mode="ask"), e.RoundOpened(1, ("k1",)), b.proposed("i2", "i3", round_number=1, parent="k1"),
+        e.IdeaSelected("i2"), e.WorkStarted("implement:i2"),
+    )  # fmt: skip
+    approved = b.fold(*events)
+    with pytest.raises(CommandRejected, match="i2 is being written: cancel its model call first"):
+        rules.decide(approved, c.EditIdea("i2", writer="paste"))
+    failed = b.fold(*events, e.WorkFailed("implement:i2", "no key", called_off=True))
+    assert w.Implement("i2") not in rules.next_work(failed)
+    with pytest.raises(CommandRejected, match="already been approved"):
+        rules.decide(failed, c.EditIdea("i2", writer="paste", title="Another"))
+    mended = after(failed, c.EditIdea("i2", writer="paste"))
+    assert w.Implement("i2") in rules.next_work(mended)
+    assert (dict(mended.broken), dict(mended.called_off)) == ({}, {})
+    assert mended.ideas["i2"].writer == "paste"

@@ -95,12 +95,18 @@ class GateScreen(SteeringScreen):
     def _question(self) -> Content:
         waiting = len(self._awaited)
         if not waiting:
-            return Content.styled(" No idea awaits approval. Esc returns to the tree.", "$text-muted")
+            return Content.styled(f" No idea awaits approval. {self.key_of('gate.back')} returns to the tree.", "$text-muted")
         deadline = self.bridge.deadline
         words = f" {awaiting_approval(waiting)}"
-        rest = "  Enter: approve · r: reject · e: edit · A: approve all"
+        hints = [
+            ("gate.approve", "approve"),
+            ("gate.reject", "reject"),
+            ("gate.edit", "edit"),
+            ("gate.approve_all", "approve all"),
+        ]
         if self.size.width >= _WIDE_HINTS:
-            rest += " · < >: order · m: attach kernel"
+            hints += [("gate.writer", "writer"), ("gate.attach", "attach kernel")]
+        rest = "  " + " · ".join(f"{self.key_of(action)}: {does}" for action, does in hints)
         if deadline is not None:
             rest = f"  auto-approved in {max(0, round(deadline - self.clock()))} s{rest}"
         return Content.assemble((words, "bold $text-warning"), (rest, "$text-muted"))
@@ -224,8 +230,10 @@ class GateScreen(SteeringScreen):
 
     @work
     async def action_writer(self) -> None:
-        """Choose the writer of the idea's code."""
-        idea = self._undecided()
+        """Choose the writer of the idea's code; of an approved idea, until it is written."""
+        idea = self.bridge.state_now.ideas.get(self.idea)
+        if idea is None or idea.implemented or idea.status is not IdeaStatus.SELECTED:
+            idea = self._undecided()
         if idea is not None:
             writer = await self._choose_writer(idea)
             if writer is not None and writer != idea.writer:

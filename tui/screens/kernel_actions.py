@@ -51,7 +51,11 @@ class KernelActionScreen(TransportScreen):
         below = len(queries.descendants(self.bridge.state_now, kernel.id)) - 1
         words = f"Also prunes {counted(below, 'kernel')} below it. " if below else ""
         reason = await self.app.push_screen_wait(
-            AskLine(f"Prune {kernel.id}", f"{words}Reason (optional). x reopens the branch.", empty=True)
+            AskLine(
+                f"Prune {kernel.id}",
+                f"{words}Reason (optional). {self.key_of('session.prune')} reopens the branch.",
+                empty=True,
+            )
         )
         if reason is not None:
             await self.submit(c.PruneBranch(kernel.id, reason))

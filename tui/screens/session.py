@@ -19,7 +19,7 @@ from textual.widgets import ContentSwitcher, Footer, Static
 from engine.domain import queries
 from engine.domain.errors import JournalError
 from engine.domain.state import Idea, SessionState
-from engine.domain.work import WorkKey
+from engine.domain.work import WorkKey, WorkKind
 from tui import actions
 from tui.bridge import Bridge, Capability
 from tui.layout_file import LayoutFile
@@ -27,12 +27,9 @@ from tui.screens.arrangement import ArrangedScreen
 from tui.screens.compare import CompareScreen
 from tui.screens.gate import GateScreen
 from tui.screens.workloads import WorkloadsScreen
-from tui.viewmodel import kernels
-from tui.viewmodel.cells import Line
-from tui.viewmodel.ideas import awaiting_approval
-from tui.viewmodel.stages import awaiting_answer, calls_by_hand
+from tui.viewmodel import banner, kernels
+from tui.viewmodel.cells import Ink, Line
 from tui.viewmodel.steps import start_lines
-from tui.viewmodel.tree_facts import tree_facts
 from tui.viewmodel.tree_rows import Sort
 from tui.widgets.bars import SessionHeader, StageStrip, TransportBar
 from tui.widgets.charts import Charts
@@ -50,19 +47,9 @@ _ORDERS = {
 }  # fmt: skip
 
 
-def _undecided(state: SessionState) -> str:
-    """The undecided races, and the key that repeats them with more process pairs."""
-    found = sorted(tree_facts(state).undecided)
-    best = kernels.incumbent(state)
-    if not found or best is None:
-        return ""
-    return f"≈ {', '.join(found[:4])} undecided against {best.id}  ·  r on {best.id}: race again"
-
-
-def _quarantined(state: SessionState) -> str:
-    """The quarantined kernels, and the keys that decide on them."""
-    which = ", ".join(kernel.id for kernel in kernels.quarantined(state)[:4])
-    return f"Quarantined: {which}  ·  4: evidence  ·  a: accept  ·  d: discard" if which else ""
+_BANNER_STYLES = {
+    Ink.BAD: "$text-error", Ink.WARN: "bold $text-warning", Ink.STRONG: "bold", Ink.FAINT: "$text-muted",
+}  # fmt: skip
 
 
 class SessionScreen(ArrangedScreen):
@@ -168,52 +155,17 @@ class SessionScreen(ArrangedScreen):
         self._drawn, self._drawn_count = entries, len(entries)  # type: ignore[assignment]  # compared by identity alone
 
     def _banner(self) -> Content:
-        """The most important message; empty if there is none."""
-        state, bridge = self.bridge.state, self.bridge
-        waiting = self._waiting
-        if bridge.fault:
-            return Content.styled(f" {bridge.fault}", "$text-error")
-        if state.called_off:
-            words = f" {next(iter(state.called_off.values()))}  ·  i: add an idea  ·  R: retry"
-            return Content.styled(words, "bold $text-warning")
-        if bridge.stopped:
-            work, reason = next(iter(bridge.stopped.items()))
-            return Content.styled(f" {work} failed: {' '.join(reason.split())}  ·  R: retry", "$text-error")
-        if not bridge.can(Capability.SUBMIT):
-            return self._ended_elsewhere(state)
-        if state.closed is not None:
-            parts = (f"Ended: {state.closed}", _quarantined(state), _undecided(state))
-            ended, steps = "  ·  ".join(filter(None, parts)), self._next_steps(state)
-            return Content.assemble((f" {ended}\n", "bold"), (f" Next: {steps}", "$text-muted"))
-        if prompts := calls_by_hand(state):
-            words = f" {awaiting_answer(len(prompts))}  ·  Q: answer"
-            return Content.styled(words, "bold $text-warning")
-        if quarantined := _quarantined(state):
-            return Content.styled(f" {quarantined}", "bold $text-warning")
-        if state.paused is not None:
-            return Content.styled(f" Paused: {state.paused}  ·  P: resume", "bold $text-warning")
-        if waiting:
-            words = f" {awaiting_approval(len(waiting))}  ·  g: approve or reject"
-            return Content.styled(words, "bold $text-warning")
-        if undecided := _undecided(state):
-            return Content.styled(f" {undecided}", "$text-warning")
-        return Content("")
-
-    def _ended_elsewhere(self, state: SessionState) -> Content:
-        """What to do with an ended session that is replayed or followed; empty before its end."""
-        transport, name = self.bridge.transport, self.bridge.shell_name
-        if state.closed is None or (transport is not None and transport.position < transport.length):
-            return Content("")
-        keys = "Space: play  ·  F: fork" if transport is not None else "F: fork"
-        return Content.styled(f" Next: {keys}{self._export(state)}  ·  espalier open {name}", "$text-muted")
-
-    def _next_steps(self, state: SessionState) -> str:
-        """What to do with an ended session."""
-        name = self.bridge.shell_name
-        return f"L: more rounds{self._export(state)}  ·  espalier replay {name}  ·  i: add an idea  ·  s: seed a kernel"
-
-    def _export(self, state: SessionState) -> str:
-        return f"  ·  espalier export {self.bridge.shell_name}" if kernels.incumbent(state) is not None else ""
+        """The most important message with the keys that act on it; empty if there is none."""
+        bridge = self.bridge
+        transport = bridge.transport
+        source = banner.Source(
+            bridge.fault, bridge.stopped, bridge.can(Capability.SUBMIT), bridge.runs_here, transport is not None,
+            transport is None or transport.position >= transport.length, bridge.shell_name,
+        )  # fmt: skip
+        shown = banner.banner(bridge.state, source, self._waiting)
+        lines = banner.lines(shown, self.key_of, self.size.width) if shown is not None else ()
+        styled = [(line.text, _BANNER_STYLES[line.cells[0].ink]) for line in lines if line.cells]
+        return Content("\n").join([Content.styled(*one) for one in styled])
 
     def _open_gate_for_new_ideas(self) -> None:
         """Open the gate once for each set of new ideas."""
@@ -241,8 +193,9 @@ class SessionScreen(ArrangedScreen):
         self.query_one("#kernel LinesView").focus()
 
     def action_gate(self) -> None:
-        """Show the ideas."""
-        self.app.push_screen(GateScreen(self.bridge, self.clock))
+        """Show the ideas; after a writer failed, its idea."""
+        failed = (work.subject for work in self.bridge.state.broken if work.kind == WorkKind.IMPLEMENT)
+        self.app.push_screen(GateScreen(self.bridge, self.clock, next(failed, "")))
 
     def action_mark(self) -> None:
         """Mark the kernel, or unmark it."""
@@ -258,7 +211,8 @@ class SessionScreen(ArrangedScreen):
         marked = self.query_one(KernelTree).marked
         other = marked if marked and marked != kernel.id else kernel.parent or ""
         if other not in self.bridge.state.kernels:
-            self.notify("Mark a kernel first: press m on it, then v on the other.", markup=False)
+            keys = (self.key_of("session.mark"), self.key_of("session.compare"))
+            self.notify(f"Mark a kernel first: press {keys[0]} on it, then {keys[1]} on the other.", markup=False)
             return
         self.app.push_screen(CompareScreen(self.bridge, other, kernel.id, self.clock))
 

@@ -97,6 +97,10 @@ class BridgeScreen(DismissOnceScreen[None]):
             case _:
                 return True
 
+    def key_of(self, action: str) -> str:
+        """The user's key of an action, as printed on a keyboard."""
+        return actions.shown_key(action, getattr(self.app, "user_keys", {}))
+
     def show_text(self, text: Content, place: Static) -> None:
         """Show a text; the layout changes only if the text does. An empty text takes no room."""
         if place.content != text:

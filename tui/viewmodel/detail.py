@@ -181,7 +181,7 @@ def _quarantine(kernel: Kernel, room: int) -> list[Line]:
         parts = wrap(f"accepted by the engineer: {kernel.accepted}", min(room - 6, 96))
         lines += [line(Cell("  ✓ " if n == 0 else "    ", Ink.GOOD), part) for n, part in enumerate(parts)]
     elif waits:
-        words = "It cannot become the incumbent or a parent until you accept (a) or discard (d) it."
+        words = "It cannot become the incumbent or a parent until you accept or discard it."
         lines += [line(Cell(f"  {part}", Ink.FAINT)) for part in wrap(words, room - 4)]
     return lines
 
@@ -194,7 +194,7 @@ def _not_corroborated(kernel: Kernel, room: int) -> list[Line]:
     for one in corroboration.of_kernel(kernel):
         parts = wrap(one, min(room - 6, 96))
         lines += [line(Cell("  ? " if n == 0 else "    ", Ink.WARN), part) for n, part in enumerate(parts)]
-    words = "Its outputs are right, its time is no result: it cannot become the incumbent. M remeasures it."
+    words = "Its outputs are right, its time is no result: it cannot become the incumbent. Remeasure it."
     return [*lines, *(line(Cell(f"  {part}", Ink.FAINT)) for part in wrap(words, room - 4))]
 
 

@@ -112,8 +112,9 @@ def title(state: SessionState, kernel: Kernel) -> str:
 
 
 def author(name: str) -> str:
-    """The short form of an author's name: the model of ``openai:MODEL``."""
-    return one_line(Author(name).short)
+    """The short form of an author's name: the model of ``openai:MODEL``; agents and people are told apart from models."""
+    known = Author(name)
+    return one_line(known.short if known.is_model else known.name)
 
 
 def label(state: SessionState, kernel_id: str | None) -> tuple[Cell, ...]:

@@ -38,7 +38,7 @@ def paragraph(text: str, room: int) -> list[Line]:
 def notes(state: SessionState, room: int) -> tuple[Line, ...]:
     """All notes, newest first, with author, time and subject."""
     if not state.notes:
-        return empty_page("no notes yet: press n to add one")
+        return empty_page("no notes yet")
     lines: list[Line] = []
     for note in reversed(state.notes):
         lines += [BLANK, _note_head(state, note, room), *paragraph(note.text, room)]

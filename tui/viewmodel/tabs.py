@@ -111,7 +111,7 @@ def _diff(subject: PageSubject, room: int) -> tuple[Line, ...]:
     name = subject.other if subject.other and subject.other != kernel.id else kernel.parent or ""
     other = subject.state.kernels.get(name)
     if other is None:
-        return empty_page("a root kernel has no parent: press m on another kernel to compare with it")
+        return empty_page("a root kernel has no parent: mark another kernel to compare with it")
     before, after = subject.read(other.source), subject.read(kernel.source)
     if before is None or after is None:
         return empty_page("the code of one kernel is missing from the session folder")

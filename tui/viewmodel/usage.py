@@ -85,7 +85,7 @@ def _conditions(state: SessionState, room: int) -> tuple[Line, ...]:
     ]
     rows: list[tuple[str, Sequence[Cell]]] = [("pause at", (Cell(", ".join(filter(None, soft)) or "no condition set"),))]
     if state.paused is not None:
-        rows.append(("now", (Cell(f"‖ paused: {one_line(state.paused)}", Ink.WARN), Cell("  P: resume", Ink.FAINT))))
+        rows.append(("now", (Cell(f"‖ paused: {one_line(state.paused)}", Ink.WARN),)))
     if state.capped is not None:
         rows.append(("limit", (Cell(f"■ {one_line(state.capped)}", Ink.BAD),)))
     return (section("pause conditions", room), *table(rows, room))

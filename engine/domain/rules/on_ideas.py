@@ -11,6 +11,7 @@ from engine.domain.errors import CommandRejected
 from engine.domain.model import CATEGORIES, ENGINEER, Author, IdeaText
 from engine.domain.rules.lookup import idea_of, kernel_of, reopen_events, undecided_idea
 from engine.domain.state import Idea, IdeaStatus, SessionState
+from engine.domain.work import WorkKey, WorkKind
 
 
 def decide(state: SessionState, command: c.IdeaCommand, by: Author = ENGINEER) -> tuple[e.Event, ...]:
@@ -54,7 +55,7 @@ def _write(state: SessionState, command: c.WriteIdea, by: Author) -> tuple[e.Eve
 
 
 def _edit(state: SessionState, command: c.EditIdea) -> e.Event:
-    idea = undecided_idea(state, command.idea)
+    idea = _editable(state, command)
     text = replace(
         idea.text,
         title=idea.text.title if command.title is None else command.title,
@@ -66,6 +67,17 @@ def _edit(state: SessionState, command: c.EditIdea) -> e.Event:
     branch = idea.branch if command.branch is None else _checked_branch(command.branch)
     writer = idea.writer if command.writer is None else command.writer
     return e.IdeaEdited(idea.id, _checked_text(text), parent, branch, writer)
+
+
+def _editable(state: SessionState, command: c.EditIdea) -> Idea:
+    """An undecided idea, or an approved one that is not written if only its writer changes: the former may have failed."""
+    found = idea_of(state, command.idea)
+    only_writer = command.writer is not None and command == c.EditIdea(found.id, writer=command.writer)
+    if not only_writer or found.status is not IdeaStatus.SELECTED or found.implemented:
+        return undecided_idea(state, command.idea)
+    if WorkKey(WorkKind.IMPLEMENT, (found.id,)) in state.started:
+        raise CommandRejected(f"{found.id} is being written: cancel its model call first")
+    return found
 
 
 def _reorder(state: SessionState, wanted: tuple[str, ...]) -> tuple[e.Event, ...]:

@@ -1,0 +1,109 @@
+"""The banner: every stop names its remedy with the user's key, and the key leads there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import sessions, showcase, ui
+from support.scripted import ScriptedProposer
+from support.ui import Watch, until
+from textual.pilot import Pilot
+from textual.widgets import OptionList, Static
+
+from engine.domain.errors import ProposerError
+from engine.domain.events import IdeaEdited
+from engine.domain.state import IdeaStatus, SessionState
+from engine.domain.work import WorkKey
+from engine.ideas.proposer import Calls, CodeRequest, Implementation
+from tui import actions
+from tui.app import EspalierApp
+from tui.screens.dialogs import Choose
+from tui.screens.gate import GateScreen
+from tui.viewmodel import banner
+from tui.viewmodel.banner import Source
+
+STATE = showcase.session()[0]
+CALM = replace(
+    STATE, kernels={name: k for name, k in STATE.kernels.items() if k.stage.settled and not k.evidence}, ideas={}, calls={}
+)
+
+
+def texts(state: SessionState, source: Source, keys: dict[str, str] | None = None, room: int = 120) -> list[str]:
+    waiting = tuple(idea for idea in state.ideas.values() if idea.status is IdeaStatus.PROPOSED)
+    shown = banner.banner(state, source, waiting)
+    assert shown is not None
+    return [line.text for line in banner.lines(shown, lambda action: actions.shown_key(action, keys or {}), room)]
+
+
+@pytest.mark.parametrize(
+    "work", ["implement:i2", "propose:3", "repair:k4:1", "build:k4:0", "measure:k4:0", "race:k2:k1:0", "prepare"]
+)
+def test_every_stop_names_its_remedy_and_a_key_that_exists(work: str) -> None:
+    reason = "the compiler is gone " * 20
+    for room in (40, 80, 120):
+        words, hints = texts(CALM, Source(stopped={WorkKey.parse(work): reason}), room=room)
+        assert f"{work} failed: the"[: room - 2] in words
+        assert "R: retry" in hints
+    stopped = banner.banner(CALM, Source(stopped={WorkKey.parse(work): reason}), ())
+    assert stopped is not None
+    assert len(stopped.remedies) > 1
+    assert all(action in {one.id for one in actions.ACTIONS} for action, _ in stopped.remedies)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (replace(STATE, called_off={WorkKey.parse("propose:3"): "cancelled by hand"}), "R: retry"),
+        (replace(CALM, paused="lunch"), "Paused: lunch  ·  P: resume"),
+        (replace(CALM, ideas=STATE.ideas), "1 idea awaits approval  ·  g: approve or reject"),
+        (STATE, "a: accept"),
+        (replace(CALM, closed="enough"), "L: more rounds"),
+    ],
+)
+def test_what_waits_is_named_with_the_key_that_decides(state: SessionState, words: str) -> None:
+    assert words in "\n".join(texts(state, Source()))
+
+
+def test_the_keys_are_the_users() -> None:
+    vim = dict(actions.PRESETS["vim"])
+    assert "e: approve or reject" in texts(replace(CALM, ideas=STATE.ideas), Source(), vim)[0]
+    assert "f7: resume" in texts(replace(CALM, paused="lunch"), Source(), {"steer.pause": "f7"})[0].replace("F7", "f7")
+
+
+def test_a_session_that_runs_elsewhere_is_retried_there() -> None:
+    broken = replace(CALM, broken={WorkKey.parse("implement:i2"): "no key"})
+    assert "retry where the session runs" in "\n".join(texts(broken, Source(runs_here=False)))
+
+
+class Keyless(ScriptedProposer):
+    """Its writer has no key; any other writer writes."""
+
+    __slots__ = ()
+
+    async def implement(self, request: CodeRequest, calls: Calls) -> Implementation:
+        if request.idea.id == "i2" and not request.idea.writer:
+            raise ProposerError("no API key")
+        return await super().implement(request, calls)
+
+
+def test_an_idea_whose_writer_failed_gets_another_from_the_banner(tmp_path: Path) -> None:
+    folder = tmp_path / "session"
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await pilot.press("a", "escape")
+        await until(pilot, lambda: "choose another writer" in str(app.screen.query_one("#banner", Static).render()))
+        await pilot.press("g")
+        await until(pilot, lambda: isinstance(app.screen, GateScreen) and app.screen.idea == "i2")
+        await pilot.press("W")
+        await until(pilot, lambda: isinstance(app.screen, Choose))
+        app.screen.query_one(OptionList).highlighted = 1
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, GateScreen))
+        await until(pilot, lambda: bool(app.screen.bridge.state_now.ideas["i2"].kernels))  # type: ignore[attr-defined]
+
+    tree = sessions.TREE
+    ui.run_steered(folder, act, opener=ui.FakeOpener(ideas=Keyless(tree.rounds, tree.drafts)))
+    (edited,) = (event for event in ui.engineer_events(folder) if isinstance(event, IdeaEdited))
+    assert edited.writer

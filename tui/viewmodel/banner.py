@@ -1,0 +1,149 @@
+"""The banner of a session: its most important message, and the keys that act on it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from engine.domain import queries
+from engine.domain.state import Idea, SessionState
+from engine.domain.work import WorkKey, WorkKind
+from tui.viewmodel import kernels
+from tui.viewmodel.cells import Cell, Ink, Line, cut, line, one_line, width
+from tui.viewmodel.ideas import awaiting_approval
+from tui.viewmodel.stages import awaiting_answer, calls_by_hand
+from tui.viewmodel.tree_facts import tree_facts
+
+Remedy = tuple[str, str]
+"""(id of an action, what it does); a command line has no id."""
+_GAP = "  ·  "
+
+
+@dataclass(frozen=True, slots=True)
+class Banner:
+    """A message with its remedies, the most useful first."""
+
+    words: str
+    remedies: tuple[Remedy, ...]
+    ink: Ink
+    heading: str = ""
+    """Precedes the remedies of a message that is complete without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the banner needs to know of the session's source."""
+
+    fault: str = ""
+    stopped: Mapping[WorkKey, str] | None = None
+    """Work that the engine here failed to do → reason."""
+    steers: bool = True
+    runs_here: bool = True
+    replays: bool = False
+    at_end: bool = True
+    """A replay shows its end."""
+    shell_name: str = ""
+
+
+def banner(state: SessionState, source: Source, waiting: tuple[Idea, ...]) -> Banner | None:
+    """The most important message; ``None`` if there is none. ``waiting``: the ideas that await approval."""
+    if source.fault:
+        return Banner(source.fault, (("session.home", "home, then open it again"),), Ink.BAD)
+    if not source.steers:
+        return _ended_elsewhere(state, source)
+    if state.called_off:
+        reason = next(iter(state.called_off.values()))
+        return Banner(reason, (("steer.idea", "add an idea"), *_retry(source)), Ink.WARN)
+    if stopped := source.stopped or ({} if state.closed is not None else state.broken):
+        work, reason = next(iter(stopped.items()))
+        return Banner(f"{work} failed: {one_line(reason)}", _remedies(work, source), Ink.BAD)
+    if state.closed is not None:
+        return _ended(state, source)
+    if prompts := calls_by_hand(state):
+        return Banner(awaiting_answer(len(prompts)), (("steer.answer", "answer"),), Ink.WARN)
+    if held := kernels.quarantined(state):
+        return Banner(f"Quarantined: {_names(kernel.id for kernel in held)}", _ON_QUARANTINED, Ink.WARN)
+    if state.paused is not None:
+        return Banner(f"Paused: {one_line(state.paused)}", (("steer.pause", "resume"),), Ink.WARN)
+    if waiting:
+        return Banner(awaiting_approval(len(waiting)), (("session.gate", "approve or reject"),), Ink.WARN)
+    if undecided := _undecided(state):
+        return Banner(undecided, (("session.race", "race again, on the incumbent"),), Ink.WARN)
+    return None
+
+
+_ON_QUARANTINED: tuple[Remedy, ...] = (
+    ("session.verification", "evidence"), ("session.accept", "accept"), ("session.discard", "discard"),
+)  # fmt: skip
+
+
+def _names(ids: Iterable[str]) -> str:
+    return ", ".join(list(ids)[:4])
+
+
+def _retry(source: Source) -> tuple[Remedy, ...]:
+    """Failed work is retried by the process that runs the session."""
+    return (("steer.retry", "retry"),) if source.runs_here else (("", "retry where the session runs"),)
+
+
+def _remedies(work: WorkKey, source: Source) -> tuple[Remedy, ...]:
+    """What helps after failed work of this kind."""
+    retry = _retry(source)
+    match work.kind:
+        case WorkKind.IMPLEMENT:
+            return (*retry, ("session.gate", "choose another writer or write it yourself"), ("steer.models", "models"))
+        case WorkKind.PROPOSE:
+            return (*retry, ("steer.models", "choose another proposer"), ("steer.idea", "add an idea"))
+        case WorkKind.REPAIR:
+            return (*retry, ("steer.models", "models"), ("session.cancel", f"cancel {work.subject}"))
+        case WorkKind.BUILD | WorkKind.VERIFY | WorkKind.MEASURE:
+            return (*retry, ("session.cancel", f"cancel {work.subject}"), ("session.log", "log"))
+        case _:
+            return (*retry, ("steer.end", "end the session"))
+
+
+def _undecided(state: SessionState) -> str:
+    """The undecided races."""
+    found = sorted(tree_facts(state).undecided)
+    best = kernels.incumbent(state)
+    return f"≈ {_names(found)} undecided against {best.id}" if found and best is not None else ""
+
+
+def _ended(state: SessionState, source: Source) -> Banner:
+    """Why the session ended, what is left to decide, and what to do next."""
+    held = kernels.quarantined(state)
+    parts = (f"Ended: {state.closed}", f"Quarantined: {_names(k.id for k in held)}" if held else "", _undecided(state))
+    name = source.shell_name
+    remedies: tuple[Remedy, ...] = (
+        *(_ON_QUARANTINED if held else ()), ("steer.limits", "more rounds"), *_export(state, name),
+        ("", f"espalier replay {name}"), ("steer.idea", "add an idea"), ("steer.seed", "seed a kernel"),
+    )  # fmt: skip
+    return Banner(_GAP.join(filter(None, parts)), remedies, Ink.STRONG, "Next: ")
+
+
+def _ended_elsewhere(state: SessionState, source: Source) -> Banner | None:
+    """What to do with an ended session that is replayed or followed; nothing before its end."""
+    if state.closed is None or not source.at_end:
+        return None
+    play: tuple[Remedy, ...] = (("replay.play", "play"),) if source.replays else ()
+    name = source.shell_name
+    remedies = (*play, ("session.fork", "fork"), *_export(state, name), ("", f"espalier open {name}"))
+    return Banner("", remedies, Ink.FAINT, "Next: ")
+
+
+def _export(state: SessionState, name: str) -> tuple[Remedy, ...]:
+    return (("", f"espalier export {name}"),) if queries.incumbent(state) is not None else ()
+
+
+def lines(shown: Banner, key: Callable[[str], str], room: int) -> tuple[Line, ...]:
+    """The banner as one line, or two where the remedies would be cut off. ``key``: the user's key of an action."""
+    hints = _GAP.join(f"{key(action)}: {words}" if action else words for action, words in shown.remedies)
+    if not shown.words:
+        return (line(Cell(cut(f" {shown.heading}{hints}", room), shown.ink)),)
+    words = f" {shown.words}"
+    if not shown.heading and width(words) + len(_GAP) + width(hints) < room:
+        return (line(Cell(f"{words}{_GAP}{hints}", shown.ink)),)
+    return (
+        line(Cell(cut(words, room), shown.ink)),
+        line(Cell(cut(f" {shown.heading}{hints}", room), Ink.FAINT if shown.heading else shown.ink)),
+    )
