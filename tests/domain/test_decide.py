@@ -319,7 +319,7 @@ def test_an_approved_idea_whose_writer_failed_gets_another_writer() -> None:
     assert w.Implement("i2") not in rules.next_work(failed)
     with pytest.raises(CommandRejected, match="already been approved"):
         rules.decide(failed, c.EditIdea("i2", writer="paste", title="Another"))
-    mended = after(failed, c.EditIdea("i2", writer="paste"))
-    assert w.Implement("i2") in rules.next_work(mended)
-    assert (dict(mended.broken), dict(mended.called_off)) == ({}, {})
-    assert mended.ideas["i2"].writer == "paste"
+    changed = after(failed, c.EditIdea("i2", writer="paste"))
+    assert w.Implement("i2") in rules.next_work(changed)
+    assert (dict(changed.broken), dict(changed.called_off)) == ({}, {})
+    assert changed.ideas["i2"].writer == "paste"
