@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from engine.cli import main as command_line
     from engine.cli.ui import TerminalUI
 
-    return command_line.main(arguments, TerminalUI(_open, _serve))
+    return command_line.main(arguments, TerminalUI(_open, _open_plain, _serve))
 
 
 def _package_conflict() -> str:
@@ -98,6 +98,12 @@ def _open(action: str, subject: object) -> None:
     from tui.app import main as open_app
 
     open_app(action, subject)
+
+
+def _open_plain(action: str, subject: object) -> None:
+    from tui.plain_mode import main as open_plain
+
+    open_plain(action, subject)
 
 
 def _serve(folder: Path) -> None:

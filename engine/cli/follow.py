@@ -6,6 +6,7 @@ import asyncio
 
 import click
 
+from engine.cli import options as o
 from engine.cli.conclusion import print_session
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.output import show, timestamped
@@ -19,6 +20,7 @@ from engine.session.follow import FollowSource
 
 @click.command()
 @session_argument
+@o.plain_option
 @click.option("--headless", is_flag=True, help="Print each event, one line each, until the session ends.")
 @click.option("--browser", is_flag=True, help="Serve the terminal UI to browsers on this machine (needs the extra `serve`).")
 def follow(session: str, headless: bool, browser: bool) -> None:

@@ -13,7 +13,7 @@ import click
 from engine.cli import exit_codes, streams
 from engine.cli.command_table import SECTIONS
 from engine.cli.tree import CommandGroup
-from engine.cli.ui import TerminalUI, open_ui
+from engine.cli.ui import TerminalUI, open_ui, set_plain
 from engine.cli.verbosity import verbosity_options
 
 COMPLETE = "_ESPALIER_COMPLETE"
@@ -64,6 +64,8 @@ espalier = RootGroup(
     params=[
         click.Option(["-V", "--version"], is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
                      help="Print the version."),
+        click.Option(["--plain"], is_flag=True, expose_value=False, callback=set_plain,
+                     help="Lines and numbered choices instead of a screen, for screen readers."),
         *verbosity_options(),
     ],
 )  # fmt: skip

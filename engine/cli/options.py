@@ -14,6 +14,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from engine.cli.ui import set_plain
 from engine.domain import settings
 from engine.domain.model_text import parse_duration
 from engine.sandbox.include_trees import VARIABLE, checked_tree
@@ -196,5 +197,8 @@ fresh_option = click.option(
 )
 accept_option = click.option(
     "--accept-unverifiable", is_flag=True, help="Continue even if a trivial model passes the correctness check."
+)
+plain_option = click.option(
+    "--plain", is_flag=True, expose_value=False, callback=set_plain, help="Lines and numbered choices instead of a screen."
 )
 headless_option = click.option("--headless", is_flag=True, help="No terminal UI: print progress lines, then the kernel tree.")

@@ -21,6 +21,7 @@ from engine.report.text import progress
 
 @click.command()
 @session_argument
+@o.plain_option
 @o.headless_option
 @click.option("--story", is_flag=True, help="Print every event, one line each, before the tree.")
 @o.json_option

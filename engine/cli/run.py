@@ -91,6 +91,7 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 @o.hot_option
 @o.fresh_option
 @o.accept_option
+@o.plain_option
 @o.headless_option
 @o.json_option
 @verbosity

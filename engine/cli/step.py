@@ -40,6 +40,7 @@ _device_option = click.option(
 @_device_option
 @o.fleet_option
 @click.option("--mode", type=o.ApprovalMode(), metavar="ask|ask:SECONDS|autopilot", help="Set who approves ideas, then resume.")
+@o.plain_option
 @o.headless_option
 @o.json_option
 @verbosity

@@ -14,8 +14,12 @@ from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.streams import is_terminal, is_utf8
 from engine.journal.log_file import log_to_file
 
+_CANNOT_MOVE = ("", "dumb", "unknown")
+"""TERM of terminals that only print lines."""
+_PLAIN = "plain"
+"""Set in the context's ``meta`` by --plain."""
 _INSTEAD = (
-    "use `espalier session list`, `espalier run PROBLEM --headless`, `espalier open SESSION --headless` or "
+    "use --plain, `espalier session list`, `espalier run PROBLEM --headless`, `espalier open SESSION --headless` or "
     "`espalier replay SESSION --headless`"
 )
 
@@ -26,8 +30,16 @@ class TerminalUI:
 
     open: Callable[[str, object], None]
     """``home`` and nothing, ``new`` and a ``NewSession``, or ``open``, ``replay`` or ``follow`` and a session's folder."""
+    plain: Callable[[str, object], None]
+    """The same by lines and numbered choices, without a screen."""
     serve: Callable[[Path], None]
     """Serve a session's folder to browsers on this machine."""
+
+
+def set_plain(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+    """The callback of --plain."""
+    if given:
+        ctx.meta[_PLAIN] = True
 
 
 def registered_ui() -> TerminalUI | None:
@@ -39,11 +51,22 @@ def registered_ui() -> TerminalUI | None:
 def open_ui(action: str = "home", subject: object = None) -> bool:
     """Open the terminal UI if there is one and a terminal for it; ``False`` when it was not opened.
 
-    Raises CommandExit for a terminal that cannot draw a screen.
+    With --plain, or on a terminal that cannot move its cursor, it opens the plain mode. Raises CommandExit for another terminal
+    that cannot draw a screen.
     """
     ui = registered_ui()
-    if ui is None or not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
+    if ui is None:
         return False
+    if click.get_current_context().find_root().meta.get(_PLAIN):
+        log_to_file()
+        ui.plain(action, subject)
+        return True
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
+        return False
+    if os.environ.get("TERM", "") in _CANNOT_MOVE:
+        log_to_file()
+        ui.plain(action, subject)
+        return True
     if trouble := _undrawable_reason():
         raise CommandExit(BAD_INPUT, f"the terminal UI cannot start: {trouble}; {_INSTEAD}")
     log_to_file()
@@ -53,9 +76,6 @@ def open_ui(action: str = "home", subject: object = None) -> bool:
 
 def _undrawable_reason() -> str:
     """Why this terminal cannot draw a screen, else empty. The terminal UI draws on standard error."""
-    term = os.environ.get("TERM", "")
-    if term in ("", "dumb", "unknown"):
-        return f"TERM is {term or 'not set'}"
     if not is_terminal(sys.__stderr__):
         return "standard error is redirected"
     if not is_utf8(sys.__stderr__):

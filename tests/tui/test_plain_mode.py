@@ -1,0 +1,110 @@
+"""The plain mode: a session steered by lines alone; no escape sequence, no state that only a sign tells."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from support import sessions, ui
+from support.program import command
+from support.window import Window
+
+from engine.domain import events as e
+from engine.domain.errors import ProblemError
+from engine.domain.state import IdeaStatus
+from engine.journal import store
+from tui import plain_mode
+
+
+def steered(action: str, subject: object, *typed: str, opener: ui.FakeOpener | None = None) -> str:
+    """What the plain mode prints for these lines on standard input."""
+    out = io.StringIO()
+    lines_in = io.StringIO("".join(f"{line}\n" for line in typed))
+    plain_mode.main(action, subject, opener=opener or ui.FakeOpener(), lines_in=lines_in, out=out)
+    text = out.getvalue()
+    assert all(character.isprintable() or character == "\n" for character in text)
+    return text
+
+
+def test_a_session_is_steered_by_numbered_choices(tmp_path: Path) -> None:
+    text = steered(
+        "new", ui.new(tmp_path / "s"),
+        "99", "3", "not this one",  # a wrong number is asked again; reject with a reason
+        "4", "Edited by hand", "",  # edit the title, keep the rationale
+        "2",  # approve all
+    )  # fmt: skip
+    events = [entry.event for entry in ui.recorded(tmp_path / "s")]
+    assert any(isinstance(event, e.IdeaRejected) and event.reason == "not this one" for event in events)
+    state = store.state_of(tmp_path / "s")
+    assert "Edited by hand" in [idea.text.title for idea in state.ideas.values()]
+    assert any(idea.status is IdeaStatus.SELECTED for idea in state.ideas.values())
+    assert "99 is not one of the choices" in text
+    assert "1. Approve" in text
+    assert "resume: espalier open" in text, "the line on leaving"
+
+
+@pytest.mark.parametrize(
+    ("typed", "event"),
+    [
+        (("5", "My idea", "because", "1", "k1"), e.IdeasProposed),
+        (("7", "k2"), e.KernelPinned),
+        (("9", "k2"), e.BranchPruned),
+        (("12", "k2"), e.KernelReopened),
+        (("17", "k1 is odd"), e.NoteAdded),
+        (("20", "2"), e.ModeChanged),
+        (("21", "9"), e.LimitsChanged),
+        (("7", "k999"), None),
+        (("6", "/nonexistent.cpp"), None),
+        (("14", ""), None),
+        (("16",), None),
+        (("21", "many"), None),
+    ],
+)
+def test_the_menu_steers(typed: tuple[str, ...], event: type[e.Event] | None, tmp_path: Path) -> None:
+    """Of an ended session. What was asked for is recorded; a wrong answer is told and changes nothing."""
+    sessions.whole(tmp_path / "s")
+    before = len(ui.recorded(tmp_path / "s"))
+    text = steered("open", tmp_path / "s", *typed)
+    new = [entry.event for entry in ui.recorded(tmp_path / "s")[before:] if entry.by.is_engineer]
+    assert event is None or any(isinstance(one, event) for one in new), text
+    assert event is not None or all(isinstance(one, e.SessionResumed) for one in new), text
+    assert ("Done." in text) is (event is not None)
+
+
+def test_a_replay_is_walked_and_read_only(tmp_path: Path) -> None:
+    sessions.whole(tmp_path / "s")
+    before = (tmp_path / "s" / "journal.jsonl").read_bytes()
+    text = steered("replay", tmp_path / "s", "5", "2", "3", "k1", "4", "0")
+    assert "Round 3." in text
+    assert "incumbent" in text
+    assert "Code:" in text
+    assert "Approve" not in text
+    assert (tmp_path / "s" / "journal.jsonl").read_bytes() == before
+
+
+def test_home_lists_sessions_and_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    sessions.whole(tmp_path / "sessions" / "mine")
+    text = steered("home", None, "1", "0", "0")
+    assert "1. Open session mine, ended" in text
+    assert "New session on softmax" in text
+    assert "Session mine." in text
+
+
+def test_an_error_of_an_opening_is_the_commands_error(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="no compiler"):
+        steered("new", ui.new(tmp_path / "s"), opener=ui.FakeOpener(trouble="no compiler"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [("replay", "layernorm"), pytest.param(("--plain", "replay", "layernorm"), marks=pytest.mark.slow)]
+)
+def test_a_dumb_terminal_gets_the_plain_mode(tmp_path: Path, windows: list[Window], arguments: tuple[str, ...]) -> None:
+    term = "xterm" if "--plain" in arguments else "dumb"
+    window = Window(command(*arguments), tmp_path, controlling=True, changes={"TERM": term})
+    windows.append(window)
+    window.sees(b"Type a number, then Enter:")
+    window.type(b"0\n")
+    assert window.process.wait(30) == 0
+    assert b"\x1b" not in window.shown
