@@ -35,6 +35,7 @@ KERNEL: Table = {
     "accept": ("engine.cli.kernel:accept", "Accept a quarantined kernel."),
     "discard": ("engine.cli.kernel:discard", "Fail a quarantined kernel."),
     "profile": ("engine.cli.profile:profile", "Read the hardware counters of a kernel."),
+    "machine-code": ("engine.cli.machine_code:machine_code", "List a kernel's instructions, or compare two kernels."),
 }
 SESSION: Table = {
     "list": ("engine.cli.session_list:list_sessions", "All sessions, the latest activity first."),

@@ -140,6 +140,17 @@ async def _count(tool: tuple[str, ...], binary: Path, confinement: Confinement, 
     return InstructionMix(dict(counts))
 
 
+async def listing_tool(binary: Path) -> tuple[str, ...] | Uninspected:
+    """The command that lists a binary's instructions with their source lines, where its format and the tool have them."""
+    if binary.suffix == ".so" and not _embeds_device_code(binary):
+        objdump = shutil.which(_NATIVE_TOOL[0])
+        return (objdump, "-l", "-C", *_NATIVE_TOOL[1:]) if objdump else Uninspected("objdump is missing: install binutils")
+    found = await _device_tool(_CUBIN_TOOLS if binary.suffix == ".cubin" else _EMBEDDED_TOOLS)
+    if found is None:
+        return Uninspected("nvdisasm is missing: install the CUDA toolkit's binary utilities")
+    return (found[0], "--print-line-info", found[1]) if Path(found[0]).name.startswith("nvdisasm") else found
+
+
 def _embeds_device_code(binary: Path) -> bool:
     try:
         with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

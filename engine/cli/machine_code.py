@@ -1,0 +1,90 @@
+"""``espalier kernel machine-code``: the instructions of one kernel of a session, or how they differ from another kernel's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from engine.api.disassembly import disassemble
+from engine.cli import options as o
+from engine.cli.drive import drive
+from engine.cli.output import show, show_json
+from engine.cli.session_access import read_state, session_argument
+from engine.journal import store
+from engine.journal.blobs import Blobs
+from engine.report.text.lines import Line, Span, Tone, line
+from engine.session.seeds import kernel_of
+from engine.toolchain.listing import ListedInstruction, ListingChange, MachineListing, listing_diff
+
+_SAMPLES = "no samples per instruction: the profile has totals only (`espalier kernel profile`)"
+_CONTEXT = 3
+
+
+@click.command("machine-code")
+@session_argument
+@click.argument("kernel", type=o.KERNEL)
+@click.option("--diff", "against", type=o.KERNEL, metavar="K", help="Only what differs from this kernel.")
+@o.json_option
+def machine_code(session: str, kernel: str, against: str | None, as_json: bool) -> None:
+    """List the machine code of KERNEL of SESSION, with the source lines it came from.
+
+    The kernel is built once more with line tables, for the device that the session ran on; no device is needed. With --diff,
+    addresses and the numbers of registers make no difference.
+    """
+    folder = store.resolve(session)
+    state = read_state(folder)
+    target = kernel_of(state, kernel, folder)
+    other = kernel_of(state, against, folder) if against is not None else None
+    found = drive(lambda _: disassemble(folder, state, target))
+    if other is None:
+        changes = tuple(ListingChange(" ", one) for one in found.instructions)
+    else:
+        changes = listing_diff(drive(lambda _: disassemble(folder, state, other)), found)
+    if as_json:
+        rows = [
+            {"sign": c.sign.strip(), "function": c.instruction.function, "address": c.instruction.address,
+             "text": c.instruction.text, "line": c.instruction.line}
+            for c in changes
+        ]  # fmt: skip
+        show_json({"kernel": target.id, "against": against, "tool": found.tool, "samples": None, "instructions": rows})
+        return
+    source = Blobs(folder).text(target.source).splitlines()
+    show([line(Span(f"{target.id}: {len(found.instructions)} instructions, {found.tool}; {_SAMPLES}", Tone.FAINT))])
+    show(_diff_lines(changes) if other is not None else _listing_lines(found, source))
+
+
+def _listing_lines(found: MachineListing, source: Sequence[str]) -> Iterator[Line]:
+    """Each run of instructions under the source line that it came from."""
+    function, at = "", -1
+    for one in found.instructions:
+        if one.function != function:
+            function, at = one.function, -1
+            yield line(Span(f"{function}:", Tone.STRONG))
+        if one.line != at:
+            at = one.line
+            if 0 < at <= len(source):
+                yield line(Span(f"  {at:>4} │ {source[at - 1].strip()}", Tone.GOOD))
+        yield _instruction(one, "")
+    if not found.has_lines:
+        yield line(Span("the compiler gave no source lines", Tone.FAINT))
+
+
+def _diff_lines(changes: Sequence[ListingChange]) -> Iterator[Line]:
+    """What changed, with a few instructions around it."""
+    near = {m for n, change in enumerate(changes) if change.sign != " " for m in range(n - _CONTEXT, n + _CONTEXT + 1)}
+    added, removed = (sum(1 for change in changes if change.sign == sign) for sign in "+-")
+    yield line(Span(f"+{added} −{removed} instructions; register numbers and addresses are not compared", Tone.FAINT))
+    last = -1
+    for n, change in enumerate(changes):
+        if n not in near:
+            continue
+        if n > last + 1:
+            yield line(Span(f"  … {n - last - 1} equal", Tone.FAINT))
+        last = n
+        yield _instruction(change.instruction, change.sign)
+
+
+def _instruction(one: ListedInstruction, sign: str) -> Line:
+    tone = {"+": Tone.GOOD, "-": Tone.BAD}.get(sign, Tone.PLAIN)
+    return line(Span(f"{sign:1}"), Span(f" {one.address:>6x}  ", Tone.FAINT), Span(one.text, tone))
