@@ -108,7 +108,8 @@ class TerminalApp(App[None]):
 
     def _on_notify(self, event: Notify) -> None:
         """Make room for a toast: the same words replace theirs, and only the latest few stay, for they hide the screen."""
-        new, shown = event.notification, list(self._notifications)
+        new = event.notification
+        shown = list(iter(self._notifications))  # list() alone asks for the length, which drops what is over in between
         kept = [one for one in shown if (one.message, one.title) != (new.message, new.title)][1 - _MOST_TOASTS :]
         for one in shown:
             if one not in kept:

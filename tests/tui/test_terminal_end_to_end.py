@@ -5,83 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.tmux import ROOT, Terminal, wait_for
 
 from engine.domain import events as e
-from engine.domain.state import IdeaStatus, SessionState
+from engine.domain.state import IdeaStatus
 from engine.journal import journal, store
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("tmux") is None or shutil.which("g++") is None, reason="needs tmux and g++"),
 ]
-SHOWN_WITHIN = 180.0
-
-
-class Terminal:
-    """One tmux server with one window of 120×40."""
-
-    def __init__(self, home: Path) -> None:
-        self._socket = str(home / "tmux")
-        self._home = home
-
-    def start(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "espalier", *arguments]
-        environment = {"ESPALIER_HOME": str(self._home), "TEXTUAL_ANIMATIONS": "none", "PYTHONPATH": str(ROOT)}
-        settings = [f"-e{name}={value}" for name, value in environment.items()]
-        self._tmux("new-session", "-d", "-s", "e", "-x", "120", "-y", "40", *settings, "-c", str(ROOT), *command)
-
-    def keys(self, *keys: str) -> None:
-        for key in keys:
-            self._tmux("send-keys", "-t", "e", key)
-
-    def type(self, text: str) -> None:
-        self._tmux("send-keys", "-t", "e", "-l", text)
-
-    def paste(self, text: str) -> None:
-        """A bracketed paste, as terminals send it."""
-        subprocess.run(["tmux", "-S", self._socket, "load-buffer", "-"], input=text.encode(), check=True)
-        self._tmux("paste-buffer", "-p", "-t", "e")
-
-    def screen(self) -> str:
-        return subprocess.run(
-            ["tmux", "-S", self._socket, "capture-pane", "-p", "-t", "e"], capture_output=True, text=True, check=False
-        ).stdout
-
-    def sees(self, text: str, *, within: float = SHOWN_WITHIN) -> None:
-        end = time.monotonic() + within
-        while text not in self.screen():
-            assert time.monotonic() < end, f"{text!r} was never on the screen:\n{self.screen()}"
-            time.sleep(0.1)
-
-    def process(self) -> int:
-        found = self._tmux("list-panes", "-t", "e", "-F", "#{pane_pid}")
-        return int(found.split()[0])
-
-    def gone(self) -> None:
-        end = time.monotonic() + SHOWN_WITHIN
-        while self._tmux("has-session", "-t", "e", check=False) is not None:
-            assert time.monotonic() < end, self.screen()
-            time.sleep(0.1)
-
-    def close(self) -> None:
-        self._tmux("kill-server", check=False)
-
-    def _tmux(self, *arguments: str, check: bool = True) -> str | None:
-        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "TMUX")}
-        done = subprocess.run(
-            ["tmux", "-u", "-f", "/dev/null", "-S", self._socket, *arguments],
-            capture_output=True, text=True, check=False, env={**inherited, "LC_ALL": "C.UTF-8"},
-        )  # fmt: skip
-        assert not check or done.returncode == 0, done.stderr
-        return done.stdout if done.returncode == 0 else None
 
 
 @pytest.fixture
@@ -89,16 +27,6 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     found = Terminal(tmp_path)
     yield found
     found.close()
-
-
-def wait_for(folder: Path, holds: object, what: str) -> SessionState:
-    end = time.monotonic() + SHOWN_WITHIN
-    while True:
-        state = store.state_of(folder)
-        if holds(state):  # type: ignore[operator]
-            return state
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
 
 
 @pytest.mark.timeout(600)

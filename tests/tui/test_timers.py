@@ -7,9 +7,10 @@ import itertools
 import math
 
 import pytest
+from support import ui
 from textual import _time
 from textual.app import App
-from textual.notifications import Notification
+from textual.notifications import Notification, Notify
 from textual.timer import Timer
 from textual.widgets._toast import Toast
 
@@ -78,5 +79,25 @@ def test_a_toast_past_its_time_goes_away_and_stops_nothing() -> None:
             await app.screen.mount(Toast(Notification("late", timeout=-5.0)))
             await pilot.pause(0.1)
             assert not app.screen.query(Toast)
+
+    asyncio.run(act())
+
+
+class _Fading(Notification):
+    """A notification whose time is over from the second look on."""
+
+    looks = itertools.count()
+
+    @property
+    def has_expired(self) -> bool:
+        return next(self.looks) > 0
+
+
+def test_a_toast_whose_time_ends_while_another_comes_is_no_error() -> None:
+    async def act() -> None:
+        app = ui.app()
+        async with app.run_test():
+            app._notifications.add(_Fading("old"))
+            app._on_notify(Notify(Notification("new")))
 
     asyncio.run(act())
