@@ -154,6 +154,7 @@ ACTIONS: tuple[Action, ...] = (
     _tab(5, "timing", "Show samples, intervals and races."),
     _tab(6, "resources", "Show registers, shared memory, spills and instructions."),
     _tab(7, "log", "Show the output of the compiler and the trial."),
+    Action("session.machine_code", "8", "Machine code", "List the instructions, or compare those of the marked kernel.", (_S,)),
     Action("session.zoom", "z", "Zoom", "Show only the focused pane, or all panes.", (_S,)),
     Action("session.home", "escape,q", "Home", "Go to the home screen; the search continues.", (_S,), footer=True),
     Action("replay.play", "space", "Play", "Play or pause.", (_S,), _SEEK, True),

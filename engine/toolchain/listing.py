@@ -30,7 +30,7 @@ _SASS_LINE = re.compile(r'^\s*//## File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _SASS = re.compile(r"^\s*/\*(?P<at>[0-9a-f]{4,})\*/\s+(?P<text>.*?)\s*;?\s*(?:/\*.*)?$")
 _SASS_LABEL = re.compile(r"^\s*\.L_x?_?\w+:")
 _NATIVE_FUNCTION = re.compile(r"^[0-9a-f]+ <(?P<name>[^>]+)>:$")
-_NATIVE_LINE = re.compile(r"^(?P<file>/?\S*?[^/\s]+\.\w+):(?P<line>\d+)(?: \(discriminator \d+\))?$")
+_NATIVE_LINE = re.compile(r"^(?P<file>/\S+|[\w.+-]+\.\w+):(?P<line>\d+)(?: \(discriminator \d+\))?$")
 _NATIVE = re.compile(r"^\s+(?P<at>[0-9a-f]+):\s+(?P<text>\S.*?)\s*(?:#.*)?$")
 
 _NORMAL = (

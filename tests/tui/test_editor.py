@@ -14,10 +14,13 @@ from textual.pilot import Pilot
 
 from engine.domain import events as e
 from engine.domain.errors import EspalierError
-from tui import editor, profiling
+from tui import editor, kernel_tools
 from tui.app import EspalierApp
 from tui.screens import steering
 from tui.screens.code_form import CodeForm
+from tui.screens.machine_code import MachineCodeScreen
+from tui.viewmodel import machine_code
+from tui.widgets.lines import LinesView
 
 
 def script(tmp_path: Path, text: str) -> str:
@@ -78,9 +81,9 @@ def test_edited_code_becomes_a_kernel_below_the_edited_one(tmp_path: Path, monke
 
 
 def test_a_refusal_of_the_profiler_is_its_last_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(profiling, "_PROGRAM", (sys.executable, "-c", "import sys; sys.exit('espalier: unknown kernel')"))
+    monkeypatch.setattr(kernel_tools, "_PROGRAM", (sys.executable, "-c", "import sys; sys.exit('espalier: unknown kernel')"))
     with pytest.raises(EspalierError, match=r"^unknown kernel$"):
-        asyncio.run(profiling.profile_kernel(tmp_path, "k9"))
+        asyncio.run(kernel_tools.profile_kernel(tmp_path, "k9"))
 
 
 @pytest.mark.parametrize(
@@ -90,5 +93,41 @@ def test_a_refusal_of_the_profiler_is_its_last_line(monkeypatch: pytest.MonkeyPa
 def test_the_profilers_summary_or_its_reason_is_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: dict[str, str], words: str
 ) -> None:
-    monkeypatch.setattr(profiling, "_PROGRAM", (sys.executable, "-c", f"print({json.dumps(answer)!r})"))
-    assert asyncio.run(profiling.profile_kernel(tmp_path, "k1")) == words
+    monkeypatch.setattr(kernel_tools, "_PROGRAM", (sys.executable, "-c", f"print({json.dumps(answer)!r})"))
+    assert asyncio.run(kernel_tools.profile_kernel(tmp_path, "k1")) == words
+
+
+ROWS = [
+    {"sign": "", "function": "launch", "address": 0, "text": "mov %rdi,%rax", "line": 1},
+    {"sign": "+", "function": "launch", "address": 16, "text": "@!P0 BRA .L", "line": 0},
+]
+
+
+def test_8_shows_the_machine_code_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "session"
+    answer = json.dumps({"kernel": "k1", "tool": "objdump", "instructions": ROWS})
+    monkeypatch.setattr(kernel_tools, "_PROGRAM", (sys.executable, "-c", f"print({answer!r})"))
+    shown: list[str] = []
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await pilot.press("escape")
+        await until(pilot, lambda: shows_tree(app))
+        await pilot.press("8")
+        await until(pilot, lambda: isinstance(app.screen, MachineCodeScreen))
+        page = app.screen.query_one(LinesView)
+        await until(pilot, lambda: len(page.lines) > 3)
+        shown.extend(line.text for line in page.lines)
+        await pilot.press("q")
+        await until(pilot, lambda: shows_tree(app))
+
+    ui.run_steered(folder, act)
+    assert shown[0].startswith("  2 instructions, objdump")
+    assert any("1 │" in line for line in shown), "the instruction stands under its source line"
+    assert any("mov %rdi,%rax" in line for line in shown)
+
+
+def test_a_diff_of_machine_code_shows_what_changed() -> None:
+    lines = [line.text for line in machine_code.difference({"instructions": ROWS})]
+    assert lines[0].startswith("  +1 −0")
+    assert lines[-1].split() == ["+", "10", "@!P0", "BRA", ".L"]
+    assert "the same instructions" in machine_code.difference({"instructions": ROWS[:1]})[-1].text

@@ -10,10 +10,11 @@ from engine.domain.errors import EspalierError
 from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import IdeaStatus, Kernel, SessionState, Stage
 from tui.bridge import Capability
-from tui.profiling import profile_kernel
+from tui.kernel_tools import profile_kernel
 from tui.screens.code_form import CodeForm
 from tui.screens.dialogs import AskLine, Choice, Choose
 from tui.screens.idea_form import IdeaForm
+from tui.screens.machine_code import MachineCodeScreen
 from tui.screens.transport import TransportScreen
 from tui.viewmodel import kernels
 from tui.viewmodel.fmt import counted
@@ -86,6 +87,12 @@ class KernelActionScreen(TransportScreen):
             title = f"Edited {kernel.id}: {kernels.title(self.bridge.state_now, kernel)}"
             planted = self.bridge.plant(seed, parent=kernel.id, title=title)
             await self.attempt(planted, f"Added {seed.kernel.name}; it is built next.")
+
+    def action_machine_code(self) -> None:
+        """List the kernel's machine code, or what differs from the marked kernel's."""
+        if kernel := self._selected_kernel():
+            marked = self.marked if self.marked in self.bridge.state.kernels and self.marked != kernel.id else ""
+            self.app.push_screen(MachineCodeScreen(self.bridge, kernel, marked))
 
     @work(group="profile")
     async def action_profile(self) -> None:

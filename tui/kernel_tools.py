@@ -1,0 +1,50 @@
+"""Runs what needs a compiler or a device on one kernel, in a process of its own: this one loads no torch and runs no kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.domain.errors import EspalierError
+
+_PROGRAM = (sys.executable, "-m", "espalier")
+
+
+async def profile_kernel(folder: Path, kernel: str) -> str:
+    """The likely bottleneck, or why nothing was counted, in one line. The session keeps the profile.
+
+    Waits for the device while it is in use. Raises EspalierError if the kernel cannot be profiled at all.
+    """
+    found = await _answer("profile", str(folder), kernel)
+    return str(found["summary"] or found["reason"] or "the counters name no bottleneck")
+
+
+async def machine_code(folder: Path, kernel: str, against: str = "") -> Mapping[str, Any]:
+    """The listing of a kernel, or its diff against another, as ``espalier kernel machine-code --json`` prints it.
+
+    Raises EspalierError if there is none.
+    """
+    return await _answer("machine-code", str(folder), kernel, *(("--diff", against) if against else ()))
+
+
+async def _answer(command: str, *arguments: str) -> Mapping[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        *_PROGRAM, "kernel", command, *arguments, "--json",
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        output, errors = await process.communicate()
+    except asyncio.CancelledError:
+        process.terminate()
+        await process.wait()
+        raise
+    try:
+        found: Mapping[str, Any] = json.loads(output)
+    except json.JSONDecodeError as error:
+        said = errors.decode(errors="replace").strip().splitlines()
+        raise EspalierError(said[-1].removeprefix("espalier: ") if said else f"{command} ended without a result") from error
+    return found
