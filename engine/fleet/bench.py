@@ -247,6 +247,8 @@ class FleetBench:
         alone: bool = True,
     ) -> Any:  # fmt: skip
         """The result of one work item, from the worker that did it."""
+        if self._device is None:
+            await self.describe(say)
         lost: list[str] = []
         while True:
             async with self._worker(alone=alone, prefer=prefer, avoid=frozenset(lost)) as member:

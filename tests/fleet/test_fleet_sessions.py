@@ -220,3 +220,21 @@ def test_a_fleet_whose_workers_all_lie_fails_with_a_reason(tmp_path: Path) -> No
             await bench.close()
 
     assert "cannot be read" in sessions.run(act)
+
+
+def test_a_resumed_session_opens_its_workers_when_it_needs_them(tmp_path: Path) -> None:
+    launcher = fake_worker.MemoryLauncher(NAMES)
+
+    async def act() -> SessionState:
+        async with LiveSession.create(tmp_path, sessions.opened(), sessions.ports(tmp_path)) as live:
+            running = asyncio.ensure_future(live.run())
+            await live.wait_until(lambda state: bool(state.kernels))
+            running.cancel()
+        bench = fleet(tmp_path, launcher)
+        async with LiveSession.resume(tmp_path, replace(sessions.ports(tmp_path, bench=bench), workers=bench)) as live:
+            await live.run()
+            return live.state
+
+    state: SessionState = sessions.run(act)
+    assert state.closed
+    assert set(state.workers) == set(NAMES)
