@@ -40,10 +40,13 @@ from engine.journal import store  # noqa: E402
 from engine.journal.blobs import Blobs  # noqa: E402
 from engine.journal.journal import read  # noqa: E402
 from engine.session.live import LiveSession  # noqa: E402
+from engine.session.outcome import EngineStopped  # noqa: E402
 from engine.trial.assignment import Assignment  # noqa: E402
 
 _MARK = "ESPALIER_HOME"
 """The environment variable by which all processes of a run are found: every worker inherits it."""
+_ODDS = {"worker": 3, "actor": 3, "engine": 1}
+"""How likely each is killed."""
 _PAUSE_S = 0.4
 _QUIET_S = 240.0
 """Seconds without a new event after which a session counts as stuck."""
@@ -66,7 +69,9 @@ async def engine(folder: Path, kind: str) -> None:
     ports = replace(sessions.ports(folder, bench=bench, clock=time.time, sleep=asyncio.sleep), workers=bench)
     again = store.is_session(folder)
     async with LiveSession.resume(folder, ports) if again else LiveSession.create(folder, sessions.opened(), ports) as live:
-        await live.run()
+        while isinstance(outcome := await live.run(), EngineStopped):
+            print(f"{folder.name} stopped, as after two crashes of the engine in one step: {dict(outcome.reasons)}", flush=True)
+            await live.retry()
 
 
 def processes(mark: str) -> dict[str, list[int]]:
@@ -140,7 +145,7 @@ def session(folder: Path, options: argparse.Namespace, chance: random.Random, ta
             kinds = [kind for kind in ("worker", "actor", "engine") if kind == "engine" or victims[kind]]
             if options.under == "local":
                 kinds = [kind for kind in kinds if kind != "actor"]  # the parent of a local worker is the engine
-            kind = chance.choice(kinds)
+            kind = chance.choices(kinds, [_ODDS[kind] for kind in kinds])[0]
             pid = process.pid if kind == "engine" else chance.choice(victims[kind])
             os.kill(pid, signal.SIGKILL)
             tally.kills[kind] += 1

@@ -17,7 +17,7 @@ from engine.cli.exit_codes import BAD_INPUT, FAILED, CommandExit, end
 from engine.cli.output import show, show_json
 from engine.domain.errors import JournalLocked
 from engine.domain.state import SessionState
-from engine.fleet.places import core_groups, cpu_places, local_places
+from engine.fleet.places import core_groups, cpu_places, host_name, local_places
 from engine.fleet.ray_cluster import CPU_WORKERS, check_installed
 from engine.fleet.versions import versions
 from engine.journal import store
@@ -28,7 +28,6 @@ from engine.report.text.lines import Span, Tone, line, table
 from engine.sandbox.trial_sandbox import judge_reason
 from engine.session.devices import checked_device, gpu_names
 
-_HERE = "127.0.0.1"
 _PORT = 6379
 _START_S = 120.0
 
@@ -75,16 +74,15 @@ def _now(state: SessionState, folder: Path) -> float:
 
 @click.command()
 @click.option("--address", metavar="HOST:PORT", help="Join the cluster whose head is there. Default: start a head here.")
-@click.option("--listen", default=_HERE, show_default=True, metavar="IP",
-              help="This machine's address for the cluster's other machines.")  # fmt: skip
+@click.option("--listen", metavar="IP", help="This machine's address for the others. Default: as Ray finds it.")
 @click.option("--port", type=click.IntRange(1, 65535), default=_PORT, show_default=True, metavar="N", help="Port of a head.")
 @click.option("--cpu-workers", type=click.IntRange(0, 1024), metavar="N",
               help="Workers on this machine's cores. Default: as many as suit them; none beside GPUs.")  # fmt: skip
-def start(address: str | None, listen: str, port: int, cpu_workers: int | None) -> None:
+def start(address: str | None, listen: str | None, port: int, cpu_workers: int | None) -> None:
     """Start Ray on this machine with token authentication, as a head or as a node of a cluster.
 
-    A head listens on this machine alone, unless --listen names another address. Every machine of a cluster needs the token
-    in ~/.ray/auth_token: `ray get-auth-token` prints the head's.
+    Ray opens its ports on every address of a machine; the token protects them. Every machine of a cluster needs the head's
+    token in ~/.ray/auth_token: `ray get-auth-token` prints it.
     """
     check_installed()
     gpus = len(gpu_names())
@@ -93,10 +91,10 @@ def start(address: str | None, listen: str, port: int, cpu_workers: int | None) 
         _ray("get-auth-token", "--generate", quiet=True)
     where = ["--address", address] if address else ["--head", "--port", str(port), "--include-dashboard", "false"]
     resources = f'{{"{CPU_WORKERS}": {cores}}}'
-    _ray("start", *where, "--node-ip-address", listen, "--num-gpus", str(gpus), "--resources", resources,
+    _ray("start", *where, *(("--node-ip-address", listen) if listen else ()), "--num-gpus", str(gpus), "--resources", resources,
          "--disable-usage-stats", quiet=True)  # fmt: skip
     devices = ", ".join(filter(None, (f"{gpus} GPUs" if gpus else "", f"{cores} workers on its cores" if cores else "")))
-    show([f"Ray runs here with {devices or 'no device'}; measure with --fleet {address or f'{listen}:{port}'}"])
+    show([f"Ray runs here with {devices or 'no device'}; measure with --fleet {address or f'{listen or host_name()}:{port}'}"])
 
 
 @click.command()

@@ -25,7 +25,6 @@ CPU_WORKERS = "espalier_cpu"
 INSTALL = "Ray is not installed: pip install 'espalier[fleet]'"
 _START_S = 120.0
 _CLOSE_S = 30.0
-_HERE = "127.0.0.1"
 
 
 def check_installed() -> None:
@@ -127,6 +126,7 @@ class RayLauncher:
                      namespace="espalier")  # fmt: skip
         except Exception as error:
             raise EspalierError(f"the Ray cluster {address!r} cannot be joined: {_first_line(error)}") from error
+        _silence()
         nodes = shares([node for node in ray.nodes() if node["Alive"]], device, bare=here)
         if not nodes:
             ray.shutdown()
@@ -156,10 +156,16 @@ class RayLauncher:
         await asyncio.to_thread(self._ray.shutdown)
 
 
+def _silence() -> None:
+    """Ray prints several lines on standard error for each lost actor and has no setting against it. The journal has one."""
+    worker: Any = importlib.import_module("ray._private.worker")
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda *_, **__: None
+
+
 def _own_cluster() -> dict[str, Any]:
-    """A cluster of this machine alone, which listens on this machine alone."""
-    workers = len(cpu_places(core_groups(), 0))
-    return {"include_dashboard": False, "_node_ip_address": _HERE, "resources": {CPU_WORKERS: workers}}
+    """A cluster of this machine alone. Ray opens its ports on every address of the machine: the token is what protects them."""
+    return {"include_dashboard": False, "resources": {CPU_WORKERS: len(cpu_places(core_groups(), 0))}}
 
 
 def shares(nodes: Sequence[Mapping[str, Any]], device: str, *, bare: bool = False) -> dict[str, NodeShare]:
