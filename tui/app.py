@@ -32,6 +32,7 @@ from tui.plain_output import plain_text
 from tui.screens.dialogs import Confirm
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, OpenMode
+from tui.screens.key_panel import KeyPanel
 from tui.screens.loading import load_session_screens
 from tui.terminal import SHUTDOWN_SECONDS, TerminalLost, exit_within
 from tui.terminal_app import TerminalApp
@@ -343,6 +344,19 @@ class EspalierApp(TerminalApp):
             screen, place = self.screen, place_of(self.screen)
             able = [action for action in actions.ACTIONS if screen.check_action(action.verb, ())]
             self.push_screen(HelpScreen(place, able, self.user_keys, str(self.keymap_file)))
+
+    def action_keys(self) -> None:
+        """Show the keys that act now; the next key acts."""
+        from tui.screens.palette import place_of
+
+        screen, place = self.screen, place_of(self.screen)
+        if place is not None:
+            able = [action for action in actions.ACTIONS if screen.check_action(action.verb, ())]
+            self.push_screen(KeyPanel(place, able, self.user_keys), self._press)
+
+    def _press(self, key: str | None) -> None:
+        if key is not None:
+            self.simulate_key(key)
 
 
 def main(action: str = "home", subject: object = None) -> None:

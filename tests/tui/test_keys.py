@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support import ui
 from support.ui import Watch, engineer_events, until
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from engine.domain import events as e
 from tui import actions
 from tui.app import EspalierApp
+from tui.screens.gate import GateScreen
 from tui.screens.home import HomeScreen
+from tui.screens.key_panel import KeyPanel
 from tui.screens.session import SessionScreen
 from tui.widgets.find_bar import FindBar
 from tui.widgets.idea_list import IdeaList
@@ -120,3 +125,27 @@ def test_presets_name_actions_and_give_no_key_twice(preset: str, place: actions.
     for needs in (actions.Needs.SUBMIT, actions.Needs.SEEK):
         given = [key for a in here if a.needs in (needs, actions.Needs.NOTHING) for key in keys.get(a.id, a.key).split(",")]
         assert sorted(given) == sorted(set(given))
+
+
+def test_the_key_panel_names_the_keys_and_the_next_key_acts(folder: Path) -> None:
+    shown: list[str] = []
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        await pilot.press("backslash")
+        await until(pilot, lambda: isinstance(app.screen, KeyPanel))
+        assert isinstance(app.screen, KeyPanel)
+        page = io.StringIO()
+        Console(width=100, file=page).print(app.screen._keys())
+        shown.append(page.getvalue())
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, GateScreen))
+        assert not engineer_events(folder)
+        await pilot.press("backslash")
+        await until(pilot, lambda: isinstance(app.screen, KeyPanel))
+        await pilot.press("d")
+        await until(pilot, lambda: engineer_events(folder))
+
+    ui.run_steered(folder, act)
+    assert engineer_events(folder) == [e.IdeaParked("i2")]
+    assert "d Park" in shown[0]
+    assert "u Undo" in shown[0]

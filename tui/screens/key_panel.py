@@ -1,0 +1,67 @@
+"""The keys that act now, in a panel at the bottom: the next key acts and closes it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from rich.columns import Columns
+from rich.console import Group
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from tui import actions
+from tui.screens.dialogs import Dialog
+
+_COLUMN = 22
+_SCROLLING = ("up", "down", "pageup", "pagedown")
+
+
+class KeyPanel(Dialog[str | None]):
+    """Answers with the key that was pressed; ``None`` for Escape."""
+
+    CSS = """
+    KeyPanel {
+        align: center bottom;
+        background: transparent;
+        & > VerticalScroll {
+            height: auto; max-height: 70%; border-top: solid $border; background: $panel; padding: 0 1;
+            border-title-style: bold; border-subtitle-color: $text-muted;
+        }
+    }
+    """
+
+    def __init__(self, place: actions.Place | None, able: Collection[actions.Action], keymap: Mapping[str, str]) -> None:
+        """``able``: the actions that are available now."""
+        super().__init__()
+        self._place = place
+        self._able = able
+        self._keymap = keymap
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll() as panel:
+            panel.border_title = Content("Keys")
+            panel.border_subtitle = Content("the next key acts · Esc: nothing")
+            yield Static(self._keys())
+
+    def _keys(self) -> Group:
+        parts: list[Text | Columns] = []
+        for title, found in actions.actions_by_group(self._place):
+            here = [self._label(action) for action in found if action in self._able and action.id != "app.keys"]
+            if here:
+                parts += [Text(title, "dim"), Columns(here, width=_COLUMN, padding=(0, 1))]
+        return Group(*parts)
+
+    def _label(self, action: actions.Action) -> Text:
+        key = actions.key_names(self._keymap.get(action.id, action.key)).split(", ")[0]
+        return Text.assemble((f"{key:>4}", "bold"), f" {action.label}", no_wrap=True, overflow="ellipsis")
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key in _SCROLLING:
+            return
+        event.stop()
+        event.prevent_default()
+        self.dismiss(None if event.key == "escape" else event.key)
