@@ -22,6 +22,7 @@ from engine.ideas.model_calls import ByHand, ModelCalls
 from engine.ideas.models import prices, registry
 from engine.ideas.models.command import missing_program
 from engine.ideas.models.model import Model
+from engine.ideas.models.providers import PROVIDERS
 from engine.ideas.models.retry_policy import DEFAULT_POLICY, RetryPolicy
 from engine.ideas.proposer import Proposer
 from engine.ideas.recall import Recall
@@ -104,12 +105,14 @@ def check_programs(models: ModelSettings) -> None:
 
 
 async def check_servers(models: ModelSettings) -> None:
-    """Raises ProposerError if nothing answers at the address of a server that the user named. Sends nothing."""
+    """Raises ProposerError if nothing answers at the address of a server that the user named, or of a preset on this machine.
+    Sends nothing."""
     for name in proposers_of(models):
-        server = models.server(name)
-        if server is None or not server.url:
+        server, preset = models.server(name), PROVIDERS.get(name.partition(":")[0])
+        url = server.url if server is not None and server.url else preset.url if preset is not None and preset.free else ""
+        if not url:
             continue
-        parts = urlsplit(server.url)
+        parts = urlsplit(url)
         port = parts.port or {"https": 443}.get(parts.scheme, 80)
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
@@ -117,6 +120,6 @@ async def check_servers(models: ModelSettings) -> None:
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or "no connection"
             raise ProposerError(
-                f"{name}: nothing answers at {server.url} ({reason}): start the server, or correct --server"
+                f"{name}: nothing answers at {url} ({reason}): start the server, or correct --server"
             ) from None  # fmt: skip
         writer.close()

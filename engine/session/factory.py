@@ -24,7 +24,7 @@ from engine.domain.settings import ModelSettings, Settings
 from engine.domain.state import SessionState
 from engine.domain.trust import Permissions
 from engine.fleet.bench import FleetBench
-from engine.ideas.factory import OpenModel, check_prices, check_programs, open_ideas
+from engine.ideas.factory import OpenModel, check_prices, check_programs, check_servers, open_ideas
 from engine.ideas.mix import PASTE, proposers_of
 from engine.ideas.models import registry
 from engine.ideas.models.model import Model
@@ -104,6 +104,7 @@ async def begin(request: NewSession, say: Say) -> LiveSession:
         request.settings, catalog.folder(request.problem), _Permission(trust.named_here(request.settings.models))
     )
     proposers.check()
+    await check_servers(request.settings.models)
     settings = request.settings
     workload = catalog.workloads_for(request.problem, "", settings.suite, settings.workload)[0]
     opened = SessionOpened(request.problem, request.device, replace(settings, workload=workload.name), request.mode, versions())

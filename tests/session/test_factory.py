@@ -11,7 +11,7 @@ from support import sessions
 from engine.domain import rules
 from engine.domain.errors import CommandRejected, EspalierError, JournalUnwritable
 from engine.domain.model import Contract, Device, Dialect, Signature
-from engine.domain.settings import Settings
+from engine.domain.settings import ModelServer, Settings
 from engine.journal.lock import WriterLock
 from engine.problem import catalog
 from engine.session import benches, factory
@@ -86,3 +86,14 @@ def test_a_session_uses_what_an_evaluation_prepared_unless_it_is_to_be_fresh(
 
     sessions.run(begin_and_resume)
     assert [(bench.assignment.prepared, bench.assignment.fresh) for bench in made] == [(True, fresh), (True, False)]
+
+
+def test_a_silent_server_is_told_before_the_session_begins(tmp_path: Path) -> None:
+    servers = (ModelServer("vllm", "http://127.0.0.1:9/v1"),)
+    wanted = factory.NewSession(
+        catalog.find("softmax"), "cpu", Settings(source="vllm:any", servers=servers), folder=tmp_path / "s"
+    )
+    with pytest.raises(EspalierError, match=r"vllm:any: nothing answers at http://127.0.0.1:9/v1"):
+        sessions.run(lambda: factory.begin(wanted, lambda _: None))
+    assert not (tmp_path / "s").exists()
+    assert not made

@@ -271,7 +271,8 @@ def _kernel_line(event: e.Event, state: SessionState) -> Line | None:
         case e.KernelProfiled(kernel, found):
             known = state.kernels.get(kernel)
             parent = state.kernels.get(known.parent or "") if known else None
-            return _about(kernel, f" profiled: {one_line(profile.line(found, parent.profile if parent else None))}")
+            words = one_line(profile.line(found, parent.profile if parent else None))
+            return _about(kernel, f" profiled: {words}" if found.tool else f": {words}")
         case e.KernelCancelled(kernel, reason):
             return _about(kernel, f" cancelled: {reason}")
         case e.KernelReopened(kernel, reason):
