@@ -297,6 +297,8 @@ class SessionState:
     rounds: Mapping[int, Round] = field(default_factory=_empty)
     pinned: tuple[str, ...] = ()
     pruned: tuple[str, ...] = ()
+    prune_reasons: Mapping[str, str] = field(default_factory=_empty)
+    """Kernel → why its branch was last pruned; empty without a reason."""
     incumbent: str = ""
     """The kernel of the last ``IncumbentChanged``; ``queries.incumbent`` checks that it is still eligible."""
     reigns: tuple[str, ...] = ()
@@ -752,6 +754,7 @@ def _unpinned(b: _Batch, entry: e.Entry, ev: e.KernelUnpinned) -> None:
 
 def _pruned(b: _Batch, entry: e.Entry, ev: e.BranchPruned) -> None:
     b.set(pruned=tuple(dict.fromkeys((*b.get("pruned"), ev.kernel))))
+    b.table("prune_reasons")[ev.kernel] = ev.reason
 
 
 def _branch_reopened(b: _Batch, entry: e.Entry, ev: e.BranchReopened) -> None:

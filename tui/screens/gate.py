@@ -21,12 +21,11 @@ from engine.domain import queries
 from engine.domain.rules import adaptive
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from tui import actions
-from tui.bridge import Bridge, writer_error
-from tui.screens.dialogs import AskLine, Choice, Choose
+from tui.bridge import Bridge
+from tui.screens.dialogs import AskLine
 from tui.screens.idea_form import IdeaForm
 from tui.screens.steering import SteeringScreen
-from tui.viewmodel import kernels
-from tui.viewmodel.ideas import awaiting_approval, status
+from tui.viewmodel.ideas import awaiting_approval, idea_facts, status
 from tui.widgets.bars import SessionHeader, StageStrip
 from tui.widgets.idea_list import IdeaList
 
@@ -34,7 +33,6 @@ GRACE_SECONDS = 0.5
 _BOUNCE_SECONDS = 0.25
 """How long after a decision the next idea cannot be approved: a bouncing key approves one idea."""
 _WIDE_HINTS = 112
-_OTHER_WRITER = "…"
 _OPEN = (IdeaStatus.PROPOSED, IdeaStatus.PARKED)
 
 
@@ -235,22 +233,9 @@ class GateScreen(SteeringScreen):
         if idea is None or idea.implemented or idea.status is not IdeaStatus.SELECTED:
             idea = self._undecided()
         if idea is not None:
-            writer = await self._choose_writer(idea)
+            writer = await self.choose_writer(idea)
             if writer is not None and writer != idea.writer:
                 await self.submit(c.EditIdea(idea.id, writer=writer))
-
-    async def _choose_writer(self, idea: Idea) -> str | None:
-        """A writer from a list; empty for the session's own."""
-        known = [Choice(name, name, words) for name, words in self.bridge.writers()]
-        if idea.writer and idea.writer not in {one.id for one in known}:
-            known.insert(0, Choice(idea.writer, idea.writer, "named for this idea"))
-        own = Choice("", "the session's", "whoever writes the other ideas' code")
-        other = Choice(_OTHER_WRITER, "another …", "type openai:MODEL, anthropic:MODEL, gemini:MODEL or command:CMD")
-        writer = await self.app.push_screen_wait(Choose(f"Writer of {idea.id}", (own, *known, other), idea.writer))
-        if writer != _OTHER_WRITER:
-            return writer
-        words = "openai:MODEL, anthropic:MODEL, gemini:MODEL or command:CMD."
-        return await self.app.push_screen_wait(AskLine(f"Writer of {idea.id}", words, initial=idea.writer, check=writer_error))
 
     @work
     async def action_attach(self) -> None:
@@ -314,31 +299,8 @@ class GateScreen(SteeringScreen):
 
 
 def idea_card(state: SessionState, idea: Idea, advice: str = "") -> Content:
-    """All facts of an idea. Its text may come from a model and is never parsed as markup.
-
-    ``advice``: what the adaptive strategy expects of it now.
-    """
-    parent = kernels.label(state, idea.parent)
-    predicted = f"{idea.text.predicted:g}× over its parent" if idea.text.predicted is not None else "none"
-    rows = [
-        ("category", idea.text.category),
-        ("parent", "".join(cell.text for cell in parent)),
-        ("predicted", predicted),
-        ("kernels", f"{idea.branch} requested" + (f": {', '.join(idea.kernels)}" if idea.kernels else "")),
-        ("author", kernels.author(idea.author.name) + (", edited" if idea.edited else "")),
-        *((("attached", ", ".join(idea.materials)),) if idea.materials else ()),
-        *((("writer", idea.writer),) if idea.writer else ()),
-        ("status", _status_text(state, idea)),
-        *((("strategy", advice or idea.advice),) if advice or idea.advice else ()),
-        *((("note", idea.note),) if idea.note else ()),
-        *(("note", note.text) for note in state.notes if note.target == idea.id),
-    ]
+    """All facts of an idea. Its text may come from a model and is never parsed as markup."""
     parts: list[tuple[str, str] | str] = [(f"{idea.id}  {idea.text.title}\n\n", "bold")]
-    for name, words in rows:
+    for name, words in idea_facts(state, idea, advice):
         parts += [(f"{name:<11}", "$text-muted"), f"{words}\n"]
     return Content.assemble(*parts, "\n", idea.text.rationale or "No rationale given.")
-
-
-def _status_text(state: SessionState, idea: Idea) -> str:
-    word = "awaiting approval" if idea.status is IdeaStatus.PROPOSED else status(state, idea).word
-    return f"{word}: {idea.reason}" if idea.reason else word

@@ -17,10 +17,10 @@ from textual.widgets import Static
 from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.errors import EspalierError
-from engine.domain.state import Kernel, SessionState
+from engine.domain.state import Idea, Kernel, SessionState
 from engine.domain.work import WorkKey
 from tui import actions
-from tui.bridge import Bridge, Capability, check_settings
+from tui.bridge import Bridge, Capability, check_settings, writer_error
 from tui.editor import edit_text
 from tui.screens.code_form import CodeForm
 from tui.screens.dialogs import AskLine, Choice, Choose, Confirm, DismissOnceScreen
@@ -31,12 +31,14 @@ from tui.screens.prompt_form import PromptForm
 from tui.screens.seed_form import SeedForm
 from tui.viewmodel import estimate, kernels
 from tui.viewmodel.fmt import about, counted
+from tui.viewmodel.ideas import nobody_writes
 from tui.viewmodel.stages import call_label, calls_by_hand, open_calls
 from tui.widgets.bars import SessionHeader, StageStrip
 
 FRAMES_A_SECOND = 10
 _MOST_CHOICES = 400
 _LONGEST_WAIT = 86_400
+_OTHER_WRITER = "…"
 MODES = (
     Choice("ask", "ask", "every idea awaits your approval"),
     Choice("ask:30", "ask, 30 s", "ask, then auto-approve after 30 s"),
@@ -156,10 +158,44 @@ class SteeringScreen(BridgeScreen):
             await self.write_idea(idea, "" if idea.by_hand else "Added: the idea awaits approval.")
 
     async def write_idea(self, idea: IdeaInput, done: str, attached: tuple[str, ...] = ()) -> None:
-        """Submit an idea; if the engineer writes its kernel, open the code form."""
+        """Submit an idea; if the engineer writes its kernel, open the code form. If nobody can write it, ask who shall."""
         command = c.WriteIdea(idea.text, idea.parent, idea.branch, select=idea.by_hand, materials=attached)
-        if await self.submit(command, done) and idea.by_hand:
-            await self.implement(tuple(self.bridge.state_now.ideas)[-1])
+        if not await self.submit(command, done):
+            return
+        state = self.bridge.state_now
+        written = tuple(state.ideas)[-1]
+        if idea.by_hand:
+            await self.implement(written)
+        elif nobody_writes(state, state.ideas[written]):
+            await self._ask_writer(state.ideas[written])
+
+    async def _ask_writer(self, idea: Idea) -> None:
+        """Say that no writer of the session can write the idea, and offer what helps."""
+        choices = (
+            Choice("write", "Write it yourself", "the code form opens"),
+            Choice("writer", "Choose a writer", "a model, a program, or pasted replies"),
+            Choice("later", "Later", f"{idea.id} keeps waiting among the ideas"),
+        )
+        answer = await self.app.push_screen_wait(Choose(f"The playbook cannot write {idea.id}: who does?", choices, "write"))
+        if answer == "write":
+            await self.implement(idea.id)
+        elif answer == "writer":
+            writer = await self.choose_writer(idea)
+            if writer:
+                await self.submit(c.EditIdea(idea.id, writer=writer), f"{idea.id} is written by {writer}.")
+
+    async def choose_writer(self, idea: Idea) -> str | None:
+        """A writer from a list; empty for the session's own."""
+        known = [Choice(name, name, words) for name, words in self.bridge.writers()]
+        if idea.writer and idea.writer not in {one.id for one in known}:
+            known.insert(0, Choice(idea.writer, idea.writer, "named for this idea"))
+        own = Choice("", "the session's", "whoever writes the other ideas' code")
+        other = Choice(_OTHER_WRITER, "another …", "type openai:MODEL, anthropic:MODEL, gemini:MODEL or command:CMD")
+        writer = await self.app.push_screen_wait(Choose(f"Writer of {idea.id}", (own, *known, other), idea.writer))
+        if writer != _OTHER_WRITER:
+            return writer
+        words = "openai:MODEL, anthropic:MODEL, gemini:MODEL or command:CMD."
+        return await self.app.push_screen_wait(AskLine(f"Writer of {idea.id}", words, initial=idea.writer, check=writer_error))
 
     @work
     async def write_implementation(self, idea: str) -> None:

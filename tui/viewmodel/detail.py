@@ -14,7 +14,8 @@ from engine.domain.model import Resources
 from engine.domain.preparation import Preparation
 from engine.domain.state import Idea, Kernel, SessionState, Stage
 from engine.report.text.progress import sanitizer_names
-from tui.viewmodel import fmt, kernels
+from engine.report.text.tree import failure_words
+from tui.viewmodel import fmt, kernels, siblings
 from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, line, one_line, pad, pad_cells, width, wrap
 from tui.viewmodel.pages import INDENT, empty_page, paragraph, section, table
 
@@ -66,6 +67,7 @@ def idea(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
     lines: list[Line] = [BLANK]
     behind = state.ideas.get(kernel.idea)
     lines += _idea(state, kernel, behind, room) if behind else [line(Cell("  seed kernel without an idea", Ink.FAINT))]
+    lines += _history(state, kernel, room)
     lines += [BLANK, section("lineage", room), *_lineage(state, kernel, room)]
     notes = [n for n in state.notes if n.target in (kernel.id, kernel.idea)]
     if notes:
@@ -89,8 +91,30 @@ def _idea(state: SessionState, kernel: Kernel, behind: Idea, room: int) -> list[
     ]
     if (gain := measured_gain(state, kernel)) is not None:
         rows.append(("measured", gain))
+    more = (("expected", behind.text.expected), ("risks", behind.text.risks))
+    rows += [(name, (Cell(one_line(words)),)) for name, words in more if words]
     why = [*paragraph(f"Strategy: {behind.advice}", room), BLANK] if behind.advice else []
     return [*head, *([BLANK] if head else []), *paragraph(behind.text.rationale, room), BLANK, *why, *table(rows, room)]
+
+
+def _history(state: SessionState, kernel: Kernel, room: int) -> list[Line]:
+    """The kernel's tunables, those that tell it from its siblings first; why its branch is pruned; its failed attempts."""
+    label = siblings.labels(state, kernel)[kernel.id]
+    rows: list[tuple[str, Sequence[Cell]]] = []
+    if kernel.tunables:
+        rest = fmt.tunables(label.rest)
+        rows.append(("tunables", (Cell(fmt.tunables(label.first), Ink.STRONG), Cell(f" {rest}" if label.first else rest))))
+    for one in queries.lineage(state, kernel.id):
+        if one.id in state.pruned:
+            words = f"with {one.id}" if one.id != kernel.id else "here"
+            reason = one_line(state.prune_reasons.get(one.id, ""))
+            rows.append(("pruned", (Cell(f"{kernels.PRUNED} {words}: ", Ink.WARN), Cell(reason or "no reason given"))))
+    if kernel.failures:
+        rows.append(("attempts", (Cell(f"{kernel.attempt + 1}, {len(kernel.failures)} failed"),)))
+    for number, failure in enumerate(kernel.failures, 1):
+        words = f"{failure_words(failure.kind)}: {one_line(failure.reason)}"
+        rows.append((f"attempt {number}", (Cell(words, Ink.FAINT),)))
+    return [BLANK, section("kernel", room), *table(rows, room)] if rows else []
 
 
 def measured_gain(state: SessionState, kernel: Kernel) -> Cells | None:

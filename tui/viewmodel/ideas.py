@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.domain import corroboration, queries
+from engine.domain import bottleneck, corroboration, queries
+from engine.domain.model import PLAYBOOK
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.domain.work import Implement
 from tui.viewmodel import fmt, kernels
@@ -17,6 +18,8 @@ _STATUS: Mapping[IdeaStatus, Outcome] = {
     IdeaStatus.REJECTED: Outcome("✗", "rejected", Ink.FAILED),
     IdeaStatus.PARKED: Outcome("‖", "parked", Ink.CANCELLED),
 }
+_SURPLUS = Outcome("‖", "surplus", Ink.CANCELLED)
+"""Its round was full; it may be proposed again."""
 _WRITING = Outcome("✎", "being written", Ink.BUILD)
 _RATIONALE_LINES = 2
 
@@ -30,7 +33,7 @@ def status(state: SessionState, idea: Idea) -> Outcome:
     """The idea's status."""
     if idea.status is IdeaStatus.SELECTED and Implement(idea.id).key in state.started:
         return _WRITING
-    return _STATUS[idea.status]
+    return _SURPLUS if queries.is_surplus(idea) else _STATUS[idea.status]
 
 
 def round_number(state: SessionState, number: int | None) -> int:
@@ -82,6 +85,7 @@ def _facts(state: SessionState, idea: Idea, room: int) -> Line:
         (Cell("predicted ", Ink.LABEL), Cell(predicted, Ink.ACCENT)) if predicted else (),
         (Cell("on ", Ink.LABEL), *kernels.label(state, idea.parent)) if idea.parent else (),
         _kernels(state, idea),
+        (Cell("nobody writes it", Ink.WARN),) if nobody_writes(state, idea) else (),
         (Cell(kernels.author(idea.author.name), Ink.ACCENT if idea.author.is_engineer else Ink.PLAIN),)
         if idea.author.name
         else (),
@@ -91,6 +95,64 @@ def _facts(state: SessionState, idea: Idea, room: int) -> Line:
         (Cell(one_line(idea.text.category), Ink.LABEL),) if idea.text.category else (),
     ]
     return line(*cut_cells((Cell("    "), *join_cells(parts, Cell(" · ", Ink.RULE))), room))
+
+
+def nobody_writes(state: SessionState, idea: Idea) -> bool:
+    """Whether no writer of the session can write the idea's code: the playbook has none for an idea in words."""
+    writer = idea.writer or state.models.writer or state.models.source
+    in_words = not idea.text.key and not idea.author.is_agent
+    return in_words and not idea.implemented and idea.status is not IdeaStatus.REJECTED and writer == PLAYBOOK
+
+
+def idea_facts(state: SessionState, idea: Idea, advice: str = "") -> tuple[tuple[str, str], ...]:
+    """(name, words) of everything known of an idea, besides its title and rationale.
+
+    ``advice``: what the adaptive strategy expects of it now.
+    """
+    text = idea.text
+    parent = "".join(cell.text for cell in kernels.label(state, idea.parent))
+    writer = "nobody: the playbook has no code for an idea in words. Write it yourself, or choose a writer."
+    rows = (
+        ("category", text.category),
+        ("parent", parent),
+        ("evidence", parent_evidence(state, idea)),
+        ("predicted", f"{text.predicted:g}× over its parent" if text.predicted is not None else "none"),
+        ("expected", text.expected),
+        ("risks", text.risks),
+        ("kernels", f"{idea.branch} requested" + (f": {', '.join(idea.kernels)}" if idea.kernels else "")),
+        ("author", kernels.author(idea.author.name) + (", edited" if idea.edited else "")),
+        ("repeats", idea.repeats),
+        ("attached", ", ".join(idea.materials)),
+        ("writer", writer if nobody_writes(state, idea) else idea.writer),
+        ("status", _status_words(state, idea)),
+        ("strategy", advice or idea.advice),
+        ("note", idea.note),
+        *(("note", note.text) for note in state.notes if note.target == idea.id),
+    )
+    return tuple((name, words) for name, words in rows if words)
+
+
+def _status_words(state: SessionState, idea: Idea) -> str:
+    if queries.is_surplus(idea):
+        return "surplus: its round was full; approve it, or it may be proposed again"
+    word = "awaiting approval" if idea.status is IdeaStatus.PROPOSED else status(state, idea).word
+    return f"{word}: {idea.reason}" if idea.reason else word
+
+
+def parent_evidence(state: SessionState, idea: Idea) -> str:
+    """What was measured of the parent: time, share of the speed of light, errors, what its counters say."""
+    parent = state.kernels.get(idea.parent) if idea.parent else None
+    measured = parent.measurement if parent is not None else None
+    if parent is None or measured is None:
+        return ""
+    moved = state.preparation.bytes_moved if state.preparation is not None else 0
+    parts = (
+        fmt.duration(measured.time_us.value),
+        f"{fmt.percent(measured.light.fraction)} of SOL" if measured.light is not None else "",
+        f"{parent.verification.precision_class.value} class" if parent.verification is not None else "",
+        bottleneck.summary(parent.profile, moved) if parent.profile is not None else "",
+    )
+    return " · ".join(filter(None, parts))
 
 
 def _kernels(state: SessionState, idea: Idea) -> tuple[Cell, ...]:
