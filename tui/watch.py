@@ -19,6 +19,9 @@ from engine.journal.log_file import log_to_file
 from tui.app import main as open_app
 
 HOST = "localhost"
+TEMPLATES = Path(__file__).resolve().parent / "web"
+"""The page of a tab: with a title, and with a policy that keeps the browser from asking any other host. Fonts and script are
+textual-serve's, from this server."""
 PORT = 8760
 
 
@@ -33,7 +36,8 @@ def serve(folder: Path, port: int = PORT) -> None:
         server: Any = importlib.import_module("textual_serve.server")
     except ImportError as error:
         raise EspalierError("textual-serve is not installed: pip install 'espalier[serve]'") from error
-    server.Server(command(folder), host=HOST, port=port, title=f"Espalier: {folder.name}").serve()
+    title = f"Espalier: {folder.name}"
+    server.Server(command(folder), host=HOST, port=port, title=title, templates_path=TEMPLATES).serve()
 
 
 def main() -> None:
