@@ -58,13 +58,27 @@ class BridgeScreen(DismissOnceScreen[None]):
         super().__init__()
         self.bridge = bridge
         self.clock = clock
+        self._frame: tuple[object, ...] = ()
+        """What the last frame showed beside the state."""
+        self._drawn_at = 0.0
 
     def on_mount(self) -> None:
-        self.set_interval(1 / FRAMES_A_SECOND, self.drain)
+        self.set_interval(1 / FRAMES_A_SECOND, self._next_frame)
         self.drain()
+
+    def _next_frame(self) -> None:
+        """Draw; at rest, where nothing runs and nothing changed, only the clock, once a second."""
+        bridge, transport = self.bridge, self.bridge.transport
+        place = (transport.position, transport.playing, transport.speed) if transport is not None else None
+        seen = (bridge.fault, bridge.stopped, place, self.is_active)
+        at_rest = bridge.state is self.state and not bridge.state.started and seen == self._frame
+        if not at_rest or time.monotonic() - self._drawn_at >= 1.0:
+            self._frame = seen
+            self.drain()
 
     def drain(self) -> None:
         """Draw the changes since the last call."""
+        self._drawn_at = time.monotonic()
         with self.app.batch_update():
             if self.bridge.state is not self.state:
                 self.state = self.bridge.state
