@@ -2,9 +2,9 @@
 
 PATH is a checkout, one of its folders, or a file. Each chosen file is judged with its own model as the kernel
 (``--kernel own``), with the naive port that ``scaffold`` writes (``port``), or with a candidate of a folder, at the sizes it
-ships with. Every device has a worker; each file is judged by a process of its own, which ends with its time limit. A line of
-JSON per file goes to ``--results``: files with a line there are skipped. With the model itself as the kernel, the speedup
-is an A/A interval.
+ships with. Every device has a worker (``--fleet local``: every GPU, or with ``--device cpu`` sets of cores); each file is judged
+by a process of its own, which ends with its time limit. A line of JSON per file goes to ``--results``: files with a line there are
+skipped. With the model itself as the kernel, the speedup is an A/A interval.
 
     python -m benchmarks.kernelbench KernelBench --levels 1,2 --sample 20 --seed 1 --results own.jsonl
     python -m benchmarks.kernelbench KernelBench --kernel port --names softmax,19_ReLU --time-limit 120
@@ -26,7 +26,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -34,6 +34,8 @@ from benchmarks.kernelbench_files import Entry, chosen_entries
 from benchmarks.kernelbench_judging import GIB, Request, Result, Status, judge
 from benchmarks.peak_memory import PeakMemory
 from engine.domain.errors import EspalierError
+from engine.fleet.places import WorkerPlace, local_count, local_places
+from engine.session.devices import gpu_names
 
 _VERIFIED = (Status.MEASURED, Status.NOT_CORROBORATED, Status.QUARANTINED)
 """Statuses of kernels whose outputs were right."""
@@ -49,18 +51,24 @@ class Plan:
     settings: Mapping[str, float]
     time_limit: float
     memory_limit: float
+    places: Mapping[str, WorkerPlace] = field(default_factory=dict)
+    """The workers of ``--fleet``, by name."""
 
 
 async def judged(entry: Entry, device: str, plan: Plan) -> Result:
     """The result of one file, judged in a process of its own, with the peak memory of all its processes."""
-    request = Request(str(entry.path), entry.name, device, plan.kernel, plan.workload, dict(plan.settings), plan.memory_limit)
+    place = plan.places.get(device)
+    label, cores = (device, ()) if place is None or not place.cores else ("cpu", place.cores)
+    request = Request(
+        str(entry.path), entry.name, label, plan.kernel, plan.workload, dict(plan.settings), plan.memory_limit, cores
+    )  # fmt: skip
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.kernelbench", "--judge", json.dumps(asdict(request)),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip
-    memory = PeakMemory(process.pid, device)
+    memory = PeakMemory(process.pid, label)
     watching = asyncio.create_task(memory.watch())
     try:
         out, err = await asyncio.wait_for(process.communicate(), plan.time_limit)
@@ -77,7 +85,7 @@ async def judged(entry: Entry, device: str, plan: Plan) -> Result:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return replace(found, seconds=time.monotonic() - began, peak_bytes=memory.peak, settings=dict(plan.settings))
+    return replace(found, device=device, seconds=time.monotonic() - began, peak_bytes=memory.peak, settings=dict(plan.settings))
 
 
 def _read(request: Request, out: bytes, err: bytes) -> Result:
@@ -191,6 +199,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the seed of the sample")
     parser.add_argument("--kernel", default="own", help="own, port, or a folder of candidates. Default: own")
     parser.add_argument("--device", default="cuda:0", help="one worker for each, comma separated")
+    parser.add_argument("--fleet", default="", help="local or local:N: a worker for each device of this machine of that kind")
     parser.add_argument("--workload", default="full")
     parser.add_argument("--set", dest="settings", type=_setting, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--time-limit", type=float, default=600.0, metavar="S", help="seconds for a file. Default: 600")
@@ -199,6 +208,16 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="judge files that have a result again")
     parser.add_argument("--list", action="store_true", help="print the chosen files only")
     return parser.parse_args(arguments)
+
+
+def _fleet(text: str, device: str) -> tuple[WorkerPlace, ...]:
+    """The workers of ``--fleet`` on this machine. Raises EspalierError."""
+    if not text:
+        return ()
+    count = local_count(text)
+    if count is None:
+        raise EspalierError(f"--fleet {text}: the files of a benchmark are judged on this machine only: local or local:N")
+    return local_places(device, count, len(gpu_names()))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -213,8 +232,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.list:
         print("\n".join(str(entry.path) for entry in entries))
         return 0
-    plan = Plan(options.kernel, options.workload, dict(options.settings), options.time_limit, options.memory_limit)
-    devices = options.device.split(",")
+    places = {place.name: place for place in _fleet(options.fleet, options.device)}
+    plan = Plan(options.kernel, options.workload, dict(options.settings), options.time_limit, options.memory_limit, places)
+    devices = [*places] or options.device.split(",")
     earlier = [] if options.again else known_results(options.results, plan, devices[0].partition(":")[0])
     chosen = {entry.name for entry in entries}
     earlier = [one for one in earlier if one.name in chosen]

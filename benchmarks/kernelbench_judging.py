@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -16,6 +17,7 @@ from engine.domain import corroboration
 from engine.domain import work as w
 from engine.domain.errors import EspalierError, KernelCodeError, ProblemError
 from engine.domain.model import Dialect, Problem, Signature, Workload
+from engine.fleet.places import ranges
 from engine.problem import catalog
 from engine.session.seeds import kernel_spec, seed_of
 from engine.session.workbench import KernelTrial, open_workbench
@@ -62,6 +64,8 @@ class Request:
     settings: Mapping[str, float]
     memory_limit: float
     """GiB of operands; 0: no limit."""
+    cores: tuple[int, ...] = ()
+    """The machine's cores to measure on, instead of all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,10 @@ async def judge(request: Request) -> Result:
     base = Result(request.name, request.device, request.kernel, Status.FAILED)
     try:
         problem, workload = _problem(request)
-        assignment = Assignment(problem, workload, request.device, prepared=True)
+        cores = tuple(request.cores)
+        if cores:
+            os.sched_setaffinity(0, cores)
+        assignment = Assignment(problem, workload, request.device, prepared=True, cores=cores, unit=ranges(cores))
         text = _candidate_text(request, problem) if request.kernel != PORT else None
         if request.kernel not in (OWN, PORT) and text is None:
             return replace(base, status=Status.SKIPPED, reason="no candidate in the folder")

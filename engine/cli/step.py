@@ -49,11 +49,12 @@ def open_session(
 ) -> None:  # fmt: skip
     """Resume SESSION: its name, its folder, or a bundle file, which is imported first.
 
-    In a terminal it opens the terminal UI. Without one, or with --headless, it runs until the session ends or awaits you.
+    In a terminal it opens the terminal UI. Without one, or with --headless, it runs until the session ends or awaits you; with
+    --fleet too.
     """
     folder = imported_or_resolved(session)
     refuse_shipped(folder)
-    if not headless and not as_json and open_ui("open", folder):
+    if not headless and not as_json and not fleet and open_ui("open", folder):
         return
     state = read_state(folder)
     if state.closed is not None and mode is None:

@@ -13,7 +13,7 @@ from benchmarks import kernelbench as suite
 from benchmarks.kernelbench_files import candidate, chosen_entries
 from benchmarks.kernelbench_judging import Request, Result, Status, judge, operand_bytes
 from benchmarks.peak_memory import host_bytes
-from engine.domain.errors import ProblemError
+from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model import Operand, Role, Signature
 
 NAMES = {1: ["1_Square", "19_ReLU", "100_Hinge", "helper"], 2: ["7_Fused"], 3: ["35_LSTM"]}
@@ -153,3 +153,13 @@ def test_a_file_is_judged_and_then_resumed(
     assert found.peak_bytes > 0
     assert suite.main([*arguments, "--results", str(tmp_path / "r.jsonl")]) == 0
     assert "1 judged before" in capsys.readouterr().out
+
+
+def test_a_fleet_is_every_device_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "gpu_names", lambda: ("H200", "H200"))
+    assert [place.name for place in suite._fleet("local", "cuda:0")] == ["cuda:0", "cuda:1"]
+    assert [place.name for place in suite._fleet("local:1", "cuda:0")] == ["cuda:0"]
+    assert all(place.cores for place in suite._fleet("local", "cpu"))
+    assert suite._fleet("", "cpu") == ()
+    with pytest.raises(EspalierError, match="on this machine only"):
+        suite._fleet("node7:6379", "cuda:0")

@@ -1,0 +1,55 @@
+"""``espalier fleet``, and what ``--fleet`` refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from fleet.test_fleet_sessions import NAMES, search
+from support import sessions
+
+from engine.cli import fleet
+from engine.domain.errors import EspalierError
+from engine.session.benches import check_fleet
+
+
+def test_status_shows_the_workers_of_a_session(tmp_path: Path) -> None:
+    search(tmp_path / "s")
+    printed = CliRunner().invoke(fleet.status, [str(tmp_path / "s")]).output
+    assert [line.split()[0] for line in printed.splitlines()] == ["s", *NAMES]
+    (found,) = json.loads(CliRunner().invoke(fleet.status, [str(tmp_path / "s"), "--json"]).output)["sessions"]
+    assert [worker["name"] for worker in found["workers"]] == list(NAMES)
+    assert sum(worker["verdicts"] for worker in found["workers"]) >= 10
+    assert found["queued"] == 0
+
+
+def test_status_of_a_session_without_a_fleet_says_so(tmp_path: Path) -> None:
+    sessions.whole(tmp_path / "s")
+    assert "has no fleet" in CliRunner().invoke(fleet.status, [str(tmp_path / "s")]).output
+
+
+def test_doctor_lists_what_a_worker_needs() -> None:
+    found = json.loads(CliRunner().invoke(fleet.doctor, ["--device", "cpu", "--json"]).output)
+    names = [check["name"] for check in found["checks"]]
+    assert names == ["workers", "sandbox", "compiler", "torch", "ray", "token"]
+    assert "cpu:" in found["checks"][0]["detail"]
+
+
+@pytest.mark.parametrize("text", ["", "local", "local:3"])
+def test_a_local_fleet_needs_no_ray(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_fleet(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("ray", "pip install"), ("node7:6379", "pip install"), ("locl", "unknown fleet"), ("local:x", "unknown")],
+)
+def test_another_fleet_is_refused_in_one_line(text: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EspalierError, match=words) as caught:
+        check_fleet(text)
+    assert "\n" not in str(caught.value)
