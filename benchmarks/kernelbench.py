@@ -2,9 +2,9 @@
 
 PATH is a checkout, one of its folders, or a file. Each chosen file is judged with its own model as the kernel
 (``--kernel own``), with the naive port that ``scaffold`` writes (``port``), or with a candidate of a folder, at the sizes it
-ships with. Every device has a worker (``--fleet local``: every GPU, or with ``--device cpu`` sets of cores); each file is judged
-by a process of its own, which ends with its time limit. A line of JSON per file goes to ``--results``: files with a line there are
-skipped. With the model itself as the kernel, the speedup is an A/A interval.
+ships with. Every device has a worker (``--fleet local``: every GPU, or with ``--device cpu`` sets of cores); each file is
+judged by a process of its own, which ends with its time limit. A line of JSON per file goes to ``--results``: files with a line
+there are skipped. With the model itself as the kernel, the speedup is an A/A interval.
 
     python -m benchmarks.kernelbench KernelBench --levels 1,2 --sample 20 --seed 1 --results own.jsonl
     python -m benchmarks.kernelbench KernelBench --kernel port --names softmax,19_ReLU --time-limit 120
