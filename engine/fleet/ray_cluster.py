@@ -165,7 +165,7 @@ def _silence() -> None:
 
 def _own_cluster() -> dict[str, Any]:
     """A cluster of this machine alone. Ray opens its ports on every address of the machine: the token is what protects them."""
-    return {"include_dashboard": False, "resources": {CPU_WORKERS: len(cpu_places(core_groups(), 0))}}
+    return {"address": "local", "include_dashboard": False, "resources": {CPU_WORKERS: len(cpu_places(core_groups(), 0))}}
 
 
 def shares(nodes: Sequence[Mapping[str, Any]], device: str, *, bare: bool = False) -> dict[str, NodeShare]:
