@@ -457,6 +457,11 @@ def test_a_search_that_begins_after_the_palette_closed_ends_nothing(home: Path) 
             assert isinstance(palette, Palette)
             await palette.query_one(CommandList).remove()  # as closing it does
             await palette._gather_commands("x").wait()
+            palette._start_no_matches_countdown("x")
+            timer = palette._no_matches_timer
+            assert timer is not None
+            assert timer._callback is not None
+            timer._callback()
             await pilot.press("escape")
             await until(pilot, lambda: isinstance(app.screen, HomeScreen))
 

@@ -94,6 +94,8 @@ class _Fading(Notification):
 
 
 def test_a_toast_whose_time_ends_while_another_comes_is_no_error() -> None:
+    _Fading.looks = itertools.count()
+
     async def act() -> None:
         app = ui.app()
         async with app.run_test():

@@ -165,6 +165,14 @@ class Choice:
     words: str = ""
 
 
+_AROUND_THE_LIST = 6
+"""Rows of the dialog around its list: border, padding, hint."""
+_MOST_LINES = 16
+_LIST_EDGES = 8
+_LIST_WIDTH = 72 - _LIST_EDGES
+"""The cells for a choice in the widest dialog (prompts.tcss): without border, padding and those of the list."""
+
+
 class Choose(Dialog[str | None]):
     """One of several choices, the current one highlighted; or ``None``."""
 
@@ -181,15 +189,31 @@ class Choose(Dialog[str | None]):
         with Vertical(classes="dialog") as box:
             box.border_title = Content(self._title)
             width = max(len(choice.label) for choice in self._choices) + 2
-            yield OptionList(*(Option(self._line(choice, width), id=f"c{n}") for n, choice in enumerate(self._choices)))
+            room = min(_LIST_WIDTH, self.app.size.width * 96 // 100 - _LIST_EDGES)
+            fits = [width + len(choice.words) <= room for choice in self._choices]
+            lines = [
+                self._line(choice, width) if fit else self._stacked(choice)
+                for choice, fit in zip(self._choices, fits, strict=True)
+            ]
+            yield OptionList(*(Option(line, id=f"c{n}") for n, line in enumerate(lines)))
             yield Label("Enter: choose · Esc: cancel", classes="hint")
 
     def _line(self, choice: Choice, width: int) -> Content:
         return Content.assemble((choice.label.ljust(width), "bold"), (choice.words, "$text-muted"))
 
+    def _stacked(self, choice: Choice) -> Content:
+        """The words below the label: beside it they would wrap under it."""
+        words = f"\n  {choice.words}" if choice.words else ""
+        return Content.assemble((choice.label.rstrip(), "bold"), (words, "$text-muted"))
+
     def on_mount(self) -> None:
         places = [n for n, choice in enumerate(self._choices) if choice.id == self._present]
         self.query_one(OptionList).highlighted = places[0] if places else 0
+
+    def on_resize(self) -> None:
+        """The list scrolls, and the hint below it stays in sight."""
+        room = self.app.size.height * 9 // 10 - _AROUND_THE_LIST
+        self.query_one(OptionList).styles.max_height = max(3, min(_MOST_LINES, room))
 
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from textual import work
@@ -48,6 +48,15 @@ class Palette(CommandPalette):
         except NoMatches:
             if self.query(CommandList):
                 raise
+
+    def _start_no_matches_countdown(self, search_value: str) -> None:
+        super()._start_no_matches_countdown(search_value)
+        timer = self._no_matches_timer
+        if timer is not None and timer._callback is not None:
+            timer._callback = partial(self._while_listed, timer._callback)
+
+    def _while_listed(self, act: Callable[[], object]) -> object:
+        return act() if self.query(CommandList) else None
 
 
 class ActionProvider(Provider):

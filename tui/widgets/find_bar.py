@@ -23,6 +23,7 @@ class FindBar(Horizontal):
         background: $boost;
         & > Input { width: 1fr; height: 1; border: none; padding: 0; background: $boost; }
         & > Label { padding: 0 1; color: $text-muted; }
+        & > #report { max-width: 60%; text-wrap: nowrap; text-overflow: ellipsis; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "clear", "Clear", show=False)]
