@@ -36,6 +36,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from support import builders as b  # noqa: E402  # the tests' honest values
 from textual import events  # noqa: E402
 
+from benchmarks.screen_rest import rest_figures  # noqa: E402
 from engine.domain import events as e  # noqa: E402
 from engine.domain.commands import Command  # noqa: E402
 from engine.domain.model import ENGINE  # noqa: E402
@@ -311,6 +312,15 @@ def _resident() -> float:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def measure_rest(figures: Figures, home: Path) -> None:
+    """Bytes written and share of a core while nobody types."""
+    for one in rest_figures(environment(home), 20.0):
+        words = f"{one.name}: {one.cpu_percent:.2f} % of a core"
+        figures.add(f"{one.name}_cpu_percent", one.cpu_percent, words, one.cpu_limit)
+        words = f"{one.name}: {one.bytes_a_second:.0f} bytes/s written"
+        figures.add(f"{one.name}_bytes_a_second", one.bytes_a_second, words, one.bytes_limit)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=0.5, help="duration of the stream")
@@ -322,6 +332,7 @@ def main() -> None:
         home = Path(name)
         os.environ["ESPALIER_HOME"] = name
         measure_start(figures, home, options.times)
+        measure_rest(figures, home)
         folder = home / "sessions" / "big"
         hour_ago = time.time() - 3600  # later than the shipped sessions: it is the first in the list
         moment = iter(range(10**9))
