@@ -391,6 +391,11 @@ class _Batch:
         self.table(name)[key] = made
         self._own.add(f"{name} {key}")
 
+    def kept(self, name: str, key: str) -> Any:
+        """An idea or kernel as it is now; later changes are made on a copy of it."""
+        self._own.discard(f"{name} {key}")
+        return self.peek(name).get(key)
+
     def drop_races(self, kernel: str, *, asked: bool = True) -> None:
         """Drop running races of the kernel and, unless ``asked`` is false, those that the engineer requested."""
         wanted = self.get("asked")
@@ -434,11 +439,11 @@ def _decide(b: _Batch, entry: e.Entry, kind: d.DecisionKind) -> None:
     """Fold the decision of a person, and keep what it changes."""
     named = d.subjects(entry.event)
     tables = [("ideas", named if kind.ideas else ()), ("kernels", named if kind.kernels else ())]
-    before = [{name: b.peek(table).get(name) for name in names} for table, names in tables]
+    before = [{name: b.kept(table, name) for name in names} for table, names in tables]
     values = {name: b.get(name) for name in kind.settings}
     _FOLDS[type(entry.event)](b, entry, entry.event)
     ideas, kernels = (
-        {name: (was, b.peek(table)[name]) for name, was in found.items() if was is not None}
+        {name: (was, b.kept(table, name)) for name, was in found.items() if was is not None}
         for (table, _), found in zip(tables, before, strict=True)
     )
     settings = {name: (was, b.get(name)) for name, was in values.items()}

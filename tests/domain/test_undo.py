@@ -223,3 +223,17 @@ def test_only_the_latest_decisions_are_kept(state: SessionState) -> None:
     for number in range(60):
         state = after(state, c.PinKernel("k1") if number % 2 == 0 else c.UnpinKernel("k1"))
     assert len(state.decisions) == 50
+
+
+def test_a_whole_journal_folds_to_the_same_state_as_its_entries_one_by_one() -> None:
+    """An idea made and decided on in one batch is not changed behind the decision's back."""
+    made = [e.RoundOpened(1, ("k1",)), b.proposed("i2", round_number=1, parent="k1")]
+    entries = [*b.entries([*b.first_round(mode="ask"), *made])]
+    entries.append(e.Entry(entries[-1].seq + 1, 9.0, ENGINEER, e.IdeaParked("i2")))
+    (undo,) = rules.decide(advance(SessionState(), entries), c.UndoDecision(), ENGINEER)
+    entries.append(e.Entry(entries[-1].seq + 1, 10.0, ENGINEER, undo))
+    whole, stepwise = advance(SessionState(), entries), SessionState()
+    for entry in entries:
+        stepwise = advance(stepwise, [entry])
+    assert whole.ideas["i2"].status is IdeaStatus.PROPOSED
+    assert facts(whole) == facts(stepwise)
