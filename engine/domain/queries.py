@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from engine.domain import suite
 from engine.domain.model import AGENT, PLAYBOOK, Device, Interval, Usage
@@ -121,6 +122,7 @@ def incumbent(state: SessionState) -> Kernel | None:
     return last if last is not None and may_lead(state, last) else successor(state)
 
 
+@lru_cache(maxsize=4)  # a report asks for every event of one state, and ranking looks at all kernels
 def successor(state: SessionState) -> Kernel | None:
     """The next incumbent without a race: the latest former incumbent that is still eligible.
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import shutil
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -84,10 +87,17 @@ class FakeOpener(SessionOpener):
         return (("cpu", "this machine's processor"),)
 
 
+def own_folder() -> str:
+    """A folder for the files beside an app's keymap, which the app writes. It goes with the process."""
+    folder = tempfile.mkdtemp(prefix="espalier-test-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def app(opener: FakeOpener | None = None, action: str = "home", subject: object = None, *, keymap: Path | None = None,
         clock: Callable[[], float] = time.time) -> EspalierApp:  # fmt: skip
     """The app over fake sessions, with no keys of anybody's own."""
-    keys = keymap or Path("/nonexistent/keys.toml")
+    keys = keymap or Path(own_folder()) / "keys.toml"
     return EspalierApp(opener or FakeOpener(), action, subject, clock=clock, keymap=keys, colours="truecolor")
 
 

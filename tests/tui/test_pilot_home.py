@@ -524,3 +524,16 @@ def test_a_session_is_shown_beside_the_others_of_its_problem(home: Path) -> None
             await app._leave()
 
     sessions.run(body)
+
+
+def test_the_highlighted_problem_is_in_sight_beside_its_preview(home: Path) -> None:
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            listed = app.screen.query_one("#problems", OptionList)
+            await until(pilot, lambda: listed.option_count and app.screen.query("Preview"))
+            await until(pilot, lambda: listed.scroll_y > 0)
+            line = listed.highlighted - listed.scroll_y
+            assert 0 <= line < listed.scrollable_content_region.height
+
+    sessions.run(body)

@@ -50,7 +50,7 @@ def stranger(tmp_path: Path, original: Path, marker: Path, monkeypatch: pytest.M
 
 def run(action: str, subject: object, act: Act) -> None:
     async def body() -> None:
-        app = EspalierApp(SessionOpener(), action, subject, keymap=Path("/nonexistent/keys.toml"), colours="truecolor")
+        app = EspalierApp(SessionOpener(), action, subject, keymap=Path(ui.own_folder(), "keys.toml"), colours="truecolor")
         async with app.run_test(size=(120, 40)) as pilot:
             await act(app, pilot)
             await app._leave()

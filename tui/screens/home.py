@@ -64,6 +64,10 @@ class _ProblemList(OptionList):
         else:
             self.call_later(self.run_action, "screen.start")
 
+    def on_resize(self) -> None:
+        """Keep the highlighted problem in sight where the preview or a small terminal takes room."""
+        self.call_after_refresh(self.scroll_to_highlight)
+
 
 class HomeScreen(Screen[None]):
     """Sessions, latest first, beside the problems."""

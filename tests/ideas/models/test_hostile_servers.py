@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
-import os
+import random
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -191,7 +191,15 @@ def test_a_connection_that_breaks_after_the_headers_may_have_cost_something(kind
     assert error.spent is Spent.UNKNOWN
 
 
-@pytest.mark.parametrize("content", [b"\x00\x01\xff\xfe" * 100, os.urandom(4096), b"data: \x00\n\n" * 50, b"data: [1, 2]\n\n"])
+JUNK = {
+    "binary": b"\x00\x01\xff\xfe" * 100,
+    "random": random.Random(7).randbytes(4096),
+    "control characters": b"data: \x00\n\n" * 50,
+    "another shape": b"data: [1, 2]\n\n",
+}
+
+
+@pytest.mark.parametrize("content", JUNK.values(), ids=JUNK)
 def test_bytes_that_are_no_reply_are_called_that(kind: str, content: bytes) -> None:
     async def serve(writer: asyncio.StreamWriter) -> None:
         await write(writer, HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(content), content))
