@@ -78,7 +78,8 @@ def _now(state: SessionState, folder: Path) -> float:
 @click.option("--port", type=click.IntRange(1, 65535), default=_PORT, show_default=True, metavar="N", help="Port of a head.")
 @click.option("--cpu-workers", type=click.IntRange(0, 1024), metavar="N",
               help="Workers on this machine's cores. Default: as many as suit them; none beside GPUs.")  # fmt: skip
-def start(address: str | None, listen: str | None, port: int, cpu_workers: int | None) -> None:
+@o.json_option
+def start(address: str | None, listen: str | None, port: int, cpu_workers: int | None, as_json: bool) -> None:
     """Start Ray on this machine with token authentication, as a head or as a node of a cluster.
 
     Ray opens its ports on every address of a machine; the token protects them. Every machine of a cluster needs the head's
@@ -93,16 +94,24 @@ def start(address: str | None, listen: str | None, port: int, cpu_workers: int |
     resources = f'{{"{CPU_WORKERS}": {cores}}}'
     _ray("start", *where, *(("--node-ip-address", listen) if listen else ()), "--num-gpus", str(gpus), "--resources", resources,
          "--disable-usage-stats", quiet=True)  # fmt: skip
+    cluster = address or f"{listen or host_name()}:{port}"
+    if as_json:
+        show_json({"address": cluster, "gpus": gpus, "cpu_workers": cores})
+        return
     devices = ", ".join(filter(None, (f"{gpus} GPUs" if gpus else "", f"{cores} workers on its cores" if cores else "")))
-    show([f"Ray runs here with {devices or 'no device'}; measure with --fleet {address or f'{listen or host_name()}:{port}'}"])
+    show([f"Ray runs here with {devices or 'no device'}; measure with --fleet {cluster}"])
 
 
 @click.command()
-def stop() -> None:
+@o.json_option
+def stop(as_json: bool) -> None:
     """Stop every Ray process of yours on this machine. Sessions that measured on it wait for their workers, then stop."""
     check_installed()
     _ray("stop", quiet=True)
-    show(["Ray is stopped on this machine"])
+    if as_json:
+        show_json({"stopped": True})
+    else:
+        show(["Ray is stopped on this machine"])
 
 
 def _ray(*arguments: str, quiet: bool = False) -> None:

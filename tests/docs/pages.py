@@ -2,7 +2,7 @@
 
 A comment such as ``<!-- slow, exits: 1 -->`` directly above a block can hold:
 
-- ``needs: gpu`` or ``needs: key``: not run;
+- ``needs: gpu``, ``needs: key`` or ``needs: terminal``: not run;
 - ``slow``: run by the slow tests, with the real bench;
 - ``fresh``: run on a new copy of the prepared session;
 - ``exits: 3 0``: exit statuses of its commands in order (``0/1``: either), 0 where nothing is said;
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOT_PAGES = tuple(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))
 PAGES = (*ROOT_PAGES, *sorted((ROOT / "docs").rglob("*.md")))
 SHELL = "sh"
-NEEDS = frozenset({"gpu", "key"})
+NEEDS = frozenset({"gpu", "key", "terminal"})
 WORDS = frozenset({"needs", "slow", "fresh", "exits", "file"})
 
 _BLOCK = re.compile(

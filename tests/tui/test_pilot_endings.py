@@ -21,6 +21,7 @@ from engine.journal import log_file, store
 from tui import app as terminal_ui
 from tui.app import EspalierApp
 from tui.bridge import Bridge, NewSession, Say
+from tui.screens import home as home_screen
 from tui.screens.code_form import CodeForm
 from tui.screens.dialogs import AskLine, Confirm
 from tui.screens.gate import GateScreen
@@ -236,11 +237,11 @@ def headless(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_internal_error_is_one_line_with_the_traceback_in_the_log(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(self: HomeScreen) -> Static:
+    def broken(devices: object = ()) -> Static:
         raise LookupError("no [such] thing")
 
     headless(monkeypatch)
-    monkeypatch.setattr(HomeScreen, "_brand", broken)
+    monkeypatch.setattr(home_screen, "_brand", broken)
     assert exit_codes.exit_status_of(terminal_ui.main) == exit_codes.FAILED
     output = capsys.readouterr().err
     assert output.startswith("espalier: internal error: LookupError: no [such] thing; the traceback is in ")
