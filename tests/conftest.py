@@ -61,6 +61,18 @@ ROTATING = (
 """Folders and files whose slow tests CI runs in turn: each day one share of them (``ESPALIER_SHARE``, e.g. ``0/5``)."""
 ONE_A_DAY = ("tui/test_new_user.py",)
 """Among them, files of which CI runs one case each day: each takes minutes, and all are much alike."""
+LONG = (
+    "report/test_ablation.py",
+    "tui/test_new_user.py",
+    "tui/test_terminal_end_to_end.py",
+    "exploits",
+    "faults",
+    "fleet/test_ray.py",
+    "api/test_many_askers.py",
+    "codegen/test_naive_kernels.py",
+    "trial",
+)
+"""Folders and files that begin first, so that no worker is left alone with a long test at the end."""
 SHARE = "ESPALIER_SHARE"
 RERUNS = 2
 SHARED_SCOPES = frozenset({"module", "class", "package"})
@@ -78,9 +90,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group what must not run side by side or shares a fixture, and mark what may run again."""
-    if gone := [place for place in (*MEASURING, *BESIDE_A_CLOCK, *ONCE, *ROTATING, *ONE_A_DAY) if not (TESTS / place).exists()]:
+    if gone := [
+        place for place in (*MEASURING, *BESIDE_A_CLOCK, *ONCE, *ROTATING, *ONE_A_DAY, *LONG) if not (TESTS / place).exists()
+    ]:
         raise pytest.UsageError(f"tests/conftest.py names what is not there: {', '.join(gone)}")
     _leave_out_other_shares(config, items)
+    items.sort(key=lambda item: next((n for n, place in enumerate(LONG) if _lies_in(item.path, (place,))), len(LONG)))
     for item in items:
         if _lies_in(item.path, MEASURING):
             item.add_marker(pytest.mark.xdist_group("measuring"))
