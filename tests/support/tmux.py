@@ -79,10 +79,16 @@ class Terminal:
 
 
 def wait_for(folder: Path, holds: object, what: str) -> SessionState:
+    """Until the session is in a state; a folder that the program has just made may hold no event yet."""
     end = time.monotonic() + SHOWN_WITHIN
     while True:
-        state = store.state_of(folder)
+        state = store.state_of(folder) if _has_begun(folder) else SessionState()
         if holds(state):  # type: ignore[operator]
             return state
         assert time.monotonic() < end, what
         time.sleep(0.1)
+
+
+def _has_begun(folder: Path) -> bool:
+    journal = folder / "journal.jsonl"
+    return journal.is_file() and b"\n" in journal.read_bytes()

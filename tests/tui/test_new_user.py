@@ -129,6 +129,8 @@ def _fork(terminal: Terminal, folder: Path) -> None:
     terminal.keys("Enter")
     terminal.sees("does not")
     terminal.keys("y")
+    terminal.sees("Close (y)")
+    terminal.keys("y")
     wanted = "the fork was not opened"
     end = time.monotonic() + 60.0
     while not [other for other in folder.parent.iterdir() if other != folder and store.is_session(other)]:
