@@ -30,7 +30,8 @@ def script(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
-def test_the_editor_gets_a_file_of_the_kernels_name(tmp_path: Path) -> None:
+def test_the_editor_gets_a_file_of_the_kernels_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # an editor that takes an option for a file makes one
     command = script(tmp_path, 'basename "$1" > "$1"')
     assert editor._edited(command, "old", "k5/softmax.cu", False) == "softmax.cu\n"
     assert editor._edited(f"{command} --wait", "old", "softmax.cu", False) == "old"
