@@ -47,7 +47,7 @@ KINDS: Mapping[type, DecisionKind] = {
     e.KernelDetached: DecisionKind("detached kernel of", ideas=True),
     e.KernelPinned: DecisionKind("pin of", settings=("pinned",)),
     e.KernelUnpinned: DecisionKind("unpinning of", settings=("pinned",)),
-    e.BranchPruned: DecisionKind("pruning of", settings=("pruned",)),
+    e.BranchPruned: DecisionKind("pruning of", settings=("pruned", "prune_reasons")),
     e.BranchReopened: DecisionKind("reopening of", settings=("pruned",)),
     e.KernelCancelled: DecisionKind("cancellation of", kernels=True, secondary=True),
     e.KernelAccepted: DecisionKind("acceptance of", kernels=True),

@@ -758,8 +758,8 @@ def _unpinned(b: _Batch, entry: e.Entry, ev: e.KernelUnpinned) -> None:
 
 
 def _pruned(b: _Batch, entry: e.Entry, ev: e.BranchPruned) -> None:
-    b.set(pruned=tuple(dict.fromkeys((*b.get("pruned"), ev.kernel))))
-    b.table("prune_reasons")[ev.kernel] = ev.reason
+    reasons = MappingProxyType({**b.get("prune_reasons"), ev.kernel: ev.reason})
+    b.set(pruned=tuple(dict.fromkeys((*b.get("pruned"), ev.kernel))), prune_reasons=reasons)
 
 
 def _branch_reopened(b: _Batch, entry: e.Entry, ev: e.BranchReopened) -> None:

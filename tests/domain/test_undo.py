@@ -40,8 +40,8 @@ def undone(state: SessionState) -> SessionState:
 def facts(state: SessionState) -> dict[str, object]:
     """Everything that a decision can change."""
     names = (
-        "ideas", "kernels", "pinned", "pruned", "notes", "mode", "limits", "capped", "pauses", "paused", "instructions",
-        "models", "closed", "asked", "decisions",
+        "ideas", "kernels", "pinned", "pruned", "prune_reasons", "notes", "mode", "limits", "capped", "pauses", "paused",
+        "instructions", "models", "closed", "asked", "decisions",
     )  # fmt: skip
     return {name: getattr(state, name) for name in names}
 
