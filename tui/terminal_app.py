@@ -81,6 +81,8 @@ class TerminalApp(App[None]):
             self._driver.write(text)
 
     async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.InputEvent) and not self.screen_stack:
+            return  # before the first screen and after the last one, a key would end the program with an exception
         match event:
             case events.Key() | events.Paste() | events.MouseDown():
                 self.notices.key_pressed()

@@ -1,14 +1,14 @@
 """Storms: random keys, clicks, resizes and toasts over every screen, live, replayed and followed.
 
 By hand: ``PYTHONPATH=.:tests python -m support.storm --acts 2000``: 10,000 acts. Prints the longest time that the event loop
-went without a pause, as work (processor time) and by the wall clock, and where it was, if that is a freeze.
+went without a pause, as work (processor time) and by the wall clock, and where it was, if that is a freeze. Keys, clicks and
+sizes are posted as the terminal's driver posts them, and every ``EACH`` acts the screen must answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import faulthandler
 import os
 import random
@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support import sessions, ui
-from textual.errors import NoWidget
-from textual.events import Key
-from textual.pilot import OutOfBounds, Pilot
+from textual.drivers.headless_driver import HeadlessDriver
+from textual.events import Key, MouseDown, MouseUp, Resize
+from textual.geometry import Size
+from textual.message_pump import MessagePump
 
 from engine.journal import journal, store
 from tui import actions
@@ -32,6 +33,10 @@ from tui.app import EspalierApp
 
 FREEZE = 0.2
 """Seconds of work without a pause that an engineer notices."""
+ANSWER_SECONDS = 120.0
+"""After this a screen that does not answer hangs: a busy machine included."""
+EACH = 20
+"""Acts after which the storm waits for an answer."""
 SIZES = ((120, 40), (80, 24), (40, 12), (200, 60), (21, 5), (110, 45), (1, 1), (169, 30))
 LEAVING = frozenset({"app.quit", "home.leave", "app.suspend", "app.screenshot", "home.delete", "session.editor"})
 """Actions that a storm leaves alone: they end the program, stop it, or write and delete files of its user."""
@@ -85,10 +90,39 @@ def press(app: EspalierApp, key: str) -> None:
     app.post_message(Key(key, shown if len(shown) == 1 else None))
 
 
-async def storm(app: EspalierApp, pilot: Pilot[None], seed: int, acts: int, heart: Heart) -> None:
+def click(app: EspalierApp, x: int, y: int, times: int) -> None:
+    """Clicks as the driver's thread gives them: the screen may change or close meanwhile."""
+    for _ in range(times):
+        for kind in (MouseDown, MouseUp):
+            app.post_message(kind(None, x, y, 0, 0, 1, False, False, False))
+
+
+def resize(app: EspalierApp, width: int, height: int) -> None:
+    """A change of the terminal's size, as its signal gives it."""
+    assert isinstance(app._driver, HeadlessDriver)
+    app._driver._size = (width, height)
+    app.post_message(Resize(Size(width, height), Size(width, height)))
+
+
+async def answer(app: EspalierApp) -> None:
+    """Wait until the app, the screen on top and its widgets, but those that go meanwhile, have handled what they were sent.
+
+    Raises AssertionError with the names of those that hang.
+    """
+    silent: set[MessagePump] = {app, *app.screen.walk_children(with_self=True)}
+    for one in tuple(silent):
+        one.call_later(silent.discard, one)
+    end = time.monotonic() + ANSWER_SECONDS
+    while app._exception is None and (hung := [one for one in silent if one.is_attached and not one._closing]):
+        if time.monotonic() > end:
+            raise AssertionError(f"without an answer for {ANSWER_SECONDS:.0f} s: {hung}")
+        await asyncio.sleep(0.01)
+
+
+async def storm(app: EspalierApp, seed: int, acts: int, heart: Heart) -> None:
     """Act at random. Without waiting for the screen between most acts, as an auto-repeating key does."""
     dice = random.Random(seed)
-    for _ in range(acts):
+    for act in range(acts):
         heart.acts += 1
         what = dice.random()
         if what < 0.80:
@@ -97,15 +131,19 @@ async def storm(app: EspalierApp, pilot: Pilot[None], seed: int, acts: int, hear
             await asyncio.sleep(dice.choice((0, 0, 0.002, 0.02)))
         elif what < 0.88:
             width, height = app.size
-            place = (dice.randrange(max(1, width)), dice.randrange(max(1, height)))
-            with contextlib.suppress(OutOfBounds, NoWidget):  # the screen may shrink between the two
-                await pilot.click(offset=place, times=dice.choice((1, 1, 2)))
+            click(app, dice.randrange(max(1, width)), dice.randrange(max(1, height)), dice.choice((1, 1, 2)))
+            await asyncio.sleep(0.002)
         elif what < 0.94:
-            await pilot.resize_terminal(*dice.choice(SIZES))
+            resize(app, *dice.choice(SIZES))
+            await asyncio.sleep(0.002)
         else:
             for n in range(dice.choice((1, 3, 20))):
                 timeout = dice.choice((-1.0, 0.0, 1e-6, 0.001, 0.05, 2.0))
                 app.notify(f"toast [{n}]", timeout=timeout, markup=False, severity=dice.choice(("information", "error")))
+        if act % EACH == 0 or act == acts - 1:
+            await answer(app)
+        if app._exception is not None:
+            return
 
 
 OPENINGS: dict[str, Callable[[Path], tuple[str, object]]] = {
@@ -134,11 +172,11 @@ def run(opening: str, root: Path, seed: int, acts: int) -> Heart:
         app._leave = stay  # type: ignore[method-assign]  # a click may hit Quit, and the storm goes on
         ended = threading.Event()
         looking = threading.Thread(target=heart.look, args=(threading.get_ident(), ended), daemon=True)
-        async with app.run_test(size=SIZES[0]) as pilot:
+        async with app.run_test(size=SIZES[0]):
             looking.start()
             beating = asyncio.create_task(heart.beat())
             try:
-                await storm(app, pilot, seed, acts, heart)
+                await storm(app, seed, acts, heart)
             finally:
                 beating.cancel()
                 ended.set()

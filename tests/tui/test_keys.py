@@ -149,3 +149,11 @@ def test_the_key_panel_names_the_keys_and_the_next_key_acts(folder: Path) -> Non
     assert engineer_events(folder) == [e.IdeaParked("i2")]
     assert "d Park" in shown[0]
     assert "u Undo" in shown[0]
+
+
+@pytest.mark.parametrize("width", [1, 22, 23, 60])
+def test_the_key_panel_has_a_column_at_every_width(width: int) -> None:
+    panel = KeyPanel(actions.Place.HOME, actions.ACTIONS, {})
+    page = io.StringIO()
+    Console(width=width, file=page).print(panel._keys())
+    assert page.getvalue().strip()

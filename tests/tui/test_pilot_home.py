@@ -30,6 +30,7 @@ from tui.screens.home import HomeScreen
 from tui.screens.new_session import NewSessionForm
 from tui.screens.palette import Palette
 from tui.screens.session import SessionScreen
+from tui.screens.settings_form import SettingsForm
 from tui.screens.side_by_side import SideBySideScreen
 from tui.widgets.kernel_tree import KernelTree
 from tui.widgets.lines import LinesView
@@ -464,6 +465,24 @@ def test_a_search_that_begins_after_the_palette_closed_ends_nothing(home: Path) 
             timer._callback()
             await pilot.press("escape")
             await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+
+    sessions.run(body)
+
+
+def test_a_bouncing_enter_in_the_palette_acts_once(home: Path) -> None:
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            await pilot.press("ctrl+p", *"settings")
+            await until(pilot, lambda: app.screen.query_one(CommandList).option_count == 1)
+            await pilot.press("down")
+            listed = app.screen.query_one(CommandList)
+            for _ in range(3):
+                listed.post_message(OptionList.OptionSelected(listed, listed.get_option_at_index(0), 0))
+            await until(pilot, lambda: isinstance(app.screen, SettingsForm))
+            await pilot.pause()
+            assert len(app.screen_stack) == 3
 
     sessions.run(body)
 

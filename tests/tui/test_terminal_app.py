@@ -10,6 +10,7 @@ import platformdirs
 import pytest
 from support import sessions, ui
 from support.ui import until
+from textual.events import Key
 from textual.filter import Monochrome
 
 from tui import terminal_app, theme
@@ -74,5 +75,17 @@ def test_without_colour_the_cursor_is_inverse_and_no_colour_is_sent(tmp_path: Pa
             codes = set(re.findall(r"\x1b\[([0-9;]*)m", text))
             assert not any(part in ("38", "48") for code in codes for part in code.split(";"))
             assert any("7" in code.split(";") for code in codes), "the cursor"
+
+    sessions.run(body)
+
+
+def test_a_key_without_a_screen_is_ignored() -> None:
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.pause()
+            kept, app._screen_stack[:] = list(app._screen_stack), []
+            await app.on_event(Key("a", "a"))
+            app._screen_stack[:] = kept
 
     sessions.run(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from rich.columns import Columns
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -18,6 +18,13 @@ from tui.screens.dialogs import Dialog
 
 _COLUMN = 22
 _SCROLLING = ("up", "down", "pageup", "pagedown")
+
+
+class _KeyColumns(Columns):
+    """Columns of labels; at least one where the terminal is narrower (rich 14 divides by the number of columns)."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return super().__rich_console__(console, options.update(max_width=max(_COLUMN + 1, options.max_width)))
 
 
 class KeyPanel(Dialog[str | None]):
@@ -52,7 +59,7 @@ class KeyPanel(Dialog[str | None]):
         for title, found in actions.actions_by_group(self._place):
             here = [self._label(action) for action in found if action in self._able and action.id != "app.keys"]
             if here:
-                parts += [Text(title, "dim"), Columns(here, width=_COLUMN, padding=(0, 1))]
+                parts += [Text(title, "dim"), _KeyColumns(here, width=_COLUMN, padding=(0, 1))]
         return Group(*parts)
 
     def _label(self, action: actions.Action) -> Text:

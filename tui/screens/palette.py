@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from textual import work
+from textual import on, work
 from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.css.query import NoMatches
 from textual.types import IgnoreReturnCallbackType
+from textual.widgets import Input, OptionList
 
 from engine.domain.state import SessionState
 from engine.report.text.lines import one_line
 from tui import actions
+from tui.screens.dialogs import DismissOnceScreen
 from tui.screens.gate import GateScreen
 from tui.screens.home import HomeScreen
 from tui.screens.session import SessionScreen
@@ -34,12 +36,19 @@ def place_of(screen: object) -> actions.Place | None:
             return None
 
 
-class Palette(CommandPalette):
-    """The palette. Closing it during a search is no error.
+class Palette(CommandPalette, DismissOnceScreen[None]):
+    """The palette. Closing it during a search, or twice by bouncing keys, is no error.
 
     Reported as for upstream (Textual 8.2.8, ``textual/command.py``, ``CommandPalette._gather_commands``): a search that starts
     or ends after the palette was closed finds no list, and the exception of its worker ends the program.
     """
+
+    @on(OptionList.OptionSelected)
+    @on(Input.Submitted)
+    def _chosen(self, event: OptionList.OptionSelected | Input.Submitted) -> None:
+        """A second Enter, pressed before the palette has closed, chooses nothing."""
+        if self._leaving:
+            event.prevent_default()
 
     @work(exclusive=True, group=CommandPalette._GATHER_COMMANDS_GROUP)
     async def _gather_commands(self, search_value: str) -> None:
