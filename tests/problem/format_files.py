@@ -19,7 +19,7 @@ def definition(**changed: Any) -> dict[str, Any]:
     """A definition with a variable, a constant and an expression axis."""
     return {
         "name": "scale",
-        "op_type": "elementwise",
+        "op_type": "generic",
         "axes": {"M": {"type": "var"}, "N": {"type": "const", "value": 8}, "K": {"type": "expr", "expression": "N // 2 + M"}},
         "inputs": {"x": {"shape": ["M", "N"], "dtype": "float32"}, "factor": {"shape": None, "dtype": "float32"}},
         "outputs": {"out": {"shape": ["M", "N"], "dtype": "float32"}},
@@ -45,8 +45,8 @@ def write_sol(folder: Path, written: dict[str, Any] | None = None, *workloads: d
 def write_flashinfer(root: Path, written: dict[str, Any] | None = None, *workloads: dict[str, Any]) -> Path:
     """A FlashInfer trace set with one definition; its file."""
     found = definition(axes={"M": {"type": "var"}, "N": {"type": "const", "value": 8}}) if written is None else written
-    file = root / "definitions" / "elementwise" / "scale.json"
-    rows = root / "workloads" / "elementwise" / "scale.jsonl"
+    file = root / "definitions" / "generic" / "scale.json"
+    rows = root / "workloads" / "generic" / "scale.jsonl"
     for path in (file, rows):
         path.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(found))

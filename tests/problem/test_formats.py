@@ -278,6 +278,25 @@ def test_a_wrong_task_is_refused(tmp_path: Path, task: str, message: str) -> Non
     refused(files.write_kernelbot(tmp_path, task), message, "task.yml")
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("from aiter.ops import quant", "reference.py, line 3: imports aiter, which runs on AMD GPUs only"),
+        ("import aiter", "reference.py, line 3: imports aiter, which runs on AMD GPUs only"),
+        ("KIND = torch.float4_e2m1fn_x2", "reference.py, line 3: float4_e2m1fn_x2 (NVFP4, packed 4-bit) is not supported"),
+    ],
+)
+def test_a_task_for_another_device_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    code = files.REFERENCE_PY.replace("from utils", f"{line}\nfrom utils", 1)
+    refused(files.write_kernelbot(tmp_path, reference=code), message)
+
+
+@pytest.mark.parametrize(("op_type", "message"), [("sampilng", "'sampilng' is unknown"), (None, "missing")])
+def test_an_unknown_operation_is_refused(tmp_path: Path, op_type: str | None, message: str) -> None:
+    file = files.write_flashinfer(tmp_path, files.definition(op_type=op_type))
+    refused(file, f"scale.json: op_type: {message}: use activation, ", "generic for any other")
+
+
 def test_a_repeated_key_and_deep_json_are_refused(tmp_path: Path) -> None:
     folder = files.write_sol(tmp_path)
     (folder / "definition.json").write_text('{"axes": {}, "axes": {}}')

@@ -23,6 +23,12 @@ DEFINITIONS = "definitions"
 _PEER = "FlashInfer-Bench"
 _TOLERANCE = FormatTolerance(1e-2, 1e-2)
 _MOST_FILES = 5000
+_OP_TYPES = (
+    "activation", "cascade", "dsa_paged", "fused_add_rmsnorm", "gdn", "gemm", "gemm_bf16", "gemm_fp4", "gemm_fp8", "gemm_mxfp8",
+    "gqa_paged", "gqa_ragged", "grouped_gemm", "mamba_ssu", "mla_paged", "mla_ragged", "moe", "page", "quantize", "rmsnorm",
+    "rope", "sampling", "generic",
+)  # fmt: skip
+"""How inputs are drawn depends on the category (``sampling``), so that a misspelt one would give other inputs."""
 
 
 class _WorkloadLine(msgspec.Struct, frozen=True):
@@ -50,7 +56,10 @@ def read_only(root: Path, origin: str) -> Problem:
 
 def read(root: Path, file: Path, origin: str) -> Problem:
     """The problem of one definition. Raises ProblemError."""
-    definition = checked(json_file(file, DefinitionJson), str(file), file.stem)
+    written = json_file(file, DefinitionJson)
+    if written.op_type not in _OP_TYPES:
+        raise ProblemError(f"{file}: op_type: {_quoted(written.op_type)}: use {shown(_OP_TYPES, len(_OP_TYPES))} for any other")
+    definition = checked(written, str(file), file.stem)
     twice = [p for p in _below(root / DEFINITIONS, f"{file.stem}.json") if p.resolve() != file.resolve()]
     if twice:
         raise ProblemError(f"{file}: a second definition of this name: {twice[0]}")
@@ -66,6 +75,10 @@ def read(root: Path, file: Path, origin: str) -> Problem:
         raise ProblemError(f"{root}: no workload of {definition.name} below workloads/")
     notes = building.add_workloads(cases, rows)
     return building.of_definition(cases, _PEER, NAME, origin, _TOLERANCE, root, notes)
+
+
+def _quoted(op_type: str | None) -> str:
+    return "missing" if op_type is None else f"{op_type[:60]!r} is unknown"
 
 
 def _mentions(path: Path, name: str) -> bool:

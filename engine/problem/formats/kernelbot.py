@@ -32,6 +32,8 @@ _REFERENCES = ("ref_kernel", "reference_kernel", "reference")
 _TAKEN = frozenset({"torch", "numpy", "triton", "engine", "espalier", "espalier_tensors"})
 _MATCH = ("make_match_reference", "match_reference")
 _DEFAULTS = {"rtol": 1e-05, "atol": 1e-08}
+_FOUR_BIT = "float4_e2m1fn_x2"
+_AMD_ONLY = "aiter"
 _Value = bool | int | float | str | list[int | float | str]
 
 
@@ -124,6 +126,7 @@ def _texts(folder: Path, task: _Task, file: Path) -> dict[str, str]:
 
 def _reference(text: str, file: str) -> _Reference:
     tree = reference_code.parse(text, file)
+    _check_device(tree, file)
     known = top_level(tree)
     bound = set(reference_code.bound_names(tree))
     generate = known.get(_GENERATE)
@@ -145,6 +148,17 @@ def _reference(text: str, file: str) -> _Reference:
     return _Reference(
         file, text, tree, name, arguments, _overwritten(function, arguments), parameters, defaults,
     )  # fmt: skip
+
+
+def _check_device(tree: ast.Module, file: str) -> None:
+    """Raises ProblemError for a reference that no supported device runs: one for AMD GPUs, or with packed 4-bit numbers."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=[ast.alias(name=module), *_]) | ast.ImportFrom(module=str(module)):
+                if module.partition(".")[0] == _AMD_ONLY:
+                    raise ProblemError(f"{file}, line {node.lineno}: imports {_AMD_ONLY}, which runs on AMD GPUs only")
+            case ast.Attribute(attr=name) if name == _FOUR_BIT:
+                raise ProblemError(f"{file}, line {node.lineno}: {name} (NVFP4, packed 4-bit) is not supported")
 
 
 def _unpacked(function: ast.FunctionDef) -> tuple[str, ...]:
