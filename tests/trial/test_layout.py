@@ -59,5 +59,12 @@ def test_every_byte_of_the_output_arena_is_output_or_guard(operands: tuple[Opera
 
 
 def test_an_unsupported_type_is_named() -> None:
-    with pytest.raises(ProblemError, match="input x is a tensor of float8_e4m3fnuz, which is not supported; float64"):
-        nbytes(Operand("x", Role.INPUT, (4,), "float8_e4m3fnuz"))
+    with pytest.raises(ProblemError, match="input x is a tensor of float4_e2m1fn_x2, which is not supported; float64"):
+        nbytes(Operand("x", Role.INPUT, (4,), "float4_e2m1fn_x2"))
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
+def test_a_kernel_reads_8_bit_floating_point_numbers_but_returns_none(dtype: str) -> None:
+    assert nbytes(Operand("x", Role.INPUT, (3, 4), dtype)) == 12
+    with pytest.raises(ProblemError, match=f"output y is a tensor of {dtype}, which is not supported"):
+        nbytes(Operand("y", Role.OUTPUT, (3, 4), dtype))

@@ -50,6 +50,19 @@ def get_inputs():
 def get_init_inputs():
     return []
 """,
+    "8-bit floating-point inputs": """
+    def forward(self, x, y, scale):
+        return (x.float() * scale) @ y.float()
+
+
+def get_inputs():
+    x, y = torch.randn(32, 64), torch.randn(64, 32)
+    return [x.to(torch.float8_e4m3fn), y.to(torch.float8_e4m3fnuz), torch.rand(64)]
+
+
+def get_init_inputs():
+    return []
+""",
     "a stateful model": """
     def __init__(self):
         super().__init__()

@@ -26,14 +26,17 @@ DTYPE_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
     "bool": 1, "complex64": 8, "complex128": 16,
 }  # fmt: skip
+_INPUT_BYTES = DTYPE_BYTES | dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1)
+"""With the types that a kernel may read but not return: PyTorch has no arithmetic in them that could compare outputs."""
 
 
 def nbytes(operand: Operand) -> int:
     """Bytes of a contiguous operand. Raises ProblemError for a type that kernels cannot be given."""
-    if operand.dtype not in DTYPE_BYTES:
-        known = ", ".join(DTYPE_BYTES)
+    sizes = DTYPE_BYTES if operand.role is Role.OUTPUT else _INPUT_BYTES
+    if operand.dtype not in sizes:
+        known = ", ".join(sizes)
         raise ProblemError(f"{operand.role} {operand.name} is a tensor of {operand.dtype}, which is not supported; {known} are")
-    return math.prod(operand.shape) * DTYPE_BYTES[operand.dtype]
+    return math.prod(operand.shape) * sizes[operand.dtype]
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,10 @@ _TYPE_CODES = {
     "float64": "<f8", "float32": "<f4", "float16": "<f2", "int64": "<i8", "int32": "<i4", "int16": "<i2", "int8": "|i1",
     "uint8": "|u1", "bool": "|b1", "complex64": "<c8", "complex128": "<c16",
 }  # fmt: skip
-_VIEWED_AS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+_VIEWED_AS = {
+    "bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8", "float8_e4m3fnuz": "uint8",
+    "float8_e5m2fnuz": "uint8",
+}  # fmt: skip
 """Types that the interface lacks are passed as integers of the same width and reinterpreted."""
 
 
