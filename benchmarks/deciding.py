@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
 from benchmarks.search_quality import ADAPTIVE, Budget, opened
 from engine.domain import events as e
+from engine.domain.folds import advance
 from engine.domain.model import (
     CATEGORIES,
     ENGINE,
@@ -32,7 +33,7 @@ from engine.domain.model import (
     Verification,
 )
 from engine.domain.rules import adaptive
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 
 _AUTHOR = Author("simulated")
 

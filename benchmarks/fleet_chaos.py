@@ -31,7 +31,8 @@ from support import builders, fake_worker, sessions  # noqa: E402
 
 from engine.domain import events as e  # noqa: E402
 from engine.domain.errors import EspalierError  # noqa: E402
-from engine.domain.state import SessionState, Stage, advance  # noqa: E402
+from engine.domain.folds import advance  # noqa: E402
+from engine.domain.state import SessionState, Stage  # noqa: E402
 from engine.fleet.bench import FleetBench  # noqa: E402
 from engine.fleet.links import LocalLauncher, WorkerLauncher  # noqa: E402
 from engine.fleet.places import WorkerPlace  # noqa: E402

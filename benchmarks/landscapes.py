@@ -27,8 +27,9 @@ from engine.domain import events as e
 from engine.domain import rules
 from engine.domain import work as w
 from engine.domain.errors import JournalCorrupt
+from engine.domain.folds import advance
 from engine.domain.model import CATEGORIES, ENGINE, Author, Blob, Contract, Dialect, Draft, IdeaText, Interval, Measurement
-from engine.domain.state import Kernel, SessionState, advance
+from engine.domain.state import Kernel, SessionState
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
 from engine.journal.blobs import Blobs
 from engine.session.fake_bench import FakeBench

@@ -39,8 +39,9 @@ from textual import events  # noqa: E402
 from benchmarks.screen_rest import rest_figures  # noqa: E402
 from engine.domain import events as e  # noqa: E402
 from engine.domain.commands import Command  # noqa: E402
+from engine.domain.folds import advance  # noqa: E402
 from engine.domain.model import ENGINE  # noqa: E402
-from engine.domain.state import SessionState, advance  # noqa: E402
+from engine.domain.state import SessionState  # noqa: E402
 from engine.domain.work import WorkKey  # noqa: E402
 from engine.journal.journal import Journal  # noqa: E402
 from engine.session.source import Batch, Capability, Progress  # noqa: E402

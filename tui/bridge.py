@@ -15,9 +15,10 @@ from pathlib import Path
 from engine.domain.commands import AnswerCall, Command
 from engine.domain.errors import CommandRejected, EspalierError, JournalCorrupt, ProposerError
 from engine.domain.events import Entry
+from engine.domain.folds import advance
 from engine.domain.model import PLAYBOOK, Blob
 from engine.domain.settings import ModelSettings
-from engine.domain.state import Kernel, ModelCall, SessionState, advance
+from engine.domain.state import Kernel, ModelCall, SessionState
 from engine.domain.work import WorkKey, WorkKind
 from engine.ideas.factory import check_programs
 from engine.ideas.mix import PASTE, check_models, check_proposer, proposers_of

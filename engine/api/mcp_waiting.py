@@ -13,7 +13,8 @@ from engine.api import agent_views as views
 from engine.api.session import Session
 from engine.domain import queries
 from engine.domain.errors import CommandRejected
-from engine.domain.state import IdeaStatus, SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import IdeaStatus, SessionState
 from engine.ideas.prompts import context
 from engine.report.text import progress
 from engine.report.text.lines import plain

@@ -21,9 +21,10 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.errors import CommandRejected, JournalError
+from engine.domain.folds import advance
 from engine.domain.model import CATEGORIES, ENGINEER, Author, IdeaText, Problem
 from engine.domain.settings import Limits, Settings
-from engine.domain.state import Kernel, SessionState, advance
+from engine.domain.state import Kernel, SessionState
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import WriterLock

@@ -14,7 +14,8 @@ from engine.cli.steps import StepLines
 from engine.cli.streams import is_terminal
 from engine.cli.verbosity import quiet, verbose
 from engine.domain import commands as c
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.domain.work import WorkKind
 from engine.journal.blobs import Blobs
 from engine.journal.log_file import log_to_file

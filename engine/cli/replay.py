@@ -13,7 +13,8 @@ from engine.cli.session_access import read_entries, session_argument
 from engine.cli.session_file import unpacked_or_resolved
 from engine.cli.ui import open_ui
 from engine.cli.verbosity import verbosity
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.export.bundle import is_bundle
 from engine.report.facts.summary import summarise
 from engine.report.text import progress

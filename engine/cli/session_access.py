@@ -18,8 +18,9 @@ from engine.cli.output import show, show_json
 from engine.cli.verbosity import quiet
 from engine.domain.commands import Command
 from engine.domain.events import Entry, SessionResumed
+from engine.domain.folds import advance
 from engine.domain.model import ENGINEER, Author
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 from engine.journal import codec, journal, store
 from engine.report.text import progress
 from engine.report.text.lines import Line

@@ -13,8 +13,9 @@ from typing import Literal
 
 from engine.domain import corroboration
 from engine.domain import events as e
+from engine.domain.folds import advance
 from engine.domain.model import Blob, Device, Dialect, Failure, Problem
-from engine.domain.state import CallStatus, Idea, Kernel, ModelCall, SessionState, advance
+from engine.domain.state import CallStatus, Idea, Kernel, ModelCall, SessionState
 from engine.domain.work import Implement, Repair, WorkKey
 from engine.export import rewards
 

@@ -18,8 +18,9 @@ import platformdirs
 
 from engine.domain import corroboration, queries
 from engine.domain.errors import EspalierError, JournalError
+from engine.domain.folds import advance
 from engine.domain.model import Interval
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 from engine.journal import journal, trust_records
 from engine.journal.blobs import FOLDER as BLOBS
 from engine.journal.inbox import FOLDER as INBOX

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from engine.domain.commands import Command
 from engine.domain.events import Entry
+from engine.domain.folds import advance
 from engine.domain.model import Blob
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 from engine.journal.journal import Tail, tail
 from engine.session.source import Batch, Capability, ReadOnly
 from engine.session.steer import Steering, steer

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from engine.domain.errors import CommandRejected, JournalCorrupt
 from engine.domain.events import Entry, RoundClosed, SessionOpened
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.export import bundle
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs

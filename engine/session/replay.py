@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from engine.domain import events as e
 from engine.domain import queries
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.session.source import Batch, Capability, Notifier, ReadOnly
 
 LONGEST_GAP = 2.0

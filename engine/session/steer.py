@@ -13,8 +13,9 @@ from typing import Protocol
 from engine.domain import events as e
 from engine.domain.commands import Command
 from engine.domain.errors import CommandRejected, JournalError, JournalLocked
+from engine.domain.folds import advance
 from engine.domain.model import ENGINEER, Author, Blob
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 from engine.journal import inbox, journal
 from engine.journal.lock import WriterLock
 from engine.session import trust

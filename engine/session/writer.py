@@ -16,8 +16,9 @@ from engine.domain import events as e
 from engine.domain import rules
 from engine.domain.commands import Command, EditIdea
 from engine.domain.errors import CommandRejected, ProposerError
+from engine.domain.folds import advance
 from engine.domain.model import ENGINE, ENGINEER, Author, Blob
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 from engine.ideas.mix import check_proposer
 from engine.journal.blobs import Blobs
 from engine.journal.journal import Journal

@@ -13,8 +13,9 @@ from engine.domain import model as m
 from engine.domain import queries, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected
+from engine.domain.folds import advance
 from engine.domain.settings import Limits, Pauses
-from engine.domain.state import CallStatus, SessionState, Stage, advance
+from engine.domain.state import CallStatus, SessionState, Stage
 
 
 def then(state: SessionState, *events: e.Event) -> SessionState:

@@ -13,9 +13,10 @@ from engine.domain import model as m
 from engine.domain import queries, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected
+from engine.domain.folds import advance
 from engine.domain.model import ENGINE, ENGINEER, Author
 from engine.domain.settings import Limits, ModelSettings, Pauses
-from engine.domain.state import IdeaStatus, SessionState, advance
+from engine.domain.state import IdeaStatus, SessionState
 
 AGENT = Author("agent:claude")
 OTHER = Author("agent:codex")

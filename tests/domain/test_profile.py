@@ -11,9 +11,10 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import rules
 from engine.domain.errors import CommandRejected
+from engine.domain.folds import advance
 from engine.domain.model import ENGINE
 from engine.domain.profile import Profile, line, rows
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 
 FOUND = Profile(
     0, "ncu", "NVIDIA H200", 1, {"duration_us": 812.345, "dram_percent": 86.5, "registers": 32.0, "shared_bytes": 3072.0},

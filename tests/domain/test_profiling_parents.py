@@ -11,9 +11,10 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import rules
 from engine.domain import work as w
+from engine.domain.folds import advance
 from engine.domain.model import AGENT
 from engine.domain.profile import Profile
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 
 MODEL = "openai:test-model"
 READ = Profile(0, "perf", "Test CPU", 1, {"cycles": 1e6})

@@ -16,8 +16,9 @@ from engine.domain import model as m
 from engine.domain import queries, races, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected
+from engine.domain.folds import advance
 from engine.domain.settings import Limits
-from engine.domain.state import SessionState, Stage, advance
+from engine.domain.state import SessionState, Stage
 
 FASTER, SLOWER, UNDECIDED = m.RaceOutcome.FASTER, m.RaceOutcome.SLOWER, m.RaceOutcome.UNDECIDED
 SAME = m.Interval(1.0, 0.99, 1.01)

@@ -12,9 +12,10 @@ from engine.domain import events as e
 from engine.domain import model as m
 from engine.domain import queries, rules
 from engine.domain import work as w
+from engine.domain.folds import advance
 from engine.domain.queries import SURPLUS
 from engine.domain.settings import Limits
-from engine.domain.state import SessionState, Stage, advance
+from engine.domain.state import SessionState, Stage
 
 BEGUN = (b.opened(mode="ask"), b.prepared(), e.RoundOpened(0, ()))
 

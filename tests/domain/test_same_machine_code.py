@@ -13,7 +13,8 @@ from engine.domain import model as m
 from engine.domain import queries, races, rules
 from engine.domain import work as w
 from engine.domain.errors import CommandRejected
-from engine.domain.state import SessionState, Stage, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState, Stage
 
 CODE = "a" * 64
 

@@ -15,9 +15,10 @@ from support.random_walk import RandomWalk
 
 from engine.domain import events as e
 from engine.domain import queries, races, rules
+from engine.domain.folds import advance
 from engine.domain.model import RaceOutcome, Succession
 from engine.domain.settings import Limits
-from engine.domain.state import SessionState, Stage, advance
+from engine.domain.state import SessionState, Stage
 from engine.journal import codec
 
 SEEDS = range(150)

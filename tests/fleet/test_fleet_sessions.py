@@ -16,8 +16,9 @@ from support.scripted import ScriptedProposer
 from engine.domain import events as e
 from engine.domain import work as w
 from engine.domain.errors import EspalierError
+from engine.domain.folds import advance
 from engine.domain.model import ENGINE, Contract, Dialect, FailureKind
-from engine.domain.state import Kernel, SessionState, Stage, advance
+from engine.domain.state import Kernel, SessionState, Stage
 from engine.fleet import messages as m
 from engine.fleet.bench import FleetBench
 from engine.journal.blobs import Blobs

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support import sessions
 
 from engine.domain.errors import EspalierError, JournalError
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.journal import journal, store
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "session.jsonl"

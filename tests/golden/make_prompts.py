@@ -16,9 +16,10 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "tests")]
 
 from engine.domain import events as e  # noqa: E402
+from engine.domain.folds import advance  # noqa: E402
 from engine.domain.mismatch import Mismatch, Observation, Pattern, WrongElement  # noqa: E402
 from engine.domain.model import Author, Dialect, Failure, FailureKind, Role  # noqa: E402
-from engine.domain.state import Idea, Kernel, SessionState, Stage, advance  # noqa: E402
+from engine.domain.state import Idea, Kernel, SessionState, Stage  # noqa: E402
 from engine.ideas.models.model import Prompt  # noqa: E402
 from engine.ideas.prompts import compose  # noqa: E402
 from engine.ideas.proposer import CodeRequest, IdeaRequest, RepairRequest  # noqa: E402

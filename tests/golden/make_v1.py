@@ -18,9 +18,10 @@ from support import builders as b  # noqa: E402
 from support.digests import state_digest  # noqa: E402
 
 from engine.domain import events as e  # noqa: E402
+from engine.domain.folds import advance  # noqa: E402
 from engine.domain.model import ENGINE, ENGINEER, CallRole, FailureKind, Interval, RaceOutcome, Succession, Usage  # noqa: E402
 from engine.domain.settings import CallOptions, Limits, ModelServer, ModelSettings, Pauses  # noqa: E402
-from engine.domain.state import SessionState, advance  # noqa: E402
+from engine.domain.state import SessionState  # noqa: E402
 from engine.journal import codec  # noqa: E402
 
 GOLDEN = Path(__file__).resolve().parent / "v1" / "session.jsonl"

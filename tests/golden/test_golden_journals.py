@@ -14,9 +14,10 @@ from support import builders as b
 
 from engine.domain import events as e
 from engine.domain import queries, rules
+from engine.domain.folds import advance
 from engine.domain.model import ENGINE, Succession
 from engine.domain.settings import Limits
-from engine.domain.state import SessionState, Stage, advance
+from engine.domain.state import SessionState, Stage
 from engine.journal import codec
 from engine.journal.journal import NAME, Journal, read
 

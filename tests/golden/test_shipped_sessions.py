@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from support.digests import state_digest
 
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.journal import journal
 
 HERE = Path(__file__).resolve().parent

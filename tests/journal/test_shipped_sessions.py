@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.domain import queries as q
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.export import bundle
 from engine.journal import journal
 from engine.journal.blobs import Blobs

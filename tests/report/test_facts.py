@@ -12,7 +12,8 @@ from support import showcase
 from engine.domain import events as e
 from engine.domain import model as m
 from engine.domain import queries
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.report.facts import charts, forks, usage

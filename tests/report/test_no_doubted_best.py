@@ -13,8 +13,9 @@ from support.random_walk import RandomWalk
 
 from engine.domain import corroboration, predictions, queries, races
 from engine.domain import work as w
+from engine.domain.folds import advance
 from engine.domain.model import Measurement, RaceOutcome
-from engine.domain.state import Kernel, SessionState, advance
+from engine.domain.state import Kernel, SessionState
 from engine.export import rewards
 from engine.journal.bank import kernels_to_bank
 from engine.report.facts import charts, summary

@@ -10,7 +10,8 @@ import pytest
 from support import sessions
 
 from engine.domain import queries
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.journal import journal, store
 from engine.report.facts.summary import summarise
 from engine.report.text import progress

@@ -15,8 +15,9 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries, races
 from engine.domain import work as w
+from engine.domain.folds import advance
 from engine.domain.model import RaceOutcome, Succession
-from engine.domain.state import Kernel, SessionState, Stage, advance
+from engine.domain.state import Kernel, SessionState, Stage
 from engine.journal.blobs import Blobs
 from engine.journal.journal import read
 from engine.session import fork

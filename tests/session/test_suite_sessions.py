@@ -14,9 +14,10 @@ from engine.domain import columns, queries, suite
 from engine.domain.commands import Command
 from engine.domain.errors import CommandRejected
 from engine.domain.events import Entry, KernelRaced
+from engine.domain.folds import advance
 from engine.domain.model import Workload
 from engine.domain.rules.lifecycle import parents
-from engine.domain.state import SessionState, Stage, advance
+from engine.domain.state import SessionState, Stage
 from engine.ideas.prompts import context
 from engine.journal.blobs import Blobs
 from engine.journal.codec import decode, encode

@@ -19,9 +19,10 @@ from engine.domain import model as m
 from engine.domain import preparation as p
 from engine.domain import rules
 from engine.domain import work as w
+from engine.domain.folds import advance
 from engine.domain.profile import Profile
 from engine.domain.settings import Settings
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 
 START = 1_795_000_000.0
 """When every fixture's session opens: 18 November 2026, UTC."""

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from engine.domain import events as e
+from engine.domain.folds import advance
 from engine.domain.model import ENGINE
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 from engine.domain.work import WorkKey
 from engine.journal.blobs import Blobs
 from engine.session.calls import WorkCalls

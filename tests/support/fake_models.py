@@ -12,8 +12,9 @@ from typing import Any
 
 from engine.domain import events as e
 from engine.domain.errors import JournalCorrupt
+from engine.domain.folds import advance
 from engine.domain.model import CATEGORIES, ENGINE, Blob, Usage
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 from engine.domain.work import WorkKey
 from engine.ideas.models.model import Finish, OnText, Prompt, Reply
 from engine.session.calls import WorkCalls

@@ -13,8 +13,9 @@ from support import builders as b
 
 from engine.domain import events as e
 from engine.domain import model as m
+from engine.domain.folds import advance
 from engine.domain.settings import Limits
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 
 MODEL = m.Author("openai:gpt-test")
 ENGINEER = m.ENGINEER

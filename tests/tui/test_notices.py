@@ -10,7 +10,8 @@ import pytest
 from support import sessions, ui
 from support.ui import until
 
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.journal import store
 from tui.notices import LOOKING_SECONDS, Notices
 from tui.preferences import Desktop, Preferences, ThemeChoice, read_preferences, write_preferences

@@ -15,8 +15,8 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from engine.domain import events as e
+from engine.domain.folds import advance
 from engine.domain.model import ENGINEER, RaceOutcome
-from engine.domain.state import advance
 from engine.domain.work import WorkKey
 from tui.widgets.bars import SessionHeader, StageStrip, TransportBar
 from tui.widgets.charts import Charts, HeatMap, PlotView, RooflineChart, SpeedupChart

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from engine.domain import events as e
 from engine.domain import queries
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.report.text import progress
 from tui.viewmodel import fmt
 from tui.viewmodel.cells import Cell, Ink, Line, from_report, line

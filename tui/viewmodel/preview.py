@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from engine.domain import queries
 from engine.domain.events import Entry
+from engine.domain.folds import advance
 from engine.domain.model import Dialect, Problem, Workload
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 from engine.report.text import progress
 from tui.viewmodel import code, fmt, kernels
 from tui.viewmodel.cells import Cell, Ink, Line, cut_cells, from_report, line, one_line

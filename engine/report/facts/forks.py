@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from engine.domain import queries
 from engine.domain.events import Entry
+from engine.domain.folds import advance
 from engine.domain.model import Interval
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from enum import StrEnum
 from engine.domain import events as e
 from engine.domain import predictions, queries
 from engine.domain.errors import ProblemError
+from engine.domain.folds import advance
 from engine.domain.model import Interval
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 
 _VERDICTS = e.KernelMeasured | e.KernelFailed | e.KernelQuarantined
 _ON_DEVICE = e.KernelVerified | e.KernelMeasured | e.KernelQuarantined | e.KernelRaced | e.KernelSanitized

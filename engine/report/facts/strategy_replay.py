@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine.domain.events import Entry, RoundOpened
+from engine.domain.folds import advance
 from engine.domain.rules import adaptive, lifecycle
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 
 
 @dataclass(frozen=True, slots=True)

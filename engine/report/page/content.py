@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 
 from engine.domain import columns, corroboration, predictions, queries
 from engine.domain.events import Entry
+from engine.domain.folds import advance
 from engine.domain.model import Blob, Dialect, Interval
 from engine.domain.predictions import PredictionRecord
-from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage, advance
+from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage
 from engine.report.facts import usage
 from engine.report.facts.charts import Climb, Roofline, climb, roofline
 from engine.report.facts.usage import CallTotals

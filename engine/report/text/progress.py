@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from engine.domain import corroboration, profile, queries, suite
 from engine.domain import events as e
+from engine.domain.folds import advance
 from engine.domain.model import Failure, Measurement, RaceOutcome, Verification
 from engine.domain.settings import ModelSettings
-from engine.domain.state import CallStatus, Kernel, SessionState, Stage, advance
+from engine.domain.state import CallStatus, Kernel, SessionState, Stage
 from engine.report.text import races
 from engine.report.text.lines import (
     Line,

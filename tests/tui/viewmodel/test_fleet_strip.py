@@ -6,8 +6,9 @@ import pytest
 from support import builders as b
 
 from engine.domain import events as e
+from engine.domain.folds import advance
 from engine.domain.model import Interval
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 from engine.report.facts.fleet import fleet_rows
 from tui.viewmodel import fleet
 

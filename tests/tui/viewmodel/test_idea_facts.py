@@ -9,9 +9,10 @@ from support import builders as b
 from support import showcase
 
 from engine.domain import events as e
+from engine.domain.folds import advance
 from engine.domain.model import ENGINEER, Author, Failure, FailureKind
 from engine.domain.queries import SURPLUS
-from engine.domain.state import IdeaStatus, SessionState, advance
+from engine.domain.state import IdeaStatus, SessionState
 from tui.viewmodel import detail, ideas, kernels
 
 STATE = showcase.session()[0]

@@ -10,8 +10,9 @@ from support import showcase
 
 from engine.domain import events as e
 from engine.domain import model as m
+from engine.domain.folds import advance
 from engine.domain.settings import Pauses
-from engine.domain.state import SessionState, advance
+from engine.domain.state import SessionState
 from engine.domain.work import WorkKey
 from engine.report.facts import usage
 from engine.report.facts.forks import left_behind

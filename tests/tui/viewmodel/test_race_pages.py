@@ -9,7 +9,8 @@ from support.sessions import whole as searched
 from engine.domain import events as e
 from engine.domain import model as m
 from engine.domain import queries
-from engine.domain.state import SessionState, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
 from engine.domain.work import WorkKey
 from engine.report.facts import charts
 from engine.report.page import decisions

@@ -9,7 +9,8 @@ from support import showcase
 
 from engine.domain import events as e
 from engine.domain import queries
-from engine.domain.state import SessionState, Stage, advance
+from engine.domain.folds import advance
+from engine.domain.state import SessionState, Stage
 from tui.viewmodel import kernels, tree_facts
 
 _, LOG = showcase.session()
