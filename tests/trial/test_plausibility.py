@@ -10,7 +10,7 @@ from engine.domain.model import Device, Operand, PrecisionClass, Role, Signature
 from engine.domain.preparation import Peaks
 from engine.trial.judge import plausibility, roofline
 from engine.trial.judge.call_times import Timing
-from engine.trial.judge.timing import KERNEL, NULL, PairTimes
+from engine.trial.judge.timing import KERNEL, NULL, CallCost, PairTimes
 
 CPU = Device("cpu", 0, "some processor", "x86_64", 2, 1 << 25, 1 << 33, "torch 2")
 GPU = replace(CPU, kind="cuda", name="some accelerator")
@@ -111,6 +111,24 @@ def test_unannounced_calls_on_a_busy_machine_do_not_quarantine(disturbed: tuple[
 
 def test_briefly_spinning_threads_raise_no_doubt() -> None:
     assert doubts_in(pairs(awake=2500.0)) == ()
+
+
+@pytest.mark.parametrize(
+    ("times", "jitter", "doubted"),
+    [
+        ([0.1] * 7 + [6135.0] * 5, 0.0, True),  # the median at the least time that counts, the interval 60,000 times as wide
+        ([0.1] * 12, 900.0, True),  # all shorter than the error of what was subtracted
+        ([0.1] * 7 + [60.0] * 5, 10.0, False),  # a kernel of a few microseconds
+        ([4000.0] * 7 + [30_000.0] * 5, 100.0, False),  # other work on the machine
+    ],
+)
+def test_a_time_that_is_lost_in_its_own_error_is_uncorroborated(times: list[float], jitter: float, doubted: bool) -> None:
+    (made,) = pairs()
+    kernel = [Timing(us, us + 150.0, 0.0, awake_us=300.0) for us in times]
+    found = [replace(made, times={**made.times, KERNEL: kernel}, cost=CallCost(150.0, jitter))]
+    unresolved = [words for words in doubts_in(found, cold=False) if "not resolved" in words]
+    assert bool(unresolved) is doubted
+    assert plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=False, sure=True) == ()
 
 
 def test_long_resumption_is_uncorroborated() -> None:

@@ -21,6 +21,9 @@ _UNSURE = 3.0
 """Times the jitter of a call's cost, by which a random error may shorten a time."""
 _BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
 """Hidden time, in microseconds and as a share of the claim, that quarantines a kernel. With less it is not corroborated."""
+_RESOLVED_TIMES, _RESOLVED_US = 20.0, 1000.0
+"""A time is resolved if its interval, with the error of what was subtracted, ends below this multiple of it, or within this many
+microseconds above it."""
 _FEWEST_AHEAD = 2
 """Undisturbed unannounced calls, all of them slow, that other work on the machine cannot explain."""
 _AWAKE_US, _AWAKE_SHARE = 3000.0, 0.1
@@ -42,6 +45,10 @@ def timing_doubts(
     unsure_us = _UNSURE * max(p.cost.jitter_us for p in pairs)
     surely = replace(counted, high=counted.high + unsure_us)
     doubts = [impossible] if cold and (impossible := faster_than_possible(surely, signature, ceilings, device)) else []
+    if not sure and surely.high > max(_RESOLVED_TIMES * counted.value, counted.value + _RESOLVED_US):
+        doubts.append(
+            f"not corroborated: the time is not resolved, {counted.value:.1f} µs with errors up to {surely.high:.0f} µs"
+        )
     claim_counts = not any(p.cost.median_us for p in pairs)
     blatant_us = max(_BLATANT_US, _BLATANT_SHARE * counted.value)
     if claim_counts and hidden_us(pairs) > (blatant_us if sure else 0.0):
