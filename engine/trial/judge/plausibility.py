@@ -22,8 +22,8 @@ _UNSURE = 3.0
 _BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
 """Hidden time, in microseconds and as a share of the claim, that quarantines a kernel. With less it is not corroborated."""
 _RESOLVED_TIMES, _RESOLVED_US = 20.0, 1000.0
-"""A time is resolved if its interval, with the error of what was subtracted, ends below this multiple of it, or within this many
-microseconds above it."""
+"""A time is resolved if its interval, with the error of what was subtracted, ends below this multiple of it, or no more than so
+many microseconds above it."""
 _FEWEST_AHEAD = 2
 """Undisturbed unannounced calls, all of them slow, that other work on the machine cannot explain."""
 _AWAKE_US, _AWAKE_SHARE = 3000.0, 0.1
