@@ -5,9 +5,13 @@ The program writes the file, beside ``screen.toml``; the same arrangement holds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fcntl
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import tomli
 
@@ -15,6 +19,7 @@ from tui.viewmodel.tree_columns import Column, ColumnChoice, Shown
 
 LAYOUT = "layout.toml"
 LEAST_SHARE, MOST_SHARE = 0.15, 0.85
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,40 @@ class LayoutFile:
         self.layout, self.errors = read_layout(path)
 
     def keep(self, layout: ScreenLayout) -> None:
-        """Use this arrangement from now on, and write it. Raises OSError."""
-        if layout != self.layout:
-            self.layout = layout
-            write_layout(self.path, layout)
+        """Use this arrangement from now on, and write what changed of it: others change the file too. Raises OSError."""
+        if layout == self.layout:
+            return
+        before, self.layout = self.layout, layout
+        with _alone(self.path):
+            kept, _ = read_layout(self.path)
+            write_layout(self.path, _changed(kept, before, layout))
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """While no other process is between reading the file and writing it. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _changed(kept: ScreenLayout, before: ScreenLayout, after: ScreenLayout) -> ScreenLayout:
+    """``kept`` with the shares and columns that differ between ``before`` and ``after``."""
+    shown, widths = dict(kept.columns.shown), dict(kept.columns.widths)
+    for column in Column:
+        _take(shown, column, before.columns.shown.get(column), after.columns.shown.get(column))
+        _take(widths, column, before.columns.widths.get(column), after.columns.widths.get(column))
+    beside = kept.beside if before.beside == after.beside else after.beside
+    below = kept.below if before.below == after.below else after.below
+    return ScreenLayout(ColumnChoice(shown, widths), beside, below)
+
+
+def _take(kept: dict[Column, Value], column: Column, before: Value | None, after: Value | None) -> None:
+    if after is None and before is not None:
+        kept.pop(column, None)
+    elif after is not None and after != before:
+        kept[column] = after
 
 
 def read_layout(path: Path) -> tuple[ScreenLayout, tuple[str, ...]]:
@@ -86,7 +121,7 @@ def _with_column(chosen: ColumnChoice, column: Column, entry: Mapping[str, objec
 
 
 def write_layout(path: Path, layout: ScreenLayout) -> None:
-    """Write the arrangement. Raises OSError."""
+    """Write the arrangement, whole or not at all. Raises OSError."""
     lines = [
         f"{name} = {share:.3f}" for name, share in (("beside", layout.beside), ("below", layout.below)) if share is not None
     ]
@@ -97,6 +132,6 @@ def write_layout(path: Path, layout: ScreenLayout) -> None:
             lines += [f'shown = "{shown.value}"'] if shown is not None else []
             lines += [f"width = {width}"] if width is not None else []
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    new.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    new.replace(path)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8") as new:
+        new.write("\n".join(lines) + "\n")
+    Path(new.name).replace(path)

@@ -54,6 +54,19 @@ def test_a_wrong_entry_is_told_and_skipped(tmp_path: Path, text: str, error: str
     assert error in only
 
 
+def test_two_processes_keep_each_others_changes(tmp_path: Path) -> None:
+    path = tmp_path / LAYOUT
+    write_layout(path, ScreenLayout(ColumnChoice(widths={Column.NAME: 40}), beside=0.5))
+    one, other = LayoutFile(path), LayoutFile(path)
+    one.keep(ScreenLayout(ColumnChoice({Column.SOL: Shown.HIDDEN}, {Column.NAME: 40}), beside=0.3))
+    other.keep(ScreenLayout(ColumnChoice(widths={Column.NAME: 60}), beside=0.5, below=0.7))
+    both = ScreenLayout(ColumnChoice({Column.SOL: Shown.HIDDEN}, {Column.NAME: 60}), beside=0.3, below=0.7)
+    assert read_layout(path) == (both, ())
+    one.keep(ScreenLayout())
+    assert read_layout(path) == (ScreenLayout(below=0.7), ()), "what was reset is the usual one again"
+    assert [file.name for file in tmp_path.iterdir() if file.suffix not in (".toml", ".lock")] == []
+
+
 Act = Callable[[EspalierApp, Pilot[None]], Awaitable[None]]
 
 
