@@ -190,6 +190,29 @@ _COLOURLESS_VARIABLES = {
     **{name: "#000000" for name in DARK_VARIABLES if name.startswith(("diff-", "track", "chip"))},
 }
 
+
+def _cursor(background: str, foreground: str, *, blurred: tuple[str, str]) -> dict[str, str]:
+    """The highlighted row of a list; ``blurred``: its background and foreground without the focus."""
+    return {
+        "block-cursor-background": background,
+        "block-cursor-foreground": foreground,
+        "block-cursor-text-style": "bold",
+        "block-cursor-blurred-background": blurred[0],
+        "block-cursor-blurred-foreground": blurred[1],
+        "block-cursor-blurred-text-style": "none",
+    }
+
+
+def _scrollbar(bar: str, *, hover: str, active: str, background: str) -> dict[str, str]:
+    behind = dict.fromkeys(("background", "background-hover", "background-active", "corner-color"), background)
+    return {
+        "scrollbar": bar,
+        "scrollbar-hover": hover,
+        "scrollbar-active": active,
+        **{f"scrollbar-{part}": colour for part, colour in behind.items()},
+    }
+
+
 THEMES = (
     Theme(
         name=DARK,
@@ -207,22 +230,11 @@ THEMES = (
         boost="#26312b",
         variables={
             **DARK_VARIABLES,
-            "block-cursor-background": "#2e4436",
-            "block-cursor-foreground": "#f1f6ec",
-            "block-cursor-text-style": "bold",
-            "block-cursor-blurred-background": "#222d27",
-            "block-cursor-blurred-foreground": "#d5ddd2",
-            "block-cursor-blurred-text-style": "none",
+            **_cursor("#2e4436", "#f1f6ec", blurred=("#222d27", "#d5ddd2")),
             "footer-key-foreground": "#e0b15a",
             "border": "#5d7a55",
             "border-blurred": "#2c3832",
-            "scrollbar": "#2f3b34",
-            "scrollbar-hover": "#42524a",
-            "scrollbar-active": "#8fb573",
-            "scrollbar-background": "#131a16",
-            "scrollbar-background-hover": "#131a16",
-            "scrollbar-background-active": "#131a16",
-            "scrollbar-corner-color": "#131a16",
+            **_scrollbar("#2f3b34", hover="#42524a", active="#8fb573", background="#131a16"),
         },
     ),
     Theme(
@@ -241,22 +253,11 @@ THEMES = (
         boost="#e2e0d0",
         variables={
             **LIGHT_VARIABLES,
-            "block-cursor-background": "#d3e2c6",
-            "block-cursor-foreground": "#1d2420",
-            "block-cursor-text-style": "bold",
-            "block-cursor-blurred-background": "#e6e9da",
-            "block-cursor-blurred-foreground": "#2a312c",
-            "block-cursor-blurred-text-style": "none",
+            **_cursor("#d3e2c6", "#1d2420", blurred=("#e6e9da", "#2a312c")),
             "footer-key-foreground": "#8f5d00",
             "border": "#6c9156",
             "border-blurred": "#d2d0c0",
-            "scrollbar": "#cfcfbd",
-            "scrollbar-hover": "#b4b6a2",
-            "scrollbar-active": "#4c7a34",
-            "scrollbar-background": "#f0eee3",
-            "scrollbar-background-hover": "#f0eee3",
-            "scrollbar-background-active": "#f0eee3",
-            "scrollbar-corner-color": "#f0eee3",
+            **_scrollbar("#cfcfbd", hover="#b4b6a2", active="#4c7a34", background="#f0eee3"),
         },
     ),
     Theme(
@@ -277,12 +278,7 @@ THEMES = (
         text_alpha=1.0,
         variables={
             **_SIXTEEN_VARIABLES,
-            "block-cursor-background": "#0000aa",
-            "block-cursor-foreground": _WHITE,
-            "block-cursor-text-style": "bold",
-            "block-cursor-blurred-background": _SHADE,
-            "block-cursor-blurred-foreground": _WHITE,
-            "block-cursor-blurred-text-style": "none",
+            **_cursor("#0000aa", _WHITE, blurred=(_SHADE, _WHITE)),
             "border": _LIME,
             "border-blurred": _SHADE,
         },
@@ -305,11 +301,7 @@ THEMES = (
         text_alpha=1.0,
         variables={
             **_CONTRAST_VARIABLES,
-            "block-cursor-background": "#002763",
-            "block-cursor-foreground": "#ffffff",
-            "block-cursor-text-style": "bold",
-            "block-cursor-blurred-background": "#202020",
-            "block-cursor-blurred-foreground": "#ffffff",
+            **_cursor("#002763", "#ffffff", blurred=("#202020", "#ffffff")),
             "footer-key-foreground": "#ffd75f",
             "border": "#8dff6a",
             "border-blurred": "#a8b2ab",

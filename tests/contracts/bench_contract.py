@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
+from support import sessions
 
 from engine.domain import work as w
 from engine.domain.model import Author, Contract, Dialect, FailureKind
@@ -238,3 +239,13 @@ def _next(kernel: Kernel, result: w.Result) -> Kernel:
         case w.Verified():
             return replace(kernel, stage=Stage.MEASURE, verification=result.verification, measurement=result.screen)
     return kernel
+
+
+class ScriptedBenchContract(BenchContract):
+    """The kernels of benches that read the verdict from the code."""
+
+    good = sessions.source("good", "time_us = 200")
+    slower = sessions.source("slower", "time_us = 900")
+    suspect = sessions.source("suspect", "suspicious")
+    unsafe = sessions.source("unsafe", "unsafe")
+    ends: ClassVar = {kind: sessions.source("bad", kind.value) for kind in FailureKind}

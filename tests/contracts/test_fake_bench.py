@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pytest
-from contracts.bench_contract import BenchContract, Stand
+from contracts.bench_contract import ScriptedBenchContract, Stand
 from support import sessions
 
 from engine.domain import work as w
-from engine.domain.model import FailureKind
 from engine.session.fake_bench import FakeBench
 from engine.session.ports import Bench, StoreBlob
 
 
-class TestFakeBench(BenchContract):
-    good = sessions.source("good", "time_us = 200")
-    slower = sessions.source("slower", "time_us = 900")
-    suspect = sessions.source("suspect", "suspicious")
-    unsafe = sessions.source("unsafe", "unsafe")
-    ends: ClassVar = {kind: sessions.source("bad", kind.value) for kind in FailureKind}
-
+class TestFakeBench(ScriptedBenchContract):
     @classmethod
     def bench(cls, store: StoreBlob) -> Bench:
         return FakeBench(store)

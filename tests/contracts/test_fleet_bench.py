@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pytest
-from contracts.bench_contract import BenchContract
-from support import builders, fake_worker, sessions
+from contracts.bench_contract import ScriptedBenchContract
+from support import builders, fake_worker
 
-from engine.domain.model import FailureKind
 from engine.fleet.bench import FleetBench
 from engine.fleet.links import LocalLauncher
 from engine.fleet.places import WorkerPlace
@@ -21,13 +18,7 @@ def assignment() -> Assignment:
     return Assignment(problem, problem.workloads[0], "cpu")
 
 
-class TestFleetInOneProcess(BenchContract):
-    good = sessions.source("good", "time_us = 200")
-    slower = sessions.source("slower", "time_us = 900")
-    suspect = sessions.source("suspect", "suspicious")
-    unsafe = sessions.source("unsafe", "unsafe")
-    ends: ClassVar = {kind: sessions.source("bad", kind.value) for kind in FailureKind}
-
+class TestFleetInOneProcess(ScriptedBenchContract):
     @classmethod
     def bench(cls, store: StoreBlob) -> Bench:
         return FleetBench(assignment(), store, fake_worker.MemoryLauncher(("cpu:0", "cpu:1")))

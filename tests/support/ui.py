@@ -63,6 +63,8 @@ class FakeOpener(SessionOpener):
         self._pause = pause
         self._trouble = trouble
         self._clock = clock
+        self.asked: list[NewSession] = []
+        """What it was asked to begin, in order."""
 
     def bench(self, folder: Path) -> Bench:
         return FakeBench(Blobs(folder).put, pause=self._pause, workloads=self._workloads)
@@ -72,6 +74,7 @@ class FakeOpener(SessionOpener):
         return sessions.ports(folder, self._ideas, bench=self.bench(folder), sleep=asyncio.sleep, clock=self._clock)
 
     async def begin(self, request: NewSession, say: Say) -> Bridge:
+        self.asked.append(request)
         say("pretending")
         if self._trouble:
             raise ProblemError(self._trouble)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from engine.journal import store
 from engine.journal.journal import read
 from engine.problem import catalog
 from tui import theme
-from tui.bridge import Bridge, NewSession
 from tui.screens.dialogs import Confirm
 from tui.screens.gate import GateScreen
 from tui.screens.help import HelpScreen
@@ -110,14 +108,6 @@ def test_starting_a_session_with_models_and_a_cost_limit(home: Path) -> None:
 
 def test_the_form_offers_the_strategy_and_its_prior(home: Path) -> None:
     opener = ui.FakeOpener(trouble="enough")
-    asked: list[NewSession] = []
-    begin = opener.begin
-
-    async def recorded(request: NewSession, say: Callable[[str], None]) -> Bridge:
-        asked.append(request)
-        return await begin(request, say)
-
-    opener.begin = recorded  # type: ignore[method-assign]
 
     async def body() -> None:
         app = ui.app(opener)
@@ -130,25 +120,17 @@ def test_the_form_offers_the_strategy_and_its_prior(home: Path) -> None:
             form.query_one("#strategy", Select).value = "adaptive"
             form.query_one("#prior", Select).value = "none"
             await pilot.press("ctrl+s")
-            await until(pilot, lambda: len(asked) == 2)
+            await until(pilot, lambda: len(opener.asked) == 2)
             await pilot.press("escape")
             await until(pilot, lambda: isinstance(app.screen, HomeScreen))
 
     sessions.run(body)
-    chosen = [(request.settings.strategy, request.prior) for request in asked]
+    chosen = [(request.settings.strategy, request.prior) for request in opener.asked]
     assert chosen == [(Settings().strategy, True), ("adaptive", False)]
 
 
 def test_the_form_offers_the_workloads_and_suites_of_the_problem(home: Path, tmp_path: Path) -> None:
     opener = ui.FakeOpener(trouble="enough")
-    asked: list[NewSession] = []
-    begin = opener.begin
-
-    async def recorded(request: NewSession, say: Callable[[str], None]) -> Bridge:
-        asked.append(request)
-        return await begin(request, say)
-
-    opener.begin = recorded  # type: ignore[method-assign]
     own = tmp_path / "own.py"
     own.write_text(catalog.find("softmax").reference)
 
@@ -161,16 +143,16 @@ def test_the_form_offers_the_workloads_and_suites_of_the_problem(home: Path, tmp
             await until(pilot, lambda: "suite models" in dict(form._choices).values())  # type: ignore[attr-defined]
             shape.value = "suite models"
             await pilot.press("ctrl+s")
-            await until(pilot, lambda: len(asked) == 1)
+            await until(pilot, lambda: len(opener.asked) == 1)
             form.query_one("#problem", Input).focus()
             form.query_one("#problem", Input).value = str(own)
             await pilot.press("tab")
             await until(pilot, lambda: shape.value == "full")
             await pilot.press("ctrl+s")
-            await until(pilot, lambda: len(asked) == 2)
+            await until(pilot, lambda: len(opener.asked) == 2)
 
     sessions.run(body)
-    assert [(one.settings.suite, one.settings.workload) for one in asked] == [("models", "small"), ("", "full")]
+    assert [(one.settings.suite, one.settings.workload) for one in opener.asked] == [("models", "small"), ("", "full")]
 
 
 def test_errors_are_shown_in_the_form_which_keeps_its_content(home: Path) -> None:

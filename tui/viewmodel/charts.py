@@ -10,10 +10,11 @@ from itertools import groupby, pairwise
 from engine.domain import queries
 from engine.domain.state import SessionState
 from engine.report.facts import charts
+from engine.report.facts.ticks import Span, log_ticks, round_ticks
 from tui.viewmodel import fmt, plot
 from tui.viewmodel.cells import Cell, Ink, Line, line, width
 from tui.viewmodel.pages import empty_page
-from tui.viewmodel.plot import Canvas, Plane, PlotAxis, PlotWindow, Span
+from tui.viewmodel.plot import Canvas, Plane, PlotAxis, PlotWindow
 
 _SPREAD = 0.32
 """Horizontal spread of the dots of one round, in rounds."""
@@ -60,7 +61,7 @@ def speedup_chart(state: SessionState, selected: str, view: PlotWindow, room: in
     rounds = sorted(state.rounds)
     whole = (min(rounds) - 0.5, max(rounds) + 0.5), (0.0, max(1.1, max(dot.y for dot in dots) * 1.1))
     x, y = view.spans(*whole)
-    marks = sorted({1.0, *plot.round_ticks(y, _most_ticks(height))}, key=lambda mark: mark != 1.0)
+    marks = sorted({1.0, *round_ticks(y, _most_ticks(height))}, key=lambda mark: mark != 1.0)
     y_axis = PlotAxis(tuple((mark, f"{mark:.4g}×") for mark in marks if y[0] <= mark <= y[1]), "")
     x_axis = PlotAxis(tuple((float(number), str(number)) for number in rounds), "")
     canvas = Canvas(plot.plane_of(x, y, y_axis, room, height))
@@ -148,8 +149,8 @@ def roofline_chart(state: SessionState, selected: str, view: PlotWindow, room: i
     peaks = [(name, math.log10(peak)) for name, peak in found.peaks]
     copy = math.log10(found.copy)
     x, y = view.spans(*_roof_spans(found, peaks, copy, dots))
-    y_axis = PlotAxis(tuple((value, fmt.scaled(10.0**value)) for value in plot.log_ticks(y, _most_ticks(height))), "FLOP/s")
-    x_axis = PlotAxis(tuple((value, f"{10.0**value:.4g}") for value in plot.log_ticks(x, 12)), "FLOP/byte")
+    y_axis = PlotAxis(tuple((value, fmt.scaled(10.0**value)) for value in log_ticks(y, _most_ticks(height))), "FLOP/s")
+    x_axis = PlotAxis(tuple((value, f"{10.0**value:.4g}") for value in log_ticks(x, 12)), "FLOP/byte")
     canvas = Canvas(plot.plane_of(x, y, y_axis, room, height))
     here = math.log10(found.intensity)
     canvas.up(here, y[0], min(copy + here, peaks[-1][1]), "┊", Ink.RULE)

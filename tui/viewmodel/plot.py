@@ -6,9 +6,10 @@ A ``Plane`` maps figures to cells. A ``Canvas`` holds the cells of the plane; th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from engine.report.facts.ticks import Span
 from tui.viewmodel.cells import Cell, Ink, Line, merge_cells, width
 
 _ZOOM = 1.5
@@ -17,7 +18,6 @@ _MOST_ZOOM = 12
 _PAN = 0.2
 """How much of the window one step moves."""
 _BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-Span = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +211,3 @@ def _bottom(plane: Plane, axis: PlotAxis, margin: int) -> list[Line]:
         Line((Cell(" " * margin + "└" + "".join(strokes), Ink.RULE),)),
         Line((Cell(" " * (margin + 1) + "".join(words), Ink.FAINT),)),
     ]
-
-
-def round_ticks(span: Span, most: int) -> list[float]:
-    """At most ``most`` round numbers within a span."""
-    length = span[1] - span[0] or 1.0
-    step = next(s * 10.0**p for p in range(-6, 10) for s in (1, 2, 5) if length / (s * 10.0**p) <= max(1, most))
-    return [step * n for n in range(math.ceil(span[0] / step - 1e-9), math.floor(span[1] / step + 1e-9) + 1)]
-
-
-def log_ticks(span: Span, most: int) -> list[float]:
-    """Powers of ten within a span of logarithms, thinned to ``most``; in a short span also their doubles and halves."""
-    powers: Sequence[int] = range(math.ceil(span[0]), math.floor(span[1]) + 1)
-    if len(powers) >= 2:
-        return [float(power) for power in powers[:: max(1, -(-len(powers) // max(1, most)))]]
-    every = [power + math.log10(digit) for power in range(math.floor(span[0]), math.ceil(span[1]) + 1) for digit in (1, 2, 5)]
-    return [value for value in every if span[0] <= value <= span[1]][: max(1, most)]

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from engine.report.facts.charts import Climb, Roofline
+from engine.report.facts.ticks import powers_of_ten
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,8 @@ class Axis:
 
     def decades(self) -> list[float]:
         """Powers of ten within the range; ``ticks`` if there are fewer than two."""
-        first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
-        return [10.0**power for power in range(first, last + 1)] if last > first else self.ticks()
-
-
-def linear_ticks(high: float) -> list[float]:
-    """Four to eight round numbers from 0 to ``high``."""
-    step = next(s * 10.0**p for p in range(-6, 13) for s in (1, 2, 5) if high / (s * 10.0**p) <= 8)
-    return [float(f"{step * n:.6g}") for n in range(int(high / step) + 1)]
+        powers = powers_of_ten((math.log10(self.low), math.log10(self.high)))
+        return [10.0**power for power in powers] if len(powers) >= 2 else self.ticks()
 
 
 def climb_axes(found: Climb) -> tuple[Axis, Axis] | None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.report.facts.side_by_side import Budget, Course, CoursePoint, SideBySide
-from engine.report.page.axes import FRAME, Axis, linear_ticks
+from engine.report.facts.ticks import round_ticks
+from engine.report.page.axes import FRAME, Axis
 from engine.report.page.render import TEXTS, environment
 from engine.report.text.lines import ratio
 from engine.report.text.side_by_side import spent_words, verdict_words
@@ -62,7 +63,7 @@ def _chart(found: SideBySide, budget: Budget) -> Chart | None:
     x = Axis(0.0, max(totals), FRAME.left, FRAME.right, logarithmic=False)
     y = Axis(min(0.9, low) / 1.1, max(1.1, high) * 1.15, FRAME.bottom, FRAME.top)
     curves = [_curve(course, number, budget, x, y) for number, course in enumerate(found.courses) if course.points]
-    return Chart(budget, x, y, tuple(_apart(curves)), min(totals), tuple(linear_ticks(max(totals))))
+    return Chart(budget, x, y, tuple(_apart(curves)), min(totals), tuple(round_ticks((0.0, max(totals)), 8)))
 
 
 def _apart(curves: Sequence[Curve]) -> list[Curve]:

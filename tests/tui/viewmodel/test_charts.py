@@ -12,6 +12,7 @@ from support.hosts import STATE
 
 from engine.domain import queries
 from engine.report.facts import charts as facts
+from engine.report.facts.ticks import log_ticks, round_ticks
 from tui.viewmodel import charts, plot
 from tui.viewmodel.cells import Ink
 from tui.viewmodel.charts import ChartPage
@@ -109,12 +110,12 @@ def test_a_session_without_measurements_says_so() -> None:
 
 @pytest.mark.parametrize(("span", "most", "ticks"), [((0.0, 2.1), 4, [0, 1, 2]), ((0.9, 1.3), 4, [0.9, 1.0, 1.1, 1.2, 1.3])])
 def test_ticks_are_round_numbers(span: tuple[float, float], most: int, ticks: list[float]) -> None:
-    assert plot.round_ticks(span, most) == pytest.approx(ticks)
+    assert round_ticks(span, most) == pytest.approx(ticks)
 
 
 def test_logarithmic_ticks_are_powers_and_in_a_short_span_their_parts() -> None:
-    assert plot.log_ticks((-1.2, 3.1), 3) == [-1.0, 1.0, 3.0]
-    assert [round(10**value, 3) for value in plot.log_ticks((0.1, 0.9), 5)] == [2.0, 5.0]
+    assert log_ticks((-1.2, 3.1), 3) == [-1.0, 1.0, 3.0]
+    assert [round(10**value, 3) for value in log_ticks((0.1, 0.9), 5)] == [2.0, 5.0]
 
 
 def test_labels_of_neighbouring_rows_are_not_both_drawn() -> None:
