@@ -38,6 +38,7 @@ ONCE = ("cli/test_cli_real.py", "trial/test_sandbox.py", "trial/test_candidates.
 SPREAD = ("tui",)
 """Folders whose tests take seconds each and go to whichever worker is free; elsewhere a file stays on one."""
 ROTATING = (
+    "api/test_many_askers.py",
     "api/test_mcp_search.py",
     "cli/test_cli_model_session.py",
     "cli/test_cli_profile_cpu.py",

@@ -387,7 +387,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
             main += [f"namespace {file}{number} {{", f'#include "m{number}/{file}.cpp"', "}"]
             main += [f"#undef {word}" for word in (*words, *re.findall(r"#define (\w+)", text))]
     (folder / "all.cpp").write_text("\n".join(main) + "\n")
-    command = ["g++", "-std=c++20", "-O1", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared", "all.cpp", "-o", "all.so"]
+    command = ["g++", "-std=c++20", "-O0", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared", "all.cpp", "-o", "all.so"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
     return Library(cases, ctypes.CDLL(str(folder / "all.so")))
