@@ -12,7 +12,7 @@ from support import sessions
 
 from engine.domain import events as e
 from engine.domain.errors import ProblemError
-from engine.domain.model import Author, CallRole, Usage
+from engine.domain.model import Author, CallRole, Succession, Usage
 from engine.journal.journal import read
 from engine.report.facts.side_by_side import Budget, beside_comparable, course, side_by_side
 from engine.report.page import compare as page
@@ -66,7 +66,7 @@ def test_the_faster_one_is_named_only_where_intervals_are_apart() -> None:
         return list(b.entries((*b.first_round(), *calls, e.RoundOpened(1, ("k1",)),
                                b.proposed("i2", round_number=1, parent="k1"), e.IdeaSelected("i2"),
                                *b.measured_kernel("k2", speedup, idea="i2", parent="k1", round_number=1),
-                               e.IncumbentChanged("k2", "k1", e.Succession.RACED))))  # fmt: skip
+                               e.IncumbentChanged("k2", "k1", Succession.RACED))))  # fmt: skip
 
     found = side_by_side([("slow", session(2.0, 100)), ("fast", session(4.0, 300))])
     last = {row.budget: row for row in found.rows}
@@ -108,7 +108,7 @@ def improving(name: str, gains: tuple[float, ...], tokens: int) -> tuple[str, li
             e.CallAnswered(f"c{number}", b.digest("r"), Usage(tokens, 0, 0)),
             e.RoundOpened(number - 1, (parent,)), b.proposed(idea, round_number=number - 1, parent=parent),
             e.IdeaSelected(idea), *b.measured_kernel(kernel, speedup, idea=idea, parent=parent, round_number=number - 1),
-            e.IncumbentChanged(kernel, parent, e.Succession.RACED), e.RoundClosed(number - 1),
+            e.IncumbentChanged(kernel, parent, Succession.RACED), e.RoundClosed(number - 1),
         ]  # fmt: skip
         parent = kernel
     return name, list(b.entries(tuple(events)))
