@@ -51,6 +51,8 @@ _ODDS = {"worker": 3, "actor": 3, "engine": 1}
 _PAUSE_S = 0.4
 _QUIET_S = 240.0
 """Seconds without a new event after which a session counts as stuck."""
+_STARTS = 3
+"""How often an engine that ends with an error is started again in a session: Ray gives up its start after 30 s."""
 _VERDICTS = (e.KernelMeasured, e.KernelFailed, e.KernelQuarantined, e.KernelRaced)
 
 
@@ -99,6 +101,8 @@ class Tally:
     sessions: int = 0
     recoveries: list[float] = field(default_factory=list)
     crashed: list[str] = field(default_factory=list)
+    restarts: int = 0
+    """Engines that were started again because they ended by themselves."""
     faults: list[str] = field(default_factory=list)
 
 
@@ -127,9 +131,11 @@ def session(folder: Path, options: argparse.Namespace, chance: random.Random, ta
         return subprocess.Popen(command, env=environment, cwd=ROOT)
 
     process, killed, next_kill = started(), 0.0, time.monotonic() + 3 + chance.random() * options.every
-    known, changed = 0, time.monotonic()
+    known, changed, tries = 0, time.monotonic(), _STARTS
     try:
-        while process.poll() is None:
+        while (status := process.poll()) is None or (status and tries):
+            if status:
+                tries, tally.restarts, process = tries - 1, tally.restarts + 1, started()
             time.sleep(0.1)
             now = time.monotonic()
             for entry in entries(folder)[known:]:
@@ -194,6 +200,7 @@ def summary(tally: Tally, seconds: float) -> Iterator[str]:
         ordered = sorted(tally.recoveries)
         middle = ordered[len(ordered) // 2]
         yield f"recovery, from a kill to the next verdict: median {middle:.1f} s, slowest {ordered[-1]:.1f} s"
+    yield f"engines that ended with an error and were started again: {tally.restarts}"
     yield f"kernels given up after two losses: {', '.join(tally.crashed) or 'none'}"
     yield from (f"FAULT {fault}" for fault in tally.faults)
     yield "no verdict lost or counted twice, no process left" if not tally.faults else f"{len(tally.faults)} faults"
@@ -209,7 +216,10 @@ def main() -> int:
     parser.add_argument("--engine", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.engine:
-        asyncio.run(engine(options.engine, options.under))
+        try:
+            asyncio.run(engine(options.engine, options.under))
+        except EspalierError as error:
+            sys.exit(f"{options.engine.name}: {error}")
         return 0
     chance, tally, began = random.Random(options.seed), Tally(), time.monotonic()
     with tempfile.TemporaryDirectory() as root:

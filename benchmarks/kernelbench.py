@@ -3,8 +3,8 @@
 PATH is a checkout, one of its folders, or a file. Each chosen file is judged with its own model as the kernel
 (``--kernel own``), with the naive port that ``scaffold`` writes (``port``), or with a candidate of a folder, at the sizes it
 ships with. Every device has a worker (``--fleet local``: every GPU, or with ``--device cpu`` sets of cores); each file is
-judged by a process of its own, which ends with its time limit. A line of JSON per file goes to ``--results``: files with a line
-there are skipped. With the model itself as the kernel, the speedup is an A/A interval.
+judged by a process of its own, which ends with its time limit, and with this program. A line of JSON per file goes to
+``--results``: files with a line there are skipped. With the model itself as the kernel, the speedup is an A/A interval.
 
     python -m benchmarks.kernelbench KernelBench --levels 1,2 --sample 20 --seed 1 --results own.jsonl
     python -m benchmarks.kernelbench KernelBench --kernel port --names softmax,19_ReLU --time-limit 120
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -39,6 +40,7 @@ from engine.session.devices import gpu_names
 
 _VERIFIED = (Status.MEASURED, Status.NOT_CORROBORATED, Status.QUARANTINED)
 """Statuses of kernels whose outputs were right."""
+_PR_SET_PDEATHSIG = 1
 _HEAD = ("file", "device", "status", "seconds", "peak GiB", "x operands", "time us", "speedup over eager [95 %]", "why")
 
 
@@ -64,7 +66,7 @@ async def judged(entry: Entry, device: str, plan: Plan) -> Result:
     )  # fmt: skip
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.kernelbench", "--judge", json.dumps(asdict(request)),
+        sys.executable, "-m", "benchmarks.kernelbench", "--judge", json.dumps(asdict(request)), str(os.getpid()),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip
@@ -99,7 +101,13 @@ def _read(request: Request, out: bytes, err: bytes) -> Result:
 
 
 async def run(entries: Sequence[Entry], devices: Sequence[str], plan: Plan, results: Path) -> list[Result]:
-    """Judge the entries on all devices, each by the first worker that is free; results are appended as they come."""
+    """Judge the entries on all devices, each by the first worker that is free; results are appended as they come.
+
+    SIGTERM, as ``timeout`` sends it, cancels it and waits for the end of what runs.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     waiting: asyncio.Queue[Entry] = asyncio.Queue()
     for entry in entries:
         waiting.put_nowait(entry)
@@ -220,9 +228,17 @@ def _fleet(text: str, device: str) -> tuple[WorkerPlace, ...]:
     return local_places(device, count, len(gpu_names()))
 
 
+def _end_with(parent: int) -> None:
+    """Have this process killed when its parent dies; whatever it has started ends with it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the benchmark has ended")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Judge what is chosen and has no result yet; print the table and the summary of all that is chosen."""
     if arguments[:1] == ["--judge"]:
+        _end_with(int(arguments[2]))
         print(json.dumps(asyncio.run(judge(Request(**json.loads(arguments[1])))).to_json()))
         return 0
     options = _options(arguments)
@@ -251,5 +267,5 @@ if __name__ == "__main__":
         sys.exit(main(sys.argv[1:]))
     except EspalierError as error:
         sys.exit(f"benchmarks.kernelbench: {error}")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(130)

@@ -17,7 +17,8 @@ from engine.cli.exit_codes import BAD_INPUT, FAILED, CommandExit, end
 from engine.cli.output import show, show_json
 from engine.domain.errors import JournalLocked
 from engine.domain.state import SessionState
-from engine.fleet.places import core_groups, cpu_places, host_name, local_places
+from engine.fleet.loopback import LOOPBACK, is_on_loopback
+from engine.fleet.places import core_groups, cpu_places, local_places
 from engine.fleet.ray_cluster import CPU_WORKERS, check_installed
 from engine.fleet.versions import versions
 from engine.journal import store
@@ -74,7 +75,9 @@ def _now(state: SessionState, folder: Path) -> float:
 
 @click.command()
 @click.option("--address", metavar="HOST:PORT", help="Join the cluster whose head is there. Default: start a head here.")
-@click.option("--listen", metavar="IP", help="This machine's address for the others. Default: as Ray finds it.")
+@click.option(
+    "--listen", metavar="IP", help="This machine's address for the others. Default for a head: this machine alone can join."
+)
 @click.option("--port", type=click.IntRange(1, 65535), default=_PORT, show_default=True, metavar="N", help="Port of a head.")
 @click.option("--cpu-workers", type=click.IntRange(0, 1024), metavar="N",
               help="Workers on this machine's cores. Default: as many as suit them; none beside GPUs.")  # fmt: skip
@@ -82,8 +85,9 @@ def _now(state: SessionState, folder: Path) -> float:
 def start(address: str | None, listen: str | None, port: int, cpu_workers: int | None, as_json: bool) -> None:
     """Start Ray on this machine with token authentication, as a head or as a node of a cluster.
 
-    Ray opens its ports on every address of a machine; the token protects them. Every machine of a cluster needs the head's
-    token in ~/.ray/auth_token: `ray get-auth-token` prints it.
+    A head without --listen is for this machine: its ports are open on 127.0.0.1 only. With --listen, and on a machine that
+    joins, Ray opens its ports on every address; the token protects them. Every machine of a cluster needs the head's token in
+    ~/.ray/auth_token: `ray get-auth-token` prints it.
     """
     check_installed()
     gpus = len(gpu_names())
@@ -92,9 +96,10 @@ def start(address: str | None, listen: str | None, port: int, cpu_workers: int |
         _ray("get-auth-token", "--generate", quiet=True)
     where = ["--address", address] if address else ["--head", "--port", str(port), "--include-dashboard", "false"]
     resources = f'{{"{CPU_WORKERS}": {cores}}}'
+    alone = not listen and (address is None or is_on_loopback(address))
     _ray("start", *where, *(("--node-ip-address", listen) if listen else ()), "--num-gpus", str(gpus), "--resources", resources,
-         "--disable-usage-stats", quiet=True)  # fmt: skip
-    cluster = address or f"{listen or host_name()}:{port}"
+         "--disable-usage-stats", quiet=True, alone=alone)  # fmt: skip
+    cluster = address or f"{listen or '127.0.0.1'}:{port}"
     if as_json:
         show_json({"address": cluster, "gpus": gpus, "cpu_workers": cores})
         return
@@ -114,9 +119,10 @@ def stop(as_json: bool) -> None:
         show(["Ray is stopped on this machine"])
 
 
-def _ray(*arguments: str, quiet: bool = False) -> None:
-    """Run Ray's own program. Raises CommandExit with its last line."""
-    environment = {**os.environ, "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token"), "RAY_USAGE_STATS_ENABLED": "0"}
+def _ray(*arguments: str, quiet: bool = False, alone: bool = False) -> None:
+    """Run Ray's own program; ``alone``: on this machine's loopback address. Raises CommandExit with its last line."""
+    token = os.environ.get("RAY_AUTH_MODE", "token")
+    environment = {**os.environ, "RAY_AUTH_MODE": token, "RAY_USAGE_STATS_ENABLED": "0", **(LOOPBACK if alone else {})}
     try:
         done = subprocess.run(
             [sys.executable, "-m", "ray.scripts.scripts", *arguments], env=environment, capture_output=quiet, text=True,

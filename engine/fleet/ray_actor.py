@@ -7,12 +7,11 @@ runs below it. It ends when the actor does, and the actor ends with the engine t
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 
 from engine.domain.errors import EspalierError
 from engine.fleet.links import WORKER, LinkClosed, ProcessLink, worker_environment
-from engine.fleet.places import WorkerPlace, core_groups, cpu_places
+from engine.fleet.places import WorkerPlace, core_groups, cpu_places, gpu_place
 
 _BATCH_S = 20.0
 """Seconds after which a request for frames is answered, with none if there are none."""
@@ -40,7 +39,7 @@ class WorkerActor:
 
     def _place(self) -> WorkerPlace:
         if self._device != "cpu":
-            return WorkerPlace(self._name, "cuda:0", (), os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+            return gpu_place(0, self._name)
         number, count = self._share
         return WorkerPlace(self._name, "cpu", cpu_places(core_groups(), count)[number].cores)
 

@@ -7,15 +7,19 @@ is on unless the environment says otherwise.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import importlib.util
 import os
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from engine.domain.errors import DeviceError, EspalierError
 from engine.fleet.links import WORKER, Link, LinkClosed
+from engine.fleet.loopback import is_on_loopback, loopback_only
 from engine.fleet.messages import one_line
 from engine.fleet.places import WorkerPlace, core_groups, cpu_places
 from engine.fleet.ray_actor import CLOSED, WorkerActor
@@ -23,6 +27,7 @@ from engine.fleet.ray_actor import CLOSED, WorkerActor
 CPU_WORKERS = "espalier_cpu"
 """The custom resource of a node whose cores are to be used: how many workers share them."""
 INSTALL = "Ray is not installed: pip install 'espalier[fleet]'"
+_MODEL = "accelerator_type:"
 _START_S = 120.0
 _CLOSE_S = 30.0
 
@@ -48,6 +53,8 @@ class NodeShare:
     node: str
     number: int
     count: int
+    model: str = ""
+    """Of its GPU, as Ray names it (``H200``); empty where Ray does not say."""
 
 
 class RayLink:
@@ -106,36 +113,45 @@ class RayLauncher:
     """Workers of a cluster. ``connect`` makes one."""
 
     def __init__(
-        self, ray: Any, nodes: Mapping[str, NodeShare], device: str, *, started: bool, command: Sequence[str]
+        self, ray: Any, nodes: Mapping[str, NodeShare], device: str, *, model: str, command: Sequence[str]
     ) -> None:  # fmt: skip
         """Use ``connect``."""
         self._ray = ray
-        self._nodes = nodes
+        self._model = session_model([share.model for share in nodes.values()], model)
+        self._nodes = dict(sorted(nodes.items(), key=lambda one: one[1].model != self._model))  # those of the session first
         self._device = device
-        self._started = started
         self._command = tuple(command)
-        self.places = tuple(WorkerPlace(name, "cpu" if device == "cpu" else "cuda:0") for name in nodes)
+        self.places = tuple(WorkerPlace(name, "cpu" if device == "cpu" else "cuda:0") for name in self._nodes)
 
     @classmethod
-    def connect(cls, address: str, device: str, command: Sequence[str] = WORKER) -> RayLauncher:
-        """Start Ray here (``ray``), or join the cluster at an address. Blocks. Raises EspalierError."""
+    def connect(cls, address: str, device: str, command: Sequence[str] = WORKER, model: str = "") -> RayLauncher:
+        """Start Ray here (``ray``), or join the cluster at an address; ``model`` names the session's GPU, if it has one.
+
+        Blocks. Raises EspalierError.
+        """
         ray = _ray()
         here = address == "ray"
         try:
-            ray.init(**(_own_cluster() if here else {"address": address}), log_to_driver=False, logging_level="ERROR",
-                     namespace="espalier")  # fmt: skip
+            with loopback_only() if here or is_on_loopback(address) else contextlib.nullcontext():
+                ray.init(**(_own_cluster() if here else {"address": address}), log_to_driver=False, logging_level="ERROR",
+                         namespace="espalier")  # fmt: skip
         except Exception as error:
-            raise EspalierError(f"the Ray cluster {address!r} cannot be joined: {_first_line(error)}") from error
+            failed = "Ray does not start here" if here else f"the Ray cluster {address!r} cannot be joined"
+            raise EspalierError(f"{failed}: {_first_line(error)}") from error
         _silence()
         nodes = shares([node for node in ray.nodes() if node["Alive"]], device, bare=here)
         if not nodes:
             ray.shutdown()
             raise DeviceError(_nothing(device, address))
-        return cls(ray, nodes, device, started=here, command=command)
+        return cls(ray, nodes, device, model=model, command=command)
 
     async def start(self, place: WorkerPlace) -> Link:
         share = self._nodes[place.name]
-        needs = {"resources": {CPU_WORKERS: 1}} if self._device == "cpu" else {"num_gpus": 1}
+        if share.model and share.model != self._model:
+            raise DeviceError(f"refused: it has {share.model}, this session measures on {self._model} only")
+        needs: dict[str, Any] = {"resources": {CPU_WORKERS: 1}}
+        if self._device != "cpu":
+            needs = {"num_gpus": 1, **({"accelerator_type": share.model} if share.model else {})}
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         affinity = strategies.NodeAffinitySchedulingStrategy(share.node, soft=False)
         made = self._ray.remote(num_cpus=0, max_restarts=0, max_concurrency=64, scheduling_strategy=affinity, **needs)
@@ -164,8 +180,9 @@ def _silence() -> None:
 
 
 def _own_cluster() -> dict[str, Any]:
-    """A cluster of this machine alone. Ray opens its ports on every address of the machine: the token is what protects them."""
-    return {"address": "local", "include_dashboard": False, "resources": {CPU_WORKERS: len(cpu_places(core_groups(), 0))}}
+    """A cluster of this machine alone. Without CPUs of its own, for each of which Ray would start a process at once."""
+    workers = {CPU_WORKERS: len(cpu_places(core_groups(), 0))}
+    return {"address": "local", "include_dashboard": False, "num_cpus": 0, "resources": workers}
 
 
 def shares(nodes: Sequence[Mapping[str, Any]], device: str, *, bare: bool = False) -> dict[str, NodeShare]:
@@ -174,12 +191,24 @@ def shares(nodes: Sequence[Mapping[str, Any]], device: str, *, bare: bool = Fals
     for node in sorted(nodes, key=lambda one: str(one["NodeManagerHostname"])):
         count = int(node["Resources"].get(CPU_WORKERS if device == "cpu" else "GPU", 0))
         host = one_line(str(node["NodeManagerHostname"]))
-        kind = "cpu" if device == "cpu" else "cuda"
+        kind, model = "cpu" if device == "cpu" else "cuda", _model(node["Resources"])
         for number in range(count):
             plain = f"{kind}:{number}" if bare else f"{host}/{kind}:{number}"
             name = plain if plain not in found else f"{plain}@{node['NodeID'][:6]}"
-            found[name] = NodeShare(str(node["NodeID"]), number, count)
+            found[name] = NodeShare(str(node["NodeID"]), number, count, model if kind == "cuda" else "")
     return found
+
+
+def _model(resources: Mapping[str, Any]) -> str:
+    """The model of a node's GPUs. Ray tells it as a resource: ``accelerator_type:H200``."""
+    return min((one_line(name.removeprefix(_MODEL)) for name in resources if name.startswith(_MODEL)), default="")
+
+
+def session_model(models: Sequence[str], device: str) -> str:
+    """The model for a session whose device is called ``NVIDIA H200`` or, while it has none, the most frequent one."""
+    known = Counter(filter(None, models))
+    own = {model: count for model, count in known.items() if re.search(rf"\b{re.escape(model)}\b", device)}
+    return min(own or known, key=lambda model: (-known[model], model), default="")
 
 
 def _nothing(device: str, address: str) -> str:

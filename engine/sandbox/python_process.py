@@ -6,7 +6,6 @@ only resource limits apply, and every verdict says so.
 
 from __future__ import annotations
 
-import glob
 import importlib.util
 import os
 import site
@@ -17,12 +16,12 @@ from pathlib import Path
 
 import engine
 from engine.sandbox import bubblewrap
+from engine.sandbox.device_nodes import device_nodes
 from engine.sandbox.include_trees import include_paths
 
 _SYSTEM_EXTRAS = ("/sbin", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/passwd", "/etc/nsswitch.conf", "/opt/nvidia")
 _NEEDED = ("torch", "msgspec", "numpy")
 """Packages that a runner imports, wherever they are installed."""
-_NVIDIA = ("/dev/nvidia*", "/dev/nvidia-caps/*")
 
 
 def python_folders() -> Iterator[str]:
@@ -81,7 +80,7 @@ def file_system(device: str, readable: Sequence[Path] = ()) -> list[str]:
     argv += bubblewrap.mounted("--ro-bind", [*readable, *trees])
     if device != "cpu":
         argv += [*bubblewrap.mounted("--ro-bind", ["/sys"]), *bubblewrap.readable(["/usr/local/nvidia"])]
-        argv += bubblewrap.mounted("--dev-bind", [node for pattern in _NVIDIA for node in glob.glob(pattern)])
+        argv += bubblewrap.mounted("--dev-bind", device_nodes())
     # Bubblewrap's own mount points are in memory too: make them read-only.
     for folder in (*steps, "/dev", "/"):
         argv += ["--remount-ro", folder]

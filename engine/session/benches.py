@@ -16,20 +16,23 @@ from engine.trial.bench import Assignment, TrialBench
 SessionBench = TrialBench | FleetBench
 
 
-async def open_bench(assignment: Assignment, store: StoreBlob, fleet: str = "") -> SessionBench:
-    """The bench for a session. ``fleet``: as ``--fleet`` takes it; empty for one device. Raises EspalierError."""
+async def open_bench(assignment: Assignment, store: StoreBlob, fleet: str = "", model: str = "") -> SessionBench:
+    """The bench for a session. ``fleet``: as ``--fleet`` takes it; empty for one device. ``model``: of the session's device.
+
+    Raises EspalierError.
+    """
     if not fleet:
         return TrialBench(assignment, store)
-    return FleetBench(assignment, store, await asyncio.to_thread(launcher, fleet, assignment.device))
+    return FleetBench(assignment, store, await asyncio.to_thread(launcher, fleet, assignment.device, model))
 
 
-def launcher(fleet: str, device: str) -> WorkerLauncher:
-    """What starts the workers of a fleet. Blocks. Raises EspalierError."""
+def launcher(fleet: str, device: str, model: str = "") -> WorkerLauncher:
+    """What starts the workers of a fleet, on devices of ``model`` if there are any. Blocks. Raises EspalierError."""
     count = local_count(fleet)
     if count is not None:
         return LocalLauncher(local_places(device, count, len(gpu_names())))
     check_fleet(fleet)
-    return RayLauncher.connect(fleet, device)
+    return RayLauncher.connect(fleet, device, model=model)
 
 
 def check_fleet(fleet: str) -> None:

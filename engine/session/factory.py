@@ -187,7 +187,9 @@ async def resume(folder: Path, say: Say, device: str = "", fleet: str = "") -> L
     permission = _Permission(trust.require(folder, state), folder)
     proposers = _Proposers(opened.settings, catalog.folder(opened.problem), permission)
     await check_requirements(label, opened.settings.dialect)
-    bench = await open_bench(replace(_assignment(opened, label, state.preparation), prepared=True), Blobs(folder).put, fleet)
+    model = state.device.name if state.device is not None else ""
+    given = replace(_assignment(opened, label, state.preparation), prepared=True)
+    bench = await open_bench(given, Blobs(folder).put, fleet, model)
     try:
         if warning := sandbox_warning():
             say(warning)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,31 @@ def test_another_fleet_is_refused_in_one_line(text: str, words: str, monkeypatch
     with pytest.raises(EspalierError, match=words) as caught:
         check_fleet(text)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "address", "clusters"),
+    [
+        ((), "127.0.0.1:6379", "0"),
+        (("--port", "7000"), "127.0.0.1:7000", "0"),
+        (("--listen", "192.0.2.7"), "192.0.2.7:6379", None),
+        (("--address", "192.0.2.7:6379"), "192.0.2.7:6379", None),
+    ],
+)
+def test_a_head_without_an_address_is_for_this_machine(
+    arguments: tuple[str, ...], address: str, clusters: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[tuple[list[str], dict[str, str]]] = []
+
+    def run(command: list[str], *, env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        runs.append((command, env))
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(fleet, "gpu_names", list)
+    monkeypatch.setattr(fleet, "check_installed", lambda: None)
+    monkeypatch.setattr(subprocess, "run", run)
+    printed = CliRunner().invoke(fleet.start, [*arguments, "--json"]).output
+    assert json.loads(printed)["address"] == address
+    command, environment = runs[-1]
+    assert "start" in command
+    assert environment.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER") == clusters

@@ -17,12 +17,13 @@ from engine.domain import events as e
 from engine.domain import work as w
 from engine.domain.errors import EspalierError
 from engine.domain.folds import advance
-from engine.domain.model import ENGINE, Contract, Dialect, FailureKind
+from engine.domain.model import ENGINE, Contract, Device, Dialect, FailureKind
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.fleet import messages as m
 from engine.fleet.bench import FleetBench
 from engine.journal.blobs import Blobs
 from engine.journal.journal import read
+from engine.session.fake_bench import FAKE_CPU
 from engine.session.live import LiveSession, Ports
 from engine.trial.assignment import Assignment
 
@@ -36,10 +37,11 @@ def fleet(folder: Path, launcher: fake_worker.MemoryLauncher) -> FleetBench:
 
 
 def search(
-    folder: Path, names: tuple[str, ...] = NAMES, garble: Garble | None = None, ideas: ScriptedProposer = sessions.TREE
-) -> tuple[SessionState, fake_worker.MemoryLauncher]:
+    folder: Path, names: tuple[str, ...] = NAMES, garble: Garble | None = None, ideas: ScriptedProposer = sessions.TREE,
+    devices: Mapping[str, Device] | None = None,
+) -> tuple[SessionState, fake_worker.MemoryLauncher]:  # fmt: skip
     """The scripted tree on a fleet, to its end."""
-    launcher = fake_worker.MemoryLauncher(names, garble)
+    launcher = fake_worker.MemoryLauncher(names, garble, devices)
 
     async def run() -> SessionState:
         bench = fleet(folder, launcher)
@@ -90,6 +92,17 @@ def test_a_verdict_says_on_which_worker_it_was_measured_and_replay_agrees(tmp_pa
     assert sessions.tree(again) == sessions.tree(state)
     assert dict(again.workers) == dict(state.workers)
     assert sum(one.verdicts for one in state.workers.values()) >= len(state.kernels)
+
+
+def test_a_worker_on_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    alone = sessions.whole(tmp_path / "alone")
+    other = replace(FAKE_CPU, name="Another CPU")
+    state, _ = search(tmp_path / "fleet", (*NAMES, "cpu:2"), devices={"cpu:2": other})
+    assert verdicts(state) == verdicts(alone)
+    (lost,) = happened(tmp_path / "fleet", e.WorkerLost)
+    words = f"refused: it has Another CPU, the session's device is {FAKE_CPU.name}; it is not started again"
+    assert (lost.name, lost.reason) == ("cpu:2", words)
+    assert {event.to for event in happened(tmp_path / "fleet", e.WorkAssigned)} <= set(NAMES)
 
 
 def test_both_arms_of_a_race_run_where_the_incumbent_was_measured(tmp_path: Path) -> None:

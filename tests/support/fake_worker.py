@@ -34,12 +34,13 @@ class DescribedFakeBench(FakeBench):
     """The fake bench as a worker needs it."""
 
     lost: Callable[[], None] = staticmethod(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    described: Device = FAKE_CPU
 
     def __init__(self, assignment: Assignment, store: Callable[[bytes], Blob]) -> None:
         super().__init__(store, FAKE_CPU, pause=float(os.environ.get(PAUSE, "0")))
 
     async def describe(self, say: object, *, ceilings: bool) -> tuple[Device, Signature]:
-        return FAKE_CPU, _SIGNATURE
+        return self.described, _SIGNATURE
 
     async def graph(self) -> Graph | Unsupported:
         return Unsupported("a pretended problem", "")
@@ -58,7 +59,10 @@ class DescribedFakeBench(FakeBench):
 class MemoryLink:
     """A worker in this process; ``garble`` changes what it sends."""
 
-    def __init__(self, place: WorkerPlace, garble: Callable[[bytes], bytes] = lambda frame: frame) -> None:
+    def __init__(
+        self, place: WorkerPlace, garble: Callable[[bytes], bytes] = lambda frame: frame, device: Device = FAKE_CPU
+    ) -> None:
+        self._device = device
         self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.received: list[bytes] = []
         self._open = True
@@ -67,7 +71,7 @@ class MemoryLink:
 
     def _bench(self, assignment: Assignment, store: Callable[[bytes], Blob]) -> DescribedFakeBench:
         bench = DescribedFakeBench(assignment, store)
-        bench.lost = self.kill
+        bench.lost, bench.described = self.kill, self._device
         return bench
 
     async def send(self, frame: bytes) -> None:
@@ -94,13 +98,18 @@ class MemoryLink:
 class MemoryLauncher:
     """Workers in this process."""
 
-    def __init__(self, names: tuple[str, ...], garble: Mapping[str, Callable[[bytes], bytes]] | None = None) -> None:
+    def __init__(
+        self, names: tuple[str, ...], garble: Mapping[str, Callable[[bytes], bytes]] | None = None,
+        devices: Mapping[str, Device] | None = None,
+    ) -> None:  # fmt: skip
+        self._devices = devices or {}
         self.places = tuple(WorkerPlace(name, "cpu") for name in names)
         self._garble = garble or {}
         self.links: dict[str, list[MemoryLink]] = {name: [] for name in names}
 
     async def start(self, place: WorkerPlace) -> Link:
-        link = MemoryLink(place, self._garble.get(place.name, lambda frame: frame))
+        garble = self._garble.get(place.name, lambda frame: frame)
+        link = MemoryLink(place, garble, self._devices.get(place.name, FAKE_CPU))
         self.links[place.name].append(link)
         return link
 
