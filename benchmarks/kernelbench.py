@@ -2,9 +2,10 @@
 
 PATH is a checkout, one of its folders, or a file. Each chosen file is judged with its own model as the kernel
 (``--kernel own``), with the naive port that ``scaffold`` writes (``port``), or with a candidate of a folder, at the sizes it
-ships with. Every device has a worker (``--fleet local``: every GPU, or with ``--device cpu`` sets of cores); each file is
-judged by a process of its own, which ends with its time limit, and with this program. A line of JSON per file goes to
-``--results``: files with a line there are skipped. With the model itself as the kernel, the speedup is an A/A interval.
+ships with. Every device has a worker (``--fleet local``: every GPU, or with ``--device cpu`` sets of cores; ``--fleet ray`` or
+``HOST:PORT``: the devices of a Ray cluster); each file is judged by a process of its own, which ends with its time limit, and
+with this program. A line of JSON per file goes to ``--results``: files with a line there are skipped. With the model itself as
+the kernel, the speedup is an A/A interval.
 
     python -m benchmarks.kernelbench KernelBench --levels 1,2 --sample 20 --seed 1 --results own.jsonl
     python -m benchmarks.kernelbench KernelBench --kernel port --names softmax,19_ReLU --time-limit 120
@@ -32,11 +33,13 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.kernelbench_files import Entry, chosen_entries
+from benchmarks.kernelbench_fleet import judge_on
 from benchmarks.kernelbench_judging import GIB, Request, Result, Status, judge
 from benchmarks.peak_memory import PeakMemory
 from engine.domain.errors import EspalierError
-from engine.fleet.places import WorkerPlace, local_count, local_places
-from engine.session.devices import gpu_names
+from engine.fleet.links import WorkerLauncher
+from engine.fleet.places import WorkerPlace, local_count
+from engine.session.benches import launcher
 
 _VERIFIED = (Status.MEASURED, Status.NOT_CORROBORATED, Status.QUARANTINED)
 """Statuses of kernels whose outputs were right."""
@@ -55,11 +58,15 @@ class Plan:
     memory_limit: float
     places: Mapping[str, WorkerPlace] = field(default_factory=dict)
     """The workers of ``--fleet``, by name."""
+    launcher: WorkerLauncher | None = None
+    """Starts them, if they are those of a cluster."""
 
 
 async def judged(entry: Entry, device: str, plan: Plan) -> Result:
     """The result of one file, judged in a process of its own, with the peak memory of all its processes."""
     place = plan.places.get(device)
+    if place is not None and plan.launcher is not None:
+        return await _judged_elsewhere(entry, place, plan, plan.launcher)
     label, cores = (device, ()) if place is None or not place.cores else ("cpu", place.cores)
     request = Request(
         str(entry.path), entry.name, label, plan.kernel, plan.workload, dict(plan.settings), plan.memory_limit, cores
@@ -88,6 +95,22 @@ async def judged(entry: Entry, device: str, plan: Plan) -> Result:
             process.kill()
             await process.wait()
     return replace(found, device=device, seconds=time.monotonic() - began, peak_bytes=memory.peak, settings=dict(plan.settings))
+
+
+async def _judged_elsewhere(entry: Entry, place: WorkerPlace, plan: Plan, launcher: WorkerLauncher) -> Result:
+    """The result of one file from a worker of a cluster, which starts for it and ends with it. Its peak memory is not known."""
+    device = place.device.partition(":")[0]
+    request = Request(
+        str(entry.path), entry.name, place.device, plan.kernel, plan.workload, dict(plan.settings), plan.memory_limit
+    )  # fmt: skip
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(plan.time_limit):
+            found = await judge_on(launcher, place, request)
+    except TimeoutError:
+        found = Result(request.name, device, request.kernel, Status.TIME_LIMIT, f"not judged within {plan.time_limit:g} s")
+    where = f"{device}:{place.name}" if not place.name.startswith(device) else place.name
+    return replace(found, device=where, seconds=time.monotonic() - began, settings=dict(plan.settings))
 
 
 def _read(request: Request, out: bytes, err: bytes) -> Result:
@@ -121,7 +144,11 @@ async def run(entries: Sequence[Entry], devices: Sequence[str], plan: Plan, resu
                 file.write(json.dumps(found.to_json()) + "\n")
             print("  ".join(row(found)), flush=True)
 
-    await asyncio.gather(*(worker(device) for device in devices))
+    try:
+        await asyncio.gather(*(worker(device) for device in devices))
+    finally:
+        if plan.launcher is not None:
+            await plan.launcher.close()
     return done
 
 
@@ -207,7 +234,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the seed of the sample")
     parser.add_argument("--kernel", default="own", help="own, port, or a folder of candidates. Default: own")
     parser.add_argument("--device", default="cuda:0", help="one worker for each, comma separated")
-    parser.add_argument("--fleet", default="", help="local or local:N: a worker for each device of this machine of that kind")
+    parser.add_argument("--fleet", default="", help="a worker for each device of that kind: local, local:N, ray, HOST:PORT")
     parser.add_argument("--workload", default="full")
     parser.add_argument("--set", dest="settings", type=_setting, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--time-limit", type=float, default=600.0, metavar="S", help="seconds for a file. Default: 600")
@@ -218,14 +245,13 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _fleet(text: str, device: str) -> tuple[WorkerPlace, ...]:
-    """The workers of ``--fleet`` on this machine. Raises EspalierError."""
+def _fleet(text: str, device: str) -> tuple[Mapping[str, WorkerPlace], WorkerLauncher | None]:
+    """The workers of ``--fleet``, and what starts those of a cluster. Raises EspalierError."""
     if not text:
-        return ()
-    count = local_count(text)
-    if count is None:
-        raise EspalierError(f"--fleet {text}: the files of a benchmark are judged on this machine only: local or local:N")
-    return local_places(device, count, len(gpu_names()))
+        return {}, None
+    found = launcher(text, device)
+    places = {place.name: place for place in found.places}
+    return places, found if local_count(text) is None else None
 
 
 def _end_with(parent: int) -> None:
@@ -248,10 +274,12 @@ def main(arguments: Sequence[str]) -> int:
     if options.list:
         print("\n".join(str(entry.path) for entry in entries))
         return 0
-    places = {place.name: place for place in _fleet(options.fleet, options.device)}
-    plan = Plan(options.kernel, options.workload, dict(options.settings), options.time_limit, options.memory_limit, places)
+    places, cluster = _fleet(options.fleet, options.device)
+    plan = Plan(
+        options.kernel, options.workload, dict(options.settings), options.time_limit, options.memory_limit, places, cluster
+    )  # fmt: skip
     devices = [*places] or options.device.split(",")
-    earlier = [] if options.again else known_results(options.results, plan, devices[0].partition(":")[0])
+    earlier = [] if options.again else known_results(options.results, plan, options.device.partition(":")[0])
     chosen = {entry.name for entry in entries}
     earlier = [one for one in earlier if one.name in chosen]
     judged_before = {one.name for one in earlier}

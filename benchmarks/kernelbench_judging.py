@@ -19,6 +19,7 @@ from engine.domain.errors import EspalierError, KernelCodeError, ProblemError
 from engine.domain.model import Dialect, Problem, Signature, Workload
 from engine.fleet.places import ranges
 from engine.problem import catalog
+from engine.problem.graph_ir import Graph, Unsupported
 from engine.session.seeds import kernel_spec, seed_of
 from engine.session.workbench import KernelTrial, open_workbench
 from engine.toolchain.kernel_file import KernelCode, classify, read_kernel_file
@@ -120,12 +121,12 @@ async def judge(request: Request) -> Result:
     """The result, whatever happens in judging."""
     base = Result(request.name, request.device, request.kernel, Status.FAILED)
     try:
-        problem, workload = _problem(request)
+        problem, workload = find_problem(request)
         cores = tuple(request.cores)
         if cores:
             os.sched_setaffinity(0, cores)
         assignment = Assignment(problem, workload, request.device, prepared=True, cores=cores, unit=ranges(cores))
-        text = _candidate_text(request, problem) if request.kernel != PORT else None
+        text = candidate_text(request, problem) if request.kernel != PORT else None
         if request.kernel not in (OWN, PORT) and text is None:
             return replace(base, status=Status.SKIPPED, reason="no candidate in the folder")
         if text is None or request.memory_limit:
@@ -137,26 +138,29 @@ async def judge(request: Request) -> Result:
         seed = seed_of(text, {})
         async with open_workbench(assignment, lambda _: None, accept_unverifiable=False) as bench:
             base = replace(base, operand_bytes=operand_bytes(bench.signature))
-            return _result(base, await bench.attempt(kernel_spec(seed.kernel, seed.tunables)))
+            return result_of(base, await bench.attempt(kernel_spec(seed.kernel, seed.tunables)))
     except (ProblemError, KernelCodeError) as error:
-        return replace(base, status=_refusal(str(error)), reason=_short(str(error)))
+        return replace(base, status=refusal(str(error)), reason=short(str(error)))
     except EspalierError as error:
         status = Status.OUT_OF_MEMORY if "out of memory" in str(error).lower() else Status.FAILED
-        return replace(base, status=status, reason=_short(str(error)))
+        return replace(base, status=status, reason=short(str(error)))
 
 
-def _refusal(reason: str) -> Status:
+def refusal(reason: str) -> Status:
+    """The status of a problem that cannot be judged."""
     return Status.OUT_OF_MEMORY if "out of memory" in reason.lower() else Status.REFUSED
 
 
-def _problem(request: Request) -> tuple[Problem, Workload]:
+def find_problem(request: Request) -> tuple[Problem, Workload]:
+    """The problem of a file, and its workload with the replaced settings."""
     problem = catalog.find(request.path)
     workload = catalog.workload_for(problem, request.workload)
     known = {name: value for name, value in request.settings.items() if name in workload.settings}
     return problem, replace(workload, settings={**workload.settings, **known}) if known else workload
 
 
-def _candidate_text(request: Request, problem: Problem) -> KernelCode | None:
+def candidate_text(request: Request, problem: Problem) -> KernelCode | None:
+    """The kernel to judge; none if the folder has no candidate."""
     if request.kernel == OWN:
         return _kernel(f"{problem.reference}\n\nModelNew = Model\n", "model.py")
     path = candidate(Path(request.kernel), request.name)
@@ -174,12 +178,16 @@ async def _described(assignment: Assignment, request: Request, given: KernelCode
         _, signature = await bench.describe()
         if given is not None:
             return signature, given
-        dialect = Dialect.CPP if request.device == "cpu" else Dialect.CUDA
-        graph = await bench.graph()
-        text = scaffold.scaffold(assignment.problem, assignment.workload, signature, graph, dialect)
-        return signature, _kernel(text, f"port.{'cpp' if dialect is Dialect.CPP else 'cu'}")
+        return signature, port_of(assignment, request.device, signature, await bench.graph())
     finally:
         await bench.close()
+
+
+def port_of(assignment: Assignment, device: str, signature: Signature, graph: Graph | Unsupported) -> KernelCode:
+    """The naive port. Raises ProblemError where there is none."""
+    dialect = Dialect.CPP if device == "cpu" else Dialect.CUDA
+    text = scaffold.scaffold(assignment.problem, assignment.workload, signature, graph, dialect)
+    return _kernel(text, f"port.{'cpp' if dialect is Dialect.CPP else 'cu'}")
 
 
 def operand_bytes(signature: Signature) -> int:
@@ -187,22 +195,24 @@ def operand_bytes(signature: Signature) -> int:
     return sum(math.prod(o.shape) * _BYTES.get(o.dtype, 4) for o in signature.operands)
 
 
-def _result(base: Result, tried: KernelTrial) -> Result:
+def result_of(base: Result, tried: KernelTrial) -> Result:
+    """The result of a file whose kernel was tried."""
     stages = {"build": tried.build_s, "verify": tried.verify_s or 0.0, "measure": tried.measure_s or 0.0, "wait": tried.wait_s}
     base = replace(base, stages_s={name: round(value, 3) for name, value in stages.items()})
     if isinstance(tried.final, w.Failed):
-        return replace(base, status=Status(tried.final.failure.kind.value), reason=_short(tried.final.failure.reason))
+        return replace(base, status=Status(tried.final.failure.kind.value), reason=short(tried.final.failure.reason))
     timed = tried.final.measurement
     doubts = corroboration.combined(tried.final.evidence if isinstance(tried.final, w.Suspected) else (), timed)
     status = Status.QUARANTINED if isinstance(tried.final, w.Suspected) else Status.MEASURED
     if status is Status.MEASURED and doubts:
         status = Status.NOT_CORROBORATED
     if timed is None:
-        return replace(base, status=status, reason=_short("; ".join(doubts)))
+        return replace(base, status=status, reason=short("; ".join(doubts)))
     ratio = timed.speedup.get("eager")
     spread = (ratio.value, ratio.low, ratio.high) if ratio is not None else None
-    return replace(base, status=status, reason=_short("; ".join(doubts)), time_us=timed.time_us.value, speedup=spread)
+    return replace(base, status=status, reason=short("; ".join(doubts)), time_us=timed.time_us.value, speedup=spread)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Text on one line, of bounded length."""
     return " ".join(text.split())[:300]

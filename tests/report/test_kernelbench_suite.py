@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support import fake_worker
 
 from benchmarks import kernelbench as suite
 from benchmarks.kernelbench_files import candidate, chosen_entries
@@ -15,6 +16,7 @@ from benchmarks.kernelbench_judging import Request, Result, Status, judge, opera
 from benchmarks.peak_memory import host_bytes
 from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model import Operand, Role, Signature
+from engine.session import benches
 
 NAMES = {1: ["1_Square", "19_ReLU", "100_Hinge", "helper"], 2: ["7_Fused"], 3: ["35_LSTM"]}
 PLAN = suite.Plan("own", "full", {}, 60.0, 0.0)
@@ -156,10 +158,45 @@ def test_a_file_is_judged_and_then_resumed(
 
 
 def test_a_fleet_is_every_device_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "gpu_names", lambda: ("H200", "H200"))
-    assert [place.name for place in suite._fleet("local", "cuda:0")] == ["cuda:0", "cuda:1"]
-    assert [place.name for place in suite._fleet("local:1", "cuda:0")] == ["cuda:0"]
-    assert all(place.cores for place in suite._fleet("local", "cpu"))
-    assert suite._fleet("", "cpu") == ()
-    with pytest.raises(EspalierError, match="on this machine only"):
-        suite._fleet("node7:6379", "cuda:0")
+    monkeypatch.setattr(benches, "gpu_names", lambda: ("H200", "H200"))
+    for text, names in (("local", ["cuda:0", "cuda:1"]), ("local:1", ["cuda:0"]), ("", [])):
+        places, cluster = suite._fleet(text, "cuda:0")
+        assert ([*places], cluster) == (names, None)
+    assert all(place.cores for place in suite._fleet("local", "cpu")[0].values())
+    with pytest.raises(EspalierError, match="unknown fleet"):
+        suite._fleet("nowhere", "cuda:0")
+
+
+CANDIDATES = {
+    "level1/1_Square": ("// FAKE: time_us = 250", Status.MEASURED),
+    "level1/19_ReLU": ("// FAKE: mismatch", Status.MISMATCH),
+    "level1/100_Hinge": ("// FAKE: build_failed", Status.BUILD_FAILED),
+    "level2/7_Fused": ("// FAKE: suspicious", Status.QUARANTINED),
+    "level3/35_LSTM": ("// LOSES 1", Status.FAILED),
+}
+
+
+def test_files_are_judged_on_the_workers_of_a_cluster(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("node7/cpu:0", "node8/cpu:0")
+    cluster = fake_worker.MemoryLauncher(names)
+    monkeypatch.setattr(suite, "launcher", lambda text, device: cluster)
+    monkeypatch.setenv(fake_worker.TRIES, str(tmp_path))
+    for name, (code, _) in CANDIDATES.items():
+        file = tmp_path / "candidates" / f"{name}.cpp"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f'{code}\nextern "C" void launch(const float* x, float* out, void*) {{}}\n')
+    arguments = [str(checkout), "--fleet", "node7:6379", "--device", "cpu", "--kernel", str(tmp_path / "candidates")]
+    assert suite.main([*arguments, "--results", str(tmp_path / "r.jsonl")]) == 0
+    found = {one.name: one for one in map(Result.from_json, map(json.loads, (tmp_path / "r.jsonl").read_text().splitlines()))}
+    assert {name: one.status for name, one in found.items()} == {name: status for name, (_, status) in CANDIDATES.items()}
+    assert found["level1/1_Square"].time_us == 250.0
+    assert found["level1/1_Square"].operand_bytes == 2 * 128 * 1024 * 4
+    assert {one.device for one in found.values()} == {f"cpu:{name}" for name in names}
+    lost = found["level3/35_LSTM"]
+    assert lost.reason == f"{lost.device.removeprefix('cpu:')}: its process was killed by signal 9"
+    assert sum(map(len, cluster.links.values())) == len(CANDIDATES), "a worker for each file"
+    assert "5 files, 0 judged before, on node7/cpu:0, node8/cpu:0" in capsys.readouterr().out
+    assert suite.main([*arguments, "--results", str(tmp_path / "r.jsonl")]) == 0
+    assert "5 judged before" in capsys.readouterr().out
