@@ -334,7 +334,7 @@ class EspalierApp(TerminalApp):
         from tui.screens.palette import Palette
 
         if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+            self.push_screen(Palette())
 
     def action_help(self) -> None:
         """List the keys of this screen."""

@@ -110,8 +110,12 @@ async def answer(app: EspalierApp) -> None:
     Raises AssertionError with the names of those that hang.
     """
     silent: set[MessagePump] = {app, *app.screen.walk_children(with_self=True)}
+
+    def hear(one: MessagePump) -> None:
+        silent.discard(one)
+
     for one in tuple(silent):
-        one.call_later(silent.discard, one)
+        one.call_later(hear, one)
     end = time.monotonic() + ANSWER_SECONDS
     while app._exception is None and (hung := [one for one in silent if one.is_attached and not one._closing]):
         if time.monotonic() > end:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.tmux import ROOT, Terminal, wait_for
+from support.tmux import ROOT, SHOWN_WITHIN, Terminal, wait_for
 
 from engine.domain import events as e
 from engine.domain.state import Idea, IdeaStatus, SessionState, Stage
@@ -61,7 +61,7 @@ def _first_session(terminal: Terminal, sessions: Path) -> Path:
     terminal.keys("Enter")
     terminal.sees("Proposer")
     terminal.keys("Enter")
-    end = time.monotonic() + 30.0
+    end = time.monotonic() + SHOWN_WITHIN
     while not (sessions.is_dir() and list(sessions.iterdir())):
         assert time.monotonic() < end, terminal.screen()
         time.sleep(0.1)
@@ -132,7 +132,7 @@ def _fork(terminal: Terminal, folder: Path) -> None:
     terminal.sees("Close (y)")
     terminal.keys("y")
     wanted = "the fork was not opened"
-    end = time.monotonic() + 60.0
+    end = time.monotonic() + SHOWN_WITHIN
     while not [other for other in folder.parent.iterdir() if other != folder and store.is_session(other)]:
         assert time.monotonic() < end, f"{wanted}:\n{terminal.screen()}"
         time.sleep(0.1)
