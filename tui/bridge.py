@@ -33,7 +33,7 @@ from engine.session.live import LiveSession
 from engine.session.outcome import EngineStopped
 from engine.session.ports import Say
 from engine.session.replay import Landmark, ReplaySource
-from engine.session.seeds import Seed, read_seed, seed_from_text
+from engine.session.seeds import Seed, check_dialect, read_seed, seed_from_text
 from engine.session.source import Batch, Capability, SessionSource
 from engine.session.telemetry import LoadMonitor, open_monitor
 from tui.viewmodel.steps import StepLog
@@ -44,7 +44,7 @@ _ENTRIES_KEPT = 5000
 _TEXTS_KEPT = 256
 
 __all__ = [
-    "Bridge", "Capability", "Landmark", "NewSession", "Say", "Seed", "check_settings", "default_workload",
+    "Bridge", "Capability", "Landmark", "NewSession", "Say", "Seed", "check_dialect", "check_settings", "default_workload",
     "find_problem", "read_seed", "seed_from_text", "writer_error",
 ]  # fmt: skip
 
@@ -218,6 +218,13 @@ class Bridge:
         self.state = self.source.state  # shown immediately; the entries follow with the next batch
         self._resume.set()
 
+    def check_dialect(self, seed: Seed) -> None:
+        """Raises ProblemError if the session's device does not run the seed's dialect."""
+        device, opened = self.state.device, self.state.opened
+        label = device.label if device is not None else opened.device if opened is not None else ""
+        if label:
+            check_dialect(seed.kernel, label)
+
     async def plant(self, seed: Seed, *, parent: str | None = None, idea: str | None = None, title: str = "") -> None:
         """Add a kernel by hand.
 
@@ -228,7 +235,7 @@ class Bridge:
         opened = self.state.opened
         if self._writable is None or opened is None:
             raise CommandRejected("this session is only followed or replayed: open it to add a kernel")
-        seeds.check_dialect(seed.kernel, self.state.device.label if self.state.device else opened.device)
+        self.check_dialect(seed)
         await self.submit(seeds.seed_command(self._writable.store_blob, seed, parent, idea, title))
 
     async def answer(self, call: ModelCall, reply: str) -> None:

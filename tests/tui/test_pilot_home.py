@@ -164,7 +164,9 @@ def test_errors_are_shown_in_the_form_which_keeps_its_content(home: Path) -> Non
             form = app.screen
             form.query_one("#rounds", Input).value = "0"
             await pilot.press("enter")
-            assert "Rounds: enter a number from 1 to" in str(form.query_one("#message").render())
+            message, field = form.query_one("#message"), form.query_one("#rounds", Input)
+            assert "Rounds: enter a number from 1 to" in str(message.render())
+            await until(pilot, lambda: app.focused is field and message.region.y == field.region.bottom)
             form.query_one("#rounds", Input).value = "7"
             await pilot.press("ctrl+s")
             await until(pilot, lambda: "no compiler [here]" in str(form.query_one("#message").render()))
@@ -465,6 +467,21 @@ def test_a_bouncing_enter_in_the_palette_acts_once(home: Path) -> None:
             await until(pilot, lambda: isinstance(app.screen, SettingsForm))
             await pilot.pause()
             assert len(app.screen_stack) == 3
+
+    sessions.run(body)
+
+
+def test_the_palette_opens_again_while_it_closes(home: Path) -> None:
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, HomeScreen))
+            for _ in range(3):
+                app.action_command_palette()
+                await until(pilot, lambda: app.screen.query(CommandList))
+                app.screen.dismiss()
+                app.action_command_palette()
+            await until(pilot, lambda: isinstance(app.screen, Palette))
 
     sessions.run(body)
 

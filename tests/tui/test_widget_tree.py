@@ -133,6 +133,19 @@ def test_filter_and_order() -> None:
     play(act)
 
 
+def test_a_click_on_the_name_of_a_column_sorts_and_another_returns_to_the_tree() -> None:
+    async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
+        at = lines(tree)[0].index("×")
+        await pilot.click(KernelTree, offset=(at, 0))
+        assert tree.sort is Sort.RANK
+        assert "▾" in lines(tree)[0]
+        assert next(iter(tree.visible_kernels)) == "k14"
+        await pilot.click(KernelTree, offset=(at, 0))
+        assert tree.sort is Sort.BORN
+
+    play(act)
+
+
 def test_reveal_unfolds_the_ancestors() -> None:
     async def act(tree: KernelTree, pilot: Pilot[None], host: Host) -> None:
         tree.folded = frozenset({"k3", "k7", "k12"})

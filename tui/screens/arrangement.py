@@ -96,7 +96,7 @@ class ArrangedScreen(KernelActionScreen):
     async def action_columns(self) -> None:
         """Choose the columns of the tree."""
         tree = self.query_one(KernelTree)
-        form = ColumnsForm(tree.columns, lambda: tree.shown_columns, self._show_columns)
+        form = ColumnsForm(tree.columns, lambda: tree.shown_columns, self._show_columns, tree.sort_by)
         await self.app.push_screen_wait(form)
         self._keep_columns()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import on
@@ -11,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Button, Footer, Input, Label, Static, TextArea
 
-from engine.domain.errors import EspalierError, KernelCodeError
+from engine.domain.errors import EspalierError
 from tui.bridge import Seed, seed_from_text
 from tui.editor import edit_text
 from tui.screens.dialogs import Dialog
@@ -28,8 +29,13 @@ class CodeForm(Dialog[Seed | None]):
         Binding("escape", "cancel", "Cancel", priority=True),
     ]
 
-    def __init__(self, title: str, name: str, text: str, empty_kernel: tuple[str, str], *, edited: bool = False) -> None:
-        """``empty_kernel``: (file name, text) of an empty kernel to start from. ``edited``: the text is kept nowhere else."""
+    def __init__(self, title: str, name: str, text: str, empty_kernel: tuple[str, str],
+        *, edited: bool = False, check: Callable[[Seed], None] = lambda seed: None,
+    ) -> None:  # fmt: skip
+        """``empty_kernel``: (file name, text) of an empty kernel to start from. ``edited``: the text is kept nowhere else.
+
+        ``check`` raises EspalierError for a kernel that the session cannot take.
+        """
         super().__init__()
         self._title = title
         self._name = name
@@ -37,6 +43,7 @@ class CodeForm(Dialog[Seed | None]):
         self._kept = "" if edited else text
         self._empty_kernel = empty_kernel
         self._confirmed = False
+        self._check = check
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="form") as box:
@@ -60,7 +67,8 @@ class CodeForm(Dialog[Seed | None]):
         """Answer with the text if it is a kernel."""
         try:
             seed = seed_from_text(*self._written())
-        except KernelCodeError as error:
+            self._check(seed)
+        except EspalierError as error:
             self.query_one("#message", Static).update(str(error))
             return
         self.dismiss(seed)

@@ -20,7 +20,7 @@ from tui.viewmodel.tree_columns import Column, ColumnChoice, ColumnLayout, Shown
 _WORDS = {Shown.ROOM: "while there is room", Shown.ALWAYS: "always", Shown.HIDDEN: "hidden"}
 _SIGNS = {Shown.ROOM: "·", Shown.ALWAYS: "✓", Shown.HIDDEN: "✗"}
 _NAMES = {Column.SOL: "SOL", Column.INTERVAL: "95% interval", Column.CLASS: "precision class"}
-_HINT = "Enter: room, always, hidden · ← →: width · Del: usual · Esc: close"
+_HINT = "Enter: room, always, hidden · ← →: width · s: sort · Del: usual · Esc: close"
 
 
 class ColumnsForm(Dialog[ColumnChoice]):
@@ -31,18 +31,24 @@ class ColumnsForm(Dialog[ColumnChoice]):
         Binding("escape,q", "close_form", "Close"),
         Binding("left,minus", "resize(-1)", "Narrower", show=False),
         Binding("right,plus", "resize(1)", "Wider", show=False),
+        Binding("s", "sort", "Sort", show=False),
         Binding("delete,backspace", "usual", "Usual", show=False),
         *MOTIONS,
     ]
 
     def __init__(
-        self, chosen: ColumnChoice, present: Callable[[], ColumnLayout], changed: Callable[[ColumnChoice], None]
+        self,
+        chosen: ColumnChoice,
+        present: Callable[[], ColumnLayout],
+        changed: Callable[[ColumnChoice], None],
+        sort: Callable[[Column], None],
     ) -> None:
-        """``present``: the columns that are shown, with their widths."""
+        """``present``: the columns that are shown, with their widths. ``sort`` is called with the column to sort by."""
         super().__init__()
         self._chosen = chosen
         self._present = present
         self._changed = changed
+        self._sort = sort
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
@@ -79,6 +85,10 @@ class ColumnsForm(Dialog[ColumnChoice]):
         width = self._present().widths.get(self._column)
         if width is not None:
             self._change(self._chosen.resize(self._column, width + by))
+
+    def action_sort(self) -> None:
+        """Sort the tree by the column; once more returns to the tree."""
+        self._sort(self._column)
 
     def action_usual(self) -> None:
         """Show the column while there is room, at its usual width."""

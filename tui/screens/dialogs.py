@@ -10,7 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Grid, Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widgets import Button, Input, Label, OptionList, Static
@@ -53,6 +53,18 @@ class FieldError:
 
     field: str
     words: str
+
+
+def show_beside(form: Screen[ScreenResultType], field: str, words: str) -> None:
+    """Show what is wrong below its field, which gets the focus; below the last field where none is named or it is no line."""
+    message = form.query_one("#message", Static)
+    message.update(words)
+    grid, place = message.parent, form.query_one(f"#{field}") if field else None
+    if isinstance(grid, Grid):
+        others = [one for one in grid.children if one is not message]
+        grid.move_child(message, after=place if place in others else others[-1])
+    if place is not None:
+        place.focus()
 
 
 MOTIONS: list[BindingType] = [

@@ -1,10 +1,11 @@
-"""Help: the keys of the screen below, from the registry of actions."""
+"""Help: the keys of the screen below, from the registry of actions, and the legend of its symbols."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
@@ -19,7 +20,7 @@ _LISTS = "Arrow keys move, Tab focuses the next pane, Enter opens. The mouse wor
 
 
 class HelpScreen(Dialog[None]):
-    """Keys by heading."""
+    """Keys by heading, then symbols, colours and abbreviations."""
 
     CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,f1,enter", "close", "Close"), *MOTIONS]
@@ -36,12 +37,14 @@ class HelpScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="page") as page:
-            page.border_title = "Keys"
+            page.border_title = "Keys and symbols"
             page.border_subtitle = "Esc closes"
             yield Static(self._keys())
             yield Static(_LISTS, markup=False, classes="hint")
             own = f'To change a key, add a line such as  "gate.approve" = "y"  to {self._keymap_file}'
             yield Static(own, markup=False, classes="hint")
+            if self._place is not actions.Place.HOME:
+                yield Static(self._legend(), id="legend")
 
     def on_mount(self) -> None:
         self.query_one("#page").focus()
@@ -57,6 +60,20 @@ class HelpScreen(Dialog[None]):
                 keys = actions.key_names(self._keymap.get(action.id, action.key))
                 table.add_row(Text(f"  {keys}", "bold"), Text(action.label), Text(action.help, "dim"))
             table.add_row()
+        return table
+
+    def _legend(self) -> Table:
+        from tui.viewmodel.cells import line  # home's help is shown before the engine is imported
+        from tui.viewmodel.legend import legend
+        from tui.widgets.painter import Painter
+
+        table, painter = Table.grid(padding=(0, 2)), Painter(self)
+        for title, entries in legend():
+            table.add_row()
+            table.add_row(Text(title, "bold underline"))
+            for symbol, words in entries:
+                drawn = painter.segments(line(symbol), Style())
+                table.add_row(Text.assemble("  ", *((one.text, one.style or "") for one in drawn)), Text(words, "dim"))
         return table
 
     def action_close(self) -> None:

@@ -16,7 +16,7 @@ from engine.domain import queries
 from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import Idea, SessionState
 from tui.bridge import writer_error
-from tui.screens.dialogs import Dialog, FieldError
+from tui.screens.dialogs import Dialog, FieldError, show_beside
 
 _MOST_BRANCHES = 64
 _EMPTY = IdeaText("", CATEGORIES[0], "")
@@ -93,10 +93,10 @@ class IdeaForm(Dialog[IdeaInput | None]):
                 if self._materials:
                     yield Label("Attached")
                     yield Static(", ".join(self._materials), markup=False)
+                yield Static("", id="message", markup=False)
             area = TextArea(given.text.rationale, id="rationale", soft_wrap=True, tab_behavior="focus")
             area.border_title = "Rationale: the parent's bottleneck, the change, the expected effect"
             yield area
-            yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 if self._new:
@@ -127,8 +127,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
         writer = "" if self._new else self.query_one("#writer", Input).value.strip()
         error = self._error(title, parent, branch, predicted, writer)
         if error is not None:
-            self.query_one("#message", Static).update(error.words)
-            self.query_one(f"#{error.field}").focus()
+            show_beside(self, error.field, error.words)
             return
         text = IdeaText(
             title, str(self.query_one("#category", Select).value), self.query_one("#rationale", TextArea).text.strip(),

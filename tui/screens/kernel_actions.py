@@ -81,7 +81,7 @@ class KernelActionScreen(TransportScreen):
         if text is None:
             return
         words = f"Edited code of {kernel.id}: a new kernel"
-        form = CodeForm(words, kernel.name, text, self.bridge.empty_kernel(), edited=True)
+        form = CodeForm(words, kernel.name, text, self.bridge.empty_kernel(), edited=True, check=self.bridge.check_dialect)
         seed = await self.app.push_screen_wait(form)
         if seed is not None:
             title = f"Edited {kernel.id}: {kernels.title(self.bridge.state_now, kernel)}"

@@ -13,7 +13,7 @@ from textual.containers import Grid, Horizontal, Vertical
 from textual.widgets import Button, Input, Label, Static
 
 from engine.domain.settings import Limits, Pauses
-from tui.screens.dialogs import Dialog
+from tui.screens.dialogs import Dialog, show_beside
 
 Numbers = TypeVar("Numbers", Limits, Pauses)
 
@@ -49,7 +49,7 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
                     value = getattr(self._given, name)
                     yield Label(label)
                     yield Input("" if value is None else f"{value:g}", id=name, placeholder=f"none · {words}", compact=True)
-            yield Static("", id="message", markup=False)
+                yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Save", id="done", variant="primary", compact=True)
@@ -72,10 +72,7 @@ class _NumbersForm(Dialog[Numbers | None], Generic[Numbers]):
             except ValueError:
                 value = 0
             if value is not None and not value > 0:
-                self.query_one("#message", Static).update(
-                    f"{label}: invalid value {text}; enter a positive number or leave it empty."
-                )
-                self.query_one(f"#{name}").focus()
+                show_beside(self, name, f"{label}: invalid value {text}; enter a positive number or leave it empty.")
                 return None
             found[name] = value
         return found

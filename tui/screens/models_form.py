@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple
 
 from textual import on
@@ -14,7 +14,7 @@ from textual.widgets import Button, Input, Label, Static
 from engine.domain.errors import EspalierError
 from engine.domain.model_text import models_text, parse_models
 from engine.domain.settings import ModelSettings
-from tui.screens.dialogs import Dialog
+from tui.screens.dialogs import Dialog, show_beside
 
 
 class ModelField(NamedTuple):
@@ -60,7 +60,7 @@ class ModelsForm(Dialog[ModelSettings | None]):
                 for name, label, words in FIELDS:
                     yield Label(label)
                     yield Input(texts[name], id=name, placeholder=words, compact=True)
-            yield Static("", id="message", markup=False)
+                yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Save", id="done", variant="primary", compact=True)
@@ -74,9 +74,18 @@ class ModelsForm(Dialog[ModelSettings | None]):
             found = parse_models(texts, self._given)
             self._check(found)
         except (ValueError, EspalierError) as error:
-            self.query_one("#message", Static).update(f"{error}.")
+            show_beside(self, self._wrong_field(texts), f"{error}.")
             return
         self.dismiss(found)
+
+    def _wrong_field(self, texts: Mapping[str, str]) -> str:
+        """The first field that is wrong by itself; empty if the fields are wrong together."""
+        for name, text in texts.items():
+            try:
+                self._check(parse_models({**models_text(self._given), name: text}, self._given))
+            except (ValueError, EspalierError):
+                return name
+        return ""
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:

@@ -22,9 +22,9 @@ from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model import Problem
 from engine.domain.model_text import parse_duration
 from engine.domain.settings import Limits, Settings
-from tui.bridge import Bridge, NewSession, default_workload, find_problem, read_seed
+from tui.bridge import Bridge, NewSession, check_dialect, default_workload, find_problem, read_seed
 from tui.opener import SessionOpener
-from tui.screens.dialogs import Dialog
+from tui.screens.dialogs import Dialog, show_beside
 from tui.screens.open_session import FIRST_STEP
 from tui.viewmodel.steps import StepLog
 
@@ -63,6 +63,8 @@ class NewSessionForm(Dialog[Bridge | None]):
         self._opener = opener
         self._problem = problem
         self._steps = StepLog()
+        self._field = ""
+        """The field that is read."""
         self._shipped = {one.name: one for one in opener.problems()}
         self._choices = [("full", "full"), ("small", "small")]
         self._offered = ""
@@ -108,7 +110,7 @@ class NewSessionForm(Dialog[Bridge | None]):
                 yield Select([(b, b) for b in _BASELINES], value="eager", allow_blank=False, id="baseline", compact=True)
                 yield Label("Seed kernel")
                 yield Input("", id="seed", placeholder="none · a file, or SESSION:k7", compact=True)
-            yield Static("", id="message", markup=False)
+                yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Start", id="start", variant="primary", compact=True)
@@ -159,7 +161,7 @@ class NewSessionForm(Dialog[Bridge | None]):
         try:
             request = self._request()
         except EspalierError as error:
-            self._show_error(str(error))
+            self._show_error(str(error), self._field)
             return
         self.add_class("-starting")
         self._say(FIRST_STEP)
@@ -182,13 +184,13 @@ class NewSessionForm(Dialog[Bridge | None]):
         else:
             self.dismiss(bridge)
 
-    def _show_error(self, text: str) -> None:
+    def _show_error(self, text: str, field: str = "") -> None:
         self._steps = StepLog()
-        message = self.query_one("#message", Static)
-        message.add_class("-wrong")
-        message.update(text)
+        self.query_one("#message", Static).add_class("-wrong")
+        show_beside(self, field, text)
 
     def _say(self, text: str) -> None:
+        show_beside(self, "", "")
         self._steps.add(text, time.monotonic())
         self._show_step()
 
@@ -203,6 +205,7 @@ class NewSessionForm(Dialog[Bridge | None]):
 
     def _request(self) -> NewSession:
         """The session as the form describes it. Raises EspalierError for invalid input."""
+        self._field = "problem"
         problem = find_problem(self._text("problem"))
         judged, suite = self._chosen("workload").removeprefix(_SUITE), self._chosen("workload").startswith(_SUITE)
         seed = self._text("seed")
@@ -218,7 +221,10 @@ class NewSessionForm(Dialog[Bridge | None]):
             baseline=self._chosen("baseline"),
             limits=limits,
         )
+        self._field = "seed"
         seeds = (read_seed(seed, {}, problem),) if seed else ()
+        for one in seeds:
+            check_dialect(one.kernel, self._chosen("device"))
         prior = self._chosen("prior") == "sessions"
         return NewSession(problem, self._chosen("device"), settings, self._chosen("mode"), seeds=seeds, prior=prior)
 
@@ -229,12 +235,14 @@ class NewSessionForm(Dialog[Bridge | None]):
         return str(self.query_one(f"#{name}", Select).value)
 
     def _count(self, name: str, label: str, most: int) -> int:
+        self._field = name
         text = self._text(name)
         if not text.isdecimal() or not 1 <= int(text) <= most:
             raise ProblemError(f"{label}: enter a number from 1 to {most}")
         return int(text)
 
     def _dollars(self) -> float | None:
+        self._field = "usd"
         text = self._text("usd").removeprefix("$")
         if not text:
             return None
@@ -247,6 +255,7 @@ class NewSessionForm(Dialog[Bridge | None]):
         return amount
 
     def _seconds(self) -> float | None:
+        self._field = "time"
         text = self._text("time")
         if not text or text == "none":
             return None

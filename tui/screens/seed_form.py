@@ -18,7 +18,7 @@ from engine.domain.errors import EspalierError
 from engine.journal import bank
 from engine.report.text.lines import one_line
 from tui.bridge import Bridge, Seed, read_seed
-from tui.screens.dialogs import Dialog
+from tui.screens.dialogs import Dialog, show_beside
 from tui.viewmodel import fmt
 
 
@@ -57,10 +57,10 @@ class SeedForm(Dialog[SeedInput | None]):
                 yield Input(self._below, id="parent", compact=True, placeholder="k3; empty: a new root")
                 yield Label("Title")
                 yield Input("", id="title", compact=True, placeholder="what it does, shown in the tree")
+                yield Static("", id="message", markup=False)
             listed = OptionList(id="bank")
             listed.border_title = "Bank: verified kernels for this problem from all sessions"
             yield listed
-            yield Static("", id="message", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Write or paste …", id="paste", compact=True)
@@ -103,7 +103,9 @@ class SeedForm(Dialog[SeedInput | None]):
             return
         try:
             opened = self._bridge.state_now.opened
-            self._answer(read_seed(name, {}, opened.problem if opened else None))
+            seed = read_seed(name, {}, opened.problem if opened else None)
+            self._bridge.check_dialect(seed)
+            self._answer(seed)
         except EspalierError as error:
             self._show_error("kernel", str(error))
 
@@ -125,5 +127,4 @@ class SeedForm(Dialog[SeedInput | None]):
         self.dismiss(SeedInput(seed, parent or None, self.query_one("#title", Input).value.strip()))
 
     def _show_error(self, field: str, words: str) -> None:
-        self.query_one("#message", Static).update(words)
-        self.query_one(f"#{field}").focus()
+        show_beside(self, field, words)

@@ -253,8 +253,8 @@ class SessionScreen(ArrangedScreen):
     def action_sort(self) -> None:
         """Use the next sort order of the tree."""
         tree = self.query_one(KernelTree)
-        orders = tuple(Sort)
-        tree.sort = orders[(orders.index(tree.sort) + 1) % len(orders)]
+        orders = tuple(_ORDERS)
+        tree.sort = orders[(orders.index(tree.sort) + 1) % len(orders)] if tree.sort in orders else Sort.BORN
         self.notify(_ORDERS[tree.sort], markup=False, timeout=2)
 
     def action_filter(self) -> None:

@@ -229,7 +229,7 @@ class SteeringScreen(BridgeScreen):
         target = state.ideas[idea]
         parent = state.kernels.get(target.parent or "")
         name, text = (f"{idea}-{parent.name}", self.bridge.code_of(parent)) if parent else self.bridge.empty_kernel()
-        form = CodeForm(f"{idea}: {target.text.title}", name, text, self.bridge.empty_kernel())
+        form = CodeForm(f"{idea}: {target.text.title}", name, text, self.bridge.empty_kernel(), check=self.bridge.check_dialect)
         seed = await self.app.push_screen_wait(form)
         if seed is not None:
             await self.attempt(self.bridge.plant(seed, idea=idea), f"Added {seed.kernel.name}; it is built next.")
@@ -243,7 +243,8 @@ class SteeringScreen(BridgeScreen):
         seed = choice.seed
         if seed is None:
             empty = self.bridge.empty_kernel()
-            seed = await self.app.push_screen_wait(CodeForm("Write or paste a kernel", *empty, empty))
+            form = CodeForm("Write or paste a kernel", *empty, empty, check=self.bridge.check_dialect)
+            seed = await self.app.push_screen_wait(form)
             if seed is None:
                 return
         planted = self.bridge.plant(seed, parent=choice.parent, title=choice.title)

@@ -21,6 +21,8 @@ _STATUS: Mapping[IdeaStatus, Outcome] = {
 _SURPLUS = Outcome("‖", "surplus", Ink.CANCELLED)
 """Its round was full; it may be proposed again."""
 _WRITING = Outcome("✎", "being written", Ink.BUILD)
+LEGEND = (*_STATUS.values(), _WRITING)
+"""The status of an idea, one of each, for the legend."""
 _RATIONALE_LINES = 2
 
 

@@ -56,6 +56,11 @@ _CANCELLED = Outcome("■", "cancelled", Ink.CANCELLED)
 _MEASURED = Outcome("●", "measured", Ink.MEASURED)
 _SCREENED = Outcome("◍", "screened", Ink.MEASURED)
 _ELSEWHERE = Outcome("◌", "other device", Ink.CANCELLED)
+OUTCOMES = (
+    _WAITING[Stage.BUILD], *_UNDER_WAY.values(), _SANITIZING, _RACING, _MEASURED, _SCREENED, _UNDECIDED, DOUBTED,
+    QUARANTINED, Outcome("✗", "failed", Ink.FAILED), _CANCELLED, _ELSEWHERE,
+)  # fmt: skip
+"""One of each symbol, for the legend."""
 
 OUTCOME_WIDTH = 2 + max(len("build failed"), len("to measure"))
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from tui.viewmodel import kernels
 from tui.viewmodel.cells import Cell, Ink, Line, line, pad, width
+from tui.viewmodel.tree_rows import Sort
 
 GAP = 2
 GUTTER = 3
@@ -54,6 +55,13 @@ _GRANTS: tuple[tuple[Column, int], ...] = (
     (Column.BAR, 32),
 )
 """(column, width) by priority; a repeated column grows to the new width. An outcome of width 1 is its symbol."""
+
+SORTS: Mapping[Column, Sort] = {
+    Column.NAME: Sort.BORN, Column.OUTCOME: Sort.OUTCOME, Column.SPEEDUP: Sort.RANK, Column.BAR: Sort.RANK,
+    Column.INTERVAL: Sort.RANK, Column.TIME: Sort.TIME, Column.SOL: Sort.SOL, Column.CLASS: Sort.CLASS,
+    Column.TUNABLES: Sort.TUNABLES, Column.AUTHOR: Sort.AUTHOR,
+}  # fmt: skip
+"""The order that a click on the column's name chooses."""
 
 MEASURED = (Column.SPEEDUP, Column.BAR, Column.INTERVAL, Column.TIME, Column.SOL, Column.CLASS)
 """Columns of measured kernels; other kernels show their reason there."""
@@ -140,8 +148,16 @@ def _grants(choice: ColumnChoice) -> Iterable[tuple[Column, int]]:
     return (*once.items(), *(grant for grant in granted if grant not in once.items()))
 
 
-def head(shown: ColumnLayout, baseline: str) -> Line:
-    """The header line: the names of the columns. The name of the speedup reaches over its bar."""
+def sort_by(column: Column, present: Sort) -> Sort:
+    """The order after choosing a column: once more returns to the tree; the name goes between age and best branch."""
+    wanted = SORTS.get(column, present)
+    if wanted is not present or column not in SORTS:
+        return wanted
+    return Sort.BRANCH if wanted is Sort.BORN else Sort.BORN
+
+
+def head(shown: ColumnLayout, baseline: str, sort: Sort = Sort.BORN) -> Line:
+    """The header line: the names of the columns, ``▾`` at the one that orders a list. The speedup's reaches over its bar."""
     names = {Column.SPEEDUP: f"  × {baseline}", Column.INTERVAL: "95% interval", Column.SOL: "SOL"}
     cells = [Cell(" " * GUTTER)]
     columns = shown.columns
@@ -152,6 +168,8 @@ def head(shown: ColumnLayout, baseline: str) -> Line:
         room = shown.widths[column] + (GAP + shown.widths[Column.BAR] if over_bar else 0)
         text = "" if column is Column.BAR else names.get(column, column.value)
         text = text if width(text) <= room else "  ×" if column is Column.SPEEDUP else ""
+        orders = sort is not Sort.BORN and SORTS.get(column) is sort and column is not Column.INTERVAL
+        text = f"{text} ▾" if orders and width(text) + 2 <= room else text
         cells.append(Cell(" " * (GAP if place else 0) + pad(text, room, right=column in RIGHT), Ink.LABEL))
     return line(*cells)
 

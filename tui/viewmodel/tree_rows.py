@@ -28,7 +28,13 @@ class Sort(StrEnum):
     BRANCH = "branch"
     """A tree, the sibling with the fastest kernel in its branch first."""
     RANK = "rank"
-    """A flat list, fastest kernel first."""
+    """A flat list, fastest kernel first; the orders below are flat lists too."""
+    OUTCOME = "outcome"
+    TIME = "time"
+    SOL = "sol"
+    CLASS = "class"
+    TUNABLES = "tunables"
+    AUTHOR = "author"
 
 
 class NodeRow(NamedTuple):
@@ -64,8 +70,8 @@ PLAIN = TreeShape()
 def rows(state: SessionState, shape: TreeShape = PLAIN) -> tuple[NodeRow, ...]:
     """The rows of the tree from top to bottom. A filter unfolds the ancestors of its matches."""
     matches = _matching(state, shape.pattern) if shape.pattern.strip() else None
-    if shape.sort is Sort.RANK:
-        return tuple(_ranked(state, matches))
+    if shape.sort not in (Sort.BORN, Sort.BRANCH):
+        return tuple(_flat(state, matches, shape.sort))
     shown = None if matches is None else _with_ancestors(state, matches)
     order = _best_branch_first(state) if shape.sort is Sort.BRANCH else None
     return tuple(_walk(state, shape.folded if matches is None else frozenset(), matches, shown, order))
@@ -108,13 +114,36 @@ def _roots(kernels: Mapping[str, Kernel]) -> list[str]:
     return [k.id for k in kernels.values() if k.parent is None or k.parent not in kernels]
 
 
-def _ranked(state: SessionState, matches: set[str] | None) -> Iterable[NodeRow]:
+def _flat(state: SessionState, matches: set[str] | None, sort: Sort) -> Iterable[NodeRow]:
+    """The fastest first; in another order those that have no such figure last, and equal ones the fastest first."""
     leading = [k.id for k in queries.ranked(state)]
     known = set(leading)
     pruned = _all_pruned(state)
-    for name in (*leading, *(k for k in state.kernels if k not in known)):
+    names = [*leading, *(k for k in state.kernels if k not in known)]
+    if sort is not Sort.RANK:
+        keys = {name: _key(state.kernels[name], sort) for name in names}
+        names.sort(key=lambda name: (keys[name] is None, keys[name] or ()))
+    for name in names:
         if matches is None or name in matches:
             yield NodeRow(name, 0, "", 0, False, 0, name in pruned)
+
+
+def _key(kernel: Kernel, sort: Sort) -> tuple[float | str, ...] | None:
+    """What the kernel is sorted by, smallest first; ``None`` if it has none."""
+    measured = kernel.measurement
+    match sort:
+        case Sort.TIME:
+            return (measured.time_us.value,) if measured is not None else None
+        case Sort.SOL:
+            return (-measured.light.fraction,) if measured is not None and measured.light is not None else None
+        case Sort.CLASS:
+            return (kernel.verification.precision_class.value,) if kernel.verification is not None else None
+        case Sort.TUNABLES:
+            return tuple(part for name, value in sorted(kernel.tunables.items()) for part in (name, value)) or None
+        case Sort.AUTHOR:
+            return (kernel.author.name.casefold(),)
+        case _:
+            return (plain_outcome(kernel),)
 
 
 def _all_pruned(state: SessionState) -> set[str]:

@@ -122,6 +122,10 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
     def watch_sort(self) -> None:
         self._arrange()
 
+    def sort_by(self, column: Column) -> None:
+        """Sort by this column, or return to the tree."""
+        self.sort = tree_columns.sort_by(column, self.sort)
+
     def watch_columns(self) -> None:
         self._cache.clear()
         self.refresh()
@@ -214,7 +218,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         shown = self.shown_columns
         if y == 0:
             baseline = self._tree_context.baseline if self._tree_context else ""
-            head = tree_columns.head(shown, baseline) if self._rows else line()
+            head = tree_columns.head(shown, baseline, self.sort) if self._rows else line()
             return self.painter.strip(head, width, self.get_component_rich_style("kernel-tree--head"))
         place = self.scroll_offset.y + y - 1
         if place >= len(self._rows):
@@ -328,6 +332,11 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         if self._was_dragged:
             self._was_dragged = False
             event.stop()
+            return
+        if event.y == 0 and self._rows:
+            event.stop()
+            if (column := tree_columns.column_at(self.shown_columns, event.x)) is not None:
+                self.sort_by(column)
             return
         place = self._row_at(event.y)
         if place is None:

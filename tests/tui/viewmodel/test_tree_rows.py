@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import builders as b
@@ -11,6 +12,7 @@ from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.state import SessionState
 from tui.viewmodel import tree_rows
+from tui.viewmodel.tree_columns import SORTS, Column, sort_by
 from tui.viewmodel.tree_rows import GUIDE_LEVELS, Sort, TreeShape, rows
 
 STATE = showcase.session()[0]
@@ -102,3 +104,23 @@ def test_the_parent_row_is_the_parent_kernel(state: SessionState) -> None:
     for place, row in enumerate(found):
         above = tree_rows.parent_row(found, place)
         assert (found[above].kernel if above is not None else None) == state.kernels[row.kernel].parent
+
+
+@pytest.mark.parametrize("sort", [order for order in Sort if order not in (Sort.BORN, Sort.BRANCH)])
+def test_a_list_by_a_column_holds_every_kernel_once_those_without_a_figure_last(sort: Sort) -> None:
+    found = [row.kernel for row in rows(STATE, TreeShape(sort=sort))]
+    assert sorted(found) == sorted(STATE.kernels)
+    measured = [STATE.kernels[name].measurement for name in found]
+    if sort is Sort.TIME:
+        times = [one.time_us.value for one in measured if one is not None]
+        assert times == sorted(times)
+        assert None not in measured[: len(times)]
+
+
+def test_a_column_sorts_and_once_more_returns_to_the_tree() -> None:
+    for column, order in SORTS.items():
+        if order is not Sort.BORN:
+            assert sort_by(column, Sort.BORN) is order
+            assert sort_by(column, order) is Sort.BORN
+    assert sort_by(Column.NAME, Sort.BORN) is Sort.BRANCH
+    assert sort_by(Column.REMARKS, Sort.TIME) is Sort.TIME
