@@ -25,6 +25,7 @@ MEASURING = (
     "gpu",
     "trial/test_baselines.py",
     "trial/test_others_problems.py",
+    "trial/test_suite_trial.py",
 )
 """Folders and files whose tests time kernels. They run one at a time, because they would disturb each other's
 times; CI runs them (``-m measuring``) alone."""
