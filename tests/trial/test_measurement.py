@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
 
 from engine.domain.model import Device, Interval, Operand, Role, Signature
 from engine.domain.preparation import Peaks
 from engine.trial.judge.call_times import Timing
 from engine.trial.judge.measurement import NO_CALM_PAIR, MeasurementReport
 from engine.trial.judge.timing import KERNEL, NULL, WARM_UP, PairTimes, pair_times
+from engine.trial.judge.workload_trial import WorkloadTrial
 
 OPERANDS = (Operand("x", Role.INPUT, (1 << 10,), "float32"), Operand("out", Role.OUTPUT, (1 << 10,), "float32"))
 REPORT = MeasurementReport(
@@ -61,3 +65,16 @@ def test_a_repeated_screen_counts_all_its_samples() -> None:
     first, again = pair(16, 2), pair(3, 6)
     kept = replace(again, disturbed=first.disturbed + again.disturbed, taken=first.taken + again.taken)
     assert "19 of 27 samples disturbed by CPU contention" in REPORT.of_kernel("screen", [kept], RATIOS, ()).conditions
+
+
+@pytest.mark.parametrize(("workloads", "samples"), [(1, 6), (16, 3)])
+def test_a_repeated_screen_takes_its_share_of_a_suites_samples(workloads: int, samples: int) -> None:
+    asked = []
+
+    def run_pair(bed: object, contest: object, samples: int, tally: object) -> PairTimes:
+        asked.append(samples)
+        return pair(16, 2)
+
+    trial = SimpleNamespace(_tools=SimpleNamespace(workloads=workloads), report=REPORT, run_pair=run_pair)
+    WorkloadTrial._screen(trial, None, None, None)
+    assert asked == [samples] * 3

@@ -214,7 +214,8 @@ class WorkloadTrial:
         for _ in range(_SCREEN_RETRIES):
             if pair.calm and not self.report.doubts([pair]):
                 break
-            again = self.run_pair(bed, contest, max(_SCREEN_SAMPLES, samples_for([pair], KERNEL)), tally)
+            more = shared_samples(max(_SCREEN_SAMPLES, samples_for([pair], KERNEL)), self._tools.workloads)
+            again = self.run_pair(bed, contest, more, tally)
             pair = replace(again, disturbed=pair.disturbed + again.disturbed, taken=pair.taken + again.taken)
         return pair
 
