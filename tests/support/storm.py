@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +61,7 @@ class Heart:
     """Processor seconds of the loop's thread at a stretch, at most: a busy machine does not count."""
     waited: float = 0.0
     """Seconds by the wall clock at a stretch, at most."""
-    stack: str = ""
+    place: str = ""
     """What the loop ran when it worked longest."""
     _seen: str = ""
     _beat: float = field(default_factory=time.monotonic)
@@ -74,14 +73,18 @@ class Heart:
             await asyncio.sleep(0)
             self.waited = max(self.waited, time.monotonic() - self._beat)
             if (seconds := time.thread_time() - worked) > self.worked:
-                self.worked, self.stack = seconds, self._seen
+                self.worked, self.place = seconds, self._seen
             await asyncio.sleep(0.005)
 
     def look(self, thread: int, ended: threading.Event) -> None:
-        """Keep the loop's stack while it does not pause; runs on a thread of its own."""
+        """Keep what the loop runs while it does not pause; runs on a thread of its own.
+
+        The innermost frame only: walking the frames of a thread that runs crashes Python 3.11.
+        """
         while not ended.wait(0.02):
             if time.monotonic() - self._beat > 0.1:
-                self._seen = "".join(traceback.format_stack(sys._current_frames()[thread], 12))
+                frame = sys._current_frames()[thread]
+                self._seen = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}\n"
 
 
 def press(app: EspalierApp, key: str) -> None:
@@ -212,7 +215,7 @@ def main() -> None:
             figures = f"{1000 * heart.worked:.0f} ms of work, {1000 * heart.waited:.0f} ms by the wall clock"
             sys.stdout.write(f"{opening:<10} {heart.acts} acts, {heart.quits} quits; without a pause at most {figures}\n")
             if heart.worked > FREEZE:
-                sys.stdout.write(f"a freeze:\n{heart.stack}")
+                sys.stdout.write(f"a freeze:\n{heart.place}")
             sys.stdout.flush()
 
 
