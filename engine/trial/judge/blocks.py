@@ -6,7 +6,7 @@ Tensors of one call may lie on different devices, because float64 may run on the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,13 +50,22 @@ class Moments:
 
 
 def moments(blocks: Iterator[torch.Tensor]) -> Moments:
-    """Of all elements, in float64."""
-    found = Moments()
+    """Of all elements, in float64. The device is waited for once, not for every block."""
+    counts: list[int] = []
+    rows: list[torch.Tensor] = []
     for block in blocks:
         if count := block.numel():
             wide = block.to(torch.float64)
             variance, mean = torch.var_mean(wide, correction=0)
-            norm = torch.linalg.vector_norm(wide) / math.sqrt(count)
-            spread, centre, rms = torch.stack((variance, mean, norm)).tolist()
-            found = found.joined(count, centre, rms * rms, spread)
+            rows.append(torch.stack((variance, mean, torch.linalg.vector_norm(wide) / math.sqrt(count))))
+            counts.append(count)
+    found = Moments()
+    for count, (spread, centre, rms) in zip(counts, read_rows(rows), strict=True):
+        found = found.joined(count, centre, rms * rms, spread)
+    return found
+
+
+def read_rows(rows: Sequence[torch.Tensor]) -> list[list[float]]:
+    """The numbers of small tensors of one device, read at once."""
+    found: list[list[float]] = torch.stack(tuple(rows)).tolist() if rows else []
     return found

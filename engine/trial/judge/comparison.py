@@ -20,7 +20,7 @@ from functools import partial
 
 import torch
 
-from engine.trial.judge.blocks import Moments, in_blocks, moments
+from engine.trial.judge.blocks import Moments, in_blocks, moments, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def errors_of(pairs: Pairs) -> Errors:
     if not found.count:
         return NO_ERROR
     unit = spread_of(found) or found.rms
-    squares, max_abs, max_scaled = 0.0, 0.0, 0.0
+    rows: list[torch.Tensor] = []
     for output, right in pairs():
         if not output.numel():
             continue
@@ -112,7 +112,9 @@ def errors_of(pairs: Pairs) -> Errors:
         difference = output - reference
         norm, largest = _norm(difference), _norm(difference, math.inf)
         scaled = _norm(difference.div_(reference.abs().add_(unit + _TINY)), math.inf)
-        total, here, relative = torch.stack((norm, largest, scaled)).tolist()
+        rows.append(torch.stack((norm, largest, scaled)))
+    squares, max_abs, max_scaled = 0.0, 0.0, 0.0
+    for total, here, relative in read_rows(rows):
         squares += total * total
         max_abs, max_scaled = larger(max_abs, here), larger(max_scaled, relative)
     return Errors(math.sqrt(squares) / max(unit * math.sqrt(found.count), _TINY), max_scaled, max_abs)
@@ -139,7 +141,6 @@ def spread(reference: torch.Tensor) -> float:
 
 def spread_of(found: Moments) -> float:
     """The same, of known moments."""
-    """rms(r−mean(r)); 0 if negligible relative to rms(r)."""
     deviation = math.sqrt(found.variance)
     return deviation if deviation > _NEGLIGIBLE * found.rms else 0.0
 

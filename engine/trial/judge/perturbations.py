@@ -79,12 +79,12 @@ def _at_edges(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
 def _in_blocks(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     """Blocks of random length get a random sign and a factor from 1/4 to 16: some blocks are all negative."""
     length = 1 + rng.randrange(_LONGEST_BLOCK)
-    generator = torch.Generator().manual_seed(rng.getrandbits(62))
+    generator = torch.Generator(tensor.device).manual_seed(rng.getrandbits(62))
     for (flat,) in in_blocks(tensor):
         blocks = -(-flat.numel() // length)
-        factors = 2.0 ** torch.randint(-2, 5, (blocks,), generator=generator)
-        factors *= torch.randint(0, 2, (blocks,), generator=generator) * 2 - 1
-        flat.mul_(factors.to(flat.device, flat.dtype).repeat_interleave(length)[: flat.numel()])
+        factors = 2.0 ** torch.randint(-2, 5, (blocks,), generator=generator, device=flat.device)
+        factors *= torch.randint(0, 2, (blocks,), generator=generator, device=flat.device) * 2 - 1
+        flat.mul_(factors.to(flat.dtype).repeat_interleave(length, output_size=blocks * length)[: flat.numel()])
     return tensor
 
 
