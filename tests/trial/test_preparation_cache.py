@@ -22,8 +22,10 @@ from engine.trial import protocol as p
 from engine.trial.bench import Assignment, KernelSpec
 from engine.trial.client import JudgeClient
 from engine.trial.judge import preparation_cache as cache
+from engine.trial.judge.perturbations import PERTURBATIONS
 from engine.trial.judge.preparation_cache import Calibrations, KeptCalibration, PreparationKey
 
+TESTS = Path(__file__).parent.parent
 PROBLEM = tiny()
 SMALL = catalog.workload_for(PROBLEM, "small")
 KEY = PreparationKey(PROBLEM, SMALL, (), b.device(), "class", ("eager", "compile"), True, (True, True))
@@ -113,6 +115,10 @@ def test_noisy_baselines_are_measured_again_and_the_calibration_stays(tmp_path: 
 
 
 WRONG = 'extern "C" void launch(...) {}'
+RIGHT = (TESTS / "exploits" / "right.h").read_text()
+HONEST = f"""{RIGHT}
+extern "C" void launch(const float* x, const float* weight, float* out, void*) {{ right(x, weight, out); }}
+"""
 
 
 def test_a_wrong_kernel_is_told_before_baselines_and_the_problem_is_calibrated_once(
@@ -145,3 +151,25 @@ def test_a_wrong_kernel_is_told_before_baselines_and_the_problem_is_calibrated_o
         assert found.failure.kind is FailureKind.MISMATCH
         assert kinds() == (["Open", "Prepare", "Check"] if prepared else ["Open", "Check"])
         assert not any(isinstance(one, p.PrepareRequest) and one.measure for one in asked)
+
+
+@pytest.mark.slow
+def test_a_right_kernel_is_checked_once_before_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ESPALIER_CACHE", str(tmp_path))
+    lines: list[str] = []
+
+    async def attempts() -> list[KernelTrial]:
+        assignment = Assignment(PROBLEM, SMALL, "cpu", prepared=True)
+        async with open_workbench(assignment, lines.append, accept_unverifiable=False) as bench:
+            return [await bench.attempt(KernelSpec("right.cpp", HONEST, Dialect.CPP, Contract.HOST, {})) for _ in range(2)]
+
+    first, second = asyncio.run(attempts())
+    assert first.verification is not None
+    assert second.verification is not None
+    assert first.verification.holdouts == second.verification.holdouts == "3/3"  # two fixed ones, one by chance
+    assert first.verification.max_scaled > 0
+    # Samples of the screen differ in number by chance, and each is a check too.
+    assert min(first.verification.trials, second.verification.trials) > len(PERTURBATIONS)
+    checks = [line for line in lines if line.startswith("hold-out shape")]
+    assert len(checks) == 2 * 3, "the first kernel's hold-out shapes were checked before the baselines and again after them"
+    assert lines.index(checks[2]) < lines.index(next(line for line in lines if line.startswith("measuring eager")))

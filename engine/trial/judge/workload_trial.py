@@ -72,6 +72,17 @@ class VerifiedWorkload:
     evidence: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedOutputs:
+    """What the correctness checks found."""
+
+    own: CheckTally
+    """On the problem's own inputs."""
+    perturbed: CheckTally
+    jitter: float
+    holdouts: str
+
+
 class WorkloadTrial:
     """One workload on trial. Raises ProblemError or DeviceError."""
 
@@ -82,6 +93,8 @@ class WorkloadTrial:
         self.signature = self.reference.signature()
         self.holdouts = [Reference(opened.problem, w, opened.device) for w in opened.holdouts]
         self._check: CorrectnessCheck | None = None
+        self._checked: tuple[Candidate, CheckedOutputs] | None = None
+        """The last ``check``, for the ``verify`` that follows it."""
         processes = TrialProcesses(
             1 + len(opened.others), sum(not n.startswith("compile") for n in opened.others) + 1, tools.most_pairs,
             tuple(needs_of(r).operands for r in self.holdouts),
@@ -134,36 +147,41 @@ class WorkloadTrial:
 
     def check(self, runner: RunnerClient, candidate: Candidate, say: Say) -> None:
         """The correctness checks of ``verify``, which need neither baselines nor ceilings. Raises TrialFailed."""
+        self._checked = None
         bed = self.bed()
-        bed.new_model(varied=self._tools.weights.varied(candidate))
+        bed.new_model(varied=self._tools.weights.varied(candidate), scalars=candidate.contract == "module")
         self.load(runner, candidate)
         self._tools.weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
-        self._check_outputs(bed, runner, CheckTally(), CheckTally())
-        self._verify_holdouts(runner, candidate, say)
+        own, perturbed = CheckTally(), CheckTally()
+        jitter = self._check_outputs(bed, runner, own, perturbed)
+        self._checked = candidate, CheckedOutputs(own, perturbed, jitter, self._verify_holdouts(runner, candidate, say))
 
     def verify(self, runner: RunnerClient, candidate: Candidate, say: Say, prestarted: int) -> VerifiedWorkload:
         """Check fresh inputs of every distribution, determinism and hold-out shapes, and take a quick interleaved screen.
 
-        Raises TrialFailed. ``prestarted``: runners to start meanwhile, for the measurement.
+        What ``check`` has just found for this candidate is not checked again; every timed call still is. Raises TrialFailed.
+        ``prestarted``: runners to start meanwhile, for the measurement.
         """
         bed, pool, weights = self.bed(), self._tools.pool, self._tools.weights
-        tally, own = CheckTally(), CheckTally()
+        earlier, self._checked = self._checked, None
+        known = earlier[1] if earlier is not None and earlier[0] == candidate else None
         bed.new_model(varied=weights.varied(candidate), scalars=candidate.contract == "module")
         pool.prestart(prestarted)
         self.load(runner, candidate)
         pool.stand_by()
         weights.settle(bed, runner, candidate, lambda: self.load(runner, candidate))
-        jitter = self._check_outputs(bed, runner, own, tally)
+        own, perturbed = (known.own, known.perturbed) if known is not None else (CheckTally(), CheckTally())
+        jitter = known.jitter if known is not None else self._check_outputs(bed, runner, own, perturbed)
         say("quick timing")
         contracts = {KERNEL: candidate.contract}
         contest = Contestants({KERNEL: runner}, self.baselines.runners(bed, 0), pool.null_runners(bed, contracts), contracts)
         pool.stand_by()
         pair = self._screen(bed, contest, own)
         pool.end_pair()
-        holdouts = self._verify_holdouts(runner, candidate, say)
+        holdouts = known.holdouts if known is not None else self._verify_holdouts(runner, candidate, say)
         verification = replace(
-            self._verification(bed, own, own.trials + tally.trials, holdouts, jitter),
-            caveats=tuple(filter(None, (*tally.caveats, weights.caveat(candidate)))),
+            self._verification(bed, own, own.trials + perturbed.trials, holdouts, jitter),
+            caveats=tuple(filter(None, (*perturbed.caveats, weights.caveat(candidate)))),
             format_verdict=own.format_verdict,
             chance=next((shape_text(b.workload) for b in candidate.holdouts if b.workload.name.endswith(BY_CHANCE)), ""),
         )
