@@ -23,6 +23,8 @@ _LITTLE, _LITTLE_SHARED, _FOR_PROCESSES = 32, 8, 2
 """So is one part in this many of the room (of a machine's memory), if processes by themselves take at most the third."""
 _MOST_DIVISOR = 1 << 20
 _HOLDOUT_SLOTS = 2
+SAME_PAIRS = 4
+"""Process pairs of the ranking baseline against itself. On a GPU their processes are started together."""
 _WARM, _MOST_WARM = 4, GIB
 """Heap of a module's process on a CPU, in operands and at most."""
 
@@ -249,6 +251,7 @@ def _phases(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: T
     runner = room.process + max(needs.own, plan.warm_bytes)
     null = room.process + (needs.outputs if room.shared else 0)
     alive = processes.pairs if plan.keeps_processes else 1
+    itself = SAME_PAIRS if plan.keeps_processes and not room.shared else 1
     baselines = alive * processes.baselines * runner if plan.keeps_processes else 0
     beside = max(baselines, alive * processes.interleaved * runner) + null
     held = sum(processes.holdouts) if plan.keeps_processes else max(processes.holdouts, default=0)
@@ -256,7 +259,7 @@ def _phases(plan: MemoryPlan, needs: MemoryNeeds, room: MemoryRoom, processes: T
     calibration = room.process + 2 * needs.inputs + needs.weights + max(exact, needs.inputs + needs.weights + needs.own)
     return {
         "calibration": calibration + (0 if plan.keeps_inputs else -needs.inputs),
-        "baselines": judge + (alive * processes.baselines + 1) * runner + null,
+        "baselines": judge + (alive * processes.baselines + itself) * runner + null,
         "verification": checked + copies + runner + beside + holdouts,
         "measurement": checked + copies + alive * runner + beside + (holdouts if plan.keeps_processes else 0),
         "race": checked + 2 * copies + 2 * alive * runner + baselines + null,

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from engine.domain import stats
 from engine.domain.errors import ProblemError
+from engine.domain.memory_plan import SAME_PAIRS
 from engine.domain.model import Device, Interval, Measurement
 from engine.trial.judge import baseline_cache, conditions
 from engine.trial.judge.interleaving import CheckTally, Contestants, PairSetup, run_pair
@@ -24,8 +25,6 @@ from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.timing import PairTimes, log_ratios, samples_for, shared_samples
 from engine.trial.protocol import OpenRequest
 
-SAME_PAIRS = 4
-"""Process pairs of the ranking baseline against itself."""
 _ITSELF = "itself"
 _COMPILED = "compile"
 """Prefix of the baselines that are measured once: each of their processes recompiles the reference."""
@@ -180,9 +179,11 @@ class Baselines:
         """Each baseline interleaved with the ranking one, and the ranking one with itself, each in its own process."""
         ranking = self._opened.baseline
         pairs: list[PairTimes] = []
+        if self._device.kind == "cuda" and self._pool.keeps_processes:
+            for index in range(SAME_PAIRS):  # contexts are created and modules loaded in parallel
+                self._runners_of(bed, index)
         for index in range(SAME_PAIRS):
-            others = self._pool.baselines(bed, self._unkept(), index)
-            itself = self._pool.baselines(bed, (ranking,), index + SAME_PAIRS)[ranking]
+            others, itself = self._runners_of(bed, index)
             contest = Contestants({}, {**others, _ITSELF: itself}, self._pool.null_runners(bed, {}))
             self._pool.stand_by()
             samples = shared_samples(samples_for(pairs, ranking), self._workloads)
@@ -191,3 +192,9 @@ class Baselines:
                 itself.close()
             self._pool.end_pair()
         return pairs
+
+    def _runners_of(self, bed: TestBed, pair: int) -> tuple[dict[str, RunnerClient], RunnerClient]:
+        """The runners of all baselines in one pair, and the ranking one's second. Started at first use."""
+        ranking = self._opened.baseline
+        itself = self._pool.baselines(bed, (ranking,), pair + SAME_PAIRS)[ranking]
+        return self._pool.baselines(bed, self._unkept(), pair), itself
