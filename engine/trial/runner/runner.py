@@ -83,7 +83,7 @@ def _open_device() -> None:
     from engine.trial.shared.cuda import driver
 
     with contextlib.suppress(DeviceError):
-        driver.Context.open(int(device.partition(":")[2] or 0))
+        driver.Context.open(int(device.partition(":")[2] or 0)).keep_pool_memory()
 
 
 def _load(load: LoadKernel, fds: list[int], channel: Channel) -> tuple[Launcher | None, RunnerReady | Fault]:

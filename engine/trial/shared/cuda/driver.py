@@ -47,6 +47,12 @@ def preload() -> None:
     bindings()
 
 
+_RELEASE_THRESHOLD = 4
+"""``CU_MEMPOOL_ATTR_RELEASE_THRESHOLD``."""
+_NOT_SUPPORTED = 801
+"""``CUDA_ERROR_NOT_SUPPORTED``: a device without memory pools."""
+
+
 @cache
 def native() -> ctypes.CDLL:
     """``libcuda`` itself, for the few calls between two clock readings: a foreign call costs less than a microsecond.
@@ -246,6 +252,15 @@ class Context:
     def attribute(self, name: str) -> int:
         """One ``CU_DEVICE_ATTRIBUTE_<name>`` of this context's device."""
         return attribute(bindings().CUdevice(self.device), name)
+
+    def keep_pool_memory(self) -> None:
+        """Keeps what ``cudaFreeAsync`` frees in the device's pool. The driver would return it at the next wait for the device,
+        and that wait would look like work after the call."""
+        pool, most = ctypes.c_void_p(), ctypes.c_uint64(2**64 - 1)
+        found = native().cuDeviceGetDefaultMemPool(ctypes.byref(pool), ctypes.c_int(self.device))
+        found = found or native().cuMemPoolSetAttribute(pool, _RELEASE_THRESHOLD, ctypes.byref(most))
+        if found and found != _NOT_SUPPORTED:
+            raise DeviceError(f"keeping the memory pool of cuda:{self.index}: {explain(found)}")
 
     def synchronise(self) -> None:
         """Waits for all work of the context, on any stream. Raises :class:`DeviceError` if any of it failed."""
