@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.domain.memory_plan import MemoryPlan, TrialProcesses
+from engine.domain.memory_plan import BLOCKS, MemoryPlan, TrialProcesses
 from engine.domain.model import Workload
 from engine.problem import catalog
 from engine.problem.reference import Reference
@@ -50,7 +50,7 @@ def test_a_check_takes_no_more_than_planned(exact_on_host: bool, keeps_inputs: b
         assert found.violation == ""
     # Lent memory is outside of torch's allocator.
     most = 2.5 if exact_on_host else 4.0
-    assert torch.cuda.max_memory_allocated() <= most * operands
+    assert torch.cuda.max_memory_allocated() <= most * operands + BLOCKS
     bed.close()
 
 

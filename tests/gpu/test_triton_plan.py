@@ -74,7 +74,7 @@ def test_two_images_with_scratch_and_numbers(context: driver.Context) -> None:
     assert isinstance(prepared, PreparedPlan), prepared
     assert prepared() is None
     torch.cuda.synchronize()
-    assert torch.allclose(out, x * 3 + 0.5)
+    assert torch.allclose(out, x * 3 + 0.5, atol=1e-6)  # the kernel's product and sum are one operation
 
 
 async def _built(request: BuildRequest) -> Artefact:
