@@ -273,7 +273,7 @@ def test_where_float64_is_missing_another_order_of_summation_is_right(tmp_path: 
 
 
 def test_large_inputs_have_common_limits() -> None:
-    # With one outlier in every other row the reference is exact; intermediate results of 1000 are rounded to 6e-5 all the same.
+    # With one outlier in every other row the reference is exact; intermediate results of 1000 are still rounded to 6e-5.
     found = calibrate(Reference(tiny(), Workload("full", {"rows": 64, "width": 512})), "class").policy
     limits = {name: found.limit(name) for name in WIDE_ONLY if name in found.classes}
     assert len(limits) > 2

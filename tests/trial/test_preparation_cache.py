@@ -166,9 +166,9 @@ def test_a_right_kernel_is_checked_once_before_baselines(tmp_path: Path, monkeyp
     first, second = asyncio.run(attempts())
     assert first.verification is not None
     assert second.verification is not None
-    assert first.verification.holdouts == second.verification.holdouts == "3/3"  # two fixed ones, one by chance
+    assert first.verification.holdouts == second.verification.holdouts == "3/3"  # two fixed ones, one random
     assert first.verification.max_scaled > 0
-    # Samples of the screen differ in number by chance, and each is a check too.
+    # Samples of the screen differ in number, and each is a check too.
     assert min(first.verification.trials, second.verification.trials) > len(PERTURBATIONS)
     checks = [line for line in lines if line.startswith("hold-out shape")]
     assert len(checks) == 2 * 3, "the first kernel's hold-out shapes were checked before the baselines and again after them"

@@ -335,8 +335,8 @@ def _perturbed_errors(
 def _with_common_limits(found: dict[str, dict[str, ClassErrors]]) -> dict[str, dict[str, ClassErrors]]:
     """The same errors for all distributions of large inputs: their intermediate results are rounded alike.
 
-    By chance a reference is exact on one of them (a softmax with one outlier in each row), and a kernel that orders its
-    products and sums otherwise is not.
+    A reference may be exact on one of them (a softmax with one outlier in each row), and a kernel that orders its products
+    and sums otherwise is not.
     """
     large = [found[name] for name in WIDE_ONLY if name in found]
     common = {precision: _wider(*(one[precision] for one in large if precision in one)) for one in large for precision in one}
