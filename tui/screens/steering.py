@@ -52,7 +52,7 @@ class BridgeScreen(DismissOnceScreen[None]):
     """A screen over a session. ``state`` is set inside ``batch_update`` at most ten times a second."""
 
     PLACE: ClassVar[actions.Place] = actions.Place.SESSION
-    state: reactive[SessionState | None] = reactive(None, init=False)
+    state: reactive[SessionState | None] = reactive(None, init=False, repaint=False)
 
     def __init__(self, bridge: Bridge, clock: Callable[[], float] = time.time) -> None:
         super().__init__()

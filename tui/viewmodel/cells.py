@@ -172,7 +172,12 @@ def _char_width(char: str) -> int:
 
 def width(text: str) -> int:
     """The text's width in terminal cells."""
-    return len(text) if text.isascii() else sum(map(_char_width, text))
+    return len(text) if text.isascii() else _width_by_char(text)
+
+
+@lru_cache(maxsize=4096)
+def _width_by_char(text: str) -> int:
+    return sum(map(_char_width, text))
 
 
 def cut(text: str, room: int) -> str:

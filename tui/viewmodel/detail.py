@@ -130,21 +130,37 @@ def measured_gain(state: SessionState, kernel: Kernel) -> Cells | None:
 
 
 def _lineage(state: SessionState, kernel: Kernel, room: int) -> list[Line]:
-    lines = []
-    way = queries.lineage(state, kernel.id)
-    for depth, ancestor in enumerate(way):
-        here = ancestor.id == kernel.id
-        ratio = queries.speedup(state, ancestor)
-        figure = kernels.speedup(ancestor, ratio) if ratio else kernels.outcome(state, ancestor).cell
-        stroke = "╰─ " if depth else ""
-        lead = INDENT + "   " * max(0, min(depth, 12) - 1) + stroke
-        name = (
-            Cell(lead, Ink.RULE),
-            Cell(f"{ancestor.id} ", Ink.STRONG),
-            Cell(kernels.title(state, ancestor), Ink.TITLE if here else Ink.PLAIN),
-        )
-        lines.append(line(*pad_cells(name, max(16, min(room, 100) - 16)), Cell("  "), figure))
-    return lines
+    """One line for each ancestor: of a long lineage most lines are those of the kernel shown before."""
+    return [
+        _ancestor_line(state, ancestor, (depth, room, ancestor.id == kernel.id))
+        for depth, ancestor in enumerate(queries.lineage(state, kernel.id))
+    ]
+
+
+_ANCESTORS_KEPT = 4096
+_ancestors: dict[tuple[str, int, int, bool], tuple[Kernel, Idea | None, object, int, Line]] = {}
+"""Lines of measured ancestors, with all that they depend on."""
+
+
+def _ancestor_line(state: SessionState, ancestor: Kernel, place: tuple[int, int, bool]) -> Line:
+    key, behind = (ancestor.id, *place), state.ideas.get(ancestor.idea)
+    known = _ancestors.get(key)
+    if known is not None and known[0] is ancestor and known[1] is behind and known[2:4] == (state.opened, state.epoch):
+        return known[4]
+    ratio = queries.speedup(state, ancestor)
+    figure = kernels.speedup(ancestor, ratio) if ratio else kernels.outcome(state, ancestor).cell
+    depth, room, here = place
+    name = (
+        Cell(INDENT + "   " * max(0, min(depth, 12) - 1) + ("╰─ " if depth else ""), Ink.RULE),
+        Cell(f"{ancestor.id} ", Ink.STRONG),
+        Cell(kernels.title(state, ancestor), Ink.TITLE if here else Ink.PLAIN),
+    )
+    made = line(*pad_cells(name, max(16, min(room, 100) - 16)), Cell("  "), figure)
+    if ratio:
+        if len(_ancestors) >= _ANCESTORS_KEPT:
+            _ancestors.clear()
+        _ancestors[key] = (ancestor, behind, state.opened, state.epoch, made)
+    return made
 
 
 def verification(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:

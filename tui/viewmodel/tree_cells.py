@@ -17,7 +17,7 @@ from engine.report.text.suite import spread_words
 from tui.viewmodel import fmt, kernels, siblings
 from tui.viewmodel.cells import Cell, Ink, Line, cut_whole, line, one_line, pad_cells, width
 from tui.viewmodel.tree_columns import GAP, GUTTER, MEASURED, RIGHT, Column, ColumnLayout
-from tui.viewmodel.tree_facts import tree_facts
+from tui.viewmodel.tree_facts import changed_kernels, tree_facts
 from tui.viewmodel.tree_rows import NodeRow
 
 _LEAST_TITLE = 8
@@ -42,11 +42,20 @@ class TreeContext:
         return self._labels[group][kernel.id]
 
 
-def tree_context(state: SessionState) -> TreeContext:
-    """The context of a state."""
+def tree_context(state: SessionState, before: TreeContext | None = None) -> TreeContext:
+    """The context of a state. ``before``: that of an earlier state, whose labels are kept if they are still right."""
     found = tree_facts(state)
     incumbent = found.incumbent.id if found.incumbent is not None else ""
-    return TreeContext(state, incumbent, queries.ranking_baseline(state), max(1.0, found.fastest) * 1.04)
+    labels = before._labels if before is not None and _same_labels(before.state, state) else {}
+    return TreeContext(state, incumbent, queries.ranking_baseline(state), max(1.0, found.fastest) * 1.04, labels)
+
+
+def _same_labels(before: SessionState, after: SessionState) -> bool:
+    """Whether the kernels, their ideas and their tunables are the same."""
+    if before.ideas is not after.ideas or len(before.kernels) != len(after.kernels):
+        return False
+    changed = changed_kernels(before.kernels, after.kernels)
+    return changed is not None and all(kernel.tunables is before.kernels[kernel.id].tunables for kernel in changed)
 
 
 def signature(view: TreeContext, row: NodeRow) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """Cached facts about all kernels of a state: incumbent, largest speedup, counts by stage. Pure to its callers.
 
-A large session changes a few kernels at a time, ten times a second. The facts of a kernel are kept while it is the same
-object; a new state costs one quick pass.
+A large session changes a few kernels at a time, several times a second. What is known of the other kernels is kept: a new state
+costs a comparison of identities.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress
+from operator import is_not
 from typing import NamedTuple
 
 from engine.domain import corroboration, queries, races
@@ -50,22 +52,58 @@ class TreeFacts:
 
 
 class _FactsCache:
-    """The cached facts of one session's kernels."""
+    """The facts of one session's kernels, as of the latest state that was asked about."""
 
     def __init__(self) -> None:
-        self.epoch = -1
-        self.facts: dict[str, _KernelFacts] = {}
+        self._epoch = -1
+        self._kernels: Mapping[str, Kernel] = {}
+        self._facts: dict[str, _KernelFacts] = {}
+        self.stages: Counter[Stage] = Counter()
+        self.best: Rating | None = None
+        self.fastest = 0.0
+        self.quarantined: tuple[str, ...] = ()
+        self.doubted: tuple[str, ...] = ()
 
-    def update(self, state: SessionState) -> list[_KernelFacts]:
-        """The facts of every kernel; only changed kernels are recomputed."""
-        if state.epoch != self.epoch or len(self.facts) > len(state.kernels):
-            self.epoch, self.facts = state.epoch, {}
-        facts = self.facts
-        for name, kernel in state.kernels.items():
-            known = facts.get(name)
-            if known is None or known.kernel is not kernel:
-                facts[name] = _kernel_facts(state, kernel)
-        return list(facts.values())
+    def update(self, state: SessionState) -> None:
+        """Move to this state; only changed kernels are looked at."""
+        changed = changed_kernels(self._kernels, state.kernels) if state.epoch == self._epoch else None
+        if changed is None:
+            self._facts, self.stages = {}, Counter()
+            changed = list(state.kernels.values())
+        self._epoch, self._kernels = state.epoch, state.kernels
+        after = [_kernel_facts(state, kernel) for kernel in changed]
+        before = [known for kernel in changed if (known := self._facts.get(kernel.id)) is not None]
+        self._facts.update((found.kernel.id, found) for found in after)
+        if len(after) == len(self._facts) or any(map(self._matters, (*before, *after))):
+            self._look_at_all()
+        else:
+            self.stages.subtract(found.kernel.stage for found in before)
+            self.stages.update(found.kernel.stage for found in after)
+
+    def _matters(self, found: _KernelFacts) -> bool:
+        """Whether this kernel may be the best or the fastest, or is among those that are listed by name."""
+        leads = found.rating is not None and (self.best is None or found.rating <= self.best)
+        return leads or found.speedup >= self.fastest > 0.0 or found.doubted or found.kernel.stage is Stage.QUARANTINED
+
+    def _look_at_all(self) -> None:
+        facts = self._facts.values()
+        self.stages = Counter([found.kernel.stage for found in facts])
+        self.best = min((found.rating for found in facts if found.rating is not None), default=None)
+        self.fastest = max((found.speedup for found in facts), default=0.0)
+        self.quarantined = tuple(found.kernel.id for found in facts if found.kernel.stage is Stage.QUARANTINED)
+        self.doubted = tuple(found.kernel.id for found in facts if found.doubted)
+
+
+def changed_kernels(before: Mapping[str, Kernel], after: Mapping[str, Kernel]) -> list[Kernel] | None:
+    """The kernels of ``after`` that are not the same objects in ``before``; ``None`` if a kernel of ``before`` is missing.
+
+    Two states of a session list their kernels in the same order, so this compares them place by place.
+    """
+    now = list(after.values())
+    found = list(compress(now, map(is_not, now, before.values())))
+    found += now[len(before) :]
+    added = sum(1 for kernel in found if kernel.id not in before)
+    return found if len(before) + added == len(after) else None
 
 
 _caches: dict[int, tuple[object, _FactsCache]] = {}
@@ -74,18 +112,16 @@ _caches: dict[int, tuple[object, _FactsCache]] = {}
 @lru_cache(maxsize=4)
 def tree_facts(state: SessionState) -> TreeFacts:
     """The facts of a state, cached."""
-    facts = _cache_of(state).update(state)
-    best = min((found.rating for found in facts if found.rating is not None), default=None)
-    stages = Counter(found.kernel.stage for found in facts)
-    quarantined = tuple(f.kernel.id for f in facts if f.kernel.stage is Stage.QUARANTINED) if stages[Stage.QUARANTINED] else ()
-    best_rated = state.kernels[best[-1]] if best is not None else None
+    known = _cache_of(state)
+    known.update(state)
+    best_rated = state.kernels[known.best[-1]] if known.best is not None else None
     return TreeFacts(
         queries.incumbent(state) if state.incumbent else best_rated,
-        max((found.speedup for found in facts), default=0.0),
-        stages,
+        known.fastest,
+        Counter(known.stages),
         Counter(_stages_under_way(state)),
-        quarantined,
-        tuple(found.kernel.id for found in facts if found.doubted),
+        known.quarantined,
+        known.doubted,
         frozenset(name for key in state.started if key.kind == WorkKind.RACE for name in key.subjects),
         frozenset(_undecided(state)) if state.races else frozenset(),
     )

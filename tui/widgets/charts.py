@@ -58,9 +58,9 @@ class PlotView(PaintedWidget, can_focus=True):
         Binding("0,home", "whole", "Whole chart", show=False, id="chart.whole"),
     ]
 
-    state: reactive[SessionState | None] = reactive(None)
-    selected: reactive[str] = reactive("")
-    view: reactive[PlotWindow] = reactive(WHOLE)
+    state: reactive[SessionState | None] = reactive(None, repaint=False)
+    selected: reactive[str] = reactive("", repaint=False)
+    view: reactive[PlotWindow] = reactive(WHOLE, repaint=False)
 
     _due: Timer | None = None
     _drawn_at = 0.0
@@ -114,7 +114,7 @@ class PlotView(PaintedWidget, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         lines = self._chart.lines if self._chart is not None else ()
-        return self.painter.strip(lines[y] if y < len(lines) else BLANK, self.size.width, self.rich_style)
+        return self.painter.strip(lines[y] if y < len(lines) else BLANK, self.size.width, self.base_style)
 
     def action_zoom(self, steps: int) -> None:
         """Zoom in or out."""
@@ -146,7 +146,7 @@ class RooflineChart(PlotView):
 class HeatMap(PlotView):
     """Speedups of a suite by workload and kernel; left and right show other kernels."""
 
-    first: reactive[int] = reactive(0)
+    first: reactive[int] = reactive(0, repaint=False)
 
     def make(self, state: SessionState, room: int, height: int) -> ChartPage:
         return heat_map.heat_map(state, self.selected, self.first, room, height)
@@ -180,9 +180,9 @@ class Charts(Container):
     }
     """
 
-    state: reactive[SessionState | None] = reactive(None)
-    selected: reactive[str] = reactive("")
-    shown: reactive[int] = reactive(0)
+    state: reactive[SessionState | None] = reactive(None, repaint=False)
+    selected: reactive[str] = reactive("", repaint=False)
+    shown: reactive[int] = reactive(0, repaint=False)
     """Which chart, where only one is shown."""
 
     def compose(self) -> ComposeResult:

@@ -73,11 +73,11 @@ class DetailTabs(Vertical):
           for number, tab in enumerate(Tab, 1)),
     ]  # fmt: skip
 
-    state: reactive[SessionState | None] = reactive(None)
-    kernel: reactive[str] = reactive("")
-    other: reactive[str] = reactive("")
-    tab: reactive[Tab] = reactive(Tab.IDEA)
-    progress: reactive[Mapping[WorkKey, str]] = reactive(dict)
+    state: reactive[SessionState | None] = reactive(None, repaint=False)
+    kernel: reactive[str] = reactive("", repaint=False)
+    other: reactive[str] = reactive("", repaint=False)
+    tab: reactive[Tab] = reactive(Tab.IDEA, repaint=False)
+    progress: reactive[Mapping[WorkKey, str]] = reactive(dict, repaint=False)
 
     def __init__(
         self,

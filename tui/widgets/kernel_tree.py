@@ -61,14 +61,14 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         Binding("enter", "open", "Open the kernel", show=False, id="tree.open"),
     ]
 
-    state: reactive[SessionState | None] = reactive(None)
-    selected: reactive[str] = reactive("")
+    state: reactive[SessionState | None] = reactive(None, repaint=False)
+    selected: reactive[str] = reactive("", repaint=False)
     marked: reactive[str] = reactive("")
     folded: reactive[frozenset[str]] = reactive(frozenset())
     pattern: reactive[str] = reactive("")
     sort: reactive[Sort] = reactive(Sort.BORN)
     start: reactive[tuple[Line, ...]] = reactive(())
-    hovered: reactive[int] = reactive(-1)
+    hovered: reactive[int] = reactive(-1, repaint=False)
     columns: reactive[ColumnChoice] = reactive(ColumnChoice())
 
     @dataclass
@@ -110,7 +110,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         return self._rows
 
     def watch_state(self, state: SessionState | None) -> None:
-        self._tree_context = tree_cells.tree_context(state) if state is not None else None
+        self._tree_context = tree_cells.tree_context(state, self._tree_context) if state is not None else None
         self._arrange()
 
     def watch_folded(self) -> None:
@@ -156,15 +156,17 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
     def _refresh_changed(self) -> None:
         """Render the visible rows that changed."""
         view = self._tree_context
-        width = self.scrollable_content_region.width
-        for y in range(1, self.size.height):
-            place = self.scroll_offset.y + y - 1
-            if view is None or place >= len(self._rows):
-                return
-            row = self._rows[place]
+        width, top = self.scrollable_content_region.width, self.scroll_offset.y
+        changed: list[int] = []
+        for place, row in enumerate(self._rows[top : top + self.size.height - 1], top):
             known = self._cache.get((row.kernel, width, self._row_style(place)))
-            if known is None or known[0] != (self.marked, *tree_cells.signature(view, row)):
-                self.refresh(Region(0, y, self.size.width, 1))
+            if view is not None and (known is None or known[0] != (self.marked, *tree_cells.signature(view, row))):
+                changed.append(place)
+        self._refresh_rows(*changed)
+
+    def _refresh_rows(self, *places: int) -> None:
+        if places:
+            self.refresh(*(Region(0, place - self.scroll_offset.y + 1, self.size.width, 1) for place in places))
 
     def _keep_selection(self, before: int) -> None:
         if self.selected in self._places or not self._rows:
@@ -176,12 +178,13 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         self.selected = at if at in self._places and at else self._rows[min(before, len(self._rows) - 1)].kernel
 
     def watch_selected(self, before: str, selected: str) -> None:
-        for kernel in (before, selected):
-            if kernel in self._places:
-                self.refresh(Region(0, self._places[kernel] - self.scroll_offset.y + 1, self.size.width, 1))
+        self._refresh_rows(*(self._places[kernel] for kernel in (before, selected) if kernel in self._places))
         if selected in self._places:
             self._show_row(self._places[selected])
             self.post_message(self.Selected(selected))
+
+    def watch_hovered(self, before: int, hovered: int) -> None:
+        self._refresh_rows(*(place for place in (before, hovered) if 0 <= place < len(self._rows)))
 
     def watch_marked(self) -> None:
         self._cache.clear()
@@ -239,12 +242,12 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
     def _row_style(self, place: int) -> Style:
         if self._rows[place].kernel == self.selected:
             return self.get_component_rich_style("kernel-tree--cursor")
-        return self.get_component_rich_style("kernel-tree--hover") if place == self.hovered else self.rich_style
+        return self.get_component_rich_style("kernel-tree--hover") if place == self.hovered else self.base_style
 
     def _blank(self, y: int, width: int) -> Strip:
         if self._rows or not 2 <= y < 2 + len(lines := self._empty_lines()):
-            return Strip.blank(width, self.rich_style)
-        return self.painter.strip(lines[y - 2], width, self.rich_style)
+            return Strip.blank(width, self.base_style)
+        return self.painter.strip(lines[y - 2], width, self.base_style)
 
     def _empty_lines(self) -> tuple[Line, ...]:
         """What the tree shows without rows."""

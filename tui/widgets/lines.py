@@ -47,7 +47,7 @@ class LinesView(ScrollView, PaintedWidget, can_focus=True):
     """
     COMPONENT_CLASSES: ClassVar[set[str]] = {"lines--found", "lines--here"}
 
-    lines: reactive[Lines] = reactive((), layout=False)
+    lines: reactive[Lines] = reactive((), repaint=False)
 
     _sought = ""
     _found: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ class LinesView(ScrollView, PaintedWidget, can_focus=True):
 
     def _find(self) -> None:
         sought = self._sought
-        self._found = tuple(n for n, line in enumerate(self.lines) if sought and sought in line.text.casefold())
+        self._found = tuple(n for n, line in enumerate(self.lines) if sought in line.text.casefold()) if sought else ()
         self._here = min(self._here, max(0, len(self._found) - 1))
 
     def _show_found(self) -> None:
@@ -90,11 +90,23 @@ class LinesView(ScrollView, PaintedWidget, can_focus=True):
             self.scroll_to(y=max(0, middle), animate=False)
         self.refresh()
 
-    def watch_lines(self, lines: Lines) -> None:
+    def watch_lines(self, before: Lines, lines: Lines) -> None:
+        found = self._found
         self._find()
         widest = max((line.width for line in lines), default=0)
         self._resize_page(Size(widest, len(lines)))
-        self.refresh()
+        if found or self._found:
+            self.refresh()
+        else:
+            self._refresh_changed(before, lines)
+
+    def _refresh_changed(self, before: Lines, lines: Lines) -> None:
+        """Repaint the visible lines that differ."""
+        top, width = self.scroll_offset.y, self.size.width
+        places = range(top, top + self.size.height)
+        changed = [n for n in places if before[n : n + 1] != lines[n : n + 1]]
+        if changed:
+            self.refresh(*(Region(0, n - top, width, 1) for n in changed))
 
     def _resize_page(self, size: Size) -> None:
         """Set the size of the page; the layout changes only if a scrollbar appears or disappears."""
@@ -112,7 +124,7 @@ class LinesView(ScrollView, PaintedWidget, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         scroll_x, scroll_y = self.scroll_offset
-        base, width, place = self.rich_style, self.scrollable_content_region.width, scroll_y + y
+        base, width, place = self.base_style, self.scrollable_content_region.width, scroll_y + y
         if place >= len(self.lines):
             return Strip.blank(width, base)
         line = self.lines[place]
@@ -146,21 +158,38 @@ def _highlight_selection(widget: Widget, strip: Strip, place: int) -> Strip:
 
 
 class Panel(PaintedWidget):
-    """One or two lines, made for the widget's width when a reactive changes."""
+    """One or two lines, made again when a reactive changes; the lines that differ are repainted."""
 
     DEFAULT_CSS = """
     Panel { width: 1fr; color: $foreground; }
     """
 
     _lines: Lines | None = None
+    _outdated = False
 
     def make_lines(self, width: int) -> Lines:
         """The lines for a width in terminal cells."""
         raise NotImplementedError
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        if self._lines is None or regions or layout or recompose or not repaint:
+            return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+        if not self._outdated:
+            self._outdated = True
+            self.call_next(self._make_again)  # once for all reactives that change together
+        return self
+
+    def _make_again(self) -> None:
+        self._outdated = False
+        before, self._lines = self._lines, self.make_lines(self.size.width)
+        if before is None or len(before) != len(self._lines):
+            super().refresh()
+        elif changed := [y for y, pair in enumerate(zip(before, self._lines, strict=True)) if pair[0] != pair[1]]:
+            super().refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+
+    def notify_style_update(self) -> None:
         self._lines = None
-        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+        super().notify_style_update()
 
     def on_resize(self) -> None:
         self._lines = None
@@ -169,4 +198,4 @@ class Panel(PaintedWidget):
         width = self.size.width
         if self._lines is None:
             self._lines = self.make_lines(width)
-        return self.painter.strip(self._lines[y] if y < len(self._lines) else BLANK, width, self.rich_style)
+        return self.painter.strip(self._lines[y] if y < len(self._lines) else BLANK, width, self.base_style)

@@ -6,11 +6,13 @@ Text is plain: markup in it is never interpreted.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Self
 
 from rich.color import Color as RichColor
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color, ColorParseError
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -65,6 +67,7 @@ class PaintedWidget(Widget):
     """A widget that renders lines with its own painter."""
 
     _painter: Painter | None = None
+    _base_style: Style | None = None
 
     @property
     def painter(self) -> Painter:
@@ -73,8 +76,19 @@ class PaintedWidget(Widget):
             self._painter = Painter(self)
         return self._painter
 
+    @property
+    def base_style(self) -> Style:
+        """``rich_style``, which mixes the styles of all ancestors; kept until the next repaint."""
+        if self._base_style is None:
+            self._base_style = self.rich_style
+        return self._base_style
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        self._base_style = None
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+
     def notify_style_update(self) -> None:
-        self._painter = None
+        self._painter = self._base_style = None
         super().notify_style_update()
 
 

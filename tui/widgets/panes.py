@@ -84,7 +84,7 @@ class NoteList(LinesView):
     NoteList { overflow-x: hidden; scrollbar-gutter: stable; }
     """
 
-    state: reactive[SessionState | None] = reactive(None)
+    state: reactive[SessionState | None] = reactive(None, repaint=False)
 
     def watch_state(self, before: SessionState | None, after: SessionState | None) -> None:
         if before is None or after is None or before.notes is not after.notes or before.opened is not after.opened:
@@ -105,7 +105,7 @@ class UsageView(LinesView):
     UsageView { overflow-x: hidden; scrollbar-gutter: stable; }
     """
 
-    state: reactive[SessionState | None] = reactive(None)
+    state: reactive[SessionState | None] = reactive(None, repaint=False)
 
     _made: tuple[object, ...] = ()
 

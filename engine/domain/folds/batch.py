@@ -33,7 +33,7 @@ class StateBatch:
 
     def table(self, name: str) -> dict[Any, Any]:
         if name not in self._tables:
-            self._tables[name] = dict(getattr(self.state, name))
+            self._tables[name] = _copy(getattr(self.state, name))
         return self._tables[name]
 
     def peek(self, name: str) -> Mapping[Any, Any]:
@@ -92,3 +92,8 @@ class StateBatch:
 
 Fold = Callable[[StateBatch, e.Entry, Any], None]
 """Changes a batch as one kind of event does."""
+
+
+def _copy(table: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A copy to change. ``dict`` looks up the keys of a mapping proxy one by one: twenty times slower than its own copy."""
+    return table.copy() if isinstance(table, MappingProxyType) else dict(table)
