@@ -100,6 +100,7 @@ def _is_verified(kernel: Kernel) -> bool:
     return kernel.verification is not None and kernel.stage not in (Stage.QUARANTINED, Stage.FAILED, Stage.CANCELLED)
 
 
+@lru_cache(maxsize=4)  # one state is asked for several times, and its kernels may be ten thousand
 def ranked(state: SessionState) -> tuple[Kernel, ...]:
     """Measured kernels of the present device, best first; precise measurements rank above screens of the same value.
 
@@ -241,6 +242,7 @@ def unsettled(state: SessionState) -> tuple[Kernel, ...]:
     return tuple(k for k in state.kernels.values() if not k.stage.settled)
 
 
+@lru_cache(maxsize=4)
 def incumbents(state: SessionState) -> tuple[Kernel, ...]:
     """All incumbents with a sound speedup on the present device, in order; the last is the present one.
 

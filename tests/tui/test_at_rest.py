@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support import sessions, ui
 from support.ui import until
+from textual._compositor import LayoutUpdate
 
+from tui.screens import steering
 from tui.screens.session import SessionScreen
+from tui.screens.steering import BridgeScreen
 
 
 @pytest.mark.parametrize("size", [(120, 40), pytest.param((200, 60), marks=pytest.mark.slow)])
@@ -45,3 +49,61 @@ def test_a_paused_replay_draws_nothing(
 
     asyncio.run(act())
     assert drawn == []
+
+
+def test_an_event_repaints_what_it_changes_and_not_the_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "session"
+    sessions.whole(folder)
+    drawn: list[object] = []
+
+    async def act() -> None:
+        app = ui.app(action="replay", subject=folder)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: isinstance(app.screen, SessionScreen) and ui.shows_tree(app))
+            await pilot.press("comma", "comma")
+            await ui.still(pilot)
+            display = app._display
+
+            def noted(screen: Any, renderable: Any) -> None:
+                drawn.append(renderable)
+                display(screen, renderable)
+
+            monkeypatch.setattr(app, "_display", noted)
+            await pilot.press("comma")
+            await until(pilot, lambda: bool(drawn))
+            await ui.still(pilot)
+
+    asyncio.run(act())
+    assert drawn
+    assert not [one for one in drawn if isinstance(one, LayoutUpdate)]
+
+
+@pytest.mark.parametrize(
+    ("transport", "started", "frames"),
+    [
+        pytest.param(None, {"measure:k1:0": 1}, 10, id="work runs"),
+        pytest.param(SimpleNamespace(position=0, playing=True, speed=1.0), {"measure:k1:0": 1}, 30, id="a replay plays"),
+        pytest.param(None, {}, 3, id="nothing happens"),
+    ],
+)
+def test_frames_in_three_seconds(
+    transport: object, started: dict[str, int], frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counted(BridgeScreen):
+        is_active = True  # type: ignore[assignment]  # no app is needed
+        drained = 0
+
+        def drain(self) -> None:
+            self.drained += 1
+            self._drawn_at = steering.time.monotonic()
+
+    ticks = iter(range(1000, 2000))
+    now = [0.0]
+    monkeypatch.setattr(steering.time, "monotonic", lambda: now[0])
+    state = SimpleNamespace(started=started)
+    screen = Counted(SimpleNamespace(state=state, transport=transport, fault="", stopped={}))  # type: ignore[arg-type]
+    screen.set_reactive(BridgeScreen.state, state)
+    for _ in range(30):
+        now[0] = next(ticks) / 10
+        screen._next_frame()
+    assert screen.drained == frames

@@ -36,6 +36,10 @@ from tui.viewmodel.stages import call_label, calls_by_hand, open_calls
 from tui.widgets.bars import SessionHeader, StageStrip
 
 FRAMES_A_SECOND = 10
+_WORKING_SECONDS = 0.25
+"""The shortest time between two frames while work runs: drawing takes the processor that builds and measures. A command of the
+engineer is drawn at once."""
+_RESTING_SECONDS = 1.0
 _MOST_CHOICES = 400
 _LONGEST_WAIT = 86_400
 _OTHER_WRITER = "…"
@@ -67,12 +71,13 @@ class BridgeScreen(DismissOnceScreen[None]):
         self.drain()
 
     def _next_frame(self) -> None:
-        """Draw; at rest, where nothing runs and nothing changed, only the clock, once a second."""
+        """Draw; less often while work runs. At rest, where nothing runs and nothing changed, only the clock, once a second."""
         bridge, transport = self.bridge, self.bridge.transport
         place = (transport.position, transport.playing, transport.speed) if transport is not None else None
         seen = (bridge.fault, bridge.stopped, place, self.is_active)
         at_rest = bridge.state is self.state and not bridge.state.started and seen == self._frame
-        if not at_rest or time.monotonic() - self._drawn_at >= 1.0:
+        pause = _RESTING_SECONDS if at_rest else _WORKING_SECONDS if transport is None and bridge.state.started else 0.0
+        if time.monotonic() - self._drawn_at >= pause:
             self._frame = seen
             self.drain()
 

@@ -1,6 +1,6 @@
 """Cached facts about all kernels of a state: incumbent, largest speedup, counts by stage. Pure to its callers.
 
-A large session changes a few kernels at a time, several times a second. What is known of the other kernels is kept: a new state
+A large session changes a few kernels at a time, several times a second. What is known about the others is kept: a new state
 costs a comparison of identities.
 """
 

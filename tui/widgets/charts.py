@@ -28,9 +28,10 @@ from tui.widgets.painter import PaintedWidget
 _WIDE = 96
 _LOW = 18
 """Below this height, only one of two charts is shown."""
-_EVERY_SECONDS = 0.5
 _MANY = 256
-"""Above this number of kernels, a chart is drawn at most twice a second."""
+"""Above this number of kernels, drawing a chart takes long."""
+_MOST_SHARE = 0.1
+"""How much of the time such a chart may be drawn."""
 
 
 class PlotView(PaintedWidget, can_focus=True):
@@ -63,7 +64,8 @@ class PlotView(PaintedWidget, can_focus=True):
     view: reactive[PlotWindow] = reactive(WHOLE, repaint=False)
 
     _due: Timer | None = None
-    _drawn_at = 0.0
+    _rest_until = 0.0
+    _is_due = False
     _chart: ChartPage | None = None
 
     def watch_state(self, before: SessionState | None, after: SessionState | None) -> None:
@@ -77,29 +79,39 @@ class PlotView(PaintedWidget, can_focus=True):
         self.draw()
 
     def _draw_soon(self) -> None:
-        """Draw immediately, or at most twice a second in a large session."""
-        many = self.state is not None and len(self.state.kernels) > _MANY
-        left = self._drawn_at + _EVERY_SECONDS - time.monotonic()
-        if left <= 0 or not many:
+        """Draw immediately; in a large session after the rows and pages, or later."""
+        left = self._rest_until - time.monotonic()
+        if self.state is None or len(self.state.kernels) <= _MANY:
             self.draw()
+        elif left <= 0:
+            self._draw_next()
         elif self._due is None:
             self._due = self.set_timer(left, self.draw)
 
+    def _draw_next(self) -> None:
+        """Draw once for all that changes now, when it is settled whether the chart has room."""
+        if not self._is_due:
+            self._is_due = True
+            self.call_after_refresh(self.draw)
+
     def on_show(self) -> None:
-        self.draw()
+        self._draw_next()
 
     def on_resize(self) -> None:
-        self.draw()
+        self._draw_next()
 
     def draw(self) -> None:
         """Draw the state if there is one and room for it."""
+        self._is_due = False
         if self._due is not None:
             self._due.stop()
             self._due = None
         if not is_displayed(self) or self.state is None or self.size.width < 12 or self.size.height < 1:
             return
-        self._drawn_at = time.monotonic()
+        begun = time.monotonic()
         chart = self.make(self.state, self.size.width, self.size.height)
+        ended = time.monotonic()
+        self._rest_until = ended + (ended - begun) / _MOST_SHARE
         zoomed = " · 0: whole" if self.view != WHOLE else ""
         self.border_title = Content(f"{chart.title}{zoomed}")
         room = self.size.width - 2

@@ -27,6 +27,16 @@ _NO_MATCH = "   no kernel matches the filter"
 _NO_KERNEL = "   no kernel yet: round 0 adds the naive port"
 
 
+@dataclass(slots=True)
+class _DrawnRow:
+    """A row as it was drawn, and what it shows."""
+
+    context: tree_cells.TreeContext
+    """The latest context that it is known to be right for."""
+    signature: tuple[object, ...]
+    strip: Strip
+
+
 class KernelTree(ScrollView, PaintedWidget, can_focus=True):
     """The kernels of a state; one is selected. Owns folding, filter and sort order. The first line names the columns.
 
@@ -96,7 +106,7 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         self._dragged: tuple[Column, int, int] | None = None
         """The column whose edge the mouse holds, its width and the mouse's place at the beginning."""
         self._was_dragged = False
-        self._cache: dict[tuple[str, int, Style], tuple[tuple[object, ...], Strip]] = {}
+        self._cache: dict[tuple[str, int, Style], _DrawnRow] = {}
 
     # What is shown
 
@@ -160,9 +170,16 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         changed: list[int] = []
         for place, row in enumerate(self._rows[top : top + self.size.height - 1], top):
             known = self._cache.get((row.kernel, width, self._row_style(place)))
-            if view is not None and (known is None or known[0] != (self.marked, *tree_cells.signature(view, row))):
+            if view is not None and (known is None or not self._is_right(known, view, row)):
                 changed.append(place)
         self._refresh_rows(*changed)
+
+    def _is_right(self, drawn: _DrawnRow, view: tree_cells.TreeContext, row: NodeRow) -> bool:
+        if drawn.context is not view:
+            if drawn.signature != (self.marked, *tree_cells.signature(view, row)):
+                return False
+            drawn.context = view
+        return True
 
     def _refresh_rows(self, *places: int) -> None:
         if places:
@@ -229,15 +246,15 @@ class KernelTree(ScrollView, PaintedWidget, can_focus=True):
         row = self._rows[place]
         base = self._row_style(place)
         key = (row.kernel, width, base)
-        assert self._tree_context is not None
-        signature = (self.marked, *tree_cells.signature(self._tree_context, row))
+        view = self._tree_context
+        assert view is not None
         known = self._cache.get(key)
-        if known is None or known[0] != signature:
-            strip = self.painter.strip(tree_cells.row_line(self._tree_context, row, shown, marked=self.marked), width, base)
+        if known is None or not self._is_right(known, view, row):
+            strip = self.painter.strip(tree_cells.row_line(view, row, shown, marked=self.marked), width, base)
             while len(self._cache) >= _STRIPS_KEPT:
                 del self._cache[next(iter(self._cache))]
-            known = self._cache[key] = (signature, strip)
-        return known[1]
+            known = self._cache[key] = _DrawnRow(view, (self.marked, *tree_cells.signature(view, row)), strip)
+        return known.strip
 
     def _row_style(self, place: int) -> Style:
         if self._rows[place].kernel == self.selected:
