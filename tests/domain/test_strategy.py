@@ -214,6 +214,42 @@ def test_a_restart_begins_with_an_idea_of_its_own() -> None:
     assert pair.idea == "i9"
 
 
+def polished(times: int) -> Evidence:
+    """Three ideas that gain, then ``times`` polishes of the last kernel that gain nothing; each kernel has an open idea."""
+    trials = [Trial("k0" if n == 1 else f"k{n - 1}", f"s{n}", 0.2, "a", "memory access", f"k{n}") for n in range(1, 4)]
+    found = known(*trials)
+    polishes = [Trial("k3", "polish", 0.05, "a", "memory access", f"k{n}") for n in range(4, 4 + times)]
+    kernels = {p.child: Parent(str(p.child), "k3", found.kernels["k3"].value - 0.01, 1e-4, "polish") for p in polishes}
+    ideas = tuple(OpenIdea(f"i{k}", k, "polish", 0.05, "a", "memory access") for k in ("k2", "k3"))
+    new = OpenIdea("new", "k2", "s9", 0.05, "a", "memory access")
+    return replace(found, kernels={**found.kernels, **kernels}, trials=(*trials, *polishes), open=(*ideas, new))  # type: ignore[dict-item]
+
+
+def test_a_run_of_one_idea_ends_in_a_restart_behind_an_idea_that_was_new() -> None:
+    assert not believed(polished(4), Tuning()).exhausted
+    assert believed(polished(5), Tuning()).exhausted
+    step = decided(polished(6), None, may_ask=False)
+    assert step.focus is not None
+    assert step.focus.root in ("k0", "k1", "k2")
+    assert step.ranked == (step.focus.root,)
+
+
+def test_a_restart_after_a_run_tries_what_its_root_has_not_tried() -> None:
+    found = polished(6)
+    tried = (*found.trials, Trial("k2", "polish", 0.05, "a", "memory access", None))
+    pair = decided(replace(found, trials=tried), Focus("k2", 9.0, len(tried)), may_ask=False).pair
+    assert pair is not None
+    assert pair.idea == "new"
+
+
+def test_the_gains_of_an_idea_that_hardly_differ_make_it_certain() -> None:
+    """An idea measured often is judged by the scatter of its own gains, one measured once by the scatter of all."""
+    belief = believed(polished(8), Tuning())
+    assert belief.deviation("unknown") == belief.posterior.noise
+    assert belief.deviation("s1") == pytest.approx(belief.posterior.noise / math.sqrt(1.5))
+    assert belief.deviation("polish") < 0.6 * belief.posterior.noise / math.sqrt(5.0)
+
+
 def test_a_failure_spends_half_of_what_a_kernel_spends_of_a_restart() -> None:
     begun = tuple(Trial("k0" if n == 1 else f"k{n - 1}", f"s{n}", 0.2, "a", "memory access", f"k{n}") for n in range(1, 5))
     failed = Trial("k1", "s8", 0.2, "a", "memory access", None)

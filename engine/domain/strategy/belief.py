@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -40,6 +41,8 @@ class Tuning:
     """What each step without a gain beyond the second loses."""
     certainty: float = 0.5
     """How fast the gain of an idea becomes certain with each trial of it."""
+    scatter: float = 2.0
+    """Trials of an idea after which the scatter of its own gains counts as much as the scatter of all."""
     ask: float = 0.1
     """By how much the ideas at hand must fall short of a new one before the proposer is asked."""
     retarget: float = 0.02
@@ -66,6 +69,12 @@ _CATEGORY = 6.0
 """Trials after which a category's own mean counts as much as zero."""
 _GAINED = 0.02
 """The smallest gain that counts as progress: 2 %."""
+_LATEST = 8
+"""Trials among which one idea may prevail."""
+_PREVAILS = 5
+"""How many of them are enough."""
+_FAMILIAR = 3
+"""Measured kernels from which an idea is familiar: another attempt on it is no new direction."""
 
 
 @dataclass(slots=True)
@@ -73,6 +82,8 @@ class StemRecord:
     """What is known about one idea over all parents."""
 
     gained: float = 0.0
+    squares: float = 0.0
+    """The sum of its squared gains."""
     measured: int = 0
     failed: int = 0
     misfits: int = 0
@@ -87,6 +98,13 @@ class StemRecord:
     def success(self) -> float:
         """The probability that an implementation of it is verified: Beta(3, 1) before any."""
         return (3.0 + self.measured) / (4.0 + self.measured + self.failed)
+
+    def scatter(self, noise: float, strength: float) -> float:
+        """The standard deviation of its gains: ``noise`` counts as ``strength`` trials, and it is at most that."""
+        if self.measured < 2:
+            return noise
+        rest = max(0.0, self.squares - self.gained**2 / self.measured)
+        return min(noise, math.sqrt((strength * noise**2 + rest) / (strength + self.measured - 1)))
 
 
 @dataclass(slots=True)
@@ -145,7 +163,21 @@ class Belief:
     def deviation(self, stem: str) -> float:
         """The standard deviation of a gain; less for an idea that was tried before."""
         record = self.stems.get(stem)
-        return self.posterior.noise / math.sqrt(1.0 + self.tuning.certainty * (record.measured if record else 0))
+        if record is None:
+            return self.posterior.noise
+        scatter = record.scatter(self.posterior.noise, self.tuning.scatter)
+        return scatter / math.sqrt(1.0 + self.tuning.certainty * record.measured)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether one idea prevails among the latest trials: below the best kernels little else is left to try."""
+        latest = Counter(trial.stem for trial in self.evidence.trials[-_LATEST:])
+        return max(latest.values(), default=0) >= _PREVAILS
+
+    def familiar(self, stem: str) -> bool:
+        """Whether an idea was measured so often that another attempt on it is no new direction."""
+        record = self.stems.get(stem)
+        return record is not None and record.measured >= _FAMILIAR
 
     def success(self, stem: str, *, repeated: bool) -> float:
         """The probability that an implementation is verified; ``repeated``: of an idea from another parent."""
@@ -188,7 +220,7 @@ def believed(evidence: Evidence, tuning: Tuning) -> Belief:
         rows.append((features, gain))
         scored.append(trial)
         record.kernels += 1
-        stem.gained, stem.measured = stem.gained + gain, stem.measured + 1
+        stem.gained, stem.squares, stem.measured = stem.gained + gain, stem.squares + gain * gain, stem.measured + 1
         if made.value > best + _GAINED:
             best, stalled = made.value, 0
     for child in pending.values():

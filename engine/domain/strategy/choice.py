@@ -154,7 +154,9 @@ class _Search:
         """The open ideas of the ranked parents, and ideas that gained elsewhere; a restart begins with an idea of its own."""
         belief, pairs = self.belief, []
         for parent in ranked:
-            own = self.open.get(parent, ())
+            own: Sequence[OpenIdea] = self.open.get(parent, ())
+            if parent == restarted and belief.exhausted:
+                own = [idea for idea in own if idea.stem not in belief.parents[parent].tried] or own
             for idea in own:
                 adjustment = belief.adjustment(idea.author, idea.category, idea.predicted)
                 pairs.append(self._pair(parent, idea.stem, idea.predicted, adjustment, idea.id))
@@ -198,18 +200,25 @@ class _Search:
         return Ask(tuple(short), self.each)
 
     def _restart(self, pairs: Sequence[Pair]) -> Focus | None:
-        """A restart from an ancestor of the best kernel, if that promises more improvement per kernel than the best pair."""
+        """A restart from an ancestor of the best kernel, if that promises more improvement per kernel than the best pair.
+
+        Where one idea prevails among the latest trials it goes back behind an idea that is not familiar, whatever is at hand.
+        """
         belief, tuning = self.belief, self.belief.tuning
         if len(belief.gains) < tuning.warm_up:
             return None
         best = belief.best
         top = belief.parents[best].value
-        here = max((self._improvement(pair, top) for pair in pairs), default=0.0)
+        exhausted = belief.exhausted
+        here = 0.0 if exhausted else max((self._improvement(pair, top) for pair in pairs), default=0.0)
         verified, failed = belief.rate
         success = (verified + 3.0) / (verified + failed + 4.0)
         spread, steps = pstdev(belief.gains), 0
         found: tuple[float, str, int] | None = None
-        for below, at in pairwise(ancestors(belief.evidence.kernels, best)):
+        kernels = belief.evidence.kernels
+        for below, at in pairwise(ancestors(kernels, best)):
+            if exhausted and belief.familiar(kernels[below].stem):
+                continue
             steps += belief.parents[below].value > belief.parents[at].value + 0.02
             if not steps:
                 continue

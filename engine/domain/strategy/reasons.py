@@ -62,7 +62,7 @@ def _with_focus(words: str, focus: Focus | None) -> str:
     if focus is None:
         return words
     left = max(1, round(focus.left))
-    return f"{words}; restarted from {focus.root}, which promised more per kernel than the best, {left} ideas left"
+    return f"{words}; restarted from {focus.root}, since the best promised less per kernel, {left} ideas left"
 
 
 def _counted(number: int, noun: str) -> str:
