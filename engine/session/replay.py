@@ -191,15 +191,26 @@ class ReplaySource(ReadOnly):
                 return self._improvements()
 
     def _improvements(self) -> list[int]:
+        """Entries are folded up to the next one that may change the incumbent."""
         positions: list[int] = []
-        state = SessionState()
+        state, folded = SessionState(), 0
         last: str | None = None
         for number, entry in enumerate(self._entries, 1):
-            state = advance(state, (entry,))
-            if not isinstance(entry.event, _MAY_CHANGE_INCUMBENT):
+            if not _may_change_incumbent(entry.event, state):
                 continue
+            state, folded = advance(state, self._entries[folded:number]), number
             best = queries.incumbent(state)
             if best is not None and best.id != last:
                 last = best.id
                 positions.append(number)
         return positions
+
+
+def _may_change_incumbent(event: e.Event, state: SessionState) -> bool:
+    """While a kernel that won a race leads, what happens to kernels that never led changes nothing."""
+    if not isinstance(event, _MAY_CHANGE_INCUMBENT):
+        return False
+    best = queries.incumbent(state) if state.reigns else None
+    if best is None or best.id not in state.reigns or isinstance(event, e.SessionPrepared | e.IncumbentChanged):
+        return True
+    return event.kernel in state.reigns

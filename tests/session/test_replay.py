@@ -17,6 +17,7 @@ from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries
 from engine.domain.errors import CommandRejected
+from engine.domain.folds import advance
 from engine.domain.model import ENGINEER
 from engine.domain.state import SessionState
 from engine.journal.journal import read
@@ -197,6 +198,20 @@ def test_jumping_to_rounds_and_improvements(recording: tuple[e.Entry, ...]) -> N
     assert leaders[0] == "k1"
     assert leaders[-1] == "k10"
     assert all(a != b for a, b in pairwise(leaders))
+
+
+@pytest.mark.parametrize("name", ["attention_fp16", "softmax"])
+def test_improvements_are_those_of_the_fold_entry_by_entry(name: str) -> None:
+    entries = read(Path(__file__).parents[2] / "sessions" / name).entries
+    expected: list[int] = []
+    state, last = SessionState(), ""
+    for number, entry in enumerate(entries, 1):
+        state = advance(state, (entry,))
+        best = queries.incumbent(state)
+        if best is not None and best.id != last:
+            last = best.id
+            expected.append(number)
+    assert ReplaySource(entries).landmarks(Landmark.IMPROVEMENT) == tuple(expected)
 
 
 def test_jumping_to_decisions_of_the_engineer(tmp_path: Path) -> None:
