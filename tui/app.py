@@ -29,6 +29,7 @@ from engine.domain.trust import PathKind, TrustQuestion
 from tui import actions
 from tui.opener import SessionOpener
 from tui.plain_output import plain_text
+from tui.removals import guard_removals
 from tui.screens.dialogs import Confirm
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, OpenMode
@@ -82,6 +83,7 @@ class EspalierApp(TerminalApp):
         """``action`` and ``subject``: as for ``main``. ``colours``: the terminal's colour system, as rich names it."""
         guard_timers()
         guard_tiny_terminals()
+        guard_removals()
         super().__init__(keymap=keymap, colours=colours)
         self.opener = opener or SessionOpener()
         self.clock = clock

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 from textual import events, work
@@ -14,6 +16,7 @@ from textual.app import App
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.notifications import Notify
+from textual.screen import Screen
 
 from tui import actions, theme
 from tui.notices import Notices
@@ -75,6 +78,15 @@ class TerminalApp(App[None]):
 
     def on_unmount(self) -> None:
         self.notices.restore_title()
+
+    async def push_screen_wait(self, screen: Screen[Any] | str, *, mode: str | None = None) -> Any:
+        """Show a screen and wait for its answer, in a worker.
+
+        Reported as for upstream (Textual 8.2.8): its own first runs what the app has still to do, a screen's removal among it,
+        in the worker's task. When that screen is the worker's own, its removal cancels the worker, which cancels the
+        removal, and the CancelledError ends the app's message loop without a word.
+        """
+        return await asyncio.shield(self.push_screen(screen, wait_for_dismiss=True, mode=mode))
 
     def _write_to_terminal(self, text: str) -> None:
         if self._driver is not None and not self.is_web:

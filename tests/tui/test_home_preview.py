@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,22 @@ def test_lines_of_a_session_and_of_a_problem_fit(room: int, tmp_path: Path) -> N
     assert "PyTorch  eager" in text
     assert "batch_size 4096" in text
     assert "class Model(nn.Module):" in text
+
+
+def test_a_cursor_that_moves_while_the_preview_is_made_is_followed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.screens.home._REST_SECONDS", 0)
+    sessions.whole(home / "old")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            screen = app.screen
+            assert isinstance(screen, HomeScreen)
+            while "Last events" not in previewed(app):
+                screen._describe()
+                await pilot.pause(0.002)
+
+    asyncio.run(body())
 
 
 def test_the_preview_follows_cursor_and_focus(home: Path) -> None:

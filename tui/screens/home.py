@@ -25,6 +25,7 @@ from textual.widgets.option_list import Option
 from engine.domain.errors import EspalierError
 from tui import actions
 from tui.opener import SessionOpener
+from tui.removals import is_going
 from tui.screens.dialogs import Confirm
 from tui.screens.loading import load_session_screens
 from tui.widgets.session_table import SessionTable
@@ -109,7 +110,7 @@ class HomeScreen(Screen[None]):
         self._behind = behind
         self._problems: Sequence[Problem] = ()
         self._is_loaded = False
-        """Whether what a preview needs is imported."""
+        """Whether the preview is there: what it needs is imported first."""
         self._was_read = False
         """Whether the list was read before: the focus then stays where it is."""
 
@@ -137,13 +138,27 @@ class HomeScreen(Screen[None]):
     @work(group="load")
     async def _load(self) -> None:
         """Show the problems and the device, then load what a session needs, then say which tools are missing for it."""
-        self._show_problems(await asyncio.to_thread(self._opener.problems))
+        problems = await asyncio.to_thread(self._opener.problems)
+        if is_going(self):
+            return
+        self._show_problems(problems)
         devices = await asyncio.to_thread(self._opener.devices)
+        if is_going(self):
+            return
         self.query_one("#brand", Static).update(_brand(devices))
         await load_session_screens()
+        if is_going(self):
+            return
+        from tui.widgets.preview import Preview
+
+        preview = Preview()
+        preview.display = False  # until something is previewed
+        await self.query_one("#place", Container).mount(preview)
         self._is_loaded = True
         self._describe()
         found = await self._opener.missing_tools()
+        if is_going(self):
+            return
         missing = self.query_one("#missing", Static)
         missing.display = bool(found)
         missing.update("\n".join(found))
@@ -167,7 +182,10 @@ class HomeScreen(Screen[None]):
     @work(exclusive=True, group="summaries")
     async def action_refresh(self) -> None:
         """Reload the list of sessions."""
-        self._fill(await asyncio.to_thread(_summaries))
+        summaries = await asyncio.to_thread(_summaries)
+        if is_going(self):
+            return
+        self._fill(summaries)
         if not self._was_read and any(not one.shipped for one in self._sessions_table.sessions):
             self.query_one("#sessions").focus()
         self._was_read = True
@@ -189,6 +207,8 @@ class HomeScreen(Screen[None]):
     @on(DataTable.RowHighlighted)
     @on(OptionList.OptionHighlighted)
     def _describe(self) -> None:
+        if is_going(self):
+            return
         about = self.query_one("#about", Static)
         one = self._highlighted()
         if isinstance(self.focused, OptionList) or one is None:
@@ -212,16 +232,15 @@ class HomeScreen(Screen[None]):
         await asyncio.sleep(_REST_SECONDS)
         from tui.screens.home_preview import preview_of
 
+        if is_going(self):
+            return
         listed = self.query_one("#problems", OptionList)
         problem = listed.highlighted_option if isinstance(self.focused, OptionList) else None
         named = next((one for one in self._problems if problem is not None and one.name == problem.id), None)
         shown = await asyncio.to_thread(preview_of, self._opener, named, self._highlighted(), self._sessions_table.sessions)
-        place = self.query_one("#place", Container)
-        if shown is not None and not place.children:
-            from tui.widgets.preview import Preview
-
-            await place.mount(Preview())
-        for preview in place.children:
+        if is_going(self):
+            return
+        for preview in self.query_one("#place", Container).children:
             preview.display = shown is not None
             if shown is not None:
                 preview.show(shown.title, shown.lines, shown.state)  # type: ignore[attr-defined]  # a Preview

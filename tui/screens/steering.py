@@ -22,6 +22,7 @@ from engine.domain.work import WorkKey
 from tui import actions
 from tui.bridge import Bridge, Capability, check_settings, writer_error
 from tui.editor import edit_text
+from tui.removals import is_going
 from tui.screens.code_form import CodeForm
 from tui.screens.dialogs import AskLine, Choice, Choose, Confirm, DismissOnceScreen
 from tui.screens.idea_form import IdeaForm, IdeaInput
@@ -82,7 +83,9 @@ class BridgeScreen(DismissOnceScreen[None]):
             self.drain()
 
     def drain(self) -> None:
-        """Draw the changes since the last call."""
+        """Draw the changes since the last call; nothing where the screen was closed meanwhile."""
+        if is_going(self):
+            return
         self._drawn_at = time.monotonic()
         with self.app.batch_update():
             if self.bridge.state is not self.state:

@@ -1,0 +1,102 @@
+"""A screen is removed at any time, before its widgets are there too, and the program goes on or ends without a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import sessions, ui
+from textual import work
+from textual.screen import Screen
+
+from tui.app import EspalierApp
+from tui.bridge import Bridge
+from tui.opener import SessionOpener
+from tui.screens.compare import CompareScreen
+from tui.screens.dialogs import Choice, Choose, Confirm
+from tui.screens.gate import GateScreen
+from tui.screens.help import HelpScreen
+from tui.screens.home import HomeScreen
+from tui.screens.session import SessionScreen
+
+
+class _Asking(Screen[None]):
+    """A screen with an action that asks."""
+
+    @work
+    async def ask(self) -> None:
+        await self.app.push_screen_wait(Confirm("Really?", "", "Yes"))
+
+
+async def hears(app: EspalierApp) -> None:
+    """Wait until the app handles a message. Raises TimeoutError if it does not."""
+    heard = asyncio.Event()
+    app.call_later(heard.set)
+    await asyncio.wait_for(heard.wait(), 20)
+
+
+def test_a_screen_that_asks_while_it_closes_leaves_the_app_running() -> None:
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test() as pilot:
+            screen = _Asking()
+            await app.push_screen(screen)
+            app.pop_screen()
+            screen.ask()
+            await pilot.pause()
+            await hears(app)
+
+    asyncio.run(body())
+
+
+SCREENS: dict[str, Callable[[Bridge], Screen[Any]]] = {
+    "session": SessionScreen,
+    "gate": GateScreen,
+    "compare": lambda bridge: CompareScreen(bridge, "k1", "k2"),
+    "help": lambda bridge: HelpScreen(None, (), {}, ""),
+    "choose": lambda bridge: Choose("Which?", [Choice("a", "a")]),
+    "home": lambda bridge: HomeScreen(ui.FakeOpener(), float, lambda: None),
+}
+TURNS = (0, 2)
+"""Turns of the event loop after which a screen is removed."""
+
+
+async def turn(times: int) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+def test_screens_close_before_their_widgets_are_there(tmp_path: Path) -> None:
+    sessions.whole(tmp_path / "s")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test():
+            for make, turns in itertools.product(SCREENS.values(), TURNS):
+                app.push_screen(make(SessionOpener().follow(tmp_path / "s")))
+                await turn(turns)
+                app.pop_screen()
+                await hears(app)
+        assert app.fault is None
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("turns", [1, 8])
+def test_the_program_ends_before_widgets_are_there(turns: int, tmp_path: Path) -> None:
+    sessions.whole(tmp_path / "s")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test():
+            for make in SCREENS.values():
+                app.push_screen(make(SessionOpener().follow(tmp_path / "s")))
+            await turn(turns)
+            app.exit()
+        assert app.fault is None
+
+    asyncio.run(body())

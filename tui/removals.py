@@ -1,0 +1,31 @@
+"""Guards Textual where a screen is removed while it begins, or while its program ends.
+
+Reported as for upstream (Textual 8.2.8). ``Widget.mount`` adds nothing to a widget that is being removed, and raises MountError
+once ``App.exit`` was called; Compose, Mount and what follows them are still handled, and an ``on_mount`` that looks for them
+raises NoMatches. Either exception ends the program with a traceback.
+"""
+
+from __future__ import annotations
+
+from textual.events import Compose, Mount, Resize, ScreenResume, Show
+from textual.message import Message
+from textual.message_pump import MessagePump
+from textual.widget import Widget
+
+_BEGINNINGS = (Compose, Mount, Resize, ScreenResume, Show)
+"""What a widget handles when it begins or appears."""
+
+
+def guard_removals() -> None:
+    """Make every widget of this process safe, Textual's own included. Calling it again changes nothing."""
+    setattr(Widget, "_dispatch_message", _dispatch)  # noqa: B010  # Textual has no seam here
+
+
+def is_going(widget: Widget) -> bool:
+    """Whether the widget is being removed or its program ends: its own widgets may be gone already."""
+    return widget._pruning or not widget.is_attached
+
+
+async def _dispatch(widget: Widget, message: Message) -> None:
+    if not (isinstance(message, _BEGINNINGS) and is_going(widget)):
+        await MessagePump._dispatch_message(widget, message)
