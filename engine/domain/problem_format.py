@@ -81,6 +81,8 @@ class ProblemFormat:
     licence: Licence | None = None
     notes: tuple[str, ...] = ()
     """What of the files is not used, and why."""
+    file: str = ""
+    """The file with its definition, for messages; empty in formats without one and in older journals."""
 
 
 @dataclass(frozen=True, slots=True)

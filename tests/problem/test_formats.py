@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -250,10 +251,17 @@ def test_no_bytes_break_the_reader_of_safetensors(tmp_path_factory: pytest.TempP
     refused(files.write_sol(folder, None, files.workload(inputs=stored)), "x.safetensors")
 
 
-def test_a_shape_that_contradicts_the_reference_is_refused(tmp_path: Path) -> None:
-    problem = catalog.find(str(files.write_sol(tmp_path, files.definition(reference=files.SCALE.replace("x *", "x.T *")))))
-    with pytest.raises(ProblemError, match=r"outputs\.out: .* returns \[8, 4\]; the definition says \[4, 8\]"):
+@pytest.mark.parametrize("write", [files.write_sol, files.write_flashinfer])
+def test_a_shape_that_contradicts_the_reference_is_refused(
+    tmp_path: Path, write: Callable[[Path, dict[str, Any]], Path]
+) -> None:
+    problem = catalog.find(str(write(tmp_path, files.definition(reference=files.SCALE.replace("x *", "x.T *")))))
+    with pytest.raises(
+        ProblemError, match=r"outputs\.out\.shape: .* returns \[8, 4\].*; the definition says \[4, 8\]"
+    ) as caught:
         reference(problem).signature()
+    (definition,) = (path for path in tmp_path.rglob("*.json"))
+    assert str(caught.value).startswith(f"{definition}: outputs.out.shape: ")
 
 
 BOMB = "a: &a [1,1]\nb: &b [*a,*a,*a]\nfiles: [*b,*b]\n"

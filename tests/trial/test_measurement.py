@@ -67,14 +67,26 @@ def test_a_repeated_screen_counts_all_its_samples() -> None:
     assert "19 of 27 samples disturbed by CPU contention" in REPORT.of_kernel("screen", [kept], RATIOS, ()).conditions
 
 
-@pytest.mark.parametrize(("workloads", "samples"), [(1, 6), (16, 3)])
-def test_a_repeated_screen_takes_its_share_of_a_suites_samples(workloads: int, samples: int) -> None:
-    asked = []
+@pytest.mark.parametrize(
+    ("workloads", "found", "asked"),
+    [
+        (1, pair(0, 6), [6]),
+        (1, pair(16, 2), [6, 6, 6]),
+        (16, pair(0, 6), [3]),
+        (16, pair(16, 2), [3]),  # disturbed: it quarantines nobody, and a measurement decides
+        (16, pair(0, 6, wall_us=9000.0), [3, 3, 3]),  # hidden time: it would quarantine
+    ],
+)
+def test_in_a_suite_a_screen_is_repeated_only_for_what_would_quarantine(
+    workloads: int, found: PairTimes, asked: list[int]
+) -> None:
+    samples = []
 
-    def run_pair(bed: object, contest: object, samples: int, tally: object) -> PairTimes:
-        asked.append(samples)
-        return pair(16, 2)
+    def run_pair(bed: object, contest: object, wanted: int, tally: object) -> PairTimes:
+        samples.append(wanted)
+        return found
 
-    trial = SimpleNamespace(_tools=SimpleNamespace(workloads=workloads), report=REPORT, run_pair=run_pair)
-    WorkloadTrial._screen(trial, None, None, None)
-    assert asked == [samples] * 3
+    trial = WorkloadTrial.__new__(WorkloadTrial)
+    trial._tools, trial.report, trial.run_pair = SimpleNamespace(workloads=workloads), REPORT, run_pair
+    trial._screen(None, None, None)
+    assert samples == asked

@@ -100,7 +100,7 @@ def of_definition(
         ids={case.workload.name: case.uuid for case in cases.cases},
         rows={case.workload.name: case.row for case in cases.cases},
         tolerances={case.workload.name: case.tolerance or tolerance for case in cases.cases},
-        licence=licences.find(folder), notes=notes,
+        licence=licences.find(folder), notes=notes, file=definition.file,
     )  # fmt: skip
     workloads = [case.workload for case in cases.cases]
     return problem(

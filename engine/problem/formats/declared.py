@@ -14,11 +14,12 @@ def check_outputs(problem: Problem, workload: Workload, operands: Sequence[Opera
     declared = problem.origin_format
     if declared is None or not declared.outputs:
         return
-    where = f"{problem.origin}: workload {workload.name}"
+    file = declared.file or problem.origin
     outputs = [operand for operand in operands if operand.role is Role.OUTPUT]
     if len(outputs) != len(declared.outputs):
         raise ProblemError(
-            f"{where}: outputs: the reference returns {len(outputs)}; the definition has {len(declared.outputs)}"
+            f"{file}: outputs: the reference returns {len(outputs)} on workload {workload.name}; "
+            f"the definition has {len(declared.outputs)}: correct one of them"
         )
     known = {axis: size for axis, size in declared.axes.items() if isinstance(size, int)}
     known |= {
@@ -29,7 +30,8 @@ def check_outputs(problem: Problem, workload: Workload, operands: Sequence[Opera
         shape = [sizes[axis] for axis in tensor.axes or ()]
         if list(operand.shape) != shape:
             raise ProblemError(
-                f"{where}: outputs.{tensor.name}: the reference returns {list(operand.shape)}; the definition says {shape}"
+                f"{file}: outputs.{tensor.name}.shape: the reference returns {list(operand.shape)} on workload "
+                f"{workload.name}; the definition says {shape}: correct one of them"
             )
 
 

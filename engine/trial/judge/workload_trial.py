@@ -227,15 +227,28 @@ class WorkloadTrial:
         return self._tools.setup.order.sample(every, min(count, len(every)))
 
     def _screen(self, bed: TestBed, contest: Contestants, tally: CheckTally) -> PairTimes:
-        """A few samples. If they raise doubts or were disturbed, they are replaced by new ones."""
+        """A few samples. If they raise doubts or were disturbed, they are replaced by new ones.
+
+        In a suite a member's screen is repeated only if it would quarantine the kernel. Its calls are still checked,
+        the mean over the members decides whether the kernel is measured, and a measurement adds pairs while one raises a doubt.
+        A kernel that is not measured keeps its doubts: its time is not corroborated, and it cannot lead. On a busy machine some
+        of many members are always disturbed, and repeating their screens took most of a suite's verification.
+        """
         pair = self.run_pair(bed, contest, shared_samples(_SCREEN_SAMPLES, self._tools.workloads), tally)
+        unclear = self._is_unclear if self._tools.workloads == 1 else self._is_suspect
         for _ in range(_SCREEN_RETRIES):
-            if pair.calm and not self.report.doubts([pair]):
+            if not unclear(pair):
                 break
             more = shared_samples(max(_SCREEN_SAMPLES, samples_for([pair], KERNEL)), self._tools.workloads)
             again = self.run_pair(bed, contest, more, tally)
             pair = replace(again, disturbed=pair.disturbed + again.disturbed, taken=pair.taken + again.taken)
         return pair
+
+    def _is_unclear(self, pair: PairTimes) -> bool:
+        return not pair.calm or bool(self.report.doubts([pair]))
+
+    def _is_suspect(self, pair: PairTimes) -> bool:
+        return bool(self.report.evidence([pair]))
 
     def _verification(self, bed: TestBed, own: CheckTally, trials: int, holdouts: str, jitter: float) -> Verification:
         policy = bed.calibration.policy
