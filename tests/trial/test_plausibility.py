@@ -109,6 +109,15 @@ def test_unannounced_calls_on_a_busy_machine_do_not_quarantine(disturbed: tuple[
     assert bool(plausibility.timing_doubts([made], SIGNATURE, PEAKS, CPU, cold=True, sure=True)) is sure
 
 
+@pytest.mark.parametrize(("calls", "members", "sure"), [(2, 1, True), (3, 16, False), (4, 16, True)])
+def test_a_member_of_a_suite_is_quarantined_for_more_slow_calls(calls: int, members: int, sure: bool) -> None:
+    slow = {KERNEL: [Timing(400.0, 3000.0, 0.0)] * calls, NULL: [Timing(1.0, 160.0, 0.0)] * calls}
+    found = [replace(pairs()[0], at_once=slow)]
+    given = plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True, members=members)
+    assert bool(given) is sure
+    assert plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, members=members)
+
+
 def test_briefly_spinning_threads_raise_no_doubt() -> None:
     assert doubts_in(pairs(awake=2500.0)) == ()
 

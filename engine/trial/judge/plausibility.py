@@ -24,8 +24,9 @@ _BLATANT_US, _BLATANT_SHARE = 300.0, 0.5
 _RESOLVED_TIMES, _RESOLVED_US = 20.0, 1000.0
 """A time is resolved if its interval, with the error of what was subtracted, ends below this multiple of it, or no more than so
 many microseconds above it."""
-_FEWEST_AHEAD = 2
-"""Undisturbed unannounced calls, all of them slow, that other work on the machine cannot explain."""
+_FEWEST_AHEAD, _FEWEST_AHEAD_IN_SUITE = 2, 4
+"""Undisturbed unannounced calls, all of them slow, that other work on the machine cannot explain: of a single workload, and of
+each member of a suite, where every member is a chance for noise."""
 _AWAKE_US, _AWAKE_SHARE = 3000.0, 0.1
 """Allowed time between resumption and order: OpenMP threads spin after they are resumed, and on few cores the judge waits."""
 _LONG_AWAKE_US = 15_000.0
@@ -37,9 +38,13 @@ _BUSY_US = 50.0
 
 
 def timing_doubts(
-    pairs: Sequence[PairTimes], signature: Signature, ceilings: Peaks, device: Device, *, cold: bool, sure: bool = False
-) -> tuple[str, ...]:
-    """Doubts about the kernel's times in these process pairs; ``sure``: only those that noise cannot explain."""
+    pairs: Sequence[PairTimes], signature: Signature, ceilings: Peaks, device: Device, *, cold: bool, sure: bool = False,
+    members: int = 1,
+) -> tuple[str, ...]:  # fmt: skip
+    """Doubts about the kernel's times in these process pairs; ``sure``: only those that noise cannot explain.
+
+    ``members``: workloads of the suite that the pairs are of.
+    """
     times = [t for p in pairs for t in p.kernel]
     counted = stats.median_interval([t.counted_us for t in times])
     unsure_us = _UNSURE * max(p.cost.jitter_us for p in pairs)
@@ -54,7 +59,7 @@ def timing_doubts(
     if claim_counts and hidden_us(pairs) > (blatant_us if sure else 0.0):
         doubts.append("not corroborated: the judge's clock measured more time than the runner claims")
     ahead = ahead_of_order(pairs)
-    by_chance = ahead.calls < _FEWEST_AHEAD or not all(p.calm for p in pairs)
+    by_chance = ahead.calls < (_FEWEST_AHEAD if members == 1 else _FEWEST_AHEAD_IN_SUITE) or not all(p.calm for p in pairs)
     if ahead.us > (blatant_us if sure else 0.0) and not (sure and by_chance):
         doubts.append(f"not corroborated: unannounced calls were {ahead.us:.0f} µs slower than the claim allows")
     if statistics.median(t.idle_us for t in times) > _BUSY_SHARE * counted.value + _BUSY_US:

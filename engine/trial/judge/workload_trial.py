@@ -103,7 +103,7 @@ class WorkloadTrial:
         self.beds = TestBeds(opened, tools.device, self.reference, self.holdouts, processes, tools.pool, calibrations)
         self.baselines = Baselines(opened, tools.device, tools.pool, tools.setup, tools.workloads)
         self.report = MeasurementReport(
-            self.signature, tools.device, tools.peaks, tools.measure_peaks_again, opened.cold, opened.confined
+            self.signature, tools.device, tools.peaks, tools.measure_peaks_again, opened.cold, opened.confined, tools.workloads
         )
 
     @property
