@@ -139,7 +139,10 @@ def _fork(terminal: Terminal, folder: Path) -> None:
     (other,) = (other for other in folder.parent.iterdir() if other != folder)
     state = wait_for(other, lambda s: s.kernels, wanted)
     assert set(store.state_of(folder).kernels) >= set(state.kernels)
-    terminal.keys("C-q", "y")
+    terminal.sees(other.name)  # its journal is there before its screen, and the dialog that opens it hides the app's keys
+    terminal.keys("C-q")
+    terminal.sees("Stay")
+    terminal.keys("y")
     terminal.gone()
 
 
