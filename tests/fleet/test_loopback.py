@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import socket
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from ipaddress import ip_address
 
 import pytest
 
+from engine.fleet import ray_cluster
 from engine.fleet.loopback import is_on_loopback, listening_sockets, loopback_only
 
 HOSTS = {
@@ -48,8 +51,10 @@ def test_a_cluster_elsewhere_or_nowhere_is_not_on_loopback(address: str) -> None
     assert not is_on_loopback(address)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_rays_setting_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    constants = pytest.importorskip("ray._private.ray_constants")
+    ray_cluster._ray()  # with tokens: Ray reads that at its first import, and tests of this process may start it later
+    constants = importlib.import_module("ray._private.ray_constants")
     name = constants.ENABLE_RAY_CLUSTERS_ENV_VAR
     for given in (None, "1"):
         monkeypatch.delenv(name, raising=False) if given is None else monkeypatch.setenv(name, given)
