@@ -33,7 +33,7 @@ from engine.toolchain.expressions import evaluate
 from engine.toolchain.plan import NameRef, parse_plan
 from engine.toolchain.plan import Reference as PlanReference
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]  # one compiler call for all cases
 
 
 class Lambda(nn.Module):
