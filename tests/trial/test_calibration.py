@@ -178,7 +178,7 @@ def test_sequential_summation_passes_with_outliers() -> None:
         ruling = calibration.policy.rule([e / total], case.expected, ("out",), "outliers")
         assert ruling.passed, ruling.errors
         worst = max(worst, ruling.errors.rel_fro)
-    assert worst < calibration.policy.limit("outliers").rel_fro < 1e-4
+    assert worst < calibration.policy.limit("outliers").rel_fro < 1e-3  # half precision is an error of more than that
 
 
 CHANCE = """
@@ -278,4 +278,4 @@ def test_large_inputs_have_common_limits() -> None:
     limits = {name: found.limit(name) for name in WIDE_ONLY if name in found.classes}
     assert len(limits) > 2
     assert len(set(limits.values())) == 1
-    assert limits["outliers"].rel_fro > 3e-5
+    assert limits["outliers"].rel_fro >= 1e-4

@@ -39,6 +39,9 @@ _PERTURBED_MAX_SCALED = 5e-3
 _PERTURBED_REL_FRO = 1e-6
 """Lower bound on the error of a whole output in fp32 on perturbed inputs. Where an outlier is added to many small numbers, sums
 in another order than the library's showed 60 times its error. TF32's error is a few hundred times this bound."""
+_LARGE_REL_FRO = 1e-5
+"""The same for inputs of about 1000: half a unit in their last place is 3e-5, and an exponential makes it a relative error.
+fp32 allows ten times this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,10 +332,10 @@ def _perturbed_errors(
             continue
         if allowed.value in errors and error_limit(allowed, errors, dtype).rel_fro <= HOPELESS:
             found[name] = {known: _wider(_with_more_room(here, dtype), own.get(known, here)) for known, here in errors.items()}
-    return _with_common_limits(found)
+    return _with_common_limits(found, dtype)
 
 
-def _with_common_limits(found: dict[str, dict[str, ClassErrors]]) -> dict[str, dict[str, ClassErrors]]:
+def _with_common_limits(found: dict[str, dict[str, ClassErrors]], dtype: torch.dtype) -> dict[str, dict[str, ClassErrors]]:
     """The same errors for all distributions of large inputs: their intermediate results are rounded alike.
 
     A reference may be exact on one of them (a softmax with one outlier in each row), and a kernel that orders its products
