@@ -69,9 +69,11 @@ def behind(state: SessionState, kernel: Kernel) -> tuple[Behind, ...]:
 
 
 def best_single(state: SessionState) -> Kernel | None:
-    """The incumbent; where that is a dispatch, the kernel that it was made from."""
-    name = queries.default_parent(state)
-    return state.kernels.get(name) if name is not None else None
+    """The incumbent; where that is a dispatch of several kernels, the one that it was made from."""
+    best = queries.incumbent(state)
+    while best is not None and len(best.members) > 1:
+        best = state.kernels.get(best.parent or "")
+    return best
 
 
 def dispatched(state: SessionState) -> tuple[tuple[Workload, Kernel], ...]:
@@ -87,7 +89,7 @@ def dispatched(state: SessionState) -> tuple[tuple[Workload, Kernel], ...]:
         kernel
         for kernel in state.kernels.values()
         if kernel.stage is Stage.MEASURED
-        and not kernel.members
+        and len(kernel.members) < 2
         and (kernel.dialect, kernel.contract) == (base.dialect, base.contract)
         and queries.may_lead(state, kernel)
     ]

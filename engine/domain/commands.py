@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from engine.domain.model import Blob, Contract, Dialect, IdeaText
+from engine.domain.model import Blob, Contract, Dialect, IdeaText, WorkloadChoice
 from engine.domain.profile import Profile
 from engine.domain.settings import Limits, ModelSettings, Pauses
 
@@ -93,6 +93,8 @@ class SeedKernel:
     """Title of the kernel if it implements no idea of the session."""
     members: tuple[str, ...] = ()
     """Of a dispatch: the names of the kernels that it chooses from."""
+    choices: tuple[WorkloadChoice, ...] = ()
+    """Of a dispatch: what it builds for each workload of the session's suite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,13 @@ class DiscardKernel:
 @dataclass(frozen=True, slots=True)
 class Remeasure:
     """Verify and measure a settled kernel again."""
+
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True)
+class TuneKernel:
+    """Tune a measured kernel on each workload of the session's suite."""
 
     kernel: str
 
@@ -256,6 +265,7 @@ KernelCommand = (
     | AcceptKernel
     | DiscardKernel
     | Remeasure
+    | TuneKernel
     | RecordProfile
 )
 RaceCommand = RaceKernel | RaceLeaders | RaceUndecided

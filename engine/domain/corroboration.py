@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.domain.model import Measurement
+from engine.domain.regimes import Regime
 from engine.domain.state import Kernel, SessionState, Stage
 
 MEASURED = "measured"
@@ -27,9 +28,20 @@ def of_measurement(measured: Measurement) -> tuple[str, ...]:
     return recorded or (UNEXPLAINED,)
 
 
-def combined(evidence: Sequence[str], measured: Measurement | None) -> tuple[str, ...]:
-    """The evidence of a quarantine and the doubts about a time, each line once."""
-    return tuple(dict.fromkeys((*evidence, *(of_measurement(measured) if measured is not None else ()))))
+def combined(evidence: Sequence[str], measured: Measurement | None, regime: Regime = Regime.SINGLE) -> tuple[str, ...]:
+    """The evidence of a quarantine and the doubts about a time, each line once.
+
+    Doubts about the sustained time count where that regime decides.
+    """
+    doubts = of_measurement(measured) if measured is not None else ()
+    sustained = measured.sustained if measured is not None and regime is Regime.SUSTAINED else None
+    return tuple(dict.fromkeys((*evidence, *doubts, *(sustained.doubts if sustained is not None else ()))))
+
+
+def is_confirmed(measured: Measurement, regime: Regime) -> bool:
+    """Whether the time of single calls is corroborated and, where that regime decides, the sustained one."""
+    sustained = measured.sustained if regime is Regime.SUSTAINED else None
+    return measured.corroborated and (sustained is None or sustained.corroborated)
 
 
 def of_kernel(kernel: Kernel) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ KINDS: Mapping[type, DecisionKind] = {
     e.KernelDrafted: DecisionKind("new kernel", instead="cancel the kernel, or prune it"),
     e.KernelReopened: DecisionKind("remeasurement of", instead="cancel the kernel"),
     e.RaceAsked: DecisionKind("race", instead="its result only matters if the kernel wins"),
+    e.TuningAsked: DecisionKind("tuning", instead="cancel the kernel that comes of it"),
     e.CallAnswered: DecisionKind("answer", instead="the reply is already in use: prune what came of it"),
     e.CallFailed: DecisionKind("cancellation", instead="a cancelled call is not repeated: retry its work"),
 }

@@ -23,7 +23,10 @@ A message says what failed, which one, and what to do.
 
 from __future__ import annotations
 
-from engine.domain.trust import TrustQuestion
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.domain.trust import TrustQuestion
 
 
 class EspalierError(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -61,6 +61,25 @@ class WorkloadTime:
     speedup: Mapping[str, Interval]
     """Baseline name → speedup."""
     light: SpeedOfLight | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadChoice:
+    """The kernel of a dispatch that serves one workload of a suite, with the values of its tunables there."""
+
+    workload: str
+    member: str
+    tunables: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadTuning:
+    """The values of a kernel's tunables that were the fastest on one workload of a suite."""
+
+    workload: str
+    tunables: Mapping[str, int]
+    ratio: Interval
+    """Speedup over the kernel's own values, by screens; 1 where they were kept."""
 
 
 @dataclass(frozen=True, slots=True)

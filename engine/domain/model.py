@@ -16,11 +16,14 @@ from engine.domain.dialect import Dialect as Dialect
 from engine.domain.figures import Interval as Interval
 from engine.domain.figures import PrecisionClass as PrecisionClass
 from engine.domain.figures import SpeedOfLight as SpeedOfLight
+from engine.domain.figures import WorkloadChoice as WorkloadChoice
 from engine.domain.figures import WorkloadErrors as WorkloadErrors
 from engine.domain.figures import WorkloadRatio as WorkloadRatio
 from engine.domain.figures import WorkloadTime as WorkloadTime
+from engine.domain.figures import WorkloadTuning as WorkloadTuning
 from engine.domain.mismatch import Mismatch
 from engine.domain.problem_format import FormatVerdict, ProblemFormat
+from engine.domain.regimes import ClockAndPower, Sustained
 
 Blob = str
 """SHA-256 (hex) of a payload in the session's ``blobs/`` folder."""
@@ -231,6 +234,10 @@ class Measurement:
     """Why the time is not corroborated, one line each. Older journals have these lines among the conditions."""
     by_workload: tuple[WorkloadTime, ...] = ()
     """Over a suite: each workload's, in the suite's order; empty for a single workload."""
+    clock: ClockAndPower | None = None
+    """Of the GPU between the single calls; ``None`` where unknown."""
+    sustained: Sustained | None = None
+    """The same kernel in the sustained regime; ``None`` if that was not measured."""
 
 
 class FailureKind(StrEnum):

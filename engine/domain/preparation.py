@@ -53,7 +53,7 @@ class Peaks:
 
     copy_bytes_per_s: float
     operations_per_s: Mapping[str, float]
-    """Unit (``fp32``, ``tf32``, ``fp16``, ``bf16``) → operations a second."""
+    """Unit (``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``) → operations a second."""
 
 
 @dataclass(frozen=True, slots=True)

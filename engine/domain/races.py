@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 
-from engine.domain import queries, stats
+from engine.domain import queries, regimes, stats
 from engine.domain.model import Interval, RaceOutcome
+from engine.domain.regimes import Regime
 from engine.domain.state import Kernel, RaceRecord, SessionState, Stage
 from engine.domain.work import Race as RaceWork
 
@@ -91,6 +92,26 @@ def kernel_to_beat(state: SessionState) -> Kernel | None:
     """The kernel that a screened one must approach to be measured precisely: the best challenger, else the incumbent."""
     ahead = challengers(state)
     return ahead[0] if ahead else queries.incumbent(state)
+
+
+def deciding_regime(state: SessionState) -> Regime:
+    """The regime in which races are run and the lead is decided."""
+    if state.opened is None or state.preparation is None or state.device is None:
+        return Regime.SINGLE
+    return regimes.deciding(state.opened.settings.regime, state.preparation.bound, state.device.kind)
+
+
+def to_sustain(state: SessionState) -> Kernel | None:
+    """The incumbent, if it is yet to be measured in the sustained regime; ``None`` while it has races to run."""
+    best = state.kernels.get(state.incumbent)
+    if best is None or best.unsustained or state.opened is None or state.device is None:
+        return None
+    if not regimes.wants_sustained(state.opened.settings.regime, state.device.kind):
+        return None
+    if not queries.may_lead(state, best) or pending_races(state):
+        return None
+    assert best.measurement is not None, "or it could not lead"
+    return best if best.measurement.sustained is None else None
 
 
 def pending_races(state: SessionState) -> tuple[RaceWork, ...]:

@@ -186,6 +186,8 @@ class Settings:
     """Further baselines."""
     cold: bool = True
     """Measure with cold caches."""
+    regime: str = ""
+    """What decides: one of ``regimes.CHOICES``. Empty in sessions of older versions: single calls, the only ones measured."""
     seed: int = 0
     """Random seed of the search (not of a trial's inputs)."""
     accept_unverifiable: bool = False

@@ -30,6 +30,7 @@ from engine.domain.model import (
     Resources,
     Usage,
     Verification,
+    WorkloadChoice,
     WorkloadRatio,
 )
 from engine.domain.plan import RoundPlan
@@ -131,6 +132,8 @@ class RaceRecord:
     """Why its times are not corroborated."""
     by_workload: tuple[WorkloadRatio, ...] = ()
     """Over a suite: the ratio on each workload."""
+    back_to_back: bool = False
+    """Whether it was run in the sustained regime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +203,11 @@ class Kernel:
     machine_code: str = ""
     """Digest of the binaries and launch plans of all its shapes; empty where unknown."""
     members: tuple[str, ...] = ()
-    """Of a dispatch: the names of the kernels that it chooses from."""
+    """Of a dispatch: the names of the kernels that it chooses from; of a tuned kernel, the one whose code it has."""
+    choices: tuple[WorkloadChoice, ...] = ()
+    """Of a dispatch: the kernel and the values of its tunables for each workload of the suite."""
+    tuning: e.KernelTuned | None = None
+    """What tuning on each workload of the suite found; ``None`` if it has not been tried."""
     same_as: str = ""
     """The kernel with the same machine code whose verdict it took over; empty if it has its own."""
     verification: Verification | None = None
@@ -219,6 +226,8 @@ class Kernel:
     accepted: str = ""
     """Why the engineer accepted it; empty if not."""
     sanitizing: Sanitizing | None = None
+    unsustained: str = ""
+    """Why it has no times in the sustained regime although they were asked for; empty otherwise."""
     profile: Profile | None = None
     """Hardware counters of its present code."""
     worker: str = ""
@@ -247,10 +256,11 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """One worker of the session's fleet."""
+    """One worker or builder of the session's fleet."""
 
     name: str
-    device: Device
+    device: Device | None
+    """``None``: a builder."""
     host: str
     joined_at: float
     notes: tuple[str, ...] = ()
@@ -301,6 +311,8 @@ class SessionState:
     """The number of races before the incumbent became the incumbent."""
     asked: tuple[tuple[str, str], ...] = ()
     """Races that the engineer requested and that have not run: (kernel, against)."""
+    tunings: tuple[str, ...] = ()
+    """Kernels whose tuning the engineer requested and that are not tuned yet."""
     calls: Mapping[str, ModelCall] = field(default_factory=_empty)
     pauses: Pauses = field(default_factory=Pauses)
     paused: str | None = None

@@ -24,6 +24,7 @@ from engine.domain.model import (
     WorkloadTime,
 )
 from engine.domain.preparation import Preparation, WorkloadPreparation
+from engine.domain.regimes import ClockAndPower, Sustained
 
 _WORST_FIRST = (PrecisionClass.NONE, PrecisionClass.HALF, PrecisionClass.TF32, PrecisionClass.FP32, PrecisionClass.EXACT)
 MIXED = "mixed"
@@ -63,6 +64,36 @@ def measurement(parts: Mapping[str, Measurement], means: Mapping[str, Interval] 
         doubts=tuple(f"{name}: {doubt}" for name, one in parts.items() for doubt in one.doubts),
         by_workload=tuple(WorkloadTime(name, one.time_us, one.speedup, one.light) for name, one in parts.items()),
     )
+
+
+def sustained(parts: Mapping[str, Sustained], means: Mapping[str, Interval]) -> Sustained:
+    """One sustained measurement of those on a suite's workloads, with the speedups over the suite from process pairs.
+
+    Clocks and powers are means over the workloads.
+    """
+    (_, first), *others = parts.items()
+    if not others:
+        return first
+    every = tuple(parts.values())
+    return replace(
+        first,
+        time_us=geometric_mean([one.time_us for one in every]),
+        speedup=means,
+        calls=sum(one.calls for one in every),
+        processes=max(one.processes for one in every),
+        kernel=_mean_clock([one.kernel for one in every]),
+        baseline=_mean_clock([one.baseline for one in every]),
+        corroborated=all(one.corroborated for one in every),
+        conditions=tuple(line for line in first.conditions if all(line in one.conditions for one in every)),
+        doubts=tuple(f"{name}: {doubt}" for name, one in parts.items() for doubt in one.doubts),
+        by_workload=tuple(WorkloadTime(name, one.time_us, one.speedup) for name, one in parts.items()),
+    )
+
+
+def _mean_clock(parts: Sequence[ClockAndPower]) -> ClockAndPower:
+    clocks = [one.sm_mhz for one in parts if one.sm_mhz is not None]
+    watts = [one.watts for one in parts if one.watts is not None]
+    return ClockAndPower(fmean(clocks) if clocks else None, fmean(watts) if watts else None)
 
 
 def _light(parts: Sequence[Measurement]) -> SpeedOfLight | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from engine.domain.model import (
     Author,
@@ -22,53 +21,15 @@ from engine.domain.model import (
     Measurement,
     Resources,
     Verification,
+    WorkloadChoice,
     WorkloadRatio,
+    WorkloadTuning,
 )
 from engine.domain.preparation import Preparation
 from engine.domain.profile import Profile
-
-
-class WorkKind(StrEnum):
-    """The kinds of work, as the journal spells them."""
-
-    PREPARE = "prepare"
-    PROPOSE = "propose"
-    IMPLEMENT = "implement"
-    BUILD = "build"
-    VERIFY = "verify"
-    MEASURE = "measure"
-    REPAIR = "repair"
-    SANITIZE = "sanitize"
-    RACE = "race"
-    PROFILE = "profile"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkKey:
-    """Identifies a work item; written as ``implement:i2``, ``build:k1:0`` or ``race:k2:k1:0``."""
-
-    kind: str
-    """A ``WorkKind``, or an unknown kind of a newer program."""
-    subjects: tuple[str, ...] = ()
-    """The idea or the kernels that it concerns."""
-    number: int | None = None
-    """The round of a proposal, the attempt at a kernel, the effort of a race."""
-
-    @classmethod
-    def parse(cls, text: str) -> WorkKey:
-        """Parse the journal's text form. Total: every text is a key of some kind."""
-        kind, *rest = text.split(":")
-        if rest and rest[-1].isdecimal() and len(rest[-1]) < 10:
-            return cls(kind, tuple(rest[:-1]), int(rest[-1]))
-        return cls(kind, tuple(rest))
-
-    def __str__(self) -> str:
-        return ":".join((self.kind, *self.subjects, *(() if self.number is None else (str(self.number),))))
-
-    @property
-    def subject(self) -> str:
-        """The first subject: an idea, a kernel, or the number of a round; empty for the preparation."""
-        return self.subjects[0] if self.subjects else "" if self.number is None else str(self.number)
+from engine.domain.regimes import Regime, Sustained
+from engine.domain.work_key import WorkKey as WorkKey
+from engine.domain.work_key import WorkKind as WorkKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +100,18 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class Sustain:
+    """Measure the incumbent in the sustained regime, against the baseline."""
+
+    kernel: str
+    attempt: int
+
+    @property
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.SUSTAIN, (self.kernel,), self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
 class Repair:
     """Ask the author to repair a kernel, given the output of the compiler or of the correctness check."""
 
@@ -189,7 +162,19 @@ class ReadCounters:
         return WorkKey(WorkKind.PROFILE, (self.kernel,), self.attempt)
 
 
-Work = Prepare | Propose | Implement | Build | Verify | Measure | Repair | Sanitize | Race | ReadCounters
+@dataclass(frozen=True, slots=True)
+class Tune:
+    """Try the tunables of a measured kernel on each workload of the suite."""
+
+    kernel: str
+    attempt: int
+
+    @property
+    def key(self) -> WorkKey:
+        return WorkKey(WorkKind.TUNE, (self.kernel,), self.attempt)
+
+
+Work = Prepare | Propose | Implement | Build | Verify | Measure | Sustain | Repair | Sanitize | Race | ReadCounters | Tune
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +246,21 @@ class Measured:
     seconds: float
     worker: str = ""
     """The worker of a fleet that did it; empty without a fleet."""
+    regime: Regime = Regime.SINGLE
+
+
+@dataclass(frozen=True, slots=True)
+class BackToBack:
+    """The kernel's times in the sustained regime."""
+
+    times: Sustained | None
+    """``None`` where calls cannot follow each other; ``note`` says why."""
+    seconds: float = 0.0
+    note: str = ""
+    evidence: tuple[str, ...] = ()
+    """Why the kernel is quarantined."""
+    worker: str = ""
+    """The worker of a fleet that did it; empty without a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +305,7 @@ class Raced:
     """Over a suite: the ratio on each workload."""
     worker: str = ""
     """The worker of a fleet that did it; empty without a fleet."""
+    regime: Regime = Regime.SINGLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +313,19 @@ class Profiled:
     """The counters, or why they could not be read."""
 
     profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The fastest values on each workload, and the code of the kernel that has them."""
+
+    by_workload: tuple[WorkloadTuning, ...]
+    source: Blob = ""
+    """Empty if no other values were faster."""
+    choices: tuple[WorkloadChoice, ...] = ()
+    trials: int = 0
+    note: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,10 +380,12 @@ Result = (
     | Built
     | Verified
     | Measured
+    | BackToBack
     | Suspected
     | Sanitized
     | Raced
     | Profiled
+    | Tuned
     | Failed
     | Repaired
     | Unaffordable

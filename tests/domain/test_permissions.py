@@ -46,7 +46,7 @@ DECISIONS: tuple[c.Command, ...] = (
     c.DiscardKernel("k1"), c.SetMode("autopilot"), c.SetLimits(Limits()), c.SetPauses(Pauses()), c.PauseSearch(),
     c.ResumeSearch(), c.EndSession("done"), c.Instruct("obey me"), c.AnswerCall("c1", b.digest("x")), c.CancelCall("c1"),
     c.PinKernel("k1"), c.UnpinKernel("k1"), c.PruneBranch("k1"), c.ReopenBranch("k1"), c.RaceLeaders(), c.RaceUndecided(),
-    c.SetModels(ModelSettings()), c.UndoDecision(),
+    c.SetModels(ModelSettings()), c.UndoDecision(), c.TuneKernel("k1"),
 )  # fmt: skip
 
 

@@ -14,15 +14,19 @@ from support import builders as b
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import queries, rules
+from engine.domain import work as w
+from engine.domain.model import ENGINE
 from engine.domain.plan import CategoryRate, Focus
 from engine.domain.rules import adaptive
 from engine.domain.settings import Limits
 from engine.domain.state import IdeaStatus, SessionState, Stage
+from engine.domain.strategy import reasons
 from engine.domain.strategy.belief import Tuning, believed
-from engine.domain.strategy.choice import Ask, decided
+from engine.domain.strategy.choice import Ask, Pair, decided
 from engine.domain.strategy.draws import Draws
-from engine.domain.strategy.evidence import Evidence, OpenIdea, Parent, Trial, evidence
+from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, Trial, evidence
 from engine.domain.strategy.regression import Prior, expected_improvement, fitted
+from engine.domain.strategy.values import Parent
 from engine.journal import codec
 
 LIMITS = Limits(rounds=None, kernels=14, plateau=None, light=None)
@@ -40,7 +44,7 @@ def known(*trials: Trial, **more: object) -> Evidence:
         if trial.child is not None:
             value = kernels[trial.parent].value + math.log(1.2)
             kernels[trial.child] = Parent(trial.child, trial.parent, value, 1e-4, trial.stem)
-    return Evidence(0, 1, kernels, trials, (), {}, {}, **more)  # type: ignore[arg-type]
+    return replace(Evidence(0, 1, kernels, trials, (), {}, {}), **more)  # type: ignore[arg-type]
 
 
 def test_draws_are_a_function_of_seed_and_label() -> None:
@@ -85,6 +89,48 @@ def test_an_idea_that_gained_is_tried_on_another_lineage() -> None:
     repeated = [pair for pair in found if pair is not None and not pair.idea]
     assert repeated
     assert {(pair.parent, pair.stem) for pair in repeated} <= {("k1", "unroll"), ("k2", "wide loads")}
+
+
+def tunable(found: Evidence, *names: str) -> Evidence:
+    kernels = {name: replace(kernel, tunable=name in names) for name, kernel in found.kernels.items()}
+    return replace(found, kernels=kernels)
+
+
+def test_a_kernel_is_tuned_where_the_ideas_at_hand_promise_less() -> None:
+    trials = (Trial("k0", "a", 0.2, "a", "memory access", "k1"),)
+    weak, strong = (OpenIdea("i2", "k1", "s2", predicted, "a", "occupancy") for predicted in (-0.9, 0.9))
+    for idea, tuned in ((weak, True), (strong, False)):
+        found = tunable(known(*trials, open=(idea,)), "k1")
+        pairs = [decided(replace(found, step=step), None, may_ask=False).pair for step in range(20)]
+        assert (sum(pair is not None and pair.stem == TUNE for pair in pairs) > 10) is tuned
+        assert all(pair is not None and (pair.parent, pair.idea) in {("k1", ""), ("k1", idea.id)} for pair in pairs)
+    done = tunable(known(*trials, tuned=frozenset({"k1"})), "k1")
+    assert decided(done, None, may_ask=False).pair is None
+    assert decided(known(*trials), None, may_ask=False).pair is None
+
+
+def test_what_tuning_gains_is_learnt_over_all_kernels() -> None:
+    tuned = tuple(Trial(f"k{n - 1}", TUNE, 0.0, "engine", "occupancy", f"k{n}") for n in range(1, 6))
+    before, after = believed(known(), Tuning()), believed(known(*tuned), Tuning())
+    assert before.tuning_gain()[0] == Tuning().tuned
+    assert after.tuning_gain()[0] > 0.1
+    assert after.tuning_gain()[1] < before.tuning_gain()[1]
+    pair = Pair("k5", TUNE, 0.1, *after.tuning_gain())
+    assert reasons.of_pair(after, pair, None, "").split("; ")[1] == "5 tuned kernels gained 1.19× here"
+
+
+def test_the_strategy_proposes_and_approves_a_tuning_idea_with_its_reason() -> None:
+    class Tunable(b.FakeBench):
+        def _drafts(self, state: SessionState, idea_id: str) -> w.Drafts:
+            drafts = super()._drafts(state, idea_id).drafts
+            return w.Drafts(tuple(replace(draft, tunables={"BLOCK": number}) for number, draft in enumerate(drafts)))
+
+    state = b.walk(Tunable(author=b.MODEL), strategy="adaptive", limits=replace(LIMITS, kernels=30)).state
+    tuned = [idea for idea in state.ideas.values() if idea.author == ENGINE]
+    assert tuned
+    assert {idea.text.key for idea in tuned} == {f"tune:{idea.parent}:1" for idea in tuned}
+    assert all("expected gain" in idea.advice and "tuned" in idea.advice for idea in tuned if idea.kernels)
+    assert all(len(idea.kernels) <= 2 for idea in tuned)
 
 
 def test_a_rejected_idea_is_not_tried_on_another_lineage() -> None:
@@ -214,6 +260,18 @@ def test_a_restart_begins_with_an_idea_of_its_own() -> None:
     assert pair.idea == "i9"
 
 
+def test_a_restart_without_an_idea_left_gives_way_to_the_ideas_at_hand() -> None:
+    trials = tuple(Trial("k0" if n == 1 else f"k{n - 1}", f"s{n}", 0.2, "a", "memory access", f"k{n}") for n in range(1, 5))
+    found = known(*trials, rejected=frozenset({"s1", "s2", "s3", "s4"}), open=())
+    found = replace(found, open=(OpenIdea("i9", "k4", "s9", 0.1, "a", "memory access"),))
+    restarted = Focus("k1", 4.0, len(trials))
+    asked = decided(found, restarted, may_ask=True)
+    assert asked.ask == Ask(("k1",), 3)
+    pair = decided(found, restarted, may_ask=False).pair
+    assert pair is not None
+    assert pair.idea == "i9"
+
+
 def polished(times: int) -> Evidence:
     """Three ideas that gain, then ``times`` polishes of the last kernel that gain nothing; each kernel has an open idea."""
     trials = [Trial("k0" if n == 1 else f"k{n - 1}", f"s{n}", 0.2, "a", "memory access", f"k{n}") for n in range(1, 4)]
@@ -240,6 +298,26 @@ def test_a_restart_after_a_run_tries_what_its_root_has_not_tried() -> None:
     pair = decided(replace(found, trials=tried), Focus("k2", 9.0, len(tried)), may_ask=False).pair
     assert pair is not None
     assert pair.idea == "new"
+
+
+@pytest.mark.parametrize("promising", ["k0", "k1", "k2"])
+def test_a_restart_after_a_run_goes_where_an_untried_idea_promises_most(promising: str) -> None:
+    found = polished(6)
+    new = tuple(OpenIdea(f"n{k}", k, f"n{k}", 0.9 if k == promising else -0.9, "a", "occupancy") for k in ("k0", "k1", "k2"))
+    step = decided(replace(found, open=(*found.open[:2], *new)), None, may_ask=False)
+    assert step.focus is not None
+    assert step.focus.root == promising
+
+
+@pytest.mark.parametrize(("stem", "extended"), [("s9", True), ("polish", False)])
+def test_an_improvement_extends_a_restart_unless_it_is_by_a_familiar_idea(stem: str, extended: bool) -> None:
+    found = polished(6)
+    focus = Focus("k1", 1.5, len(found.trials))
+    trial = Trial("k1", stem, 0.2, "a", "memory access", "k20")
+    kernels = {**found.kernels, "k20": Parent("k20", "k1", found.kernels["k1"].value + 0.3, 1e-4, stem)}
+    step = decided(replace(found, kernels=kernels, trials=(*found.trials, trial)), focus, may_ask=False)
+    assert step.focus is not None
+    assert step.focus.left == (Tuning().grace if extended else 0.5)
 
 
 def test_the_gains_of_an_idea_that_hardly_differ_make_it_certain() -> None:
@@ -270,3 +348,13 @@ def test_a_restart_is_spent_in_a_long_session_too(earlier: int) -> None:
     spent = decided(known(*begun, *failed[:2], earlier=earlier), focus, may_ask=True).focus
     assert spent is not None
     assert (spent.left, spent.tried) == (3.0, earlier + 6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_trials_stand_in_the_order_in_which_they_were_made(seed: int) -> None:
+    """An idea that is kept for later is tried after ideas that were proposed after it."""
+    state = searched(seed=seed)
+    tried = [int(trial.child[1:]) for trial in evidence(state).trials if trial.child is not None]
+    proposed = sorted((i for i in state.ideas.values() if i.kernels and i.parent), key=lambda i: int(i.id[1:]))
+    assert tried == sorted(tried)
+    assert [idea.round for idea in proposed] != sorted(idea.round for idea in proposed), "the session kept no idea for later"

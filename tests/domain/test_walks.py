@@ -53,7 +53,15 @@ def _end(state: SessionState) -> str:
 def test_the_random_walks_reach_every_event(walks: list[RandomWalk]) -> None:
     """A kind of event or a stage that never occurs would not be tested."""
     seen = {entry.event.KIND for walk in walks for entry in walk.log}
-    elsewhere = {e.CommandAnswered, e.WorkerJoined, e.WorkerPrepared, e.WorkerLost, e.WorkAssigned, e.WorkRequeued}
+    elsewhere = {
+        e.CommandAnswered,
+        e.WorkerJoined,
+        e.BuilderJoined,
+        e.WorkerPrepared,
+        e.WorkerLost,
+        e.WorkAssigned,
+        e.WorkRequeued,
+    }
     assert seen == set(codec.kinds()) - {kind.KIND for kind in elsewhere}, (
         "an inbox and a fleet have events that are not from rules"
     )

@@ -21,6 +21,7 @@ SPELLED = {
     "sanitize:k1:0": w.Sanitize("k1", 0),
     "race:k2:k1:1": w.Race("k2", "k1", 1),
     "profile:k1:0": w.ReadCounters("k1", 0),
+    "tune:k1:0": w.Tune("k1", 0),
 }
 
 
@@ -32,7 +33,7 @@ def test_work_keys_have_the_journal_format(text: str, work: w.Work) -> None:
 
 def test_a_work_key_has_a_subject() -> None:
     subjects = [work.key.subject for work in SPELLED.values()]
-    assert subjects == ["", "3", "i2", "k1", "k1", "k1", "k1", "k1", "k2", "k1"]
+    assert subjects == ["", "3", "i2", "k1", "k1", "k1", "k1", "k1", "k2", "k1", "k1"]
     assert w.WorkKey.parse("race:k2:k1:1").subjects == ("k2", "k1")
 
 

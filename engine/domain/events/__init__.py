@@ -44,9 +44,12 @@ from engine.domain.events.kernels import (
     KernelRaced,
     KernelReopened,
     KernelSanitized,
+    KernelSustained,
+    KernelTuned,
     KernelUnpinned,
     KernelVerified,
     RaceAsked,
+    TuningAsked,
 )
 from engine.domain.events.session import (
     CommandAnswered,
@@ -67,7 +70,15 @@ from engine.domain.events.session import (
     SessionResumed,
     UnknownEvent,
 )
-from engine.domain.events.workers import WorkAssigned, WorkerEvent, WorkerJoined, WorkerLost, WorkerPrepared, WorkRequeued
+from engine.domain.events.workers import (
+    BuilderJoined,
+    WorkAssigned,
+    WorkerEvent,
+    WorkerJoined,
+    WorkerLost,
+    WorkerPrepared,
+    WorkRequeued,
+)
 from engine.domain.model import Author
 
 __all__ = [
@@ -76,6 +87,7 @@ __all__ = [
     "BranchPruned",
     "BranchReopened",
     "BudgetReached",
+    "BuilderJoined",
     "CallAnswered",
     "CallFailed",
     "CallStarted",
@@ -107,6 +119,8 @@ __all__ = [
     "KernelRaced",
     "KernelReopened",
     "KernelSanitized",
+    "KernelSustained",
+    "KernelTuned",
     "KernelUnpinned",
     "KernelVerified",
     "LimitsChanged",
@@ -125,6 +139,7 @@ __all__ = [
     "SessionPrepared",
     "SessionReopened",
     "SessionResumed",
+    "TuningAsked",
     "UnknownEvent",
     "WorkAssigned",
     "WorkFailed",

@@ -18,9 +18,12 @@ from engine.domain.model import (
     Resources,
     Succession,
     Verification,
+    WorkloadChoice,
     WorkloadRatio,
+    WorkloadTuning,
 )
 from engine.domain.profile import Profile
+from engine.domain.regimes import Sustained
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,9 @@ class KernelDrafted:
     form: str = ""
     """Digest of its normal form: equal for code that differs only in comments, layout and names; empty where unknown."""
     members: tuple[str, ...] = ()
-    """Of a dispatch: the names of the kernels that it chooses from."""
+    """Of a dispatch: the names of the kernels that it chooses from; of a tuned kernel, the one whose code it has."""
+    choices: tuple[WorkloadChoice, ...] = ()
+    """Of a dispatch: the kernel and the values of its tunables for each workload of the suite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,21 @@ class KernelMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelSustained:
+    """The incumbent was measured in the sustained regime, beside its measurement; or could not be."""
+
+    KIND: ClassVar[str] = "kernel.sustained"
+    kernel: str
+    attempt: int
+    times: Sustained | None = None
+    note: str = ""
+    """Why there are no times."""
+    seconds: float = 0.0
+    worker: str = ""
+    """The worker of a fleet on which it ran; empty without a fleet."""
+
+
+@dataclass(frozen=True, slots=True)
 class KernelFailed:
     """The kernel failed."""
 
@@ -192,6 +212,31 @@ class KernelProfiled:
 
 
 @dataclass(frozen=True, slots=True)
+class TuningAsked:
+    """The engineer requested that a kernel is tuned on each workload of the suite."""
+
+    KIND: ClassVar[str] = "tuning.asked"
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTuned:
+    """The tunables of a kernel were tried on each workload of the suite. If other values were faster, a kernel with these is
+    drafted next."""
+
+    KIND: ClassVar[str] = "kernel.tuned"
+    kernel: str
+    attempt: int
+    by_workload: tuple[WorkloadTuning, ...] = ()
+    """The fastest values on each workload; empty if the tuning failed."""
+    trials: int = 0
+    """Trials over the suite that it took."""
+    note: str = ""
+    """Why nothing was gained."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class KernelRaced:
     """A kernel raced another one, interleaved and on fresh samples. A new incumbent is a separate event."""
 
@@ -215,15 +260,19 @@ class KernelRaced:
     """Over a suite: the ratio on each workload; ``ratio`` is their geometric mean."""
     worker: str = ""
     """The worker of a fleet on which it ran; empty without a fleet."""
+    back_to_back: bool = False
+    """Whether it was run in the sustained regime."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaceAsked:
-    """The engineer requested a race of two kernels."""
+    """The engineer, or the strategy, requested a race of two kernels."""
 
     KIND: ClassVar[str] = "race.asked"
     kernel: str
     against: str
+    advice: str = ""
+    """Why the strategy requested it; empty for the engineer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +342,14 @@ KernelEvent = (
     | KernelMatched
     | KernelVerified
     | KernelMeasured
+    | KernelSustained
     | KernelFailed
     | KernelQuarantined
     | KernelAccepted
     | KernelSanitized
     | KernelProfiled
+    | TuningAsked
+    | KernelTuned
     | KernelRaced
     | RaceAsked
     | IncumbentChanged

@@ -24,6 +24,18 @@ class WorkerJoined:
 
 
 @dataclass(frozen=True, slots=True)
+class BuilderJoined:
+    """A builder of the session's fleet is ready: compilers in a process without a device."""
+
+    KIND: ClassVar[str] = "builder.joined"
+    name: str
+    host: str
+    """Its machine's name."""
+    notes: tuple[str, ...] = ()
+    """How its environment differs from the engine's."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerPrepared:
     """A worker has calibrated the correctness check and measured the baselines on its own device."""
 
@@ -36,12 +48,12 @@ class WorkerPrepared:
 
 @dataclass(frozen=True, slots=True)
 class WorkAssigned:
-    """A worker began this work."""
+    """A worker or a builder began this work."""
 
     KIND: ClassVar[str] = "work.assigned"
     work: str
     to: str
-    """The worker."""
+    """Who."""
     clock_mhz: int | None = None
     """The device's clock then; ``None`` where unknown."""
     celsius: int | None = None
@@ -50,21 +62,21 @@ class WorkAssigned:
 
 @dataclass(frozen=True, slots=True)
 class WorkRequeued:
-    """A worker was lost during this work, which another one does again."""
+    """A worker or a builder was lost during this work, which another one does again."""
 
     KIND: ClassVar[str] = "work.requeued"
     work: str
     lost: str
-    """The worker."""
+    """Who."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker died, stopped answering, or sent what it may not send."""
+    """A worker or a builder died, stopped answering, or sent what it may not send."""
 
     KIND: ClassVar[str] = "worker.lost"
     name: str
     reason: str
 
 
-WorkerEvent = WorkerJoined | WorkerPrepared | WorkAssigned | WorkRequeued | WorkerLost
+WorkerEvent = WorkerJoined | BuilderJoined | WorkerPrepared | WorkAssigned | WorkRequeued | WorkerLost

@@ -19,20 +19,22 @@ _FOLDS: Mapping[type, Fold] = {
     **workers.FOLDS,
     **decisions.FOLDS,
 }
+_IDLE_BEFORE = (e.SessionOpened, e.SessionResumed)
 
 
 def advance(state: SessionState, entries: Iterable[e.Entry]) -> SessionState:
     """The state after ``entries``. ``advance(advance(s, a), b) == advance(s, a + b)`` field by field."""
     batch = StateBatch(state)
+    seq, at, active = state.seq, state.at, state.active_seconds
     for entry in entries:
-        before = batch.get("at")
-        idle = isinstance(entry.event, e.SessionOpened | e.SessionResumed) or not batch.peek("started")
-        gap = 0.0 if idle else max(0.0, entry.at - before)
-        batch.set(seq=entry.seq, at=entry.at, active_seconds=batch.get("active_seconds") + gap)
-        kind = d.KINDS.get(type(entry.event)) if entry.by.decides else None
-        fold = _FOLDS[type(entry.event)]
-        if kind is None:
-            fold(batch, entry, entry.event)
+        event = entry.event
+        if batch.peek("started") and not isinstance(event, _IDLE_BEFORE):
+            active += max(0.0, entry.at - at)
+        seq, at = entry.seq, entry.at
+        fold, kind = _FOLDS[type(event)], d.KINDS.get(type(event))
+        if kind is None or not entry.by.decides:
+            fold(batch, entry, event)
         else:
             decisions.decide(batch, entry, kind, fold)
+    batch.set(seq=seq, at=at, active_seconds=active)
     return batch.frozen()

@@ -70,11 +70,13 @@ class StateBatch:
     def drop_races(self, kernel: str, *, asked: bool = True) -> None:
         """Drop running races of the kernel and, unless ``asked`` is false, those that the engineer requested."""
         wanted = self.get("asked")
-        if asked and any(kernel in pair for pair in wanted):
+        if asked and wanted and any(kernel in pair for pair in wanted):
             wanted = tuple(pair for pair in wanted if kernel not in pair)
             self.set(asked=wanted)
         for name in ("started", "broken"):
-            races = [work for work in self.peek(name) if work.kind == WorkKind.RACE and kernel in work.subjects]
+            if not (works := self.peek(name)):
+                continue
+            races = [work for work in works if work.kind == WorkKind.RACE and kernel in work.subjects]
             if races:
                 self.finish(*(work for work in races if work.subjects not in wanted))
 

@@ -12,14 +12,19 @@ from engine.domain.folds.workers import count_verdict
 from engine.domain.state import Kernel, Sanitizing, Stage
 from engine.domain.work import WorkKey, WorkKind
 
-_WORK = frozenset({WorkKind.BUILD, WorkKind.VERIFY, WorkKind.MEASURE, WorkKind.REPAIR, WorkKind.SANITIZE, WorkKind.PROFILE})
+_WORK = frozenset(
+    {
+        WorkKind.BUILD, WorkKind.VERIFY, WorkKind.MEASURE, WorkKind.SUSTAIN, WorkKind.REPAIR, WorkKind.SANITIZE,
+        WorkKind.PROFILE, WorkKind.TUNE,
+    }
+)  # fmt: skip
 
 
 def _drafted(b: StateBatch, entry: e.Entry, ev: e.KernelDrafted) -> None:
     kernel = Kernel(
         ev.kernel, ev.idea, ev.parent, ev.round, ev.author, ev.name, ev.dialect, ev.contract, ev.source,
         MappingProxyType(dict(ev.tunables)), ev.seed, epoch=b.get("epoch"), form=ev.form,
-        members=ev.members,
+        members=ev.members, choices=ev.choices,
     )  # fmt: skip
     b.add("kernels", ev.kernel, kernel)
     if ev.parent is not None and (parent := b.peek("kernels").get(ev.parent)) is not None:
@@ -101,6 +106,14 @@ def _measured(b: StateBatch, entry: e.Entry, ev: e.KernelMeasured) -> None:
     )  # fmt: skip
 
 
+def _sustained(b: StateBatch, entry: e.Entry, ev: e.KernelSustained) -> None:
+    b.finish(WorkKey(WorkKind.SUSTAIN, (ev.kernel,), ev.attempt))
+    known = b.peek("kernels").get(ev.kernel)
+    if known is not None and known.measurement is not None and known.attempt == ev.attempt:
+        measured = replace(known.measurement, sustained=ev.times) if ev.times is not None else known.measurement
+        b.kernel(ev.kernel, measurement=measured, unsustained=ev.note, seconds=spent(b, ev.kernel, ev.seconds))
+
+
 def _failed(b: StateBatch, entry: e.Entry, ev: e.KernelFailed) -> None:
     _finish_kernel(b, ev.kernel)
     count_verdict(b, entry, ev.worker)
@@ -140,6 +153,16 @@ def _profiled(b: StateBatch, entry: e.Entry, ev: e.KernelProfiled) -> None:
         b.kernel(ev.kernel, profile=ev.profile)
 
 
+def _tuning_asked(b: StateBatch, entry: e.Entry, ev: e.TuningAsked) -> None:
+    b.set(tunings=tuple(dict.fromkeys((*b.get("tunings"), ev.kernel))))
+
+
+def _tuned(b: StateBatch, entry: e.Entry, ev: e.KernelTuned) -> None:
+    b.finish(WorkKey(WorkKind.TUNE, (ev.kernel,), ev.attempt))
+    b.set(tunings=tuple(name for name in b.get("tunings") if name != ev.kernel))
+    b.kernel(ev.kernel, tuning=ev, seconds=spent(b, ev.kernel, ev.seconds))
+
+
 def _cancelled(b: StateBatch, entry: e.Entry, ev: e.KernelCancelled) -> None:
     _finish_kernel(b, ev.kernel)
     b.kernel(ev.kernel, stage=Stage.CANCELLED, reason=ev.reason)
@@ -150,14 +173,14 @@ def _kernel_reopened(b: StateBatch, entry: e.Entry, ev: e.KernelReopened) -> Non
     if known is not None:
         b.kernel(
             ev.kernel, stage=Stage.BUILD, failure=None, verification=None, measurement=None, reason=ev.reason,
-            again=known.again + 1, evidence=(), accepted="", sanitizing=None, same_as="",
+            again=known.again + 1, evidence=(), accepted="", sanitizing=None, same_as="", tuning=None, unsustained="",
         )  # fmt: skip
         b.drop_races(ev.kernel)
 
 
 def _finish_kernel(b: StateBatch, kernel: str) -> None:
     known = b.peek("kernels").get(kernel)
-    if known is not None:
+    if known is not None and any(map(b.peek, StateBatch.WORK)):
         own = (work for name in StateBatch.WORK for work in b.peek(name) if work.subjects == (kernel,))
         if works := {work for work in own if work.kind in _WORK and work.number == known.attempt}:
             b.finish(*works)
@@ -178,11 +201,14 @@ FOLDS: Mapping[type, Fold] = {
     e.KernelMatched: _matched,
     e.KernelVerified: _verified,
     e.KernelMeasured: _measured,
+    e.KernelSustained: _sustained,
     e.KernelFailed: _failed,
     e.KernelQuarantined: _quarantined,
     e.KernelAccepted: _accepted,
     e.KernelSanitized: _sanitized,
     e.KernelProfiled: _profiled,
+    e.TuningAsked: _tuning_asked,
+    e.KernelTuned: _tuned,
     e.KernelCancelled: _cancelled,
     e.KernelReopened: _kernel_reopened,
 }

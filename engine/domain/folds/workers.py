@@ -16,9 +16,16 @@ _KEPT_ASSIGNED = 8
 
 
 def _worker_joined(b: StateBatch, entry: e.Entry, ev: e.WorkerJoined) -> None:
-    known: WorkerRecord | None = b.get("workers").get(ev.name)
-    again = replace(known, device=ev.device, notes=ev.notes, lost="", assigned=()) if known is not None else None
-    _set_worker(b, again or WorkerRecord(ev.name, ev.device, ev.host, entry.at, ev.notes))
+    _set_joined(b, WorkerRecord(ev.name, ev.device, ev.host, entry.at, ev.notes))
+
+
+def _builder_joined(b: StateBatch, entry: e.Entry, ev: e.BuilderJoined) -> None:
+    _set_joined(b, WorkerRecord(ev.name, None, ev.host, entry.at, ev.notes))
+
+
+def _set_joined(b: StateBatch, new: WorkerRecord) -> None:
+    known: WorkerRecord | None = b.get("workers").get(new.name)
+    _set_worker(b, replace(known, device=new.device, notes=new.notes, lost="", assigned=()) if known is not None else new)
 
 
 def _worker_prepared(b: StateBatch, entry: e.Entry, ev: e.WorkerPrepared) -> None:
@@ -56,6 +63,7 @@ def _set_worker(b: StateBatch, record: WorkerRecord) -> None:
 
 FOLDS: Mapping[type, Fold] = {
     e.WorkerJoined: _worker_joined,
+    e.BuilderJoined: _builder_joined,
     e.WorkerPrepared: _worker_prepared,
     e.WorkAssigned: _work_assigned,
     e.WorkRequeued: _work_requeued,

@@ -6,21 +6,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from engine.domain import events as e
 from engine.domain import queries
+from engine.domain.model import ENGINE, IdeaText
 from engine.domain.plan import RoundPlan
 from engine.domain.settings import Mode
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from engine.domain.strategy import reasons
 from engine.domain.strategy.belief import Belief
 from engine.domain.strategy.choice import NextStep, Pair, belief_pair, decided
-from engine.domain.strategy.evidence import evidence, open_idea, stem_of
+from engine.domain.strategy.evidence import TUNE, evidence, open_idea, stem_of
+from engine.domain.strategy.racing import COST, race_worth
+from engine.domain.strategy.worth import next_gain
 
 NAME = "adaptive"
 _OFTEN_FAILS = 0.4
 """Below this probability of a verified kernel, an idea gets two implementations at once."""
 
+_TUNED_VARIANTS = 2
+"""Variants of one tuning idea: a step in two directions."""
+_TUNING_CATEGORY = "occupancy"
 _NOT_NOW = "kept for later: its parent is not among the most promising now"
 
 
@@ -28,12 +35,26 @@ def is_adaptive(state: SessionState) -> bool:
     return state.opened is not None and state.opened.settings.strategy == NAME
 
 
+@lru_cache(maxsize=2)  # a state's races and its next round follow from one decision
 def decision(state: SessionState, *, may_ask: bool) -> NextStep:
     """The strategy's decision on the state, as a session would take it now."""
     assert state.opened is not None
     last = state.rounds.get(queries.last_round(state))
     focus = last.plan.focus if last is not None and last.plan is not None else None
     return decided(evidence(state), focus, may_ask=may_ask, ideas=state.opened.settings.ideas)
+
+
+def race_due(state: SessionState) -> tuple[e.Event, ...]:
+    """A race against the incumbent that is worth more than the next kernel or, where the session is to end, than nothing."""
+    if state.paused is not None or (state.limits.seconds is not None and state.active_seconds >= state.limits.seconds):
+        return ()
+    now = decision(state, may_ask=True)
+    if not now.belief.parents:
+        return ()
+    found = race_worth(state, now.belief)
+    if found is None or (found.improvement <= COST * next_gain(now) and queries.stop_reason(state) is None):
+        return ()
+    return (e.RaceAsked(found.kernel, found.against, reasons.of_race(found)),)
 
 
 def opened_round(state: SessionState, number: int) -> e.RoundOpened:
@@ -64,7 +85,7 @@ def selection(state: SessionState) -> tuple[e.Event, ...]:
     if chosen or pending or current.plan is None or current.plan.each or queries.ideas_of(state, current.number):
         return ()
     now = decision(state, may_ask=False)
-    return _repeated(state, now, now.pair) if now.pair is not None and not now.pair.idea else ()
+    return _offered(state, now, now.pair) if now.pair is not None and not now.pair.idea else ()
 
 
 def approval_due(state: SessionState) -> tuple[e.Event, ...]:
@@ -77,17 +98,15 @@ def approval_due(state: SessionState) -> tuple[e.Event, ...]:
 def approval(state: SessionState) -> tuple[e.Event, ...]:
     """The policy's approval of the best idea; an idea from another parent is proposed first."""
     pending = queries.pending_ideas(state)
-    proposed = next((idea for idea in pending if idea.repeats and idea.advice), None)
+    proposed = next((idea for idea in pending if idea.advice and (idea.repeats or idea.author.is_engine)), None)
     if proposed is not None:
         return (e.IdeaSelected(proposed.id, proposed.advice),)
     now = decision(state, may_ask=False)
     pair = now.pair
     if pair is None:
-        return tuple(
-            e.IdeaParked(idea.id, "kept for later: its parent is not among the most promising now") for idea in pending
-        )
+        return tuple(e.IdeaParked(idea.id, _NOT_NOW) for idea in pending)
     if not pair.idea:
-        return _repeated(state, now, pair)
+        return _offered(state, now, pair)
     idea, number = state.ideas[pair.idea], queries.last_round(state)
     home = number if idea.round != number else None
     why = reasons.of_pair(now.belief, pair, idea.text.predicted, "")
@@ -98,6 +117,23 @@ def _copies(branch: int, pair: Pair) -> int | None:
     """Several implementations where attempts often fail, one where the idea's worth is in doubt."""
     wanted = min(branch, 2 if pair.success < _OFTEN_FAILS else 1)
     return wanted if wanted != branch else None
+
+
+def _offered(state: SessionState, now: NextStep, pair: Pair) -> tuple[e.Event, ...]:
+    """The strategy's own idea: other values of the parent's tunables, or an idea of another lineage."""
+    return _tuning(state, now, pair) if pair.stem == TUNE else _repeated(state, now, pair)
+
+
+def _tuning(state: SessionState, now: NextStep, pair: Pair) -> tuple[e.Event, ...]:
+    """A tuning idea, which needs no model: its variants differ from the parent in one value each."""
+    assert state.opened is not None
+    values = "; ".join(f"{name} = {value}" for name, value in state.kernels[pair.parent].tunables.items())
+    rationale = f"{pair.parent} has {values}. Variants with a neighbouring value of one tunable each; the code stays the same."
+    text = IdeaText(f"Tune {pair.parent} around its values", _TUNING_CATEGORY, rationale, None, f"{TUNE}:{pair.parent}:1")
+    branch = min(state.opened.settings.branch, _TUNED_VARIANTS)
+    why = reasons.of_pair(now.belief, pair, None, "")
+    proposed = e.ProposedIdea(f"i{state.next_idea}", text, pair.parent, ENGINE, branch, "", why)
+    return (e.IdeasProposed(queries.last_round(state), (proposed,), from_source=False),)
 
 
 def _repeated(state: SessionState, now: NextStep, pair: Pair) -> tuple[e.Event, ...]:

@@ -7,7 +7,7 @@ from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.model import AGENT, Failure, FailureKind, RaceOutcome, Succession
 from engine.domain.profile import Profile
-from engine.domain.rules import adaptive
+from engine.domain.rules import adaptive, tuning
 from engine.domain.state import Idea, IdeaStatus, Kernel, Round, SessionState, Stage
 
 
@@ -109,7 +109,7 @@ def _is_working(state: SessionState) -> bool:
     """Whether something is running or owed that needs no model."""
     waiting = any(kernel.stage is not Stage.REPAIR for kernel in queries.unsettled(state))
     running = any(key.kind != w.WorkKind.SANITIZE for key in state.started)
-    return waiting or running or bool(races.pending_races(state))
+    return waiting or running or bool(races.pending_races(state)) or races.to_sustain(state) is not None
 
 
 def _pause_due(state: SessionState) -> tuple[e.Event, ...]:
@@ -120,9 +120,17 @@ def _pause_due(state: SessionState) -> tuple[e.Event, ...]:
 
 def finalist(state: SessionState) -> Kernel | None:
     """The incumbent of a session that is about to close, if the sanitizers have not run on it yet."""
-    if state.closed is not None or _end_reason(state) is None:
+    if state.closed is not None or _end_reason(state) is None or tuning.finalist(state) is not None:
         return None
     return queries.finalist(state)
+
+
+def to_tune(state: SessionState) -> tuple[Kernel, ...]:
+    """The kernels to tune on each workload: those requested, and the best single one of a session that is about to close."""
+    if wanted := tuning.requested(state):
+        return wanted
+    best = tuning.finalist(state) if state.closed is None and _end_reason(state) is not None else None
+    return (best,) if best is not None else ()
 
 
 def _is_open(state: SessionState, idea: Idea) -> bool:
@@ -167,9 +175,10 @@ def _end_reason(state: SessionState) -> str | None:
 
 
 def _is_busy(state: SessionState) -> bool:
-    """Whether a kernel, an idea or a race is unfinished."""
+    """Whether a kernel, an idea, a race, a requested tuning or the incumbent's sustained measurement is unfinished."""
     ideas = any(_is_open(state, i) for i in state.ideas.values())
-    return bool(queries.unsettled(state)) or ideas or bool(races.pending_races(state))
+    measuring = bool(races.pending_races(state) or tuning.requested(state)) or races.to_sustain(state) is not None
+    return bool(queries.unsettled(state)) or ideas or measuring
 
 
 def _between_rounds(state: SessionState) -> tuple[e.Event, ...]:
@@ -178,9 +187,12 @@ def _between_rounds(state: SessionState) -> tuple[e.Event, ...]:
         return (e.RoundOpened(number, parents(state)),)
     if _is_busy(state):
         return ()
+    if number and adaptive.is_adaptive(state) and (race := adaptive.race_due(state)):
+        return race
     reason = _end_reason(state)
     if reason is not None:
-        return () if queries.finalist(state) is not None else (e.SessionClosed(reason),)
+        last_work = queries.finalist(state) or tuning.finalist(state)
+        return () if last_work is not None else (e.SessionClosed(reason),)
     if state.paused is not None or (number and _by_agents(state)):
         return ()
     if number and adaptive.is_adaptive(state):
@@ -223,8 +235,12 @@ def resume_events(state: SessionState, repaired: str) -> tuple[e.Event, ...]:
             events.append(e.IdeaImplemented(key.subject, (), reason))
         elif key.kind == w.WorkKind.RACE:
             events += [_undecided_race(race, reason) for race in races.pending_races(state) if race.key == key]
+        elif key.kind == w.WorkKind.SUSTAIN and key.subject in state.kernels:
+            events.append(e.KernelSustained(key.subject, key.number or 0, note=reason))
         elif key.kind == w.WorkKind.PROFILE and key.subject in state.kernels:
             events.append(e.KernelProfiled(key.subject, Profile(key.number or 0, note=reason)))
+        elif key.kind == w.WorkKind.TUNE and key.subject in state.kernels:
+            events.append(e.KernelTuned(key.subject, key.number or 0, note=reason))
         elif key.kind in (w.WorkKind.PREPARE, w.WorkKind.PROPOSE):
             events.append(e.WorkFailed(str(key), reason))
     return tuple(events)

@@ -44,6 +44,10 @@ def _device_work(state: SessionState) -> Iterator[w.Work]:
         yield from (_stage_work(k) for k in waiting if k.stage is stage)
     yield from races.pending_races(state)
     yield from (_stage_work(k) for k in waiting if k.stage is Stage.BUILD)
+    yield from (w.Tune(kernel.id, kernel.attempt) for kernel in lifecycle.to_tune(state))
+    leading = races.to_sustain(state)
+    if leading is not None:
+        yield w.Sustain(leading.id, leading.attempt)
     finalist = lifecycle.finalist(state)
     if finalist is not None:
         yield w.Sanitize(finalist.id, finalist.attempt)

@@ -177,5 +177,5 @@ def _drafted(
 ) -> e.KernelDrafted:
     return e.KernelDrafted(
         kernel, idea, parent, round_number, by, command.name, command.dialect, command.contract, command.source,
-        command.tunables, seed=True, members=command.members,
+        command.tunables, seed=True, members=command.members, choices=command.choices,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Commands on kernels: pins, branches, quarantine, remeasurements, and races."""
+"""Commands on kernels: pins, branches, quarantine, remeasurements, tuning, and races."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from engine.domain import events as e
 from engine.domain import queries, races
 from engine.domain.errors import CommandRejected
 from engine.domain.model import Failure, FailureKind
+from engine.domain.rules import tuning
 from engine.domain.rules.lookup import kernel_of, reopen_events
 from engine.domain.state import Kernel, SessionState, Stage
 
@@ -35,6 +36,8 @@ def decide(state: SessionState, command: c.KernelCommand) -> tuple[e.Event, ...]
             return (_judge_quarantined(kernel, command),)
         case c.RecordProfile(profile=profile):
             return (e.KernelProfiled(kernel.id, profile),)
+        case c.TuneKernel():
+            return tuning.decide(state, kernel)
         case c.Remeasure():
             if not kernel.stage.settled:
                 raise CommandRejected(f"{kernel.id} is still in stage {kernel.stage.value}: wait until it has settled")

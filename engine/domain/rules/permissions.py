@@ -66,5 +66,5 @@ def _verb(command: c.Command) -> str:
         c.AnswerCall: "answer a prompt", c.CancelCall: "cancel a call", c.RaceLeaders: "race other kernels",
         c.RaceUndecided: "race other kernels", c.PinKernel: "pin a kernel", c.UnpinKernel: "unpin a kernel",
         c.PruneBranch: "prune a branch", c.ReopenBranch: "reopen a branch", c.SetModels: "choose models",
-        c.UndoDecision: "undo a decision",
+        c.UndoDecision: "undo a decision", c.TuneKernel: "tune a kernel",
     }.get(type(command), type(command).__name__)  # fmt: skip

@@ -11,7 +11,8 @@ from engine.domain import work as w
 from engine.domain.corroboration import UNEXPLAINED
 from engine.domain.model import Blob, Failure, FailureKind, Measurement, RaceOutcome
 from engine.domain.profile import Profile
-from engine.domain.rules import lifecycle
+from engine.domain.regimes import Regime
+from engine.domain.rules import lifecycle, tuning
 from engine.domain.similarity import near_duplicate
 from engine.domain.state import IdeaStatus, SessionState, Stage
 
@@ -22,10 +23,8 @@ _CONTENDER_SHARE = 0.85
 def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event, ...]:
     """The events of the result; none if it no longer matters, e.g. because the kernel was cancelled meanwhile."""
     match work, result:
-        case w.Sanitize(), _:
-            return _sanitized(state, work, result)
-        case w.ReadCounters(), _:
-            return _profiled(state, work, result)
+        case ((w.Sanitize() | w.ReadCounters() | w.Tune() | w.Sustain()), _):
+            return _of_measured_kernel(state, work, result)
         case w.Race(), w.Abandoned(reason):
             # It is unknown which of the two kernels is at fault, if any: the incumbent stays.
             undecided = e.KernelRaced(
@@ -52,6 +51,21 @@ def record(state: SessionState, work: w.Work, result: w.Result) -> tuple[e.Event
         case ((w.Build() | w.Verify() | w.Measure()), _):
             return _if_current(state, work, _kernel_result(state, work, result))
     raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
+
+
+def _of_measured_kernel(
+    state: SessionState, work: w.Sanitize | w.ReadCounters | w.Tune | w.Sustain, result: w.Result
+) -> tuple[e.Event, ...]:
+    """Results beside the verdict of a kernel that has one."""
+    match work:
+        case w.Sanitize():
+            return _sanitized(state, work, result)
+        case w.ReadCounters():
+            return _profiled(state, work, result)
+        case w.Tune():
+            return tuning.events_of(state, work, result)
+        case w.Sustain():
+            return _sustained(state, work, result)
 
 
 def _prepared(state: SessionState, result: w.Prepared) -> tuple[e.Event, ...]:
@@ -117,6 +131,22 @@ def _sanitized(state: SessionState, work: w.Sanitize, result: w.Result) -> tuple
     raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
 
 
+def _sustained(state: SessionState, work: w.Sustain, result: w.Result) -> tuple[e.Event, ...]:
+    """The times beside the kernel's measurement; doubts that noise cannot explain quarantine it. Without times, why."""
+    kernel = state.kernels.get(work.kernel)
+    if kernel is None or kernel.stage is not Stage.MEASURED or kernel.attempt != work.attempt:
+        return ()
+    match result:
+        case w.BackToBack(times, seconds, note, evidence, worker):
+            sustained = e.KernelSustained(kernel.id, work.attempt, times, note, seconds, worker)
+            return (sustained, e.KernelQuarantined(kernel.id, evidence)) if evidence else (sustained,)
+        case w.Failed(failure, seconds, _, worker):
+            return (e.KernelFailed(kernel.id, failure, seconds, worker),)
+        case w.Impossible(reason) | w.Abandoned(reason):
+            return (e.KernelSustained(kernel.id, work.attempt, note=reason),)
+    raise TypeError(f"{type(result).__name__} is not a result of {work.key}")
+
+
 def _profiled(state: SessionState, work: w.ReadCounters, result: w.Result) -> tuple[e.Event, ...]:
     """Counters that could not be read are recorded with the reason and hold up nothing."""
     match result:
@@ -142,7 +172,7 @@ def _raced(state: SessionState, work: w.Race, result: w.Result) -> tuple[e.Event
             doubts = () if result.corroborated else result.doubts or (UNEXPLAINED,)
             raced = e.KernelRaced(
                 work.kernel, work.against, outcome, ratio, work.effort, result.pairs, result.samples, result.raw, result.note,
-                result.seconds, doubts, result.by_workload, result.worker,
+                result.seconds, doubts, result.by_workload, result.worker, result.regime is Regime.SUSTAINED,
             )  # fmt: skip
             return (raced,)
         case w.Failed(failure, seconds, at_fault, worker):

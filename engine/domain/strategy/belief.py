@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from engine.domain.strategy.evidence import Evidence, Parent, Trial, clipped
+from engine.domain.strategy.evidence import TUNE, Evidence, Trial, clipped
 from engine.domain.strategy.regression import Posterior, Prior, fitted
+from engine.domain.strategy.values import Parent
 
 _PRIOR = Prior((0.0, 0.7, 0.14, 0.6, 0.2, -0.05, 0.0, 0.03), (0.1, 0.4, 0.4, 0.3, 0.3, 0.1, 0.2, 0.05))
 
@@ -55,6 +56,12 @@ class Tuning:
     """The weight of the expected improvement of a restart."""
     grace: float = 3.0
     """Kernels that a restarted lineage may spend after each of its improvements."""
+    tuned: float = 0.03
+    """The gain expected of tuning a kernel, before any was tuned."""
+    tuned_spread: float = 0.06
+    """Its standard deviation."""
+    tuned_trials: float = 3.0
+    """Tuned kernels after which their own gains count as much as these two."""
     warm_up: float = 6.0
     """Kernels before the first restart."""
     prior: Prior = _PRIOR
@@ -113,6 +120,7 @@ class ParentRecord:
 
     value: float
     """Logarithm of its speedup, shrunk towards what was expected of it by the noise of its measurement."""
+    variance: float = 0.0
     shortfall: float = 0.0
     """How much less it gained than was expected."""
     kernels: int = 0
@@ -168,6 +176,16 @@ class Belief:
         scatter = record.scatter(self.posterior.noise, self.tuning.scatter)
         return scatter / math.sqrt(1.0 + self.tuning.certainty * record.measured)
 
+    def tuning_gain(self) -> tuple[float, float, float]:
+        """What tuning a kernel is expected to gain, with the standard deviation, and its probability of a verified kernel."""
+        known, tuning = self.stems.get(TUNE, StemRecord()), self.tuning
+        count = tuning.tuned_trials + known.measured
+        mean = (tuning.tuned_trials * tuning.tuned + known.gained) / count
+        rest = max(0.0, known.squares - known.gained**2 / known.measured) if known.measured else 0.0
+        scatter = math.sqrt((tuning.tuned_trials * tuning.tuned_spread**2 + rest) / count)
+        spread = scatter / math.sqrt(1.0 + tuning.certainty * known.measured)
+        return mean, spread, (9.0 + known.measured) / (10.0 + known.measured + known.failed)
+
     @property
     def exhausted(self) -> bool:
         """Whether one idea prevails among the latest trials: below the best kernels little else is left to try."""
@@ -190,7 +208,8 @@ class Belief:
 
 def believed(evidence: Evidence, tuning: Tuning) -> Belief:
     """The belief after all trials, in their order: each row has the features that were known before its outcome."""
-    parents = {k: ParentRecord(c.value, top=c.value) for k, c in evidence.kernels.items() if c.parent not in evidence.kernels}
+    roots = (kernel for kernel in evidence.kernels.values() if kernel.parent not in evidence.kernels)
+    parents = {root.id: ParentRecord(root.value, root.variance, top=root.value) for root in roots}
     stems: dict[str, StemRecord] = {}
     rows: list[tuple[tuple[float, ...], float]] = []
     scored: list[Trial] = []
@@ -224,7 +243,7 @@ def believed(evidence: Evidence, tuning: Tuning) -> Belief:
         if made.value > best + _GAINED:
             best, stalled = made.value, 0
     for child in pending.values():
-        parents.setdefault(child.id, ParentRecord(child.value, top=child.value))
+        parents.setdefault(child.id, ParentRecord(child.value, child.variance, top=child.value))
     posterior = fitted(tuning.prior, rows)
     slopes, categories = _offsets(evidence, posterior, rows, scored)
     gains = tuple(gain for _, gain in rows)
@@ -247,8 +266,9 @@ def _child(prior: Prior, parent: ParentRecord, child: Parent, features: tuple[fl
     expected = parent.value + sum(w * x for w, x in zip(prior.means, features, strict=True))
     noise = prior.noise**2
     value = (child.value * noise + expected * child.variance) / (noise + child.variance)
+    variance = child.variance * noise / (noise + child.variance)
     return ParentRecord(
-        value, expected - value, 0, 0.5 * parent.recent + 0.5 * (value - parent.value),
+        value, variance, expected - value, 0, 0.5 * parent.recent + 0.5 * (value - parent.value),
         0 if value > parent.top + 0.5 * _GAINED else parent.neutral + 1, max(parent.top, value),
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from statistics import pstdev
 from engine.domain.plan import Focus
 from engine.domain.strategy.belief import Belief, Tuning, believed
 from engine.domain.strategy.draws import Draws
-from engine.domain.strategy.evidence import Evidence, OpenIdea, ancestors, lineage_stems
+from engine.domain.strategy.evidence import TUNE, Evidence, OpenIdea, ancestors, lineage_stems
 from engine.domain.strategy.regression import expected_improvement
 
 TUNING = Tuning()
@@ -64,6 +64,9 @@ def decided(evidence: Evidence, focus: Focus | None, *, may_ask: bool, ideas: in
 
 def belief_pair(belief: Belief, idea: OpenIdea) -> Pair:
     """An open idea with what is expected of it; nothing is drawn."""
+    if idea.stem == TUNE:
+        gain, spread, success = belief.tuning_gain()
+        return Pair(idea.parent, TUNE, gain, gain, spread, success, idea.id)
     adjustment = belief.adjustment(idea.author, idea.category, idea.predicted)
     expected = belief.posterior.mean(belief.features(idea.parent, idea.stem, idea.predicted)) + adjustment
     success = belief.success(idea.stem, repeated=False)
@@ -94,7 +97,11 @@ class _Search:
         focus = self._continued(focus)
         ranked = self._ranked(focus)
         pairs = self._pairs(ranked, focus.root if focus is not None else "")
-        if focus is None and (restarted := self._restart(pairs)) is not None:
+        if focus is not None and not pairs and not may_ask:  # the restarted lineage has no idea left
+            focus = None
+            ranked = self._ranked(focus)
+            pairs = self._pairs(ranked)
+        elif focus is None and (restarted := self._restart(pairs)) is not None:
             focus = restarted
             ranked = self._ranked(focus)
             pairs = self._pairs(ranked, focus.root)
@@ -103,15 +110,19 @@ class _Search:
         return NextStep(self.belief, ask, best, focus, ranked)
 
     def _continued(self, focus: Focus | None) -> Focus | None:
-        """The focus while its lineage has budget, of which a failure spends half; each improvement extends it."""
+        """The focus while its lineage has budget, of which a failure spends half; an improvement extends it.
+
+        One by a familiar idea does not: polish of a lineage is no sign that it leads further.
+        """
         if focus is None or focus.root not in self.belief.parents:
             return None
         own = self._lineage(focus)
         tried = self.belief.evidence.tried
         left = focus.left - sum(1.0 if trial.child else 0.5 for trial in self.belief.evidence.since(focus.tried))
-        best = max((self.belief.parents[k].value for k in own), default=-math.inf)
+        top = max(own, key=lambda k: self.belief.parents[k].value, default="")
+        best = self.belief.parents[top].value if top else -math.inf
         before = -math.inf if focus.best is None else focus.best
-        if best > before + 0.02:
+        if best > before + 0.02 and not self.belief.familiar(self.belief.evidence.kernels[top].stem):
             left = max(left, self.belief.tuning.grace)
         return Focus(focus.root, left, tried, max(best, before) if own else focus.best) if left > 0 else None
 
@@ -158,12 +169,17 @@ class _Search:
             if parent == restarted and belief.exhausted:
                 own = [idea for idea in own if idea.stem not in belief.parents[parent].tried] or own
             for idea in own:
+                if idea.stem == TUNE:
+                    pairs.append(self._tuning_pair(parent, idea.id))
+                    continue
                 adjustment = belief.adjustment(idea.author, idea.category, idea.predicted)
                 pairs.append(self._pair(parent, idea.stem, idea.predicted, adjustment, idea.id))
             if parent == restarted:
                 continue
+            if belief.evidence.kernels[parent].tunable and parent not in belief.evidence.tuned:
+                pairs.append(self._tuning_pair(parent, ""))
             lineage = lineage_stems(belief.evidence.kernels, parent)
-            known = {*lineage, *belief.parents[parent].tried, *belief.evidence.rejected, *(idea.stem for idea in own)}
+            known = {*lineage, *belief.parents[parent].tried, *belief.evidence.rejected, *(idea.stem for idea in own), TUNE}
             for stem, record in belief.stems.items():
                 if record.measured and record.gained > belief.tuning.retarget and stem not in known:
                     predictions = belief.evidence.predictions.get(stem, (record.gain,))
@@ -180,6 +196,14 @@ class _Search:
             drawn *= success
         score = self._value(parent) + drawn - belief.tuning.failure * (1.0 - success) / 0.75
         return Pair(parent, stem, score, belief.posterior.mean(features) + adjustment, deviation, success, idea)
+
+    def _tuning_pair(self, parent: str, idea: str) -> Pair:
+        """Other values of the parent's tunables; it needs no new code and rarely fails."""
+        belief = self.belief
+        gain, spread, success = belief.tuning_gain()
+        drawn = gain + self._spread() * spread
+        score = self._value(parent) + drawn - belief.tuning.failure * (1.0 - success) / 0.75
+        return Pair(parent, TUNE, score, gain, spread, success, idea)
 
     def _spread(self) -> float:
         """Standard deviations above its expectation at which a gain is judged this time."""
@@ -222,13 +246,29 @@ class _Search:
             steps += belief.parents[below].value > belief.parents[at].value + 0.02
             if not steps:
                 continue
-            loss = (1.0 - tuning.regress) * (top - belief.parents[at].value)
-            gain = expected_improvement(-loss, spread * math.sqrt(steps)) / steps / (1 + self._restarts(at))
+            mean = self._regained(at, below, top, known_ideas=exhausted)
+            gain = expected_improvement(mean, spread * math.sqrt(steps)) / steps / (1 + self._restarts(at))
             if found is None or gain > found[0]:
                 found = (gain, at, steps)
         if found is None or tuning.restart * found[0] <= here:
             return None
         return Focus(found[1], found[2] / success + 1, belief.evidence.tried)
+
+    def _regained(self, at: str, below: str, top: float, *, known_ideas: bool) -> float:
+        """How far above the best a restart from ``at`` is expected to lead; ``below`` is its child towards the best.
+
+        A second attempt reaches a share of what the first one gained. With ``known_ideas`` its first step is the best idea at
+        hand that ``at`` has not tried and that is not familiar, if there is one.
+        """
+        belief, regress = self.belief, self.belief.tuning.regress
+        value = belief.parents[at].value
+        if known_ideas:
+            tried = belief.parents[at].tried
+            new = [i for i in self.open.get(at, ()) if i.stem not in tried and not belief.familiar(i.stem)]
+            if new:
+                first = max(belief_pair(belief, idea).expected for idea in new)
+                return value + first + regress * (top - belief.parents[below].value) - top
+        return (1.0 - regress) * (value - top)
 
     def _improvement(self, pair: Pair, top: float) -> float:
         """What a kernel for the pair is expected to improve the best by; one that fails improves nothing."""

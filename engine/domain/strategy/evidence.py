@@ -8,35 +8,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from engine.domain import queries
-from engine.domain.model import Interval
+from engine.domain.model import AGENT
 from engine.domain.plan import CategoryRate
 from engine.domain.state import Idea, IdeaStatus, SessionState, Stage
+from engine.domain.strategy.values import WINDOW, Parent, variance, with_races
 
-WINDOW = 250
-"""The latest trials and kernels that count as evidence: failure rates and authors change during a long session."""
+TUNE = "tune"
+"""The stem of ideas that only change the values of tunables, and the beginning of their keys."""
 _IDEAS = 2 * WINDOW
 """The latest ideas that are read: most are asked for and never tried."""
 _BEST = 64
 """Incumbents that are considered as parents beside the latest kernels."""
 _LARGEST = 1.0
 """Predictions and gains are limited to a factor of e either way: one absurd prediction must not decide."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parent:
-    """A kernel that can be a parent."""
-
-    id: str
-    parent: str | None
-    value: float
-    """Logarithm of its measured speedup over the baseline."""
-    variance: float
-    """Variance of ``value``."""
-    stem: str = ""
-    """The stem of its idea."""
-    pinned: bool = False
-    copy: bool = False
-    """Whether it has the machine code of another one, on which the search builds instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +36,8 @@ class Trial:
     child: str | None
     repeated: bool = False
     """Whether the idea was taken over from another parent."""
+    round: int = 0
+    """The round that tried it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +70,8 @@ class Evidence:
     prior: tuple[CategoryRate, ...] = ()
     rejected: frozenset[str] = frozenset()
     """Stems of ideas that the engineer rejected."""
+    tuned: frozenset[str] = frozenset()
+    """Kernels that a tuning idea was proposed for, whatever became of it."""
     earlier: int = 0
     """Trials of the session before those in ``trials``."""
 
@@ -104,10 +92,16 @@ class _Tables:
     asked: dict[str, int] = field(default_factory=dict)
     predictions: dict[str, tuple[float, ...]] = field(default_factory=dict)
     rejected: set[str] = field(default_factory=set)
+    tuned: set[str] = field(default_factory=set)
 
 
 def stem_of(idea: Idea) -> str:
-    """What makes two ideas on different parents the same: the key without its repetition, or the idea that it repeats."""
+    """What makes two ideas on different parents the same: the key without its repetition, or the idea that it repeats.
+
+    Tuning ideas are one idea: what tuning gains is learnt over all kernels.
+    """
+    if idea.text.key.startswith(f"{TUNE}:"):
+        return TUNE
     return idea.text.key.partition("#")[0] or idea.repeats or idea.id
 
 
@@ -121,9 +115,11 @@ def evidence(state: SessionState) -> Evidence:
     for idea in reversed(latest):
         if idea.parent is not None:
             _add(state, kernels, tables, idea, idea.parent)
+    tables.trials.sort(key=lambda trial: trial.round)  # an idea may be tried many rounds after it was proposed
     return Evidence(
         settings.seed, max(queries.last_round(state), 0), kernels, tuple(tables.trials[-WINDOW:]), tuple(tables.open),
-        tables.asked, tables.predictions, _prior(state, settings.prior), frozenset(tables.rejected), _earlier(state, tables),
+        tables.asked, tables.predictions, _prior(state, settings.prior), frozenset(tables.rejected),
+        frozenset(tables.tuned), _earlier(state, tables),
     )  # fmt: skip
 
 
@@ -169,15 +165,10 @@ def _candidates(state: SessionState) -> dict[str, Parent]:
             continue
         idea = state.ideas.get(kernel.idea)
         found[kernel.id] = Parent(
-            kernel.id, kernel.parent, math.log(ratio.value), _variance(ratio), stem_of(idea) if idea else "",
-            kernel.id in state.pinned, bool(kernel.same_as),
+            kernel.id, kernel.parent, math.log(ratio.value), variance(ratio), stem_of(idea) if idea else "",
+            kernel.id in state.pinned, bool(kernel.tunables) and state.models.source != AGENT, bool(kernel.same_as),
         )  # fmt: skip
-    return found
-
-
-def _variance(ratio: Interval) -> float:
-    """The variance of the logarithm, from its 95 % interval."""
-    return (math.log(ratio.high / ratio.low) / 3.92) ** 2
+    return with_races(state, found)
 
 
 def _add(state: SessionState, kernels: Mapping[str, Parent], tables: _Tables, idea: Idea, parent: str) -> None:
@@ -185,7 +176,9 @@ def _add(state: SessionState, kernels: Mapping[str, Parent], tables: _Tables, id
     tables.asked[parent] = tables.asked.get(parent, 0) + (not idea.repeats)
     if idea.text.predicted is not None:
         tables.predictions[stem] = (*tables.predictions.get(stem, ()), predicted)
-    if idea.status is IdeaStatus.REJECTED:
+    if stem == TUNE:
+        tables.tuned.add(parent)
+    elif idea.status is IdeaStatus.REJECTED:
         tables.rejected.add(stem)
     settled = [state.kernels[k] for k in idea.kernels]
     if is_open(idea):
@@ -193,7 +186,8 @@ def _add(state: SessionState, kernels: Mapping[str, Parent], tables: _Tables, id
             tables.open.append(open_idea(idea, parent))
     elif idea.implemented and all(k.stage.settled and k.stage is not Stage.CANCELLED for k in settled):
         child = max((k.id for k in settled if k.id in kernels), key=lambda k: kernels[k].value, default=None)
-        tables.trials.append(Trial(parent, stem, predicted, idea.author.name, idea.text.category, child, bool(idea.repeats)))
+        author, category, repeated = idea.author.name, idea.text.category, bool(idea.repeats)
+        tables.trials.append(Trial(parent, stem, predicted, author, category, child, repeated, idea.round))
 
 
 def open_idea(idea: Idea, parent: str) -> OpenIdea:

@@ -9,10 +9,7 @@ from engine.domain import predictions
 from engine.domain.plan import CategoryRate
 from engine.domain.state import Idea, SessionState
 from engine.domain.stats import significant
-from engine.domain.strategy.evidence import bottleneck
-
-_TUNING = "tune:"
-"""Beginning of the keys of ideas that only change the values of tunables."""
+from engine.domain.strategy.evidence import TUNE, bottleneck
 
 
 def rates(states: Iterable[SessionState]) -> tuple[CategoryRate, ...]:
@@ -27,7 +24,7 @@ def rates(states: Iterable[SessionState]) -> tuple[CategoryRate, ...]:
 
 def _outcome(state: SessionState, idea: Idea) -> tuple[bool, float | None] | None:
     """Whether an idea beat its parent, and the logarithm of its gain if it was measured; ``None`` while that is open."""
-    if idea.round == 0 or not idea.implemented or idea.text.key.startswith(_TUNING):
+    if idea.round == 0 or not idea.implemented or idea.text.key.startswith(f"{TUNE}:"):
         return None
     gain = predictions.best_gain(state, idea)
     if gain is None:

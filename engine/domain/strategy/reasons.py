@@ -7,6 +7,8 @@ import math
 from engine.domain.plan import Focus
 from engine.domain.strategy.belief import Belief
 from engine.domain.strategy.choice import Ask, NextStep, Pair
+from engine.domain.strategy.evidence import TUNE
+from engine.domain.strategy.racing import RaceWorth
 
 _NORMAL95 = 1.96
 
@@ -26,7 +28,11 @@ def of_pair(belief: Belief, pair: Pair, predicted: float | None, elsewhere: str)
     """Why an idea is tried on its parent. ``elsewhere`` names a kernel that implements it, if it is repeated."""
     facts = [f"expected gain {gain_range(pair.expected, pair.deviation)} over {pair.parent}"]
     record = belief.stems.get(pair.stem)
-    if not pair.idea and record is not None:
+    if pair.stem == TUNE:
+        measured = record.measured if record is not None else 0
+        facts.append(f"{_counted(measured, 'tuned kernel')} gained {times(record.gain)} here" if record and measured
+                     else "no kernel was tuned here yet")  # fmt: skip
+    elif not pair.idea and record is not None:
         facts.append(f"the idea gained {times(record.gain)} in {elsewhere or 'another lineage'} and is new to this one")
     elif record is not None and record.measured:
         facts.append(f"measured {record.measured} times elsewhere: {times(record.gain)}")
@@ -49,6 +55,14 @@ def of_parents(decision: NextStep, ask: Ask | None) -> str:
     best = decision.pair
     why = "no other idea is at hand" if best is None else f"the best idea at hand is expected to gain {times(best.expected)}"
     return _with_focus(f"{'; '.join(parts)}; {why}", decision.focus)
+
+
+def of_race(race: RaceWorth) -> str:
+    """Why two kernels race."""
+    return (
+        f"measured {gain_range(race.ahead, race.deviation)} over {race.against}, the incumbent; a race is expected to gain "
+        f"{math.exp(race.improvement):.3f}×, more than the next kernel"
+    )
 
 
 def _drawn(belief: Belief, name: str) -> str:

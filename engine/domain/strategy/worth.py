@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.domain import queries
 from engine.domain.state import SessionState
-from engine.domain.strategy.choice import decided, new_idea_gain
+from engine.domain.strategy.choice import NextStep, decided, new_idea_gain
 from engine.domain.strategy.evidence import evidence
 from engine.domain.strategy.regression import expected_improvement
 
@@ -30,6 +30,11 @@ def worth(state: SessionState) -> float:
     if found is None or not found.kernels:
         return 0.0
     step = decided(found, None, may_ask=True)
+    return min(next_gain(step) / (1.0 + step.belief.stalled / _STALLED), _room(state))
+
+
+def next_gain(step: NextStep) -> float:
+    """The expected improvement of the best kernel by the next one: a new idea, or the one that the decision takes."""
     belief = step.belief
     top = belief.parents[belief.best].value
     verified, failed = belief.rate
@@ -38,7 +43,7 @@ def worth(state: SessionState) -> float:
     if step.pair is not None:
         over = belief.parents[step.pair.parent].value + step.pair.expected - top
         gain = max(gain, step.pair.success * expected_improvement(over, step.pair.deviation))
-    return min(gain / (1.0 + belief.stalled / _STALLED), _room(state))
+    return gain
 
 
 def _room(state: SessionState) -> float:

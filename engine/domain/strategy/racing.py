@@ -1,0 +1,61 @@
+"""When another race is worth more than another kernel. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from engine.domain import queries, races
+from engine.domain.model import RaceOutcome
+from engine.domain.state import SessionState
+from engine.domain.strategy.belief import Belief
+from engine.domain.strategy.regression import expected_improvement
+
+COST = 0.5
+"""What a race costs, in kernels: it needs no model, no build and no verification, but the device."""
+_LEAST = 0.003
+"""The least expected improvement for which a race is run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaceWorth:
+    """A race that may replace the incumbent."""
+
+    kernel: str
+    against: str
+    ahead: float
+    """The expected logarithm of the speedup of ``kernel`` over the incumbent."""
+    deviation: float
+    improvement: float
+    """What the incumbent is expected to gain by it."""
+
+
+def race_worth(state: SessionState, belief: Belief) -> RaceWorth | None:
+    """The race against the incumbent that is worth most; ``None`` if no race is worth its time.
+
+    A kernel may be faster than the incumbent although it was measured as slower: the better of two is chosen after a race, so
+    its worth is the expected improvement over the incumbent. Two kernels whose races stayed undecided do not race again.
+    """
+    incumbent = queries.incumbent(state)
+    if incumbent is None or incumbent.id not in belief.parents or not races.may_race(state, incumbent):
+        return None
+    known = belief.evidence.kernels
+    lead = belief.parents[incumbent.id]
+    found: RaceWorth | None = None
+    for name, record in belief.parents.items():
+        if name == incumbent.id or known[name].copy:
+            continue
+        deviation = math.sqrt(record.variance + lead.variance)
+        improvement = expected_improvement(record.value - lead.value, deviation)
+        if improvement <= (found.improvement if found is not None else _LEAST):
+            continue
+        kernel = state.kernels[name]
+        if queries.may_lead(state, kernel) and races.may_race(state, kernel) and _is_open(state, name, incumbent.id):
+            found = RaceWorth(name, incumbent.id, record.value - lead.value, deviation, improvement)
+    return found
+
+
+def _is_open(state: SessionState, kernel: str, incumbent: str) -> bool:
+    """Whether another race of the two may tell more: they have not raced, or were undecided at less than the full effort."""
+    last = races.latest_race(state, kernel, incumbent)
+    return last is None or (last.outcome is RaceOutcome.UNDECIDED and last.effort < races.MAX_EFFORT)
