@@ -14,6 +14,7 @@ from pathlib import Path
 
 from engine.domain.errors import JournalCorrupt, JournalUnwritable
 from engine.domain.model import Blob
+from engine.journal.regular_file import open_regular
 
 FOLDER = "blobs"
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -57,13 +58,15 @@ class Blobs:
         """The payload. Raises JournalCorrupt if it is missing or does not match its name."""
         path = self.path(name)
         try:
-            payload = path.read_bytes()
+            with open_regular(path) as file:
+                payload = file.read()
         except FileNotFoundError as error:
             raise JournalCorrupt(f"blob {name} is missing from {self._folder}: copy it from the original session") from error
         except OSError as error:
-            raise JournalCorrupt(f"blob {name} cannot be read from {self._folder} ({error.strerror})") from error
+            reason = f"{error.strerror}): copy it from the original session"
+            raise JournalCorrupt(f"blob {name} cannot be read from {self._folder} ({reason}") from error
         if hashlib.sha256(payload).hexdigest() != name:
-            raise JournalCorrupt(f"blob {name} in {self._folder} is damaged: its bytes do not match its name")
+            raise JournalCorrupt(f"blob {name} in {self._folder} is damaged: copy it from the original session")
         return payload
 
     def text(self, name: Blob) -> str:

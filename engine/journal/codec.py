@@ -15,7 +15,8 @@ import codecs
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, get_args
+from functools import lru_cache
+from typing import Annotated, Any, Union, get_args
 
 import msgspec
 
@@ -23,6 +24,9 @@ from engine.domain.errors import JournalCorrupt, JournalTooNew
 from engine.domain.events import Entry, Event, UnknownEvent
 from engine.domain.model import Author
 from engine.domain.settings import CONCURRENCY, PATIENCE, PROFILING
+
+JOURNAL = "the journal"
+"""Its name in an error where the file is not known."""
 
 VERSION = 1
 """The journal format that this program writes."""
@@ -69,6 +73,10 @@ _ADDED: Mapping[str, tuple[object, ...]] = {
     "suite": ("",),
     "by_workload": ([], ()),
     "members": ([], ()),
+    "choices": ([], ()),
+    "regime": ("",),
+    **dict.fromkeys(("clock", "sustained"), (None,)),
+    "back_to_back": (False,),
 }
 """Fields that format 1 did not have at first → their values without meaning, which are not written: journals keep their
 bytes."""
@@ -87,9 +95,26 @@ class _Version(msgspec.Struct):
     v: int
 
 
+class _AnyLine(msgspec.Struct, tag_field="kind", gc=False):
+    """The fields of a line of a known kind; ``_whole_line`` adds its data."""
+
+    v: Annotated[int, msgspec.Meta(ge=1)]
+    seq: Annotated[int, msgspec.Meta(ge=0)]
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
+    by: str
+
+
+def _whole_line(kind: str, event: type[Event]) -> type[msgspec.Struct]:
+    """The line of one kind with its event, which msgspec reads in one pass."""
+    return msgspec.defstruct(f"_Line_{event.__name__}", [("data", event)], bases=(_AnyLine,), tag=kind, gc=False)
+
+
 _KINDS: Mapping[str, type[Event]] = {kind.KIND: kind for kind in get_args(Event) if kind is not UnknownEvent}
 _TYPED = {kind: msgspec.json.Decoder(type_) for kind, type_ in _KINDS.items()}
 _LINE = msgspec.json.Decoder(_Line)
+_KNOWN_LINE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    Union[tuple(_whole_line(kind, event) for kind, event in _KINDS.items())]  # noqa: UP007  # of a tuple
+)
 _VERSION = msgspec.json.Decoder(_Version)
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
@@ -116,22 +141,49 @@ def encode(entry: Entry) -> bytes:
         return msgspec.json.encode(_without_lone_surrogates(line))
 
 
-def decode(line: bytes, number: int = 0) -> Entry:
-    """The entry on a line; ``number`` (from 1) is the line number in errors.
+def decode(line: bytes, number: int = 0, name: str = JOURNAL) -> Entry:
+    """The entry on a line; ``number`` (from 1) is the line number in errors, ``name`` the journal's.
 
     Raises JournalTooNew for a newer format, JournalCorrupt for everything else that is not an entry.
     """
-    where = f"line {number} of the journal" if number else "a line of the journal"
+    if _MARK not in line:
+        try:
+            known = _KNOWN_LINE.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # an unknown kind, another version or damage: below it is told which
+        else:
+            if known.v == VERSION:
+                return Entry(known.seq, known.at.timestamp(), _author(known.by), known.data)
+    return _decode_in_steps(line, number, name)
+
+
+def _decode_in_steps(line: bytes, number: int, name: str) -> Entry:
+    """``decode`` for every line that is not simply one of a known kind and of this version."""
     try:
         envelope = _LINE.decode(line)
         if envelope.v > VERSION:
-            raise _too_new(where, envelope.v)
-        return Entry(envelope.seq, envelope.at.timestamp(), Author(envelope.by), _event(envelope, _MARK in line))
+            raise _too_new(_place(number, name), envelope.v)
+        return Entry(envelope.seq, envelope.at.timestamp(), _author(envelope.by), _event(envelope, _MARK in line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         newer = _newer_version(line)
         raise (
-            _too_new(where, newer) if newer else JournalCorrupt(f"{where} cannot be read: {_decode_reason(line, error)}")
+            _too_new(_place(number, name), newer)
+            if newer
+            else damaged(f"cannot be read ({_decode_reason(line, error)})", number, name)
         ) from error
+
+
+def damaged(what: str, number: int, name: str = JOURNAL) -> JournalCorrupt:
+    """The error for a line that does not belong where it is, with advice; ``what`` follows the line's place."""
+    rescue = f", or keep its first {number - 1} lines and continue from there" if number > 1 else ""
+    return JournalCorrupt(f"{_place(number, name)} {what}: restore the file from a copy{rescue}")
+
+
+_author = lru_cache(maxsize=256)(Author)
+
+
+def _place(number: int, name: str) -> str:
+    return f"line {number} of {name}" if number else f"a line of {name}"
 
 
 def is_json(line: bytes) -> bool:
@@ -177,7 +229,7 @@ def _decode_reason(line: bytes, error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if line.startswith(codecs.BOM_UTF8):
-        return "it begins with a byte order mark: save the file without one"
+        return "it begins with a byte order mark"
     return str(error) if line.strip() else "it is blank"
 
 

@@ -119,10 +119,11 @@ def claim(folder: Path, request: str) -> Request | None:
         return None
     except OSError as error:
         return Request(request, problem=f"cannot be read ({error.strerror})")
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode):
+        os.close(handle)
+        return Request(request, problem="is not a file")
     with open(handle, "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            return Request(request, problem="is not a file")
         if about.st_size > LARGEST:
             return Request(request, uid=about.st_uid, problem=f"has more than {LARGEST} bytes")
         try:

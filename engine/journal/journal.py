@@ -52,16 +52,28 @@ def read(folder: Path) -> JournalContents:
 
     Raises JournalError if the folder is not a session, JournalCorrupt or JournalTooNew if its journal is unreadable.
     """
-    scan = _scan(_load(folder))
+    scan = _scan(_load(folder), str(folder / NAME))
     if not scan.entries:
         raise _empty_journal_error(folder)
     return JournalContents(scan.entries, bool(scan.torn))
 
 
+def version(folder: Path) -> tuple[int, int, int]:
+    """Which journal this is and how far it was written, without reading it: another version is another tuple.
+
+    Raises JournalError if the folder is not a session.
+    """
+    try:
+        found = (folder / NAME).stat()
+    except OSError as error:
+        raise _unreadable_error(folder, error) from error
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
 def whole_lines(folder: Path) -> bytes:
     """The journal's bytes up to its last complete event, for a copy. Raises like ``read``."""
     data = _load(folder)
-    scan = _scan(data)
+    scan = _scan(data, str(folder / NAME))
     if not scan.entries:
         raise _empty_journal_error(folder)
     return data + b"\n" if scan.unfinished else data[: scan.whole_bytes]
@@ -114,7 +126,7 @@ class Journal:
         _load(folder)
         lock = WriterLock(folder)
         try:
-            scan = _scan(_load(folder))
+            scan = _scan(_load(folder), str(folder / NAME))
             if not scan.entries:
                 raise _empty_journal_error(folder)
             handle = _open(folder)
@@ -215,6 +227,7 @@ class Tail:
 
     def __init__(self, folder: Path, from_seq: int) -> None:
         self._folder = folder
+        self._name = str(folder / NAME)
         self._skip = from_seq
         self._lines = 0
         self._offset = 0
@@ -229,7 +242,7 @@ class Tail:
         entries = []
         for line in lines:
             if self._lines >= self._skip:
-                entries.append(_checked(codec.decode(line, self._lines + 1), self._lines))
+                entries.append(_entry(line, self._lines, self._name))
             self._lines += 1
             self._offset += len(line) + 1
         return tuple(entries)
@@ -281,7 +294,8 @@ def _gc_paused() -> Iterator[None]:
 
 
 @_gc_paused()
-def _scan(data: bytes) -> _Scan:
+def _scan(data: bytes, name: str) -> _Scan:
+    """``name``: the journal's, for errors."""
     lines = data.split(b"\n")
     rest = lines.pop()
     entries: list[Entry] = []
@@ -289,27 +303,30 @@ def _scan(data: bytes) -> _Scan:
     for number, line in enumerate(lines):
         if number == len(lines) - 1 and not rest and not codec.is_json(line):
             return _Scan(tuple(entries), whole, False, data[whole:])
-        entries.append(_checked(codec.decode(line, number + 1), number))
+        entries.append(_entry(line, number, name))
         whole += len(line) + 1
     if not rest:
         return _Scan(tuple(entries), whole, False, b"")
     if not codec.is_json(rest):
         return _Scan(tuple(entries), whole, False, rest)
-    entries.append(_checked(codec.decode(rest, len(lines) + 1), len(lines)))
+    entries.append(_entry(rest, len(lines), name))
     return _Scan(tuple(entries), whole, True, b"")
 
 
-def _checked(entry: Entry, seq: int) -> Entry:
+def _entry(line: bytes, seq: int, name: str) -> Entry:
+    """The entry on line ``seq + 1`` of the journal ``name``. Raises JournalCorrupt, JournalTooNew."""
+    entry = codec.decode(line, seq + 1, name)
     if entry.seq != seq:
-        raise JournalCorrupt(f"line {seq + 1} of the journal has sequence number {entry.seq}, not {seq}: events are missing")
+        how = "missing" if entry.seq > seq else "repeated"
+        raise codec.damaged(f"has sequence number {entry.seq}, not {seq} (events are {how} or out of order)", seq + 1, name)
     if seq == 0 and not isinstance(entry.event, SessionOpened):
-        raise JournalCorrupt("line 1 of the journal is not session.opened: its beginning is missing")
+        raise codec.damaged("is not session.opened (the beginning is missing)", 1, name)
     return entry
 
 
 def _remove_empty_journal(folder: Path) -> None:
     """Remove a journal whose first event is incomplete."""
-    scan = _scan(_load(folder))
+    scan = _scan(_load(folder), str(folder / NAME))
     if scan.entries:
         raise JournalError(f"{folder} already holds a session: open it, or name another folder")
     if scan.torn:

@@ -62,6 +62,8 @@ def unwritable_error(place: Path, error: OSError, what: str = _SESSION) -> Journ
         case PermissionError() | OSError(errno=errno.EROFS):
             copied = what == _SESSION and place.exists()
             advice = "copy it to a writable folder, and use the copy" if copied else "name a writable folder"
+        case IsADirectoryError():
+            advice = f"move {error.filename} away, a folder where a file belongs"
         case _:
             advice = "free some space and continue: everything recorded before is kept"
     return JournalUnwritable(f"{what} {place} cannot be written ({error.strerror}): {advice}")

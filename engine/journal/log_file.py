@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from pathlib import Path
+
+from engine.journal.user_folders import state_folder
 
 _FORMATTER = logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
 def path() -> Path:
     """The log file: under ESPALIER_HOME, else in the user's state folder."""
-    import platformdirs  # 20 ms, and most commands log nothing
-
-    home = os.environ.get("ESPALIER_HOME")
-    folder = Path(home).expanduser() / "state" if home else platformdirs.user_state_path("espalier")
-    return folder / "espalier.log"
+    return state_folder() / "espalier.log"
 
 
 def append(record: logging.LogRecord) -> Path:

@@ -11,10 +11,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
-
-import platformdirs
 
 from engine.domain import corroboration, queries
 from engine.domain.errors import EspalierError, JournalError
@@ -27,9 +26,7 @@ from engine.journal.inbox import FOLDER as INBOX
 from engine.journal.lock import NAME as LOCK
 from engine.journal.lock import WriterLock, unwritable_error
 from engine.journal.shipped import is_shipped, shipped_folder
-
-HOME = "ESPALIER_HOME"
-"""Environment variable: the folder that contains ``sessions/`` instead of the user's data folder."""
+from engine.journal.user_folders import sessions_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +67,6 @@ class SessionSummary:
     def shipped(self) -> bool:
         """Whether it is a recording that ships: an example to replay, which cannot be resumed."""
         return is_shipped(self.folder)
-
-
-def sessions_root() -> Path:
-    """The folder of new sessions; it need not exist yet."""
-    home = os.environ.get(HOME)
-    return (Path(home).expanduser() if home else platformdirs.user_data_path("espalier")) / "sessions"
 
 
 def shipped_root() -> Path | None:
@@ -163,7 +154,8 @@ def resolve(text: str) -> Path:
     near = near or [name for name in names if difflib.get_close_matches(text, [name.partition("-")[0]], 1, 0.8)]
     hint = f"did you mean {' or '.join(map(repr, near[-3:]))}?" if near else "`espalier session list` lists the sessions"
     if here is not None and _holds(Path.is_dir, here):
-        raise JournalError(f"folder {text} is not a session (it has no {journal.NAME}): {hint}")
+        has = f"its {journal.NAME} is not a file" if os.path.lexists(here / journal.NAME) else f"it has no {journal.NAME}"
+        raise JournalError(f"folder {text} is not a session ({has}): {hint}")
     if here is not None and _holds(Path.is_file, here):
         raise JournalError(f"file {text} is not a session: use its folder, its name, or a bundle (.tar.gz); {hint}")
     raise JournalError(f"unknown session {text[:200]!r}: {hint}")
@@ -182,9 +174,15 @@ def summaries() -> list[SessionSummary]:
 def summary(folder: Path) -> SessionSummary:
     """The summary of one session, with the reason if it is unreadable."""
     try:
-        state = state_of(folder)
+        return _summary(folder, journal.version(folder))
     except EspalierError as error:
         return SessionSummary(folder.name, folder, "unreadable", str(error), _last_change(folder))
+
+
+@lru_cache(maxsize=256)  # home lists all sessions again whenever it is shown
+def _summary(folder: Path, version: object) -> SessionSummary:
+    """``version``: of its journal. Raises EspalierError."""
+    state = state_of(folder)
     best = queries.incumbent(state)
     asked = state.opened.device if state.opened else ""
     problem, workload = queries.problem_and_workload(state)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import platformdirs
 
 from engine.domain.errors import JournalError
 from engine.domain.trust import PathKind, Permissions
 from engine.journal.lock import unwritable_error
+from engine.journal.user_folders import data_folder
+from engine.journal.whole_file import write_whole
 
-HOME = "ESPALIER_HOME"
 _FOLDER = "trust"
 _LARGEST = 1 << 20
 _WHAT = "the record of trust"
@@ -48,8 +46,7 @@ class DamagedTrustError(JournalError):
 
 def folder() -> Path:
     """The folder of the records, beside the folder of sessions; it need not exist."""
-    home = os.environ.get(HOME)
-    return (Path(home).expanduser() if home else platformdirs.user_data_path("espalier")) / _FOLDER
+    return data_folder() / _FOLDER
 
 
 def read(path: Path) -> TrustRecord | None:
@@ -67,15 +64,7 @@ def write(path: Path, kind: PathKind, needs: Permissions, *, confirmed: bool, at
     data = msgspec.json.format(msgspec.json.encode(_RecordFile(1, TrustRecord(key, kind, needs, confirmed, at))))
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=".record-")
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(data)
-            os.replace(temporary, file)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        write_whole(file, data)
     except OSError as error:
         raise unwritable_error(file, error, _WHAT) from error
 

@@ -11,7 +11,7 @@ from support import builders as b
 from support.stored import stored
 
 from engine.domain import events as e
-from engine.journal import store
+from engine.journal import store, user_folders
 from engine.journal.bank import banked_kernels
 from engine.journal.blobs import Blobs
 from engine.journal.journal import NAME
@@ -19,7 +19,7 @@ from engine.journal.journal import NAME
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(store.HOME, str(tmp_path))
+    monkeypatch.setenv(user_folders.HOME, str(tmp_path))
     monkeypatch.setattr(store, "shipped_root", lambda: None)
     return tmp_path / "sessions"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,7 +47,17 @@ def test_missing_and_damaged_blobs_are_named(tmp_path: Path) -> None:
     with pytest.raises(JournalCorrupt, match=rf"blob {name} is missing"):
         blobs.text(name)
     blobs.path(name).mkdir()
-    with pytest.raises(JournalCorrupt, match="cannot be read"):
+    with pytest.raises(JournalCorrupt, match="not a regular file"):
+        blobs.get(name)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_blob_that_would_block_or_never_end_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    blobs = Blobs(tmp_path)
+    name = blobs.put(b"source")
+    blobs.path(name).unlink()
+    make(blobs.path(name))
+    with pytest.raises(JournalCorrupt, match=r"not a regular file.*copy it from the original"):
         blobs.get(name)
 
 

@@ -124,7 +124,7 @@ def test_an_unknown_kind_is_kept_and_written_again_byte_for_byte() -> None:
 @given(st.dictionaries(st.text(string.ascii_lowercase, min_size=1), st.integers() | st.text(string.printable) | st.none()))
 def test_fields_that_a_newer_program_added_are_ignored(extra: dict[str, object]) -> None:
     plain = json.loads(codec.encode(entry(b.drafted())))
-    known = set(plain["data"])
+    known = {one.name for one in fields(e.KernelDrafted)}
     plain["data"] |= {key: value for key, value in extra.items() if key not in known}
     plain |= {key: value for key, value in extra.items() if key not in plain}
     assert codec.decode(json.dumps(plain).encode()) == entry(b.drafted())
@@ -167,7 +167,7 @@ def _with(**changes: object) -> bytes:
         (_with(at=5), "at"),
         (_with(by=None), "by"),
         (_with(kind=3), "kind"),
-        (b"\xef\xbb\xbf" + _with(), "save the file without"),
+        (b"\xef\xbb\xbf" + _with(), "byte order mark"),
         (_with(data=None), "object"),
         (_with(data=[]), "object"),
         (_with(data={}), "kernel"),
@@ -186,7 +186,7 @@ def _with(**changes: object) -> bytes:
     ],
 )
 def test_an_invalid_line_is_named(line: bytes, words: str) -> None:
-    with pytest.raises(JournalCorrupt, match=r"line 12 of the journal cannot be read: .") as caught:
+    with pytest.raises(JournalCorrupt, match=r"line 12 of the journal cannot be read \(.") as caught:
         codec.decode(line, 12)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

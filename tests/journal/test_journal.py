@@ -332,17 +332,20 @@ def test_an_empty_journal_and_one_that_is_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda w: [w[0], b"garbage\n", w[2], w[3]], r"line 2 of the journal cannot be read"),
-        (lambda w: [w[0], b"garbage\n", w[2][:30]], r"line 2 of the journal cannot be read"),
-        (lambda w: [w[0], w[1][:50], w[2], w[3]], r"line 2 of the journal cannot be read"),
-        (lambda w: [w[0], b"\n", w[1], w[2]], r"line 2 of the journal cannot be read"),
-        (lambda w: [w[0], w[2], w[3]], r"line 2 of the journal has sequence number 2, not 1: events are missing"),
-        (lambda w: [w[0], w[1], w[1], w[2]], r"line 3 of the journal has sequence number 1, not 2"),
-        (lambda w: w[1:], r"line 1 of the journal has sequence number 1, not 0"),
-        (lambda w: [w[2].replace(b'"seq":2', b'"seq":0')], r"line 1 of the journal is not session\.opened"),
+        (lambda w: [w[0], b"garbage\n", w[2], w[3]], r"line 2 of .*journal\.jsonl cannot be read"),
+        (lambda w: [w[0], b"garbage\n", w[2][:30]], r"line 2 of .*journal\.jsonl cannot be read"),
+        (lambda w: [w[0], w[1][:50], w[2], w[3]], r"line 2 of .*journal\.jsonl cannot be read"),
+        (lambda w: [w[0], b"\n", w[1], w[2]], r"line 2 of .*journal\.jsonl cannot be read"),
+        (lambda w: [w[0], w[2], w[3]], r"line 2 of .*journal\.jsonl has sequence number 2, not 1 \(events are missing"),
+        (
+            lambda w: [w[0], w[1], w[1], w[2]],
+            r"line 3 of .*journal\.jsonl has sequence number 1, not 2 \(events are repeated .* keep its first 2 lines",
+        ),
+        (lambda w: w[1:], r"line 1 of .*journal\.jsonl has sequence number 1, not 0"),
+        (lambda w: [w[2].replace(b'"seq":2', b'"seq":0')], r"line 1 of .*journal\.jsonl is not session\.opened"),
         (lambda w: [w[0], w[1], w[2], w[3].replace(b'"text":', b'"test":')], r"line 4 .* missing required field `text`"),
         (lambda w: [w[0], w[3].replace(b'"text":', b'"test":').rstrip(b"\n")], r"line 2 .* missing required field `text`"),
-        (lambda w: [*w, *w], r"line 5 of the journal has sequence number 0, not 4"),
+        (lambda w: [*w, *w], r"line 5 of .*journal\.jsonl has sequence number 0, not 4"),
     ],
 )
 def test_damage_before_the_end_is_named_and_not_repaired(folder: Path, damage: object, words: str) -> None:
@@ -360,7 +363,7 @@ def test_a_newer_format_is_rejected_and_untouched_even_on_the_last_line(folder: 
     for newer in (b'{"v":2,"n":4}\n', b'{"v":2,"n":4}'):
         rewrite(folder, *whole, newer)
         for attempt in (read, Journal.open_for_append, Journal.create):
-            with pytest.raises(JournalTooNew, match="line 5 of the journal has format 2"):
+            with pytest.raises(JournalTooNew, match=r"line 5 of .*journal\.jsonl has format 2"):
                 attempt(folder)
         assert lines(folder) == [*whole, newer]
 
@@ -487,6 +490,13 @@ def test_a_read_only_session_can_be_read_but_not_written(folder: Path, lock_left
     assert "make it writable" in printed[2]
 
 
+def test_a_folder_in_the_place_of_the_lock_is_named(folder: Path) -> None:
+    (folder / "lock").unlink()
+    (folder / "lock").mkdir()
+    with pytest.raises(JournalUnwritable, match=rf"cannot be written \(Is a directory\): move {folder}/lock away"):
+        Journal.open_for_append(folder)
+
+
 def test_a_session_removed_during_a_run_is_detected(folder: Path) -> None:
     log, _, _ = Journal.open_for_append(folder)
     (folder / NAME).rename(folder / "elsewhere")
@@ -549,7 +559,7 @@ def test_a_follower_reports_a_replaced_journal(folder: Path) -> None:
 
 def test_a_follower_names_an_unreadable_line(folder: Path) -> None:
     whole = lines(folder)
-    for damage, words in ((b"garbage\n", "line 3 of the journal cannot be read"), (whole[3], "sequence number 3, not 2")):
+    for damage, words in ((b"garbage\n", r"line 3 of .*journal\.jsonl cannot be read"), (whole[3], "sequence number 3, not 2")):
         rewrite(folder, *whole[:2], damage)
         with pytest.raises(JournalCorrupt, match=words):
             tail(folder).poll()

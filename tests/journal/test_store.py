@@ -12,25 +12,25 @@ from support.stored import stored
 
 from engine.domain import events as e
 from engine.domain.errors import JournalError, JournalLocked, JournalUnwritable
-from engine.journal import store
+from engine.journal import store, user_folders
 from engine.journal.journal import NAME, Journal
 
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A temporary home folder without shipped sessions."""
-    monkeypatch.setenv(store.HOME, str(tmp_path / "home"))
+    monkeypatch.setenv(user_folders.HOME, str(tmp_path / "home"))
     monkeypatch.setattr(store, "shipped_root", lambda: None)
     return tmp_path / "home" / "sessions"
 
 
 def test_the_root_comes_from_the_environment_or_is_the_users_data_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert store.sessions_root() == root
-    monkeypatch.delenv(store.HOME)
+    assert user_folders.sessions_root() == root
+    monkeypatch.delenv(user_folders.HOME)
     monkeypatch.setenv("XDG_DATA_HOME", "/somewhere/data")
-    assert store.sessions_root() == Path("/somewhere/data/espalier/sessions")
-    monkeypatch.setenv(store.HOME, "~/espalier")
-    assert store.sessions_root() == Path.home() / "espalier" / "sessions"
+    assert user_folders.sessions_root() == Path("/somewhere/data/espalier/sessions")
+    monkeypatch.setenv(user_folders.HOME, "~/espalier")
+    assert user_folders.sessions_root() == Path.home() / "espalier" / "sessions"
 
 
 def test_new_folders_have_readable_unique_names(root: Path) -> None:
@@ -97,6 +97,9 @@ def test_an_unknown_session_gets_the_nearest_names(root: Path, tmp_path: Path) -
             store.resolve(text)
     with pytest.raises(JournalError, match="is not a session"):
         store.resolve(str(tmp_path))
+    (tmp_path / "odd" / "journal.jsonl").mkdir(parents=True)
+    with pytest.raises(JournalError, match=r"odd is not a session \(its journal\.jsonl is not a file\)"):
+        store.resolve(str(tmp_path / "odd"))
     (tmp_path / "kernel.cpp").touch()
     with pytest.raises(JournalError, match=r"kernel\.cpp is not a session"):
         store.resolve(str(tmp_path / "kernel.cpp"))
