@@ -1,11 +1,13 @@
 """Random kills during sessions on a fleet: ``python -m benchmarks.fleet_chaos --kills 100``.
 
-Sessions on the fake bench run over and over on CPU workers, under Ray of this machine or as a local fleet. At random moments a
-worker, an actor or the engine is killed with SIGKILL; a killed engine is started again on the same session. At the end of each
-session its verdicts must be those of an undisturbed one, each counted once, and no process may be left. Prints the slowest
-recovery: from a kill to the next verdict, a kill of the engine included.
+Sessions on the fake bench run over and over on two workers and two builders, under Ray of this machine or as a local fleet. At
+random moments a worker, a builder, an actor or the engine is killed with SIGKILL; a killed engine is started again on the same
+session. Prints the slowest recovery for each: from a kill to the next verdict.
 
-A kernel that happened to lose two workers counts as crashed, as in any session; such kernels are printed, and are no error.
+At the end of each session its verdicts must be those of an undisturbed one, each counted once, and no process may be left. Work
+is tried at most twice: a kernel that happens to lose two workers, or two engines, in one step counts as crashed there. The
+undisturbed session is then one in which exactly these kernels are given up in exactly these steps, and every other verdict must
+be the same. A kernel may be given up only if the journal has two losses during that step. Such kernels are printed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import asyncio
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -30,38 +34,42 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from support import builders, fake_worker, sessions  # noqa: E402
 
 from engine.domain import events as e  # noqa: E402
+from engine.domain import work as w  # noqa: E402
 from engine.domain.errors import EspalierError  # noqa: E402
 from engine.domain.folds import advance  # noqa: E402
-from engine.domain.state import SessionState, Stage  # noqa: E402
+from engine.domain.state import Kernel, SessionState, Stage  # noqa: E402
 from engine.fleet.bench import FleetBench  # noqa: E402
 from engine.fleet.links import LocalLauncher, WorkerLauncher  # noqa: E402
-from engine.fleet.places import WorkerPlace  # noqa: E402
-from engine.fleet.ray_cluster import RayLauncher  # noqa: E402
+from engine.fleet.places import BUILD, WorkerPlace  # noqa: E402
+from engine.fleet.ray_cluster import Commands, RayLauncher  # noqa: E402
 from engine.journal import store  # noqa: E402
 from engine.journal.blobs import Blobs  # noqa: E402
 from engine.journal.journal import read  # noqa: E402
+from engine.session.fake_bench import FakeBench  # noqa: E402
 from engine.session.live import LiveSession  # noqa: E402
 from engine.session.outcome import EngineStopped  # noqa: E402
+from engine.session.ports import Say, StoreBlob  # noqa: E402
 from engine.trial.assignment import Assignment  # noqa: E402
 
 _MARK = "ESPALIER_HOME"
 """The environment variable by which all processes of a run are found: every worker inherits it."""
-_ODDS = {"worker": 3, "actor": 3, "engine": 1}
+_ODDS = {"worker": 3, "builder": 2, "actor": 3, "engine": 1}
 """How likely each is killed."""
 _PAUSE_S = 0.4
+_BUILDERS = 2
 _QUIET_S = 240.0
 """Seconds without a new event after which a session counts as stuck."""
-_STARTS = 3
-"""How often an engine that ends with an error is started again in a session: Ray gives up its start after 30 s."""
+_GIVEN_UP = re.compile(r"(?:2 workers were lost|the engine crashed 2 times) during this (\w+) step")
 _VERDICTS = (e.KernelMeasured, e.KernelFailed, e.KernelQuarantined, e.KernelRaced)
 
 
 def launcher(kind: str) -> WorkerLauncher:
-    """Two workers around the fake bench."""
-    command = ("/usr/bin/env", f"{fake_worker.PAUSE}={_PAUSE_S}", *fake_worker.COMMAND)
+    """Two workers around the fake bench, and as many builders."""
+    program = ("/usr/bin/env", f"{fake_worker.PAUSE}={_PAUSE_S}", *fake_worker.COMMAND)
     if kind == "ray":
-        return RayLauncher.connect("ray", "cpu", command)
-    return LocalLauncher((WorkerPlace("cpu:0", "cpu"), WorkerPlace("cpu:1", "cpu")), command)
+        return RayLauncher.connect("ray", "cpu", builders=_BUILDERS, commands=Commands(program, program))
+    builders = tuple(WorkerPlace(f"builder:{n}", BUILD) for n in range(_BUILDERS))
+    return LocalLauncher((WorkerPlace("cpu:0", "cpu"), WorkerPlace("cpu:1", "cpu")), builders, program, program)
 
 
 async def engine(folder: Path, kind: str) -> None:
@@ -77,20 +85,69 @@ async def engine(folder: Path, kind: str) -> None:
             await live.retry()
 
 
+class GivingUpBench(FakeBench):
+    """The fake bench as if two workers had been lost in these steps: of a kernel, by name, the step."""
+
+    def __init__(self, store_blob: StoreBlob, steps: Mapping[str, str]) -> None:
+        super().__init__(store_blob)
+        self._steps = steps
+
+    def _lost(self, kernel: Kernel, step: str) -> w.Abandoned | None:
+        return w.Abandoned("given up", "cpu:0") if self._steps.get(kernel.name) == step else None
+
+    async def build(self, kernel: Kernel, code: str, say: Say) -> Any:
+        return self._lost(kernel, w.WorkKind.BUILD) or await super().build(kernel, code, say)
+
+    async def verify(self, kernel: Kernel, code: str, say: Say) -> Any:
+        return self._lost(kernel, w.WorkKind.VERIFY) or await super().verify(kernel, code, say)
+
+    async def measure(self, kernel: Kernel, code: str, say: Say) -> Any:
+        return self._lost(kernel, w.WorkKind.MEASURE) or await super().measure(kernel, code, say)
+
+
+def undisturbed(steps: Mapping[str, str]) -> SessionState:
+    """The same session without kills, but with these kernels given up in these steps."""
+
+    async def search(folder: Path) -> SessionState:
+        bench = GivingUpBench(Blobs(folder).put, steps)
+        async with LiveSession.create(folder, sessions.opened(), sessions.ports(folder, bench=bench)) as live:
+            await live.run()
+            return live.state
+
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(search(Path(folder)))
+
+
 def processes(mark: str) -> dict[str, list[int]]:
-    """The living workers and actors of a run."""
-    found: dict[str, list[int]] = {"worker": [], "actor": []}
+    """The living workers, builders, actors and sandboxes of a run."""
+    found: dict[str, list[int]] = {"worker": [], "builder": [], "actor": [], "sandbox": []}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            place = Path("/proc") / name
-            words, environment = (place / "cmdline").read_bytes(), (place / "environ").read_bytes()
-            parent = int((place / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            words, environment = command(int(name)), (Path("/proc") / name / "environ").read_bytes()
+            if FAKE not in words or f"{_MARK}={mark}".encode() not in environment:
+                continue
+            above = parent(int(name))
+            if words[0].endswith(b"bwrap"):
+                found["sandbox"].append(int(name))
+                continue
+            while command(above)[0].endswith(b"bwrap"):
+                above = parent(above)
         except OSError:
             continue
-        if b"fake_worker.py" in words and f"{_MARK}={mark}".encode() in environment:
-            found["worker"].append(int(name))
-            found["actor"].append(parent)
+        found["builder" if BUILD.encode() in words else "worker"].append(int(name))
+        found["actor"].append(above)
     return found
+
+
+FAKE = fake_worker.COMMAND[-1].encode()
+
+
+def command(pid: int) -> list[bytes]:
+    return (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
+
+
+def parent(pid: int) -> int:
+    return int((Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 @dataclass
@@ -99,10 +156,9 @@ class Tally:
 
     kills: Counter[str] = field(default_factory=Counter)
     sessions: int = 0
-    recoveries: list[float] = field(default_factory=list)
+    recoveries: dict[str, list[float]] = field(default_factory=dict)
+    """Seconds from a kill to the next verdict, by what was killed."""
     crashed: list[str] = field(default_factory=list)
-    restarts: int = 0
-    """Engines that were started again because they ended by themselves."""
     faults: list[str] = field(default_factory=list)
 
 
@@ -125,23 +181,21 @@ def session(folder: Path, options: argparse.Namespace, chance: random.Random, ta
     """One session, disturbed until it ends or the kills are used up."""
     mark = f"/chaos/{os.getpid()}/{tally.sessions}"
     environment = {**os.environ, _MARK: mark, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-    command = [sys.executable, "-m", "benchmarks.fleet_chaos", "--engine", str(folder), "--under", options.under]
+    program = [sys.executable, "-m", "benchmarks.fleet_chaos", "--engine", str(folder), "--under", options.under]
 
     def started() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, env=environment, cwd=ROOT)
+        return subprocess.Popen(program, env=environment, cwd=ROOT)
 
     process, killed, next_kill = started(), 0.0, time.monotonic() + 3 + chance.random() * options.every
-    known, changed, tries = 0, time.monotonic(), _STARTS
+    known, changed, kind = 0, time.monotonic(), ""
     try:
-        while (status := process.poll()) is None or (status and tries):
-            if status:
-                tries, tally.restarts, process = tries - 1, tally.restarts + 1, started()
+        while (status := process.poll()) is None:
             time.sleep(0.1)
             now = time.monotonic()
             for entry in entries(folder)[known:]:
                 known, changed = known + 1, now
                 if killed and isinstance(entry.event, _VERDICTS):
-                    tally.recoveries.append(now - killed)
+                    tally.recoveries.setdefault(kind, []).append(now - killed)
                     killed = 0.0
             if now - changed > _QUIET_S:
                 tally.faults.append(f"{folder.name}: nothing happened for {_QUIET_S:g} s")
@@ -149,7 +203,7 @@ def session(folder: Path, options: argparse.Namespace, chance: random.Random, ta
             if now < next_kill or killed or tally.kills.total() >= options.kills or not entries(folder):
                 continue
             victims = processes(mark)
-            kinds = [kind for kind in ("worker", "actor", "engine") if kind == "engine" or victims[kind]]
+            kinds = [kind for kind in _ODDS if kind == "engine" or victims[kind]]
             if options.under == "local":
                 kinds = [kind for kind in kinds if kind != "actor"]  # the parent of a local worker is the engine
             kind = chance.choices(kinds, [_ODDS[kind] for kind in kinds])[0]
@@ -160,6 +214,8 @@ def session(folder: Path, options: argparse.Namespace, chance: random.Random, ta
             if kind == "engine":
                 process.wait()
                 process = started()
+        if status:
+            tally.faults.append(f"{folder.name}: the engine ended with status {status}")
     finally:
         process.kill() if process.poll() is None else None
         process.wait()
@@ -169,39 +225,51 @@ def session(folder: Path, options: argparse.Namespace, chance: random.Random, ta
 def check(folder: Path, mark: str, tally: Tally) -> None:
     """Compare a session that has ended with an undisturbed one."""
     tally.sessions += 1
-    with tempfile.TemporaryDirectory() as other:
-        alone = verdicts(sessions.whole(Path(other)))
     state, counted = SessionState(), Counter[str]()
+    losses = Counter[str]()
     for entry in entries(folder):
         if isinstance(entry.event, e.KernelMeasured | e.KernelFailed | e.KernelQuarantined):
             counted[entry.event.kernel] += 1
+        if isinstance(entry.event, e.WorkStarted):
+            losses[entry.event.work] += 1
+        if isinstance(entry.event, e.WorkAssigned):
+            losses[f"assigned {entry.event.work}"] += 1
         state = advance(state, (entry,))
-    failed = [(k.name, k.failure.reason) for k in state.kernels.values() if k.failure is not None]
-    given_up = {name for name, reason in failed if "workers were lost" in reason or "the engine crashed" in reason}
-    tally.crashed += [f"{folder.name}: {name}" for name in sorted(given_up)]
+    steps: dict[str, str] = {}
+    for kernel in state.kernels.values():
+        if kernel.failure is not None and (found := _GIVEN_UP.search(kernel.failure.reason)):
+            steps[kernel.name] = found[1]
+            tally.crashed.append(f"{folder.name}: {kernel.name} ({found[1]})")
+            key = f"{found[1]}:{kernel.id}:{kernel.attempt}"
+            if max(losses[key], losses[f"assigned {key}"]) < 2:
+                tally.faults.append(f"{folder.name}: {kernel.name} was given up, but {key} was tried once")
     if state.closed is None:
         tally.faults.append(f"{folder.name}: it did not end")
-    settled = {name: one for name, one in verdicts(state).items() if name not in given_up}
-    if not given_up and settled != alone:
+    settled, alone = verdicts(state), verdicts(undisturbed(steps))
+    if settled != alone:
         tally.faults.append(f"{folder.name}: other verdicts: {sorted(set(settled.items()) ^ set(alone.items()), key=str)[:4]}")
     if any(state.kernels[k].stage is not Stage.QUARANTINED and n > 1 + state.kernels[k].again for k, n in counted.items()):
         tally.faults.append(f"{folder.name}: a verdict was counted twice: {counted.most_common(3)}")
     deadline = time.monotonic() + 60
-    while (left := processes(mark)["worker"]) and time.monotonic() < deadline:
+    while (left := living(mark)) and time.monotonic() < deadline:
         time.sleep(0.2)
     if left:
         tally.faults.append(f"{folder.name}: processes {left} are left")
 
 
+def living(mark: str) -> list[int]:
+    """The processes that must end with the engine."""
+    found = processes(mark)
+    return [*found["worker"], *found["builder"], *found["sandbox"]]
+
+
 def summary(tally: Tally, seconds: float) -> Iterator[str]:
     kills = ", ".join(f"{count} {kind}" for kind, count in tally.kills.most_common())
     yield f"{tally.kills.total()} kills ({kills}) in {tally.sessions} sessions, {seconds:.0f} s"
-    if tally.recoveries:
-        ordered = sorted(tally.recoveries)
-        middle = ordered[len(ordered) // 2]
-        yield f"recovery, from a kill to the next verdict: median {middle:.1f} s, slowest {ordered[-1]:.1f} s"
-    yield f"engines that ended with an error and were started again: {tally.restarts}"
-    yield f"kernels given up after two losses: {', '.join(tally.crashed) or 'none'}"
+    for kind, taken in sorted(tally.recoveries.items()):
+        middle, slowest = sorted(taken)[len(taken) // 2], max(taken)
+        yield f"recovery, from a kill ({kind}) to the next verdict: median {middle:.1f} s, slowest {slowest:.1f} s"
+    yield f"kernels given up after two losses, so in the undisturbed session too: {', '.join(tally.crashed) or 'none'}"
     yield from (f"FAULT {fault}" for fault in tally.faults)
     yield "no verdict lost or counted twice, no process left" if not tally.faults else f"{len(tally.faults)} faults"
 

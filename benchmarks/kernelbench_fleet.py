@@ -27,7 +27,7 @@ from engine.domain.model import ENGINE
 from engine.domain.state import Kernel
 from engine.fleet import messages as m
 from engine.fleet.links import WorkerLauncher
-from engine.fleet.member import FleetMember
+from engine.fleet.member import ONCE, FleetWorker, KernelParcel
 from engine.fleet.places import WorkerPlace
 from engine.session.seeds import seed_of
 from engine.session.workbench import KernelTrial
@@ -38,7 +38,7 @@ from engine.trial.assignment import Assignment
 async def judge_on(launcher: WorkerLauncher, place: WorkerPlace, request: Request) -> Result:
     """The result, whatever happens in judging. The worker starts for this file and ends with it."""
     base = Result(request.name, request.device, request.kernel, Status.FAILED)
-    member = FleetMember(place, launcher)
+    member = FleetWorker(place, launcher)
     try:
         return await _judged(member, base, request)
     except (ProblemError, KernelCodeError) as error:
@@ -50,7 +50,7 @@ async def judge_on(launcher: WorkerLauncher, place: WorkerPlace, request: Reques
         await member.end()
 
 
-async def _judged(member: FleetMember, base: Result, request: Request) -> Result:
+async def _judged(member: FleetWorker, base: Result, request: Request) -> Result:
     problem, workload = find_problem(request)
     assignment = Assignment(problem, workload, request.device, prepared=True)
     code = candidate_text(request, problem) if request.kernel != PORT else None
@@ -73,7 +73,7 @@ async def _judged(member: FleetMember, base: Result, request: Request) -> Result
     return result_of(base, await _tried(member, code))
 
 
-async def _tried(member: FleetMember, code: KernelCode) -> KernelTrial:
+async def _tried(member: FleetWorker, code: KernelCode) -> KernelTrial:
     """Build, verify and measure one kernel there."""
     seed = seed_of(code, {})
     source = hashlib.sha256(code.text.encode()).hexdigest()
@@ -88,9 +88,9 @@ async def _tried(member: FleetMember, code: KernelCode) -> KernelTrial:
     return KernelTrial(measured, verified.verification, built.seconds, verified.seconds, measured.seconds)
 
 
-async def _done(member: FleetMember, kind: w.WorkKind, *kernels: tuple[Kernel, str]) -> Any:
+async def _done(member: FleetWorker, kind: w.WorkKind, *kernels: tuple[Kernel, str]) -> Any:
     """The result of one work item. Raises EspalierError for one that this worker cannot do."""
-    found = await member.work(kind, kernels, 0, _silent, _forget)
+    found = await member.work(kind, [KernelParcel(*one) for one in kernels], ONCE, _silent, _forget)
     if isinstance(found, w.Impossible):
         raise EspalierError(found.reason)
     return found

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from engine.domain import errors
@@ -27,14 +29,17 @@ _CANCEL_S = 20.0
 """Seconds that a worker may take to stop a call."""
 
 Say = Callable[[str], None]
+Payloads = Mapping[Blob, bytes | Path]
+"""Payloads by their SHA-256, or the files that hold them."""
+NOTHING: Payloads = MappingProxyType({})
 
 
 class WorkerGone(EspalierError):
-    """The worker was lost during the call. ``lied``: it sent what no honest worker sends."""
+    """The worker was lost during the call. ``final``: it is not to be started again, for instance because it lied."""
 
-    def __init__(self, reason: str, *, lied: bool = False) -> None:
+    def __init__(self, reason: str, *, final: bool = False) -> None:
         super().__init__(reason)
-        self.lied = lied
+        self.final = final
 
 
 class _Call:
@@ -63,7 +68,7 @@ class WorkerClient:
     async def start(self) -> m.WorkerReady:
         """Wait until the worker is ready. Raises WorkerGone."""
         if not await self._first(self._ready, _START_S):
-            self._lose(WorkerGone(f"it did not start within {_START_S:g} s"))
+            self.lose(WorkerGone(f"it did not start within {_START_S:g} s"))
         if self._ready.done():
             return self._ready.result()
         raise self.gone.result()
@@ -75,7 +80,7 @@ class WorkerClient:
         return bool(done)
 
     async def call(
-        self, order: Callable[[int], m.Order], expected: frozenset[type[Any]], say: Say, payloads: Iterable[bytes] = ()
+        self, order: Callable[[int], m.Order], expected: frozenset[type[Any]], say: Say, payloads: Payloads = NOTHING
     ) -> tuple[Any, Mapping[Blob, bytes]]:
         """Send an order with the payloads that the worker has not got; its result, and the payloads that that names.
 
@@ -99,27 +104,28 @@ class WorkerClient:
         try:
             return m.decode_answer(answer, expected)
         except m.WorkerLied as lie:
-            raise self._lose(WorkerGone(str(lie), lied=True)) from lie
+            raise self.lose(WorkerGone(str(lie), final=True)) from lie
 
-    async def _send(self, order: m.Order, payloads: Iterable[bytes]) -> None:
+    async def _send(self, order: m.Order, payloads: Payloads = NOTHING) -> None:
         async with self._sending:
             try:
-                for payload in payloads:
-                    if (name := m.blob_name(payload)) not in self._sent:
-                        await self._link.send(m.encode(m.PutBlob(payload)))
+                for name, payload in payloads.items():
+                    if name not in self._sent:
+                        content = payload if isinstance(payload, bytes) else await asyncio.to_thread(payload.read_bytes)
+                        await self._link.send(m.encode(m.PutBlob(content)))
                         self._sent.add(name)
                 await self._link.send(m.encode(order))
             except LinkClosed as error:
-                raise self._lose(WorkerGone(str(error))) from error
+                raise self.lose(WorkerGone(str(error))) from error
 
     async def _stop(self, number: int, call: _Call) -> None:
         """Have the worker stop a call; one that does not is killed."""
         if self.gone.done():
             return
         with contextlib.suppress(WorkerGone):
-            await self._send(m.StopCall(number), ())
+            await self._send(m.StopCall(number))
             if not await self._first(call.answer, _CANCEL_S):
-                self._lose(WorkerGone(f"it did not stop a call within {_CANCEL_S:g} s"))
+                self.lose(WorkerGone(f"it did not stop a call within {_CANCEL_S:g} s"))
 
     async def _listen(self) -> None:
         try:
@@ -128,9 +134,9 @@ class WorkerClient:
                 self._heard = time.monotonic()
                 self._hear(report)
         except LinkClosed as error:
-            self._lose(WorkerGone(str(error)))
+            self.lose(WorkerGone(str(error)))
         except m.WorkerLied as lie:
-            self._lose(WorkerGone(str(lie), lied=True))
+            self.lose(WorkerGone(str(lie), final=True))
 
     def _hear(self, report: m.Reports) -> None:
         match report:
@@ -152,11 +158,11 @@ class WorkerClient:
         while not self.gone.done():
             left = self._heard + SILENCE_S - time.monotonic()
             if left <= 0:
-                self._lose(WorkerGone(f"no sign of life for {SILENCE_S:g} s"))
+                self.lose(WorkerGone(f"no sign of life for {SILENCE_S:g} s"))
                 return
             await asyncio.sleep(left)
 
-    def _lose(self, gone: WorkerGone) -> WorkerGone:
+    def lose(self, gone: WorkerGone) -> WorkerGone:
         """Note that the worker is lost, and end it; the first reason stays."""
         if not self.gone.done():
             self.gone.set_result(gone)
@@ -168,6 +174,6 @@ class WorkerClient:
             task.cancel()
         if not self.gone.done():
             self.gone.set_result(WorkerGone("it was closed"))
-        elif self.gone.result().lied or "no sign of life" in str(self.gone.result()):
+        elif self.gone.result().final or "no sign of life" in str(self.gone.result()):
             await asyncio.to_thread(self._link.kill)
         await self._link.close()

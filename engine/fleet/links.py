@@ -16,7 +16,8 @@ import engine
 from engine.domain.errors import EspalierError
 from engine.fleet.messages import LONGEST_FRAME, one_line
 from engine.fleet.places import WorkerPlace
-from engine.fleet.worker import LENGTH
+from engine.fleet.server import LENGTH
+from engine.sandbox.bubblewrap import without_devices
 from engine.sandbox.process import close_pipes, kill_tree
 
 _KEPT_STDERR = 4000
@@ -61,6 +62,11 @@ class WorkerLauncher(Protocol):
     @property
     def places(self) -> tuple[WorkerPlace, ...]: ...
 
+    @property
+    def builders(self) -> tuple[WorkerPlace, ...]:
+        """Places of builders."""
+        ...
+
     async def start(self, place: WorkerPlace) -> Link:
         """Raises EspalierError."""
         ...
@@ -75,12 +81,14 @@ def worker_environment(place: WorkerPlace) -> dict[str, str]:
     kept = {name: os.environ[name] for name in _ALLOWED if name in os.environ}
     root = str(Path(engine.__file__).parent.parent)
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    visible = {"CUDA_VISIBLE_DEVICES": place.visible} if place.visible else {}
+    visible = {"CUDA_VISIBLE_DEVICES": place.visible} if place.visible or place.builds else {}
     return {**kept, **visible, "PYTHONPATH": os.pathsep.join(dict.fromkeys([root, *others]))}
 
 
 WORKER = (sys.executable, "-P", "-m", "engine.fleet.worker")
 """The command of a worker, without its arguments."""
+BUILDER = (sys.executable, "-P", "-m", "engine.fleet.builder")
+"""The same of a builder."""
 
 
 class ProcessLink:
@@ -180,14 +188,19 @@ async def _tail(stream: asyncio.StreamReader) -> bytes:
 
 
 class LocalLauncher:
-    """Workers of this machine, a process each."""
+    """Workers and builders of this machine, a process each."""
 
-    def __init__(self, places: tuple[WorkerPlace, ...], command: Sequence[str] = WORKER) -> None:
-        self.places = places
-        self._command = command
+    def __init__(
+        self, places: tuple[WorkerPlace, ...], builders: tuple[WorkerPlace, ...] = (), command: Sequence[str] = WORKER,
+        build_command: Sequence[str] = BUILDER,
+    ) -> None:  # fmt: skip
+        self.places, self.builders = places, builders
+        self._command, self._build_command = command, build_command
 
     async def start(self, place: WorkerPlace) -> Link:
-        return await ProcessLink.start(place, self._command)
+        if not place.builds:
+            return await ProcessLink.start(place, self._command)
+        return await ProcessLink.start(place, await asyncio.to_thread(without_devices, self._build_command))
 
     async def close(self) -> None:
         """Nothing is shared."""

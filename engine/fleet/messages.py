@@ -17,11 +17,15 @@ import msgspec
 from engine.domain import work as w
 from engine.domain.errors import EspalierError, printable
 from engine.domain.model import Blob, Contract, Device, Dialect, Interval, Signature
+from engine.domain.regimes import Regime
 from engine.problem.graph_ir import Graph, Unsupported
 from engine.trial.assignment import Assignment
+from engine.trial.kernel_builds import Binaries, BuildTarget
 
 LONGEST_FRAME = 1 << 28
 """Most bytes of a frame."""
+COMPILE = "compile"
+"""What a builder does with a kernel."""
 _LONGEST_LINE = 4000
 _MOST_LINES = 4096
 """Most entries of a list or table in a result."""
@@ -49,6 +53,13 @@ class OpenProblem(Order, frozen=True):
     ceilings: bool
 
 
+class OpenBuilder(Order, frozen=True):
+    """Build kernels for the encoded ``BuildTarget`` that ``target`` names. Answered by ``OpenedBuilder``."""
+
+    call: int
+    target: Blob
+
+
 class TraceProblem(Order, frozen=True):
     """Answered by the reference's graph."""
 
@@ -64,15 +75,18 @@ class SentKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contract: Contract
     source: Blob
     tunables: dict[str, int]
+    binaries: Binaries = ()
+    """What a builder built; empty: the worker builds it itself."""
 
 
 class DoWork(Order, frozen=True):
-    """One work item: ``prepare``, ``build``, ``verify``, ``measure``, ``race``, ``sanitize`` or ``profile``."""
+    """One work item. ``kind`` is one of ``work.WorkKind``, or of a builder ``COMPILE``."""
 
     call: int
     kind: str
     kernels: tuple[SentKernel, ...] = ()
     effort: int = 0
+    regime: Regime = Regime.SINGLE
 
 
 class StopCall(Order, frozen=True):
@@ -81,7 +95,9 @@ class StopCall(Order, frozen=True):
     call: int
 
 
-Orders = PutBlob | OpenProblem | TraceProblem | DoWork | StopCall
+Calls = OpenProblem | OpenBuilder | TraceProblem | DoWork
+"""Orders that are answered."""
+Orders = PutBlob | OpenProblem | OpenBuilder | TraceProblem | DoWork | StopCall
 
 
 class Report(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -137,6 +153,22 @@ class OpenedWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signature: Signature
     prepared: bool
     """Whether its baselines need no measurement any more."""
+    target: BuildTarget
+    """What kernels are built for."""
+
+
+class OpenedBuilder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A builder that knows its target."""
+
+    sees_gpus: bool
+    """Whether its process has the device file of a GPU: bubblewrap cannot hide it there."""
+
+
+class CompiledKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kernel that a builder built; its binaries travel as payloads."""
+
+    built: w.Built
+    binaries: Binaries
 
 
 class TracedGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,16 +177,19 @@ class TracedGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _RESULTS: Mapping[str, type[Any]] = {
     one.__name__: one
-    for one in (w.Prepared, w.Built, w.Verified, w.Measured, w.Suspected, w.Sanitized, w.Profiled, w.Raced, w.Failed,
-                w.Impossible, OpenedWorker, TracedGraph)
+    for one in (w.Prepared, w.Built, w.Verified, w.Measured, w.BackToBack, w.Suspected, w.Sanitized, w.Profiled, w.Raced,
+                w.Failed, w.Impossible, OpenedWorker, OpenedBuilder, CompiledKernel, TracedGraph)
 }  # fmt: skip
 ANSWERS: Mapping[str, frozenset[type[Any]]] = {
     "open": frozenset({OpenedWorker}),
     "trace": frozenset({TracedGraph}),
+    "open-builder": frozenset({OpenedBuilder}),
+    COMPILE: frozenset({CompiledKernel, w.Failed, w.Impossible}),
     w.WorkKind.PREPARE: frozenset({w.Prepared, w.Impossible}),
     w.WorkKind.BUILD: frozenset({w.Built, w.Failed, w.Impossible}),
     w.WorkKind.VERIFY: frozenset({w.Verified, w.Suspected, w.Failed, w.Impossible}),
     w.WorkKind.MEASURE: frozenset({w.Measured, w.Suspected, w.Failed, w.Impossible}),
+    w.WorkKind.SUSTAIN: frozenset({w.BackToBack, w.Failed, w.Impossible}),
     w.WorkKind.RACE: frozenset({w.Raced, w.Failed, w.Impossible}),
     w.WorkKind.SANITIZE: frozenset({w.Sanitized, w.Impossible}),
     w.WorkKind.PROFILE: frozenset({w.Profiled, w.Impossible}),
@@ -200,6 +235,16 @@ def decode_assignment(payload: bytes) -> Assignment:
     return msgspec.msgpack.decode(payload, type=Assignment)
 
 
+def encode_target(target: BuildTarget) -> bytes:
+    """What kernels are built for, as a payload."""
+    return msgspec.msgpack.encode(target, enc_hook=_plain_mapping)
+
+
+def decode_target(payload: bytes) -> BuildTarget:
+    """The inverse of ``encode_target``. Raises msgspec.DecodeError."""
+    return msgspec.msgpack.decode(payload, type=BuildTarget)
+
+
 def answered(call: int, result: object, blobs: Mapping[Blob, bytes]) -> Answered:
     """The answer with a result and those of ``blobs`` that it names."""
     body = msgspec.Raw(msgspec.msgpack.encode(result, enc_hook=_plain_mapping))
@@ -233,9 +278,10 @@ _BLOB_FIELDS = ("log", "raw", "header")
 
 def _blobs_in(result: object) -> frozenset[Blob]:
     """The payloads that a result names, wherever in it."""
-    return frozenset(
-        value for holder in _dataclasses(result) for name in _BLOB_FIELDS if (value := getattr(holder, name, "")) != ""
-    )
+    binaries = [name for row in result.binaries for name in row if name] if isinstance(result, CompiledKernel) else []
+    holders = _dataclasses(result.built if isinstance(result, CompiledKernel) else result)
+    named = (value for holder in holders for name in _BLOB_FIELDS if (value := getattr(holder, name, "")) != "")
+    return frozenset([*binaries, *named])
 
 
 def _dataclasses(value: object) -> Iterable[Any]:
@@ -253,6 +299,8 @@ def _dataclasses(value: object) -> Iterable[Any]:
 
 def _check(value: object) -> None:
     """Raises WorkerLied for intervals that are none and lists that no result has."""
+    if isinstance(value, CompiledKernel):
+        value = value.built
     for holder in _dataclasses(value):
         for one in fields(holder):
             item = getattr(holder, one.name)

@@ -14,6 +14,9 @@ from engine.trial.lease import device_key
 
 _SPREAD_FROM, _CORES_EACH = 8, 4
 """On a machine with that many cores a worker gets several, else one."""
+_CORES_A_BUILDER, _MOST_BUILDERS = 4, 8
+"""A machine has a builder for each so many cores, and at most so many."""
+BUILD = "build"
 _LOCAL = re.compile(r"local(?::(\d{1,4}))?")
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
@@ -25,11 +28,16 @@ class WorkerPlace:
     name: str
     """As the journal and the screen name the worker."""
     device: str
-    """The device as the worker itself names it: ``cpu``, or ``cuda:0``, for it sees no other GPU."""
+    """The device as the worker itself names it: ``cpu``, or ``cuda:0``, for it sees no other GPU; of a builder ``BUILD``."""
     cores: tuple[int, ...] = ()
     """Of a CPU worker."""
     visible: str = ""
     """Of a GPU worker: its GPU, as CUDA_VISIBLE_DEVICES names it."""
+
+    @property
+    def builds(self) -> bool:
+        """Whether this is a builder's place: it has no device, and sees none."""
+        return self.device == BUILD
 
 
 def local_count(text: str) -> int | None:
@@ -50,6 +58,16 @@ def local_places(device: str, count: int, gpus: int) -> tuple[WorkerPlace, ...]:
     if count > gpus:
         raise DeviceError(f"--fleet local:{count} needs {count} GPUs: this machine has {gpus}")
     return tuple(gpu_place(index) for index in range(count or gpus))
+
+
+def builder_count(device: str, cores: int) -> int:
+    """Builders of a machine with so many cores. None in a session on a CPU: compilers would use the cores that it measures."""
+    return 0 if device == "cpu" else min(_MOST_BUILDERS, max(1, cores // _CORES_A_BUILDER))
+
+
+def local_builders(device: str) -> tuple[WorkerPlace, ...]:
+    """Places of builders on this machine, for a session on ``device``."""
+    return tuple(WorkerPlace(f"builder:{n}", BUILD) for n in range(builder_count(device, len(os.sched_getaffinity(0)))))
 
 
 def gpu_place(index: int, name: str = "") -> WorkerPlace:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from engine.domain.errors import EspalierError
 from engine.fleet.links import WORKER, LinkClosed, ProcessLink, worker_environment
-from engine.fleet.places import WorkerPlace, core_groups, cpu_places, gpu_place
+from engine.fleet.places import BUILD, WorkerPlace, core_groups, cpu_places, gpu_place
+from engine.sandbox.bubblewrap import without_devices
 
 _BATCH_S = 20.0
 """Seconds after which a request for frames is answered, with none if there are none."""
@@ -21,7 +22,7 @@ CLOSED = b""
 
 
 class WorkerActor:
-    """One worker. Its methods take and return bytes."""
+    """One worker or builder. Its methods take and return bytes."""
 
     def __init__(self, name: str, device: str, share: tuple[int, int], command: Sequence[str] = WORKER) -> None:
         """``share``: for cores, which of how many workers of this node it is."""
@@ -32,12 +33,17 @@ class WorkerActor:
     async def start(self) -> bytes:
         """Start the worker's process; why that failed, or nothing."""
         try:
-            self._link = await ProcessLink.start(self._place(), self._command, self._environment())
+            place, command = self._place(), self._command
+            if place.builds:
+                command = tuple(await asyncio.to_thread(without_devices, command))
+            self._link = await ProcessLink.start(place, command, self._environment())
         except EspalierError as error:
             return str(error).encode()
         return b""
 
     def _place(self) -> WorkerPlace:
+        if self._device == BUILD:
+            return WorkerPlace(self._name, BUILD)
         if self._device != "cpu":
             return gpu_place(0, self._name)
         number, count = self._share

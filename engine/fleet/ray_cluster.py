@@ -1,15 +1,12 @@
-"""Workers of a Ray cluster: an actor on each device. Ray is the extra ``espalier[fleet]`` and is imported only here.
+"""Workers of a Ray cluster: an actor on each device, and builders: actors without one.
 
-Ray moves frames, places actors and says when one is lost; what the frames say is this project's own codec. Token authentication
-is on unless the environment says otherwise.
+Ray moves frames, places actors and says when one is lost; what the frames say is this project's own codec.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
-import importlib.util
 import os
 import re
 from collections import Counter
@@ -18,43 +15,37 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.domain.errors import DeviceError, EspalierError
-from engine.fleet.links import WORKER, Link, LinkClosed
-from engine.fleet.loopback import is_on_loopback, loopback_only
+from engine.fleet.links import BUILDER, WORKER, Link, LinkClosed
 from engine.fleet.messages import one_line
-from engine.fleet.places import WorkerPlace, core_groups, cpu_places
+from engine.fleet.places import BUILD, WorkerPlace, builder_count
 from engine.fleet.ray_actor import CLOSED, WorkerActor
+from engine.fleet.ray_start import CPU_WORKERS, HERE, connect, first_line, imported_ray
 
-CPU_WORKERS = "espalier_cpu"
-"""The custom resource of a node whose cores are to be used: how many workers share them."""
-INSTALL = "Ray is not installed: pip install 'espalier[fleet]'"
 _MODEL = "accelerator_type:"
 _START_S = 120.0
 _CLOSE_S = 30.0
 
 
-def check_installed() -> None:
-    """Raises EspalierError with what to install if Ray is missing. Does not import it."""
-    if importlib.util.find_spec("ray") is None:
-        raise EspalierError(INSTALL)
-
-
-def _ray() -> Any:
-    """Ray itself, with token authentication."""
-    check_installed()
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    return importlib.import_module("ray")
-
-
 @dataclass(frozen=True, slots=True)
 class NodeShare:
-    """A worker's node, and which of how many workers it is there."""
+    """The node of a worker or builder, and which of how many it is there."""
 
     node: str
     number: int
     count: int
     model: str = ""
     """Of its GPU, as Ray names it (``H200``); empty where Ray does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The programs that the actors start, without their arguments."""
+
+    worker: Sequence[str] = WORKER
+    builder: Sequence[str] = BUILDER
+
+
+COMMANDS = Commands()
 
 
 class RayLink:
@@ -86,7 +77,7 @@ class RayLink:
         try:
             return await reference
         except self._ray.exceptions.RayError as error:
-            raise LinkClosed(f"its actor was lost: {_first_line(error)}") from error
+            raise LinkClosed(f"its actor was lost: {first_line(error)}") from error
 
     def kill(self) -> None:
         self._ray.kill(self._actor, no_restart=True)
@@ -104,58 +95,52 @@ class RayLink:
             self.kill()
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return one_line(lines[0]) if lines else type(error).__name__
-
-
 class RayLauncher:
-    """Workers of a cluster. ``connect`` makes one."""
+    """Workers and builders of a cluster. ``connect`` makes one."""
 
     def __init__(
-        self, ray: Any, nodes: Mapping[str, NodeShare], device: str, *, model: str, command: Sequence[str]
+        self, ray: Any, nodes: Mapping[str, NodeShare], builders: Mapping[str, NodeShare], device: str, *, model: str,
+        commands: Commands,
     ) -> None:  # fmt: skip
         """Use ``connect``."""
         self._ray = ray
+        self._builders = builders
+        self.builders = tuple(WorkerPlace(name, BUILD) for name in builders)
         self._model = session_model([share.model for share in nodes.values()], model)
         self._nodes = dict(sorted(nodes.items(), key=lambda one: one[1].model != self._model))  # those of the session first
         self._device = device
-        self._command = tuple(command)
+        self._commands = commands
         self.places = tuple(WorkerPlace(name, "cpu" if device == "cpu" else "cuda:0") for name in self._nodes)
 
     @classmethod
-    def connect(cls, address: str, device: str, command: Sequence[str] = WORKER, model: str = "") -> RayLauncher:
+    def connect(
+        cls, address: str, device: str, model: str = "", *, builders: int | None = None, commands: Commands = COMMANDS
+    ) -> RayLauncher:
         """Start Ray here (``ray``), or join the cluster at an address; ``model`` names the session's GPU, if it has one.
 
-        Blocks. Raises EspalierError.
+        ``builders``: on each machine; by default as many as suit it. Blocks. Raises EspalierError.
         """
-        ray = _ray()
-        here = address == "ray"
-        try:
-            with loopback_only() if here or is_on_loopback(address) else contextlib.nullcontext():
-                ray.init(**(_own_cluster() if here else {"address": address}), log_to_driver=False, logging_level="ERROR",
-                         namespace="espalier")  # fmt: skip
-        except Exception as error:
-            failed = "Ray does not start here" if here else f"the Ray cluster {address!r} cannot be joined"
-            raise EspalierError(f"{failed}: {_first_line(error)}") from error
-        _silence()
-        nodes = shares([node for node in ray.nodes() if node["Alive"]], device, bare=here)
+        ray = imported_ray()
+        connect(ray, address)
+        alive, bare = [node for node in ray.nodes() if node["Alive"]], address == HERE
+        nodes = shares(alive, device, bare=bare)
         if not nodes:
             ray.shutdown()
             raise DeviceError(_nothing(device, address))
-        return cls(ray, nodes, device, model=model, command=command)
+        found = builder_shares(alive, device, builders, bare=bare)
+        return cls(ray, nodes, found, device, model=model, commands=commands)
 
     async def start(self, place: WorkerPlace) -> Link:
-        share = self._nodes[place.name]
+        share = (self._builders if place.builds else self._nodes)[place.name]
         if share.model and share.model != self._model:
             raise DeviceError(f"refused: it has {share.model}, this session measures on {self._model} only")
-        needs: dict[str, Any] = {"resources": {CPU_WORKERS: 1}}
-        if self._device != "cpu":
-            needs = {"num_gpus": 1, **({"accelerator_type": share.model} if share.model else {})}
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         affinity = strategies.NodeAffinitySchedulingStrategy(share.node, soft=False)
-        made = self._ray.remote(num_cpus=0, max_restarts=0, max_concurrency=64, scheduling_strategy=affinity, **needs)
-        actor = made(WorkerActor).remote(place.name, self._device, (share.number, share.count), self._command)
+        made = self._ray.remote(
+            num_cpus=0, max_restarts=0, max_concurrency=64, scheduling_strategy=affinity, **self._needs(place, share)
+        )  # fmt: skip
+        device, command = (BUILD, self._commands.builder) if place.builds else (self._device, self._commands.worker)
+        actor = made(WorkerActor).remote(place.name, device, (share.number, share.count), command)
         link = RayLink(self._ray, actor)
         try:
             async with asyncio.timeout(_START_S):
@@ -167,22 +152,17 @@ class RayLauncher:
             raise EspalierError(one_line(failed.decode("utf-8", "replace")))
         return link
 
+    def _needs(self, place: WorkerPlace, share: NodeShare) -> dict[str, Any]:
+        """What Ray sets aside for an actor."""
+        if place.builds:
+            return {"num_gpus": 0}
+        if self._device == "cpu":
+            return {"resources": {CPU_WORKERS: 1}}
+        return {"num_gpus": 1, **({"accelerator_type": share.model} if share.model else {})}
+
     async def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
         await asyncio.to_thread(self._ray.shutdown)
-
-
-def _silence() -> None:
-    """Ray prints several lines on standard error for each lost actor and has no setting against it. The journal has one."""
-    worker: Any = importlib.import_module("ray._private.worker")
-    if hasattr(worker, "print_to_stdstream"):
-        worker.print_to_stdstream = lambda *_, **__: None
-
-
-def _own_cluster() -> dict[str, Any]:
-    """A cluster of this machine alone. Without CPUs of its own, for each of which Ray would start a process at once."""
-    workers = {CPU_WORKERS: len(cpu_places(core_groups(), 0))}
-    return {"address": "local", "include_dashboard": False, "num_cpus": 0, "resources": workers}
 
 
 def shares(nodes: Sequence[Mapping[str, Any]], device: str, *, bare: bool = False) -> dict[str, NodeShare]:
@@ -196,6 +176,22 @@ def shares(nodes: Sequence[Mapping[str, Any]], device: str, *, bare: bool = Fals
             plain = f"{kind}:{number}" if bare else f"{host}/{kind}:{number}"
             name = plain if plain not in found else f"{plain}@{node['NodeID'][:6]}"
             found[name] = NodeShare(str(node["NodeID"]), number, count, model if kind == "cuda" else "")
+    return found
+
+
+def builder_shares(
+    nodes: Sequence[Mapping[str, Any]], device: str, count: int | None, *, bare: bool = False
+) -> dict[str, NodeShare]:
+    """The builders of living nodes, by name: ``count`` on each, or as many as suit its cores."""
+    found: dict[str, NodeShare] = {}
+    for node in sorted(nodes, key=lambda one: str(one["NodeManagerHostname"])):
+        cores = len(os.sched_getaffinity(0)) if bare else int(node["Resources"].get("CPU", 0))
+        own = builder_count(device, cores) if count is None else count
+        for number in range(own):
+            plain = f"builder:{number}" if bare else f"{one_line(str(node['NodeManagerHostname']))}/builder:{number}"
+            found[plain if plain not in found else f"{plain}@{node['NodeID'][:6]}"] = NodeShare(
+                str(node["NodeID"]), number, own
+            )
     return found
 
 

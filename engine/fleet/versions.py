@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from importlib import metadata
 
 _PACKAGES = ("espalier", "torch", "triton", "msgspec")
 _COMPILERS = (("g++", "-dumpfullversion"), ("nvcc", "--version"))
+_RELEASE = re.compile(r"\brelease ([\d.]+)")
 _PROBE_S = 20.0
 
 
@@ -39,7 +41,8 @@ def _answer(path: str, option: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     lines = done.stdout.strip().splitlines() or ["unknown"]
-    return next((line for line in lines if "release" in line), lines[0]).strip()
+    released = _RELEASE.search(done.stdout)  # of nvcc: "Cuda compilation tools, release 13.0, V13.0.88"
+    return released[1] if released else lines[0].strip()
 
 
 def differences(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from fleet.test_fleet_sessions import NAMES, search
+from fleet.test_ray_start import break_ray
 from support import sessions
 
 from engine.cli import fleet
@@ -37,6 +38,29 @@ def test_doctor_lists_what_a_worker_needs() -> None:
     names = [check["name"] for check in found["checks"]]
     assert names == ["workers", "sandbox", "compiler", "torch", "ray", "token"]
     assert "cpu:" in found["checks"][0]["detail"]
+
+
+def doctor_lines() -> dict[str, str]:
+    printed = CliRunner().invoke(fleet.doctor, ["--device", "cpu"]).output
+    return {line.split()[1]: line for line in printed.splitlines()}
+
+
+def test_doctor_says_that_a_missing_ray_and_token_are_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    lines = doctor_lines()
+    assert lines["ray"].startswith("optional")
+    assert "pip install 'espalier[fleet]'" in lines["ray"]
+    assert lines["token"].startswith("optional")
+    (tmp_path / "token").write_text("a" * 64)
+    assert doctor_lines()["token"].startswith("ok")
+
+
+def test_doctor_says_that_ray_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    break_ray(tmp_path, monkeypatch, "raise OSError('undefined symbol')")
+    line = doctor_lines()["ray"]
+    assert line.startswith("missing")
+    assert "cannot be imported" in line
 
 
 @pytest.mark.parametrize("text", ["", "local", "local:3"])

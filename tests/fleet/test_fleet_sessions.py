@@ -38,10 +38,10 @@ def fleet(folder: Path, launcher: fake_worker.MemoryLauncher) -> FleetBench:
 
 def search(
     folder: Path, names: tuple[str, ...] = NAMES, garble: Garble | None = None, ideas: ScriptedProposer = sessions.TREE,
-    devices: Mapping[str, Device] | None = None,
+    devices: Mapping[str, Device] | None = None, builders: tuple[str, ...] = (),
 ) -> tuple[SessionState, fake_worker.MemoryLauncher]:  # fmt: skip
     """The scripted tree on a fleet, to its end."""
-    launcher = fake_worker.MemoryLauncher(names, garble, devices)
+    launcher = fake_worker.MemoryLauncher(names, garble, devices, builders)
 
     async def run() -> SessionState:
         bench = fleet(folder, launcher)
@@ -103,6 +103,27 @@ def test_a_worker_on_another_model_is_refused_by_name(tmp_path: Path) -> None:
     words = f"refused: it has Another CPU, the session's device is {FAKE_CPU.name}; it is not started again"
     assert (lost.name, lost.reason) == ("cpu:2", words)
     assert {event.to for event in happened(tmp_path / "fleet", e.WorkAssigned)} <= set(NAMES)
+
+
+def test_a_session_begins_with_the_worker_that_starts(tmp_path: Path) -> None:
+    alone = sessions.whole(tmp_path / "alone")
+    state, _ = search(tmp_path / "fleet", garble={"cpu:0": lambda _: b"\xff"})
+    assert verdicts(state) == verdicts(alone)
+    (lost,) = happened(tmp_path / "fleet", e.WorkerLost)
+    assert isinstance(lost, e.WorkerLost)
+    assert lost.name == "cpu:0"
+
+
+def test_a_fleet_of_which_no_worker_starts_fails_with_the_reason(tmp_path: Path) -> None:
+    async def act() -> None:
+        bench = fleet(tmp_path, fake_worker.MemoryLauncher(NAMES, dict.fromkeys(NAMES, lambda _: b"\xff")))
+        try:
+            await bench.describe()
+        finally:
+            await bench.close()
+
+    with pytest.raises(EspalierError, match="cannot be read"):
+        sessions.run(act)
 
 
 def test_both_arms_of_a_race_run_where_the_incumbent_was_measured(tmp_path: Path) -> None:

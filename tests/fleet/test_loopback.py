@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from engine.fleet import ray_cluster
+from engine.fleet import ray_start
 from engine.fleet.loopback import is_on_loopback, listening_sockets, loopback_only
 
 HOSTS = {
@@ -53,7 +53,7 @@ def test_a_cluster_elsewhere_or_nowhere_is_not_on_loopback(address: str) -> None
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_rays_setting_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    ray_cluster._ray()  # with tokens: Ray reads that at its first import, and tests of this process may start it later
+    ray_start.imported_ray()  # with tokens: Ray reads that at its first import, and tests of this process may start it later
     constants = importlib.import_module("ray._private.ray_constants")
     name = constants.ENABLE_RAY_CLUSTERS_ENV_VAR
     for given in (None, "1"):

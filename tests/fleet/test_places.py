@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from engine.domain.errors import DeviceError
-from engine.fleet import places
+from engine.fleet import places, versions
 from engine.fleet.versions import differences
 
 
@@ -50,6 +53,14 @@ def test_a_gpu_worker_sees_no_other_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     place = places.gpu_place(3)
     assert (place.name, place.device) == ("cuda:3", "cuda:0")
     assert place.visible == "GPU-00112233-4455-6677-8899-aabbccddeeff"
+
+
+def test_the_version_of_nvcc_is_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvcc").write_text("#!/bin/sh\necho 'nvcc: NVIDIA'\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n")
+    (tmp_path / "nvcc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(versions, "_installed", versions._installed.__wrapped__)
+    assert versions.versions()["nvcc"] == "13.0"
 
 
 def test_versions_that_differ_are_listed() -> None:
