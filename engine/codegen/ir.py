@@ -27,6 +27,8 @@ class Kind(StrEnum):
 KINDS = {
     "float16": Kind.FLOAT,
     "bfloat16": Kind.FLOAT,
+    "float8_e4m3fn": Kind.FLOAT,
+    "float8_e5m2": Kind.FLOAT,
     "float32": Kind.FLOAT,
     "float64": Kind.DOUBLE,
     "int64": Kind.LONG,

@@ -198,7 +198,9 @@ class VectorWriter:
         if held.place == "table":
             return self._selected(held, expr)
         name = parameter(held.name) if held.place == "operand" else held.name
-        text = f"tl.load({name} + {self.text(expr.offset)}, mask={self.mask}, other=0)"
+        # Triton does not convert an integer to an eight-bit float.
+        nothing = "0.0" if held.place == "operand" and held.dtype.startswith("float8") else "0"
+        text = f"tl.load({name} + {self.text(expr.offset)}, mask={self.mask}, other={nothing})"
         if expr.kind is Kind.BOOL:
             return f"{text} != 0"
         plain = {Kind.FLOAT: "float32", Kind.DOUBLE: "float64", Kind.LONG: "int64"}

@@ -185,12 +185,12 @@ def _problem(name: str, origin: str, text: str, declared: _Declared, files: tupl
                     f"{table_file}: workload {workload.name} sets {setting}, which {REFERENCE} does not assign "
                     "at its top level: correct the name in one of them"
                 )
-    for name, bounds in declared.bounds.items():
+    for bounded, bounds in declared.bounds.items():
         for setting in bounds:
             if setting not in assigned:
                 raise ProblemError(
-                    f"{table_file}: bounds.{name} sets {setting}, which {REFERENCE} does not assign at its top level: correct "
-                    "the name in one of them"
+                    f"{table_file}: bounds.{bounded} sets {setting}, which {REFERENCE} does not assign at its top level: "
+                    "correct the name in one of them"
                 )
     workloads = declared.workloads or (Workload("full", reference_code.plain_numbers(tree)),)
     return Problem(

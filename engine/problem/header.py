@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from engine.domain.errors import ProblemError
 from engine.domain.model import Dialect, Number, Operand, Signature
 from engine.problem import names
+from engine.problem.narrow_types import CPP_TEXTS
 
 _PLAIN_TYPES = {
     "float32": "float",
@@ -34,33 +35,15 @@ _SPECIAL_TYPES = {
         "float8_e4m3fn": ("__nv_fp8_e4m3", "cuda_fp8.h"),
         "float8_e5m2": ("__nv_fp8_e5m2", "cuda_fp8.h"),
     },
-    Dialect.CPP: {"float16": ("_Float16", ""), "bfloat16": ("bf16", "")},
+    Dialect.CPP: {
+        "float16": ("_Float16", ""),
+        "bfloat16": ("bf16", ""),
+        "float8_e4m3fn": ("fp8_e4m3", ""),
+        "float8_e5m2": ("fp8_e5m2", ""),
+    },
 }
 _LARGEST = 2**64 - 1
 _SMALLEST = -(2**63)
-
-_BF16 = """\
-/* A bfloat16 value: the upper half of a float's bits. Reads as a float; writing rounds to nearest even. */
-struct bf16 {
-    std::uint16_t bits;
-    bf16() = default;
-    bf16(float value) {
-        std::uint32_t wide;
-        std::memcpy(&wide, &value, sizeof wide);
-        if ((wide & 0x7fffffffu) > 0x7f800000u) {
-            bits = static_cast<std::uint16_t>((wide >> 16) | 0x40u);
-        } else {
-            bits = static_cast<std::uint16_t>((wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
-        }
-    }
-    operator float() const {
-        const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
-        float value;
-        std::memcpy(&value, &wide, sizeof value);
-        return value;
-    }
-};
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +74,8 @@ def render(signature: Signature, dialect: Dialect, workload_name: str) -> str:
         lines += ["/* The reference's numbers and scalar arguments. */"]
         lines += [_define(macro) for macro in constants]
         lines += [""]
-    if dialect is Dialect.CPP and any(o.dtype == "bfloat16" for o in signature.operands):
-        lines += [_BF16]
+    if dialect is Dialect.CPP:
+        lines += [text for dtype, text in CPP_TEXTS.items() if any(o.dtype == dtype for o in signature.operands)]
     for operand, macros in zip(signature.operands, shapes, strict=True):
         lines += _operand(operand, macros, dialect)
     lines += ["#endif"]
@@ -129,7 +112,7 @@ def _includes(signature: Signature, dialect: Dialect) -> Iterator[str]:
     kinds = {o.dtype for o in signature.operands}
     yield "#include <cstddef>"
     yield "#include <cstdint>"
-    if dialect is Dialect.CPP and "bfloat16" in kinds:
+    if dialect is Dialect.CPP and not kinds.isdisjoint(CPP_TEXTS):
         yield "#include <cstring>"
     special = _SPECIAL_TYPES[dialect]
     headers = {special[kind][1] for kind in kinds if kind in special} - {""}

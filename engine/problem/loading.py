@@ -211,6 +211,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _file_name(problem: Problem) -> str:
+    """Where the reference's code stands; of a definition, its file and field."""
+    if problem.origin_format is not None and problem.origin_format.file:
+        return f"{problem.origin_format.file}, reference"
     if not problem.origin:
         return f"{problem.name}/reference.py"
     path = Path(problem.origin)

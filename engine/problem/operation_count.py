@@ -36,8 +36,9 @@ _FAMILIES = {
     "reduction": ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "prod", "norm", "var", "std"),
 }
 _CUDNN_RNN, _MKLDNN_RNN = "_cudnn_rnn", "mkldnn_rnn_layer"
+_SCALED_PRODUCT = "_scaled_mm_v2"
 _VECTOR = "vector"
-_HALF = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+_NARROW = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8"}
 
 
 def family(operator: str) -> str:
@@ -91,7 +92,7 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def unit(self) -> str:
-        """The unit with most of the products' operations: ``fp32``, ``tf32``, ``fp16``, ``bf16``; ``fp32`` where none count."""
+        """The unit with most of the products' operations: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``; else ``fp32``."""
         units: Counter[str] = Counter()
         for (_, unit), count in self.operations.items():
             if unit != _VECTOR:
@@ -100,8 +101,8 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _unit(self, name: str, args: Sequence[object]) -> str:
         kinds = [t.dtype for t in tensors(list(args)) if t.is_floating_point()]
-        if kinds and kinds[0] in _HALF:
-            return _HALF[kinds[0]]
+        if kinds and kinds[0] in _NARROW:
+            return _NARROW[kinds[0]]
         # PyTorch as shipped lets cuDNN use TF32, and cuBLAS not.
         shipped_tf32 = self._device.type == "cuda" and name in (CONVOLUTION, RECURRENT)
         return "tf32" if shipped_tf32 and torch.float32 in kinds else "fp32"
@@ -118,6 +119,8 @@ def _count(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: obj
         return int(2 * math.prod(query.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1]))
     if name in (_CUDNN_RNN, _MKLDNN_RNN):
         return _count_recurrent(args[0], args[1] if name == _CUDNN_RNN else args[1:3])
+    if name == _SCALED_PRODUCT:
+        return 2 * int(args[0].numel()) * int(args[1].shape[-1])
     if name in ("mv", "dot", "vdot"):
         return 2 * int(args[0].numel())
     if name == "addmv":

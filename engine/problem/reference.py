@@ -298,6 +298,8 @@ class Reference:
                 with allocated, counter:
                     returned = model(*inputs)
                 outputs = tuple(output_tensors(returned, self.device))
+                if not outputs:
+                    return None  # running it says so
                 memory = ForwardMemory(allocated.peak, exact_bytes(model, inputs, allocated.peak))
                 return _Trace(state, inputs, outputs, counter, memory)
         except Exception:  # whatever a reference raises on fake tensors; the caller uses real ones

@@ -219,6 +219,9 @@ TINY: dict[str, Mapping[str, int]] = {
     "conv2d": {"batch_size": 1, "out_channels": 5, "height": 31, "width": 29},
     "conv2d_relu_maxpool": {"batch_size": 1, "out_channels": 5, "height": 47, "width": 45},
     "attention_fp16": {"batch_size": 1, "heads": 2, "sequence": 12, "head_dim": 8},
+    "rmsnorm_bf16": {"tokens": 5, "hidden": 72},
+    "gqa_decode_bf16": {"batch_size": 2, "length": 37, "kv_heads": 2, "group": 3, "head_dim": 16},
+    "gemm_fp8": {"m": 9, "n": 32, "k": 48, "scale_block": 16},
 }
 FOREIGN = Path(__file__).parents[1] / "problem" / "kernelbench"
 UNTRACEABLE = {"data_dependent", "dropout"}

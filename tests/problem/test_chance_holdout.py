@@ -69,7 +69,9 @@ def test_common_divisors_are_kept(tmp_path: Path) -> None:
 
 def test_stated_bounds_take_precedence(tmp_path: Path) -> None:
     table = "[workloads.small]\ndim = 64\nrows = 6\n[bounds.small]\ndim = [3, 33, 10]\n"
-    shapes = drawn(problem(tmp_path, table))
+    found = problem(tmp_path, table)
+    assert found.name == tmp_path.name
+    shapes = drawn(found)
     assert {one.settings["dim"] for one in shapes} == {3, 13, 23, 33}
     assert {one.name for one in shapes} == {"small-holdout-chance"}
 

@@ -120,6 +120,19 @@ def test_a_submission_becomes_a_module_of_one_file(tmp_path: Path) -> None:
     assert torch.allclose(space["ModelNew"]()(x, output), right)
 
 
+def test_a_submission_may_import_the_reference_beside_it(tmp_path: Path) -> None:
+    folder = files.write_kernelbot(tmp_path)
+    problem = catalog.find(str(folder))
+    assert problem.origin_format is not None
+    path = folder / "submission.py"
+    path.write_text("from reference import ref_kernel as known\n\n\ndef custom_kernel(data):\n    return known(data)\n")
+    name, text = solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
+    space: dict[str, Any] = {}
+    exec(compile(text, name, "exec"), space)
+    (x, output), (right,) = outputs(problem)
+    assert torch.equal(space["ModelNew"]()(x, output), right)
+
+
 @pytest.mark.parametrize("destination", [True, False])
 def test_a_solution_becomes_a_module(tmp_path: Path, destination: bool) -> None:
     problem = catalog.find(str(files.write_sol(tmp_path / "p")))
@@ -206,6 +219,12 @@ BAD_WORKLOADS = {
 def test_a_wrong_workload_is_refused_with_its_line_and_field(tmp_path: Path, case: str) -> None:
     written, message = BAD_WORKLOADS[case]
     refused(files.write_sol(tmp_path, None, written), message, "workload.jsonl")
+
+
+def test_a_truncated_line_is_refused_where_it_is_cut(tmp_path: Path) -> None:
+    folder = files.write_sol(tmp_path)
+    (folder / "workload.jsonl").write_text('{"uuid": "a')
+    refused(folder, "workload.jsonl, line 1: not valid JSON (Unterminated string starting at line 1, column 10)")
 
 
 def refused(path: Path, *messages: str) -> None:
@@ -303,6 +322,13 @@ def test_a_task_for_another_device_is_refused(tmp_path: Path, line: str, message
 def test_an_unknown_operation_is_refused(tmp_path: Path, op_type: str | None, message: str) -> None:
     file = files.write_flashinfer(tmp_path, files.definition(op_type=op_type))
     refused(file, f"scale.json: op_type: {message}: use activation, ", "generic for any other")
+
+
+def test_an_operation_that_torch_lacks_is_said_with_the_file_and_field_of_the_reference(tmp_path: Path) -> None:
+    code = "import torch\n\n\ndef run(x, factor):\n    return torch.frobnicate(x)\n"
+    folder = files.write_sol(tmp_path, files.definition(reference=code))
+    with pytest.raises(ProblemError, match=r"/definition\.json, reference, line 5: forward\(\) with workload M4 raised Attr"):
+        outputs(catalog.find(str(folder)))
 
 
 def test_a_repeated_key_and_deep_json_are_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ AWKWARD = ("key", "size", "time", "default", "x", "X", "X_NUMEL", "größe", "2n
 
 
 def every_type() -> Signature:
-    rows = [Operand(f"v_{d}", Role.INPUT, (2, 3), d) for d in DTYPES if not d.startswith("float8")]
+    rows = [Operand(f"v_{d}", Role.INPUT, (2, 3), d) for d in DTYPES]
     return Signature((*rows, Operand("out", Role.OUTPUT, (), "float32")), {"EPS": 1e-05, "BATCH_SIZE": 7})
 
 
@@ -66,8 +66,7 @@ def test_cpp_header_compiles_alone_twice_and_before_system_headers(signature: Si
 
 
 def test_element_types_are_as_wide_as_torchs(tmp_path: Path) -> None:
-    rows = [d for d in DTYPES if not d.startswith("float8")]
-    checks = "".join(f"static_assert(sizeof(v_{d}_t) == {SIZES.get(d, 1)});\n" for d in rows)
+    checks = "".join(f"static_assert(sizeof(v_{d}_t) == {SIZES.get(d, 1)});\n" for d in DTYPES)
     done = compile_cpp(
         header.render(every_type(), Dialect.CPP, "w"), f'#include "problem.h"\n{checks}', tmp_path, "-fsyntax-only"
     )
@@ -99,6 +98,40 @@ def test_bf16_reads_and_writes_as_bfloat16(tmp_path: Path) -> None:
         else:
             assert int(bits) == expected.view(torch.uint16).item()
             assert float.fromhex(shown) == expected.item()
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("fp8_e4m3", "float8_e4m3fn"), ("fp8_e5m2", "float8_e5m2")])
+def test_eight_bit_floats_read_and_write_as_torchs(name: str, dtype: str, tmp_path: Path) -> None:
+    """Every value of the type, and floats at, beside and between all of them. torch's releases differ beyond e4m3's largest."""
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, dtype)
+    every = torch.arange(256, dtype=torch.uint8).view(kind).float()
+    ordered = every[every.isfinite()].sort().values
+    between = (ordered[1:].double() + ordered[:-1].double()).div(2).float()
+    given = torch.cat([every, between, torch.tensor([449.0, 464.0, 464.1, 480.0, 61439.0, 61440.0, 65536.0, 1e-9, 3e38])])
+    values = torch.cat([given, given.nextafter(torch.tensor(float("inf"))), given.nextafter(torch.tensor(-float("inf")))])
+    values = torch.cat([values, torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0])])
+    body = f"""
+    #include "problem.h"
+    #include <cstdio>
+    int main() {{
+        float value;
+        while (std::fread(&value, sizeof value, 1, stdin)) {{
+            const {name} narrow = value;
+            const float again = narrow;
+            std::fwrite(&narrow, 1, 1, stdout);
+            std::fwrite(&again, sizeof again, 1, stdout);
+        }}
+    }}
+    """
+    done = compile_cpp(header.render(every_type(), Dialect.CPP, "w"), body, tmp_path, "-O3", f"-o{tmp_path}/run")
+    assert done.returncode == 0, done.stderr
+    out = subprocess.run([f"{tmp_path}/run"], input=values.numpy().tobytes(), capture_output=True, check=True).stdout
+    found = torch.frombuffer(bytearray(out), dtype=torch.uint8).view(-1, 5)
+    right = (values.clamp(-448, 448) if name == "fp8_e4m3" else values).to(kind)
+    assert torch.equal(found[:, 0], right.view(torch.uint8))
+    read = found[:, 1:].contiguous().view(torch.float32).flatten()
+    assert torch.equal(read.nan_to_num(12345.0), right.float().nan_to_num(12345.0))
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")

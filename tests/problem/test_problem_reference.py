@@ -119,6 +119,9 @@ EXPECTED = {
     "conv2d": (["x", "conv1_weight", "conv1_bias"], "fp32"),
     "conv2d_relu_maxpool": (["x", "conv1_weight", "conv1_bias"], "fp32"),
     "attention_fp16": (["q", "k", "v"], "fp16"),
+    "rmsnorm_bf16": (["x", "weight"], "fp32"),
+    "gqa_decode_bf16": (["q", "k_cache", "v_cache", "block_table", "lengths"], "bf16"),
+    "gemm_fp8": (["a", "b", "scale_a", "scale_b"], "fp32"),
 }
 
 
@@ -130,6 +133,8 @@ EXPECTED = {
         ("conv2d", 2 * 2 * 96 * 55 * 55 * 3 * 11 * 11, {"convolution"}),
         ("conv2d_relu_maxpool", 2 * 2 * 96 * 55 * 55 * 3 * 11 * 11, {"convolution", "pooling"}),
         ("softmax", 0, {"softmax"}),
+        ("gqa_decode_bf16", 4 * 2 * 16 * 1024 * 128, {"attention"}),
+        ("gemm_fp8", 2 * 128 * 512 * 1024, {"matmul"}),
         ("layernorm", 0, {"normalisation"}),
     ],
 )
@@ -366,3 +371,9 @@ def test_a_lambda_over_layers_is_cast_with_them() -> None:
     assert wide(given.double()).dtype == torch.float64
     assert torch.allclose(wide(given.double()).float(), model(given))
     assert model(given).dtype == torch.float32
+
+
+def test_a_forward_without_output_is_refused_by_the_signature_too(tmp_path: Path) -> None:
+    """On fake tensors nothing is computed, so nothing was missed: the calibration then ended with an internal error."""
+    with pytest.raises(ProblemError, match="forward returns no tensor"):
+        made(tmp_path, HEAD + MODEL.replace("x * 2", "None") + INPUTS + INIT).signature()

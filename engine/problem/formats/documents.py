@@ -65,7 +65,8 @@ def _json(text: str, where: str) -> object:
     try:
         value: object = json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
-        raise ProblemError(f"{where}: not valid JSON ({error.msg} at line {error.lineno}, column {error.colno})") from None
+        reason = error.msg.removesuffix(" at")
+        raise ProblemError(f"{where}: not valid JSON ({reason} at line {error.lineno}, column {error.colno})") from None
     except _RepeatedKeyError as error:
         raise ProblemError(f"{where}: key {error} occurs twice") from None
     except (RecursionError, ValueError) as error:

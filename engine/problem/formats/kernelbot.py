@@ -26,6 +26,7 @@ from engine.problem.names import unused_name
 
 NAME = "kernelbot"
 TASK = "task.yml"
+REFERENCE = "reference.py"
 _SUBMISSION = "@SUBMISSION@"
 _GENERATE, _CHECK, _SEED = "generate_input", "check_implementation", "seed"
 _REFERENCES = ("ref_kernel", "reference_kernel", "reference")
@@ -81,7 +82,7 @@ def read(folder: Path, origin: str) -> Problem:
     if task.ranking_by not in ("geom", "mean", "last"):
         raise ProblemError(f"{file}: ranking_by: {task.ranking_by!r} is unknown: use last, mean or geom")
     texts = _texts(folder, task, file)
-    reference = _reference(texts.pop("reference.py"), str(folder / "reference.py"))
+    reference = _reference(texts.pop(REFERENCE), str(folder / REFERENCE))
     cases = [(f"test{n}", f"{file}: tests.{n}", c) for n, c in enumerate(task.tests, 1)]
     cases += [(f"benchmark{n}", f"{file}: benchmarks.{n}", c) for n, c in enumerate(task.benchmarks, 1)]
     if not cases:
@@ -119,8 +120,8 @@ def _texts(folder: Path, task: _Task, file: Path) -> dict[str, str]:
         if Path(one.source).is_absolute() or not path.is_relative_to(root):
             raise ProblemError(f"{where}: {one.source[:120]!r} leaves the task's repository {root}")
         texts[one.name] = text_of(inside(root, str(path.relative_to(root)), where))
-    if "reference.py" not in texts:
-        raise ProblemError(f"{file}: files: no reference.py")
+    if REFERENCE not in texts:
+        raise ProblemError(f"{file}: files: no {REFERENCE}")
     return texts
 
 

@@ -209,7 +209,8 @@ def _with_headers(text: str, name: str, sources: Mapping[str, str], above: tuple
 
 
 def _of_submission(path: Path, reference: str, attachments: Mapping[str, str]) -> str:
-    text = inlined(text_of(path), {name: content for name, content in attachments.items() if name.endswith(".py")}, str(path))
+    files = {name: content for name, content in attachments.items() if name.endswith(".py")}
+    text = inlined(text_of(path), files | {kernelbot.REFERENCE: reference}, str(path))
     return _module(text, path.stem, _forward_like(reference))
 
 

@@ -16,9 +16,9 @@
 // @tune UNROLL = 1, 2
 // @tune AHEAD = 6, 12, 20, 0
 // @tune MEET = 0, 2
-// @tune BIAS_HELD = 16, 14, 12
+// @tune BIAS_HELD = 14, 16, 12
 // @tune BIAS_SHARED = 0, 4
-// @tune BIAS_RING = 24, 16, 32
+// @tune BIAS_RING = 16, 24, 32
 // @tune TAKERS = 1, 4
 // @tune LATE = 3, 0, 4
 // BIAS_HELD: 16-byte accesses a thread; BIAS_SHARED: kilobytes / 8; BIAS_RING: kilobytes; AHEAD: chunks.
