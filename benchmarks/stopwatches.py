@@ -1,10 +1,13 @@
-"""The same work under four stopwatches: ``python benchmarks/stopwatches.py --device cuda:0 [--kernelbench PATH]``.
+"""The same work under five stopwatches: ``python benchmarks/stopwatches.py --device cuda:0 [--kernelbench PATH]``.
 
-This program's (median of interleaved samples in several processes, cold caches, the device held until the call is enqueued),
-Triton's ``do_bench`` (median), KernelBench's CUDA events (its own code if ``--kernelbench`` names its ``src`` folder) and
-Nsight Compute's ``gpu__time_duration`` (caches flushed, clocks not locked). Prints microseconds, the ratio of each to this
-program's, and the clock and power after ``do_bench`` if NVML is available. ``do_bench`` calls without a pause, so work at the
-power limit is timed at a lower clock than a single call.
+This program's in both regimes (single: median of interleaved samples in several processes, cold caches, the device held until
+the call is enqueued; sustained: back to back until clock and power have settled), Triton's ``do_bench`` (median), KernelBench's
+CUDA events (its own code if ``--kernelbench`` names its ``src`` folder) and Nsight Compute's ``gpu__time_duration`` (caches
+flushed, clocks not locked). Prints microseconds, their ratio to this program's single calls, for ``do_bench`` and KernelBench
+also to its sustained ones, and the clock and power after ``do_bench`` if NVML is available. Both call without a pause: work
+at the power limit is timed at a lower clock than a single call.
+
+Eager's sustained time is that of the baseline beside the reference itself, judged as a module.
 """
 
 from __future__ import annotations
@@ -21,18 +24,22 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 
+from engine.api.evaluation import code as classified
+from engine.domain import work as w
 from engine.domain.model import Workload
+from engine.domain.regimes import Sustained
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.session.seeds import kernel_spec, seed_of
-from engine.session.workbench import open_workbench
+from engine.session.workbench import Workbench, open_workbench
 from engine.toolchain.kernel_file import read_kernel_file
-from engine.trial.bench import Assignment, BuiltKernel
+from engine.trial.bench import Assignment, BuiltKernel, KernelSpec
 
-_EAGER = ("softmax", "layernorm", "matmul_fp16", "attention_fp16", "conv2d")
+_EAGER = ("softmax", "layernorm", "matmul_fp32", "matmul_fp16", "attention_fp16", "conv2d", "conv2d_relu_maxpool")
 _HOST = ("softmax", "online_host.cu")
 _CALLS = 7
 _PROFILED = "ESPALIER_PROFILED"
@@ -63,21 +70,42 @@ def full(problem: str) -> Workload:
     return catalog.workload_for(catalog.find(problem), "full")
 
 
-async def espalier_times(problem: str, device: str) -> tuple[float, float, str]:
-    """Microseconds of eager and of the host kernel (0 if there is none), and the path of its binary."""
-    async with open_workbench(
-        Assignment(catalog.find(problem), full(problem), device), lambda _: None, accept_unverifiable=False
-    ) as bench:
-        baseline = bench.preparation.baselines["eager"].time_us.value
-        if problem != _HOST[0]:
-            return baseline, 0.0, ""
-        seed = seed_of(read_kernel_file(catalog.problems_root() / problem / "playbook" / _HOST[1]), {})
-        source = kernel_spec(seed.kernel, seed.tunables)
-        tried = await bench.attempt(source)
-        ready = await bench.bench.build_candidate(source, lambda _: None)
-        assert isinstance(ready, BuiltKernel)
-        assert tried.measurement is not None, tried.final
-        return baseline, tried.measurement.time_us.value, ready.candidate.built.binary
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One piece of work with this program's microseconds in both regimes."""
+
+    name: str
+    single: float
+    sustained: float
+    binary: str = ""
+
+
+async def espalier_cases(problem: str, device: str) -> list[Case]:
+    """Eager, and for one problem a host kernel."""
+    found = catalog.find(problem)
+    itself = classified(f"{found.reference}\n\nModelNew = Model\n", "eager.py")
+    async with open_workbench(Assignment(found, full(problem), device), lambda _: None, accept_unverifiable=False) as bench:
+        single = bench.preparation.baselines["eager"].time_us.value
+        beside = await sustained_times(bench, kernel_spec(itself, {}))
+        cases = [Case(f"eager {problem}", single, beside.time_us.value * beside.speedup["eager"].value)]
+        if problem == _HOST[0]:
+            seed = seed_of(read_kernel_file(catalog.problems_root() / problem / "playbook" / _HOST[1]), {})
+            source = kernel_spec(seed.kernel, seed.tunables)
+            tried = await bench.attempt(source)
+            assert tried.measurement is not None, tried.final
+            ready = await bench.bench.build_candidate(source, lambda _: None)
+            assert isinstance(ready, BuiltKernel)
+            own = await sustained_times(bench, source)
+            single = tried.measurement.time_us.value
+            cases.append(Case(f"kernel {problem}", single, own.time_us.value, ready.candidate.built.binary))
+    return cases
+
+
+async def sustained_times(bench: Workbench, kernel: KernelSpec) -> Sustained:
+    found = await bench.bench.sustain_kernel(kernel, lambda _: None)
+    assert isinstance(found, w.BackToBack), found
+    assert found.times is not None, found.note
+    return found.times
 
 
 def by_do_bench(call: Call) -> float:
@@ -143,13 +171,10 @@ def run_profiled(call: Call) -> None:
     torch.cuda.profiler.stop()
 
 
-def cases(device: str) -> Iterator[tuple[str, float, str]]:
-    """(name, this program's microseconds, binary)"""
+def cases(device: str) -> Iterator[Case]:
+    """All pieces of work."""
     for problem in _EAGER:
-        baseline, kernel, binary = asyncio.run(espalier_times(problem, device))
-        yield f"eager {problem}", baseline, ""
-        if kernel:
-            yield f"kernel {problem}", kernel, binary
+        yield from asyncio.run(espalier_cases(problem, device))
 
 
 def call_of(name: str, binary: str, device: str) -> Call:
@@ -169,17 +194,26 @@ def main() -> None:
         if os.environ.get(_PROFILED):
             run_profiled(call_of(options.only, options.binary, options.device))
             return
-        print(f"{'us':26}{'here':>10}{'do_bench':>18}{'KernelBench':>18}{'ncu':>18}")
-        for name, here, binary in list(cases(options.device)):
-            call = call_of(name, binary, options.device)
-            others: list[float | str] = [by_do_bench(call)]
+        print(f"{'us':26}{'single':>10}{'sustained':>18}{'do_bench':>26}{'KernelBench':>26}{'ncu':>18}")
+        for case in list(cases(options.device)):
+            call = call_of(case.name, case.binary, options.device)
+            back_to_back: list[float | str] = [by_do_bench(call)]
             left_at = clock_and_power(options.device)
-            others.append(by_kernelbench(call, options.kernelbench) if options.kernelbench else "not asked")
+            back_to_back.append(by_kernelbench(call, options.kernelbench) if options.kernelbench else "not asked")
             del call
             torch.cuda.empty_cache()
-            others.append(by_ncu(name, binary, options.device))
-            figures = "".join(f"{o:10.1f} {o / here:6.3f}x" if isinstance(o, float) else f"{o:>18}" for o in others)
-            print(f"{name:26}{here:10.1f}{figures}{left_at}", flush=True)
+            figures = compared(case.sustained, case.single) + "".join(
+                compared(one, case.single, case.sustained) for one in back_to_back
+            )
+            ncu = compared(by_ncu(case.name, case.binary, options.device), case.single)
+            print(f"{case.name:26}{case.single:10.1f}{figures}{ncu}{left_at}", flush=True)
+
+
+def compared(found: float | str, *ours: float) -> str:
+    """Another stopwatch's figure with its ratios to this program's."""
+    if isinstance(found, str):
+        return f"{found:>{10 + 8 * len(ours)}}"
+    return f"{found:10.1f}" + "".join(f" {found / one:6.3f}x" for one in ours)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,16 @@ dies, every process in it dies. ``confinement`` (compilers, tools) and ``python_
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 
 from engine.sandbox import seccomp
+
+_LOG = logging.getLogger(__name__)
 
 ISOLATION = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
 """Namespaces and capabilities of a sandbox."""
@@ -33,6 +36,7 @@ PROC = (
 )  # fmt: skip
 """A private /proc. Files in it that root can write without any capability are mounted read-only."""
 DEV = ("--dev", "/dev")
+_NO_DEVICES = ("bwrap", "--dev-bind", "/", "/", *DEV, "--die-with-parent")
 SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
 """Folders that every program reads: system files, Debian's compiler links, the loader's cache."""
 PRIVATE = ("/tmp", "/dev/shm")
@@ -40,6 +44,33 @@ PRIVATE = ("/tmp", "/dev/shm")
 _PRIVATE_BYTES = 1 << 30
 """Size limit of one private folder, in bytes."""
 _PROBE_S = 20.0
+_WORKING: set[tuple[str, bool]] = set()
+"""Executables that worked, with or without a private /proc."""
+_NAME = "bwrap: "
+"""How every message of bubblewrap begins."""
+
+
+def own_error(output: str) -> str:
+    """Bubblewrap's message, if a command's output begins with one: the command was not run. Else empty."""
+    return output.splitlines()[0].removeprefix(_NAME) if output.startswith(_NAME) else ""
+
+
+def will_retry(reason: str) -> None:
+    """Say in the log why bubblewrap is started once more."""
+    _LOG.warning("bubblewrap did not start and is tried once more: %s", reason)
+
+
+def tried_twice(probe: Callable[[], str]) -> str:
+    """The error of a probe, which is repeated once if it fails: on a machine under load a start of bubblewrap can fail.
+
+    Empty if one of them worked. What fails twice alike is told once. Raises OSError where ``probe`` does.
+    """
+    first = probe()
+    if not first:
+        return ""
+    will_retry(first)
+    second = probe()
+    return second if second in ("", first) else f"{second}; before: {first}"
 
 
 def readable(folders: Sequence[str]) -> list[str]:
@@ -63,33 +94,60 @@ def private_folders() -> list[str]:
 
 
 def bubblewrap_reason(executable: str = "bwrap", *, proc: bool = True) -> str | None:
-    """Why bubblewrap cannot be used here; ``None`` if it works. Runs it once.
+    """Why bubblewrap cannot be used here; ``None`` if it works. Runs it; what worked once is not tried again.
 
     Some containers forbid mounting /proc. Compilers do not need it: their sandbox is probed with ``proc=False``.
     """
     path = shutil.which(executable)
     if path is None:
         return "bubblewrap (bwrap) is not installed"
+    if (path, proc) in _WORKING:
+        return None
     try:
-        error = _probe_error([path, *(PROC if proc else ())])
+        error = tried_twice(lambda: _probe_error([path, *(PROC if proc else ())]))
     except OSError as failed:
         return f"bubblewrap does not start: {failed.strerror}"
-    return f"bubblewrap does not work here: {error}" if error else None
+    if error:
+        return f"bubblewrap does not work here: {error}"
+    _WORKING.add((path, proc))
+    return None
 
 
 @cache
 def filter_reason() -> str | None:
-    """Why bubblewrap cannot install a system-call filter here; ``None`` if it can. Runs it once."""
-    fd = seccomp.descriptor()
-    if fd is None:
-        return "system calls are not filtered: no filter for this CPU architecture"
+    """Why bubblewrap cannot install a system-call filter here; ``None`` if it can. Runs it."""
     try:
-        error = _probe_error(["bwrap", *PROC], fd)
+        error = tried_twice(_filter_error)
     except OSError as failed:
         error = str(failed)
+    return f"system calls are not filtered: {error}" if error else None
+
+
+def _filter_error() -> str:
+    fd = seccomp.descriptor()
+    if fd is None:
+        return "no filter for this CPU architecture"
+    try:
+        return _probe_error(["bwrap", *PROC], fd)
     finally:
         os.close(fd)
-    return f"system calls are not filtered: {error}" if error else None
+
+
+def without_devices(command: Sequence[str]) -> list[str]:
+    """``command`` where no device file of hardware exists, and all else as it is; unchanged where sandboxes cannot nest.
+
+    For trusted programs whose own children are sandboxed.
+    """
+    return [*_NO_DEVICES, "--", *command] if _nests() else list(command)
+
+
+@cache
+def _nests() -> bool:
+    """Whether a sandbox works in a process without devices. Runs one."""
+    try:
+        return shutil.which("bwrap") is not None and not tried_twice(lambda: _probe_error([*_NO_DEVICES, "--", "bwrap"]))
+    except OSError:
+        return False
 
 
 def _probe_error(bwrap: Sequence[str], filter_fd: int | None = None) -> str:

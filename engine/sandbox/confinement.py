@@ -24,6 +24,8 @@ ConfinementName = Literal["bubblewrap", "limits"]
 
 _SYSTEM_EXTRAS = ("/proc/cpuinfo",)
 """``-march=native`` reads it on ARM."""
+_STARTS = 2
+"""Attempts at starting bubblewrap for one command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ async def run_confined(
     path: Sequence[Path] = (),
     output_bytes: int = KEPT_OUTPUT,
 ) -> ProcessResult:
-    """Run ``argv`` in ``folder``, which it may write, within ``confinement`` and its limits.
+    """Run ``argv`` in ``folder``, which it may write, confined and within its limits; once more if bubblewrap did not start.
 
     Args:
         argv: the command; its first word is looked up in ``path`` and the system's own folders.
@@ -164,7 +166,7 @@ async def run_confined(
 
     Raises:
         OSError: the command line cannot be started.
-        SandboxError: bubblewrap failed, although the probe succeeded.
+        SandboxError: bubblewrap failed twice, although the probe succeeded.
         asyncio.CancelledError: after the whole process group has ended.
     """
     environment = {
@@ -174,14 +176,20 @@ async def run_confined(
         "TMPDIR": str(folder),
     }
     words = confinement.command(argv, readable, (folder,))
-    result = await run(
-        words,
-        seconds=confinement.limits.seconds,
-        folder=folder,
-        environment=environment,
-        output_bytes=output_bytes,
-        limits=confinement.limits.together,
-    )
-    if result.status != 0 and confinement.name == "bubblewrap" and result.output.startswith("bwrap: "):
-        raise SandboxError(f"bubblewrap failed: {result.output.splitlines()[0].removeprefix('bwrap: ')}")
-    return result
+    failed: list[str] = []
+    while len(failed) < _STARTS:
+        result = await run(
+            words,
+            seconds=confinement.limits.seconds,
+            folder=folder,
+            environment=environment,
+            output_bytes=output_bytes,
+            limits=confinement.limits.together,
+        )
+        reason = bubblewrap.own_error(result.output) if result.status != 0 and confinement.name == "bubblewrap" else ""
+        if not reason:
+            return result
+        if not failed:
+            bubblewrap.will_retry(reason)
+        failed.append(reason)
+    raise SandboxError(f"bubblewrap failed {_STARTS} times: {'; then '.join(dict.fromkeys(failed))}")

@@ -75,11 +75,19 @@ def supervisor_environment() -> dict[str, str]:
 
 @cache
 def judge_reason() -> str | None:
-    """Why the judge, and with it the reference, cannot run in the sandbox here; ``None`` if it can. Runs it once."""
+    """Why the judge, and with it the reference, cannot run in the sandbox here; ``None`` if it can. Runs it, once or twice."""
     reason = bubblewrap.bubblewrap_reason()
     if reason is not None:
         return reason
     filtered = bubblewrap.filter_reason() is None
+    try:
+        return bubblewrap.tried_twice(lambda: _nesting_error(filtered=filtered)) or None
+    except OSError as failed:
+        return f"bubblewrap does not start: {failed.strerror}"
+
+
+def _nesting_error(*, filtered: bool) -> str:
+    """Why nested sandboxes do not start; empty if they do. Raises OSError."""
     nothing = ["/bin/true"]
     orders = Orders(
         judge(nothing, {}, filtered=filtered), host("cpu", filtered=filtered, command=nothing), -1, filtered, probe=True
@@ -94,10 +102,8 @@ def judge_reason() -> str | None:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return f"nested sandboxes do not start within {_PROBE_S:g} s"
-        except OSError as failed:
-            return f"bubblewrap does not start: {failed.strerror}"
     if done.returncode == 0:
-        return None
+        return ""
     words = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {done.returncode}"]
     return f"nested sandboxes do not work here: {words[-1]}"
 

@@ -22,6 +22,7 @@ import platformdirs
 
 from engine.domain.errors import EspalierError
 from engine.domain.model import Resources
+from engine.journal.whole_file import write_whole
 from engine.toolchain import cache_bound
 from engine.toolchain.cache_bound import WORK, CacheSize
 
@@ -172,10 +173,7 @@ class Cache:
 def write_atomically(path: Path, data: bytes) -> bool:
     """Write a small cache file whole or not at all; returns whether it was written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(data)
-        os.replace(file.name, path)
+        write_whole(path, data)
     except OSError:
         return False
     return True

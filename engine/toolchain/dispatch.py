@@ -6,18 +6,20 @@
     <the code of k12>
     // @member k7
     // @shape batch_size=1 dim=50257
+    // @shape batch_size=8 dim=50257 THREADS=512
     <the code of k7>
 
 The member that has the nearest ``@shape`` is built for a workload: nearest by the sum of |ln(size ÷ size)| over the settings of
-the first line, so shapes between those that were measured are covered too. In a Triton file the lines begin with ``#``.
+the first line, so shapes between those that were measured are covered too. The values of its tunables are those of the
+``@shape``, then those of the ``@member``, then the defaults. In a Triton file the lines begin with ``#``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Dialect, Number
@@ -31,13 +33,29 @@ _FAR = 1e9
 
 
 @dataclass(frozen=True, slots=True)
+class DispatchShape:
+    """A shape that a member was chosen for, and the values of its tunables there that differ from the member's."""
+
+    settings: Mapping[str, Number]
+    tunables: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class DispatchMember:
     """One kernel of a dispatch, with the shapes that it was chosen for."""
 
     name: str
     tunables: Mapping[str, int]
-    shapes: tuple[Mapping[str, Number], ...]
+    shapes: tuple[DispatchShape, ...]
     code: str
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchChoice:
+    """The member for one shape, and the values of its tunables there; those that are not named have their defaults."""
+
+    member: DispatchMember
+    tunables: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +65,16 @@ class Dispatch:
     settings: tuple[str, ...]
     members: tuple[DispatchMember, ...]
 
-    def choose(self, shape: Mapping[str, Number]) -> DispatchMember:
+    def choose(self, shape: Mapping[str, Number]) -> DispatchChoice:
         """The member with the nearest shape; of equally near ones the first. Raises KernelCodeError if a setting is missing."""
         if missing := [name for name in self.settings if name not in shape]:
             known = ", ".join(shape) or "none"
             raise KernelCodeError(
                 f"the dispatch decides by {', '.join(missing)}, which this workload does not set (it sets {known})"
             )
-        return min(self.members, key=lambda one: min(self._distance(known, shape) for known in one.shapes))
+        every = ((member, known) for member in self.members for known in member.shapes)
+        member, nearest = min(every, key=lambda pair: self._distance(pair[1].settings, shape))
+        return DispatchChoice(member, {**member.tunables, **nearest.tunables})
 
     def _distance(self, known: Mapping[str, Number], shape: Mapping[str, Number]) -> float:
         return sum(_apart(known[name], shape[name]) for name in self.settings)
@@ -102,25 +122,39 @@ def _member(start: Directive, lines: Sequence[str], dialect: Dialect, settings: 
         raise KernelCodeError(
             "@member: give a name, then its tunables, e.g. `@member k12 THREADS=256`", start.line, start.column
         )
-    shapes: list[Mapping[str, Number]] = []
+    shapes: list[DispatchShape] = []
     for number, line in enumerate(lines):
         found = directives(line, dialect, "shape")
         if not found:
             code = "".join(lines[number:]).strip("\n") + "\n"
             break
-        shape = dict(_assigned(one, found[0], start.line + number + 1) for one in found[0].text.split())
-        if set(shape) != set(settings):
-            reason = f"@shape: give {', '.join(settings)}, each once"
-            raise KernelCodeError(reason, start.line + number + 1, found[0].column)
-        shapes.append(shape)
+        shapes.append(_shape(found[0], start.line + number + 1, settings))
     else:
         code = ""
     if not shapes:
         raise KernelCodeError(f"member {name} has no @shape line", start.line, start.column)
     if not code.strip():
         raise KernelCodeError(f"member {name} has no code", start.line, start.column)
-    tunables = {key: int(value) for key, value in (_assigned(one, start, start.line) for one in chosen)}
+    tunables = _values((_assigned(one, start, start.line) for one in chosen), start, start.line)
     return DispatchMember(name, tunables, tuple(shapes), code)
+
+
+def _shape(found: Directive, line: int, settings: Sequence[str]) -> DispatchShape:
+    """The settings come first or last, each once; the other names are tunables."""
+    pairs = [_assigned(one, found, line) for one in found.text.split()]
+    given = [name for name, _ in pairs]
+    if not set(settings) <= set(given) or len(set(given)) < len(given):
+        raise KernelCodeError(f"@shape: give {', '.join(settings)}, each once", line, found.column)
+    own = _values((pair for pair in pairs if pair[0] not in settings), found, line)
+    return DispatchShape({name: value for name, value in pairs if name in settings}, own)
+
+
+def _values(pairs: Iterable[tuple[str, Number]], within: Directive, line: int) -> dict[str, int]:
+    """The values of tunables: integers."""
+    found = dict(pairs)
+    if wrong := next((name for name, value in found.items() if not isinstance(value, int)), ""):
+        raise KernelCodeError(f"@{within.word}: the value of {wrong} is not an integer", line, within.column)
+    return {name: int(value) for name, value in found.items()}
 
 
 def _assigned(text: str, within: Directive, line: int) -> tuple[str, Number]:
@@ -141,7 +175,8 @@ def dispatch_text(dispatch: Dispatch, dialect: Dialect, title: str) -> str:
     for one in dispatch.members:
         parts.append(" ".join((f"\n{mark} @member {one.name}", *_pairs(one.tunables))) + "\n")
         parts += [
-            " ".join((f"{mark} @shape", *_pairs({name: shape[name] for name in dispatch.settings}))) + "\n"
+            " ".join((f"{mark} @shape", *_pairs({n: shape.settings[n] for n in dispatch.settings}), *_pairs(shape.tunables)))
+            + "\n"
             for shape in one.shapes
         ]
         parts.append(one.code.rstrip() + "\n")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from engine.domain.model import Contract, Device, Dialect, Number, Signature, Workload
+from engine.domain.errors import KernelCodeError
+from engine.domain.model import Contract, Device, Dialect, Number, Signature, Workload, WorkloadChoice
 from engine.problem import header
 from engine.toolchain import resolution
 from engine.toolchain.build import BuildRequest
@@ -63,6 +64,22 @@ def for_shape(
     """
     if not is_dispatch(code.text, code.dialect):
         return code, tunables
-    member = parse_dispatch(code.text, code.dialect).choose({**signature.constants, **workload.settings})
-    chosen = {**default_values(parse_tunables(member.code, code.dialect)), **member.tunables}
-    return replace(code, text=member.code, name=f"{member.name}{code.dialect.suffix}"), chosen
+    choice = parse_dispatch(code.text, code.dialect).choose({**signature.constants, **workload.settings})
+    member = choice.member
+    declared = default_values(parse_tunables(member.code, code.dialect))
+    if unknown := [name for name in choice.tunables if name not in declared]:
+        raise KernelCodeError(f"member {member.name} of the dispatch declares no tunable {unknown[0]!r}")
+    return replace(code, text=member.code, name=f"{member.name}{code.dialect.suffix}"), {**declared, **choice.tunables}
+
+
+def choices(code: KernelCode, workloads: Sequence[Workload]) -> tuple[WorkloadChoice, ...]:
+    """Of a dispatch: the member and its tunables for each workload that states what decides; empty for other kernels.
+
+    Raises KernelCodeError for a malformed dispatch.
+    """
+    if not is_dispatch(code.text, code.dialect):
+        return ()
+    dispatch = parse_dispatch(code.text, code.dialect)
+    stated = [one for one in workloads if all(name in one.settings for name in dispatch.settings)]
+    found = ((one.name, dispatch.choose(one.settings)) for one in stated)
+    return tuple(WorkloadChoice(name, choice.member.name, choice.tunables) for name, choice in found)

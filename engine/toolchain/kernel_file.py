@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Contract, Dialect
+from engine.journal.regular_file import open_regular
 from engine.toolchain.directives import directives, without_comments
 from engine.toolchain.dispatch import is_dispatch, parse_dispatch
 
@@ -40,7 +41,7 @@ def read_kernel_file(path: Path) -> KernelCode:
     try:
         if path.is_dir():
             raise KernelCodeError(f"{path} is a folder: give a kernel file (.cu, .cpp or .py)")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_CODE_BYTES + 1)
     except FileNotFoundError as error:
         raise KernelCodeError(f"no kernel file {path}: check the path") from error

@@ -30,10 +30,11 @@ SWIZZLES = (0, 32, 64, 128)
 Dim3 = tuple[int, int, int]
 
 _ITEM_BYTES = {
-    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "uint32": 4,
+    "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "uint32": 4,
     "float32": 4, "int64": 8, "uint64": 8, "float64": 8,
 }  # fmt: skip
-_TENSOR_TYPE = {"bool": "uint8", "int8": "uint8", "int16": "uint16"}
+_TENSOR_TYPE = {"bool": "uint8", "int8": "uint8", "int16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 """Operand types that tensor maps lack → the tensor map type of the same size."""
 
 

@@ -66,26 +66,45 @@ _SWITCHES = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config
 _EMBEDDED = ("#include", "__global__", 'extern "C"')
 
 
-def static_scan(code: str, dialect: Dialect) -> tuple[Finding, ...]:
-    """Suspicious lines of a kernel, in order; each name once, at most ``_MOST``."""
-    scanned = _scan_python(code) if dialect.in_python else scan_cpp(code)
+def static_scan(code: str, dialect: Dialect, task_files: Iterable[str] = ()) -> tuple[Finding, ...]:
+    """Suspicious lines of a kernel, in order; each name once, at most ``_MOST``.
+
+    ``task_files``: Python files of the task, which kernels import. A function, class or statement of the kernel's file that one
+    of them has too, unchanged, is the task's.
+    """
+    scanned = _scan_python(code, task_files) if dialect.in_python else scan_cpp(code)
     once = {(f.what, f.why): f for f in sorted(scanned, key=lambda f: -f.line)}
     return tuple(sorted(once.values(), key=lambda f: f.line))[:_MOST]
 
 
-def _scan_python(code: str) -> Iterator[Finding]:
+def _scan_python(code: str, task_files: Iterable[str]) -> Iterator[Finding]:
     """All findings; none for code that is not Python."""
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
+    tree = _parsed(code)
     names = _imported(tree)
-    for node in ast.walk(tree):
+    of_task = {_dumped(node) for text in task_files for node in _parsed(text).body} - {""}
+    own = [node for node in tree.body if not of_task or _dumped(node) not in of_task]
+    for node in (inner for top in own for inner in ast.walk(top)):
         yield from _imports(node)
         yield from _uses(node, names)
         yield from _stores(node, names)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from _string(node)
+
+
+def _dumped(node: ast.stmt) -> str:
+    """The statement as text, without its place; empty for one that is nested too deeply."""
+    try:
+        return ast.dump(node)
+    except RecursionError:
+        return ""
+
+
+def _parsed(code: str) -> ast.Module:
+    """Its syntax tree; an empty one for code that is not Python."""
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
 
 
 def _imported(tree: ast.AST) -> dict[str, str]:

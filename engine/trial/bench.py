@@ -26,6 +26,7 @@ from engine.domain.model import (
     WorkloadRatio,
 )
 from engine.domain.profile import Profile
+from engine.domain.regimes import Regime
 from engine.domain.state import Kernel
 from engine.problem import header
 from engine.problem.graph_ir import Graph, Unsupported
@@ -36,8 +37,8 @@ from engine.toolchain.static_scan import static_scan
 from engine.trial import protocol as p
 from engine.trial.judge_session import Assignment as Assignment
 from engine.trial.judge_session import JudgeSession, OpenedProblem, silent, with_contents
+from engine.trial.kernel_builds import Binaries, BuildTarget, KernelBuilds, case_of, kernel_build
 from engine.trial.kernel_builds import BuiltKernel as BuiltKernel
-from engine.trial.kernel_builds import KernelBuilds, case_of, kernel_build
 from engine.trial.kernel_builds import KernelSpec as KernelSpec
 from engine.trial.tools import ncu, perf, sanitizers
 
@@ -62,6 +63,10 @@ class TrialBench:
         """The device, and what a kernel is called with. With ``ceilings``, those that ``prepare`` needs are measured first."""
         opened = await self._judge.open(say, ceilings=ceilings)
         return opened.device, opened.signature
+
+    async def build_target(self, say: Say = silent) -> BuildTarget:
+        """What kernels are built for."""
+        return await self._builds.target(say)
 
     async def graph(self) -> Graph | Unsupported:
         """The reference's graph, from which the naive port is generated."""
@@ -88,13 +93,11 @@ class TrialBench:
     async def build(self, kernel: Kernel, code: str, say: Say) -> w.Built | w.Failed | w.Impossible:
         """Build for the workload and, ahead of the device, for every hold-out shape."""
         outcome = await self.build_candidate(_kernel_spec(kernel, code), say)
-        match outcome:
-            case BuildFailure():
-                return self._build_failure(outcome)
-            case BuiltKernel(_, artefact, machine_code):
-                log = self._store(artefact.log.encode())
-                mix = await instruction_counts(artefact.binary)
-                return w.Built(artefact.key, artefact.seconds, artefact.resources, log, mix, machine_code)
+        return await built(outcome, self._store) if isinstance(outcome, BuiltKernel) else build_failed(outcome, self._store)
+
+    async def adopt(self, kernel: Kernel, code: str, binaries: Binaries, say: Say) -> None:
+        """Use what a builder built, from this machine's build cache. Raises EspalierError."""
+        await self._builds.adopt(_kernel_spec(kernel, code), binaries, say)
 
     async def verify(self, kernel: Kernel, code: str, say: Say) -> w.Verified | w.Suspected | w.Failed | w.Impossible:
         return await self.verify_kernel(_kernel_spec(kernel, code), say)
@@ -102,11 +105,14 @@ class TrialBench:
     async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
         return await self.measure_kernel(_kernel_spec(kernel, code), say)
 
+    async def sustain(self, kernel: Kernel, code: str, say: Say) -> w.BackToBack | w.Failed | w.Impossible:
+        return await self.sustain_kernel(_kernel_spec(kernel, code), say)
+
     async def race(
-        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
+        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, regime: Regime, say: Say
     ) -> w.Raced | w.Failed | w.Impossible:
         """Both in fresh processes, on the same fresh inputs, in A-B-B-A order."""
-        outcome = await self.versus(_kernel_spec(kernel, code), _kernel_spec(other, other_code), say, effort)
+        outcome = await self.versus(_kernel_spec(kernel, code), _kernel_spec(other, other_code), say, effort, regime)
         if isinstance(outcome, w.Failed):
             return replace(outcome, kernel=other.id if outcome.kernel else kernel.id)
         raced = outcome.measurement
@@ -114,6 +120,7 @@ class TrialBench:
         return w.Raced(
             raced.speedup[p.OTHER], raced.processes, raced.samples, raced.corroborated, raced.raw, outcome.seconds, note,
             raced.doubts, tuple(WorkloadRatio(one.workload, one.speedup[p.OTHER]) for one in raced.by_workload),
+            regime=outcome.regime,
         )  # fmt: skip
 
     async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
@@ -137,22 +144,19 @@ class TrialBench:
         """Why the kernel is wrong, found without baselines; ``None`` if it is right."""
         ready = await self.build_candidate(kernel, say)
         if isinstance(ready, BuildFailure):
-            return self._build_failure(ready)
+            return build_failed(ready, self._store)
         start = time.monotonic()
         reply = await self._judge.ask(p.CheckRequest(with_contents(ready.candidate)), say)
         return None if isinstance(reply, p.CheckReply) else self._failed(reply, time.monotonic() - start)
 
-    def _build_failure(self, found: BuildFailure) -> w.Failed:
-        kind = FailureKind.TIMED_OUT if found.timed_out else FailureKind.BUILD_FAILED
-        return w.Failed(Failure(kind, found.reason, self._store(found.log.encode())), found.seconds)
-
     async def verify_kernel(self, kernel: KernelSpec, say: Say) -> w.Verified | w.Suspected | w.Failed:
         """Correctness checks and a quick timed screen; code that passes is also scanned statically."""
         outcome = await self._request_verdict(kernel, say, p.VerifyRequest)
-        assert not isinstance(outcome, w.Measured)
+        assert isinstance(outcome, w.Verified | w.Suspected | w.Failed)
         if isinstance(outcome, w.Failed):
             return outcome
-        suspect = tuple(one.describe(kernel.name) for one in static_scan(kernel.text, kernel.dialect))
+        found = static_scan(kernel.text, kernel.dialect, self._task_files())
+        suspect = tuple(one.describe(kernel.name) for one in found)
         match outcome:
             case w.Verified(verification, screen, seconds) if suspect:
                 return w.Suspected((*screen.doubts, *suspect), verification, screen, seconds)
@@ -160,10 +164,23 @@ class TrialBench:
                 return replace(outcome, evidence=(*evidence, *suspect))
         return outcome
 
+    def _task_files(self) -> tuple[str, ...]:
+        """The Python files of a task in another project's format: its kernels import them, and contain what they import."""
+        problem = self._assignment.problem
+        if problem.origin_format is None:
+            return ()
+        return (problem.reference, *(text for name, text in problem.attachments.items() if name.endswith(".py")))
+
     async def measure_kernel(self, kernel: KernelSpec, say: Say) -> w.Measured | w.Suspected | w.Failed:
         """A precise measurement."""
         outcome = await self._request_verdict(kernel, say, p.MeasureRequest)
-        assert not isinstance(outcome, w.Verified)
+        assert isinstance(outcome, w.Measured | w.Suspected | w.Failed)
+        return outcome
+
+    async def sustain_kernel(self, kernel: KernelSpec, say: Say) -> w.BackToBack | w.Failed:
+        """A measurement in the sustained regime."""
+        outcome = await self._request_verdict(kernel, say, p.SustainRequest)
+        assert isinstance(outcome, w.BackToBack | w.Failed)
         return outcome
 
     async def try_verify(self, kernel: KernelSpec, say: Say) -> w.Verified | w.Failed | w.Impossible:
@@ -176,17 +193,19 @@ class TrialBench:
         outcome = await self.measure_kernel(kernel, say)
         return _rejected(outcome) if isinstance(outcome, w.Suspected) else outcome
 
-    async def versus(self, kernel: KernelSpec, other: KernelSpec, say: Say, effort: int | None = None) -> w.Measured | w.Failed:
+    async def versus(
+        self, kernel: KernelSpec, other: KernelSpec, say: Say, effort: int | None = None, regime: Regime = Regime.SINGLE
+    ) -> w.Measured | w.Failed:
         """The speedup of ``kernel`` over ``other``, under the name ``protocol.OTHER``, which also marks a failure of ``other``.
 
-        ``effort`` limits its cost like a race for the lead.
+        ``effort`` limits its cost like a race for the lead. Where calls cannot follow each other, single calls are compared.
         """
         second = await self.build_candidate(other, say)
         if isinstance(second, BuildFailure):
             reason = f"{other.name}: {second.reason}"
             return w.Failed(Failure(FailureKind.BUILD_FAILED, reason), second.seconds, p.OTHER)
         outcome = await self._request_verdict(
-            kernel, say, lambda candidate: p.CompareRequest(candidate, with_contents(second.candidate), effort)
+            kernel, say, lambda candidate: p.CompareRequest(candidate, with_contents(second.candidate), effort, regime)
         )
         assert isinstance(outcome, w.Measured | w.Failed)
         return outcome
@@ -240,12 +259,12 @@ class TrialBench:
 
     async def _request_verdict(
         self, kernel: KernelSpec, say: Say, request: Callable[[p.Candidate], p.Request]
-    ) -> w.Verified | w.Measured | w.Suspected | w.Failed:
+    ) -> w.Verified | w.Measured | w.BackToBack | w.Suspected | w.Failed:
         loop = asyncio.get_running_loop()
         ready = await self.build_candidate(kernel, say)
         start = loop.time()
         if isinstance(ready, BuildFailure):
-            return w.Failed(Failure(FailureKind.BUILD_FAILED, ready.reason, self._store(ready.log.encode())), ready.seconds)
+            return build_failed(ready, self._store)
         reply = await self._judge.ask(request(with_contents(ready.candidate)), say)
         seconds = loop.time() - start
         match reply:
@@ -254,9 +273,15 @@ class TrialBench:
                 if evidence:
                     return w.Suspected(evidence, verification, screen, seconds)
                 return w.Verified(verification, screen, seconds)
-            case p.MeasureReply(measurement, raw, evidence):
+            case p.MeasureReply(measurement, raw, evidence, regime):
                 measurement = replace(measurement, raw=self._store(raw))
-                return w.Suspected(evidence, None, measurement, seconds) if evidence else w.Measured(measurement, seconds)
+                if evidence:
+                    return w.Suspected(evidence, None, measurement, seconds)
+                return w.Measured(measurement, seconds, regime=regime)
+            case p.SustainReply(None, note=note):
+                return w.BackToBack(None, seconds, note)
+            case p.SustainReply(sustained, raw, evidence) if sustained is not None:
+                return w.BackToBack(replace(sustained, raw=self._store(raw)), seconds, evidence=evidence)
         return self._failed(reply, seconds)
 
     def _failed(self, reply: p.Reply, seconds: float) -> w.Failed:
@@ -276,6 +301,20 @@ class TrialBench:
 
     async def close(self) -> None:
         await self._judge.close()
+
+
+async def built(kernel: BuiltKernel, store: StoreBlob) -> w.Built:
+    """The result of a build work item."""
+    artefact = kernel.artefact
+    log = store(artefact.log.encode())
+    mix = await instruction_counts(artefact.binary)
+    return w.Built(artefact.key, artefact.seconds, artefact.resources, log, mix, kernel.machine_code)
+
+
+def build_failed(found: BuildFailure, store: StoreBlob) -> w.Failed:
+    """The same of a kernel that did not build."""
+    kind = FailureKind.TIMED_OUT if found.timed_out else FailureKind.BUILD_FAILED
+    return w.Failed(Failure(kind, found.reason, store(found.log.encode())), found.seconds)
 
 
 def _rejected(outcome: w.Suspected) -> w.Failed:

@@ -40,6 +40,11 @@ _LONGEST_LINE = 4000
 class JudgeDied(EspalierError):
     """The judge's process ended or sent an invalid reply. The next request starts a new one."""
 
+    def __init__(self, words: str = "") -> None:
+        """``words``: the last line that it wrote."""
+        super().__init__(f"the judge's process ended{': ' + words if words else ''}")
+        self.words = words
+
 
 class JudgeClient:
     """One judge process. ``ask`` is exclusive: one request uses the device at a time."""
@@ -52,6 +57,8 @@ class JudgeClient:
         self._lifeline: socket.socket | None = None
         self._socket: socket.socket | None = None
         self._lock = asyncio.Lock()
+        self._device = ""
+        self._answered = False
 
     @property
     def running(self) -> bool:
@@ -68,6 +75,7 @@ class JudgeClient:
         It may open one problem only: a reference can change the process that it runs in.
         """
         await self.close()
+        self._device, self._answered = device, False
         sandboxed = await trial_sandbox.find_judge_reason() is None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
@@ -94,18 +102,30 @@ class JudgeClient:
     async def ask(self, request: p.Request, say: Callable[[str], None], fds: Sequence[int] = ()) -> p.Reply:
         """The judge's reply; ``fds`` travel with the request. Raises the error that ``JudgeFailed`` names, or JudgeDied.
 
-        Cancelling kills the judge and everything it started: no measurement keeps running on the device.
+        Where bubblewrap did not start, the judge is started once more. Cancelling kills the judge and everything it started: no
+        measurement keeps running on the device.
         """
         async with self._lock:
             try:
-                return await self._exchange(request, say, fds)
-            except (asyncio.CancelledError, TimeoutError):
-                await self.close()
-                raise
-            except (ConnectionError, asyncio.IncompleteReadError, msgspec.DecodeError) as error:
-                words = await self._last_words()
-                await self.close()
-                raise JudgeDied(f"the judge's process ended{': ' + words if words else ''}") from error
+                return await self._exchange_or_end(request, say, fds)
+            except JudgeDied as died:
+                if self._answered or not (reason := bubblewrap.own_error(died.words)):
+                    raise
+                bubblewrap.will_retry(reason)
+                await self.start(self._device)
+                return await self._exchange_or_end(request, say, fds)
+
+    async def _exchange_or_end(self, request: p.Request, say: Callable[[str], None], fds: Sequence[int]) -> p.Reply:
+        """``_exchange``; a judge that cannot answer any more is ended."""
+        try:
+            return await self._exchange(request, say, fds)
+        except (asyncio.CancelledError, TimeoutError):
+            await self.close()
+            raise
+        except (ConnectionError, asyncio.IncompleteReadError, msgspec.DecodeError) as error:
+            words = await self._last_words()
+            await self.close()
+            raise JudgeDied(words) from error
 
     async def _exchange(self, request: p.Request, say: Callable[[str], None], fds: Sequence[int]) -> p.Reply:
         assert self._reader is not None
@@ -123,6 +143,7 @@ class JudgeClient:
             if length > _MAX_REPLY:
                 raise ConnectionError("invalid reply from the judge")
             reply: p.Reply = msgspec.msgpack.decode(await self._reader.readexactly(length), type=p.Reply)
+            self._answered = True
             match reply:
                 case p.JudgeProgress(text):
                     say(_one_line(text))

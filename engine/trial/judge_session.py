@@ -155,7 +155,7 @@ class JudgeSession:
         request = p.OpenRequest(
             a.problem, first.workload, first.holdouts, a.device, a.tolerance, a.baseline, a.others, a.cold,
             not confined.kernels, first.same, a.fresh, peaks, first.cached, first.calibrations, memory_set_by(MEMORY_LIMIT),
-            tuple(more),
+            tuple(more), ceilings or (known is not None and bool(known.calibrations)),
         )  # fmt: skip
         try:
             reply = await self._client.ask(request, silent)
@@ -328,6 +328,8 @@ def _completed(reply: p.Reply, opened: OpenedProblem, no_lease: str) -> p.Reply:
     match reply:
         case p.MeasureReply(measurement):
             return msgspec.structs.replace(reply, measurement=_under(measurement, lines))
+        case p.SustainReply(sustained) if sustained is not None:
+            return msgspec.structs.replace(reply, sustained=replace(sustained, conditions=(*sustained.conditions, *lines)))
         case p.VerifyReply(_, screen):
             return msgspec.structs.replace(reply, screen=_under(screen, lines))
         case p.PrepareReply(workloads):

@@ -10,6 +10,7 @@ import msgspec
 from engine.domain.memory_plan import WorkloadMemory
 from engine.domain.model import Device, Failure, Measurement, Problem, Signature, Verification, Workload
 from engine.domain.preparation import Peaks, Preparation
+from engine.domain.regimes import Regime, Sustained
 from engine.problem.graph_ir import Graph, Unsupported
 from engine.trial.messages import Message
 
@@ -119,6 +120,8 @@ class OpenRequest(Message, frozen=True):
     memory_limit: int = 0
     """Most bytes of the device's memory to plan with; 0: what is free."""
     more: tuple[SuiteMember, ...] = ()
+    prepares: bool = False
+    """Whether ``PrepareRequest`` or a kernel follows at once: the hosts start while the problem is loaded."""
 
     def each(self) -> tuple[OpenRequest, ...]:
         """The request for each workload of the suite alone, in its order."""
@@ -230,6 +233,21 @@ class MeasureRequest(Message, frozen=True):
     candidate: Candidate
 
 
+class SustainRequest(Message, frozen=True):
+    """Measure a kernel in the sustained regime. Answered by ``SustainReply``."""
+
+    candidate: Candidate
+
+
+class SustainReply(Message, frozen=True):
+    """``sustained`` is ``None`` where calls cannot follow each other; ``note`` says why."""
+
+    sustained: Sustained | None
+    raw: bytes = b""
+    evidence: tuple[str, ...] = ()
+    note: str = ""
+
+
 class CompareRequest(Message, frozen=True):
     """Compare two kernels: the speedup of the first over the second, under the name ``other``."""
 
@@ -237,12 +255,15 @@ class CompareRequest(Message, frozen=True):
     other: Candidate
     effort: int | None = None
     """Limits the cost like a race for the lead; ``None``: as a precise measurement."""
+    regime: Regime = Regime.SINGLE
 
 
 class MeasureReply(Message, frozen=True):
     measurement: Measurement
     raw: bytes
     evidence: tuple[str, ...] = ()
+    regime: Regime = Regime.SINGLE
+    """The regime of the measurement: of a comparison that the problem allows only of single calls, not the requested one."""
 
 
 class FailedVerdict(Message, frozen=True):
@@ -267,9 +288,9 @@ class JudgeProgress(Message, frozen=True):
 
 Request = (
     DeviceRequest | PeaksRequest | OpenRequest | PlanRequest | PrepareRequest | TraceRequest | DrawRequest
-    | CheckRequest | VerifyRequest | MeasureRequest | CompareRequest
+    | CheckRequest | VerifyRequest | MeasureRequest | SustainRequest | CompareRequest
 )  # fmt: skip
 Reply = (
     DeviceReply | PeaksReply | OpenReply | PlanReply | PrepareReply | TraceReply | DrawReply
-    | CheckReply | VerifyReply | MeasureReply | FailedVerdict | JudgeFailed | JudgeProgress
+    | CheckReply | VerifyReply | MeasureReply | SustainReply | FailedVerdict | JudgeFailed | JudgeProgress
 )  # fmt: skip

@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from support.sandboxes import flaky
 
 from engine.domain.errors import SandboxError
 from engine.sandbox.bubblewrap import bubblewrap_reason
@@ -163,5 +164,28 @@ def test_detection_runs_once() -> None:
 
 
 def test_a_later_bubblewrap_failure_is_not_a_compiler_error(bubblewrap: Confinement, tmp_path: Path) -> None:
-    with pytest.raises(SandboxError, match=r"bubblewrap failed: .*absent"):
+    with pytest.raises(SandboxError, match=r"bubblewrap failed 2 times: [^;]*absent[^;]*$"):
         asyncio.run(run_confined(["true"], bubblewrap, tmp_path, readable=(tmp_path / "absent",)))
+
+
+def test_a_failed_start_is_retried_once_and_the_reason_is_logged(
+    bubblewrap: Confinement, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "work").mkdir()
+    once = dataclasses.replace(bubblewrap, executable=str(flaky(tmp_path)))  # type: ignore[type-var,call-arg]
+    result = _confined(once, tmp_path / "work", "echo ran >> runs; echo done")
+    assert (result.status, result.output) == (0, "done\n")
+    assert (tmp_path / "work" / "runs").read_text() == "ran\n"
+    assert "tried once more: Creating new namespace failed" in caplog.text
+
+
+def test_a_command_that_fails_is_not_run_again(bubblewrap: Confinement, tmp_path: Path) -> None:
+    assert _confined(bubblewrap, tmp_path, "echo ran >> runs; exit 3").status == 3
+    assert (tmp_path / "runs").read_text() == "ran\n"
+
+
+def test_a_probe_that_fails_once_finds_bubblewrap(
+    bubblewrap: Confinement, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert probe(str(flaky(tmp_path))).name == bubblewrap.name
+    assert "Creating new namespace failed" in caplog.text

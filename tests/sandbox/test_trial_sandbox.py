@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -12,11 +13,14 @@ from pathlib import Path
 
 import pytest
 from support.program import ROOT
+from support.sandboxes import flaky
 
 from engine.sandbox import trial_sandbox
 from engine.sandbox.bubblewrap import bubblewrap_reason, filter_reason
 from engine.sandbox.supervisor import REQUESTS, Orders, SandboxedCommand
 from engine.sandbox.trial_sandbox import judge_reason
+from engine.trial import protocol as p
+from engine.trial.client import JudgeClient, JudgeDied
 
 needs_sandbox = pytest.mark.skipif(
     judge_reason() is not None or filter_reason() is not None, reason=str(judge_reason() or filter_reason())
@@ -165,3 +169,26 @@ def test_where_sandboxes_cannot_be_nested_the_reference_runs_outside_and_the_not
 def test_it_is_found_to_work_by_starting_it() -> None:
     judge_reason.cache_clear()
     assert judge_reason() is None
+
+
+@needs_sandbox
+def test_a_judge_whose_sandbox_did_not_start_is_started_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge_reason()  # its probe is not the start that fails
+    plain, script = trial_sandbox.outer, str(flaky(tmp_path))
+    monkeypatch.setattr(trial_sandbox, "outer", lambda command, device: [script, *plain(command, device)[1:]])
+
+    async def described() -> p.Reply:
+        client = JudgeClient()
+        try:
+            await client.start("cpu")
+            return await client.ask(p.DeviceRequest("cpu"), lambda _: None)
+        finally:
+            await client.close()
+
+    assert isinstance(asyncio.run(described()), p.DeviceReply)
+    assert "tried once more: Creating new namespace failed" in caplog.text
+    Path(script).write_text("#!/bin/sh\necho 'bwrap: No room' >&2; exit 1\n")
+    with pytest.raises(JudgeDied, match="the judge's process ended: bwrap: No room"):
+        asyncio.run(described())

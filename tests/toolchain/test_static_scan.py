@@ -130,6 +130,30 @@ def test_suspicious_python_is_found(top: str, body: str, what: str) -> None:
     assert what in [one.what for one in static_scan(MODULE.format(top, body), Dialect.PYTHON)]
 
 
+TASK = """
+import os
+class Deterministic:
+    def __enter__(self):
+        self.kept = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+"""
+
+
+def test_a_tasks_own_code_raises_no_suspicion_and_changed_code_does() -> None:
+    assert [one.what for one in static_scan(TASK, Dialect.PYTHON)] == ["os.environ.get"]
+    assert static_scan(TASK, Dialect.PYTHON, [TASK]) == ()
+    assert static_scan(f"# moved\n\n{TASK}", Dialect.PYTHON, ["no = python code", TASK]) == ()
+    changed = TASK.replace("CUBLAS_WORKSPACE_CONFIG", "SEED")
+    assert [one.line for one in static_scan(changed, Dialect.PYTHON, [TASK])] == [5]
+    beside = TASK + "seed = os.environ.get('SEED')\n"
+    assert [one.line for one in static_scan(beside, Dialect.PYTHON, [TASK])] == [6]
+
+
+def test_code_that_is_nested_too_deeply_is_not_a_tasks() -> None:
+    deep = f"import os\nvalue = os.environ.get('A') + {'+'.join('1' * 900)}\n"
+    assert [one.what for one in static_scan(deep, Dialect.PYTHON, [deep])] in (["os.environ.get"], [])
+    assert [one.what for one in static_scan(deep, Dialect.PYTHON, ["x = 1"])] == ["os.environ.get"]
+
+
 def test_the_number_of_findings_is_limited() -> None:
     assert len(static_scan("\n".join(f"int a{n} = SYS_n{n};" for n in range(500)), Dialect.CPP)) <= 12
 

@@ -19,7 +19,7 @@ ODD = st.one_of(FLOATS, st.sampled_from([math.inf, -math.inf, math.nan]))
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "ELEMENTS", 7)
+    monkeypatch.setitem(blocks.ELEMENTS, "cpu", 7)
 
 
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=60))

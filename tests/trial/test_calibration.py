@@ -20,6 +20,7 @@ from engine.trial.judge.calibration import (
     calibrate,
     default_class,
     make_case,
+    output_dtype,
     output_names,
 )
 from engine.trial.judge.correctness_check import describe_check, try_trivial_models
@@ -33,6 +34,9 @@ SIZES: Mapping[str, Mapping[str, int]] = {
     "conv2d": {"batch_size": 1, "height": 48, "width": 48},
     "conv2d_relu_maxpool": {"batch_size": 1, "height": 48, "width": 48},
     "attention_fp16": {"batch_size": 1, "heads": 2, "sequence": 96, "head_dim": 32},
+    "rmsnorm_bf16": {"tokens": 8, "hidden": 256},
+    "gqa_decode_bf16": {"batch_size": 2, "length": 96, "kv_heads": 2, "group": 4, "head_dim": 32},
+    "gemm_fp8": {"m": 32, "n": 128, "k": 256},
 }
 
 
@@ -61,7 +65,7 @@ def test_trivial_models_are_rejected(judged: tuple[Reference, Calibration]) -> N
 
 def test_the_default_class_is_eager_s(judged: tuple[Reference, Calibration]) -> None:
     reference, _ = judged
-    half = reference.problem.name.endswith("fp16")
+    half = reference.problem.name.endswith(("fp16", "bf16", "fp8"))
     assert default_class(reference) is (PrecisionClass.HALF if half else PrecisionClass.FP32)
 
 
@@ -83,9 +87,12 @@ def test_the_next_lower_precision_is_rejected(judged: tuple[Reference, Calibrati
     reference, calibration = judged
     case = make_case(reference, OWN)
     wide = default_class(reference) is PrecisionClass.FP32
-    narrow = torch.bfloat16
-    low = reference.call(reference.cast(case.model, narrow), reference.cast_inputs(case.inputs, narrow))
-    outputs = [o.to(torch.float32 if wide else torch.float16) for o in low]
+    if output_dtype(reference) is torch.bfloat16:
+        outputs = [e.to(torch.float8_e4m3fn).to(torch.bfloat16) for e in case.expected]
+    else:
+        narrow = torch.bfloat16
+        low = reference.call(reference.cast(case.model, narrow), reference.cast_inputs(case.inputs, narrow))
+        outputs = [o.to(torch.float32 if wide else torch.float16) for o in low]
     assert not calibration.policy.rule(outputs, case.expected, output_names(reference), OWN).passed
 
 

@@ -78,7 +78,7 @@ def test_outputs_wait_on_the_host_and_later_writes_do_not_count(bed: Bed) -> Non
 def test_withdrawn_inputs_are_held_until_they_are_released(bed: Bed) -> None:
     bed.refill(0)
     right = bed._inputs.tensor(bed._read_slots(0)[0]).clone()
-    bed._let_go(0)
+    bed.let_go(0)
     bed.withdraw(0)
     assert bed._held[0] is not None, "nothing is drawn within a timed call"
     assert bool(bed._inputs.tensor(bed._read_slots(0)[0]).isnan().all())

@@ -12,13 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.trial import messages
+from engine.trial.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout
 from engine.trial.messages import (
     ArenaHandle,
-    Channel,
-    ChannelClosed,
-    ChannelGarbled,
-    ChannelTimeout,
     ClaimedTimes,
     Fault,
     LoadKernel,
@@ -186,7 +182,7 @@ def test_waiting_messages_are_detected(ends: tuple[Channel, socket.socket]) -> N
 
 
 def test_a_receiver_that_does_not_read_cannot_block_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_SEND_S", 0.05)
+    monkeypatch.setattr("engine.trial.channel._SEND_S", 0.05)
     channel, other = Channel.pair()
     with other, pytest.raises(ChannelClosed):
         channel.send(Fault("crashed", "x" * (32 << 20)))

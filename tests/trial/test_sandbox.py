@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trial.ground import WIDTH, BareRunner, marked, module
+from support.sandboxes import flaky
+from trial.ground import WIDTH, BareRunner, marked, module, nothing_left_behind
 
 import engine
+from engine.domain.errors import ProblemError, SandboxError
 from engine.domain.model import FailureKind
-from engine.sandbox import python_process
+from engine.problem import catalog
+from engine.sandbox import bubblewrap, python_process
 from engine.sandbox.bubblewrap import bubblewrap_reason
 from engine.trial.judge.host_client import Host
+from engine.trial.judge.judge import Judge
 from engine.trial.judge.runner_client import TrialFailed
+from engine.trial.protocol import OpenRequest
 
 
 def confined() -> bool:
@@ -361,6 +366,21 @@ def test_a_runner_ends_with_its_host(mark: str) -> None:
     bare.close()
 
 
+@pytest.mark.skipif(not confined(), reason="needs bubblewrap")
+def test_a_host_whose_sandbox_did_not_start_is_started_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bubblewrap.filter_reason()  # its probe is not the start that fails
+    monkeypatch.setenv("PATH", f"{flaky(tmp_path).parent}:{os.environ['PATH']}")
+    host = Host("cpu", 1, confined=True)
+    host.start()
+    host.close()
+    assert "tried once more: Creating new namespace failed" in caplog.text
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No room' >&2; exit 1\n")
+    with pytest.raises(SandboxError, match="did not start: bwrap: No room; then bwrap: No room"):
+        host.start()
+
+
 def test_a_dead_host_is_restarted(host: Host) -> None:
     assert host._process is not None
     host._process.kill()
@@ -378,3 +398,16 @@ def test_resource_limits_of_a_runner(bare: BareRunner) -> None:
     assert 0 < file_size <= 2 << 30
     assert 0 < files <= 1024
     assert 0 < data < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def test_a_problem_that_does_not_open_ends_its_hosts(tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        raise ValueError('no')\n"
+        "def get_inputs():\n    return [torch.rand(4)]\ndef get_init_inputs():\n    return []\n"
+    )
+    problem = catalog.find(str(tmp_path))
+    request = OpenRequest(
+        problem, problem.workloads[0], (), "cpu", "class", "eager", (), True, confined(), prepares=True
+    )  # fmt: skip
+    with nothing_left_behind(tmp_path / "mark"), pytest.raises(ProblemError):
+        Judge(request)

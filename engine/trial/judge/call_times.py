@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+from engine.trial.messages import ClaimedTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,29 @@ class CallHook(Protocol):
 
     def after(self) -> None:
         """Right after the reply, before anything is stopped. In a gated call: enqueued to follow its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class During:
+    """The judge's work while a burst of calls runs."""
+
+    after_s: float
+    """Seconds from the order until it is done, unless the reply arrives before."""
+    act: Callable[[], None]
+
+
+_LEAST_US = 1e-3
+"""Shorter claims are impossible."""
+
+
+def claim_flaw(claims: ClaimedTimes, wall_us: float, *, trusted: bool) -> str:
+    """Why a runner's times are impossible; empty if they are not."""
+    times = (claims.device_us, claims.idle_us, claims.enqueue_us)
+    if not all(0 <= c < 1e12 for c in times) or not (trusted or claims.device_us >= _LEAST_US):
+        return f"the runner claims an impossible time ({claims.device_us} µs)"
+    if claims.device_us > wall_us * 1.02 + 50:
+        return f"the runner claims {claims.device_us:.0f} µs, more than the {wall_us:.0f} µs of the judge's clock"
+    return ""
 
 
 _SIGNALS = {

@@ -116,13 +116,15 @@ def errors_of(pairs: Pairs) -> Errors:
             continue
         reference = right.to(torch.float64)
         difference = output - reference
-        norm, largest = _norm(difference), _norm(difference, math.inf)
-        scaled = _norm(difference.div_(reference.abs().add_(unit + _TINY)), math.inf)
-        rows.append(torch.stack((norm, largest, scaled)))
+        norm, ends = _norm(difference), torch.aminmax(difference)
+        scaled = torch.aminmax(difference.div_(reference.abs().add_(unit + _TINY)))
+        rows.append(torch.stack((norm, *ends, *scaled)))
     squares, max_abs, max_scaled = 0.0, 0.0, 0.0
-    for total, here, relative in read_rows(rows):
+    for total, *ends_here in read_rows(rows):
+        least, most, least_scaled, most_scaled = map(abs, ends_here)
         squares += total * total
-        max_abs, max_scaled = larger(max_abs, here), larger(max_scaled, relative)
+        max_abs = larger(larger(max_abs, least), most)
+        max_scaled = larger(larger(max_scaled, least_scaled), most_scaled)
     return Errors(math.sqrt(squares) / max(unit * math.sqrt(found.count), _TINY), max_scaled, max_abs)
 
 

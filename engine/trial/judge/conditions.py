@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Protocol
 
 from engine.domain.model import Device
+from engine.domain.regimes import ClockAndPower
 from engine.trial.judge.nvml import Gpu, GpuReading, NvmlMissing, open_gpu, physical_device
 
 _SLOW_QUERY_S = 1e-3
@@ -49,8 +51,21 @@ class PairConditions:
     """OpenMP threads, each pinned to a core; 0 on a GPU."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnderLoad:
+    """A GPU while a kernel runs on it; ``None`` where unknown."""
+
+    sm_mhz: int | None = None
+    watts: float | None = None
+    slowed_by: tuple[str, ...] = ()
+    """Why its clocks are lowered."""
+
+
 class ConditionsMonitor(Protocol):
     """Reads conditions: ``begin``, then ``sample`` after each sample, then ``end``. All are cheap; none raises."""
+
+    def under_load(self) -> UnderLoad | None:
+        """A reading while a kernel runs; ``None`` where there is nothing to read."""
 
     def begin(self) -> None: ...
 
@@ -64,6 +79,9 @@ class NoMonitor:
 
     def __init__(self, reason: str = "") -> None:
         self._conditions = PairConditions(unknown=(reason,) if reason else ())
+
+    def under_load(self) -> UnderLoad | None:
+        return None
 
     def begin(self) -> None:
         """Nothing to do."""
@@ -121,6 +139,10 @@ class GpuMonitor:
             self._gpu.sm_mhz()
             took.append(time.perf_counter() - start)
         return min(took)
+
+    def under_load(self) -> UnderLoad | None:
+        """A reading while a kernel runs."""
+        return UnderLoad(self._gpu.sm_mhz(), self._gpu.watts(), self._gpu.slowed_by() or ())
 
     def begin(self) -> None:
         """A pair begins."""
@@ -207,6 +229,10 @@ class CpuMonitor:
         self._cores = os.sched_getaffinity(0)
         self.begin()
 
+    def under_load(self) -> UnderLoad | None:
+        """A core's clock is unknown."""
+        return None
+
     def begin(self) -> None:
         """A pair begins."""
         self._before = stolen_ticks(self._cores)
@@ -249,6 +275,16 @@ def describe(pairs: Sequence[PairConditions]) -> tuple[str, ...]:
     if stolen and max(stolen) > _REPORTED_SHARE:
         lines.append(f"steal time: up to {max(stolen):.1%} of the processor time")
     return (*filter(None, lines), *dict.fromkeys(one for pair in pairs for one in pair.unknown))
+
+
+def clock_and_power(pairs: Sequence[PairConditions]) -> ClockAndPower | None:
+    """The medians of what was read between calls; ``None`` where nothing was."""
+    readings = [one for pair in pairs for one in pair.readings]
+    clocks = [one.sm_mhz for one in readings if one.sm_mhz is not None]
+    watts = [one.watts for one in readings if one.watts is not None]
+    if not clocks and not watts:
+        return None
+    return ClockAndPower(median(clocks) if clocks else None, median(watts) if watts else None)
 
 
 def _throttling_line(pairs: Sequence[PairConditions]) -> str:

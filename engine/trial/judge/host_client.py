@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from engine.domain.errors import SandboxError
 from engine.sandbox import bubblewrap, python_process
 from engine.sandbox.supervisor import HostProcess, start_host
+from engine.trial.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout
 from engine.trial.judge.contention import find_local_pid
 from engine.trial.messages import (
     NOBODY,
     AllStopped,
-    Channel,
-    ChannelClosed,
-    ChannelGarbled,
-    ChannelTimeout,
     CheckStopped,
     Freeze,
     HostReply,
@@ -87,11 +84,22 @@ class Host:
             )  # fmt: skip
 
     def start(self) -> None:
-        """Start it and wait until it is ready; idempotent. Raises SandboxError."""
+        """Start it and wait until it is ready, once more if bubblewrap did not start; idempotent. Raises SandboxError."""
         if self._up and not self._runs():
             self.close()
         if self._up:
             return
+        error = self._start_error()
+        if reason := bubblewrap.own_error(error):
+            bubblewrap.will_retry(reason)
+            second = self._start_error()
+            error = second and f"{error}; then {second}"
+        if error:
+            raise SandboxError(f"the trial's host process did not start: {error}")
+        self._up = True
+
+    def _start_error(self) -> str:
+        """Start it and wait; what went wrong, and it is ended, or nothing."""
         self.launch()
         assert self._process is not None
         assert self._channel is not None
@@ -100,10 +108,10 @@ class Host:
         except (ChannelClosed, ChannelTimeout, ChannelGarbled) as error:
             message = self._last_words()
             self.close()
-            raise SandboxError(f"the trial's host process did not start: {message or type(error).__name__}") from error
+            return message or type(error).__name__
         assert self._process.stderr is not None
         self._process.stderr.close()
-        self._up = True
+        return ""
 
     def _runs(self) -> bool:
         try:

@@ -22,6 +22,7 @@ from engine.domain.errors import SandboxError
 from engine.domain.memory_plan import WorkloadMemory
 from engine.domain.model import Interval, Measurement, Workload
 from engine.domain.preparation import Peaks
+from engine.domain.regimes import Regime
 from engine.problem.reference import Reference
 from engine.trial.judge import conditions, devices, roofline, stopping
 from engine.trial.judge.constant_weights import ConstantWeights
@@ -31,8 +32,9 @@ from engine.trial.judge.memory_room import needs_of
 from engine.trial.judge.process_pool import LOAD_S, ProcessPool
 from engine.trial.judge.retrying import retried
 from engine.trial.judge.runner_client import RunnerClient, TrialFailed, blaming
+from engine.trial.judge.sustained_suite import SustainedSuite
 from engine.trial.judge.timing import KERNEL, PairTimes, raw
-from engine.trial.judge.workload_trial import JudgeTools, WorkloadTrial
+from engine.trial.judge.workload_trial import JudgeTools, Pair, TakePair, WorkloadTrial, by_workload
 from engine.trial.protocol import (
     OTHER,
     Candidate,
@@ -42,6 +44,7 @@ from engine.trial.protocol import (
     PreparedWorkload,
     PrepareReply,
     PrepareRequest,
+    SustainReply,
     VerifyReply,
     WorkloadSignatures,
 )
@@ -63,8 +66,8 @@ class Judge:
         self.device = devices.describe(opened.device)
         self._pool = ProcessPool(opened.problem, self.device, cold=opened.cold, confined=opened.confined, supervisor=supervisor)
         each = opened.each()
-        if all(one.calibrations for one in each):
-            self._pool.launch()  # a kernel will follow soon: the hosts import torch while the problem is loaded
+        if opened.prepares:
+            self._pool.launch()  # the hosts import torch while the problem is loaded
         if opened.device == "cpu":
             torch.set_num_threads(self.device.units)
         self._bounds = stopping.PAIRS[self.device.kind]
@@ -84,7 +87,12 @@ class Judge:
         tools = JudgeTools(
             self.device, self._pool, setup, self._weights, self.peaks, self._measure_peaks_again, len(each), self._bounds[1]
         )
-        self._trials = [WorkloadTrial(one, tools) for one in each]
+        try:
+            self._trials = [WorkloadTrial(one, tools) for one in each]
+        except BaseException:
+            self._pool.close()
+            raise
+        self._sustained = SustainedSuite(self._trials, opened.baseline, self._take_pairs)
         self._keeps_beds: bool | None = None
 
     @property
@@ -222,18 +230,36 @@ class Judge:
         evidence = self._evidence([t.report.evidence(own) for t, own in zip(self._trials, pairs, strict=True)])
         return MeasureReply(whole, self._raw(pairs), evidence)
 
-    def versus(self, candidate: Candidate, other: Candidate, say: Say, effort: int | None = None) -> MeasureReply:
-        """The speedup of ``candidate`` over ``other``, both checked in every call, in fresh process pairs.
+    def sustain(self, candidate: Candidate, say: Say) -> SustainReply:
+        """The same in the sustained regime, in fresh processes. Raises TrialFailed."""
+        if reason := self._cannot_repeat():
+            return SustainReply(None, note=reason)
+        return self._sustained.measure(candidate, say)
 
-        Both get the same inputs, one right after the other, in A-B-B-A order (``interleaving.CallOrder``). Earlier measurements
-        are not used. With ``effort`` it is a race for the lead: few pairs, twice as many per step, until the result is clear.
+    def versus(
+        self, candidate: Candidate, other: Candidate, say: Say, effort: int | None = None, regime: Regime = Regime.SINGLE
+    ) -> MeasureReply:
+        """The speedup of ``candidate`` over ``other``, both checked, in fresh process pairs.
+
+        Both get the same inputs, in A-B-B-A order: call by call (``interleaving.CallOrder``), or turn by turn in the sustained
+        regime. Earlier measurements are not used. With ``effort`` it is a race for the lead: few pairs, twice as many per step,
+        until the result is clear.
         """
-        pairs = self._pairs(candidate, say, other, stopping.race_bounds(effort))
+        bounds = stopping.race_bounds(effort)
+        if regime is Regime.SUSTAINED and not self._cannot_repeat():
+            return self._sustained.versus(candidate, other, say, bounds)
+        pairs = self._pairs(candidate, say, other, bounds)
         parts = {
             trial.name: trial.measurement("precise", own, {OTHER: trial.ratio(own, OTHER)})
             for trial, own in zip(self._trials, pairs, strict=True)
         }
         return MeasureReply(suite.measurement(parts, {OTHER: self._mean_ratio(pairs, OTHER)}), self._raw(pairs))
+
+    def _cannot_repeat(self) -> str:
+        """Why calls cannot follow each other on the same operands; empty if they can."""
+        if self.reference.stateful:
+            return "the reference changes its own state: no two calls are alike"
+        return "the reference changes its inputs: no two calls are alike" if self.reference.changes_inputs else ""
 
     def _mean_logs(self, pairs: Sequence[Sequence[PairTimes]], against: str) -> list[float]:
         """The mean over the workloads of log(``against`` ÷ kernel), for each process pair."""
@@ -247,9 +273,7 @@ class Judge:
         return stats.ratio_interval(self._mean_logs(pairs, against), self._claimable(pairs))
 
     def _evidence(self, found: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-        if len(self._trials) == 1:
-            return found[0]
-        return tuple(f"{trial.name}: {line}" for trial, lines in zip(self._trials, found, strict=True) for line in lines)
+        return by_workload([trial.name for trial in self._trials], found)
 
     def _raw(self, pairs: Sequence[Sequence[PairTimes]]) -> bytes:
         return raw({trial.name: own for trial, own in zip(self._trials, pairs, strict=True)})
@@ -257,15 +281,30 @@ class Judge:
     def _pairs(
         self, candidate: Candidate, say: Say, other: Candidate | None = None, bounds: tuple[int, int] | None = None
     ) -> list[list[PairTimes]]:
-        """Process pairs, by workload: every pair of processes serves all workloads."""
-        least, most = bounds or self._bounds
-        self._trials[0].bed()
+        """Process pairs of single calls, by workload. The kernel's screen is the first, unless it races."""
         judged = {KERNEL: candidate} if other is None else {KERNEL: candidate, OTHER: other}
         against = OTHER if other else self._opened.baseline
         screened, first = self._screened if self._screened is not None else (None, [])
         reused = screened == candidate and other is None
         pairs: list[list[PairTimes]] = [[pair] for pair in first] if reused else [[] for _ in self._trials]
-        if not reused:
+
+        def is_settled() -> bool:
+            return self._is_settled(pairs, against, raced=bounds is not None)
+
+        def take(trial: WorkloadTrial, contest: Contestants, own: list[PairTimes]) -> PairTimes:
+            return trial.run_next_pair(contest, own)
+
+        self._take_pairs(judged, say, pairs, take, is_settled, bounds)
+        return pairs
+
+    def _take_pairs(
+        self, judged: Mapping[str, Candidate], say: Say, pairs: list[list[Pair]], take: TakePair[Pair],
+        is_settled: Callable[[], bool], bounds: tuple[int, int] | None,
+    ) -> None:  # fmt: skip
+        """Add process pairs, by workload, until they are settled: every pair of processes serves all workloads."""
+        least, most = bounds or self._bounds
+        self._trials[0].bed()
+        if not pairs[0]:
             self._pool.discard_prestarted()
         with ExitStack() as stack:
             waiting: list[dict[str, RunnerClient]] = []
@@ -276,16 +315,16 @@ class Judge:
                     count = max(min(least, self._bounds[0]) - done, 2) if self._pool.keeps_processes else 1
                     waiting = self._start_runners(stack, judged, count)
                 say(f"process pair {done + 1} of {most}")
-                self._run_suite(waiting.pop(0), judged, pairs)
+                self._run_suite(waiting.pop(0), judged, pairs, take)
                 self._pool.end_pair()
-                if done + 1 >= least and self._is_settled(pairs, against, raced=bounds is not None):
+                if done + 1 >= least and is_settled():
                     break
             self._processes_to_end = stack.pop_all()
-        return pairs
 
     def _run_suite(
-        self, runners: Mapping[str, RunnerClient], judged: Mapping[str, Candidate], pairs: list[list[PairTimes]]
-    ) -> None:
+        self, runners: Mapping[str, RunnerClient], judged: Mapping[str, Candidate], pairs: list[list[Pair]],
+        take: TakePair[Pair],
+    ) -> None:  # fmt: skip
         """One process pair on every workload, in the suite's order."""
         built = {name: one.each() for name, one in judged.items()}
         contracts = {name: one.contract for name, one in judged.items()}
@@ -300,7 +339,7 @@ class Judge:
                 baselines = {} if OTHER in judged else trial.baselines.runners(bed, len(own))
                 contest = Contestants(runners, baselines, self._pool.null_runners(bed, contracts), contracts)
                 self._pool.stand_by()
-                own.append(trial.run_next_pair(contest, own))
+                own.append(take(trial, contest, own))
 
     def tidy(self) -> None:
         """Work deferred until after the verdict: end the measured processes, start those of the next kernel."""

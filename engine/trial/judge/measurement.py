@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.domain import stats
 from engine.domain.model import Device, Interval, Measurement, Signature
@@ -58,7 +58,8 @@ class MeasurementReport:
         disturbed, taken = sum(p.disturbed for p in pairs), sum(p.taken for p in pairs)
         lines = [f"{disturbed} of {taken} samples disturbed by CPU contention"] if disturbed else []
         lines += [*notes, *explained(pairs), *conditions.describe([p.conditions for p in pairs])]
-        return self.of_times(times, depth, len(pairs), ratios, doubts=doubts, lines=lines)
+        found = self.of_times(times, depth, len(pairs), ratios, doubts=doubts, lines=lines)
+        return replace(found, clock=conditions.clock_and_power([p.conditions for p in pairs]))
 
     def of_times(
         self, times: Sequence[Timing], depth: str, processes: int, ratios: Mapping[str, Interval], *, lines: Sequence[str],

@@ -21,6 +21,8 @@ SLOWED_BY = (
 )
 """Bits of NVML's clocks event reasons that lower the clocks, most specific first; without idleness and user-set clocks."""
 _HARDWARE_SLOWDOWN, _ITS_CAUSES = 0x08, 0x40 | 0x80
+_POWER_NOW = 186
+"""``NVML_FI_DEV_POWER_INSTANT``."""
 _TEMPERATURE_OF_GPU, _CLOCK_OF_SM, _CLOCK_OF_MEMORY = 0, 1, 2
 
 
@@ -75,6 +77,14 @@ class Gpu:
         mhz: int | None = self._query("nvmlDeviceGetClockInfo", _CLOCK_OF_SM)
         return mhz
 
+    def watts(self) -> float | None:
+        """The power draw now, in watts; the average of the last second where the driver knows no other. Never raises."""
+        found = self._query("nvmlDeviceGetFieldValues", [_POWER_NOW])
+        if found and found[0].nvmlReturn == 0 and found[0].value.uiVal:
+            return float(found[0].value.uiVal) / 1e3
+        milliwatts = self._query("nvmlDeviceGetPowerUsage")
+        return None if milliwatts is None else float(milliwatts) / 1e3
+
     def processes(self) -> frozenset[int] | None:
         """The driver's ids of the processes with work on the device; ``None`` where unknown."""
         found: set[int] = set()
@@ -86,7 +96,7 @@ class Gpu:
                 found |= {int(process.pid) for process in running}
         return frozenset(found) if answered else None
 
-    def _query(self, name: str, *more: int) -> Any:
+    def _query(self, name: str, *more: object) -> Any:
         ask = getattr(self._nvml, name, None)
         if ask is None:
             return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,6 +40,8 @@ def measure_peaks(device: Device) -> Peaks:
             rates["tf32"] = max(_product_rate(n, torch.float32, label) for n in _PRODUCTS)
         rates["fp16"] = max(_product_rate(n, torch.float16, label) for n in _PRODUCTS)
         rates["bf16"] = max(_product_rate(n, torch.bfloat16, label) for n in _PRODUCTS)
+        if torch.cuda.get_device_capability(label) >= _LEAST_FOR_FP8:
+            rates[_FP8] = max(_scaled_product_rate(n, label) for n in _PRODUCTS)
     else:
         rates["fp32"] = _product_rate(1536, torch.float32, label)
     return Peaks(copy, rates)
@@ -46,6 +49,8 @@ def measure_peaks(device: Device) -> Peaks:
 
 _PRODUCTS = (4096, 8192)
 """Sizes of products on tensor cores; the faster counts."""
+_LEAST_FOR_FP8 = (8, 9)
+"""The least compute capability whose tensor cores multiply eight-bit floats."""
 
 
 def _copy_rate(size: int, label: str) -> float:
@@ -83,6 +88,14 @@ def _product_rate(n: int, dtype: torch.dtype, label: str) -> float:
     a = torch.randn(n, n, device=label).to(dtype)
     b = torch.randn(n, n, device=label).to(dtype)
     return 2.0 * n**3 / _seconds(lambda: a @ b, label)
+
+
+def _scaled_product_rate(n: int, label: str) -> float:
+    """Operations per second of a product of eight-bit floats with one scale for each operand."""
+    a, b = (torch.randn(n, n, device=label).to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device=label)
+    multiply = partial(torch._scaled_mm, a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+    return 2.0 * n**3 / _seconds(multiply, label)
 
 
 def _seconds(work: Callable[[], object], label: str) -> float:
@@ -125,6 +138,7 @@ class Floor:
     """The time that the bytes alone take."""
 
 
+_FP8 = "fp8"
 _PASSES = 3
 """Products in a narrower type that give fp32 accuracy: two terms per operand, without the smallest product."""
 
@@ -133,11 +147,13 @@ def floor(signature: Signature, ceilings: Peaks) -> Floor:
     """The floor of a workload and what bounds it. fp32 may be emulated by three passes of a narrower unit.
 
     Arithmetic outside products runs on the vector units. So do products in fp32 without TF32: their rate is the vector peak.
+    The peak of eight-bit floats counts only where operands are of such a type, however the reference multiplies them.
     """
     moved = operand_bytes(signature.operands)
     by_bytes = moved / ceilings.copy_bytes_per_s * 1e6
-    rates = ceilings.operations_per_s
-    unit = signature.unit if signature.unit in rates else "fp32"
+    narrow = any(operand.dtype.startswith("float8") for operand in signature.operands)
+    rates = {unit: rate for unit, rate in ceilings.operations_per_s.items() if narrow or unit != _FP8}
+    unit = _FP8 if narrow and _FP8 in rates else signature.unit if signature.unit in rates else "fp32"
     best, how = rates[unit], unit
     if unit == "fp32":
         for other in ("tf32", "bf16"):

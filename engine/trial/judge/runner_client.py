@@ -13,15 +13,13 @@ from typing import TypeVar
 from engine.domain.errors import DeviceError, EspalierError, ProblemError, SandboxError, printable
 from engine.domain.mismatch import Mismatch
 from engine.domain.model import Failure, FailureKind
-from engine.trial.judge.call_times import CallHook, Timing, killed_by
+from engine.trial.channel import ChannelClosed, ChannelGarbled, ChannelTimeout
+from engine.trial.judge.call_times import CallHook, During, Timing, claim_flaw, killed_by
 from engine.trial.judge.gate import ARMING_S, DeviceGate, DeviceOutputs, Segments
 from engine.trial.judge.host_client import Host, RunnerHandle
 from engine.trial.judge.runner_memory import Outputs, RunnerMemory
 from engine.trial.messages import (
     Armed,
-    ChannelClosed,
-    ChannelGarbled,
-    ChannelTimeout,
     ClaimedTimes,
     Fault,
     LoadKernel,
@@ -37,8 +35,6 @@ from engine.trial.shared.arena import close_descriptors
 _CONTEXT_S = 60.0
 _FIRST = 3.0
 """Factor on the time limit of a module's first call, in which it may compile."""
-_LEAST_US = 1e-3
-"""Shorter claims are impossible."""
 _LONGEST_TEXT, _LONGEST_REASON = 4000, 400
 
 Found = TypeVar("Found")
@@ -151,11 +147,14 @@ class RunnerClient:
             raise self._out_of_turn()
         self.unmatched = reply.unmatched
 
-    def call(self, order: RunKernel, hooks: Sequence[CallHook] = (), *, at_once: bool = True) -> Timing:
-        """Thaw, run the kernel once as ordered, freeze. Raises TrialFailed.
+    def call(
+        self, order: RunKernel, hooks: Sequence[CallHook] = (), *, at_once: bool = True, during: During | None = None
+    ) -> Timing:
+        """Thaw, run the kernel as ordered, freeze. Raises TrialFailed.
 
         ``at_once``: the order is sent before the runner is resumed, which leaves no time to work ahead (if its pid here is
-        known). Otherwise it is resumed first, and its threads have settled when the order arrives.
+        known). Otherwise it is resumed first, and its threads have settled when the order arrives. ``during``
+        is done meanwhile.
         """
         assert self._runner is not None
         if self._runner.channel.waiting():
@@ -174,7 +173,10 @@ class RunnerClient:
         if local_pid is not None:
             awake = start
             self._wake(local_pid)
-        reply = self._receive_times(self._first_s)
+        if during is not None and not self._runner.channel.waiting(during.after_s):
+            during.act()
+        at_gate = self.gate is not None and order.calls > 1  # a module's burst reports memory; its single calls are gated
+        reply = self._gated_reply(time.monotonic() + self._first_s) if at_gate else self._receive_times(self._first_s)
         wall = (time.perf_counter_ns() - start) / 1e3
         self._first_s = self._seconds
         self.delivered = self._delivered(reply)
@@ -270,9 +272,11 @@ class RunnerClient:
         return self._timing(reply, wall, awake)
 
     def _delivered(self, reply: RunnerReply) -> Outputs | None:
-        if isinstance(reply, ClaimedTimes) and reply.outputs and self.process is not None:
-            return RunnerMemory(self.process, reply.outputs)
-        return None
+        if not isinstance(reply, ClaimedTimes) or not reply.outputs:
+            return None
+        if self.gate is not None:
+            return DeviceOutputs(self._segments, reply.outputs)
+        return RunnerMemory(self.process, reply.outputs) if self.process is not None else None
 
     def _wake(self, local_pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -289,12 +293,8 @@ class RunnerClient:
         return found is not None and found.children
 
     def _timing(self, reply: ClaimedTimes, wall: float, awake: float) -> Timing:
-        claims = (reply.device_us, reply.idle_us, reply.enqueue_us)
-        if not all(0 <= c < 1e12 for c in claims) or not (self._trusted or reply.device_us >= _LEAST_US):
-            raise self._failed(FailureKind.REJECTED, f"the runner claims an impossible time ({reply.device_us} µs)")
-        if reply.device_us > wall * 1.02 + 50:
-            claimed = f"the runner claims {reply.device_us:.0f} µs"
-            raise self._failed(FailureKind.REJECTED, f"{claimed}, more than the {wall:.0f} µs of the judge's clock")
+        if flaw := claim_flaw(reply, wall, trusted=self._trusted):
+            raise self._failed(FailureKind.REJECTED, flaw)
         return Timing(reply.device_us, wall, reply.idle_us, awake_us=awake, enqueue_us=reply.enqueue_us, held=reply.held)
 
     @property

@@ -23,12 +23,13 @@ from engine.domain.model import Device
 from engine.problem import graph
 from engine.problem.reference import Reference
 from engine.trial import protocol as p
+from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.judge import devices, roofline
 from engine.trial.judge.calibration import fresh_seed
 from engine.trial.judge.input_dump import call_template, construction_arguments, dump_inputs
 from engine.trial.judge.judge import Judge
 from engine.trial.judge.runner_client import TrialFailed
-from engine.trial.messages import Channel, ChannelClosed, Message
+from engine.trial.messages import Message
 
 _PR_SET_PDEATHSIG = 1
 _MEMORY_SHARE = 0.9
@@ -122,7 +123,9 @@ def _answer(
 
 
 def _tried(
-    judge: Judge, request: p.CheckRequest | p.VerifyRequest | p.MeasureRequest | p.CompareRequest, say: Callable[[str], None]
+    judge: Judge,
+    request: p.CheckRequest | p.VerifyRequest | p.MeasureRequest | p.SustainRequest | p.CompareRequest,
+    say: Callable[[str], None],
 ) -> Message:
     match request:
         case p.CheckRequest(candidate):
@@ -131,8 +134,10 @@ def _tried(
             return judge.verify(candidate, say)
         case p.MeasureRequest(candidate):
             return judge.measure(candidate, say)
-        case p.CompareRequest(candidate, other, effort):
-            return judge.versus(candidate, other, say, effort)
+        case p.SustainRequest(candidate):
+            return judge.sustain(candidate, say)
+        case p.CompareRequest(candidate, other, effort, regime):
+            return judge.versus(candidate, other, say, effort, regime)
 
 
 def _opened(earlier: Judge | None, request: p.OpenRequest, supervisor: socket.socket | None) -> tuple[Judge | None, Message]:

@@ -12,6 +12,9 @@ PAIRS = {"cuda": (3, 8), "cpu": (3, 6)}
 a second per pair, and a race decides who leads."""
 RACE_PAIRS = (3, 5)
 """Minimum and maximum of process pairs in a race for the lead; doubled for each step of effort."""
+SUSTAINED_PAIRS = 4
+"""Most process pairs of a kernel's measurement in the sustained regime: at the power limit the clock moves by a percent, and
+more pairs narrow the interval little. On an H200 a pair took 3 to 5 s with bursts of 50 ms."""
 _CLEAR = 3.0
 """A race stops when its ratio is this many half-widths from 1: noise does not reach that, even if checked after every pair."""
 _HALF_WIDTH = {"cuda": 0.01, "cpu": 0.03}

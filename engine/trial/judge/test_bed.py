@@ -129,6 +129,11 @@ class TestBed:
                 self._inputs.tensor(operand).copy_(tensor)
         self.settle()
 
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of all operands in all slots."""
+        return self.slots * operand_bytes(self.signature.operands)
+
     def handles(self) -> tuple[tuple[ArenaHandle, Sequence[int]], tuple[ArenaHandle, Sequence[int]]]:
         """Handles of (inputs, outputs), each with the descriptors to send."""
         return self._inputs.handle(), self._outputs.handle()
@@ -147,11 +152,12 @@ class TestBed:
         return perturb(self.with_scalars(self.reference.inputs(draw.seed)), draw.distribution, draw.perturbation_seed)
 
     def _hold(self, slot: int) -> tuple[object, ...]:
-        """Keep the inputs of ``slot`` until ``_let_go``."""
+        """Keep the inputs of ``slot`` until ``let_go``."""
         given = self._held[slot] = self._given(slot)
         return given
 
-    def _let_go(self, slot: int) -> None:
+    def let_go(self, slot: int) -> None:
+        """Free the judge's copy of the inputs of ``slot``, where the memory plan does not keep it."""
         if not self._keeps_inputs:
             self._held[slot] = None
 
@@ -206,7 +212,7 @@ class TestBed:
 
     def check(self, slot: int, distribution: str = OWN, outputs: Sequence[torch.Tensor] | None = None) -> Findings:
         """Judge the outputs of ``slot`` (or a copy of them made right after the call), its guard regions and its inputs."""
-        self._let_go(slot)
+        self.let_go(slot)
         expected = self.expected(slot)
         actual = self.outputs(slot) if outputs is None else [o.to(self.reference.device) for o in outputs]
         assert self._model is not None

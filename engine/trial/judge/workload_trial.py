@@ -8,14 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from engine.domain import stats
 from engine.domain.memory_plan import TrialProcesses
 from engine.domain.model import Device, FailureKind, Interval, Measurement, Verification
 from engine.domain.preparation import CorrectnessCheck, Peaks, Preparation
+from engine.domain.regimes import Sustained
 from engine.problem.chance_holdout import BY_CHANCE
 from engine.problem.reference import Reference
-from engine.trial.judge import plausibility, roofline
+from engine.trial.judge import plausibility, roofline, sustained_times
 from engine.trial.judge.baselines import Baselines
 from engine.trial.judge.constant_weights import ConstantWeights
 from engine.trial.judge.correctness_check import describe_check
@@ -27,12 +29,15 @@ from engine.trial.judge.mismatch_tally import on_holdout
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.process_pool import LOAD_S, ProcessPool
 from engine.trial.judge.runner_client import RunnerClient, TrialFailed
+from engine.trial.judge.sustained import SustainedTrial
+from engine.trial.judge.sustained_times import PACES, SustainedPair
 from engine.trial.judge.test_bed import TestBed
 from engine.trial.judge.test_beds import TestBeds
 from engine.trial.judge.timing import KERNEL, PairTimes, cost_share, log_ratios, samples_for, shared_samples
 from engine.trial.protocol import Candidate, OpenRequest, PreparedWorkload
 
 Say = Callable[[str], None]
+Pair = TypeVar("Pair", PairTimes, SustainedPair)
 
 _OWN_TRIALS = 3
 _HOLDOUT_TRIALS = 2
@@ -83,6 +88,13 @@ class CheckedOutputs:
     holdouts: str
 
 
+def by_workload(names: Sequence[str], found: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Lines on each workload; in a suite each names its workload."""
+    if len(names) == 1:
+        return found[0]
+    return tuple(f"{name}: {line}" for name, lines in zip(names, found, strict=True) for line in lines)
+
+
 class WorkloadTrial:
     """One workload on trial. Raises ProblemError or DeviceError."""
 
@@ -110,6 +122,11 @@ class WorkloadTrial:
     def name(self) -> str:
         """The workload's name."""
         return self._opened.workload.name
+
+    @property
+    def device_kind(self) -> str:
+        """``cpu`` or ``cuda``."""
+        return self._tools.device.kind
 
     def bed(self) -> TestBed:
         """The workload's test bed, calibrated at first use."""
@@ -316,3 +333,57 @@ class WorkloadTrial:
     def measurement(self, depth: str, pairs: Sequence[PairTimes], ratios: dict[str, Interval]) -> Measurement:
         """The kernel's measurement on this workload, with these speedups."""
         return self.report.of_kernel(depth, pairs, ratios, self.baselines.dated(ratios))
+
+    # the sustained regime
+
+    def sustained_pair(self, contest: Contestants) -> SustainedPair:
+        """One process pair of calls back to back."""
+        pace = PACES[self._tools.device.kind].shared(self._tools.workloads)
+        least = roofline.floor(self.signature, self._tools.peaks())
+        return SustainedTrial(self.bed(), contest, self._tools.setup, pace).run(least.bytes_us if self._stays_cached() else 0.0)
+
+    def sustained(self, pairs: Sequence[SustainedPair], baseline: str) -> Sustained:
+        """What the kernel's bursts on this workload show."""
+        doubts = self.sustained_doubts(pairs)
+        ratio = stats.ratio_interval(sustained_times.log_ratios(pairs, baseline, KERNEL), self.baselines.claimable)
+        calls = sum(burst.calls for pair in pairs for turn in pair.turns[KERNEL] for burst in turn.counted)
+        return Sustained(
+            sustained_times.call_time(pairs, KERNEL), {baseline: ratio}, calls, len(pairs),
+            sustained_times.clock_and_power(pairs, KERNEL), sustained_times.clock_and_power(pairs, baseline),
+            not doubts, (self._rotation(), *sustained_times.describe(pairs)), doubts,
+        )  # fmt: skip
+
+    def sustained_measurement(self, pairs: Sequence[SustainedPair], against: str) -> Measurement:
+        """The same as a measurement, for a race."""
+        found = self.sustained(pairs, against)
+        light = roofline.speed_of_light(roofline.floor(self.signature, self._tools.peaks()), found.time_us.value)
+        return Measurement(
+            "precise", found.time_us, found.calls, found.processes, found.speedup, light, found.corroborated,
+            ("sustained", *found.conditions), doubts=found.doubts,
+        )  # fmt: skip
+
+    def sustained_doubts(self, pairs: Sequence[SustainedPair]) -> tuple[str, ...]:
+        """Doubts about the kernel's bursts."""
+        return tuple(filter(None, (sustained_times.skipped_work(pairs), self._faster_than_possible(pairs))))
+
+    def sustained_evidence(self, pairs: Sequence[SustainedPair]) -> tuple[str, ...]:
+        """Those that noise cannot explain."""
+        return tuple(filter(None, (sustained_times.skipped_work(pairs, sure=True), self._faster_than_possible(pairs))))
+
+    def _faster_than_possible(self, pairs: Sequence[SustainedPair]) -> str:
+        time = sustained_times.call_time(pairs, KERNEL)
+        if self._stays_cached():
+            return ""
+        return plausibility.faster_than_possible(time, self.signature, self._tools.peaks(), self._tools.device)
+
+    def _stays_cached(self) -> bool:
+        return self.bed().operand_bytes < 2 * self._tools.device.cache_bytes
+
+    def _rotation(self) -> str:
+        sets = self.bed().slots
+        words = f"back to back over {sets} set{'s' if sets > 1 else ''} of operands"
+        return f"{words}, which the caches hold in part" if self._stays_cached() else words
+
+
+TakePair = Callable[[WorkloadTrial, Contestants, list[Pair]], Pair]
+"""Takes the next process pair on one workload, after those so far."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -53,6 +53,14 @@ class Timed(Protocol):
     """Runs work once, as the order says, and times it. ``outputs`` gives the addresses of a module's outputs after the work."""
 
     def __call__(self, work: Callable[[], Any], order: RunKernel, outputs: Addresses = ...) -> ClaimedTimes | Fault: ...
+
+
+Each = TypeVar("Each")
+
+
+def rotated(each: Sequence[Each], order: RunKernel) -> list[Each]:
+    """What the calls of an order use, one after the other; ``each`` has one for every slot."""
+    return [each[(order.slot + call) % len(each)] for call in range(order.calls)]
 
 
 def no_outputs() -> tuple[int, ...]:

@@ -18,11 +18,10 @@ import time
 from collections.abc import Callable
 
 from engine.sandbox.bubblewrap import PRIVATE
+from engine.trial.channel import Channel, ChannelClosed
 from engine.trial.messages import (
     NOBODY,
     AllStopped,
-    Channel,
-    ChannelClosed,
     CheckStopped,
     Done,
     Freeze,

@@ -34,6 +34,7 @@ class ModuleMemory:
         self._allocate, self._free = _ALLOCATE(self._new_segment), _FREE(self._drop_segment)
         allocate, free = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in (self._allocate, self._free))
         self._allocator = torch._C._cuda_customAllocator(allocate, free)
+        _release_lock_while_allocating()
         self._pool = torch.cuda.MemPool(self._allocator)
 
     @classmethod
@@ -75,3 +76,10 @@ class ModuleMemory:
         if arena is not None:
             arena.close()
             self._send(SegmentFreed(address))
+
+
+def _release_lock_while_allocating() -> None:
+    """Make torch release its allocator's lock around ``_new_segment``, which waits for the interpreter's lock: a thread that
+    frees a tensor holds the latter and waits for the former."""
+    new, old = "_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings"
+    getattr(torch._C, new if hasattr(torch._C, new) else old)("release_lock_on_cudamalloc:True")

@@ -25,7 +25,7 @@ from engine.problem.constant_parameters import varied_constants
 from engine.problem.randomness import seeded
 from engine.problem.reference import Reference
 from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel
-from engine.trial.runner.calls import LentOperands, OutputError, Send, Timed, checked_output
+from engine.trial.runner.calls import LentOperands, OutputError, Send, Timed, checked_output, rotated
 from engine.trial.shared.argument_codec import decode_call, decode_value
 
 if TYPE_CHECKING:
@@ -192,7 +192,8 @@ class ModuleLauncher:
             warm_heap(load.warm_bytes)
 
     def call(self, order: RunKernel) -> ClaimedTimes | Fault:
-        model, arguments = self._model, decode_call(self._arguments, self._given(order.slot))
+        model = self._model
+        rows = {slot: decode_call(self._arguments, self._given(slot)) for slot in set(rotated(range(len(self._inputs)), order))}
         returned: list[Any] = []
         self._returned = returned
         if self._stateful is not None:
@@ -200,13 +201,22 @@ class ModuleLauncher:
 
         made: list[Any] = []
 
-        def work() -> None:
+        def once(arguments: Any) -> None:
             if self._memory is None:
                 returned.extend(dense(leaf) for leaf in flattened(model(*arguments)))
                 return
             with self._memory.in_use():
                 made.extend(dense(leaf) for leaf in flattened(model(*arguments)))
                 returned.extend(map(self._memory.held, made))
+
+        one, *others = (rows[slot] for slot in rotated(range(len(self._inputs)), order))
+
+        def work() -> None:
+            once(one)
+            for arguments in others:
+                made.clear()
+                returned.clear()
+                once(arguments)
 
         def addresses() -> tuple[int, ...]:
             return tuple(t.data_ptr() for t in returned if isinstance(t, torch.Tensor)) if self._memory is not None else ()
@@ -215,14 +225,15 @@ class ModuleLauncher:
             called = self._timed(work, order, addresses)
             if isinstance(called, Fault) or not self._delivers:
                 return called
-            outputs = self._lent.operands(order.slot, Role.OUTPUT)
+            last = (order.slot + order.calls - 1) % len(self._inputs)
+            outputs = self._lent.operands(last, Role.OUTPUT)
             if len(returned) != len(outputs):
                 return Fault("mismatch", f"returned {len(returned)} tensors instead of {len(outputs)}")
             returned[:] = [
                 checked_output(self._as_tensor(value), operand, self._device)
                 for operand, value in zip(outputs, returned, strict=True)
             ]
-            if self._is_kernel and self._reuses_output_memory(made or returned, order.slot):
+            if self._is_kernel and self._reuses_output_memory(made or returned, last):
                 return Fault("rejected", "returned the memory of an earlier call's output, which its caller may still hold")
             if not self._copies_outputs:
                 return msgspec.structs.replace(called, outputs=tuple(value.data_ptr() for value in returned))

@@ -16,7 +16,8 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
-from engine.trial.messages import Channel, ChannelClosed, ClaimedTimes, Fault, LoadKernel, RunKernel, RunnerReady, RunnerRequest
+from engine.trial.channel import Channel, ChannelClosed
+from engine.trial.messages import ClaimedTimes, Fault, LoadKernel, RunKernel, RunnerReady, RunnerRequest
 
 if TYPE_CHECKING:
     from engine.trial.runner.calls import Launcher

@@ -1,0 +1,87 @@
+"""A kernel in the sustained regime over a suite, against the ranking baseline or another kernel. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Protocol
+
+from engine.domain import stats, suite
+from engine.domain.model import Interval
+from engine.domain.regimes import Regime
+from engine.trial.judge import stopping, sustained_times
+from engine.trial.judge.interleaving import Contestants
+from engine.trial.judge.sustained_times import SustainedPair
+from engine.trial.judge.timing import KERNEL
+from engine.trial.judge.workload_trial import Say, TakePair, WorkloadTrial, by_workload
+from engine.trial.protocol import OTHER, Candidate, MeasureReply, SustainReply
+
+_Bounds = tuple[int, int] | None
+
+
+class TakePairs(Protocol):
+    """Adds process pairs, by workload, until they are settled."""
+
+    def __call__(
+        self, judged: Mapping[str, Candidate], say: Say, pairs: list[list[SustainedPair]], take: TakePair[SustainedPair],
+        is_settled: Callable[[], bool], bounds: _Bounds,
+    ) -> None: ...  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SustainedSuite:
+    """The workloads of one judge. One workload is a suite of one."""
+
+    trials: Sequence[WorkloadTrial]
+    baseline: str
+    """The ranking one."""
+    take_pairs: TakePairs
+
+    def measure(self, candidate: Candidate, say: Say) -> SustainReply:
+        """The speedup over the ranking baseline, until its interval is narrow enough. Raises TrialFailed."""
+        pairs = self._pairs({KERNEL: candidate}, say, self.baseline, None)
+        each = list(zip(self.trials, pairs, strict=True))
+        parts = {trial.name: trial.sustained(own, self.baseline) for trial, own in each}
+        whole = suite.sustained(parts, {self.baseline: self._ratio(pairs, self.baseline)})
+        evidence = by_workload([trial.name for trial in self.trials], [trial.sustained_evidence(own) for trial, own in each])
+        return SustainReply(whole, self._raw(pairs), evidence)
+
+    def versus(self, candidate: Candidate, other: Candidate, say: Say, bounds: _Bounds) -> MeasureReply:
+        """The speedup of ``candidate`` over ``other``; ``bounds``: those of a race for the lead. Raises TrialFailed."""
+        pairs = self._pairs({KERNEL: candidate, OTHER: other}, say, OTHER, bounds)
+        parts = {trial.name: trial.sustained_measurement(own, OTHER) for trial, own in zip(self.trials, pairs, strict=True)}
+        whole = suite.measurement(parts, {OTHER: self._ratio(pairs, OTHER)})
+        return MeasureReply(whole, self._raw(pairs), regime=Regime.SUSTAINED)
+
+    def _pairs(self, judged: Mapping[str, Candidate], say: Say, against: str, bounds: _Bounds) -> list[list[SustainedPair]]:
+        pairs: list[list[SustainedPair]] = [[] for _ in self.trials]
+        kind = self.trials[0].device_kind
+
+        def is_settled() -> bool:
+            if bounds is None and len(pairs[0]) >= stopping.SUSTAINED_PAIRS:
+                return True
+            if any(trial.sustained_doubts(own) for trial, own in zip(self.trials, pairs, strict=True)):
+                return False
+            return stopping.is_settled(self._logs(pairs, against), kind, self._claimable(), raced=bounds is not None)
+
+        def take(trial: WorkloadTrial, contest: Contestants, _: list[SustainedPair]) -> SustainedPair:
+            ranking = {name: one for name, one in contest.baselines.items() if name == self.baseline}
+            return trial.sustained_pair(replace(contest, baselines=ranking))
+
+        self.take_pairs(judged, say, pairs, take, is_settled, bounds)
+        return pairs
+
+    def _logs(self, pairs: Sequence[Sequence[SustainedPair]], against: str) -> list[float]:
+        """The mean over the workloads of log(``against`` ÷ kernel), for each process pair."""
+        logs = [sustained_times.log_ratios(own, against, KERNEL) for own in pairs]
+        return [fmean(one) for one in zip(*logs, strict=True)]
+
+    def _ratio(self, pairs: Sequence[Sequence[SustainedPair]], against: str) -> Interval:
+        return stats.ratio_interval(self._logs(pairs, against), self._claimable())
+
+    def _claimable(self) -> float:
+        return fmean(trial.baselines.claimable for trial in self.trials)
+
+    def _raw(self, pairs: Sequence[Sequence[SustainedPair]]) -> bytes:
+        return sustained_times.raw({trial.name: own for trial, own in zip(self.trials, pairs, strict=True)})

@@ -1,0 +1,217 @@
+"""The times of bursts: calls back to back, by the judge's clock. Pure arithmetic, in microseconds. No torch.
+
+A *burst* is one order for many calls. A *turn* is one contestant's bursts: one on inputs that its process has not seen, then
+until the time of a call has settled, then those that count; for a kernel's last turn one more on inputs drawn again. Each
+contestant has two turns in a process pair, A-B-B-A. A burst
+lasts hundreds of times as long as an order and its reply take, so that the judge's clock needs no help of the runner's.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.domain import stats
+from engine.domain.model import Interval
+from engine.domain.regimes import ClockAndPower
+from engine.trial.judge.call_times import Timing
+from engine.trial.judge.conditions import UnderLoad
+from engine.trial.judge.timing import KERNEL
+
+_LEAST_US = 0.1
+_MOST_CALLS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long bursts are and how many there are, by kind of device."""
+
+    burst_us: float
+    """Wanted duration of a burst."""
+    least: int
+    """Fewest bursts before the time of a call can have settled."""
+    most: int
+    """Bursts after which it is counted unsettled."""
+    counted: int
+    budget_us: float
+    """Bursts that take longer than this together are fewer, but at least two."""
+    steady: float
+    """Change of the median, as a share, that counts as settled."""
+
+    def calls(self, last: Burst) -> int:
+        """Calls of the burst after ``last``."""
+        return max(1, min(_MOST_CALLS, round(self.burst_us / last.most_us)))
+
+    def within(self, bursts: int, burst_us: float) -> int:
+        """So many bursts, or as many as the budget allows."""
+        return max(2, min(bursts, int(self.budget_us / max(burst_us, 1.0))))
+
+    def shared(self, workloads: int) -> Pace:
+        """The pace on each workload of a suite."""
+        few = max(1, min(workloads, 4))
+        return Pace(self.burst_us / few, self.least, self.most, self.counted, self.budget_us / few, self.steady)
+
+
+PACES = {"cuda": Pace(40e3, 6, 16, 4, 1e6, 0.004), "cpu": Pace(10e3, 4, 12, 5, 0.3e6, 0.03)}
+"""A GPU's power limit takes about 0.1 s to lower the clock: at least 0.24 s of load come before the time counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Calls back to back."""
+
+    calls: int
+    wall_us: float
+    """By the judge's clock, less the cost of an empty call."""
+    claimed_us: float
+    enqueue_us: float
+    disturbed: bool = False
+    cost_us: float = 0.0
+
+    @classmethod
+    def timed(cls, calls: int, timing: Timing, cost_us: float) -> Burst:
+        """A burst from the timing of its order."""
+        wall = max(_LEAST_US, timing.wall_us - cost_us)
+        return cls(calls, wall, timing.claimed_us, timing.enqueue_us, timing.disturbed, cost_us)
+
+    @property
+    def call_us(self) -> float:
+        """The time of one call."""
+        return self.wall_us / self.calls
+
+    @property
+    def most_us(self) -> float:
+        """The most that one call can have taken: a short burst may take less than its order and reply usually do."""
+        return (self.wall_us + self.cost_us) / self.calls
+
+
+@dataclass(frozen=True, slots=True)
+class ContestantTurn:
+    """One contestant's bursts."""
+
+    fresh: Burst
+    """On inputs that its process has not seen, in the first turn."""
+    counted: tuple[Burst, ...]
+    before: int = 0
+    """Bursts until it had settled."""
+    settled: bool = True
+    readings: tuple[UnderLoad, ...] = ()
+    late: Burst | None = None
+    """On inputs drawn again after the counted bursts, at the clock that those have left."""
+
+    @property
+    def call_us(self) -> float:
+        """The time of one call: the median over the undisturbed bursts, or over all if those are too few."""
+        quiet = [one.call_us for one in self.counted if not one.disturbed]
+        return statistics.median(quiet if len(quiet) >= _FEWEST else [one.call_us for one in self.counted])
+
+
+_FEWEST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SustainedPair:
+    """One process pair: each contestant's turns."""
+
+    turns: Mapping[str, Sequence[ContestantTurn]]
+    moving_us: float = 0.0
+    """The time that the operands of one call take to move at the device's bandwidth; 0 where the caches cannot hold them."""
+    on_gpu: bool = False
+
+    def log_us(self, name: str) -> float:
+        """The logarithm of the time of one call, over the turns."""
+        return statistics.fmean(math.log(turn.call_us) for turn in self.turns[name])
+
+    @property
+    def calm(self) -> bool:
+        """Whether every turn of the kernel has enough undisturbed bursts."""
+        return all(sum(not one.disturbed for one in turn.counted) >= _FEWEST for turn in self.turns[KERNEL])
+
+
+def is_steady(call_us: Sequence[float], pace: Pace) -> bool:
+    """Whether the time of a call has settled: the last bursts take as long as those before them."""
+    if len(call_us) < pace.least:
+        return False
+    half = pace.least // 2
+    late, early = statistics.median(call_us[-half:]), statistics.median(call_us[-2 * half : -half])
+    return abs(math.log(late / early)) <= pace.steady
+
+
+def log_ratios(pairs: Sequence[SustainedPair], slower: str, faster: str) -> list[float]:
+    """log(``slower`` ÷ ``faster``) of each process pair. Drift cancels: A-B-B-A."""
+    return [pair.log_us(slower) - pair.log_us(faster) for pair in pairs]
+
+
+def call_time(pairs: Sequence[SustainedPair], name: str) -> Interval:
+    """The time of one call, with its interval over process pairs."""
+    return stats.ratio_interval([pair.log_us(name) for pair in pairs])
+
+
+def clock_and_power(pairs: Sequence[SustainedPair], name: str) -> ClockAndPower:
+    """The medians of the readings during a contestant's counted bursts."""
+    found = [reading for pair in pairs for turn in pair.turns[name] for reading in turn.readings]
+    clocks = [one.sm_mhz for one in found if one.sm_mhz is not None]
+    watts = [one.watts for one in found if one.watts is not None]
+    return ClockAndPower(statistics.median(clocks) if clocks else None, statistics.median(watts) if watts else None)
+
+
+_FRESH_SHARE, _FRESH_US = 0.5, 100.0
+_COLD_TIMES = 3.0
+"""Times the operands' own time that cold caches may add to a call on fresh inputs."""
+_LATE_SHARE, _LATE_COLD_TIMES = 0.15, 1.0
+"""The same for the calls at the clock of the bursts: they differ less."""
+_BLATANT_TIMES = 2.0
+
+
+def skipped_work(pairs: Sequence[SustainedPair], *, sure: bool = False) -> str:
+    """A doubt if calls on inputs seen before are faster than calls on fresh ones, beyond caches; empty without.
+
+    Calls of a burst come back to the same inputs, and a kernel could then reuse what it has computed. ``sure``: only what noise
+    cannot explain.
+    """
+    turns = [pair.turns[KERNEL] for pair in pairs]
+    early = [own[0].fresh for own in turns]
+    late = [turn.late for own in turns for turn in own if turn.late is not None]
+    usual = math.exp(statistics.fmean(pair.log_us(KERNEL) for pair in pairs))
+    for bursts, share, cold in ((early, _FRESH_SHARE, _COLD_TIMES), (late, _LATE_SHARE, _LATE_COLD_TIMES)):
+        quiet = [(one.call_us, one.calls) for one in bursts if not one.disturbed]
+        if bursts and not quiet:
+            return "" if sure else "not corroborated: every burst on fresh inputs was disturbed by CPU contention"
+        took, calls = min(quiet, default=(0.0, 1))
+        allowed = (1 + share) * usual + cold * pairs[0].moving_us + _FRESH_US / calls
+        if took > (_BLATANT_TIMES if sure else 1.0) * allowed and not (sure and len(quiet) < _FEWEST):
+            return (
+                f"calls on inputs seen before take {usual:.1f} µs, on fresh ones {took:.1f} µs: does it reuse earlier results?"
+            )
+    return ""
+
+
+def describe(pairs: Sequence[SustainedPair]) -> tuple[str, ...]:
+    """Notes on how the bursts ran, a line each."""
+    turns = [turn for pair in pairs for turn in pair.turns[KERNEL]]
+    bursts = [burst for turn in turns for burst in turn.counted]
+    lines = []
+    if unsettled := sum(not turn.settled for turn in turns):
+        lines.append(f"not settled in {unsettled} of {len(turns)} turns")
+    if disturbed := sum(burst.disturbed for burst in bursts):
+        lines.append(f"{disturbed} of {len(bursts)} bursts disturbed by CPU contention")
+    if pairs[0].on_gpu and all(burst.enqueue_us > _HOST_SHARE * burst.claimed_us for burst in bursts):
+        lines.append("host-bound: the host enqueues calls no faster than the device runs them")
+    readings = [reading for turn in turns for reading in turn.readings]
+    slowed = [reading for reading in readings if reading.slowed_by]
+    if slowed:
+        why = ", ".join(dict.fromkeys(reason for one in slowed for reason in one.slowed_by))
+        lines.append(f"throttled: {why} in {len(slowed)} of {len(readings)} bursts")
+    return tuple(lines)
+
+
+_HOST_SHARE = 0.97
+
+
+def raw(by_workload: Mapping[str, Sequence[SustainedPair]]) -> bytes:
+    """All bursts as JSON, workload by workload."""
+    return msgspec.json.encode({"unit": "us", "regime": "sustained", "workloads": by_workload})

@@ -1,0 +1,163 @@
+"""The arithmetic of bursts: settling, ratios free of drift, and kernels that reuse earlier results."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.domain import stats
+from engine.domain.regimes import ClockAndPower
+from engine.trial.judge import sustained_times as s
+from engine.trial.judge.call_times import Timing
+from engine.trial.judge.conditions import UnderLoad
+from engine.trial.judge.timing import KERNEL
+
+PACE = s.PACES["cuda"]
+
+
+def burst(call_us: float, calls: int = 100, *, disturbed: bool = False) -> s.Burst:
+    return s.Burst(calls, call_us * calls, call_us * calls, 0.0, disturbed)
+
+
+def turn(call_us: float, fresh_us: float | None = None, reading: UnderLoad | None = None) -> s.ContestantTurn:
+    readings = (reading,) if reading is not None else ()
+    return s.ContestantTurn(burst(fresh_us or call_us, 8), (burst(call_us), burst(call_us), burst(call_us)), readings=readings)
+
+
+def pair(kernel_us: float, baseline_us: float, fresh_us: float | None = None) -> s.SustainedPair:
+    return s.SustainedPair({KERNEL: [turn(kernel_us, fresh_us)] * 2, "eager": [turn(baseline_us)] * 2}, 10.0)
+
+
+@given(st.floats(1.0, 1e5), st.floats(0.1, 10.0), st.floats(0.9, 1.1))
+def test_linear_drift_of_the_clock_cancels_in_a_b_b_a(kernel_us: float, speedup: float, drift: float) -> None:
+    eager = kernel_us * speedup
+    there = s.SustainedPair(
+        {
+            KERNEL: [turn(kernel_us), turn(kernel_us * drift**3)],
+            "eager": [turn(eager * drift), turn(eager * drift**2)],
+        }
+    )
+    assert s.log_ratios([there], "eager", KERNEL)[0] == pytest.approx(math.log(speedup), abs=1e-9)
+
+
+@given(st.integers(0, 10_000), st.floats(0.5, 2.0))
+def test_the_interval_contains_the_ratio_of_noisy_bursts(seed: int, speedup: float) -> None:
+    chance = random.Random(seed)
+
+    def noisy(call_us: float) -> s.ContestantTurn:
+        return s.ContestantTurn(burst(call_us, 8), tuple(burst(call_us * chance.gauss(1.0, 1e-4)) for _ in range(4)))
+
+    pairs = [s.SustainedPair({KERNEL: [noisy(100.0)] * 2, "eager": [noisy(100.0 * speedup)] * 2}) for _ in range(3)]
+    found = stats.ratio_interval(s.log_ratios(pairs, "eager", KERNEL), 0.005)
+    assert found.low <= speedup <= found.high
+    assert found.value == pytest.approx(speedup, rel=1e-3)
+
+
+def test_a_disturbed_burst_does_not_count_while_enough_others_do() -> None:
+    quiet, loud = burst(100.0), burst(900.0, disturbed=True)
+    assert s.ContestantTurn(quiet, (loud, quiet, loud, quiet, loud)).call_us == 100.0
+    assert s.ContestantTurn(quiet, (loud, loud, quiet)).call_us == 900.0
+
+
+@given(st.lists(st.floats(1.0, 1e6), min_size=0, max_size=5))
+def test_nothing_has_settled_before_the_least_number_of_bursts(times: list[float]) -> None:
+    assert not s.is_steady(times, PACE)
+
+
+@given(st.floats(1.0, 1e6), st.integers(6, 20))
+def test_constant_times_have_settled_and_a_falling_clock_has_not(call_us: float, bursts: int) -> None:
+    assert s.is_steady([call_us] * bursts, PACE)
+    assert not s.is_steady([call_us * 1.01**n for n in range(bursts)], PACE)
+    assert s.is_steady([call_us * 1.01**n for n in range(bursts)] + [call_us * 2] * 6, PACE)
+
+
+@given(st.floats(0.01, 1e7), st.integers(1, 20_000), st.floats(0.0, 1000.0))
+def test_a_burst_is_never_longer_than_wanted_by_the_most_that_a_call_takes(wall: float, calls: int, cost: float) -> None:
+    last = s.Burst.timed(calls, Timing(wall, wall, 0.0), cost)
+    after = PACE.calls(last)
+    assert after >= 1
+    assert after == 1 or after * last.most_us <= PACE.burst_us + last.most_us
+
+
+def test_a_call_shorter_than_an_order_and_its_reply_does_not_lead_to_endless_bursts() -> None:
+    last = s.Burst.timed(1, Timing(200.0, 250.0, 0.0), 300.0)
+    assert last.call_us <= 1.0
+    assert PACE.calls(last) < 200
+
+
+def test_the_budget_limits_the_bursts_of_a_slow_kernel_but_not_below_two() -> None:
+    assert PACE.within(4, 50e3) == 4
+    assert PACE.within(4, 5e6) == 2
+    assert PACE.shared(4).burst_us == PACE.burst_us / 4
+
+
+def test_reused_results_are_a_doubt_and_blatant_ones_are_evidence() -> None:
+    honest = [pair(500.0, 900.0, 520.0)] * 3
+    assert not s.skipped_work(honest)
+    reusing = [pair(50.0, 900.0, 500.0)] * 3
+    assert "reuse" in s.skipped_work(reusing)
+    assert s.skipped_work(reusing, sure=True)
+    somewhat = [pair(200.0, 900.0, 420.0)] * 3
+    assert s.skipped_work(somewhat)
+    assert not s.skipped_work(somewhat, sure=True)
+
+
+def test_work_skipped_on_known_inputs_shows_at_the_clock_of_the_bursts() -> None:
+    def skipping(seen_us: float) -> s.SustainedPair:
+        late = s.ContestantTurn(burst(300.0, 8), (burst(seen_us),) * 3, late=burst(300.0, 8))
+        return s.SustainedPair({KERNEL: [turn(seen_us, 300.0), late]})
+
+    assert "reuse" in s.skipped_work([skipping(200.0)] * 3)
+    assert not s.skipped_work([skipping(295.0)] * 3)
+    assert not s.skipped_work([skipping(340.0)] * 3), "the clock had risen"
+
+
+def test_cold_caches_on_fresh_inputs_are_no_doubt() -> None:
+    assert not s.skipped_work([pair(5.0, 9.0, 45.0)] * 3), "moving the operands takes 10 µs"
+
+
+def test_without_an_undisturbed_fresh_burst_nothing_is_corroborated() -> None:
+    loud = s.ContestantTurn(burst(100.0, 8, disturbed=True), (burst(100.0),))
+    pairs = [s.SustainedPair({KERNEL: [loud, loud]})] * 3
+    assert s.skipped_work(pairs).startswith("not corroborated")
+    assert not s.skipped_work(pairs, sure=True)
+
+
+@pytest.mark.parametrize(
+    ("shown", "turns"),
+    [
+        ("not settled in 2 of 4 turns", [s.ContestantTurn(burst(9.0), (burst(9.0),), settled=n % 2 == 0) for n in range(2)]),
+        ("1 of 2 bursts disturbed", [s.ContestantTurn(burst(9.0), (burst(9.0, disturbed=n == 0),)) for n in range(2)]),
+        (
+            "throttled: power cap in 2 of 4 bursts",
+            [turn(9.0, reading=UnderLoad(1400, 700.0, c)) for c in ((), ("power cap",))],
+        ),
+    ],
+)
+def test_conditions_say_what_happened(shown: str, turns: list[s.ContestantTurn]) -> None:
+    count = 1 if "bursts disturbed" in shown else 2
+    assert any(line.startswith(shown) for line in s.describe([s.SustainedPair({KERNEL: turns})] * count))
+
+
+def test_a_host_that_cannot_enqueue_faster_is_said_on_a_gpu_only() -> None:
+    slow = s.ContestantTurn(burst(9.0), (s.Burst(100, 900.0, 900.0, 899.0),))
+    assert any("host-bound" in line for line in s.describe([s.SustainedPair({KERNEL: [slow]}, on_gpu=True)]))
+    assert not s.describe([s.SustainedPair({KERNEL: [slow]})])
+
+
+def test_clock_and_power_are_medians_of_what_was_read() -> None:
+    readings = [UnderLoad(1400, 690.0), UnderLoad(1980, None), UnderLoad(1410, 700.0)]
+    pairs = [s.SustainedPair({KERNEL: [turn(9.0, reading=one) for one in readings], "eager": [turn(9.0)]})]
+    assert s.clock_and_power(pairs, KERNEL) == ClockAndPower(1410, 695.0)
+    assert s.clock_and_power(pairs, "eager") == ClockAndPower()
+
+
+def test_every_burst_is_stored() -> None:
+    stored = json.loads(s.raw({"full": [pair(5.0, 9.0)]}))
+    assert stored["regime"] == "sustained"
+    assert stored["workloads"]["full"][0]["turns"]["eager"][1]["counted"][0]["calls"] == 100
