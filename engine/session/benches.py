@@ -7,8 +7,9 @@ import asyncio
 from engine.domain.errors import EspalierError
 from engine.fleet.bench import FleetBench
 from engine.fleet.links import LocalLauncher, WorkerLauncher
-from engine.fleet.places import local_count, local_places
-from engine.fleet.ray_cluster import RayLauncher, check_installed
+from engine.fleet.places import local_builders, local_count, local_places
+from engine.fleet.ray_cluster import RayLauncher
+from engine.fleet.ray_start import check_installed
 from engine.session.devices import gpu_names
 from engine.session.ports import StoreBlob
 from engine.trial.bench import Assignment, TrialBench
@@ -30,7 +31,7 @@ def launcher(fleet: str, device: str, model: str = "") -> WorkerLauncher:
     """What starts the workers of a fleet, on devices of ``model`` if there are any. Blocks. Raises EspalierError."""
     count = local_count(fleet)
     if count is not None:
-        return LocalLauncher(local_places(device, count, len(gpu_names())))
+        return LocalLauncher(local_places(device, count, len(gpu_names())), local_builders(device))
     check_fleet(fleet)
     return RayLauncher.connect(fleet, device, model=model)
 

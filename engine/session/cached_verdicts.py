@@ -16,6 +16,7 @@ from engine.domain import work as w
 from engine.domain.events import SessionOpened
 from engine.domain.model import Device, FailureKind, Measurement
 from engine.domain.profile import Profile
+from engine.domain.regimes import Regime
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.session.ports import Bench, Say
 
@@ -61,18 +62,25 @@ class CachedVerdictBench:
             return w.Measured(self._with_origin(known.measurement), 0.0)
         return await self.bench.measure(kernel, code, say)
 
+    async def sustain(self, kernel: Kernel, code: str, say: Say) -> w.BackToBack | w.Failed | w.NoVerdict:
+        known = self._recorded(kernel)
+        recorded = known.measurement.sustained if known is not None and known.measurement is not None else None
+        if recorded is None:
+            return await self.bench.sustain(kernel, code, say)
+        return w.BackToBack(replace(recorded, conditions=(*recorded.conditions, f"recorded in {self.name}"), raw=""))
+
     async def race(
-        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
+        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, regime: Regime, say: Say
     ) -> w.Raced | w.Failed | w.NoVerdict:
-        """Reuses a recorded race of the same two kernels, unless more effort is requested."""
+        """Reuses a recorded race of the same two kernels in this regime, unless more effort is requested."""
         one, two = self._recorded(kernel), self._recorded(other)
         known = races.latest_race(self.recorded, one.id, two.id) if one is not None and two is not None and not effort else None
-        if one is None or known is None or known.ratio is None:
-            return await self.bench.race(kernel, code, other, other_code, effort, say)
+        if one is None or known is None or known.ratio is None or known.back_to_back is not (regime is Regime.SUSTAINED):
+            return await self.bench.race(kernel, code, other, other_code, effort, regime, say)
         ratio = known.ratio if known.kernel == one.id else races.inverted(known.ratio)
         note = "; ".join(filter(None, (known.note, f"recorded in {self.name}")))
         sound = known.outcome is races.outcome(known.ratio)
-        return w.Raced(ratio, known.pairs, known.samples, sound, note=note)
+        return w.Raced(ratio, known.pairs, known.samples, sound, note=note, regime=regime)
 
     async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.NoVerdict:
         return await self.bench.sanitize(kernel, code, say)
@@ -93,8 +101,10 @@ class CachedVerdictBench:
         return None if kernel.again else self._known.get(_identity(kernel))
 
     def _with_origin(self, measurement: Measurement) -> Measurement:
-        """The measurement with its origin among the conditions and without samples, which are blobs of the recorded session."""
-        return replace(measurement, conditions=(*measurement.conditions, f"recorded in {self.name}"), raw="")
+        """The measurement with its origin among the conditions and without samples, which are blobs of the recorded session.
+
+        Sustained times are asked for on their own (``sustain``)."""
+        return replace(measurement, conditions=(*measurement.conditions, f"recorded in {self.name}"), raw="", sustained=None)
 
 
 def _identity(kernel: Kernel) -> _Identity:

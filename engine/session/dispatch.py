@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from engine.domain import columns, suite
 from engine.domain.commands import SeedKernel
 from engine.domain.errors import CommandRejected
-from engine.domain.model import Contract, Number, Workload
+from engine.domain.model import Contract, Workload
 from engine.domain.state import Kernel, SessionState
 from engine.session.ports import StoreBlob
 from engine.session.seeds import seed_command, seed_of
-from engine.toolchain.dispatch import Dispatch, DispatchMember, dispatch_text
+from engine.toolchain.dispatch import (
+    Dispatch,
+    DispatchMember,
+    DispatchShape,
+    dispatch_text,
+    is_dispatch,
+    parse_dispatch,
+)
 from engine.toolchain.kernel_file import KernelCode
 
 ReadCode = Callable[[Kernel], KernelCode]
@@ -32,15 +41,18 @@ def dispatch_command(state: SessionState, read: ReadCode, store_blob: StoreBlob)
     chosen = columns.dispatched(state)
     if not chosen:
         raise CommandRejected(f"no {base.dialect} kernel is faster than {base.id} on any workload by its interval")
-    names = {kernel.id for _, kernel in chosen}
-    if known := _made_already(state, chosen):
-        raise CommandRejected(f"{known.id} is the dispatch of {', '.join(known.members)} already")
-    members = [state.kernels[name] for name in dict.fromkeys((base.id, *sorted(names, key=_number))) if name in names]
-    dispatch = Dispatch(deciding([one for one, _ in chosen]), tuple(_member(one, read(one), chosen) for one in members))
-    title = f"Dispatch of {_listed([one.id for one in members])}"
+    settings = deciding([one for one, _ in chosen])
+    served = [_served(one, kernel, read(kernel)) for one, kernel in chosen]
+    first = _served(chosen[0][0], base, read(base)).member
+    names = dict.fromkeys((first, *sorted({one.member for one in served}, key=_number)))
+    groups = [[one for one in served if one.member == name] for name in names]
+    dispatch = Dispatch(settings, tuple(_member(group, settings) for group in groups if group))
+    title = f"Dispatch of {_listed([one.name for one in dispatch.members])}"
     text = dispatch_text(dispatch, base.dialect, f"{title}: the nearest measured shape decides.")
     code = KernelCode(text, base.dialect, base.contract, f"dispatch{base.dialect.suffix}")
-    return seed_command(store_blob, seed_of(code, {}), base.id, title=title)
+    if known := _made_already(state, text):
+        raise CommandRejected(f"{known.id} is the dispatch of {', '.join(known.members)} already")
+    return seed_command(store_blob, seed_of(code, {}), base.id, title=title, workloads=columns.workloads(state))
 
 
 def deciding(workloads: list[Workload]) -> tuple[str, ...]:
@@ -52,18 +64,40 @@ def deciding(workloads: list[Workload]) -> tuple[str, ...]:
     return found
 
 
-def _made_already(state: SessionState, chosen: tuple[tuple[Workload, Kernel], ...]) -> Kernel | None:
-    """A dispatch of the same kernels."""
-    names = {kernel.id for _, kernel in chosen}
-    return next((k for k in state.kernels.values() if set(k.members) == names and k.failure is None), None)
+def _made_already(state: SessionState, text: str) -> Kernel | None:
+    """A dispatch of the same kernels on the same shapes."""
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    return next((k for k in state.kernels.values() if k.source == digest and k.failure is None), None)
 
 
-def _member(kernel: Kernel, code: KernelCode, chosen: tuple[tuple[Workload, Kernel], ...]) -> DispatchMember:
-    settings = deciding([one for one, _ in chosen])
-    shapes: tuple[Mapping[str, Number], ...] = tuple(
-        {name: one.settings[name] for name in settings} for one, best in chosen if best.id == kernel.id
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What runs on one workload: of a tuned kernel, the kernel that was tuned, with its values there."""
+
+    workload: Workload
+    member: str
+    tunables: Mapping[str, int]
+    code: str
+
+
+def _served(workload: Workload, kernel: Kernel, code: KernelCode) -> _Served:
+    if not is_dispatch(code.text, code.dialect):
+        return _Served(workload, kernel.id, kernel.tunables, code.text)
+    choice = parse_dispatch(code.text, code.dialect).choose(workload.settings)
+    return _Served(workload, choice.member.name, choice.tunables, choice.member.code)
+
+
+def _member(served: Sequence[_Served], settings: Sequence[str]) -> DispatchMember:
+    """One kernel, with the shapes that it runs on. Its values are those of the first shape, where the others have no own."""
+    first = served[0]
+    shapes = tuple(
+        DispatchShape(
+            {name: one.workload.settings[name] for name in settings},
+            {name: value for name, value in one.tunables.items() if first.tunables.get(name) != value},
+        )
+        for one in served
     )
-    return DispatchMember(kernel.id, kernel.tunables, shapes, code.text)
+    return DispatchMember(first.member, first.tunables, shapes, first.code)
 
 
 def _number(kernel: str) -> int:

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from engine.codegen.scaffold import scaffold
-from engine.domain import queries
+from engine.domain import columns, queries
 from engine.domain.errors import JournalError, ProblemError
 from engine.domain.events import SessionOpened
 from engine.domain.model import ENGINEER, PLAYBOOK, Blob, Device, Dialect, Draft, Problem, Signature
@@ -147,7 +147,7 @@ def _created(request: NewSession, opened: SessionOpened) -> SessionWriter:
     try:
         writer = SessionWriter.create(folder, opened)
         for seed in request.seeds:
-            writer.submit(seed_command(writer.store_blob, seed), ENGINEER)
+            writer.submit(seed_command(writer.store_blob, seed, workloads=columns.workloads(writer.state)), ENGINEER)
         return writer
     except BaseException:
         with suppress(OSError):

@@ -8,6 +8,7 @@ Passes the contract suite of ``ports.Bench`` (``tests/contracts``). Its results 
     // FAKE: uncorroborated                                                         measured, but not corroborated
     // FAKE: unsafe                                                                 the sanitizers report a finding
     // FAKE: exhausted                                                              measured, but crashes in every race
+    // FAKE: sustained = 1.1                                                        slower by this factor back to back
     // FAKE: machine_code = 7                                                       the same machine code as others with 7
 """
 
@@ -38,6 +39,7 @@ from engine.domain.model import (
 )
 from engine.domain.preparation import ClassErrors, CorrectnessCheck, Peaks, Preparation, TrivialModel, WorkloadPreparation
 from engine.domain.profile import Profile
+from engine.domain.regimes import ClockAndPower, Regime, Sustained
 from engine.domain.state import Kernel
 from engine.session.ports import Say, StoreBlob
 
@@ -68,23 +70,26 @@ class _Marks:
     unsafe: bool = False
     exhausted: bool = False
     machine_code: str = ""
+    sustained: float = 1.0
 
 
 def _marks(code: str) -> _Marks:
     failure: FailureKind | None = None
     time_us: float | None = None
-    machine_code = ""
+    machine_code, sustained = "", 1.0
     names = {name for name, _ in _MARK.findall(code)}
     for name, value in _MARK.findall(code):
         if name == "time_us":
             time_us = float(value)
+        elif name == "sustained":
+            sustained = float(value)
         elif name == "machine_code":
             machine_code = value
         elif name in FailureKind.__members__.values():
             failure = FailureKind(name)
     return _Marks(
         failure, time_us, "suspicious" in names, "uncorroborated" in names, "unsafe" in names, "exhausted" in names,
-        machine_code,
+        machine_code, sustained,
     )  # fmt: skip
 
 
@@ -154,8 +159,20 @@ class FakeBench:
             return w.Suspected(("planted: suspicious",), None, self._of_kernel("precise", kernel, code), 0.5)
         return w.Measured(self._of_kernel("precise", kernel, code), 0.5)
 
+    async def sustain(self, kernel: Kernel, code: str, say: Say) -> w.BackToBack | w.Failed | w.Impossible:
+        """The planted share more time than a single call; the baseline takes no more."""
+        say(f"pretending to call {kernel.name} back to back")
+        await asyncio.sleep(self._pause)
+        if failed := self._planted(code, at_build=False):
+            return failed
+        found = self._of_kernel("precise", kernel, code)
+        share = _marks(code).sustained
+        times, ratios = _scaled(found.time_us, share), {name: _scaled(one, 1 / share) for name, one in found.speedup.items()}
+        clock = ClockAndPower(1410.0, 690.0) if self._device.kind == "cuda" else ClockAndPower()
+        return w.BackToBack(Sustained(times, ratios, 1000, 3, clock, clock, conditions=("pretended",)), 0.4)
+
     async def race(
-        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
+        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, regime: Regime, say: Say
     ) -> w.Raced | w.Failed | w.Impossible:
         """The ratio of the two times; each step of effort halves the interval."""
         say(f"pretending to race {kernel.name} against {other.name}")
@@ -168,13 +185,14 @@ class FakeBench:
                 failure = Failure(FailureKind.CRASHED, reason, self._store(f"{reason}\n".encode()))
                 return w.Failed(failure, 0.1, one.id)
         share, pairs = _SHARE / 2**effort, 3 << effort
+        slower = _marks(other_code).sustained / _marks(code).sustained if regime is Regime.SUSTAINED else 1.0
         ratios = [
-            WorkloadRatio(one, _around(_time_us(other, other_code, one) / _time_us(kernel, code, one), share))
+            WorkloadRatio(one, _around(slower * _time_us(other, other_code, one) / _time_us(kernel, code, one), share))
             for one in self._workloads
         ]
         each = tuple(ratios) if len(ratios) > 1 else ()
         mean = suite.geometric_mean([one.ratio for one in ratios])
-        return w.Raced(mean, pairs, 6 * pairs, seconds=0.3, by_workload=each)
+        return w.Raced(mean, pairs, 6 * pairs, seconds=0.3, by_workload=each, regime=regime)
 
     async def sanitize(self, kernel: Kernel, code: str, say: Say) -> w.Sanitized | w.Impossible:
         say("pretending to run the sanitizers")
@@ -226,6 +244,10 @@ def _time_us(kernel: Kernel, code: str, workload: str = "") -> float:
         return stated
     place = int.from_bytes(_digest(code, kernel.tunables)[:8], "big") / 2.0**64
     return float(_FASTEST_US * (_SLOWEST_US / _FASTEST_US) ** place)
+
+
+def _scaled(one: Interval, factor: float) -> Interval:
+    return Interval(one.value * factor, one.low * factor, one.high * factor)
 
 
 def _around(value: float, share: float) -> Interval:

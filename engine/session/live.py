@@ -344,7 +344,8 @@ class LiveSession:
         models, on_cores = self.state.models.concurrency, device is None or device.kind == "cpu"
         fleet = self._ports.workers
         if fleet is not None:
-            return scheduler.Lanes(max(fleet.workers, min(cores, _MOST_BUILDS)), models, fleet.builds_alone, fleet.workers)
+            builds = fleet.builders or max(fleet.workers, min(cores, _MOST_BUILDS))
+            return scheduler.Lanes(builds, models, fleet.builds_alone, fleet.workers)
         return scheduler.Lanes(min(cores, _MOST_BUILDS), models, on_cores)
 
     def _outcome(self, until: Until, at_boundary: bool) -> Outcome | None:

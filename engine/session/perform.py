@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.domain import queries
+from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.errors import BudgetExhausted, CallCancelled, EspalierError
 from engine.domain.model import Blob, Contract, Dialect, Failure, FailureKind
@@ -21,6 +21,7 @@ from engine.ideas.authoring import dialect_in
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Proposer, RepairRequest
 from engine.journal.blobs import Blobs
 from engine.session.ports import Bench, Say
+from engine.session.tuning import tune
 from engine.trial.lease import is_waiting
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Ceilings:
     verify: float = 1800.0
     measure: float = 3600.0
     profile: float = 900.0
+    tune: float = 14_400.0
     model: float | None = None
 
 
@@ -100,10 +102,12 @@ def _ceiling(work: w.Work, ceilings: Ceilings) -> float | None:
             return ceilings.build
         case w.Verify():
             return ceilings.verify
-        case w.Measure() | w.Sanitize() | w.Race():
+        case w.Measure() | w.Sustain() | w.Sanitize() | w.Race():
             return ceilings.measure
         case w.ReadCounters():
             return ceilings.profile
+        case w.Tune():
+            return ceilings.tune
         case w.Propose() | w.Implement() | w.Repair():
             return ceilings.model
 
@@ -120,11 +124,16 @@ async def _perform(work: w.Work, state: SessionState, effects: Effects, calls: C
             return await effects.bench.measure(*_kernel_and_code(work.kernel, state, effects), say)
         case w.Race():
             pair = (*_kernel_and_code(work.kernel, state, effects), *_kernel_and_code(work.against, state, effects))
-            return await effects.bench.race(*pair, work.effort, say)
+            return await effects.bench.race(*pair, work.effort, races.deciding_regime(state), say)
+        case w.Sustain():
+            return await effects.bench.sustain(*_kernel_and_code(work.kernel, state, effects), say)
         case w.Sanitize():
             return await effects.bench.sanitize(*_kernel_and_code(work.kernel, state, effects), say)
         case w.ReadCounters():
             return await effects.bench.read_counters(*_kernel_and_code(work.kernel, state, effects), say)
+        case w.Tune():
+            kernel, code = _kernel_and_code(work.kernel, state, effects)
+            return await tune(kernel, code, state, effects.bench, effects.blobs.put, say)
         case w.Propose():
             return await _propose(work, state, effects, calls)
         case w.Implement():

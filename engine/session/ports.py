@@ -11,6 +11,7 @@ from typing import Protocol
 from engine.domain import work as w
 from engine.domain.events import Event
 from engine.domain.model import Blob
+from engine.domain.regimes import Regime
 from engine.domain.state import Kernel
 
 StoreBlob = Callable[[bytes], Blob]
@@ -35,12 +36,17 @@ class Bench(Protocol):
 
     async def measure(self, kernel: Kernel, code: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.NoVerdict: ...
 
+    async def sustain(self, kernel: Kernel, code: str, say: Say) -> w.BackToBack | w.Failed | w.NoVerdict:
+        """Measure a measured kernel back to back, against the ranking baseline."""
+        ...
+
     async def race(
-        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
+        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, regime: Regime, say: Say
     ) -> w.Raced | w.Failed | w.NoVerdict:
         """Measure two kernels against each other, interleaved at least as evenly as A-B-B-A, in fresh processes.
 
-        Each step of ``effort`` doubles the cost. ``Failed`` names the kernel at fault.
+        Each step of ``effort`` doubles the cost. ``Failed`` names the kernel at fault. Where calls cannot follow each other,
+        single calls are compared, and the result says so.
         """
         ...
 
@@ -61,6 +67,11 @@ class Workers(Protocol):
     @property
     def workers(self) -> int:
         """How many work items can run at a time."""
+        ...
+
+    @property
+    def builders(self) -> int:
+        """How many builds can run at a time on builders."""
         ...
 
     @property

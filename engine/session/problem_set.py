@@ -19,7 +19,7 @@ from engine.domain.model import Problem
 from engine.domain.settings import Limits
 from engine.domain.state import SessionState
 from engine.domain.strategy.worth import Standing, next_turn, worth
-from engine.journal import store
+from engine.journal import store, user_folders
 from engine.session.factory import NewSession, begin, resume
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, EngineStopped, Outcome
@@ -48,12 +48,27 @@ class Member:
     request: NewSession
     folder: Path
     state: SessionState = field(default_factory=SessionState)
+    """As it was after its last turn."""
     stopped: str = ""
     """Why it gets no more kernels in this call: it failed, or awaits someone."""
+    live: LiveSession | None = None
+    """Its session while its turn lasts."""
+    _worth: tuple[SessionState, float] | None = None
 
     @property
     def name(self) -> str:
         return self.request.problem.name
+
+    @property
+    def now(self) -> SessionState:
+        """The state at this moment, in the middle of a turn too."""
+        return self.live.state if self.live is not None else self.state
+
+    def worth(self) -> float:
+        """What its next kernel is worth after its last turn; computed once for each state."""
+        if self._worth is None or self._worth[0] is not self.state:
+            self._worth = (self.state, worth(self.state))
+        return self._worth[1]
 
 
 def member_folders(problems: Sequence[Problem], root: Path | None, settings: str) -> list[Path]:
@@ -63,7 +78,7 @@ def member_folders(problems: Sequence[Problem], root: Path | None, settings: str
     found: list[Path] = []
     for problem in problems:
         slug = re.sub(r"[^a-z0-9_]+", "-", problem.name.lower()).strip("-") or "problem"
-        folder = root / slug if root is not None else store.sessions_root() / f"{slug}-set-{tag}"
+        folder = root / slug if root is not None else user_folders.sessions_root() / f"{slug}-set-{tag}"
         number = 2
         while folder in found:
             folder = folder.with_name(f"{folder.name}-{number}")
@@ -88,10 +103,15 @@ class ProblemSet:
     begin: Begin = begin
     resume: Resume = resume
     turns: int = 0
+    latest: Sequence[Standing] = field(init=False)
+    """The standings before the turn under way."""
+
+    def __post_init__(self) -> None:
+        self.latest = self.standings()
 
     def spent(self) -> SetBudget:
         """What all sessions have spent so far."""
-        states = [member.state for member in self.members]
+        states = [member.now for member in self.members]
         return SetBudget(
             sum(len(state.kernels) for state in states), sum(state.active_seconds for state in states),
             sum(queries.total_usage(state).total for state in states), sum(queries.total_usd(state)[0] for state in states),
@@ -123,7 +143,7 @@ class ProblemSet:
         )
 
     def standings(self) -> list[Standing]:
-        return [Standing(m.name, len(m.state.kernels), worth(m.state), self.ended(m)) for m in self.members]
+        return [Standing(m.name, len(m.state.kernels), m.worth(), self.ended(m)) for m in self.members]
 
     def ended(self, member: Member) -> str:
         """Why a member gets no more kernels: it stopped, or its session ended for another reason than its last share."""
@@ -140,7 +160,8 @@ class ProblemSet:
         while True:
             if over := self.over():
                 return over
-            turn = next_turn(self.standings(), self.turns)
+            self.latest = self.standings()
+            turn = next_turn(self.latest, self.turns)
             if turn is None:
                 return "no search can go on"
             member = self.members[turn.position]
@@ -177,10 +198,11 @@ class ProblemSet:
                 member.stopped = next(iter(reasons.values()), "the engine stopped")
 
     async def _run(self, member: Member, live: LiveSession, run_live: RunLive, from_seq: int) -> Outcome:
+        member.live = live
         try:
             return await run_live(live, from_seq)
         finally:
-            member.state = live.state
+            member.state, member.live = live.state, None
 
 
 def _left(most: float | None, spent: float | None, own: float) -> float | None:

@@ -17,8 +17,8 @@ from engine.session.source import Batch, Capability, Notifier, ReadOnly
 
 LONGEST_GAP = 2.0
 _CHECKPOINT_EVERY = 256
-_CHECKPOINTS = 64
-"""At most so many in a long session: each holds its own tables of kernels."""
+_CHECKPOINTS = 16
+"""At most so many in a long session: each holds its own tables of kernels, and copies of the kernels that change after it."""
 _SPEEDS = (0.01, 1000.0)
 _MAY_CHANGE_INCUMBENT = (
     e.SessionPrepared, e.KernelVerified, e.KernelMeasured, e.KernelReopened, e.KernelFailed, e.KernelCancelled,
@@ -37,6 +37,27 @@ class Landmark(StrEnum):
     """An action of the engineer."""
 
 
+class Recording:
+    """Recorded entries, with the state at any position. States on the way are kept: a later seek starts from the nearest."""
+
+    def __init__(self, entries: Sequence[e.Entry]) -> None:
+        self.entries = tuple(entries)
+        self._every = max(_CHECKPOINT_EVERY, len(self.entries) // _CHECKPOINTS)
+        self._checkpoints: dict[int, SessionState] = {0: SessionState()}
+
+    def state_at(self, position: int) -> SessionState:
+        """The state after that many entries."""
+        place = max(p for p in self._checkpoints if p <= position)
+        state = self._checkpoints[place]
+        while place < position:
+            end = min(position, place - place % self._every + self._every)
+            state = advance(state, self.entries[place:end])
+            place = end
+            if place % self._every == 0 or place == len(self.entries):
+                self._checkpoints[place] = state
+        return state
+
+
 class ReplaySource(ReadOnly):
     """A ``SessionSource`` over recorded entries. It starts paused, before the first entry.
 
@@ -45,14 +66,15 @@ class ReplaySource(ReadOnly):
 
     capabilities = frozenset({Capability.SEEK})
 
-    def __init__(self, entries: Sequence[e.Entry], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    def __init__(
+        self, entries: Sequence[e.Entry] | Recording, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
         super().__init__("this is a replay: open the session to steer it")
-        self._entries = tuple(entries)
+        self._recording = entries if isinstance(entries, Recording) else Recording(entries)
+        self._entries = self._recording.entries
         self._sleep = sleep
-        self._every = max(_CHECKPOINT_EVERY, len(self._entries) // _CHECKPOINTS)
         self._position = 0
-        self._state = SessionState()
-        self._checkpoints: dict[int, SessionState] = {0: self._state}
+        self._state = self._recording.state_at(0)
         self._jumps = 0
         self._speed = 1.0
         self._player: asyncio.Task[None] | None = None
@@ -109,7 +131,7 @@ class ReplaySource(ReadOnly):
     def seek(self, position: int) -> None:
         """Show the state after ``position`` entries, clamped to the length of the recording."""
         self._position = min(max(position, 0), self.length)
-        self._state = self._state_at(self._position)
+        self._state = self._recording.state_at(self._position)
         self._jumps += 1
         self._changed.notify()
 
@@ -168,18 +190,6 @@ class ReplaySource(ReadOnly):
         self._state = advance(self._state, self._entries[start:end])
         self._position = end
         self._changed.notify()
-
-    def _state_at(self, position: int) -> SessionState:
-        """The state at a position, folded from the nearest checkpoint before it; adds checkpoints on the way."""
-        place = max(p for p in self._checkpoints if p <= position)
-        state = self._checkpoints[place]
-        while place < position:
-            end = min(position, place - place % self._every + self._every)
-            state = advance(state, self._entries[place:end])
-            place = end
-            if place % self._every == 0:
-                self._checkpoints[place] = state
-        return state
 
     def _positions(self, landmark: Landmark) -> list[int]:
         match landmark:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.codegen import scaffold
 from engine.domain.commands import SeedKernel
 from engine.domain.errors import KernelCodeError, ProblemError
-from engine.domain.model import Device, Dialect, Problem, Signature
+from engine.domain.model import Device, Dialect, Problem, Signature, Workload
 from engine.domain.state import Kernel, SessionState
 from engine.journal import store
 from engine.journal.blobs import Blobs
@@ -17,6 +17,7 @@ from engine.problem.formats import solutions
 from engine.session.ports import StoreBlob
 from engine.toolchain import tunables
 from engine.toolchain.dispatch import is_dispatch, parse_dispatch
+from engine.toolchain.kernel_build import choices
 from engine.toolchain.kernel_file import KernelCode, classify, read_kernel_file
 from engine.trial.bench import KernelSpec
 
@@ -112,14 +113,18 @@ def needed_device(dialect: Dialect, device: str) -> str:
 
 
 def seed_command(
-    store_blob: StoreBlob, seed: Seed, parent: str | None = None, idea: str | None = None, title: str = ""
-) -> SeedKernel:
-    """The command that seeds a kernel; ``store_blob`` stores its code in the session."""
+    store_blob: StoreBlob, seed: Seed, parent: str | None = None, idea: str | None = None, title: str = "",
+    workloads: Sequence[Workload] = (),
+) -> SeedKernel:  # fmt: skip
+    """The command that seeds a kernel; ``store_blob`` stores its code in the session. ``workloads``: those of the session."""
     kernel = seed.kernel
     code = store_blob(kernel.text.encode("utf-8", "replace"))
     members = parse_dispatch(kernel.text, kernel.dialect).members if is_dispatch(kernel.text, kernel.dialect) else ()
     names = tuple(one.name for one in members)
-    return SeedKernel(kernel.name, kernel.dialect, kernel.contract, code, seed.tunables, parent, idea, title, names)
+    return SeedKernel(
+        kernel.name, kernel.dialect, kernel.contract, code, seed.tunables, parent, idea, title, names,
+        choices(kernel, workloads),
+    )  # fmt: skip
 
 
 def dialect_for(device: Device, signature: Signature, asked: str = "") -> Dialect:

@@ -24,7 +24,7 @@ from engine.export import bundle
 from engine.ideas.mix import check_proposer, parse_mix
 from engine.ideas.models import keys
 from engine.ideas.models.providers import PROVIDERS, endpoint
-from engine.journal import store, trust_records
+from engine.journal import store, trust_records, user_folders
 from engine.journal.shipped import is_shipped
 from engine.problem import catalog
 from engine.problem.digest import problem_digest
@@ -161,7 +161,7 @@ def _candidates(text: str) -> Iterator[Path]:
     yield path / catalog.REFERENCE
     with suppress(JournalError):
         yield store.resolve(text)
-    yield store.sessions_root() / text
+    yield user_folders.sessions_root() / text
 
 
 def _problem(text: str, no_session: JournalError) -> Problem:

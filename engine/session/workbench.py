@@ -32,6 +32,7 @@ class KernelTrial:
     build_s: float
     verify_s: float | None
     measure_s: float | None
+    sustain_s: float | None = None
     wait_s: float = 0.0
     """Seconds that the bench waited for its device since the kernel before; in no stage."""
     included: tuple[str, ...] = ()
@@ -104,11 +105,34 @@ class Workbench:
         mix = await instruction_counts(ready.artefact.binary)
         return replace(trial, limit=instruction_mix.limit(trial.timed.light, mix))
 
+    async def sustain(self, kernel: KernelSpec, tried: KernelTrial) -> KernelTrial:
+        """``tried`` with the sustained regime too, if the kernel is measured. A kernel that fails back to back has failed."""
+        if not isinstance(tried.final, w.Measured):
+            return tried
+        async with self.bench.device_held(self.say):
+            self.say(f"measuring {kernel.name} back to back")
+            began = time.monotonic()
+            found = await self.bench.sustain_kernel(kernel, self.say)
+            return replace(tried, final=_with_sustained(tried.final, found), sustain_s=time.monotonic() - began)
+
     async def complete_preparation(self) -> None:
         """Measure the baselines, if that has not been done. Raises EspalierError."""
         if not self.complete:
             self.preparation = await _prepared(self.bench, self.say, measure=True)
             self.complete = True
+
+
+def _with_sustained(single: w.Measured, found: w.BackToBack | w.Failed) -> w.Measured | w.Suspected | w.Failed:
+    if isinstance(found, w.Failed):
+        return replace(found, failure=replace(found.failure, reason=f"called back to back: {found.failure.reason}"))
+    measured = single.measurement
+    if found.times is None:
+        note = f"sustained regime not measured: {found.note}"
+        return replace(single, measurement=replace(measured, conditions=(*measured.conditions, note)))
+    both = replace(measured, sustained=found.times)
+    if found.evidence:
+        return w.Suspected(found.evidence, None, both, single.seconds + found.seconds)
+    return replace(single, measurement=both)
 
 
 @asynccontextmanager

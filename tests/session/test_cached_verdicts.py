@@ -12,6 +12,7 @@ from support.sessions import TREE, opened, ports, tree, whole
 from engine.domain import commands as c
 from engine.domain import events as e
 from engine.domain import work as w
+from engine.domain.regimes import Regime
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.journal import store
 from engine.journal.blobs import Blobs
@@ -35,10 +36,10 @@ class Counting(FakeBench):
         return await super().verify(kernel, source, say)
 
     async def race(
-        self, kernel: Kernel, source: str, other: Kernel, other_source: str, effort: int, say: Say
+        self, kernel: Kernel, source: str, other: Kernel, other_source: str, effort: int, regime: Regime, say: Say
     ) -> w.Raced | w.Failed | w.Impossible:
         self.raced.append((kernel.id, other.id, effort))
-        return await super().race(kernel, source, other, other_source, effort, say)
+        return await super().race(kernel, source, other, other_source, effort, regime, say)
 
     async def measure(self, kernel: Kernel, source: str, say: Say) -> w.Measured | w.Suspected | w.Failed | w.Impossible:
         self.measured.append(kernel.name)
@@ -93,7 +94,7 @@ def test_a_recorded_race_is_reused_in_either_order(tmp_path: Path, kernel: str, 
 
     async def race(effort: int, again: int) -> w.Raced | w.Failed | w.Impossible:
         one = replace(recorded.kernels[kernel], again=again)
-        return await recalling.race(one, texts[0], recorded.kernels[other], texts[1], effort, lambda _: None)
+        return await recalling.race(one, texts[0], recorded.kernels[other], texts[1], effort, Regime.SINGLE, lambda _: None)
 
     raced = sessions.run(lambda: race(0, 0))
     assert isinstance(raced, w.Raced)

@@ -192,7 +192,7 @@ def test_a_request_that_cannot_be_followed_is_refused_with_its_reason(folder: Pa
     assert inbox.waiting(folder) == []
 
 
-def test_links_pipes_and_foreign_names_in_the_inbox_are_never_followed(
+def test_links_pipes_folders_and_foreign_names_in_the_inbox_are_never_followed(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     secret = tmp_path_factory.mktemp("other") / "secret"
@@ -201,10 +201,12 @@ def test_links_pipes_and_foreign_names_in_the_inbox_are_never_followed(
     place.mkdir()
     (place / "01790000000000000000-77-0badcafe.json").symlink_to(secret)
     os.mkfifo(place / "01790000000000000001-77-0badcafe.json")
+    (place / "01790000000000000002-77-0badcafe.json").mkdir()
     (place / "notes.json").write_text("{}")
     steer(folder, lambda _: [c.AddNote("", "mine")])
     assert notes(folder) == ["mine"]
-    assert [accepted for _, accepted, _ in answers(folder)] == [False, False]
+    assert [accepted for _, accepted, _ in answers(folder)] == [False, False, False]
+    assert inbox.waiting(folder) == []
     assert secret.is_file()
 
 

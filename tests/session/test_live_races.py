@@ -17,6 +17,7 @@ from engine.domain import queries, races
 from engine.domain import work as w
 from engine.domain.folds import advance
 from engine.domain.model import RaceOutcome, Succession
+from engine.domain.regimes import Regime
 from engine.domain.state import Kernel, SessionState, Stage
 from engine.journal.blobs import Blobs
 from engine.journal.journal import read
@@ -110,14 +111,14 @@ class Interrupted(FakeBench):
         super().__init__(Blobs(self.folder).put)
 
     async def race(
-        self, kernel: Kernel, source: str, other: Kernel, other_source: str, effort: int, say: Say
+        self, kernel: Kernel, source: str, other: Kernel, other_source: str, effort: int, regime: Regime, say: Say
     ) -> w.Raced | w.Failed | w.Impossible:
         self.races += 1
         if self.races == 1 and self.fault == "hangs":
             await asyncio.Event().wait()
         if self.races == 1 and self.fault == "impossible":
             return w.Impossible("the device fell off the bus")
-        return await super().race(kernel, source, other, other_source, effort, say)
+        return await super().race(kernel, source, other, other_source, effort, regime, say)
 
 
 @pytest.mark.parametrize("fault", ["hangs", "impossible"])

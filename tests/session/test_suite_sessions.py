@@ -153,7 +153,7 @@ def test_a_dispatch_of_the_best_kernels_is_judged_and_is_never_a_parent(tmp_path
     made = next(kernel for kernel in seeded.kernels.values() if kernel.members)
     assert (made.parent, set(made.members)) == (base.id, set(chosen.values()))
     found = parse_dispatch(recorded_code(tmp_path, made).text, made.dialect)
-    assert {one.name: found.choose(one.settings).name for one in columns.workloads(seeded)} == chosen
+    assert {one.name: found.choose(one.settings).member.name for one in columns.workloads(seeded)} == chosen
     with pytest.raises(CommandRejected, match=f"{made.id} is the dispatch of"):
         steer(tmp_path, dispatch)
 
