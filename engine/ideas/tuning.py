@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from engine.domain.errors import KernelCodeError
 from engine.domain.model import Author, Draft, IdeaText, Number, Tunable
 from engine.domain.state import Idea, Kernel, SessionState
+from engine.domain.strategy.evidence import TUNE
 from engine.domain.work import Proposal
 from engine.problem.header import plan_names
 from engine.toolchain.tunables import Combination, neighbours, parse_requires, parse_tunables
 
-PREFIX = "tune"
 _CATEGORY = "occupancy"
 
 
@@ -42,7 +42,7 @@ def constants(state: SessionState) -> dict[str, Number]:
 
 
 def is_tuning(key: str) -> bool:
-    return key.startswith(f"{PREFIX}:")
+    return key.startswith(f"{TUNE}:")
 
 
 def tuning_ideas(state: SessionState, kernels: Sequence[Kernel], code: Mapping[str, str], author: Author) -> Iterator[Proposal]:
@@ -105,5 +105,5 @@ def _text(kernel: Kernel, around: _Neighbourhood, generation: int) -> IdeaText:
             f"combination{'s' * (len(around.untried) != 1)} of its tunables {'is' if len(around.untried) == 1 else 'are'} "
             "untried. Changing one value at a time shows which tunables still matter. The code stays the same."
         ),
-        key=f"{PREFIX}:{kernel.id}:{generation}",
+        key=f"{TUNE}:{kernel.id}:{generation}",
     )

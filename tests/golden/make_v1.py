@@ -19,7 +19,18 @@ from support.digests import state_digest  # noqa: E402
 
 from engine.domain import events as e  # noqa: E402
 from engine.domain.folds import advance  # noqa: E402
-from engine.domain.model import ENGINE, ENGINEER, CallRole, FailureKind, Interval, RaceOutcome, Succession, Usage  # noqa: E402
+from engine.domain.model import (  # noqa: E402
+    ENGINE,
+    ENGINEER,
+    CallRole,
+    FailureKind,
+    Interval,
+    RaceOutcome,
+    Succession,
+    Usage,
+    WorkloadChoice,
+    WorkloadTuning,
+)
 from engine.domain.settings import CallOptions, Limits, ModelServer, ModelSettings, Pauses  # noqa: E402
 from engine.domain.state import SessionState  # noqa: E402
 from engine.journal import codec  # noqa: E402
@@ -124,10 +135,21 @@ def story() -> tuple[e.Event, ...]:
         e.BranchPruned("k2", "by mistake"),
         e.DecisionUndone(80, "pruning of k2"),
         e.WorkerJoined("cuda:1", b.device(), "node7", ("torch 2.12 there, 2.13 here",)),
+        e.BuilderJoined("node7/builder:0", "node7", ("nvcc 12.8 there, 13.0 here",)),
         e.WorkerPrepared("cuda:1", {"eager": Interval(900.0, 890.0, 910.0)}, Interval(1.0, 0.99, 1.01)),
         e.WorkAssigned("verify:k4:0", "cuda:1", 1980, 54),
         e.WorkRequeued("verify:k4:0", "cuda:1"),
         e.WorkerLost("cuda:1", "its process ended"),
+        e.TuningAsked("k1"),
+        e.KernelTuned("k1", 0, (WorkloadTuning("small", {"BLOCK": 512}, b.interval(1.25)),), 12, "", 31.5),
+        replace(
+            b.drafted("k5", idea="i2", parent="k1", round_number=1, author=ENGINE),
+            members=("k1",),
+            choices=(WorkloadChoice("small", "k1", {"BLOCK": 512}),),
+        ),
+        e.KernelCancelled("k5", "by hand"),
+        e.KernelSustained("k1", 0, b.sustained(1.1), "", 4.5, "cuda:1"),
+        e.KernelRaced("k1", "k4", RaceOutcome.FASTER, b.interval(1.2), 0, 3, 9000, back_to_back=True),
     )
 
 

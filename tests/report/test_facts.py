@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,18 @@ def test_what_a_fork_leaves_behind() -> None:
     assert early.kernels == tuple(STATE.kernels)
     assert early.lost is not None
     assert early.lost[0] == "k14"
+
+
+@pytest.mark.parametrize("time", [float("inf"), 0.0, float("nan")])
+def test_a_roofline_leaves_out_a_kernel_without_a_finite_time(time: float) -> None:
+    """A damaged journal gives a page, not a fault."""
+    entries = list(journal.read(LAYERNORM).entries)
+    place = next(n for n, one in enumerate(entries) if isinstance(one.event, e.KernelMeasured))
+    event = entries[place].event
+    assert isinstance(event, e.KernelMeasured)
+    spoiled = replace(event.measurement, time_us=m.Interval(time, time, time))
+    entries[place] = replace(entries[place], event=replace(event, measurement=spoiled))
+    found = charts.roofline(advance(SessionState(), entries))
+    assert found is not None
+    assert event.kernel not in [dot.kernel for dot in found.dots]
+    assert '<section id="roofline">' in render.html(content.page("layernorm", entries, Blobs(LAYERNORM).text))

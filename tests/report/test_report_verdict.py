@@ -30,6 +30,7 @@ from engine.export import module, plan_host
 from engine.problem import catalog
 from engine.report.text import comparison
 from engine.report.text import verdict as v
+from engine.report.text.head_to_head import head_to_head, head_to_head_lines
 from engine.report.text.lines import plain
 from engine.toolchain import plan as launch_plan
 from engine.toolchain.kernel_file import KernelCode
@@ -86,7 +87,7 @@ def test_a_doubt_without_words_has_words() -> None:
 
 @pytest.mark.parametrize(("ratio", "words"), [(2.0, "not corroborated"), (1.0, "no measurable difference"), (0.5, "slower")])
 def test_a_doubted_claim_wins_no_comparison(ratio: float, words: str) -> None:
-    found = v.head_to_head("b.cpp", doubted(Interval(ratio, ratio * 0.9, ratio * 1.1), "other"))
+    found = head_to_head("b.cpp", doubted(Interval(ratio, ratio * 0.9, ratio * 1.1), "other"))
     assert (found.difference, found.corroborated, found.doubts) == (words, False, UNSURE)
 
 
@@ -108,10 +109,10 @@ def test_a_failure_has_a_status_and_no_figures(kind: FailureKind) -> None:
     ],
 )
 def test_a_comparison_claims_no_more_than_its_interval(ratio: Interval, words: str) -> None:
-    found = v.head_to_head("b.cpp", measured(ratio, "other"))
+    found = head_to_head("b.cpp", measured(ratio, "other"))
     assert found.difference == words
     assert words in plain(
-        v.head_to_head_lines(v.verdict(SUBJECT, None, w.Measured(measured(ratio), 1.0), v.StageSeconds()), found)[0]
+        head_to_head_lines(v.verdict(SUBJECT, None, w.Measured(measured(ratio), 1.0), v.StageSeconds()), found)[0]
     )
 
 

@@ -7,7 +7,6 @@ shipped entry as a whole.
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import platformdirs
 
 from engine.domain.errors import ProposerError
 from engine.domain.model import Author, Usage
 from engine.ideas.models.providers import PROVIDERS
+from engine.journal.user_folders import config_folder
 from engine.problem import strict_toml
 from engine.problem.strict_toml import TomlError
 
@@ -84,8 +83,7 @@ class _List(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 def own_list() -> Path:
     """The user's ``prices.toml`` in the settings folder; it need not exist."""
-    home = os.environ.get("ESPALIER_HOME")
-    return (Path(home).expanduser() / "config" if home else platformdirs.user_config_path("espalier")) / "prices.toml"
+    return config_folder() / "prices.toml"
 
 
 def price(model: str, day: date | None = None) -> Price | None:

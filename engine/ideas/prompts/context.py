@@ -151,6 +151,7 @@ def _note(note: str) -> str:
 def device_facts(device: Device) -> str:
     """The device, with the limits of its architecture if they are known."""
     after = f"\n{offers}" if (offers := hardware.offers(device)) else ""
+    after += f"\nMeasured in recorded searches on an H200:\n{found}" if (found := hardware.measured(device)) else ""
     if device.kind != "cuda":
         own = "".join(f"{_bytes(size)} L{level} data, " for level, size in enumerate(device.core_caches, 1))
         own = f"a core: {own}all cores: " if own else ""
@@ -278,6 +279,10 @@ def _measured(state: SessionState, kernel: Kernel, measured: Measurement) -> Ite
     if speedups:
         yield "speedup " + ", ".join(speedups)
     yield from _by_workload(state, kernel, measured)
+    sustained = measured.sustained
+    if sustained is not None and base in sustained.speedup:
+        at = f" at {sustained.kernel.sm_mhz:.0f} MHz" if sustained.kernel.sm_mhz is not None else ""
+        yield f"called back to back{at}: {factor(sustained.speedup[base])} over {base}, {sustained.time_us.value:.4g} us a call"
     if doubts := corroboration.of_measurement(measured):
         yield "no result: " + "; ".join(doubts)
     if measured.conditions:

@@ -25,6 +25,9 @@ _MISSING = {
     120: "no wgmma, no tcgen05; tensor cores are reached by mma.sync",
 }  # fmt: skip
 
+_MEASURED = frozenset({90})
+"""Capabilities with recorded searches."""
+
 
 def capability(device: Device) -> int | None:
     """90 of ``sm_90a``; ``None`` for a CPU and an unknown spelling."""
@@ -40,6 +43,15 @@ def offers(device: Device) -> str:
     listed = "; ".join(_OFFERS[name] for name in _CUDA.get(found, ()))
     missing = _MISSING.get(found, "")
     return f"This architecture has {listed}{f'; {missing}' if missing else ''}." if listed else ""
+
+
+def measured(device: Device) -> str:
+    """What recorded searches on devices of this capability found, a line each; empty where there are none.
+
+    The lines also stand in ``docs/explanation/hopper.md``, with the measurements behind them.
+    """
+    found = capability(device)
+    return shipped_text(f"hardware/measured_{found}").strip() if found in _MEASURED else ""
 
 
 def snippets(device: Device) -> str:

@@ -6,7 +6,6 @@ A line ``<!-- user -->`` separates the system text from the user text.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,9 +13,8 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-import platformdirs
-
 from engine.domain.errors import ProposerError
+from engine.journal.user_folders import config_folder
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _USER = "\n<!-- user -->\n"
@@ -55,8 +53,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 def own_folder() -> Path:
     """The user's templates in the configuration folder; a ``NAME.md`` there replaces the shipped one. It need not exist."""
-    home = os.environ.get("ESPALIER_HOME")
-    return (Path(home).expanduser() / "config" if home else platformdirs.user_config_path("espalier")) / "prompts"
+    return config_folder() / "prompts"
 
 
 def template(name: str) -> Template:

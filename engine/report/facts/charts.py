@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.domain import corroboration, queries
 from engine.domain.state import Kernel, SessionState, Stage
@@ -48,6 +50,7 @@ def _is_sure(kernel: Kernel) -> bool:
     return queries.is_precise(kernel) and not corroboration.is_doubted(kernel)
 
 
+@lru_cache(maxsize=4)  # a preview and the screen of a session draw the same state, and a cursor key draws it again
 def climb(state: SessionState) -> Climb:
     """The line follows the incumbents in the journal and ends at the current one."""
     incumbent = queries.incumbent(state)
@@ -101,16 +104,23 @@ class Roofline:
 
 
 def roofline(state: SessionState) -> Roofline | None:
-    """``None`` before the session is prepared, or if no bytes are moved or no peak was measured."""
+    """``None`` before the session is prepared, or if no bytes are moved or no peak was measured.
+
+    Leaves out a kernel whose time is not a positive number: a journal may hold any.
+    """
     found = state.preparation
     operations = found.signature.shown_operations if found is not None else 0.0
     if found is None or not found.bytes_moved or not operations or not found.peaks.operations_per_s:
+        return None
+    if not 0 < found.peaks.copy_bytes_per_s < math.inf or not all(
+        0 < r < math.inf for r in found.peaks.operations_per_s.values()
+    ):
         return None
     incumbent = queries.incumbent(state)
     dots = tuple(
         RooflineDot(k.id, operations / (k.measurement.time_us.value * 1e-6), _is_sure(k), k is incumbent)
         for k in state.kernels.values()
-        if k.measurement is not None and queries.speedup(state, k) is not None
+        if k.measurement is not None and 0 < k.measurement.time_us.value < math.inf and queries.speedup(state, k) is not None
     )
     peaks = tuple(sorted(found.peaks.operations_per_s.items(), key=lambda item: item[1]))
     counted = bool(found.signature.counted_operations)

@@ -10,15 +10,18 @@ from engine.domain.state import SessionState, WorkerRecord
 
 _WINDOW_S = 300.0
 """The last seconds over which verdicts a minute are counted."""
-_MEASURED = frozenset({w.WorkKind.BUILD, w.WorkKind.VERIFY, w.WorkKind.MEASURE, w.WorkKind.RACE, w.WorkKind.SANITIZE})
+_MEASURED = frozenset(
+    {w.WorkKind.BUILD, w.WorkKind.VERIFY, w.WorkKind.MEASURE, w.WorkKind.SUSTAIN, w.WorkKind.RACE, w.WorkKind.SANITIZE}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """One worker."""
+    """One worker or builder."""
 
     name: str
     device: str
+    """Empty: a builder."""
     host: str
     clock_mhz: int | None
     """When it began its latest work; ``null`` where unknown."""
@@ -50,13 +53,15 @@ def fleet_rows(state: SessionState, now: float) -> FleetRows | None:
     if not state.workers:
         return None
     owed = [work for work in rules.next_work(state) if work.key.kind in _MEASURED and work.key not in state.started]
-    return FleetRows(tuple(_row(worker, state, now) for worker in state.workers.values()), len(owed))
+    ordered = sorted(state.workers.values(), key=lambda worker: worker.device is None)  # builders last
+    return FleetRows(tuple(_row(worker, state, now) for worker in ordered), len(owed))
 
 
 def _row(worker: WorkerRecord, state: SessionState, now: float) -> WorkerRow:
     doing = tuple(str(key) for key in worker.assigned if key in state.started)
+    device = worker.device.name if worker.device is not None else ""
     return WorkerRow(
-        worker.name, worker.device.name, worker.host, worker.clock_mhz, worker.celsius, doing, worker.verdicts,
+        worker.name, device, worker.host, worker.clock_mhz, worker.celsius, doing, worker.verdicts,
         _per_minute(worker, now), worker.lost, worker.losses, worker.notes,
     )  # fmt: skip
 

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from engine.domain import columns, corroboration, predictions, queries
 from engine.domain.events import Entry
 from engine.domain.folds import advance
-from engine.domain.model import Blob, Dialect, Interval
+from engine.domain.model import Blob, Dialect, Interval, Measurement
 from engine.domain.predictions import PredictionRecord
+from engine.domain.races import deciding_regime
 from engine.domain.state import Idea, IdeaStatus, Kernel, SessionState, Stage
 from engine.report.facts import usage
 from engine.report.facts.charts import Climb, Roofline, climb, roofline
@@ -23,6 +24,8 @@ from engine.report.page.decisions import Decision, decisions
 from engine.report.text import races, tree
 from engine.report.text.lines import counted, duration, duration_interval, one_line, percent, times, tunables
 from engine.report.text.progress import verification_words
+from engine.report.text.regimes import NOT_MEASURED, disagreement, sustained_words
+from engine.report.text.suite import choice_words
 from engine.report.text.verdict import corroboration_words, sampling_words
 
 Read = Callable[[Blob], str]
@@ -176,6 +179,9 @@ def _facts(state: SessionState) -> Iterator[tuple[str, str]]:
     members = columns.workloads(state)
     if len(members) > 1:
         yield ("workloads", f"{workload}: {', '.join(one.name for one in members)}; speedups are geometric means")
+        best = queries.incumbent(state)
+        for one in best.choices if best is not None else ():
+            yield (f"{best.id} on {one.workload}" if best else "", choice_words(one))
     else:
         yield ("workload", f"{workload}: {shape}" if shape else workload)
     if state.device is not None:
@@ -273,10 +279,20 @@ def _conditions(state: SessionState, best: Kernel | None) -> Iterator[tuple[str,
         doubts = corroboration.of_kernel(best)
         facts = (sampling_words(measured), ", ".join(measured.conditions), corroboration_words(measured), *doubts)
         yield (f"{best.id} timed", "; ".join(filter(None, facts)))
+        yield (f"{best.id} back to back", "; ".join(filter(None, _back_to_back(state, best, measured))))
     if best is not None and best.verification is not None:
         yield (f"{best.id} verified", f"{best.verification.policy}: {verification_words(best.verification)}")
     if state.opened is not None:
         yield ("made with", ", ".join(f"{name} {version}" for name, version in state.opened.versions.items()))
+
+
+def _back_to_back(state: SessionState, best: Kernel, measured: Measurement) -> tuple[str, ...]:
+    """The sustained regime, with its conditions and where it disagrees with single calls; or that it was not measured."""
+    base, found = queries.ranking_baseline(state), measured.sustained
+    if found is None:
+        return (NOT_MEASURED, best.unsustained)
+    sentence = disagreement(measured, base, deciding_regime(state))
+    return (sustained_words(found, base), ", ".join(found.conditions), *found.doubts, sentence)
 
 
 def _winner(state: SessionState, session: str, best: Kernel, read: Read) -> Winner | None:

@@ -105,6 +105,8 @@ def _on_kernels(event: e.Event, by_engineer: bool) -> _Parts | None:
             return ("quarantined", (kernel,), "; ".join(evidence))
         case e.RaceAsked(kernel, against):
             return (f"requested a race against {against} for", (kernel,), "")
+        case e.TuningAsked(kernel):
+            return ("requested tuning on each workload of", (kernel,), "")
         case e.KernelAccepted(kernel, note):
             return ("accepted", (kernel,), note)
         case e.KernelFailed(kernel, failure) if by_engineer:

@@ -25,6 +25,8 @@ class Figures:
     quarantined: bool
     conditions: tuple[str, ...]
     doubts: tuple[str, ...]
+    sustained: Interval | None = None
+    """The speedup of calls back to back; ``null`` if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,9 @@ def _figures(measured: Measurement | None, base: str, evidence: Sequence[str], *
         return None
     doubts = corroboration.combined(evidence, measured)
     return Figures(
-        measured.time_us, measured.speedup.get(base), measured.corroborated, quarantined, measured.conditions, doubts
-    )
+        measured.time_us, measured.speedup.get(base), measured.corroborated, quarantined, measured.conditions, doubts,
+        measured.sustained.speedup.get(base) if measured.sustained is not None else None,
+    )  # fmt: skip
 
 
 def lines(state: SessionState, reruns: Sequence[Rerun]) -> list[Line]:
@@ -113,7 +116,8 @@ def _row(state: SessionState, one: Rerun) -> list[Span]:
 def _figure_cells(figures: Figures | None) -> list[Span]:
     if figures is None:
         return [Span("not measured"), Span("")]
-    return [Span(duration_interval(figures.time_us)), Span(times(figures.speedup) if figures.speedup else "")]
+    both = (figures.speedup and times(figures.speedup), figures.sustained and f"sustained {times(figures.sustained)}")
+    return [Span(duration_interval(figures.time_us)), Span(", ".join(words for words in both if words))]
 
 
 def _reproduction_words(one: Rerun) -> Span:

@@ -17,7 +17,7 @@ def fleet_lines(fleet: FleetRows) -> list[Line]:
 def _row(worker: WorkerRow) -> Sequence[Span]:
     return [
         Span(one_line(worker.name), Tone.STRONG), _work_span(worker), Span(rate(worker)), Span(reading(worker), Tone.FAINT),
-        Span(one_line(worker.device), Tone.FAINT),
+        Span(device(worker), Tone.FAINT),
     ]  # fmt: skip
 
 
@@ -30,8 +30,15 @@ def work_words(worker: WorkerRow) -> str:
     return ", ".join(one_line(key).replace(":", " ", 1).partition(":")[0] for key in worker.doing) or "idle"
 
 
+def device(worker: WorkerRow) -> str:
+    """What it measures on."""
+    return one_line(worker.device) or "builder"
+
+
 def rate(worker: WorkerRow) -> str:
-    """``3.5/min, 41 verdicts``."""
+    """``3.5/min, 41 verdicts``; nothing for a builder."""
+    if not worker.device:
+        return ""
     return f"{worker.per_minute:g}/min, {worker.verdicts} verdict{'s' if worker.verdicts != 1 else ''}"
 
 

@@ -11,7 +11,7 @@ from engine.domain.state import Kernel, SessionState, Stage
 from engine.report.text import races
 from engine.report.text.lines import Line, Span, Tone, counted, fields, line, one_line, times, tunables
 from engine.report.text.progress import verification_words
-from engine.report.text.suite import race_rows, suite_lines
+from engine.report.text.suite import race_rows, suite_lines, tuning_words
 from engine.report.text.tree import correctness_words, outcome, sandbox_words
 from engine.report.text.verdict import caveat_rows, contract_words, doubt_rows, measurement_rows
 
@@ -28,7 +28,7 @@ def kernel_lines(state: SessionState, kernel: Kernel) -> list[Line]:
         Span(outcome(kernel), Tone.WARN if corroboration.is_doubted(kernel) else _TONES.get(kernel.stage, Tone.PLAIN)),
     )  # fmt: skip
     rows = [*_origin(state, kernel), *_verdict(state, kernel), *_history(state, kernel)]
-    each = suite_lines(kernel.measurement, kernel.verification, queries.ranking_baseline(state))
+    each = suite_lines(kernel.measurement, kernel.verification, queries.ranking_baseline(state), kernel.choices)
     facts = [line("  ", *spans) for spans in fields(row for row in rows if row[1])]
     return [head, *facts, *([line(), *each] if each else [])]
 
@@ -84,6 +84,9 @@ def _history(state: SessionState, kernel: Kernel) -> Iterator[Row]:
             yield "race", f"{races.outcome_words(race, kernel.id)}: {races.ratio_words(race, kernel.id)}"
             if race.kernel == kernel.id:
                 yield from race_rows(race.by_workload)
+    if (tuned := kernel.tuning) is not None:
+        words = tuning_words(tuned.by_workload) or one_line(tuned.note)
+        yield "tuned", f"{words} ({counted(tuned.trials, 'trial')})" if tuned.trials else words
     if kernel.sanitizing is not None:
         found = kernel.sanitizing
         clean = f"{', '.join(found.tools)} clean" if found.tools else one_line(found.note)

@@ -61,6 +61,19 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: max(0, width - 1)].rstrip()}…"
 
 
+def cut(spans: Line, width: int) -> Line:
+    """The line, cut with an ellipsis if it is longer than ``width``."""
+    kept: list[Span] = []
+    left = width
+    for span in spans:
+        last = len(span.text) > left
+        kept.append(Span(shortened(span.text, left), span.tone) if last else span)
+        left -= len(span.text)
+        if last:
+            break
+    return tuple(kept)
+
+
 _SCALES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 
 

@@ -25,7 +25,8 @@ from engine.report.text.lines import (
     times,
     tunables,
 )
-from engine.report.text.suite import mean_words
+from engine.report.text.regimes import sustained_words
+from engine.report.text.suite import mean_words, tuning_words
 from engine.report.text.tree import failure_words, outcome
 
 _REASON = 200
@@ -112,13 +113,14 @@ def _session_line(event: e.Event, state: SessionState) -> Line | None:
 def _fleet_line(event: e.Event) -> Line | None:
     match event:
         case e.WorkerJoined(name, device, _, notes):
-            differs = f"; {one_line('; '.join(notes))}" if notes else ""
-            return _about(name, f" joined: {one_line(device.name)}{differs}")
+            return _about(name, f" joined: {'; '.join(map(one_line, (device.name, *notes)))}")
+        case e.BuilderJoined(name, host, notes):
+            return _about(name, f" joined: builds on {'; '.join(map(one_line, (host, *notes)))}")
         case e.WorkerPrepared(name, baselines_us, same):
             times = "; ".join(f"{one_line(base)} {duration_interval(us)}" for base, us in baselines_us.items())
             return _about(name, f" prepared: {times or 'no baselines'}; A/A {same.low:.3f} to {same.high:.3f}")
         case e.WorkRequeued(work, lost):
-            return line(Span(f"{work} goes to another worker: {one_line(lost)} was lost", Tone.WARN))
+            return line(Span(f"{work} goes to another one: {one_line(lost)} was lost", Tone.WARN))
         case e.WorkerLost(name, reason):
             return _about(name, Span(f" lost: {one_line(reason)}", Tone.WARN))
     return None
@@ -285,18 +287,29 @@ def _verdict_line(event: e.Event) -> Line | None:
     match event:
         case e.KernelQuarantined(kernel, evidence):
             return _about(kernel, Span(f" quarantined: {_shortened('; '.join(evidence))}", Tone.WARN))
+        case e.KernelSustained(kernel, times=found, note=note):
+            if found is None:
+                return _about(kernel, f" not measured back to back: {one_line(note)}")
+            doubts = (Span(f"; {one_line(doubt)}", Tone.WARN) for doubt in found.doubts)
+            return _about(kernel, f" back to back: {sustained_words(found, next(iter(found.speedup), 'eager'))}", *doubts)
         case e.KernelAccepted(kernel, note):
             return _about(kernel, f" accepted by the engineer: {one_line(note)}")
+        case e.TuningAsked(kernel):
+            return _about(kernel, " will be tuned on each workload")
+        case e.KernelTuned(kernel, _, found, trials, note):
+            words = f" tuned on {counted(len(found), 'workload')} in {counted(trials, 'trial')}" if found else " not tuned"
+            return _about(kernel, f"{words}: {tuning_words(found) or one_line(note)}")
         case e.KernelSanitized(kernel, _, (), _, note):
             return _about(kernel, f" not sanitized: {one_line(note)}")
         case e.KernelSanitized(kernel, _, tools, ()):
             return _about(kernel, f" {sanitizer_names(tools)} clean")
         case e.KernelSanitized(kernel, _, tools, findings):
             return _about(kernel, Span(f" {sanitizer_names(tools)}: {_shortened('; '.join(findings))}", Tone.BAD))
-        case e.RaceAsked(kernel, against):
-            return _about(kernel, f" will race {against}")
-        case e.KernelRaced(kernel, against, outcome, ratio, pairs=pairs, note=note, doubts=doubts):
-            words = f"{times(ratio)}, {counted(pairs, 'process pair')}, interleaved" if ratio is not None else one_line(note)
+        case e.RaceAsked(kernel, against, advice):
+            return _about(kernel, f" will race {against}{': ' if advice else ''}{advice}")
+        case e.KernelRaced(kernel, against, outcome, ratio, pairs=pairs, note=note, doubts=doubts, back_to_back=back_to_back):
+            how = "back to back" if back_to_back else "interleaved"
+            words = f"{times(ratio)}, {counted(pairs, 'process pair')}, {how}" if ratio is not None else one_line(note)
             words = "; ".join((words, *map(one_line, doubts)))
             unchanged = "; the incumbent stays" if outcome is RaceOutcome.UNDECIDED else ""
             result = Span(f"{races.GLYPHS[outcome]} {outcome.value}", races.TONES[outcome])

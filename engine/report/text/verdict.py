@@ -10,8 +10,18 @@ from engine.domain import work as w
 from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
 from engine.domain.mismatch import Mismatch
 from engine.domain.mismatch_words import mismatch_rows
-from engine.domain.model import Contract, Device, Dialect, Interval, Measurement, SpeedOfLight, Verification
+from engine.domain.model import (
+    Contract,
+    Device,
+    Dialect,
+    Interval,
+    Measurement,
+    SpeedOfLight,
+    Verification,
+    WorkloadChoice,
+)
 from engine.domain.preparation import Preparation
+from engine.domain.regimes import Regime
 from engine.report.text.lines import (
     Line,
     Span,
@@ -27,6 +37,7 @@ from engine.report.text.lines import (
     times,
 )
 from engine.report.text.progress import verification_words
+from engine.report.text.regimes import RegimeFigures, regime_figures, regime_rows
 from engine.report.text.suite import mean_words, suite_lines
 from engine.report.text.tree import correctness_words, sandbox_words
 
@@ -83,6 +94,7 @@ class StageSeconds:
     build: float | None = None
     verify: float | None = None
     measure: float | None = None
+    sustained: float | None = None
     wait: float = 0.0
     """Seconds that the evaluation waited for other processes to release the device; in no stage."""
 
@@ -116,7 +128,7 @@ class Verdict:
     mismatches: tuple[Mismatch, ...]
     """The outputs that were wrong, most wrong first: where, how, on which inputs."""
     corroborated: bool
-    """Whether the judge's clock confirms the time; ``false`` where there is none."""
+    """Whether the judge's clock confirms the times that decide; ``false`` where there are none."""
     quarantined: bool
     conditions: tuple[str, ...]
     """How it was measured: caches, clocks, samples disturbed …"""
@@ -140,6 +152,10 @@ class Verdict:
     """Of a suite: the figures on each workload, in its order."""
     worst: str | None = None
     """Of a suite: the workload with the least speedup over the first baseline."""
+    choices: tuple[WorkloadChoice, ...] = ()
+    """Of a dispatch on a suite: which of its kernels runs on each workload, with the values of its tunables."""
+    regimes: RegimeFigures | None = None
+    """Single and sustained calls, and which decides. ``time_us`` and ``speedup`` above are those of single calls."""
 
     @property
     def measured(self) -> bool:
@@ -167,6 +183,8 @@ class VerdictSubject:
     """The suite's name, if it was judged on one."""
     baseline: str = "eager"
     """The ranking baseline."""
+    regime: Regime = Regime.SINGLE
+    """The regime that decides."""
 
 
 def verdict(
@@ -179,7 +197,7 @@ def verdict(
     failure = final.failure if isinstance(final, w.Failed) else None
     timed = final.measurement if not isinstance(final, w.Failed) else None
     quarantined = isinstance(final, w.Suspected)
-    doubts = corroboration.combined(final.evidence if isinstance(final, w.Suspected) else (), timed)
+    doubts = corroboration.combined(final.evidence if isinstance(final, w.Suspected) else (), timed, subject.regime)
     measured = timed if not quarantined else None
     return Verdict(
         problem=subject.problem,
@@ -191,7 +209,7 @@ def verdict(
         status=failure.kind.value if failure else QUARANTINED if quarantined else NOT_CORROBORATED if doubts else MEASURED,
         reason=one_line(failure.reason) if failure else one_line("; ".join(doubts)) or None,
         mismatches=failure.mismatches if failure else (),
-        corroborated=timed is not None and timed.corroborated,
+        corroborated=timed is not None and corroboration.is_confirmed(timed, subject.regime),
         quarantined=quarantined,
         conditions=timed.conditions if timed else (),
         doubts=doubts,
@@ -205,6 +223,7 @@ def verdict(
         suite=subject.suite or None,
         workloads=_workload_figures(verification, measured),
         worst=slowest.workload if measured is not None and (slowest := suite.worst(measured, subject.baseline)) else None,
+        regimes=regime_figures(measured, subject.baseline, subject.regime) if measured is not None else None,
     )
 
 
@@ -255,7 +274,7 @@ def lines(found: Verdict, verification: Verification | None, timed: Measurement 
     if verification is not None:
         rows += [("verified", verification_words(verification)), *format_rows(verification), *caveat_rows(verification)]
     if timed is not None:
-        rows += measurement_rows(timed, found.status)
+        rows += measurement_rows(timed, found.status, found.regimes)
         rows += [("limit", found.limit)] if found.limit else []
     rows += [
         ("check", correctness_words(preparation)),
@@ -266,7 +285,7 @@ def lines(found: Verdict, verification: Verification | None, timed: Measurement 
         ("took", _stage_words(found.seconds)),
     ]
     baseline = next(iter(timed.speedup), "eager") if timed is not None else "eager"
-    each = suite_lines(timed, verification, baseline)
+    each = suite_lines(timed, verification, baseline, found.choices)
     return [head, *(line("  ", *spans) for spans in fields(rows)), *([line(), *each] if each else [])]
 
 
@@ -291,12 +310,17 @@ def format_rows(found: Verification) -> list[tuple[str, Span | str]]:
     return [("format", Span(one_line(text), Tone.PLAIN if verdict.passed else Tone.WARN))]
 
 
-_NO_RESULT = {NOT_CORROBORATED: "not corroborated", QUARANTINED: "a claim, not a result"}
+NO_RESULT = {NOT_CORROBORATED: "not corroborated", QUARANTINED: "a claim, not a result"}
 
 
-def measurement_rows(measured: Measurement, status: str = MEASURED) -> list[tuple[str, Span | str]]:
-    """Time, speedups, speed of light and conditions of a measurement, by name; ``status``: that of its verdict."""
-    caveat = _NO_RESULT.get(status, "")
+def measurement_rows(
+    measured: Measurement, status: str = MEASURED, regimes: RegimeFigures | None = None
+) -> list[tuple[str, Span | str]]:
+    """Time, speedups, speed of light, conditions and regimes of a measurement, by name; ``status``: that of its verdict.
+
+    ``regimes`` says which regime decides.
+    """
+    caveat = NO_RESULT.get(status, "")
     time = ", ".join(filter(None, (duration_interval(measured.time_us), sampling_words(measured), caveat)))
     rows: list[tuple[str, Span | str]] = [("time", Span(time, Tone.WARN) if caveat else time)]
     for name, ratio in measured.speedup.items():
@@ -309,7 +333,7 @@ def measurement_rows(measured: Measurement, status: str = MEASURED) -> list[tupl
         rows.append(("SOL", f"{percent(measured.light.fraction)} of the speed of light ({floor})"))
     tone = Tone.PLAIN if measured.corroborated else Tone.BAD
     rows.append(("timing", Span(", ".join((*measured.conditions, corroboration_words(measured))), tone)))
-    return rows
+    return [*rows, *regime_rows(measured, next(iter(measured.speedup), "eager"), regimes)]
 
 
 def sampling_words(measured: Measurement) -> str:
@@ -338,37 +362,10 @@ def contract_words(contract: str) -> str:
 
 
 def _stage_words(seconds: StageSeconds) -> str:
-    stages = (("build", seconds.build), ("verify", seconds.verify), ("measure", seconds.measure))
+    stages = (
+        ("build", seconds.build), ("verify", seconds.verify), ("measure", seconds.measure), ("sustained", seconds.sustained),
+    )  # fmt: skip
     return ", ".join(f"{name} {value:.2f} s" for name, value in stages if value is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class HeadToHead:
-    """A race of two kernels: the speedup of the first over the second."""
-
-    kernel: str
-    speedup: Interval
-    difference: str
-    """``faster``, ``slower``, ``no measurable difference``, or ``not corroborated``: faster only by a doubted claim."""
-    processes: int
-    corroborated: bool
-    conditions: tuple[str, ...]
-    doubts: tuple[str, ...]
-
-
-def head_to_head(other: str, measured: Measurement) -> HeadToHead:
-    """The result of a race of two kernels."""
-    ratio, doubts = measured.speedup["other"], corroboration.of_measurement(measured)
-    words = _NO_RESULT[NOT_CORROBORATED] if doubts and stats.significant(ratio) == "faster" else difference(ratio)
-    return HeadToHead(other, ratio, words, measured.processes, measured.corroborated, measured.conditions, doubts)
-
-
-def head_to_head_lines(found: Verdict, compared: HeadToHead) -> list[Line]:
-    """The comparison as text."""
-    words = f"{times(compared.speedup)} over {compared.kernel}, {counted(compared.processes, 'process pair')}: "
-    tone = Tone.WARN if compared.doubts else speedup_tone(compared.speedup)
-    head = line(Span(found.kernel, Tone.STRONG), f" {words}", Span(compared.difference, tone))
-    return [head, *(line("  ", *spans) for spans in fields(doubt_rows(compared.doubts)))]
 
 
 def variant_rows(found: Sequence[tuple[str, Verdict]]) -> list[list[Span]]:

@@ -1,0 +1,70 @@
+"""The page on Hopper: its figures are those of the recorded sessions, and prompts quote its list word for word."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from docs.pages import ROOT
+
+from engine.domain.folds import advance
+from engine.domain.state import SessionState
+from engine.ideas.prompts import context, hardware
+from engine.journal import journal
+from engine.session.fake_bench import FAKE_GPU
+
+PAGE = (ROOT / "docs" / "explanation" / "hopper.md").read_text(encoding="utf-8")
+ROWS = re.findall(
+    r"^\| (\w+) \| (k\d+) → (k\d+) \| .* \| (\d+) → (\d+) µs \| ([\d.]+)×(?: \[([\d.]+), ([\d.]+)\])? \|$", PAGE, re.M
+)
+
+
+@cache
+def recorded(session: str) -> SessionState:
+    return advance(SessionState(), journal.read(ROOT / "sessions" / session).entries)
+
+
+def median(session: str, kernel: str) -> float:
+    measurement = recorded(session).kernels[kernel].measurement
+    assert measurement is not None
+    return measurement.time_us.value
+
+
+def rounds_to(value: float, text: str) -> bool:
+    decimals = len(text.partition(".")[2])
+    return abs(value - float(text)) <= 0.5000001 * 10**-decimals
+
+
+def three_digits(value: float, text: str) -> bool:
+    return f"{value:.3g}" == f"{float(text):.3g}"
+
+
+def test_the_page_has_rows_of_every_recorded_session() -> None:
+    assert {row[0] for row in ROWS} == {path.name for path in (ROOT / "sessions").iterdir() if path.is_dir()}
+    assert len(ROWS) == PAGE.count(" → k")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}-{row[2]}")
+def test_a_row_is_what_the_session_recorded(row: tuple[str, ...]) -> None:
+    session, before, after, first, second, ratio, low, high = row
+    assert three_digits(median(session, before), first)
+    assert three_digits(median(session, after), second)
+    if not low:
+        assert rounds_to(median(session, before) / median(session, after), ratio)
+        return
+    races = [race.ratio for race in recorded(session).races if (race.kernel, race.against) == (after, before)]
+    assert any(rounds_to(r.value, ratio) and rounds_to(r.low, low) and rounds_to(r.high, high) for r in races), races
+
+
+def test_prompts_quote_the_page_s_list() -> None:
+    listed = PAGE.partition("## In short")[2].partition("\n## ")[0].strip()
+    hopper = replace(FAKE_GPU, arch="sm_90a")
+    assert hardware.measured(hopper) == listed
+    assert listed in context.device_facts(hopper)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_100a", "sm_999"])
+def test_other_architectures_get_no_figures_of_hopper(arch: str) -> None:
+    assert hardware.measured(replace(FAKE_GPU, arch=arch)) == ""
