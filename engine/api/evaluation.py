@@ -10,12 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from engine.domain import regimes
 from engine.domain import work as w
 from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
+from engine.domain.errors import EspalierError
 from engine.domain.model import Dialect, Problem
 from engine.domain.preparation import Preparation
 from engine.problem import catalog, header
 from engine.report.text import verdict as v
+from engine.report.text.head_to_head import HeadToHead, head_to_head
 from engine.report.text.verdict import Verdict
 from engine.session import trust
 from engine.session.devices import checked_device, default_workload
@@ -23,6 +26,7 @@ from engine.session.ports import Say
 from engine.session.seeds import Seed, check_dialect, kernel_spec, read_kernel, seed_of
 from engine.session.workbench import KernelTrial, Workbench, open_workbench
 from engine.toolchain import tunables as tuning
+from engine.toolchain.kernel_build import choices
 from engine.toolchain.kernel_file import KernelCode, classify
 from engine.trial.bench import Assignment, KernelSpec
 
@@ -50,6 +54,8 @@ class EvaluationRequest:
     """A kernel to race against."""
     variants: int = 1
     """Combinations of the tunables to measure; 1 for the seed's values alone."""
+    regime: str = regimes.AUTO
+    """Which regime decides: one of ``regimes.CHOICES``."""
     accept_unverifiable: bool = False
 
 
@@ -70,7 +76,7 @@ class Evaluation:
     preparation: Preparation
     variants: tuple[Variant, ...] = ()
     """All combinations that were tried, if more than one was asked for."""
-    against: v.HeadToHead | None = None
+    against: HeadToHead | None = None
     trouble: str = ""
     """Why the other kernel was not compared."""
 
@@ -91,6 +97,7 @@ def evaluate(
     tunables: Mapping[str, int] | None = None,
     cold: bool = True,
     fresh: bool = False,
+    regime: str = regimes.AUTO,
     accept_unverifiable: bool = False,
     say: Say = lambda text: None,
 ) -> Verdict:
@@ -106,6 +113,8 @@ def evaluate(
         tunables: values of the kernel's tunables; the others keep their defaults.
         cold: measure with cold caches.
         fresh: calibrate and measure the baselines again, instead of using what was kept for up to 7 days.
+        regime: which decides, ``single``, ``sustained``, or ``auto``: sustained on a GPU where operations bind. Both are
+            measured, on a CPU only where sustained decides.
         accept_unverifiable: go on where a trivial model passes the correctness check.
         say: receives progress, one line at a time.
 
@@ -116,7 +125,7 @@ def evaluate(
     code = kernel if isinstance(kernel, KernelCode) else read_kernel(Path(kernel), asked)
     wanted = request(
         asked, code, device=device, workload=workload, suite=suite, tolerance=tolerance, baselines=baselines, tunables=tunables,
-        cold=cold, fresh=fresh, accept_unverifiable=accept_unverifiable,
+        cold=cold, fresh=fresh, regime=regime, accept_unverifiable=accept_unverifiable,
     )  # fmt: skip
     return run_blocking(lambda: evaluate_here(wanted, say)).verdict
 
@@ -137,10 +146,13 @@ def request(
     variants: int = 1,
     other: KernelCode | None = None,
     other_name: str = "",
+    regime: str = regimes.AUTO,
     accept_unverifiable: bool = False,
 ) -> EvaluationRequest:
     """What ``evaluate_here`` and ``evaluate_on`` take; see ``evaluate``. Raises EspalierError for what cannot be evaluated."""
     trust.require_problem(problem)
+    if regime not in regimes.CHOICES:
+        raise EspalierError(f"unknown regime {regime!r}: choose {', '.join(regimes.CHOICES)}")
     seed = seed_of(kernel, tunables or {})
     second = seed_of(other, {}) if other is not None else None
     label = checked_device(device or _default_device(kernel))
@@ -153,7 +165,7 @@ def request(
         rest=tuple(rest), suite=suite or "",
     )  # fmt: skip
     shown = name or kernel.name
-    return EvaluationRequest(assignment, shown, seed, other_name, second, variants, accept_unverifiable)
+    return EvaluationRequest(assignment, shown, seed, other_name, second, variants, regime, accept_unverifiable)
 
 
 def _default_device(kernel: KernelCode) -> str | None:
@@ -178,10 +190,13 @@ async def evaluate_on(bench: Workbench, wanted: EvaluationRequest) -> Evaluation
         trial = await bench.attempt(kernel_spec(wanted.seed.kernel, chosen))
         tried.append(Variant(chosen, _verdict(wanted, bench, trial), trial))
     best = min(tried, key=lambda one: _rank(one.verdict))
+    if regimes.wants_sustained(wanted.regime, bench.device.kind):
+        both = await bench.sustain(kernel_spec(wanted.seed.kernel, best.tunables), best.trial)
+        tried[tried.index(best)] = best = Variant(best.tunables, _verdict(wanted, bench, both), both)
     against, trouble = None, ""
     if wanted.other is not None and best.verdict.status in (MEASURED, NOT_CORROBORATED):
-        compared = await _compare(bench, kernel_spec(wanted.seed.kernel, best.tunables), wanted.other, wanted.other_name)
-        if isinstance(compared, v.HeadToHead):
+        compared = await _compare(bench, kernel_spec(wanted.seed.kernel, best.tunables), wanted)
+        if isinstance(compared, HeadToHead):
             against = compared
         else:
             trouble = compared
@@ -207,27 +222,36 @@ def _rank(verdict: Verdict) -> tuple[int, float]:
     return place, verdict.time_us.median if verdict.time_us is not None else float("inf")
 
 
+def _deciding(wanted: EvaluationRequest, bench: Workbench) -> regimes.Regime:
+    return regimes.deciding(wanted.regime, bench.preparation.bound, bench.device.kind)
+
+
 def _verdict(wanted: EvaluationRequest, bench: Workbench, tried: KernelTrial) -> Verdict:
     a, kernel = wanted.assignment, wanted.seed.kernel
     subject = v.VerdictSubject(
         a.problem.name, wanted.name, kernel.dialect, kernel.contract, bench.device, a.workload.name,
-        bench.preparation.sandbox, a.suite, a.baseline,
+        bench.preparation.sandbox, a.suite, a.baseline, _deciding(wanted, bench),
     )  # fmt: skip
-    seconds = v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s, tried.wait_s)
-    return replace(v.verdict(subject, tried.verification, tried.final, seconds), included=tried.included, limit=tried.limit)
+    seconds = v.StageSeconds(tried.build_s, tried.verify_s, tried.measure_s, tried.sustain_s, tried.wait_s)
+    chosen = choices(kernel, a.workloads) if a.suite else ()
+    found = v.verdict(subject, tried.verification, tried.final, seconds)
+    return replace(found, included=tried.included, limit=tried.limit, choices=chosen)
 
 
-async def _compare(bench: Workbench, first: KernelSpec, seed: Seed, name: str) -> v.HeadToHead | str:
-    """The comparison with another verified kernel, or why there is none."""
+async def _compare(bench: Workbench, first: KernelSpec, wanted: EvaluationRequest) -> HeadToHead | str:
+    """The comparison with another verified kernel in the deciding regime, or why there is none."""
+    seed, name = wanted.other, wanted.other_name
+    assert seed is not None
     other = kernel_spec(seed.kernel, seed.tunables)
     checked = await bench.bench.try_verify(other, bench.say)
     if not isinstance(checked, w.Verified):
         reason = checked.failure.reason if isinstance(checked, w.Failed) else checked.reason
         return f"{name} cannot be compared: {reason}"
-    measured = await bench.bench.versus(first, other, bench.say)
+    regime = _deciding(wanted, bench)
+    measured = await bench.bench.versus(first, other, bench.say, regime=regime)
     if isinstance(measured, w.Failed):
         return f"the comparison with {name} failed: {measured.failure.reason}"
-    return v.head_to_head(name, measured.measurement)
+    return head_to_head(name, measured.measurement, measured.regime)
 
 
 def run_blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

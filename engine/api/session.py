@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from engine.api.notebook import session_html
+from engine.domain import columns, queries, regimes
 from engine.domain import commands as c
 from engine.domain import events as e
-from engine.domain import queries
 from engine.domain.errors import CommandRejected, JournalError
 from engine.domain.folds import advance
 from engine.domain.model import CATEGORIES, ENGINEER, Author, IdeaText, Problem
@@ -98,7 +98,7 @@ class Session:
         """
         asked = problem if isinstance(problem, Problem) else catalog.find(str(problem))
         label = checked_device(device)
-        given = settings if settings is not None else Settings()
+        given = settings if settings is not None else Settings(regime=regimes.AUTO)
         forever = Limits(rounds=None, plateau=None)
         wanted = limits or (settings.limits if settings else forever if proposer == "agent" else Limits())
         name = workload or (settings.workload if settings else default_workload(label))
@@ -210,7 +210,9 @@ class Session:
         """
         seed = _seed(kernel, tunables or {})
         check_dialect(seed.kernel, queries.device_label(self.state))
-        entries = self.submit(lambda view: [seed_command(view.store_blob, seed, parent, idea, title)])
+        entries = self.submit(
+            lambda view: [seed_command(view.store_blob, seed, parent, idea, title, columns.workloads(view.state))]
+        )
         return next(one.event.kernel for one in entries if isinstance(one.event, e.KernelDrafted))
 
     def race(self, kernel: str, against: str | None = None) -> None:

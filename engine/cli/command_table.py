@@ -30,6 +30,7 @@ KERNEL: Table = {
     "remeasure": ("engine.cli.kernel:remeasure", "Verify and measure a settled kernel again."),
     "race": ("engine.cli.kernel:race", "Race kernels against each other, or repeat undecided races."),
     "dispatch": ("engine.cli.kernel:dispatch", "Add one kernel that runs the best one of the tree on each shape of a suite."),
+    "tune": ("engine.cli.kernel:tune", "Tune a kernel on each workload of a suite."),
     "cancel": ("engine.cli.kernel:cancel", "Stop a kernel that has not settled."),
     "note": ("engine.cli.kernel:note", "Add a note to a kernel."),
     "accept": ("engine.cli.kernel:accept", "Accept a quarantined kernel."),

@@ -8,7 +8,6 @@ from whoever wrote the folder: it cannot set what runs a program, names a server
 from __future__ import annotations
 
 import difflib
-import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 import click
 
 from engine.cli.command_table import GROUPS, command_paths
+from engine.journal.user_folders import config_folder
 
 BUILD = "build"
 """The table that belongs to no command."""
@@ -47,10 +47,7 @@ class ConfigFile:
 
 def user_file() -> Path:
     """``config.toml`` under ESPALIER_HOME, else in the user's configuration folder."""
-    import platformdirs
-
-    home = os.environ.get("ESPALIER_HOME")
-    return (Path(home).expanduser() / "config" if home else platformdirs.user_config_path("espalier")) / USER
+    return config_folder() / USER
 
 
 def project_file() -> Path | None:

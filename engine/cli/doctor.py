@@ -23,7 +23,7 @@ from engine.cli.exit_codes import DONE, FAILED, end
 from engine.cli.output import show, show_json
 from engine.cli.ui import registered_ui
 from engine.domain.errors import EspalierError, ToolchainError
-from engine.journal import log_file, store, trust_records
+from engine.journal import log_file, trust_records, user_folders
 from engine.report.text.lines import Line, Span, Tone, counted, table
 from engine.sandbox.bubblewrap import bubblewrap_reason
 from engine.sandbox.trial_sandbox import judge_reason
@@ -101,7 +101,7 @@ def _all_checks() -> list[Check]:
     return [
         _python(), _torch(), _gxx(), _nvcc(), _ninja(), _gpu(), _bindings(), _nvml(), _bubblewrap(), _reference_sandbox(),
         _cpp_sanitizers(), _compute_sanitizer(), _ncu(), _perf(),
-        _folder("sessions", store.sessions_root(), "set ESPALIER_HOME to another folder"),
+        _folder("sessions", user_folders.sessions_root(), "set ESPALIER_HOME to another folder"),
         _folder("cache", cache_folder().parent, "set ESPALIER_CACHE to another folder"),
         _build_cache(), _leases(), Check("log", True, str(log_file.path())),
         _trust(), *_configuration(), _terminal_ui(),

@@ -31,7 +31,7 @@ def show_memory(name: str, device: str | None, workload: str | None, baselines: 
         bench = TrialBench(Assignment(problem, chosen, where, baseline=baselines[0], others=baselines[1:]), lambda _: "")
         try:
             printer.show("loading torch and the problem")
-            described, _ = await bench.describe()
+            described, _ = await bench.describe(printer.show)
             return described, await bench.memory()
         finally:
             await bench.close()

@@ -6,10 +6,10 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from engine.cli.output import TransientLine, show, timestamped
+from engine.cli.output import TransientLines, show, timestamped
 from engine.cli.steps import StepLines
 from engine.cli.streams import is_terminal
 from engine.cli.verbosity import quiet, verbose
@@ -20,13 +20,15 @@ from engine.domain.work import WorkKind
 from engine.journal.blobs import Blobs
 from engine.journal.log_file import log_to_file
 from engine.report.text import progress
-from engine.report.text.lines import line, one_line, plain
+from engine.report.text.lines import Line, line, one_line
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, Outcome, Until
 from engine.trial.lease import is_waiting
 
 T = TypeVar("T")
 RunSession = Callable[[LiveSession], Awaitable[Outcome]]
+LiveTable = Callable[[int], Sequence[Line]]
+"""The lines of a table as it is now, at most this many."""
 
 
 class ProgressPrinter:
@@ -34,7 +36,9 @@ class ProgressPrinter:
 
     def __init__(self) -> None:
         self._began = time.time()
-        self._transient = TransientLine()
+        self._transient = TransientLines()
+        self._status: Line = ()
+        self._table: LiveTable | None = None
         self._waiting = ""
         self._quiet, self._verbose = quiet(), verbose()
 
@@ -50,16 +54,36 @@ class ProgressPrinter:
         if self._verbose:
             show([spans], err=True)
         elif not self._quiet:
-            self._transient.show(plain(spans))
+            self._status = spans
+            self._draw()
 
     def step(self, text: str) -> None:
         """Print a line that stays."""
         if not self._quiet:
-            self.clear()
-            show([timestamped(line(one_line(text)), time.time() - self._began)], err=True)
+            self._print([timestamped(line(one_line(text)), time.time() - self._began)])
 
     def clear(self) -> None:
+        self._status = ()
         self._transient.clear()
+
+    def keep(self, table: LiveTable | None) -> None:
+        """Keep a table below the lines on a terminal, drawn again with every line; ``None``: no longer. --quiet: none."""
+        self._table = table if not self._quiet else None
+        self.clear()
+        self._draw()
+
+    def _print(self, lines: Sequence[Line]) -> None:
+        """Print lines that stay, above what is overwritten."""
+        self.clear()
+        show(lines, err=True)
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self._transient.active:
+            return
+        status = [self._status] if self._status else []
+        room = self._transient.room - len(status)
+        self._transient.show([*status, *(self._table(room) if self._table is not None and room > 0 else ())])
 
     async def print_entries(self, live: LiveSession, from_seq: int) -> None:
         """Print the lines of each entry from ``from_seq`` on, until the session is closed."""
@@ -75,8 +99,7 @@ class ProgressPrinter:
                 if self._verbose:
                     lines += steps.lines(before, entry, state)
                 if lines:
-                    self.clear()
-                    show([timestamped(spans, entry.at - self._began) for spans in lines], err=True)
+                    self._print([timestamped(spans, entry.at - self._began) for spans in lines])
 
     async def show_progress(self, live: LiveSession) -> None:
         """Show the progress of work, until the session is closed."""

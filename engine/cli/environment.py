@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.cli import config
-from engine.journal import store
+from engine.journal import user_folders
 from engine.toolchain.cache import cache_folder
 from engine.trial.lease import lease_folder
 
@@ -21,7 +21,7 @@ def _shown(path: Path) -> str:
 def variables() -> list[tuple[str, str]]:
     """(variables, what they set) for the help."""
     return [
-        ("ESPALIER_HOME", f"Sessions, log and configuration. Sessions now: {_shown(store.sessions_root())}"),
+        ("ESPALIER_HOME", f"Sessions, log and configuration. Sessions now: {_shown(user_folders.sessions_root())}"),
         ("ESPALIER_CACHE", f"Compiled kernels and baselines. Now: {_shown(cache_folder().parent)}"),
         ("ESPALIER_CACHE_GB, ESPALIER_CACHE_DAYS", "Bounds of the build cache. Default: 5 GB, 30 days since last use."),
         ("ESPALIER_LEASES", f"Leases on devices, for all users of the machine. Now: {lease_folder()}"),

@@ -19,6 +19,7 @@ from engine.cli.verbosity import quiet, verbosity
 from engine.domain.errors import EspalierError, KernelCodeError, ProblemError
 from engine.problem import catalog
 from engine.report.text import verdict as v
+from engine.report.text.head_to_head import head_to_head_lines
 from engine.report.text.lines import Line, Span, Tone, line, one_line, table, tunables
 from engine.session import trust
 from engine.session.seeds import read_kernel
@@ -43,12 +44,16 @@ from engine.trial.bench import Assignment
     "--most", type=click.IntRange(1, 1000), default=16, show_default=True, metavar="N", help="Most combinations to measure."
 )
 @o.hot_option
+@o.regime_option
 @click.option("--fresh", is_flag=True, help="Calibrate and measure baselines again. Default: what was kept, up to 7 days.")
 @o.accept_option
 @o.json_option
 @verbosity
 def evaluate(problem: str, kernels: tuple[Path, ...], as_json: bool, **given: Any) -> None:
     """Verify and measure each KERNEL (.cu, .cpp or .py) for PROBLEM; of a folder, the kernels in it.
+
+    On a GPU a measured kernel is also timed back to back, at the clock that the power limit leaves. On a CPU, --regime
+    sustained does so.
 
     Several kernels share one preparation. Each gets one line, when it is there, with --json one object on one line. One that
     fails does not stop the others.
@@ -103,7 +108,7 @@ def _request(name: str, kernel: Path, given: dict[str, Any]) -> EvaluationReques
         tolerance=given["tolerance"], baselines=given["baselines"], tunables=dict(given["tune"]), cold=not given["hot"],
         fresh=given["fresh"], variants=given["most"] if given["all_variants"] else 1,
         other=read_kernel(other, problem) if other is not None else None, other_name=str(other or ""),
-        accept_unverifiable=given["accept_unverifiable"],
+        regime=given["regime"], accept_unverifiable=given["accept_unverifiable"],
     )  # fmt: skip
 
 
@@ -203,7 +208,7 @@ def _lines(found: Evaluation) -> list[Line]:
         rows = v.variant_rows([(tunables(one.tunables), one.verdict) for one in found.variants])
         lines = [*table(rows), line(), *lines]
     if found.against is not None:
-        lines += v.head_to_head_lines(best.verdict, found.against)
+        lines += head_to_head_lines(best.verdict, found.against)
     if found.trouble:
         lines.append(line(Span(found.trouble, Tone.BAD)))
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -15,13 +16,13 @@ import click
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, FAILED, CommandExit, end
 from engine.cli.output import show, show_json
-from engine.domain.errors import JournalLocked
+from engine.domain.errors import EspalierError, JournalLocked
 from engine.domain.state import SessionState
 from engine.fleet.loopback import LOOPBACK, is_on_loopback
 from engine.fleet.places import core_groups, cpu_places, local_places
-from engine.fleet.ray_cluster import CPU_WORKERS, check_installed
+from engine.fleet.ray_start import CPU_WORKERS, check_installed, imported_ray
 from engine.fleet.versions import versions
-from engine.journal import store
+from engine.journal import store, user_folders
 from engine.journal.lock import WriterLock
 from engine.report.facts.fleet import fleet_rows
 from engine.report.text.fleet import fleet_lines
@@ -57,7 +58,7 @@ def status(session: str | None, as_json: bool) -> None:
 
 
 def _session_folders() -> list[Path]:
-    root = store.sessions_root()
+    root = user_folders.sessions_root()
     return sorted(folder for folder in root.iterdir() if store.is_session(folder)) if root.is_dir() else []
 
 
@@ -137,11 +138,13 @@ def _ray(*arguments: str, quiet: bool = False, alone: bool = False) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FleetCheck:
-    """One thing that a fleet needs on this machine."""
+    """One thing that a fleet uses on this machine."""
 
     name: str
     ok: bool
     detail: str
+    needed: bool = True
+    """Whether workers of this machine need it; else only those of several machines."""
 
 
 @click.command()
@@ -151,35 +154,54 @@ def doctor(device: str | None, as_json: bool) -> None:
     """Show which workers this machine has room for, and what each lacks. Run it on every machine of a cluster."""
     checks = _checks(checked_device(device))
     if as_json:
-        show_json({"ok": all(one.ok for one in checks), "checks": [asdict(one) for one in checks], "versions": versions()})
+        show_json(
+            {
+                "ok": all(one.ok for one in checks if one.needed),
+                "checks": [asdict(one) for one in checks],
+                "versions": versions(),
+            }
+        )
     else:
-        rows = [[Span("ok" if one.ok else "missing", Tone.GOOD if one.ok else Tone.BAD), Span(one.name, Tone.STRONG),
-                 Span(one.detail)] for one in checks]  # fmt: skip
-        show(table(rows))
+        show(table([[_mark(one), Span(one.name, Tone.STRONG), Span(one.detail)] for one in checks]))
     end(0)
+
+
+def _mark(check: FleetCheck) -> Span:
+    if check.ok:
+        return Span("ok", Tone.GOOD)
+    return Span("missing", Tone.BAD) if check.needed else Span("optional", Tone.FAINT)
 
 
 def _checks(device: str) -> list[FleetCheck]:
     places = local_places(device, 0, len(gpu_names()))
+    names = ", ".join(place.name for place in places)
     outside = judge_reason()
     installed: Mapping[str, str] = versions()
     compiler = "g++" if device == "cpu" else "nvcc"
-    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    has_token = token.is_file() or bool(os.environ.get("RAY_AUTH_TOKEN"))
     return [
-        FleetCheck("workers", bool(places), ", ".join(place.name for place in places) or "no device"),
+        FleetCheck("workers", bool(places), f"{names}, with `espalier run PROBLEM --fleet local`" if places else "no device"),
         FleetCheck("sandbox", outside is None, outside or "every worker runs its trials in bubblewrap"),
         FleetCheck("compiler", compiler in installed, f"{compiler} {installed.get(compiler, 'not found')}"),
         FleetCheck("torch", "torch" in installed, installed.get("torch", "not found")),
         _ray_check(),
-        FleetCheck("token", True, f"{'a token' if has_token else 'no token yet'} in {token}"),
+        _token_check(),
     ]
 
 
 def _ray_check() -> FleetCheck:
-    from importlib import metadata
-
+    if importlib.util.find_spec("ray") is None:
+        return FleetCheck("ray", False, "not installed; for several machines, pip install 'espalier[fleet]'", needed=False)
     try:
-        return FleetCheck("ray", True, metadata.version("ray"))
-    except metadata.PackageNotFoundError:
-        return FleetCheck("ray", True, "not installed: needed beyond one machine only (pip install 'espalier[fleet]')")
+        return FleetCheck("ray", True, f"{imported_ray().__version__}, for several machines", needed=False)
+    except EspalierError as error:
+        return FleetCheck("ray", False, str(error))
+
+
+def _token_check() -> FleetCheck:
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return FleetCheck("token", True, "in RAY_AUTH_TOKEN, for the Ray cluster", needed=False)
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if file.is_file():
+        return FleetCheck("token", True, f"in {file}, for the Ray cluster", needed=False)
+    how = "for several machines, `espalier fleet start` makes one on the head: copy it to the others"
+    return FleetCheck("token", False, f"none in {file}; {how}", needed=False)

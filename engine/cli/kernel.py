@@ -10,8 +10,8 @@ import click
 from engine.cli import options as o
 from engine.cli.exit_codes import BAD_INPUT, CommandExit
 from engine.cli.session_access import Target, reason_option, steers
+from engine.domain import columns, queries
 from engine.domain import commands as c
-from engine.domain import queries
 from engine.session.dispatch import dispatch_command
 from engine.session.seeds import check_dialect, read_seed, recorded_code, seed_command
 from engine.session.steer import Steering
@@ -83,6 +83,27 @@ def dispatch(target: Target) -> None:
 
 @click.command()
 @steers
+@click.argument("kernel", type=o.KERNEL, required=False)
+def tune(target: Target, kernel: str | None) -> None:
+    """Tune KERNEL on each workload of SESSION's suite. Default: the best single kernel. Queued; `open` or `step` runs it.
+
+    Up to eight combinations of its tunables run on every workload, by successive halving. If other values are faster somewhere,
+    a kernel with them is added, verified, measured and raced. The nearest workload decides for shapes between. A session tunes
+    its best single kernel itself before it closes.
+    """
+
+    def commands(writer: Steering) -> list[c.Command]:
+        best = columns.best_single(writer.state)
+        if kernel is None and best is None:
+            raise CommandExit(BAD_INPUT, f"no kernel of {target.name} is verified and measured yet: name one")
+        return [c.TuneKernel(kernel or (best.id if best is not None else ""))]
+
+    target.submit_all(commands)
+    target.advise(f"espalier open {target.name}")
+
+
+@click.command()
+@steers
 @kernel_argument
 @reason_option
 def prune(target: Target, kernel: str, reason: str) -> None:
@@ -146,7 +167,8 @@ def seed(target: Target, kernel: str, idea: str | None, parent: str | None, tune
         if known is None and idea is not None and _IDEA.fullmatch(idea):
             hint = f"`espalier idea list {target.name}` lists the ideas"
             raise CommandExit(BAD_INPUT, f"unknown idea {idea!r} in {target.folder.name}: {hint}")
-        return [seed_command(writer.store_blob, loaded, parent, known, "" if known or idea is None else idea)]
+        title = "" if known or idea is None else idea
+        return [seed_command(writer.store_blob, loaded, parent, known, title, columns.workloads(writer.state))]
 
     target.submit_all(commands)
     target.advise(f"espalier open {target.name}")

@@ -81,7 +81,7 @@ def kernel_fields(state: SessionState, kernel: Kernel) -> Mapping[str, object]:
         "pruned": queries.is_pruned(state, kernel.id), "seed": kernel.seed, "device": device_fields(state),
         "time_us": measured.time_us if measured else None, "speedup": measured.speedup if measured else {},
         "speed_of_light": measured.light if measured else None,
-        "workloads": measured.by_workload if measured else (),
+        "workloads": measured.by_workload if measured else (), "choices": kernel.choices,
         "claimed": {"time_us": timed.time_us, "speedup": timed.speedup, "speed_of_light": timed.light}
         if timed and quarantined else None,
     }  # fmt: skip
@@ -91,7 +91,7 @@ def _details(state: SessionState, kernel: Kernel) -> Mapping[str, object]:
     return {
         "children": kernel.children, "attempts": kernel.attempt + 1, "verification": kernel.verification,
         "measurement": kernel.measurement, "evidence": kernel.evidence,
-        "resources": kernel.resources, "sanitizing": kernel.sanitizing, "profile": kernel.profile,
+        "resources": kernel.resources, "tuning": kernel.tuning, "sanitizing": kernel.sanitizing, "profile": kernel.profile,
         "mismatches": kernel.failure.mismatches if kernel.failure else (),
         "races": [race for race in state.races if kernel.id in (race.kernel, race.against)],
         "notes": [note for note in state.notes if note.target == kernel.id],

@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from engine.cli.ui import set_plain
-from engine.domain import settings
+from engine.domain import regimes, settings
 from engine.domain.model_text import parse_duration
 from engine.sandbox.include_trees import VARIABLE, checked_tree
 
@@ -192,6 +192,11 @@ tolerance_option = click.option(
     help=f"Tolerance of the correctness check: {', '.join(TOLERANCES)}.",
 )  # fmt: skip
 hot_option = click.option("--hot", is_flag=True, help="Time with hot caches. Default: cold.")
+regime_option = click.option(
+    "--regime", type=click.Choice(regimes.CHOICES), default=regimes.AUTO,
+    help="What decides: single calls at full clock, or sustained ones back to back. Default: auto, sustained on a GPU where "
+    "operations bind.",
+)  # fmt: skip
 fresh_option = click.option(
     "--fresh-baselines", is_flag=True, help="Measure every baseline again. Default: reuse what was measured before."
 )

@@ -1,4 +1,4 @@
-"""Printing: lines with tones, objects as JSON, transient lines on a terminal."""
+"""Printing: lines with tones, objects as JSON, lines on a terminal that the next ones overwrite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +18,7 @@ import click
 from engine.cli.streams import is_terminal, is_utf8, shows_colour
 from engine.domain.errors import ProblemError, printable
 from engine.domain.work import WorkKey
-from engine.report.text.lines import Line, Span, Tone, line, plain
+from engine.report.text.lines import Line, Span, Tone, cut, line, plain
 
 _STYLES: Mapping[Tone, Mapping[str, Any]] = {
     Tone.PLAIN: {},
@@ -33,11 +33,16 @@ _STYLES: Mapping[Tone, Mapping[str, Any]] = {
 def show(lines: Iterable[Line | str], *, err: bool = False) -> None:
     """Print lines on standard output, or on standard error."""
     stream = sys.stderr if err else sys.stdout
-    painted = shows_colour(stream)
+    coloured = shows_colour(stream)
     for entry in lines:
         spans = line(entry) if isinstance(entry, str) else entry
-        text = "".join(click.style(_shown(s.text), **_STYLES[s.tone]) for s in spans) if painted else _shown(plain(spans))
-        click.echo(text, file=stream, color=painted)
+        click.echo(_painted(spans, coloured=coloured), file=stream, color=coloured)
+
+
+def _painted(spans: Line, *, coloured: bool) -> str:
+    if not coloured:
+        return _shown(plain(spans))
+    return "".join(click.style(_shown(s.text), **_STYLES[s.tone]) for s in spans)
 
 
 def _shown(text: str) -> str:
@@ -84,25 +89,38 @@ def timestamped(spans: Line, seconds: float) -> Line:
     return (Span(f"{max(0.0, seconds):7.1f} s  ", Tone.FAINT), *spans)
 
 
-class TransientLine:
-    """A line on standard error that the next one overwrites; prints nothing on another stream."""
+class TransientLines:
+    """Lines at the end of standard error that the next ones overwrite; prints nothing on a stream that is no terminal."""
 
     def __init__(self) -> None:
-        self._active = is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
-        self._shown = False
+        self.active = is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
+        self._shown = 0
 
-    def show(self, text: str) -> None:
-        if self._active:
-            width = max(20, shutil.get_terminal_size().columns - 1)
-            sys.stderr.write(f"\r\x1b[2K{_shown(text[:width])}")
-            sys.stderr.flush()
-            self._shown = True
+    @property
+    def room(self) -> int:
+        """How many lines the terminal holds, with one left for what stands above."""
+        return max(1, shutil.get_terminal_size().lines - 1)
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Replace what is shown by these lines, cut to the terminal's width. More than there is room for are left out."""
+        if not self.active or not lines:
+            return
+        width, coloured = max(20, shutil.get_terminal_size().columns - 1), shows_colour(sys.stderr)
+        kept = [_painted(cut(spans, width), coloured=coloured) for spans in lines[: self.room]]
+        sys.stderr.write(f"{self._erasure()}{chr(10).join(kept)}")
+        sys.stderr.flush()
+        self._shown = len(kept)
 
     def clear(self) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.write(self._erasure())
             sys.stderr.flush()
-            self._shown = False
+            self._shown = 0
+
+    def _erasure(self) -> str:
+        """The escape sequence that erases what is shown, with the cursor in its last line."""
+        up = f"\x1b[{self._shown - 1}A" if self._shown > 1 else ""
+        return f"\r{up}\x1b[J" if self._shown > 1 else "\r\x1b[2K"
 
 
 def output_file(output: Path | None, default: str, force: bool) -> Path:

@@ -89,6 +89,7 @@ or a provider (resume with `espalier open`), 4 no kernel whose time is corrobora
 @click.option("--random-seed", "--seed", "seed", cls=o.Aliased, type=click.IntRange(0, 2**63 - 1), default=0,
               show_default=True, metavar="N", help="Random seed of the search; inputs are not affected.")  # fmt: skip
 @o.hot_option
+@o.regime_option
 @o.fresh_option
 @o.accept_option
 @o.plain_option
@@ -153,7 +154,8 @@ def _new_session(name: str, given: dict[str, Any]) -> NewSession:
         concurrency=models.concurrency, profiling=models.profiling,
         workload=given["workload"] or default_workload(device), suite=given["suite"] or "", dialect=given["dialect"] or "",
         tolerance=given["tolerance"], baseline=given["baseline"],
-        others=given["baselines"], cold=not given["hot"], seed=given["seed"],
+        others=given["baselines"], cold=not given["hot"], regime=given["regime"],
+        seed=given["seed"],
         accept_unverifiable=given["accept_unverifiable"], limits=limits, pauses=pauses,
     )  # fmt: skip
     return NewSession(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from engine.cli.output import as_data, show, show_json
 from engine.cli.session_access import shell_name
 from engine.domain import queries
 from engine.domain.errors import ProblemError
+from engine.domain.state import SessionState
+from engine.domain.strategy.worth import Standing
 from engine.problem import catalog
 from engine.report.facts.summary import summarise
-from engine.report.text.lines import Line, Span, Tone, counted, one_line, table, times
+from engine.report.text.lines import Line, Span, Tone, counted, line, one_line, table, times
 from engine.session.factory import NewSession
 from engine.session.live import LiveSession
 from engine.session.outcome import Outcome
@@ -77,6 +80,9 @@ def run_set(requests: Sequence[NewSession], given: Mapping[str, Any], rounds: in
     problems = ProblemSet(members, budget, share)
 
     async def work(printer: ProgressPrinter) -> str:
+        if not given["headless"]:
+            printer.keep(partial(live_table, problems))
+
         async def run_live(live: LiveSession, from_seq: int) -> Outcome:
             _, outcome = await run_session(live, run_to_end, printer, from_seq)
             return outcome
@@ -84,9 +90,12 @@ def run_set(requests: Sequence[NewSession], given: Mapping[str, Any], rounds: in
         def turn_over(member: Member) -> None:
             if member.stopped:
                 printer.step(f"{member.name} failed: {member.stopped}")
-            printer.step(f"{member.name}: {_best(member)}; {problems.spent().kernels} of {kernels} kernels in all")
+            printer.step(f"{member.name}: {_best(member.state)}; {problems.spent().kernels} of {kernels} kernels in all")
 
-        return await problems.run(run_live, printer.step, turn_over)
+        try:
+            return await problems.run(run_live, printer.step, turn_over)
+        finally:
+            printer.keep(None)
 
     try:
         why = drive(work)
@@ -128,16 +137,52 @@ def set_table(problems: ProblemSet) -> list[Line]:
         gain = "" if math.isinf(standing.worth) else f"next kernel {math.exp(standing.worth):.3f}×"
         size = f"{len(queries.verified(state))} of {counted(len(state.kernels), 'kernel')} verified"
         rows.append([
-            Span(member.name, Tone.STRONG), Span(_best(member), tone), Span(size, Tone.FAINT),
+            Span(member.name, Tone.STRONG), Span(_best(member.state), tone), Span(size, Tone.FAINT),
             Span(one_line(standing.ended) if standing.ended else gain, Tone.WARN if member.stopped else Tone.FAINT),
             Span(shell_name(member.folder), Tone.FAINT),
         ])  # fmt: skip
     return table(rows)
 
 
-def _best(member: Member) -> str:
-    best = queries.incumbent(member.state)
-    ratio = queries.speedup(member.state, best) if best is not None else None
+def live_table(problems: ProblemSet, room: int) -> list[Line]:
+    """The table while the budget is spent, at most ``room`` lines: what is spent, then one row a problem.
+
+    Where there are more problems than lines, the one under way is shown, then those whose next kernel is worth most.
+    """
+    standings = problems.latest
+    under_way = [at for at, member in enumerate(problems.members) if member.live is not None]
+    by_worth = sorted(range(len(standings)), key=lambda at: (bool(standings[at].ended), -standings[at].worth))
+    order = list(dict.fromkeys([*under_way, *by_worth]))
+    places = max(0, room - 1)
+    left_out = len(order) - places if len(order) > places else 0
+    shown = sorted(order[: places - 1] if left_out else order)
+    rows = [_live_row(problems.members[at], standings[at]) for at in shown]
+    more = [line(Span(f"… {counted(len(order) - len(shown), 'more problem')}", Tone.FAINT))] if left_out and places else []
+    tried = sum(len(member.now.kernels) for member in problems.members)
+    going = sum(1 for one in standings if not one.ended)
+    head = f"{tried} of {counted(problems.budget.kernels, 'kernel')} tried, {going} of {counted(len(order), 'problem')} go on"
+    return [line(Span(head, Tone.STRONG)), *table(rows), *more][:room]
+
+
+def _live_row(member: Member, standing: Standing) -> list[Span]:
+    state = member.now
+    best = queries.incumbent(state)
+    ratio = queries.speedup(state, best) if best is not None else None
+    if member.live is not None:
+        what = Span("under way", Tone.GOOD)
+    elif standing.ended:
+        what = Span(one_line(standing.ended), Tone.WARN if member.stopped else Tone.FAINT)
+    else:
+        what = Span("waits" if math.isinf(standing.worth) else f"next kernel {math.exp(standing.worth):.3f}×", Tone.FAINT)
+    return [
+        Span(member.name, Tone.STRONG), Span(_best(state), Tone.GOOD if ratio is not None and ratio.low > 1.0 else Tone.PLAIN),
+        Span(f"{len(queries.verified(state))} of {counted(len(state.kernels), 'kernel')} verified", Tone.FAINT), what,
+    ]  # fmt: skip
+
+
+def _best(state: SessionState) -> str:
+    best = queries.incumbent(state)
+    ratio = queries.speedup(state, best) if best is not None else None
     if best is None or ratio is None:
         return "no verified kernel"
-    return f"{best.id} {times(ratio)} {queries.ranking_baseline(member.state)}"
+    return f"{best.id} {times(ratio)} {queries.ranking_baseline(state)}"

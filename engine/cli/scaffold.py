@@ -56,7 +56,7 @@ def scaffold(problem: str, **given: Any) -> None:
         bench = TrialBench(Assignment(chosen, workload, "cpu"), lambda _: "")
         try:
             printer.show("loading torch and the problem")
-            _, signature = await bench.describe()
+            _, signature = await bench.describe(printer.show)
             if given["empty"]:
                 return writing.empty_kernel(signature, dialect, contract)
             printer.show("tracing the reference")

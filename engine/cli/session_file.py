@@ -16,7 +16,7 @@ from engine.cli.session_access import session_argument, shell_name
 from engine.cli.streams import stdin_is_terminal
 from engine.cli.verbosity import quiet
 from engine.export import bundle
-from engine.journal import store
+from engine.journal import store, user_folders
 from engine.journal.lock import WriterLock
 from engine.session import trust
 
@@ -40,7 +40,7 @@ def import_session(file: Path, as_json: bool) -> None:
 
 def import_bundle(file: Path) -> Path:
     """The folder that the bundle was unpacked into: named like the file, with a number where that name exists."""
-    root, stem = store.sessions_root(), bundle.session_name(file)
+    root, stem = user_folders.sessions_root(), bundle.session_name(file)
     number = 1
     while True:
         folder = root / (stem if number == 1 else f"{stem}-{number}")

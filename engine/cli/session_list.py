@@ -12,7 +12,7 @@ from engine.cli.conclusion import print_session
 from engine.cli.output import as_data, show, show_json
 from engine.cli.session_access import read_state, session_argument
 from engine.domain import queries
-from engine.journal import store
+from engine.journal import store, user_folders
 from engine.report.facts.summary import summarise
 from engine.report.text.lines import Span, Tone, counted, table, times
 
@@ -28,7 +28,7 @@ def list_sessions(as_json: bool) -> None:
     if as_json:
         show_json({"sessions": [_session_fields(one) for one in summaries]})
         return
-    none = f"no session yet in {store.sessions_root()}: `espalier run softmax` starts one"
+    none = f"no session yet in {user_folders.sessions_root()}: `espalier run softmax` starts one"
     show(table([_session_row(one) for one in summaries]) or [none])
 
 

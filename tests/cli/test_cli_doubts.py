@@ -21,6 +21,7 @@ from engine.cli.exit_codes import BAD_INPUT, DONE, DOUBTED, FAILED, INTERRUPTED
 from engine.domain import work as w
 from engine.domain.errors import EspalierError
 from engine.domain.model import Failure, FailureKind, Measurement
+from engine.domain.regimes import Regime
 from engine.domain.settings import Limits
 from engine.session.fake_bench import FAKE_CPU
 from engine.session.live import LiveSession
@@ -169,11 +170,14 @@ class GivenBench:
         final = self._finals.pop(0)
         return KernelTrial(final, b.verification(), 0.1, 0.2, 0.3)
 
+    async def sustain(self, kernel: object, tried: KernelTrial) -> KernelTrial:
+        return tried
+
     async def try_verify(self, kernel: object, say: object) -> w.Verified:
         return w.Verified(b.verification(), TIMED, 0.1)
 
-    async def versus(self, kernel: object, other: object, say: object) -> w.Measured:
-        return w.Measured(replace(self._raced, speedup={"other": self._raced.speedup["eager"]}), 0.1)
+    async def versus(self, kernel: object, other: object, say: object, *, regime: Regime) -> w.Measured:
+        return w.Measured(replace(self._raced, speedup={"other": self._raced.speedup["eager"]}), 0.1, regime=regime)
 
 
 def given(monkeypatch: pytest.MonkeyPatch, module: Any, bench: GivenBench) -> None:

@@ -27,8 +27,8 @@ def test_problems_are_listed_with_their_ideas(espalier: Call) -> None:
     for row in found.values():
         assert list(row) == ["name", "title", "workloads", "ideas", "suites"]
         assert {"full", "small"} <= row["workloads"].keys()
-        assert row["ideas"]["cpp"] >= 4
-        assert row["ideas"]["cuda"] >= 4
+        assert row["ideas"]["cpp"] >= 3
+        assert row["ideas"]["cuda"] >= 1
     assert "softmax" in espalier("problems").out
 
 

@@ -95,6 +95,7 @@ class Seconds(msgspec.Struct, forbid_unknown_fields=True):
     build: float
     verify: float | None
     measure: float | None
+    sustained: float | None
     wait: float
 
 
@@ -106,12 +107,43 @@ class Against(msgspec.Struct, forbid_unknown_fields=True):
     corroborated: bool
     conditions: list[str]
     doubts: list[str]
+    regime: str
 
 
 class Claimed(msgspec.Struct, forbid_unknown_fields=True):
     time_us: Times
     speedup: dict[str, Numbers | None]
     speed_of_light: Light | None
+
+
+class Load(msgspec.Struct, forbid_unknown_fields=True):
+    sm_mhz: float | None
+    watts: float | None
+
+
+class Single(msgspec.Struct, forbid_unknown_fields=True):
+    time_us: Numbers
+    speedup: dict[str, Numbers]
+    device: Load | None
+
+
+class BackToBack(msgspec.Struct, forbid_unknown_fields=True):
+    time_us: Numbers
+    speedup: dict[str, Numbers]
+    device: Load
+    baseline_device: Load
+    calls: int
+    processes: int
+    corroborated: bool
+    conditions: list[str]
+    doubts: list[str]
+
+
+class Regimes(msgspec.Struct, forbid_unknown_fields=True):
+    deciding: str
+    single: Single
+    sustained: BackToBack | None
+    disagreement: str
 
 
 class Verdict(msgspec.Struct, forbid_unknown_fields=True):
@@ -142,6 +174,8 @@ class Verdict(msgspec.Struct, forbid_unknown_fields=True):
     suite: str | None
     workloads: list[object]
     worst: str | None
+    choices: list[object]
+    regimes: Regimes | None
     against: Against | None = None
 
 
@@ -224,7 +258,19 @@ def test_a_correct_kernel_is_measured_and_compared_with_another(place: Place) ->
     assert list(found.speedup) == ["eager", "eager_tf32", "compile"]
     assert found.speedup["eager"] is not None
     assert found.speedup["compile"] is None
+    assert found.regimes is not None
+    assert (found.regimes.deciding, found.regimes.sustained) == ("single", None)
+    assert found.against.regime == found.regimes.deciding
     assert found.against.difference in ("faster", "slower", "no measurable difference", "not corroborated")
+
+
+def test_a_kernel_is_timed_back_to_back_where_that_decides(place: Place) -> None:
+    result = place.call("eval", "shrink.py", "right.cpp", "--json", "--regime", "sustained")
+    found = verdict_in(result.out)
+    assert found.regimes is not None
+    assert found.regimes.deciding == "sustained"
+    assert found.regimes.sustained is not None, found.conditions
+    assert found.regimes.sustained.speedup["eager"].value > 0
 
 
 def confirmed(found: Verdict) -> str:

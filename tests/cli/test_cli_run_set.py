@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import builders as b
 from support.program import Call
+from support.sessions import OPENED
 
-from engine.cli.run_set import named_problems
+from engine.cli.run_set import live_table, named_problems
 from engine.domain.errors import ProblemError
+from engine.domain.strategy.worth import Standing
 from engine.journal import store
+from engine.report.text.lines import plain
+from engine.session.factory import NewSession
+from engine.session.problem_set import ProblemSet, SetBudget, restored
 
 REFERENCE = """
 import torch
@@ -68,6 +76,43 @@ def test_several_problems_share_a_budget_and_the_same_command_continues(espalier
     assert "8 of 8 kernels tried; a larger budget continues" in again.out
     assert "next kernel" in again.out
     assert sorted(path.name for path in store.folders() if path.parent == home / "sessions") == sessions
+
+
+def drawn(text: str) -> list[list[str]]:
+    """What a terminal shows below the lines that stay, each time it is drawn."""
+    return [part.split("\n") for part in re.split(r"\r(?:\x1b\[\d+A)?\x1b\[(?:J|2K)", text)]
+
+
+@pytest.mark.usefixtures("pretended")
+def test_in_a_terminal_a_table_of_all_problems_stays_below_the_lines(espalier: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.cli.output.is_terminal", lambda stream: True)
+    for name, value in {"NO_COLOR": "1", "COLUMNS": "120", "LINES": "12", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    done = espalier("run", "softmax", "layernorm", *FEW, "--kernels", 6)
+    assert done.status == 0, done.err
+    tables = [lines[-3:] for lines in drawn(done.err) if any("problems go on" in line for line in lines)]
+    assert tables[0][0].endswith("0 of 6 kernels tried, 2 of 2 problems go on")
+    assert "waits" in tables[0][2]
+    assert any("under way" in rows[1] and "waits" in rows[2] for rows in tables)
+    assert any("next kernel" in rows[1] and "under way" in rows[2] for rows in tables)
+    assert any("4 of 6" in rows[0] or "5 of 6" in rows[0] for rows in tables), "kernels count before their turn is over"
+    assert done.err.endswith("\x1b[J"), "the table is erased at the end"
+
+    headless = espalier("run", "softmax", "layernorm", *FEW, "--kernels", 7, "--headless")
+    assert "problems go on" not in headless.err
+
+
+def test_of_more_problems_than_lines_those_worth_most_are_shown(tmp_path: Path) -> None:
+    names = [f"p{number}" for number in range(9)]
+    requests = [NewSession(replace(b.problem(name), digest=b.digest(name)), "cpu", OPENED.settings) for name in names]
+    members = [restored(one, tmp_path / one.problem.name) for one in requests]
+    problems = ProblemSet(members, SetBudget(9), 1)
+    problems.latest = [Standing(name, 1, worth=number / 100) for number, name in enumerate(names)]
+    lines = [plain(spans) for spans in live_table(problems, 5)]
+    assert [line.split()[0] for line in lines] == ["0", "p6", "p7", "p8", "…"]
+    assert lines[-1] == "… 6 more problems"
+    assert len(live_table(problems, 10)) == 10
+    assert "more" not in plain(live_table(problems, 10)[-1])
 
 
 @pytest.mark.usefixtures("pretended")

@@ -24,7 +24,7 @@ from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.toolchain import tunables
 from engine.toolchain.compilers import DEFAULT_CUDA
-from engine.toolchain.dispatch import Dispatch, DispatchMember, dispatch_text
+from engine.toolchain.dispatch import Dispatch, DispatchMember, DispatchShape, dispatch_text
 from engine.toolchain.kernel_file import read_kernel_file
 
 ROOT = Path(__file__).parents[2]
@@ -192,8 +192,8 @@ DISPATCH = dispatch_text(
     Dispatch(
         ("rows",),
         (
-            DispatchMember("k1", {"TWO": 2}, ({"rows": 32}, {"rows": 100}), RIGHT),
-            DispatchMember("k2", {}, ({"rows": 3},), RIGHT.replace("// @tune TWO = 2, 3", "#define TWO (2)")),
+            DispatchMember("k1", {"TWO": 3}, tuple(DispatchShape({"rows": rows}, {"TWO": 2}) for rows in (32, 100)), RIGHT),
+            DispatchMember("k2", {}, (DispatchShape({"rows": 3}),), RIGHT.replace("// @tune TWO = 2, 3", "#define TWO (2)")),
         ),
     ),
     Dialect.CPP,
