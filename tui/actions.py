@@ -47,7 +47,6 @@ class Action:
     help: str
     places: tuple[Place, ...]
     needs: Needs = Needs.NOTHING
-    footer: bool = False
     call: str = ""
     """The call that runs the action, if it is not the verb of the id: ``tab('CODE')``."""
 
@@ -73,31 +72,31 @@ _STEER = Needs.SUBMIT
 _SEEK = Needs.SEEK
 
 ACTIONS: tuple[Action, ...] = (
-    Action("app.command_palette", "ctrl+p", "Palette", "Find an action, a kernel or an idea by name.", (_A,), footer=True),
-    Action("app.help", "question_mark,f1", "Help", "List the keys of this screen.", (_A,), footer=True),
+    Action("app.command_palette", "ctrl+p", "Palette", "Find an action, a kernel or an idea by name.", (_A,)),
+    Action("app.help", "question_mark,f1", "Help", "List the keys of this screen.", (_A,)),
     Action("app.keys", "backslash,f4", "Keys", "Show the keys that act now; the next key acts.", (_A,)),
     Action("app.theme", "f2", "Theme", "Use the next theme: dark, light, high contrast.", (_A,)),
     Action("app.settings", "f3", "Settings", "Set theme, bell, desktop notices and terminal title.", (_A,)),
     Action("app.screenshot", "f12", "Screenshot", "Save the screen as an SVG file.", (_A,)),
     Action("app.suspend", "ctrl+z", "Suspend", "Return to the shell; `fg` resumes. Running work waits.", (_A,)),
-    Action("app.quit", "ctrl+q", "Quit", "Quit; `espalier open` resumes the session.", (_A,), footer=True),
+    Action("app.quit", "ctrl+q", "Quit", "Quit; `espalier open` resumes the session.", (_A,)),
     Action("app.down", "j", "Down", "Move down, as the arrow key does.", (_A,), call="motion('down')"),
     Action("app.up", "k", "Up", "Move up, as the arrow key does.", (_A,), call="motion('up')"),
     Action("app.first", "ctrl+home", "First", "Move to the start, as the Home key does.", (_A,), call="motion('home')"),
     Action("app.last", "G", "Last", "Move to the end, as the End key does.", (_A,), call="motion('end')"),
     Action("home.leave", "q", "Quit", "Quit, as Ctrl-Q does.", (_H,)),
-    Action("home.start", "n", "New session", "Start a session: problem, device, mode, limits.", (_H,), footer=True),
-    Action("home.open", "o", "Open", "Resume the session.", (_H,), footer=True),
-    Action("home.replay", "r", "Replay", "Replay the recorded session.", (_H,), footer=True),
-    Action("home.follow", "w", "Follow", "Follow a session that another process runs.", (_H,), footer=True),
+    Action("home.start", "n", "New session", "Start a session: problem, device, mode, limits.", (_H,)),
+    Action("home.open", "o", "Open", "Resume the session.", (_H,)),
+    Action("home.replay", "r", "Replay", "Replay the recorded session.", (_H,)),
+    Action("home.follow", "w", "Follow", "Follow a session that another process runs.", (_H,)),
     Action("home.compare", "v", "Compare", "Show the session beside the others of its problem.", (_H,)),
-    Action("home.delete", "delete,D", "Delete", "Delete the session's folder; asks first.", (_H,), footer=True),
+    Action("home.delete", "delete,D", "Delete", "Delete the session's folder; asks first.", (_H,)),
     Action("home.refresh", "f5", "Refresh", "Reload the list of sessions.", (_H,)),
-    Action("gate.approve", "a,enter", "Approve", "Approve the idea; its kernels are written next.", (_G,), _STEER, True),
-    Action("gate.approve_all", "A", "Approve all", "Approve every idea that awaits approval.", (_G,), _STEER, True),
-    Action("gate.reject", "r", "Reject", "Reject the idea. The reason goes into the next prompt.", (_G,), _STEER, True),
-    Action("gate.edit", "e", "Edit", "Edit the idea's text, parent and number of kernels.", (_G,), _STEER, True),
-    Action("gate.write", "w", "Write kernel", "Write or paste the kernel yourself.", (_G,), _STEER, True),
+    Action("gate.approve", "a,enter", "Approve", "Approve the idea; its kernels are written next.", (_G,), _STEER),
+    Action("gate.approve_all", "A", "Approve all", "Approve every idea that awaits approval.", (_G,), _STEER),
+    Action("gate.reject", "r", "Reject", "Reject the idea. The reason goes into the next prompt.", (_G,), _STEER),
+    Action("gate.edit", "e", "Edit", "Edit the idea's text, parent and number of kernels.", (_G,), _STEER),
+    Action("gate.write", "w", "Write kernel", "Write or paste the kernel yourself.", (_G,), _STEER),
     Action("gate.park", "d", "Park", "Put the idea aside; it can be approved later.", (_G,), _STEER),
     Action("gate.parent", "p", "Parent", "Choose another parent kernel for the idea.", (_G,), _STEER),
     Action("gate.writer", "W", "Writer", "Choose the writer of this idea's code.", (_G,), _STEER),
@@ -108,9 +107,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("gate.fewer", "minus", "Fewer kernels", "Ask for one kernel fewer of the idea.", (_G,), _STEER),
     Action("gate.previous_round", "left_square_bracket", "Prev. round", "Show the ideas of the previous round.", (_G,)),
     Action("gate.next_round", "right_square_bracket", "Next round", "Show the ideas of the next round.", (_G,)),
-    Action("steer.idea", "i", "New idea", "Add an idea.", (_S, _G), _STEER, True),
-    Action("steer.seed", "s", "Seed", "Add a kernel: file, bank, other session, clipboard.", (_S, _G), _STEER, True),
-    Action("steer.mode", "o", "Mode", "Choose who approves ideas: ask, timed ask or autopilot.", (_S, _G), _STEER, True),
+    Action("steer.idea", "i", "New idea", "Add an idea.", (_S, _G), _STEER),
+    Action("steer.seed", "s", "Seed", "Add a kernel: file, bank, other session, clipboard.", (_S, _G), _STEER),
+    Action("steer.mode", "o", "Mode", "Choose who approves ideas: ask, timed ask or autopilot.", (_S, _G), _STEER),
     Action("steer.limits", "L", "Limits", "Set when the session ends; more rounds reopen an ended one.", (_S, _G), _STEER),
     Action("steer.models", "O", "Models", "Set proposers, writer, servers and options of models.", (_S, _G), _STEER),
     Action("steer.pause", "P", "Pause", "Pause the session, or resume it.", (_S, _G), _STEER),
@@ -121,9 +120,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("steer.undo", "u", "Undo", "Take back your latest decision, if nothing was spent on it.", (_S, _G), _STEER),
     Action("steer.retry", "R", "Retry", "Retry failed work.", (_S, _G), _STEER),
     Action("steer.end", "ctrl+e", "End", "End the session and cancel unfinished kernels.", (_S,), _STEER),
-    Action("session.gate", "g", "Ideas", "Show the ideas and approve those that await approval.", (_S,), footer=True),
-    Action("session.pin", "p", "Pin", "Pin the kernel as a parent of later rounds, or unpin it.", (_S,), _STEER, True),
-    Action("session.prune", "x", "Prune", "Prune the branch below the kernel, or reopen a pruned one.", (_S,), _STEER, True),
+    Action("session.gate", "g", "Ideas", "Show the ideas and approve those that await approval.", (_S,)),
+    Action("session.pin", "p", "Pin", "Pin the kernel as a parent of later rounds, or unpin it.", (_S,), _STEER),
+    Action("session.prune", "x", "Prune", "Prune the branch below the kernel, or reopen a pruned one.", (_S,), _STEER),
     Action("session.cancel", "c", "Cancel", "Cancel an unfinished kernel.", (_S,), _STEER),
     Action("session.remeasure", "M", "Remeasure", "Verify and measure the kernel again.", (_S,), _STEER),
     Action("session.race", "r", "Race", "Race the kernel against the marked one or the incumbent.", (_S,), _STEER),
@@ -131,8 +130,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("session.accept", "a", "Accept", "Accept a quarantined kernel; asks for the reason.", (_S,), _STEER),
     Action("session.discard", "d", "Discard", "Discard a quarantined kernel: it fails.", (_S,), _STEER),
     Action("session.note", "n", "Note", "Add a note to the kernel.", (_S,), _STEER),
-    Action("session.mark", "m", "Mark", "Mark the kernel for comparing, racing or combining.", (_S,), footer=True),
-    Action("session.compare", "v", "Compare", "Compare figures and code with the marked kernel.", (_S,), footer=True),
+    Action("session.mark", "m", "Mark", "Mark the kernel for comparing, racing or combining.", (_S,)),
+    Action("session.compare", "v", "Compare", "Compare figures and code with the marked kernel.", (_S,)),
     Action("session.workloads", "W", "Workloads", "Show the speedup of every kernel on every workload of the suite.", (_S,)),
     Action("session.combine", "X", "Combine", "Add an idea that combines the marked kernel with this one.", (_S,), _STEER),
     Action("session.attach", "A", "Attach", "Attach the kernel to an idea as reference for its writer.", (_S,), _STEER),
@@ -141,7 +140,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("session.profile", "H", "Profile", "Read the kernel's hardware counters, and name its bottleneck.", (_S,), _STEER),
     Action("session.copy", "y", "Copy code", "Copy the kernel's code to the clipboard.", (_S, _C)),
     Action("session.incumbent", "b", "Incumbent", "Select the incumbent.", (_S,)),
-    Action("session.pane", "t", "Pane", "Show the next pane: kernel, charts, events, notes, usage.", (_S,), footer=True),
+    Action("session.pane", "t", "Pane", "Show the next pane: kernel, charts, events, notes, usage.", (_S,)),
     Action("session.usage", "dollar_sign", "Usage", "Show tokens and dollars by round, role and model.", (_S,)),
     Action("session.sort", "S", "Sort", "Sort the tree by age, by best branch, or all kernels by speedup.", (_S,)),
     Action("session.filter", "slash", "Filter", "Filter the kernels while typing; on a page: search it, then n and N.", (_S,)),
@@ -157,23 +156,23 @@ ACTIONS: tuple[Action, ...] = (
     _tab(7, "log", "Show the output of the compiler and the trial."),
     Action("session.machine_code", "8", "Machine code", "List the instructions, or compare those of the marked kernel.", (_S,)),
     Action("session.zoom", "z", "Zoom", "Show only the focused pane, or all panes.", (_S,)),
-    Action("session.home", "escape,q", "Home", "Go to the home screen; the search continues.", (_S,), footer=True),
-    Action("replay.play", "space", "Play", "Play or pause.", (_S,), _SEEK, True),
+    Action("session.home", "escape,q", "Home", "Go to the home screen; the search continues.", (_S,)),
+    Action("replay.play", "space", "Play", "Play or pause.", (_S,), _SEEK),
     Action("replay.forward", "full_stop", "Step", "Go forward one event.", (_S,), _SEEK),
     Action("replay.back", "comma", "Step back", "Go back one event.", (_S,), _SEEK),
-    Action("replay.next_round", "right_square_bracket", "Next round", "Jump to the next round.", (_S,), _SEEK, True),
+    Action("replay.next_round", "right_square_bracket", "Next round", "Jump to the next round.", (_S,), _SEEK),
     Action("replay.previous_round", "left_square_bracket", "Prev. round", "Jump to the previous round.", (_S,), _SEEK),
-    Action("replay.next_incumbent", "right_parenthesis", "Next incumbent", "Jump to the next incumbent.", (_S,), _SEEK, True),
+    Action("replay.next_incumbent", "right_parenthesis", "Next incumbent", "Jump to the next incumbent.", (_S,), _SEEK),
     Action("replay.previous_incumbent", "left_parenthesis", "Prev. incumbent", "Jump to the previous incumbent.", (_S,), _SEEK),
     Action("replay.next_decision", "right_curly_bracket", "Next decision", "Jump to your next decision.", (_S,), _SEEK),
     Action("replay.previous_decision", "left_curly_bracket", "Prev. decision", "Jump to your previous decision.", (_S,), _SEEK),
     Action("replay.faster", "plus", "Faster", "Double the speed.", (_S,), _SEEK),
     Action("replay.slower", "minus", "Slower", "Halve the speed.", (_S,), _SEEK),
-    Action("gate.back", "escape,q", "Back", "Return to the tree; open ideas keep waiting.", (_G,), footer=True),
-    Action("compare.back", "escape,q", "Back", "Return to the tree.", (_C,), footer=True),
-    Action("compare.swap", "x", "Swap", "Swap the two kernels.", (_C,), footer=True),
-    Action("workloads.sort", "s", "Sort", "Sort by the column of the cursor; Enter goes to the kernel.", (_W,), footer=True),
-    Action("workloads.back", "escape", "Back", "Return to the tree.", (_W,), footer=True),
+    Action("gate.back", "escape,q", "Back", "Return to the tree; open ideas keep waiting.", (_G,)),
+    Action("compare.back", "escape,q", "Back", "Return to the tree.", (_C,)),
+    Action("compare.swap", "x", "Swap", "Swap the two kernels.", (_C,)),
+    Action("workloads.sort", "s", "Sort", "Sort by the column of the cursor; Enter goes to the kernel.", (_W,)),
+    Action("workloads.back", "escape", "Back", "Return to the tree.", (_W,)),
 )  # fmt: skip
 
 RENAMED: Mapping[str, str] = {
@@ -208,14 +207,15 @@ PRESETS: Mapping[str, Mapping[str, str]] = {
 }
 """Sets of keys, chosen by ``preset = "vim"`` in the key file; its other lines win over the set."""
 
-_HELP = next(action for action in ACTIONS if action.id == "app.help")
 
+_BY_ID = {action.id: action for action in ACTIONS}
 _GROUPS = (
     ("Home", "home."), ("Ideas", "gate."), ("Steering", "steer."), ("Kernels", "session."), ("Replay", "replay."),
     ("Compare", "compare."), ("Workloads", "workloads."), ("Anywhere", "app."),
 )  # fmt: skip
 
 _KEY_NAMES = {
+    "backslash": "\\",
     "question_mark": "?", "full_stop": ".", "comma": ",", "right_square_bracket": "]", "left_square_bracket": "[",
     "right_parenthesis": ")", "left_parenthesis": "(", "right_curly_bracket": "}", "left_curly_bracket": "{", "plus": "+",
     "minus": "-", "slash": "/", "escape": "Esc", "enter": "Enter", "space": "Space", "delete": "Del",
@@ -231,15 +231,14 @@ def key_names(keys: str) -> str:
 
 def shown_key(action: str, user_keys: Mapping[str, str]) -> str:
     """The first key of an action as printed on a keyboard: the user's, or else the registry's."""
-    default = next(one.key for one in ACTIONS if one.id == action)
-    return key_names(user_keys.get(action, default)).split(", ")[0]
+    return key_names(user_keys.get(action, by_id(action).key)).split(", ")[0]
 
 
 def _key_name(key: str) -> str:
     if key in _KEY_NAMES:
         return _KEY_NAMES[key]
     if key.startswith("ctrl+"):
-        return f"Ctrl-{key[5:].upper()}"
+        return f"Ctrl-{key[5:].capitalize()}"
     return key.upper() if len(key) > 1 else key
 
 
@@ -249,14 +248,19 @@ def actions(place: Place) -> tuple[Action, ...]:
 
 
 def bindings(place: Place) -> list[Binding]:
-    """The bindings of one kind of screen. Help comes first: the narrowest footer still shows it."""
+    """The bindings of one kind of screen."""
     here = [_binding(action, action.run) for action in actions(place)]
-    return here if place is Place.ANYWHERE else [_binding(_HELP, f"app.{_HELP.run}"), *here]
+    return here if place is Place.ANYWHERE else [_binding(by_id("app.help"), "app.help"), *here]
 
 
 def _binding(action: Action, run: str) -> Binding:
     shown = key_names(action.key).split(", ")[0]
-    return Binding(action.key, run, action.label, show=action.footer, tooltip=action.help, id=action.id, key_display=shown)
+    return Binding(action.key, run, action.label, show=False, tooltip=action.help, id=action.id, key_display=shown)
+
+
+def by_id(action: str) -> Action:
+    """The action with this id."""
+    return _BY_ID[action]
 
 
 def action_for(verb: str, place: Place) -> Action | None:

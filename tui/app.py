@@ -25,22 +25,20 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerFailed, WorkerState
 
 from engine.domain.errors import EspalierError, JournalError, JournalLocked, UntrustedError
-from engine.domain.trust import PathKind, TrustQuestion
 from tui import actions
 from tui.opener import SessionOpener
 from tui.plain_output import plain_text
 from tui.removals import guard_removals
-from tui.screens.dialogs import Confirm
-from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen, OpenMode
-from tui.screens.key_panel import KeyPanel
 from tui.screens.loading import load_session_screens
+from tui.stale_clicks import guard_stale_clicks
 from tui.terminal import SHUTDOWN_SECONDS, TerminalLost, exit_within
 from tui.terminal_app import TerminalApp
 from tui.timers import guard_timers
 from tui.tiny_terminals import guard_tiny_terminals
 
 if TYPE_CHECKING:
+    from engine.domain.trust import TrustQuestion
     from tui.bridge import Bridge, Say
     from tui.screens.open_session import OpenBridge
     from tui.screens.transport import TransportScreen
@@ -84,6 +82,7 @@ class EspalierApp(TerminalApp):
         guard_timers()
         guard_tiny_terminals()
         guard_removals()
+        guard_stale_clicks()
         super().__init__(keymap=keymap, colours=colours)
         self.opener = opener or SessionOpener()
         self.clock = clock
@@ -212,6 +211,7 @@ class EspalierApp(TerminalApp):
 
     async def _ask_trust(self, asked: TrustQuestion, title: str, opening: OpenBridge) -> None:
         """Ask whether this may run here, then open it, replay it, or do nothing."""
+        from engine.domain.trust import PathKind
         from tui.screens.trust_dialog import TrustAnswer, TrustDialog
 
         answer = await self.push_screen_wait(TrustDialog(asked))
@@ -232,6 +232,8 @@ class EspalierApp(TerminalApp):
         running = self._search
         if running is None:
             return True
+        from tui.screens.dialogs import Confirm
+
         words = (
             f"{running.name} is running here. Two searches disturb each other's measurements, so only one can run. "
             "A closed session can be resumed."
@@ -321,6 +323,8 @@ class EspalierApp(TerminalApp):
     async def _ask_to_quit(self) -> None:
         running = self._search
         if running is not None and running.in_hand:
+            from tui.screens.dialogs import Confirm
+
             under_way = ", ".join(sorted(" ".join((key.kind, *key.subjects)) for key in running.in_hand))
             words = f"Running: {under_way}.\n\n`espalier open {running.shell_name}` resumes the session and repeats this work."
             if not await self.push_screen_wait(Confirm("Quit while the search is running?", words, "Quit", "Stay")):
@@ -340,6 +344,7 @@ class EspalierApp(TerminalApp):
 
     def action_help(self) -> None:
         """List the keys of this screen."""
+        from tui.screens.help import HelpScreen
         from tui.screens.palette import place_of
 
         if not isinstance(self.screen, HelpScreen):
@@ -349,6 +354,7 @@ class EspalierApp(TerminalApp):
 
     def action_keys(self) -> None:
         """Show the keys that act now; the next key acts."""
+        from tui.screens.key_panel import KeyPanel
         from tui.screens.palette import place_of
 
         screen, place = self.screen, place_of(self.screen)

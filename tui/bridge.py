@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from engine.domain import columns
 from engine.domain.commands import AnswerCall, Command
 from engine.domain.errors import CommandRejected, EspalierError, JournalCorrupt, ProposerError
 from engine.domain.events import Entry
@@ -25,6 +26,7 @@ from engine.ideas.mix import PASTE, check_models, check_proposer, proposers_of
 from engine.journal import journal, store
 from engine.journal.blobs import Blobs
 from engine.journal.lock import unwritable_error
+from engine.journal.shipped import is_shipped
 from engine.session import factory, seeds
 from engine.session.devices import default_workload
 from engine.session.factory import NewSession, find_problem
@@ -98,6 +100,8 @@ class Bridge:
         self.name = folder.name
         self.shell_name = _shell_name(folder)
         """The session as an argument of ``espalier``."""
+        self.ships = is_shipped(folder)
+        """Whether it is a recording that ships with the program, which only a fork continues."""
         self.transport = transport
         """Play, pause and seek; ``None`` if the source cannot seek."""
         self.state: SessionState = source.state
@@ -236,7 +240,8 @@ class Bridge:
         if self._writable is None or opened is None:
             raise CommandRejected("this session is only followed or replayed: open it to add a kernel")
         self.check_dialect(seed)
-        await self.submit(seeds.seed_command(self._writable.store_blob, seed, parent, idea, title))
+        workloads = columns.workloads(self.state)
+        await self.submit(seeds.seed_command(self._writable.store_blob, seed, parent, idea, title, workloads))
 
     async def answer(self, call: ModelCall, reply: str) -> None:
         """Answer a prompt by hand. Raises CommandRejected, JournalError."""

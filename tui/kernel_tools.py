@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Mapping
@@ -39,7 +40,8 @@ async def _answer(command: str, *arguments: str) -> Mapping[str, Any]:
     try:
         output, errors = await process.communicate()
     except asyncio.CancelledError:
-        process.terminate()
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            process.terminate()
         await process.wait()
         raise
     try:

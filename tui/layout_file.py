@@ -6,7 +6,6 @@ The program writes the file, beside ``screen.toml``; the same arrangement holds 
 from __future__ import annotations
 
 import fcntl
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 import tomli
 
+from engine.journal.whole_file import write_whole
 from tui.viewmodel.tree_columns import Column, ColumnChoice, Shown
 
 LAYOUT = "layout.toml"
@@ -131,7 +131,4 @@ def write_layout(path: Path, layout: ScreenLayout) -> None:
             lines += ["", f"[columns.{column.value}]"]
             lines += [f'shown = "{shown.value}"'] if shown is not None else []
             lines += [f"width = {width}"] if width is not None else []
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8") as new:
-        new.write("\n".join(lines) + "\n")
-    Path(new.name).replace(path)
+    write_whole(path, ("\n".join(lines) + "\n").encode())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from engine.report.facts.side_by_side import SideBySide
     from engine.session.factory import NewSession
     from engine.session.ports import Say
+    from engine.session.replay import Recording
     from tui.bridge import Bridge
     from tui.viewmodel.preview import SessionFacts
 
@@ -37,6 +39,26 @@ def _without_collections() -> Iterator[None]:
 
 class SessionOpener:
     """Creates and opens sessions, and lists the choices for a new one. Methods raise EspalierError with one line."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[object, Recording] | None = None
+        """The recording that was read last, and which version of which journal it is: a preview's is replayed next."""
+        self._reading = threading.Lock()
+
+    def _recording(self, folder: Path) -> Recording:
+        """A session's journal, read and folded, unless it is the one that was read last. Raises JournalError."""
+        from engine.journal import journal
+        from engine.session.replay import Recording
+
+        with self._reading:  # who opens what is being previewed waits for it
+            version = (folder, journal.version(folder))
+            if self._latest is not None and self._latest[0] == version:
+                return self._latest[1]
+            with _without_collections():
+                recording = Recording(journal.read(folder).entries)
+                recording.state_at(len(recording.entries))
+            self._latest = (version, recording)
+            return recording
 
     async def begin(self, request: NewSession, say: Say) -> Bridge:
         """Create a session. Nothing is left on disk if this raises."""
@@ -59,13 +81,11 @@ class SessionOpener:
 
     def replay(self, folder: Path) -> Bridge:
         """Replay a session. It is paused at its end: the result is shown first, and play starts over."""
-        from engine.journal import journal
         from engine.session.replay import ReplaySource
         from tui.bridge import Bridge
 
-        with _without_collections():
-            recorded = ReplaySource(journal.read(folder).entries)
-            recorded.seek(recorded.length)
+        recorded = ReplaySource(self._recording(folder))
+        recorded.seek(recorded.length)
         return Bridge(recorded, folder, transport=recorded)
 
     def follow(self, folder: Path) -> Bridge:
@@ -93,10 +113,10 @@ class SessionOpener:
 
     def preview(self, folder: Path) -> SessionFacts:
         """What the journal of a session tells; nothing of it is executed."""
-        from engine.journal import journal
         from tui.viewmodel.preview import session_facts
 
-        return session_facts(folder.name, journal.read(folder).entries)
+        recording = self._recording(folder)
+        return session_facts(folder.name, recording.entries, recording.state_at(len(recording.entries)))
 
     def trust(self, asked: TrustQuestion) -> None:
         """Record that the user allowed what the question shows."""

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TextIO
 
+from engine.domain import regimes
 from engine.domain.errors import EspalierError, JournalLocked, UntrustedError
 from engine.domain.settings import Settings
 from engine.domain.trust import PathKind, TrustQuestion
@@ -69,7 +70,7 @@ class PlainMode:
     async def _begin(self, name: str) -> None:
         device = (await asyncio.to_thread(self._opener.devices))[0][0]
         problem = next(one for one in self._opener.problems() if one.name == name)
-        request = NewSession(problem, device, Settings(workload=default_workload(device)), "ask")
+        request = NewSession(problem, device, Settings(workload=default_workload(device), regime=regimes.AUTO), "ask")
         await self.run("new", request)
 
     async def _run_live(self, opening: Opening, folder: Path | None) -> None:

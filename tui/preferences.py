@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 
-import platformdirs
 import tomli
 
 PREFERENCES = "screen.toml"
@@ -47,12 +45,6 @@ class Preferences:
     """Set the terminal's title."""
 
 
-def configuration_folder() -> Path:
-    """``config`` under ESPALIER_HOME, else the user's configuration folder."""
-    home = os.environ.get("ESPALIER_HOME")
-    return Path(home).expanduser() / "config" if home else platformdirs.user_config_path("espalier")
-
-
 def read_preferences(path: Path) -> tuple[Preferences, tuple[str, ...]]:
     """The preferences in a file, and one line for each error. A missing file means the defaults; wrong entries are skipped."""
     try:
@@ -87,12 +79,11 @@ def _checked(name: str, value: object) -> bool | StrEnum:
 
 
 def write_preferences(path: Path, chosen: Preferences) -> None:
-    """Write the preferences. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write the preferences, whole or not at all. Raises OSError."""
+    from engine.journal.whole_file import write_whole  # home is drawn before the engine is imported
+
     lines = []
     for one in fields(chosen):
         value = getattr(chosen, one.name)
         lines.append(f"{one.name} = {str(value).lower()}" if isinstance(value, bool) else f'{one.name} = "{value}"')
-    new = path.with_suffix(".new")
-    new.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    new.replace(path)
+    write_whole(path, ("\n".join(lines) + "\n").encode())

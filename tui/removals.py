@@ -7,6 +7,10 @@ raises NoMatches. Either exception ends the program with a traceback.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
 from textual.events import Compose, Mount, Resize, ScreenResume, Show
 from textual.message import Message
 from textual.message_pump import MessagePump
@@ -14,6 +18,7 @@ from textual.widget import Widget
 
 _BEGINNINGS = (Compose, Mount, Resize, ScreenResume, Show)
 """What a widget handles when it begins or appears."""
+Result = TypeVar("Result")
 
 
 def guard_removals() -> None:
@@ -24,6 +29,14 @@ def guard_removals() -> None:
 def is_going(widget: Widget) -> bool:
     """Whether the widget is being removed or its program ends: its own widgets may be gone already."""
     return widget._pruning or not widget.is_attached
+
+
+async def while_shown(widget: Widget, awaited: Awaitable[Result]) -> Result:
+    """The result. A worker of the widget that awaits it ends here if the widget went meanwhile. Raises CancelledError."""
+    result = await awaited
+    if is_going(widget):
+        raise asyncio.CancelledError
+    return result
 
 
 async def _dispatch(widget: Widget, message: Message) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import platformdirs
 from textual import events, work
@@ -17,12 +18,13 @@ from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.notifications import Notify
 from textual.screen import Screen
+from textual.worker import Worker, get_current_worker
 
+from engine.journal.user_folders import config_folder
 from tui import actions, theme
 from tui.notices import Notices
 from tui.plain_output import PlainOutput
-from tui.preferences import PREFERENCES, Preferences, configuration_folder, read_preferences, write_preferences
-from tui.screens.settings_form import SettingsForm
+from tui.preferences import PREFERENCES, Preferences, read_preferences, write_preferences
 from tui.terminal import TerminalDriver, has_job_control
 
 _MOST_TOASTS = 3
@@ -44,10 +46,12 @@ class TerminalApp(App[None]):
         """
         super().__init__()
         self._colours = colours or self.console.color_system
-        self.keymap_file = keymap or configuration_folder() / "keys.toml"
+        self.keymap_file = keymap or config_folder() / "keys.toml"
         self.user_keys: dict[str, str] = {}
         self._preferences_file = self.keymap_file.with_name(PREFERENCES)
         self._plain_output = PlainOutput()
+        self._asking: WeakSet[Worker[Any]] = WeakSet()
+        """Workers that have shown a dialog."""
         self.notices = Notices(self._write_to_terminal, os.environ, time.monotonic, Preferences())
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -80,12 +84,19 @@ class TerminalApp(App[None]):
         self.notices.restore_title()
 
     async def push_screen_wait(self, screen: Screen[Any] | str, *, mode: str | None = None) -> Any:
-        """Show a screen and wait for its answer, in a worker.
+        """Show a screen and wait for its answer, in a worker. ``None`` at once where another screen covers the worker's own.
+
+        Keys that are pressed faster than a dialog opens start a worker each: the first one asks, or else dialogs would pile up
+        until drawing one through the other ends the program. A worker that has asked may go on asking.
 
         Reported as for upstream (Textual 8.2.8): its own first runs what the app has still to do, a screen's removal among it,
         in the worker's task. When that screen is the worker's own, its removal cancels the worker, which cancels the
         removal, and the CancelledError ends the app's message loop without a word.
         """
+        worker = get_current_worker()
+        if worker not in self._asking and worker.node.screen is not self.screen:
+            return None
+        self._asking.add(worker)
         return await asyncio.shield(self.push_screen(screen, wait_for_dismiss=True, mode=mode))
 
     def _write_to_terminal(self, text: str) -> None:
@@ -111,6 +122,8 @@ class TerminalApp(App[None]):
     @work(group="settings", exclusive=True)
     async def action_settings(self) -> None:
         """Set theme, bell, notices and title."""
+        from tui.screens.settings_form import SettingsForm
+
         chosen = await self.push_screen_wait(SettingsForm(self.notices.preferences, str(self._preferences_file)))
         if chosen is None:
             return

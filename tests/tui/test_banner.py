@@ -107,3 +107,11 @@ def test_an_idea_whose_writer_failed_gets_another_from_the_banner(tmp_path: Path
     ui.run_steered(folder, act, opener=ui.FakeOpener(ideas=Keyless(tree.rounds, tree.drafts)))
     (edited,) = (event for event in ui.engineer_events(folder) if isinstance(event, IdeaEdited))
     assert edited.writer
+
+
+def test_an_ended_recording_that_ships_is_not_offered_to_be_opened() -> None:
+    ended = replace(CALM, closed="3 of 3 rounds done")
+    own = Source(steers=False, replays=True, shell_name="softmax")
+    assert "espalier open softmax" in texts(ended, own)[0]
+    assert "espalier open" not in texts(ended, replace(own, ships=True))[0]
+    assert "fork" in texts(ended, replace(own, ships=True))[0]

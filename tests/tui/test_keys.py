@@ -15,6 +15,7 @@ from textual.widgets import Input
 from engine.domain import events as e
 from tui import actions
 from tui.app import EspalierApp
+from tui.screens.dialogs import AskLine
 from tui.screens.gate import GateScreen
 from tui.screens.home import HomeScreen
 from tui.screens.key_panel import KeyPanel
@@ -22,6 +23,7 @@ from tui.screens.session import SessionScreen
 from tui.widgets.find_bar import FindBar
 from tui.widgets.idea_list import IdeaList
 from tui.widgets.kernel_tree import KernelTree
+from tui.widgets.key_footer import KeyFooter
 from tui.widgets.lines import LinesView
 
 
@@ -157,3 +159,24 @@ def test_the_key_panel_has_a_column_at_every_width(width: int) -> None:
     page = io.StringIO()
     Console(width=width, file=page).print(panel._keys())
     assert page.getvalue().strip()
+
+
+def test_the_footer_shows_the_users_keys_and_a_click_presses_them(folder: Path, tmp_path: Path) -> None:
+    keymap = tmp_path / "keys.toml"
+    keymap.write_text('"gate.approve" = "y"\n')
+
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: Watch) -> None:
+        app.keymap_file = keymap
+        app.apply_settings()
+        footer = app.screen.query_one(KeyFooter)
+        footer.refresh()
+        await until(pilot, lambda: footer.render().plain.startswith(" ? Help  y Approve "))
+        at = footer.render().plain.index("Reject")
+        await pilot.click(KeyFooter, offset=(at, 0))
+        await until(pilot, lambda: isinstance(app.screen, AskLine))
+
+    ui.run_steered(folder, act)
+
+
+def test_keys_are_named_as_they_are_printed_on_a_keyboard() -> None:
+    assert actions.key_names("backslash,f4,ctrl+home,ctrl+p,G") == "\\, F4, Ctrl-Home, Ctrl-P, G"

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from support import ui
+from textual.events import Key
+from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Button, Input, Label
 
+from tui.app import EspalierApp
+from tui.preferences import Preferences
 from tui.screens.dialogs import AskLine, Choice, Choose, Confirm, Dialog
+from tui.screens.gate import GateScreen
+from tui.screens.limits_form import LimitsForm
+from tui.screens.settings_form import SettingsForm
 
 LONG = "words that do not fit on one line of a small terminal, and go on for several of them, to the very end of the dialog"
 DIALOGS: list[tuple[Dialog[object], type[Widget]]] = [
@@ -31,3 +39,35 @@ def test_a_dialog_shows_how_to_answer_at_the_smallest_size(dialog: Dialog[object
             assert dialog.query_one(".dialog").content_region.contains_region(last.region)
 
     asyncio.run(act())
+
+
+def test_a_key_that_arrives_before_a_form_is_drawn_does_nothing() -> None:
+    async def act() -> None:
+        app, form = ui.app(), SettingsForm(Preferences(), "screen.toml")
+        async with app.run_test(size=(80, 24)) as pilot:
+            app.push_screen(form)
+            key = Key("ctrl+s", None)
+            key._set_forwarded()  # the screen below was asked first, and passed it on
+            await app.on_event(key)
+            await ui.until(pilot, lambda: form.is_active)
+            await pilot.press("ctrl+s")
+            await ui.until(pilot, lambda: app.screen is not form)
+
+    asyncio.run(act())
+
+
+def test_keys_that_are_faster_than_a_dialog_open_one(tmp_path: Path) -> None:
+    async def act(app: EspalierApp, pilot: Pilot[None], watch: ui.Watch) -> None:
+        gate = app.screen
+        assert isinstance(gate, GateScreen)
+        for opens in (gate.action_idea, gate.action_limits, gate.action_seed, gate.action_limits):
+            opens()
+        await ui.until(pilot, lambda: isinstance(app.screen, Dialog))
+        await ui.still(pilot)
+        assert len([one for one in app.screen_stack if isinstance(one, Dialog)]) == 1
+        await pilot.press("escape")
+        await ui.until(pilot, lambda: app.screen is gate)
+        gate.action_limits()
+        await ui.until(pilot, lambda: isinstance(app.screen, LimitsForm))
+
+    ui.run_steered(tmp_path / "session", act)

@@ -9,7 +9,7 @@ from rich.color import ColorSystem
 from textual.color import Color
 from textual.theme import Theme
 
-from tui import theme
+from tui import inks, theme
 from tui.viewmodel.cells import Ground, Ink
 
 BANDS = {"band-good", "band-bad", "band-undecided"}
@@ -26,9 +26,9 @@ def by_name(theme_: Theme) -> str:
 
 @pytest.mark.parametrize("one", theme.THEMES, ids=by_name)
 def test_every_ink_and_ground_has_a_colour_and_no_colour_is_unused(one: Theme) -> None:
-    named = {look.variable for look in theme.INKS.values() if look.variable} | set(theme.GROUNDS.values())
-    assert set(theme.INKS) == set(Ink)
-    assert set(theme.GROUNDS) == set(Ground) - {Ground.NONE}
+    named = {look.variable for look in inks.INKS.values() if look.variable} | set(inks.GROUNDS.values())
+    assert set(inks.INKS) == set(Ink)
+    assert set(inks.GROUNDS) == set(Ground) - {Ground.NONE}
     assert named <= set(one.variables)
     assert set(theme.variable_defaults(one.dark)) == named
 
@@ -36,7 +36,7 @@ def test_every_ink_and_ground_has_a_colour_and_no_colour_is_unused(one: Theme) -
 @pytest.mark.parametrize("one", theme.THEMES, ids=by_name)
 def test_text_has_contrast_on_every_ground(one: Theme) -> None:
     grounds = [Color.parse(str(one.surface)), Color.parse(one.variables["block-cursor-background"])]
-    for look in theme.INKS.values():
+    for look in inks.INKS.values():
         if look.variable and look.variable not in QUIET and not look.variable.startswith(("bar-", "code-")):
             ink = Color.parse(one.variables[look.variable])
             assert all(abs(ink.brightness - ground.brightness) > 0.14 for ground in grounds), look.variable
@@ -45,7 +45,7 @@ def test_text_has_contrast_on_every_ground(one: Theme) -> None:
 @pytest.mark.parametrize("one", theme.THEMES, ids=by_name)
 def test_text_stays_visible_in_sixteen_colours(one: Theme) -> None:
     page = rounded(str(one.surface))
-    for look in theme.INKS.values():
+    for look in inks.INKS.values():
         if look.variable:
             assert rounded(one.variables[look.variable]) != page, look.variable
 
@@ -79,8 +79,8 @@ def test_high_contrast_is_seven_to_one_on_every_ground() -> None:
     """WCAG 2.2, 1.4.6."""
     one = next(t for t in theme.THEMES if t.name == theme.CONTRAST)
     grounds = [str(one.surface), one.variables["block-cursor-background"], one.variables["block-cursor-blurred-background"]]
-    grounds += [one.variables[name] for name in set(theme.GROUNDS.values()) - BANDS]
-    for look in theme.INKS.values():
+    grounds += [one.variables[name] for name in set(inks.GROUNDS.values()) - BANDS]
+    for look in inks.INKS.values():
         if look.variable and look.variable not in BANDS:
             ink = _luminance(Color.parse(one.variables[look.variable]))
             for ground in grounds:

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
 from textual.content import Content
-from textual.widgets import DataTable, Footer, Static
+from textual.widgets import DataTable, Static
 
 from engine.domain import queries
 from engine.domain.model import Interval, Measurement
@@ -19,13 +19,16 @@ from engine.domain.state import Kernel, SessionState
 from engine.report.text.tree import outcome
 from tui import actions
 from tui.bridge import Bridge
+from tui.footer_key import footer_keys
 from tui.screens.steering import BridgeScreen
 from tui.viewmodel import fmt, kernels
 from tui.widgets.detail_tabs import DetailTabs, Tab
+from tui.widgets.key_footer import KeyFooter
 
 _UNKNOWN = "—"
 ComparisonRow = tuple[str, ...]
 """(name, left, right, change)."""
+_KEYS = footer_keys("compare.swap", "session.diff", "session.code", "session.timing", "compare.back")
 
 
 class CompareScreen(BridgeScreen):
@@ -47,7 +50,7 @@ class CompareScreen(BridgeScreen):
             table: DataTable[Text] = DataTable(id="numbers", cursor_type="none", zebra_stripes=False)
             yield table
             yield DetailTabs(self.bridge.read_blob, steered=False)
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter(_KEYS)
 
     def on_mount(self) -> None:
         super().on_mount()

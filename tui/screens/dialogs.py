@@ -33,6 +33,10 @@ class DismissOnceScreen(Screen[ScreenResultType]):
         self._leaving, self._result = True, result
         return super().dismiss(result) if self.is_mounted and self.is_active else AwaitComplete()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys act once the screen's widgets are there: a key may arrive before they are."""
+        return self.is_mounted
+
     def on_screen_resume(self) -> None:
         if self._leaving and self.is_active:
             super().dismiss(self._result)

@@ -14,20 +14,22 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from engine.domain import commands as c
 from engine.domain import queries
 from engine.domain.rules import adaptive
 from engine.domain.state import Idea, IdeaStatus, SessionState
 from tui import actions
-from tui.bridge import Bridge
+from tui.bridge import Bridge, Capability
 from tui.screens.dialogs import AskLine
 from tui.screens.idea_form import IdeaForm
 from tui.screens.steering import SteeringScreen
+from tui.viewmodel import footer
 from tui.viewmodel.ideas import awaiting_approval, idea_facts, status
 from tui.widgets.bars import SessionHeader, StageStrip
 from tui.widgets.idea_list import IdeaList
+from tui.widgets.key_footer import KeyFooter
 
 GRACE_SECONDS = 0.5
 _BOUNCE_SECONDS = 0.25
@@ -66,7 +68,7 @@ class GateScreen(SteeringScreen):
                 card.can_focus = False
                 yield Static("", id="words")
         yield StageStrip()
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -116,6 +118,7 @@ class GateScreen(SteeringScreen):
         self.query_one("#words", Static).update(
             idea_card(state, idea, adaptive.advice(state).get(idea.id, "")) if idea else Content("")
         )
+        self.query_one(KeyFooter).keys = footer.gate_keys(state, self.idea, steered=self.bridge.can(Capability.SUBMIT))
 
     def _undecided(self) -> Idea | None:
         idea = self.bridge.state.ideas.get(self.idea)

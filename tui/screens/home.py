@@ -19,15 +19,16 @@ from textual.containers import Container
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import DataTable, Footer, OptionList, Static
+from textual.widgets import DataTable, OptionList, Static
 from textual.widgets.option_list import Option
 
 from engine.domain.errors import EspalierError
 from tui import actions
+from tui.footer_key import footer_keys
 from tui.opener import SessionOpener
-from tui.removals import is_going
-from tui.screens.dialogs import Confirm
+from tui.removals import is_going, while_shown
 from tui.screens.loading import load_session_screens
+from tui.widgets.key_footer import KeyFooter
 from tui.widgets.session_table import SessionTable
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ _WELCOME = (
     "round. You approve, edit or reject ideas, or write your own. Every kernel is verified before it is timed."
 )
 TAG_LINE = "Search for faster GPU kernels, with you in control."
+_PROBLEM_KEYS = footer_keys("home.start", "home.refresh", "app.settings", "app.command_palette", "app.quit")
+_SESSION_KEYS = footer_keys("home.open", "home.replay", "home.start", "home.compare", "home.delete")
 _REST_SECONDS = 0.15
 """How long the cursor rests before its session is read for the preview."""
 _DEFAULT_PROBLEM = "softmax"
@@ -129,7 +132,7 @@ class HomeScreen(Screen[None]):
         missing = Static("", id="missing", markup=False)
         missing.display = False
         yield missing
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.query_one("#problems").focus()
@@ -138,17 +141,10 @@ class HomeScreen(Screen[None]):
     @work(group="load")
     async def _load(self) -> None:
         """Show the problems and the device, then load what a session needs, then say which tools are missing for it."""
-        problems = await asyncio.to_thread(self._opener.problems)
-        if is_going(self):
-            return
-        self._show_problems(problems)
-        devices = await asyncio.to_thread(self._opener.devices)
-        if is_going(self):
-            return
+        self._show_problems(await while_shown(self, asyncio.to_thread(self._opener.problems)))
+        devices = await while_shown(self, asyncio.to_thread(self._opener.devices))
         self.query_one("#brand", Static).update(_brand(devices))
-        await load_session_screens()
-        if is_going(self):
-            return
+        await while_shown(self, load_session_screens())
         from tui.widgets.preview import Preview
 
         preview = Preview()
@@ -156,9 +152,7 @@ class HomeScreen(Screen[None]):
         await self.query_one("#place", Container).mount(preview)
         self._is_loaded = True
         self._describe()
-        found = await self._opener.missing_tools()
-        if is_going(self):
-            return
+        found = await while_shown(self, self._opener.missing_tools())
         missing = self.query_one("#missing", Static)
         missing.display = bool(found)
         missing.update("\n".join(found))
@@ -174,6 +168,10 @@ class HomeScreen(Screen[None]):
         )
         listed.highlighted = names.index(_DEFAULT_PROBLEM) if _DEFAULT_PROBLEM in names else 0
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys act once the lists are there: a key may arrive before they are."""
+        return self.is_mounted
+
     def on_screen_resume(self) -> None:
         if not self._behind:
             self.call_after_refresh(self.action_refresh)
@@ -182,10 +180,7 @@ class HomeScreen(Screen[None]):
     @work(exclusive=True, group="summaries")
     async def action_refresh(self) -> None:
         """Reload the list of sessions."""
-        summaries = await asyncio.to_thread(_summaries)
-        if is_going(self):
-            return
-        self._fill(summaries)
+        self._fill(await while_shown(self, asyncio.to_thread(_summaries)))
         if not self._was_read and any(not one.shipped for one in self._sessions_table.sessions):
             self.query_one("#sessions").focus()
         self._was_read = True
@@ -211,7 +206,9 @@ class HomeScreen(Screen[None]):
             return
         about = self.query_one("#about", Static)
         one = self._highlighted()
-        if isinstance(self.focused, OptionList) or one is None:
+        on_problems = isinstance(self.focused, OptionList) or one is None
+        self.query_one(KeyFooter).keys = _PROBLEM_KEYS if on_problems else _SESSION_KEYS
+        if on_problems or one is None:
             about.update("Enter: new session on the highlighted problem.\nEnter again starts it with default settings.")
         elif one.shipped:
             about.update(f"{one.folder}\nAn example, recorded on {one.device}. Enter: replay it")
@@ -229,17 +226,14 @@ class HomeScreen(Screen[None]):
     @work(exclusive=True, group="preview")
     async def _show_preview(self) -> None:
         """Preview what is highlighted, once the cursor rests on it."""
-        await asyncio.sleep(_REST_SECONDS)
+        await while_shown(self, asyncio.sleep(_REST_SECONDS))
         from tui.screens.home_preview import preview_of
 
-        if is_going(self):
-            return
         listed = self.query_one("#problems", OptionList)
         problem = listed.highlighted_option if isinstance(self.focused, OptionList) else None
         named = next((one for one in self._problems if problem is not None and one.name == problem.id), None)
-        shown = await asyncio.to_thread(preview_of, self._opener, named, self._highlighted(), self._sessions_table.sessions)
-        if is_going(self):
-            return
+        sessions = self._sessions_table.sessions
+        shown = await while_shown(self, asyncio.to_thread(preview_of, self._opener, named, self._highlighted(), sessions))
         for preview in self.query_one("#place", Container).children:
             preview.display = shown is not None
             if shown is not None:
@@ -322,6 +316,8 @@ class HomeScreen(Screen[None]):
         one = self._highlighted()
         if one is None:
             return
+        from tui.screens.dialogs import Confirm
+
         words = f"{one.folder}\n\n{one.kernels} kernels, {one.verified} verified. This cannot be undone."
         if not await self.app.push_screen_wait(Confirm(f"Delete {one.name}?", words, "Delete")):
             return

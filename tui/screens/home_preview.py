@@ -11,6 +11,7 @@ from engine.domain.errors import EspalierError
 from engine.domain.model import Problem
 from engine.domain.state import SessionState
 from engine.journal.store import SessionSummary
+from engine.report.facts import charts
 from tui.opener import SessionOpener
 from tui.viewmodel.cells import Line, line, one_line
 from tui.viewmodel.preview import SessionFacts, problem_lines, session_lines
@@ -42,6 +43,7 @@ def preview_of(
     facts = _facts(opener, session)
     if facts is None:
         return PreviewContent(title, lambda room: (line(f" {one_line(session.reason)}"),))
+    charts.climb(facts.state)  # here, not on the screen's thread: for the preview, and for the session if it is opened
     return PreviewContent(title, partial(session_lines, facts), facts.state)
 
 

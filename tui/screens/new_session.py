@@ -18,6 +18,7 @@ from textual.content import Content
 from textual.suggester import SuggestFromList
 from textual.widgets import Button, Input, Label, Select, Static
 
+from engine.domain import regimes
 from engine.domain.errors import EspalierError, ProblemError
 from engine.domain.model import Problem
 from engine.domain.model_text import parse_duration
@@ -211,7 +212,7 @@ class NewSessionForm(Dialog[Bridge | None]):
         seed = self._text("seed")
         limits = Limits(rounds=self._count("rounds", "Rounds", 10_000), seconds=self._seconds(), usd=self._dollars())
         settings = replace(
-            Settings(),
+            Settings(regime=regimes.AUTO),
             strategy=self._chosen("strategy"),
             ideas=self._count("ideas", "Ideas per round", 64),
             branch=self._count("branch", "Kernels per idea", 64),

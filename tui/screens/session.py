@@ -14,7 +14,7 @@ from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import ContentSwitcher, Footer, Static
+from textual.widgets import ContentSwitcher, Static
 
 from engine.domain import queries
 from engine.domain.errors import JournalError
@@ -27,7 +27,7 @@ from tui.screens.arrangement import ArrangedScreen
 from tui.screens.compare import CompareScreen
 from tui.screens.gate import GateScreen
 from tui.screens.workloads import WorkloadsScreen
-from tui.viewmodel import banner, kernels
+from tui.viewmodel import banner, footer, kernels
 from tui.viewmodel.cells import Ink, Line
 from tui.viewmodel.steps import start_lines
 from tui.viewmodel.tree_rows import Sort
@@ -37,6 +37,7 @@ from tui.widgets.detail_tabs import DetailTabs, Tab
 from tui.widgets.find_bar import FindBar
 from tui.widgets.fleet_strip import FleetStrip
 from tui.widgets.kernel_tree import KernelTree
+from tui.widgets.key_footer import KeyFooter
 from tui.widgets.lines import LinesView
 from tui.widgets.panes import LogView, NoteList, UsageView
 from tui.widgets.splitter import Splitter
@@ -105,7 +106,7 @@ class SessionScreen(ArrangedScreen):
         bar = TransportBar()
         bar.display = self.bridge.can(Capability.SEEK)
         yield bar
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -138,7 +139,16 @@ class SessionScreen(ArrangedScreen):
         tree.start = () if self.bridge.state.kernels else self._start_lines(ages, tree.size.width)
         self.show_text(self._banner(), self.query_one("#banner", Static))
         self.update_transport()
+        self._show_keys()
         self._open_gate_for_new_ideas()
+
+    def _show_keys(self) -> None:
+        bridge, tree = self.bridge, self.query_one(KernelTree)
+        playing = bridge.transport.playing if bridge.transport is not None else None
+        now = footer.FooterSituation(
+            tree.selected, tree.marked, bridge.can(Capability.SUBMIT), bool(bridge.stopped), playing,
+        )  # fmt: skip
+        self.query_one(KeyFooter).keys = footer.tree_keys(bridge.state, now)
 
     def _start_lines(self, ages: Mapping[WorkKey, float], room: int) -> tuple[Line, ...]:
         return start_lines(self.bridge.state, self.bridge.start, ages, self.clock(), room)
@@ -160,7 +170,7 @@ class SessionScreen(ArrangedScreen):
         transport = bridge.transport
         source = banner.Source(
             bridge.fault, bridge.stopped, bridge.can(Capability.SUBMIT), bridge.runs_here, transport is not None,
-            transport is None or transport.position >= transport.length, bridge.shell_name,
+            transport is None or transport.position >= transport.length, bridge.shell_name, bridge.ships,
         )  # fmt: skip
         shown = banner.banner(bridge.state, source, self._waiting)
         lines = banner.lines(shown, self.key_of, self.size.width) if shown is not None else ()
@@ -186,6 +196,7 @@ class SessionScreen(ArrangedScreen):
         self.query_one(DetailTabs).kernel = kernel
         for charts in self.query(Charts):
             charts.selected = kernel
+        self._show_keys()
 
     @on(KernelTree.Opened)
     def _kernel_opened(self) -> None:
@@ -202,6 +213,7 @@ class SessionScreen(ArrangedScreen):
         tree = self.query_one(KernelTree)
         tree.marked = "" if tree.marked == tree.selected else tree.selected
         self.query_one(DetailTabs).other = tree.marked
+        self._show_keys()
 
     def action_compare(self) -> None:
         """Compare the marked kernel, or the parent, with this one."""

@@ -112,6 +112,8 @@ class BridgeScreen(DismissOnceScreen[None]):
         return ages
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if not super().check_action(action, parameters):
+            return False
         found = actions.action_for(action, self.PLACE)
         match found.needs if found is not None else actions.Needs.NOTHING:
             case actions.Needs.SUBMIT:

@@ -11,15 +11,19 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
-from textual.widgets import DataTable, Footer, Static
+from textual.widgets import DataTable, Static
 
 from engine.domain import queries
 from engine.domain.state import SessionState
 from tui import actions
 from tui.bridge import Bridge
+from tui.footer_key import footer_keys
 from tui.screens.steering import BridgeScreen
 from tui.viewmodel.cells import Cell, Ink
 from tui.viewmodel.workload_table import MEAN, workload_table
+from tui.widgets.key_footer import KeyFooter
+
+_KEYS = footer_keys("workloads.sort", "workloads.back")
 
 
 class WorkloadsScreen(BridgeScreen):
@@ -45,7 +49,7 @@ class WorkloadsScreen(BridgeScreen):
         yield Static("", id="title")
         table: DataTable[Text] = DataTable(id="table", cursor_type="cell", zebra_stripes=False, fixed_columns=1)
         yield table
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter(_KEYS)
 
     def watch_state(self, state: SessionState | None) -> None:
         if state is not None:

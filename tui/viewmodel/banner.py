@@ -43,6 +43,8 @@ class Source:
     at_end: bool = True
     """A replay shows its end."""
     shell_name: str = ""
+    ships: bool = False
+    """A recording that ships with the program: only a fork of it can be continued."""
 
 
 def banner(state: SessionState, source: Source, waiting: tuple[Idea, ...]) -> Banner | None:
@@ -127,7 +129,8 @@ def _ended_elsewhere(state: SessionState, source: Source) -> Banner | None:
         return None
     play: tuple[Remedy, ...] = (("replay.play", "play"),) if source.replays else ()
     name = source.shell_name
-    remedies = (*play, ("session.fork", "fork"), *_export(state, name), ("", f"espalier open {name}"))
+    resume: tuple[Remedy, ...] = () if source.ships else (("", f"espalier open {name}"),)
+    remedies = (*play, ("session.fork", "fork"), *_export(state, name), *resume)
     return Banner("", remedies, Ink.FAINT, "Next: ")
 
 

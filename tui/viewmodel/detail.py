@@ -16,7 +16,8 @@ from engine.domain.state import Idea, Kernel, SessionState, Stage
 from engine.report.text.progress import sanitizer_names
 from engine.report.text.tree import failure_words
 from tui.viewmodel import fmt, kernels, siblings
-from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, line, one_line, pad, pad_cells, width, wrap
+from tui.viewmodel.cells import BLANK, Cell, Ink, Line, cut, line, one_line, pad, width, wrap
+from tui.viewmodel.lineage_lines import LineageLines
 from tui.viewmodel.pages import INDENT, empty_page, paragraph, section, table
 
 Cells = tuple[Cell, ...]
@@ -62,13 +63,13 @@ def _origin(kernel: Kernel) -> str:
     return " · ".join(filter(None, parts))
 
 
-def idea(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:
+def idea(state: SessionState, kernel: Kernel, room: int, lineage: LineageLines) -> tuple[Line, ...]:
     """The kernel's idea and its lineage."""
     lines: list[Line] = [BLANK]
     behind = state.ideas.get(kernel.idea)
     lines += _idea(state, kernel, behind, room) if behind else [line(Cell("  seed kernel without an idea", Ink.FAINT))]
     lines += _history(state, kernel, room)
-    lines += [BLANK, section("lineage", room), *_lineage(state, kernel, room)]
+    lines += [BLANK, section("lineage", room), *lineage.lines(state, kernel, room)]
     notes = [n for n in state.notes if n.target in (kernel.id, kernel.idea)]
     if notes:
         lines += [BLANK, section("notes", room)]
@@ -127,40 +128,6 @@ def measured_gain(state: SessionState, kernel: Kernel) -> Cells | None:
     gain = mine.value / theirs.value
     ink = Ink.FASTER if mine.low > theirs.high else Ink.SLOWER if mine.high < theirs.low else Ink.UNDECIDED
     return (Cell(f"{fmt.ratio(gain)} over {kernel.parent}", ink),)
-
-
-def _lineage(state: SessionState, kernel: Kernel, room: int) -> list[Line]:
-    """One line for each ancestor: of a long lineage most lines are those of the kernel shown before."""
-    return [
-        _ancestor_line(state, ancestor, (depth, room, ancestor.id == kernel.id))
-        for depth, ancestor in enumerate(queries.lineage(state, kernel.id))
-    ]
-
-
-_ANCESTORS_KEPT = 4096
-_ancestors: dict[tuple[str, int, int, bool], tuple[Kernel, Idea | None, object, int, Line]] = {}
-"""Lines of measured ancestors, with all that they depend on."""
-
-
-def _ancestor_line(state: SessionState, ancestor: Kernel, place: tuple[int, int, bool]) -> Line:
-    key, behind = (ancestor.id, *place), state.ideas.get(ancestor.idea)
-    known = _ancestors.get(key)
-    if known is not None and known[0] is ancestor and known[1] is behind and known[2:4] == (state.opened, state.epoch):
-        return known[4]
-    ratio = queries.speedup(state, ancestor)
-    figure = kernels.speedup(ancestor, ratio) if ratio else kernels.outcome(state, ancestor).cell
-    depth, room, here = place
-    name = (
-        Cell(INDENT + "   " * max(0, min(depth, 12) - 1) + ("╰─ " if depth else ""), Ink.RULE),
-        Cell(f"{ancestor.id} ", Ink.STRONG),
-        Cell(kernels.title(state, ancestor), Ink.TITLE if here else Ink.PLAIN),
-    )
-    made = line(*pad_cells(name, max(16, min(room, 100) - 16)), Cell("  "), figure)
-    if ratio:
-        if len(_ancestors) >= _ANCESTORS_KEPT:
-            _ancestors.clear()
-        _ancestors[key] = (ancestor, behind, state.opened, state.epoch, made)
-    return made
 
 
 def verification(state: SessionState, kernel: Kernel, room: int) -> tuple[Line, ...]:

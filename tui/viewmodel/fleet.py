@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.domain.state import SessionState
 from engine.report.facts.fleet import WorkerRow, fleet_rows
-from engine.report.text.fleet import rate, reading, work_words
+from engine.report.text.fleet import device, rate, reading, work_words
 from tui.viewmodel.cells import Cell, Ink, Line, line, one_line
 
 _MOST_ROWS = 4
@@ -37,7 +37,7 @@ def _line(worker: WorkerRow) -> Line:
     doing = work_words(worker)
     return line(
         Cell(f"{one_line(worker.name):<12}", Ink.STRONG), Cell(f"{doing:<22}", Ink.MEASURE if worker.doing else Ink.FAINT),
-        Cell(f"{rate(worker):<24}"), Cell(f"{reading(worker):<18}", Ink.FAINT), Cell(one_line(worker.device), Ink.FAINT),
+        Cell(f"{rate(worker):<24}"), Cell(f"{reading(worker):<18}", Ink.FAINT), Cell(device(worker), Ink.FAINT),
     )  # fmt: skip
 
 

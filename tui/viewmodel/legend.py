@@ -34,7 +34,7 @@ def _statuses() -> Iterator[Entry]:
 def _outcomes() -> Iterator[Entry]:
     more = {
         kernels.DOUBTED.word: "measured, but the judge's clock does not confirm the time: cannot win",
-        "screened": "measured with few samples, for too slow to win",
+        "screened": "timed with few samples only: too slow to go on",
         "quarantined": "looks impossible: awaits accept or discard",
         "undecided": "a race's interval contains 1",
         "other device": "measured on another device; not compared",
@@ -61,6 +61,6 @@ _FIGURES: tuple[Entry, ...] = (
 _ABBREVIATIONS: tuple[Entry, ...] = (
     (Cell("SOL", Ink.LABEL), "speed of light: share of what the device's own limits allow"),
     (Cell("95%", Ink.LABEL), "confidence interval of the median ratio"),
-    (Cell("class", Ink.LABEL), "precision class: arithmetic as close to float64 as the output is"),
+    (Cell("class", Ink.LABEL), "precision class: fp32, tf32 or half, by the output's error against float64"),
     (Cell("k3 i2", Ink.LABEL), "kernel 3, idea 2"),
 )

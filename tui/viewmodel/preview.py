@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from engine.domain import queries
 from engine.domain.events import Entry
-from engine.domain.folds import advance
 from engine.domain.model import Dialect, Problem, Workload
 from engine.domain.state import SessionState
 from engine.report.text import progress
@@ -26,26 +25,22 @@ class SessionFacts:
 
     name: str
     state: SessionState
-    decisions: tuple[Entry, ...]
-    """The last decisions of the engineer or an agent, oldest first."""
-    latest: tuple[Entry, ...]
-    """The last entries, shown where nobody decided."""
+    lines: tuple[Line, ...]
+    """Its incumbent, its progress and its last decisions, as long as they are."""
 
 
-def session_facts(name: str, entries: Sequence[Entry]) -> SessionFacts:
-    """The facts of a journal."""
+def session_facts(name: str, entries: Sequence[Entry], state: SessionState) -> SessionFacts:
+    """The facts of a journal; ``state``: what it folds to. Takes a while for a large session."""
     decided = [entry for entry in entries[1:] if entry.by.decides or entry.by.is_agent]
-    return SessionFacts(name, advance(SessionState(), entries), tuple(decided[-DECISIONS:]), tuple(entries[-_LATEST:]))
+    heading, shown = ("Last decisions", decided[-DECISIONS:]) if decided else ("Last events", entries[-_LATEST:])
+    told = [from_report(spans) for entry in shown for spans in progress.lines(state, entry, state)]
+    lines = [*_incumbent(state), _progress(state), line(), line(Cell(f" {heading}", Ink.LABEL))]
+    return SessionFacts(name, state, (*lines, *map(_indented, told[-DECISIONS:])))
 
 
 def session_lines(facts: SessionFacts, room: int) -> tuple[Line, ...]:
     """Incumbent, progress and last decisions of a session."""
-    state = facts.state
-    lines = [*_incumbent(state), _progress(state)]
-    heading, entries = ("Last decisions", facts.decisions) if facts.decisions else ("Last events", facts.latest)
-    told = [from_report(spans) for entry in entries for spans in progress.lines(state, entry, state)]
-    lines += [line(), line(Cell(f" {heading}", Ink.LABEL)), *map(_indented, told[-DECISIONS:])]
-    return _fitted(lines, room)
+    return _fitted(facts.lines, room)
 
 
 def problem_lines(problem: Problem, sessions: Sequence[str], latest: SessionFacts | None, room: int) -> tuple[Line, ...]:

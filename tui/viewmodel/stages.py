@@ -127,14 +127,18 @@ def _fitting(parts: Sequence[Sequence[Cell]], room: int, gap: str) -> Line:
     return line(*cells)
 
 
+_WORK_GAP = " │ "
+
+
 def _work_line(state: SessionState, progress: Mapping[WorkKey, str], seconds: Mapping[WorkKey, int], room: int) -> Line:
     """The latest progress of each running work; without any, why nothing runs."""
     keys = list(state.started)
     if not keys:
         return line(*cut_cells((Cell(f" {idle_reason(state)}", Ink.FAINT),), room))
     share = max(_LEAST_WORDS, (room - 2) // len(keys) - 3)
-    parts = [_work(key, progress.get(key, ""), seconds.get(key, 0), share) for key in keys]
-    shown = cut_cells((Cell(" "), *join_cells(parts, Cell(" │ ", Ink.RULE))), room)
+    most = 1 + room // len(_WORK_GAP)  # hundreds may run on a fleet: those beyond the edge are not formatted
+    parts = [_work(key, progress.get(key, ""), seconds.get(key, 0), share) for key in keys[:most]]
+    shown = cut_cells((Cell(" "), *join_cells(parts, Cell(_WORK_GAP, Ink.RULE))), room)
     return line(*shown)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.domain.state import Kernel, SessionState
 from engine.domain.work import WorkKey
 from tui.viewmodel import code, detail, diff, fmt, kernels, timing
 from tui.viewmodel.cells import BLANK, Cell, Ground, Ink, Line, clean, line, wrap
+from tui.viewmodel.lineage_lines import LineageLines
 from tui.viewmodel.pages import empty_page, section
 
 Read = Callable[[str], str | None]
@@ -28,8 +29,8 @@ class Tab(StrEnum):
     LOG = "log"
 
 
-_SHORT = {Tab.VERIFICATION: "verify"}
-_SHORTEST = {Tab.VERIFICATION: "verify", Tab.RESOURCES: "res", Tab.TIMING: "time"}
+_LENGTHS = (12, 7, 6, 5, 4)
+"""Longest names of pages that are tried, the dot of an abbreviation included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ class TabLine:
 
 
 def tab_line(shown: Tab, room: int) -> TabLine:
-    """The tabs with their numbers; with less room shorter names, then numbers only."""
-    for names in ({}, _SHORT, _SHORTEST):
-        labels = {tab: f" {number} {names.get(tab, tab.value)} " for number, tab in enumerate(Tab, 1)}
+    """The tabs with their numbers; with less room the beginnings of their names, then numbers with the shown page's name."""
+    for length, end in ((_LENGTHS[0], " "), *((length, "") for length in _LENGTHS)):
+        labels = {tab: f" {number} {_beginning(tab.value, length)}{end}" for number, tab in enumerate(Tab, 1)}
         if sum(map(len, labels.values())) <= room:
             break
     else:
-        labels = {t: f" {n} {_SHORTEST.get(t, t.value)} " if t is shown else f" {n} " for n, t in enumerate(Tab, 1)}
+        labels = {t: f" {n} {t.value} " if t is shown else f" {n} " for n, t in enumerate(Tab, 1)}
     cells: list[Cell] = []
     places: list[tuple[int, int, Tab]] = []
     at = 0
@@ -64,6 +65,11 @@ def tab_line(shown: Tab, room: int) -> TabLine:
     return TabLine(Line(tuple(cells)), tuple(places))
 
 
+def _beginning(name: str, length: int) -> str:
+    """The name, or its beginning with a dot."""
+    return name if len(name) <= length else f"{name[: length - 1]}."
+
+
 @dataclass(frozen=True, slots=True)
 class PageSubject:
     """The kernel that the pages describe, and how they read blobs."""
@@ -76,6 +82,7 @@ class PageSubject:
     progress: Mapping[WorkKey, str] | None = None
     steered: bool = True
     """Whether keys act on the kernel on this screen."""
+    lineage: LineageLines = field(default_factory=LineageLines)
 
 
 def page(tab: Tab, subject: PageSubject, room: int) -> tuple[Line, ...]:
@@ -83,7 +90,7 @@ def page(tab: Tab, subject: PageSubject, room: int) -> tuple[Line, ...]:
     state, kernel = subject.state, subject.kernel
     match tab:
         case Tab.IDEA:
-            return detail.idea(state, kernel, room)
+            return detail.idea(state, kernel, room, subject.lineage)
         case Tab.CODE:
             return _code(subject)
         case Tab.DIFF:

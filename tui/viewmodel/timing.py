@@ -10,6 +10,8 @@ from engine.domain import columns, corroboration, queries, races, suite
 from engine.domain.model import Interval, Measurement, RaceOutcome
 from engine.domain.state import Kernel, SessionState
 from engine.report.text import races as race_text
+from engine.report.text.regimes import NOT_MEASURED, disagreement, sustained_words
+from engine.report.text.suite import choice_words
 from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import BLANK, Cell, Ink, Line, line, one_line, pad
 from tui.viewmodel.pages import empty_page, section, table
@@ -27,7 +29,7 @@ def page(state: SessionState, kernel: Kernel, room: int, raw: str = "", *, steer
     measured = kernel.measurement
     if measured is None:
         return empty_page("not measured yet")
-    lines = [BLANK, *_figures(state, measured, room), BLANK, section("speedup over the baselines", room)]
+    lines = [BLANK, *_figures(state, kernel, measured, room), BLANK, section("speedup over the baselines", room)]
     lines += _intervals(state, kernel, measured, room)
     lines += _workloads(state, kernel, measured, room)
     lines += _races(state, kernel, room, steered)
@@ -39,7 +41,7 @@ def page(state: SessionState, kernel: Kernel, room: int, raw: str = "", *, steer
     return tuple(lines)
 
 
-def _figures(state: SessionState, measured: Measurement, room: int) -> list[Line]:
+def _figures(state: SessionState, kernel: Kernel, measured: Measurement, room: int) -> list[Line]:
     depth = "screened in one process" if measured.depth == "screen" else fmt.counted(measured.processes, "process pair")
     rows: list[tuple[str, tuple[Cell, ...]]] = [
         ("time", (Cell(fmt.duration_interval(measured.time_us), Ink.STRONG),)),
@@ -55,11 +57,27 @@ def _figures(state: SessionState, measured: Measurement, room: int) -> list[Line
     rows += [("doubt", (Cell(one_line(doubt), Ink.WARN),)) for doubt in corroboration.of_measurement(measured)]
     if measured.conditions:
         rows.append(("conditions", (Cell("; ".join(map(one_line, measured.conditions))),)))
+    rows += _sustained(state, measured, leads=kernel.id == state.incumbent)
     if state.preparation is not None:
         same = state.preparation.same
         name = queries.ranking_baseline(state)
         rows.append(("noise", (Cell(f"{name} against itself {fmt.times(same)}", Ink.FAINT),)))
     return table(rows, room)
+
+
+def _sustained(state: SessionState, measured: Measurement, *, leads: bool) -> list[tuple[str, tuple[Cell, ...]]]:
+    """The sustained regime beside the single calls above, and where the two disagree."""
+    base = queries.ranking_baseline(state)
+    found = measured.sustained
+    if found is None:
+        return [("sustained", (Cell(NOT_MEASURED, Ink.FAINT),))] if leads else []
+    ink = fmt.speedup_ink(found.speedup[base]) if base in found.speedup else Ink.PLAIN
+    conditions = Cell(", ".join(map(one_line, found.conditions)), Ink.FAINT)
+    rows: list[tuple[str, tuple[Cell, ...]]] = [("sustained", (Cell(sustained_words(found, base), ink),)), ("", (conditions,))]
+    rows += [("doubt", (Cell(one_line(doubt), Ink.WARN),)) for doubt in found.doubts]
+    if sentence := disagreement(measured, base, races.deciding_regime(state)):
+        rows.append(("decides", (Cell(sentence, Ink.WARN),)))
+    return rows
 
 
 def _intervals(state: SessionState, kernel: Kernel, measured: Measurement, room: int) -> list[Line]:
@@ -95,6 +113,7 @@ def _workloads(state: SessionState, kernel: Kernel, measured: Measurement, room:
     base = queries.ranking_baseline(state)
     better = {one.workload: one for one in columns.behind(state, kernel)}
     slowest = suite.worst(measured, base)
+    chosen = {one.workload: one for one in kernel.choices}
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for one in measured.by_workload:
         ratio, loss = one.speedup.get(base), better.get(one.workload)
@@ -104,6 +123,7 @@ def _workloads(state: SessionState, kernel: Kernel, measured: Measurement, room:
             cells.append(Cell(pad(fmt.times(ratio), 22), ink))
         light = fmt.percent(one.light.fraction) if one.light is not None else ""
         words = [f"SOL {light}" if light else "", "worst" if one is slowest else ""]
+        words.append(choice_words(chosen.get(one.workload)))
         words.append(f"{loss.best.id} {fmt.times(loss.theirs)}" if loss is not None else "")
         cells.append(Cell("  ".join(filter(None, words)), Ink.FAINT))
         rows.append((one.workload, tuple(cells)))

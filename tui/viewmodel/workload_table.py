@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine.domain import columns, corroboration, queries
 from engine.domain.model import Interval
 from engine.domain.state import Kernel, SessionState, Stage
+from engine.report.text.suite import choice_words
 from tui.viewmodel import fmt, kernels
 from tui.viewmodel.cells import Cell, Ink
 
@@ -58,6 +59,7 @@ def _row(
 ) -> WorkloadRow:
     title = Cell(f"{kernel.id} {kernels.title(state, kernel)}", Ink.BEST if best[MEAN] == kernel.id else Ink.PLAIN)
     doubted = corroboration.is_doubted(kernel)
+    chosen = {one.workload: one for one in kernel.choices}
     cells = []
     for head in heads:
         ratio = ratios.get(head)
@@ -67,5 +69,6 @@ def _row(
         leads = best.get(head) == kernel.id
         mark = f" {kernels.INCUMBENT}" if leads else "  "
         ink = Ink.UNDECIDED if doubted else Ink.BEST if leads else fmt.speedup_ink(ratio)
-        cells.append(Cell(f"{fmt.ratio(ratio.value)}{mark}", ink))
+        words = f"  {choice_words(chosen[head])}" if head in chosen else ""
+        cells.append(Cell(f"{fmt.ratio(ratio.value)}{mark}{words}", ink))
     return WorkloadRow(kernel.id, title, tuple(cells))

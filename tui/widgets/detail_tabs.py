@@ -19,6 +19,7 @@ from engine.domain.state import SessionState
 from engine.domain.work import WorkKey
 from tui.viewmodel import detail, kernels, pages, tabs
 from tui.viewmodel.cells import BLANK, Line
+from tui.viewmodel.lineage_lines import LineageLines
 from tui.viewmodel.tabs import Tab
 from tui.widgets.lines import LinesView, Panel, is_displayed
 
@@ -96,6 +97,7 @@ class DetailTabs(Vertical):
         self._read_blob = read_blob
         self._steered = steered
         self._texts: dict[str, str] = {}
+        self._lineage = LineageLines()
         self._filled: tuple[object, ...] = ()
         self._stale = False
 
@@ -182,7 +184,7 @@ class DetailTabs(Vertical):
         if self.state is None or kernel is None:
             view.lines = pages.empty_page("no kernel selected")
             return
-        subject = tabs.PageSubject(self.state, kernel, self.other, self._read, self.progress, self._steered)
+        subject = tabs.PageSubject(self.state, kernel, self.other, self._read, self.progress, self._steered, self._lineage)
         lines = tabs.page(self.tab, subject, max(20, view.scrollable_content_region.width or self.size.width))
         if lines != view.lines:
             view.lines = lines

@@ -16,7 +16,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui import theme
+from tui import inks, theme
 from tui.viewmodel.cells import Cell, Ground, Ink, Line, clean
 
 
@@ -27,8 +27,8 @@ class Painter:
         app = widget.app
         dark = app.current_theme.dark
         self._variables = {**theme.variable_defaults(dark), **app.theme_variables}
-        self._inks = {ink: self._ink(look) for ink, look in theme.INKS.items()}
-        self._grounds = {ground: Style(bgcolor=self._colour(name)) for ground, name in theme.GROUNDS.items()}
+        self._inks = {ink: self._ink(look) for ink, look in inks.INKS.items()}
+        self._grounds = {ground: Style(bgcolor=self._colour(name)) for ground, name in inks.GROUNDS.items()}
         self._mixed: dict[tuple[Ink, Ground, Ground, Style], Style] = {}
 
     def strip(self, line: Line, width: int, base: Style) -> Strip:
@@ -50,7 +50,7 @@ class Painter:
     def _over(self, base: Style, ground: Ground) -> Style:
         return base if ground is Ground.NONE else base + self._grounds[ground]
 
-    def _ink(self, look: theme.InkStyle) -> Style:
+    def _ink(self, look: inks.InkStyle) -> Style:
         colour = self._colour(look.variable) if look.variable else None
         return Style(color=colour, bold=look.bold or None, italic=look.italic or None)
 

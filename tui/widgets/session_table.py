@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 from textual.widgets import DataTable
 
-from tui.viewmodel import fmt
-
 if TYPE_CHECKING:
     from engine.journal import store
 
@@ -70,6 +68,8 @@ class SessionTable(DataTable[Text]):
             self.move_cursor(row=list(self._sessions).index(str(before.folder)))
 
     def _cells(self, one: store.SessionSummary) -> dict[str, Text]:
+        from tui.viewmodel import fmt  # the empty table is drawn before the engine is imported
+
         best = Text("doubted" if one.doubted else "—", "dim")
         if one.best is not None:
             name = "success" if one.best.low > 1.0 and one.corroborated else "warning"

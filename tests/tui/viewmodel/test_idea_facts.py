@@ -14,6 +14,7 @@ from engine.domain.model import ENGINEER, Author, Failure, FailureKind
 from engine.domain.queries import SURPLUS
 from engine.domain.state import IdeaStatus, SessionState
 from tui.viewmodel import detail, ideas, kernels
+from tui.viewmodel.lineage_lines import LineageLines
 
 STATE = showcase.session()[0]
 
@@ -32,7 +33,7 @@ def test_expected_effect_risks_and_the_parents_evidence_are_shown() -> None:
     assert facts["expected"] == "fewer cold misses"
     assert facts["risks"] == "no effect on one core"
     assert facts["evidence"].startswith("1.92 ms · 61% of SOL")
-    page = "\n".join(line.text for line in detail.idea(state, state.kernels["k18"], 90))
+    page = "\n".join(line.text for line in detail.idea(state, state.kernels["k18"], 90, LineageLines()))
     assert "fewer cold misses" in page
     assert "no effect on one core" in page
 
@@ -72,7 +73,7 @@ def test_the_idea_page_shows_tunables_attempts_and_why_a_branch_is_pruned() -> N
     failed = Failure(FailureKind.BUILD_FAILED, "k12.cpp:3: no such header")
     kernel = replace(pruned.kernels["k12"], attempt=1, failures=(failed,))
     state = replace(pruned, kernels=pruned.kernels | {"k12": kernel})
-    page = "\n".join(line.text for line in detail.idea(state, kernel, 90))
+    page = "\n".join(line.text for line in detail.idea(state, kernel, 90, LineageLines()))
     assert "tunables   CHAINS=8" in page
     assert "with k7: a dead end" in page
     assert "attempts   2, 1 failed" in page
