@@ -59,7 +59,7 @@ ROTATING = (
     "trial/test_ties.py",
     "tui",
 )
-"""Folders and files whose slow tests CI runs in turn: each day one share of them (``ESPALIER_SHARE``, e.g. ``0/5``)."""
+"""Folders and files whose slow tests CI runs in turn: each day one share of them (``ESPALIER_SHARE``, e.g. ``0/7``)."""
 BY_HAND = ("tui/test_new_user.py",)
 """What CI leaves out: twelve sessions in a real terminal, minutes each, that have not passed as a whole yet."""
 LONG = (
@@ -79,6 +79,7 @@ SHARED_SCOPES = frozenset({"module", "class", "package"})
 
 for profile, examples in {"default": 30, "nightly": 10_000}.items():
     settings.register_profile(profile, max_examples=examples, deadline=None)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
@@ -113,7 +114,7 @@ def _leave_out_other_shares(config: pytest.Config, items: list[pytest.Item]) -> 
         return
     number, _, shares = share.partition("/")
     if not (number.isdecimal() and shares.isdecimal() and int(number) < int(shares)):
-        raise pytest.UsageError(f"{SHARE} is {share!r}: give NUMBER/SHARES, e.g. 0/5")
+        raise pytest.UsageError(f"{SHARE} is {share!r}: give NUMBER/SHARES, e.g. 0/7")
 
     def is_of_another(item: pytest.Item) -> bool:
         rotates = item.get_closest_marker("slow") is not None and _lies_in(item.path, ROTATING)
