@@ -29,6 +29,7 @@ from engine.domain import work as w
 from engine.domain.errors import JournalCorrupt
 from engine.domain.folds import advance
 from engine.domain.model import CATEGORIES, ENGINE, Author, Blob, Contract, Dialect, Draft, IdeaText, Interval, Measurement
+from engine.domain.regimes import Regime
 from engine.domain.state import Kernel, SessionState
 from engine.ideas.proposer import Calls, CodeRequest, IdeaRequest, Implementation, RepairRequest
 from engine.journal.blobs import Blobs
@@ -361,10 +362,10 @@ class NoisyBench(FakeBench):
         return result
 
     async def race(
-        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, say: Say
+        self, kernel: Kernel, code: str, other: Kernel, other_code: str, effort: int, regime: Regime, say: Say
     ) -> w.Raced | w.Failed | w.Impossible:
         """Both arms are measured again; each step of effort halves the error."""
-        result = await super().race(kernel, code, other, other_code, effort, say)
+        result = await super().race(kernel, code, other, other_code, effort, regime, say)
         if not isinstance(result, w.Raced):
             return result
         noise = math.sqrt(2.0) * self._noise / 2**effort

@@ -1,9 +1,10 @@
 """The README's table of results, measured on this machine: ``python -m benchmarks.results [--device cuda:0]``.
 
 Builds, verifies and measures the incumbent of each recorded session together with eager PyTorch as shipped, eager with TF32
-allowed, and ``torch.compile`` (default, and max-autotune without CUDA graphs), in one run. Prints one Markdown row per session,
-then the device, the baselines' times and every doubt. Exit status 1 if a kernel failed, 4 if the time of one is not
-corroborated or it is quarantined: its row then says so in place of a result.
+allowed, and ``torch.compile`` (default, and max-autotune without CUDA graphs), in one run, and back to back with the first
+baseline (``sustained``). Prints one Markdown row per session, then the device, the baselines' times and every doubt. Exit
+status 1 if a kernel failed, 4 if the time of one is not corroborated or it is quarantined: its row then says so in place of a
+result.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from engine.journal import store
 from engine.journal.bank import BankEntry, kernels_to_bank
 from engine.problem import catalog
 from engine.report.text.lines import duration, duration_interval, percent, times
+from engine.report.text.regimes import NOT_MEASURED
 from engine.session.workbench import KernelTrial, open_workbench
 from engine.trial.bench import Assignment, KernelSpec
 
 _SESSIONS = Path(__file__).resolve().parents[1] / "sessions"
 _BASELINES = ("eager", "eager_tf32", "compile", "compile_max")
-_HEAD = ("problem", "class", "kernel", "time", *(f"over {name}" for name in _BASELINES), "of the speed of light")
+_HEAD = ("problem", "class", "kernel", "time", *(f"over {name}" for name in _BASELINES), "sustained", "of the speed of light")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ async def row_of(entry: BankEntry, device: str, baselines: tuple[str, ...], *, f
     assignment = Assignment(problem, workload, device, "class", ranking, tuple(others), fresh=fresh)
     source = KernelSpec(entry.name, entry.source_path.read_text(), entry.dialect, entry.contract, dict(entry.tunables))
     async with open_workbench(assignment, lambda _: None, accept_unverifiable=False) as bench:
-        tried = await bench.attempt(source)
+        tried = await bench.sustain(source, await bench.attempt(source))
         prepared = bench.preparation
         baseline_times = ", ".join(f"{name} {duration_interval(m.time_us)}" for name, m in prepared.baselines.items())
         itself = f"{ranking} against itself {times(prepared.same)}"
@@ -87,16 +89,25 @@ def cells(entry: BankEntry, tried: KernelTrial, baselines: tuple[str, ...]) -> t
     idea = f"`{entry.name}`: {entry.idea}"
     measured, verified = tried.measurement, tried.verification
     if isinstance(tried.final, work.Suspected):
-        return (entry.problem, "", idea, f"quarantined: {'; '.join(doubts(tried))}", *("" for _ in baselines), "")
+        return (entry.problem, "", idea, f"quarantined: {'; '.join(doubts(tried))}", *("" for _ in baselines), "", "")
     if measured is None or verified is None:
         reason = getattr(getattr(tried.final, "failure", None), "reason", "not measured")
-        return (entry.problem, "", idea, f"failed: {reason}", *("" for _ in baselines), "")
+        return (entry.problem, "", idea, f"failed: {reason}", *("" for _ in baselines), "", "")
     ratios = tuple(over(measured, name) for name in baselines)
     light = percent(measured.light.fraction) if measured.light is not None else ""
     time = duration(measured.time_us.value)
     if not measured.corroborated:
         time, ratios = f"{time}, not corroborated", tuple(f"({ratio})" for ratio in ratios)
-    return (entry.problem, verified.precision_class.value, idea, time, *ratios, light)
+    return (entry.problem, verified.precision_class.value, idea, time, *ratios, sustained(measured, baselines[0]), light)
+
+
+def sustained(measured: Measurement, baseline: str) -> str:
+    """The speedup over the ranking baseline, both called back to back."""
+    found = measured.sustained
+    ratio = found.speedup.get(baseline) if found is not None else None
+    if found is None or ratio is None:
+        return NOT_MEASURED
+    return times(ratio) if found.corroborated else f"({times(ratio)})"
 
 
 def over(measured: Measurement, baseline: str) -> str:
@@ -115,8 +126,8 @@ async def main() -> int:
     parser.add_argument("--kept-baselines", action="store_true", help="reuse baselines measured here by earlier runs")
     options = parser.parse_args()
     baselines = tuple(options.baselines.split(","))
-    print("| " + " | ".join((*_HEAD[:4], *(f"over {name}" for name in baselines), _HEAD[-1])) + " |")
-    print("|" + "---|" * (5 + len(baselines)), flush=True)
+    print("| " + " | ".join((*_HEAD[:4], *(f"over {name}" for name in baselines), *_HEAD[-2:])) + " |")
+    print("|" + "---|" * (6 + len(baselines)), flush=True)
     rows = []
     for entry in leaders(options.sessions, [name for name in options.problems.split(",") if name]):
         row = await row_of(entry, options.device, baselines, fresh=not options.kept_baselines)

@@ -1,13 +1,15 @@
 """Speed of the terminal UI: ``python -m benchmarks.screen``, on an otherwise idle machine.
 
-Start: ``espalier --help``, and ``espalier`` in a pseudo-terminal of 120×40 from exec to its first frame and to its list of
-problems, compared with a Textual app of one line, alternating. Open: a session of 10,000 kernels, from a key on the home
-screen to the drawn tree. Keys: from a cursor key in that tree to its repaint, under 100 events per second. Memory: growth of
-the process over ``--minutes`` of that stream, without its first fifth. Prints one line per measurement with its limit;
-``--json`` prints one object.
+Start: ``espalier --help``, and ``espalier`` in a pseudo-terminal of 120×40 from exec to its first frame and to its list
+of problems, compared with a Textual app of one line, alternating. Open: a session of 10,000 kernels, from a key on the
+home screen to the drawn tree, before and after its preview was read. Keys: from a cursor key in that tree to its repaint,
+under 100 events per second. Memory: growth of the process over ``--minutes`` of that stream, without its first fifth.
+Prints one line per measurement with its limit; ``--json`` prints one object; ``--only start open`` measures these parts
+alone.
 
 Beside seconds, opening and keys are printed as this process' CPU time in units of a fixed piece of Python that is timed in the
-same seconds: two versions can be compared by these on a machine that other work slows down.
+same seconds, and opening in first frames of the Textual app of one line: two versions can be compared by these on a machine
+that other work slows down.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ SIZE = (120, 40)
 KERNELS = 10_000
 A_ROUND = 40
 EVENTS_A_SECOND = 100
+PARTS = ("start", "rest", "open", "keys")
 BARE = """
 from textual.app import App
 from textual.widgets import Static
@@ -164,8 +167,11 @@ class Stream:
 
 
 def environment(home: Path) -> dict[str, str]:
+    """As for an installed program: its bytecode is kept, here below ``home``."""
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     terminal = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-    return {**os.environ, "ESPALIER_HOME": str(home), "PYTHONPATH": str(ROOT), **terminal}
+    bytecode = {"PYTHONPYCACHEPREFIX": str(home / "bytecode")}
+    return {**usual, "ESPALIER_HOME": str(home), "PYTHONPATH": str(ROOT), **terminal, **bytecode}
 
 
 def drawn_after(arguments: list[str], home: Path, *awaited: bytes) -> list[float]:
@@ -207,7 +213,7 @@ def measure_start(figures: Figures, home: Path, times: int) -> None:
     turns = [
         (
             seconds_of([*program, "--help"], home),
-            *drawn_after([sys.executable, "-c", BARE], home, b"a line of words"),
+            bare_seconds(home),
             *drawn_after(program, home, TAG_LINE.encode(), b"softmax"),
         )
         for _ in range(times + 1)
@@ -220,13 +226,29 @@ def measure_start(figures: Figures, home: Path, times: int) -> None:
     figures.add("lists_s", lists, f"espalier: its problems are listed after {lists:.2f} s", 1.0)
 
 
-async def measure_opening(figures: Figures, home: Path, folder: Path) -> None:
-    """Seconds from Enter on the home screen to the drawn tree, in a warm process."""
+def recorded_session(home: Path) -> Path:
+    """The folder of a recorded session of ``KERNELS`` kernels. It is later than the shipped ones: the first in the list."""
+    folder, moment = home / "sessions" / "big", iter(range(10**9))
+    hour_ago = time.time() - 3600
+    with Journal.create(folder) as journal:
+        journal.append(big_session(KERNELS), ENGINE, lambda: hour_ago + 0.01 * next(moment))
+    return folder
+
+
+def bare_seconds(home: Path) -> float:
+    """Seconds from exec to the first frame of a Textual app of one line."""
+    return drawn_after([sys.executable, "-c", BARE], home, b"a line of words")[0]
+
+
+async def measure_opening(figures: Figures, home: Path, folder: Path, *, previewed: bool) -> None:
+    """Seconds from a key on the home screen to the drawn tree, in a warm process: after its preview was read, or at once."""
+    bare = [bare_seconds(home) for _ in range(3)]
     app = EspalierApp(SessionOpener(), keymap=home / "none")
     async with app.run_test(size=SIZE) as pilot:
         while not (isinstance(app.focused, SessionTable) and app.focused.sessions):
             await pilot.pause(0.02)
-        await pilot.pause(1.0)
+        while previewed and not any(preview.display for preview in app.screen.query("#place Preview")):
+            await pilot.pause(0.02)
         units = [unit_seconds() for _ in range(20)]
         begun, worked = time.monotonic(), time.process_time()
         app.post_message(events.Key("r", "r"))
@@ -239,11 +261,14 @@ async def measure_opening(figures: Figures, home: Path, folder: Path) -> None:
         units += [unit_seconds() for _ in range(20)]
     size = (folder / "journal.jsonl").stat().st_size / 1e6
     in_units = work / statistics.median(units)
-    figures.values["open_10k_work_units"] = round(in_units)
-    words = (
-        f"a session of {KERNELS:,} kernels ({size:.1f} MB of journal) opens in {seconds:.2f} s; {in_units:.0f} units of work"
-    )
-    figures.add("open_10k_s", seconds, words, 1.0)
+    name = "open_10k" if previewed else "open_10k_unread"
+    figures.values[f"{name}_work_units"] = round(in_units)
+    when = "after its preview" if previewed else "before it was read"
+    bare_frame = statistics.median([*bare, *(bare_seconds(home) for _ in range(3))])
+    ratio = seconds / bare_frame
+    figures.add(f"{name}_ratio", ratio, f"opened {when} in {ratio:.2f} × the first frame of a Textual app of one line")
+    words = f"{KERNELS:,} kernels ({size:.1f} MB) open {when} in {seconds:.2f} s, {work:.2f} of work; {in_units:.0f} units"
+    figures.add(f"{name}_s", seconds, words, 1.0)
 
 
 class TimedApp(EspalierApp):
@@ -347,21 +372,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=0.5, help="duration of the stream")
     parser.add_argument("--times", type=int, default=5, help="starts per program")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="the parts to measure")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     figures = Figures()
     with tempfile.TemporaryDirectory(prefix="espalier-screen-") as name:
         home = Path(name)
         os.environ["ESPALIER_HOME"] = name
-        measure_start(figures, home, options.times)
-        measure_rest(figures, home)
-        folder = home / "sessions" / "big"
-        hour_ago = time.time() - 3600  # later than the shipped sessions: it is the first in the list
-        moment = iter(range(10**9))
-        with Journal.create(folder) as journal:
-            journal.append(big_session(KERNELS), ENGINE, lambda: hour_ago + 0.01 * next(moment))
-        asyncio.run(measure_opening(figures, home, folder))
-        asyncio.run(measure_streaming(figures, home, options.minutes))
+        if "start" in options.only:
+            measure_start(figures, home, options.times)
+        if "rest" in options.only:
+            measure_rest(figures, home)
+        if "open" in options.only:
+            folder = recorded_session(home)
+            for previewed in (False, True):
+                asyncio.run(measure_opening(figures, home, folder, previewed=previewed))
+        if "keys" in options.only:
+            asyncio.run(measure_streaming(figures, home, options.minutes))
     if options.json:
         print(json.dumps(figures.values))
 

@@ -153,7 +153,7 @@ def events() -> str:
 JSON_SHAPES: Mapping[str, str] = {
     "run, open, step, replay": "engine.report.facts.summary:Summary",
     "eval": "engine.report.text.verdict:Verdict",
-    "eval --against (`against`)": "engine.report.text.verdict:HeadToHead",
+    "eval --against (`against`)": "engine.report.text.head_to_head:HeadToHead",
     "rerun (each of `kernels`)": "engine.report.text.comparison:Rerun",
     "ablate (each of `steps`)": "engine.report.text.ablation:StepGain",
     "fork (`left_behind`)": "engine.report.facts.forks:LeftBehind",

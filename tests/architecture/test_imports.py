@@ -46,7 +46,7 @@ def test_importing_the_engine_loads_no_screen(module: str) -> None:
 def test_home_is_drawn_before_the_engine_is_imported() -> None:
     loaded = {name for name in _loaded_by("tui.app") if name.startswith(("engine.", "tui."))}
     early = {name for name in loaded if name.startswith(("engine.session", "engine.ideas", "engine.journal", "engine.problem"))}
-    assert not early
+    assert early <= {"engine.journal", "engine.journal.user_folders"}  # paths alone
     assert not loaded & {"engine.domain.model", "engine.domain.state", "tui.bridge", "tui.screens.session"}
 
 

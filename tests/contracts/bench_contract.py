@@ -23,6 +23,7 @@ from support import sessions
 
 from engine.domain import work as w
 from engine.domain.model import Author, Contract, Dialect, FailureKind
+from engine.domain.regimes import Regime
 from engine.domain.state import Kernel, Stage
 from engine.journal.blobs import Blobs
 from engine.session.ports import Bench, StoreBlob
@@ -192,8 +193,31 @@ class BenchContract:
                 assert failed.kernel == ("k31", "k32")[place]
         assert isinstance(self._race(stand, self.good, self.good), w.Raced)
 
-    def _race(self, stand: Stand, one: str, other: str, effort: int = 0) -> Any:
-        return stand.run(stand.bench.race(stand.kernel(one, 31), one, stand.kernel(other, 32), other, effort, say))
+    def test_a_kernel_is_measured_back_to_back_beside_its_baseline(self, stand: Stand) -> None:
+        found = stand.run(stand.bench.sustain(stand.kernel(self.good), self.good, say))
+        assert isinstance(found, w.BackToBack), found
+        assert found.times is not None, found.note
+        for interval in (found.times.time_us, found.times.speedup["eager"]):
+            assert 0 < interval.low <= interval.value <= interval.high
+        assert found.times.calls > found.times.processes >= 3
+        assert found.seconds > 0
+        assert not found.times.raw or stand.blobs.get(found.times.raw)
+
+    def test_a_wrong_kernel_fails_back_to_back_too(self, stand: Stand) -> None:
+        source = self.ends[FailureKind.MISMATCH]
+        found = stand.run(stand.bench.sustain(stand.kernel(source), source, say))
+        assert isinstance(found, w.Failed), found
+        assert found.failure.kind is FailureKind.MISMATCH
+
+    def test_two_kernels_race_back_to_back(self, stand: Stand) -> None:
+        raced = self._race(stand, self.slower, self.good, regime=Regime.SUSTAINED)
+        assert isinstance(raced, w.Raced), raced
+        assert raced.regime is Regime.SUSTAINED
+        assert raced.ratio.value < 1
+        assert raced.pairs >= 3
+
+    def _race(self, stand: Stand, one: str, other: str, effort: int = 0, regime: Regime = Regime.SINGLE) -> Any:
+        return stand.run(stand.bench.race(stand.kernel(one, 31), one, stand.kernel(other, 32), other, effort, regime, say))
 
     def test_counters_are_read_or_the_reason_is_said(self, stand: Stand) -> None:
         read = stand.run(stand.bench.read_counters(stand.kernel(self.good), self.good, say_anything))

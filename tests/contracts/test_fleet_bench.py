@@ -29,4 +29,4 @@ class TestFleetOfProcesses(TestFleetInOneProcess):
     @classmethod
     def bench(cls, store: StoreBlob) -> Bench:
         places = (WorkerPlace("cpu:0", "cpu"), WorkerPlace("cpu:1", "cpu"))
-        return FleetBench(assignment(), store, LocalLauncher(places, fake_worker.COMMAND))
+        return FleetBench(assignment(), store, LocalLauncher(places, command=fake_worker.COMMAND))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import ClassVar
@@ -40,6 +41,33 @@ class TestTrialBench(BenchContract):
     def bench(cls, store: StoreBlob) -> Bench:
         problem = catalog.find(str(TESTS / "trial" / "problems" / "scaled_softmax"))
         return TrialBench(Assignment(problem, catalog.workload_for(problem, "small"), "cpu"), store)
+
+    def test_a_kernel_that_reuses_results_on_inputs_it_has_seen_is_quarantined_back_to_back(self, stand: Stand) -> None:
+        """It computes in every single call on fresh inputs, and nothing when a burst comes back to them."""
+        reuses = kernel(
+            """
+            static const float* seen[64]; static float first[64]; static int count = 0;
+            int at = -1;
+            for (int i = 0; i < count; ++i) if (seen[i] == x) at = i;
+            if (at >= 0 && first[at] == x[5] && out[3] > 0 && out[3] < 1) return;
+            for (int n = 0; n < 20; ++n) right(x, weight, out);
+            if (at < 0 && count < 64) at = count++;
+            if (at >= 0) { seen[at] = x; first[at] = x[5]; }
+            """
+        )
+        found = stand.run(stand.bench.sustain(stand.kernel(reuses, 41), reuses, lambda _: None))
+        assert isinstance(found, w.BackToBack), found
+        assert any("reuse earlier results" in line for line in found.evidence), found
+
+    def test_each_pair_back_to_back_ends_with_checked_calls_on_new_inputs(self, stand: Stand) -> None:
+        found = stand.run(stand.bench.sustain(stand.kernel(self.good), self.good, lambda _: None))
+        assert isinstance(found, w.BackToBack), found
+        assert found.times is not None, found.note
+        (pairs,) = json.loads(stand.blobs.get(found.times.raw))["workloads"].values()
+        for pair in pairs:
+            first, last = pair["turns"]["kernel"]
+            assert (first["late"], last["late"]["calls"]) == (None, last["fresh"]["calls"])
+            assert all(turn["late"] is None for turn in pair["turns"]["eager"]), "only the judged kernel could gain by it"
 
     @pytest.mark.skipif(shutil.which("objdump") is None, reason="nothing here reads machine code")
     def test_the_instruction_mix_is_recorded_with_the_build(self, stand: Stand) -> None:

@@ -47,7 +47,7 @@ FAULTS: dict[str, Callable[[], Exception]] = {
     "the compiler is gone": lambda: ToolchainError("g++ is missing: install it"),
     "the compiler was killed": lambda: ToolchainError("g++ was killed by signal 9"),
     "the cache's disk is full": lambda: OSError(errno.ENOSPC, "No space left on device"),
-    "the judge died": lambda: JudgeDied("the judge's process ended"),
+    "the judge died": JudgeDied,
     "the host died": lambda: SandboxError("the trial's host process has ended"),
     "the device is lost": lambda: DeviceError("the device fell off the bus"),
     "the device's memory is full": lambda: DeviceError("out of memory while judging"),
@@ -123,6 +123,10 @@ class Bench(FakeBench):
     async def measure(self, *args: Any) -> Any:
         await self._dice.port("measure")
         return await super().measure(*args)
+
+    async def sustain(self, *args: Any) -> Any:
+        await self._dice.port("sustain")
+        return await super().sustain(*args)
 
     async def race(self, *args: Any) -> Any:
         await self._dice.port("race")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,13 @@ def test_any_bytes_as_a_kernel_file(tmp_path: Path, data: bytes, name: str) -> N
         read_kernel_file(path)
     except EspalierError as error:
         one_line(error)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+def test_what_is_no_file_is_refused_without_reading_it(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "k.cpp")
+    with pytest.raises(KernelCodeError, match=r"k\.cpp (cannot be read: not a regular file|is a folder)"):
+        read_kernel_file(tmp_path / "k.cpp")
 
 
 @QUICK

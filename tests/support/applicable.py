@@ -78,10 +78,16 @@ def _races(state: SessionState, kernel: str) -> bool:
     return any(key.kind == WorkKind.RACE and kernel in key.subjects for key in state.started)
 
 
+def _is_raced_or_sustained(state: SessionState, kernel: str) -> bool:
+    sustained = any(key.kind == WorkKind.SUSTAIN and kernel in key.subjects for key in state.started)
+    return sustained or _races(state, kernel)
+
+
 _WAY = {
     e.KernelBuilt: Stage.BUILD,
     e.KernelVerified: Stage.VERIFY,
     e.KernelMeasured: Stage.MEASURE,
+    e.KernelSustained: Stage.MEASURED,
     e.AttemptRevised: Stage.REPAIR,
 }
 
@@ -112,7 +118,7 @@ def _of_kernel(state: SessionState, event: e.Event) -> str:
             return f"accepted when it was {kernel.stage.value}"
         case e.KernelFailed() if kernel.stage is Stage.QUARANTINED:
             return ""
-        case e.KernelFailed() if kernel.stage is Stage.MEASURED and _races(state, kernel.id):
+        case e.KernelFailed() if kernel.stage is Stage.MEASURED and _is_raced_or_sustained(state, kernel.id):
             return ""
         case e.KernelFailed() | e.KernelCancelled() if kernel.stage.settled:
             return f"ended after it was {kernel.stage.value}"

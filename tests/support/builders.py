@@ -21,6 +21,7 @@ from engine.domain import rules
 from engine.domain import work as w
 from engine.domain.folds import advance
 from engine.domain.profile import Profile
+from engine.domain.regimes import ClockAndPower, Sustained
 from engine.domain.settings import Settings
 from engine.domain.state import SessionState
 
@@ -169,6 +170,13 @@ def built(kernel: str = "k1") -> e.KernelBuilt:
 
 def verified(kernel: str = "k1", speedup: float = 1.5) -> e.KernelVerified:
     return e.KernelVerified(kernel, verification(), measurement(speedup, depth="screen"), 0.4)
+
+
+def sustained(speedup: float = 1.5, **others: Any) -> Sustained:
+    """Times in the sustained regime, on a GPU at its power limit."""
+    time = interval(1000.0 / speedup)
+    own, baseline = ClockAndPower(1410.0, 690.0), ClockAndPower(1395.0, 697.5)
+    return replace(Sustained(time, {"eager": interval(speedup)}, 2000, 3, own, baseline, conditions=("settled",)), **others)
 
 
 def measured(kernel: str = "k1", speedup: float = 1.5, *, light: float | None = None) -> e.KernelMeasured:

@@ -91,6 +91,7 @@ def any_command(dice: random.Random, state: SessionState) -> c.Command:
         c.CancelCall(dice.choice([*state.calls, "c0"])),
         c.AnswerCall(dice.choice([*state.calls, "c0"]), b.digest("reply")),
         c.Remeasure(kernel),
+        c.TuneKernel(kernel),
         c.RaceKernel(kernel, dice.choice([None, None, *state.kernels, "k0"])),
         *(c.RaceKernel(k) for k in (r.kernel for r in state.races[-1:])),
         c.RaceLeaders(dice.choice([0, 1, 3])),
@@ -106,6 +107,16 @@ def any_command(dice: random.Random, state: SessionState) -> c.Command:
         c.EndSession(dice.choice(["", "enough"])),
     )
     return dice.choice(made)
+
+
+def _of_leader(dice: random.Random, work: w.ReadCounters | w.Sustain | w.Tune, failed: w.Failed) -> list[w.Result]:
+    if isinstance(work, w.ReadCounters):
+        return [w.Profiled(b.profile()), w.Profiled(Profile(0, note="perf is not installed"))]
+    if isinstance(work, w.Tune):
+        return [w.Tuned((), dice.choice(["", b.digest("tuned")]), trials=12)]
+    times = b.sustained(dice.uniform(0.5, 3.0))
+    suspected = w.BackToBack(times, 0.1, evidence=("it reuses results",))
+    return [failed, w.BackToBack(None, note="no two calls are alike"), suspected, *[w.BackToBack(times, 0.1)] * 8]
 
 
 def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Result:
@@ -130,7 +141,10 @@ def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Resu
         case w.Implement():
             names = (dice.randint(1, 40) for _ in range(dice.randint(0, 4)))
             author = dice.choice([b.PLAYBOOK, b.MODEL])
-            drafts = (w.StoredDraft(f"{n}.cpp", m.Dialect.CPP, m.Contract.HOST, b.digest(str(n)), author) for n in names)
+            values = dice.choice([{}, {"BLOCK": 128}])
+            drafts = (
+                w.StoredDraft(f"{n}.cpp", m.Dialect.CPP, m.Contract.HOST, b.digest(str(n)), author, values) for n in names
+            )
             return w.Drafts(tuple(drafts))
         case w.Build():
             machine_code = dice.choice(["", *map(b.digest, "abcdef")])
@@ -146,8 +160,8 @@ def any_result(dice: random.Random, state: SessionState, work: w.Work) -> w.Resu
             return failed if dice.random() < 0.3 else w.Repaired(b.digest(str(dice.random())))
         case w.Sanitize():
             return w.Sanitized(("address",), dice.choice([(), (), ("heap-buffer-overflow",)]), log=b.digest("asan"))
-        case w.ReadCounters():
-            return w.Profiled(dice.choice([b.profile(), Profile(0, note="perf is not installed")]))
+        case w.ReadCounters() | w.Sustain() | w.Tune():
+            return dice.choice(_of_leader(dice, work, failed))
         case w.Race():
             if dice.random() < 0.1:
                 return replace(failed, kernel=dice.choice([work.kernel, work.against]))
@@ -164,7 +178,12 @@ class RandomWalk(b.Walk):
         self.in_hand: list[w.Work] = []
         self.commands = 60
         self.refusals: list[str] = []
-        self.write((b.opened(mode=self.dice.choice(["ask", "autopilot"]), **any_settings(self.dice)),))
+        opened = b.opened(mode=self.dice.choice(["ask", "autopilot"]), **any_settings(self.dice))
+        if self.dice.random() < 0.5:
+            problem = replace(opened.problem, suites={"both": ("full", "small")})
+            opened = replace(opened, problem=problem, settings=replace(opened.settings, suite="both"))
+        regime = random.Random(-seed - 1).choice(["", "", "auto", "single", "sustained"])
+        self.write((replace(opened, settings=replace(opened.settings, regime=regime)),))
 
     def step(self) -> bool:
         """One step; False if no work is running or owed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,14 @@ def bubblewrap() -> Confinement:
 def confinement(request: pytest.FixtureRequest) -> Confinement:
     """Either confinement."""
     return request.getfixturevalue("bubblewrap") if request.param == "bubblewrap" else LimitsOnly()
+
+
+def flaky(folder: Path) -> Path:
+    """A bubblewrap whose first start fails, as starts do on a machine under load."""
+    script = folder / "bwrap"
+    script.write_text(
+        f'#!/bin/sh\n[ -e {folder}/tried ] && exec {shutil.which("bwrap")} "$@"\n'
+        f": > {folder}/tried\necho 'bwrap: Creating new namespace failed' >&2\nexit 1\n"
+    )
+    script.chmod(0o755)
+    return script

@@ -58,6 +58,7 @@ class FakeOpener(SessionOpener):
         self, *, pause: float = 0.0, trouble: str = "", clock: Callable[[], float] = time.time,
         ideas: Proposer = sessions.TREE, workloads: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        super().__init__()
         self._ideas = ideas
         self._workloads = workloads
         self._pause = pause
