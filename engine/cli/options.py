@@ -197,6 +197,10 @@ regime_option = click.option(
     help="What decides: single calls at full clock, or sustained ones back to back. Default: auto, sustained on a GPU where "
     "operations bind.",
 )  # fmt: skip
+recorded_regime_option = click.option(
+    "--regime", type=click.Choice(regimes.CHOICES), default=None,
+    help="What decides and is measured: single calls only, or sustained ones of every kernel too. Default: as in the session.",
+)  # fmt: skip
 fresh_option = click.option(
     "--fresh-baselines", is_flag=True, help="Measure every baseline again. Default: reuse what was measured before."
 )

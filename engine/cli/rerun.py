@@ -18,6 +18,7 @@ from engine.cli.verbosity import verbosity
 from engine.domain import queries, regimes
 from engine.domain.corroboration import MEASURED
 from engine.domain.errors import KernelCodeError
+from engine.domain.regimes import Regime
 from engine.domain.state import Kernel, SessionState
 from engine.journal import store
 from engine.report.text import ablation as ablation_text
@@ -38,6 +39,7 @@ _DEFAULT_COUNT = 3
 @click.option("--kernels", metavar="K,...", help="The kernels to measure. Default: the best three and the naive port.")
 @click.option("--all", "everything", is_flag=True, help="Every measured kernel.")
 @o.recorded_device_option
+@o.recorded_regime_option
 @o.fresh_option
 @o.accept_option
 @o.json_option
@@ -47,13 +49,14 @@ def rerun(
     kernels: str | None,
     everything: bool,
     device: str | None,
+    regime: str | None,
     fresh_baselines: bool,
     accept_unverifiable: bool,
     as_json: bool,
 ) -> None:
     """Verify and measure kernels of SESSION on this machine, and compare with the recording.
 
-    On a GPU the incumbent is also timed back to back.
+    On a GPU the incumbent is also timed back to back; with --regime sustained, every kernel is, on any device.
 
     Exit status: 0 when every kernel was measured, 1 when one failed, 4 when the time of one is not corroborated or it is
     quarantined.
@@ -63,16 +66,17 @@ def rerun(
     selected = _selected_kernels(state, folder, kernels, everything)
     label = checked_device(device or queries.device_label(state))
     sources = [(kernel, recorded_spec(folder, kernel, label)) for kernel in selected]
-    setting = (state.opened.settings.regime if state.opened else "") or regimes.AUTO
+    setting = regime or (state.opened.settings.regime if state.opened else "") or regimes.AUTO
 
     async def measure_again(bench: Workbench) -> tuple[comparison.Rerun, ...]:
         reruns = []
         for kernel, source in sources:
             bench.say(f"measuring {kernel.id}")
             tried = await bench.attempt(source)
-            if kernel.id == state.incumbent and regimes.wants_sustained(setting, bench.device.kind):
+            if _wants_sustained(regime, setting, bench, leads=kernel.id == state.incumbent):
                 tried = await bench.sustain(source, tried)
-            reruns.append(comparison.compare(state, kernel, tried.final))
+            deciding = regimes.deciding(setting, bench.preparation.bound, bench.device.kind)
+            reruns.append(comparison.compare(state, kernel, tried.final, deciding))
         return tuple(reruns)
 
     reruns, bench = _on_workbench(folder, state, label, measure_again, fresh=fresh_baselines, accept=accept_unverifiable)
@@ -125,6 +129,13 @@ def ablate(session: str, kernel: str | None, device: str | None, accept_unverifi
         _print_ablation(state, measured, rows, bench)
     doubted = measured.doubts or any(row.doubts for row in rows)
     end(FAILED if any(row.trouble for row in rows) else DOUBTED if doubted else DONE)
+
+
+def _wants_sustained(asked: str | None, setting: str, bench: Workbench, *, leads: bool) -> bool:
+    """Whether a kernel is timed back to back too: every one, none, or the incumbent, as asked or as the session has it."""
+    if asked in (Regime.SINGLE, Regime.SUSTAINED):
+        return asked == Regime.SUSTAINED
+    return leads and regimes.wants_sustained(setting, bench.device.kind)
 
 
 def _selected_kernels(state: SessionState, folder: Path, names: str | None, everything: bool) -> list[Kernel]:

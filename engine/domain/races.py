@@ -6,6 +6,7 @@ run interleaved in fresh processes, and earlier samples do not count.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from engine.domain import queries, regimes, stats
@@ -16,6 +17,11 @@ from engine.domain.work import Race as RaceWork
 
 MAX_EFFORT = 3
 """How often the cost of a race can double; two kernels that are still undecided then count as equal."""
+CLOSE = 0.05
+"""By how much less single calls may show of a kernel that could win back to back: power and clock shift ratios by 2 to 7 % in
+the recorded matrix products."""
+MAX_CLOSE = 3
+"""How many such kernels race an incumbent."""
 
 
 def with_noise_floor(ratio: Interval, same: Interval) -> Interval:
@@ -66,16 +72,21 @@ def may_race(state: SessionState, kernel: Kernel) -> bool:
 
 
 def challengers(state: SessionState) -> tuple[Kernel, ...]:
-    """Kernels that rank above the incumbent and have not raced it, best first.
+    """Kernels that may beat the incumbent and have not raced it, best first: those that rank above it, and where calls back to
+    back decide, those that single calls rank closely below it.
 
     There are none without an incumbent, or while it is being remeasured.
     """
     incumbent = state.kernels.get(state.incumbent)
     if incumbent is None or not queries.may_lead(state, incumbent):
         return ()
-    best = queries.speedup(state, incumbent)
-    assert best is not None, "or it could not lead"
-    bar = queries.rating(incumbent, best)
+    close = _closely_below(state, incumbent) if deciding_regime(state) is Regime.SUSTAINED else ()
+    return tuple(k for k in (*_above(state, incumbent), *close) if latest_race(state, k.id, incumbent.id) is None)
+
+
+def _above(state: SessionState, incumbent: Kernel) -> tuple[Kernel, ...]:
+    """Kernels that could lead and rank above the incumbent, best first."""
+    bar = _rating(state, incumbent)
     ahead = [
         (rating, k)
         for k in state.kernels.values()
@@ -83,15 +94,39 @@ def challengers(state: SessionState) -> tuple[Kernel, ...]:
         and (ratio := queries.speedup(state, k)) is not None
         and (rating := queries.rating(k, ratio)) < bar
         and queries.may_lead(state, k)
-        and latest_race(state, k.id, incumbent.id) is None
     ]
     return tuple(kernel for _, kernel in sorted(ahead, key=lambda rated: rated[0]))
 
 
+def _rating(state: SessionState, leader: Kernel) -> tuple[bool, float, bool, float, int, str]:
+    best = queries.speedup(state, leader)
+    assert best is not None, "or it could not lead"
+    return queries.rating(leader, best)
+
+
+def _closely_below(state: SessionState, incumbent: Kernel) -> tuple[Kernel, ...]:
+    """The best kernels that could lead and rank below the incumbent by no more than ``CLOSE``."""
+    bar, best = _rating(state, incumbent), queries.speedup(state, incumbent)
+    assert best is not None, "or it could not lead"
+    close = (
+        k
+        for k in queries.ranked(state)
+        if (ratio := queries.speedup(state, k)) is not None
+        and ratio.value >= best.value * (1 - CLOSE)
+        and queries.rating(k, ratio) > bar
+        and queries.may_lead(state, k)
+    )
+    return tuple(itertools.islice(close, MAX_CLOSE))
+
+
 def kernel_to_beat(state: SessionState) -> Kernel | None:
-    """The kernel that a screened one must approach to be measured precisely: the best challenger, else the incumbent."""
-    ahead = challengers(state)
-    return ahead[0] if ahead else queries.incumbent(state)
+    """The kernel that a screened one must approach to be measured precisely: the best one that ranks above the incumbent and
+    has not raced it, else the incumbent."""
+    incumbent = state.kernels.get(state.incumbent)
+    ahead = challengers(state)[:1]
+    if incumbent is not None and ahead and ahead[0] in _above(state, incumbent):
+        return ahead[0]
+    return queries.incumbent(state)
 
 
 def deciding_regime(state: SessionState) -> Regime:

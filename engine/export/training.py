@@ -200,6 +200,7 @@ def _verdict(state: SessionState, one: Attempt) -> Row:
         "time_us": _interval(measured.time_us if measured else None),
         "speedup": _interval(rewards.speedup(state, kernel) if measured else None),
         "speedups": _speedups(measured),
+        "sustained": _sustained(measured, base),
         "by_workload": [
             {"workload": one.workload, "time_us": _interval(one.time_us), "speedup": _interval(one.speedup.get(base))}
             for one in (measured.by_workload if measured else ())
@@ -212,6 +213,16 @@ def _verdict(state: SessionState, one: Attempt) -> Row:
             "speedup": _interval(rewards.speedup(state, kernel) if claimed else None),
         },
     }
+
+
+def _sustained(measured: Measurement | None, baseline: str) -> Row:
+    """The figures of calls back to back; null where they were not measured."""
+    found = measured.sustained if measured is not None else None
+    speedup = found.speedup.get(baseline) if found is not None else None
+    return {
+        "time_us": _interval(found.time_us if found is not None else None), "speedup": _interval(speedup),
+        **_fields(found, "corroborated"),
+    }  # fmt: skip
 
 
 def _doubts(one: Attempt) -> Row:

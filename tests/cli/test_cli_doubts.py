@@ -171,7 +171,9 @@ class GivenBench:
         return KernelTrial(final, b.verification(), 0.1, 0.2, 0.3)
 
     async def sustain(self, kernel: object, tried: KernelTrial) -> KernelTrial:
-        return tried
+        assert isinstance(tried.final, w.Measured)
+        measured = replace(tried.final.measurement, sustained=b.sustained(1.2))
+        return replace(tried, final=replace(tried.final, measurement=measured))
 
     async def try_verify(self, kernel: object, say: object) -> w.Verified:
         return w.Verified(b.verification(), TIMED, 0.1)
@@ -257,6 +259,17 @@ def test_rerun_has_a_status_and_an_exit_status_for_each_verdict(
     assert (found["here"] is None) is (status in ("quarantined", "mismatch"))
     assert (found["claimed"] is not None) is (status == "quarantined")
     assert (found["recorded"]["corroborated"], found["recorded"]["doubts"]) == (True, [])
+
+
+@pytest.mark.parametrize(("regime", "sustained"), [("sustained", True), ("single", False), ("auto", False), (None, False)])
+def test_rerun_times_kernels_back_to_back_as_asked(
+    espalier: Call, monkeypatch: pytest.MonkeyPatch, recorded: Path, regime: str | None, sustained: bool
+) -> None:
+    given(monkeypatch, rerunning, GivenBench([FINALS["measured"][0]] * 2))
+    asked = ("--regime", regime) if regime else ()
+    result = espalier("rerun", "scripted", "--kernels", "k1,k10", *asked, "--json")
+    assert [one["here"]["sustained"] is not None for one in result.json()["kernels"]] == [sustained] * 2
+    assert [one["regime"] for one in result.json()["kernels"]] == ["single"] * 2, "the recording has single calls only"
 
 
 def test_one_failed_kernel_decides_the_exit_status_of_a_rerun(

@@ -149,3 +149,29 @@ def test_over_a_suite_times_are_geometric_means_and_clocks_are_averaged() -> Non
     assert whole.doubts == ("a: slow",)
     assert not whole.corroborated
     assert suite.sustained({"a": one}, {}) is one
+
+
+def with_rivals(regime: str, *speedups: float) -> SessionState:
+    """k1 leads at 1; the other kernels are measured at these speedups."""
+    rivals = [b.measured_kernel(f"k{number}", speedup, parent="k1") for number, speedup in enumerate(speedups, 2)]
+    return session(regime, e.KernelSustained("k1", 0, b.sustained(1.0)), *(event for one in rivals for event in one))
+
+
+def test_kernels_closely_below_the_incumbent_race_it_back_to_back() -> None:
+    state = with_rivals("sustained", 0.97, 0.9)
+    assert races.pending_races(state) == (w.Race("k2", "k1", 0),)
+    assert races.kernel_to_beat(state) is state.kernels["k1"]
+    raced = then(state, *rules.record(state, w.Race("k2", "k1"), w.Raced(b.interval(0.98), 3, 18)))
+    assert races.pending_races(raced) == ()
+    assert races.pending_races(with_rivals("single", 0.97)) == ()
+
+
+def test_a_kernel_above_the_incumbent_races_before_those_closely_below() -> None:
+    state = with_rivals("sustained", 0.97, 1.2)
+    assert races.pending_races(state) == (w.Race("k3", "k1", 0), w.Race("k2", "k1", 0))
+    assert races.kernel_to_beat(state) is state.kernels["k3"]
+
+
+def test_an_incumbent_races_few_of_many_kernels_closely_below() -> None:
+    state = with_rivals("sustained", *[0.99] * (races.MAX_CLOSE + 2))
+    assert len(races.pending_races(state)) == races.MAX_CLOSE

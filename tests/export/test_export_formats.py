@@ -74,6 +74,15 @@ def test_a_trace_has_the_workload_and_our_interval(tmp_path: Path) -> None:
     assert evaluation["correctness"]["extra"]["precision_class"] == b.verification().precision_class.value
 
 
+def test_a_trace_has_both_regimes_where_both_were_measured(tmp_path: Path) -> None:
+    given = export(catalog.find(str(files.write_flashinfer(tmp_path))), MODULE)
+    assert given.kernel.measurement is not None
+    both = replace(given.kernel, measurement=replace(given.kernel.measurement, sustained=b.sustained(1.1)))
+    extra = json.loads(formats.flashinfer_trace(replace(given, kernel=both)))["evaluation"]["correctness"]["extra"]
+    assert extra["sustained_speedup_95"][1] == 1.1
+    assert (extra["sustained_sm_mhz"], extra["sustained_watts"], extra["sustained_corroborated"]) == (1410.0, 690.0, True)
+
+
 def test_a_time_that_is_no_result_makes_no_trace(tmp_path: Path) -> None:
     given = export(catalog.find(str(files.write_flashinfer(tmp_path))), MODULE)
     assert given.kernel.measurement is not None

@@ -61,7 +61,7 @@ def history() -> list[e.Event]:
         *call(5, "implement:i2", code, f"{PROMPT} 3", f"```cpp\n{BROKEN}```"),
         written("k2", FAST), written("k3", WRONG), written("k4", BROKEN),
         e.IdeaImplemented("i2", ("k2", "k3", "k4")),
-        b.built("k2"), b.verified("k2", 2.0), b.measured("k2", 2.0),
+        b.built("k2"), b.verified("k2", 2.0), b.measured("k2", 2.0), e.KernelSustained("k2", 0, b.sustained(1.9)),
         b.built("k3"), e.AttemptFailed("k3", 0, mismatch),
         *call(6, "repair:k3:0", repair, "repair this", f"```cpp\n{REPAIRED}```"),
         e.AttemptRevised("k3", 1, b.digest(REPAIRED)), b.built("k3"), b.verified("k3", 1.2), b.measured("k3", 1.2),
@@ -98,6 +98,7 @@ CHECKED = {"policy": str, "trials": int, "rel_fro": float, "max_abs": float, "pr
 VERDICT = {
     "status": str, "reason": str, "evidence": [str], "verification": CHECKED, "depth": str, "time_us": INTERVAL,
     "speedup": INTERVAL, "speedups": [{"baseline": str, **INTERVAL}],
+    "sustained": {"time_us": INTERVAL, "speedup": INTERVAL, "corroborated": bool},
     "by_workload": [{"workload": str, "time_us": INTERVAL, "speedup": INTERVAL}], "light": float, "corroborated": bool,
     "conditions": [str], "claimed": {"time_us": INTERVAL, "speedup": INTERVAL},
 }  # fmt: skip

@@ -6,6 +6,7 @@ import ast
 from dataclasses import replace
 
 import pytest
+from support import builders as b
 from support import sessions
 
 from engine.domain import corroboration
@@ -25,6 +26,7 @@ from engine.domain.model import (
     Verification,
 )
 from engine.domain.model import PrecisionClass as P
+from engine.domain.regimes import Regime
 from engine.domain.state import SessionState
 from engine.export import module, plan_host
 from engine.problem import catalog
@@ -139,6 +141,28 @@ def test_a_rerun_compares_recorded_and_measured_speedups(
     found = comparison.compare(state, state.kernels[kernel], final)
     assert found.carries_over is carries
     assert words in plain(comparison.lines(state, [found])[1])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "here", "carries", "words"),
+    [
+        (1.5, 1.4, True, "speedup reproduced"),
+        (1.5, 0.9, False, "slower here"),
+        (1.0, 1.4, None, "no significant speedup recorded"),
+    ],
+)
+def test_a_rerun_compares_what_decides_where_both_have_it(
+    state: SessionState, recorded: float, here: float, carries: bool | None, words: str
+) -> None:
+    kernel = state.kernels["k2"]
+    assert kernel.measurement is not None
+    both = replace(kernel, measurement=replace(kernel.measurement, sustained=b.sustained(recorded)))
+    final = w.Measured(replace(measured(Interval(2.0, 1.9, 2.1)), sustained=b.sustained(here)), 1.0)
+    found = comparison.compare(state, both, final, Regime.SUSTAINED)
+    assert (found.carries_over, found.regime) == (carries, "sustained")
+    assert words in plain(comparison.lines(replace(state, kernels={**state.kernels, "k2": both}), [found])[1])
+    without = comparison.compare(state, kernel, final, Regime.SUSTAINED)
+    assert (without.carries_over, without.regime) == (True, "single")
 
 
 SIGNATURE = Signature(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ def test_equal_budgets_end_where_the_session_that_spent_least_ended(entries: tup
     text = "\n".join(plain(spans) for spans in lines(found))
     assert "overlap" in text
     assert "ideas that won in half" in text
+
+
+def test_the_sustained_speedup_of_incumbents_is_shown_where_one_was_measured(entries: tuple[e.Entry, ...]) -> None:
+    measured = e.KernelSustained("k10", 0, b.sustained(4.2))
+    both = (*entries, replace(entries[-1], seq=entries[-1].seq + 1, event=measured))
+    found = side_by_side([("single", entries), ("both", both)])
+    assert [course.sustained for course in found.courses] == [None, b.sustained(4.2).speedup["eager"]]
+    text = "\n".join(plain(spans) for spans in lines(found))
+    assert "incumbent sustained" in text
+    assert "not measured" in text
+    assert "incumbent sustained" not in "\n".join(plain(one) for one in lines(side_by_side([("a", entries), ("b", entries)])))
 
 
 def test_the_faster_one_is_named_only_where_intervals_are_apart() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.domain import corroboration, queries
+from engine.domain import corroboration, queries, races
+from engine.domain.model import Measurement
+from engine.domain.regimes import Regime
 from engine.domain.rules import adaptive
 from engine.domain.state import SessionState
+from engine.report.text import regimes
 from tui.viewmodel import fmt, kernels, siblings, waiting
 from tui.viewmodel.cells import Cell, Ground, Ink, Line, cut, cut_whole, line, one_line, width
 from tui.viewmodel.tree_facts import tree_facts
@@ -164,11 +167,25 @@ def _incumbent(state: SessionState) -> list[Piece]:
     labels = [(4 if room == _LABELS[0] else 9, (Cell(cut_whole(label, room), Ink.FAINT),)) for room in _LABELS]
     return [
         Piece(((0, head), (1, over), (2, (*over, Cell(f" [{low}, {high}]", Ink.FAINT))))),
+        _sustained(state, best.measurement),
         _plain("" if corroboration.is_corroborated(best) else "not corroborated, accepted", 1, Ink.WARN),
         _plain(fmt.duration(best.measurement.time_us.value), 1, Ink.PLAIN),
         _plain(f"{fmt.percent(sol.fraction).replace('%', ' %')} SOL" if sol else "", 2, Ink.PLAIN),
         Piece(tuple(labels)),
     ]
+
+
+def _sustained(state: SessionState, measured: Measurement) -> Piece:
+    """The speedup back to back: among the first figures where it decides or contradicts that of single calls."""
+    base = queries.ranking_baseline(state)
+    found = measured.sustained.speedup.get(base) if measured.sustained is not None else None
+    if found is None:
+        return _plain("", 8)
+    contradicts = bool(regimes.disagreement(measured, base, races.deciding_regime(state)))
+    matters = contradicts or races.deciding_regime(state) is Regime.SUSTAINED
+    value, low, high = fmt.headline_figures(found)
+    figure = (Cell(f"sustained {value}×", Ink.WARN if contradicts else fmt.speedup_ink(found)),)
+    return Piece(((1 if matters else 8, figure), (3 if matters else 9, (*figure, Cell(f" [{low}, {high}]", Ink.FAINT)))))
 
 
 def _budget(state: SessionState) -> list[Piece]:

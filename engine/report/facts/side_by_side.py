@@ -66,6 +66,8 @@ class Course:
     decisions: int
     """Commands of people and agents."""
     winners: tuple[WinningIdea, ...]
+    sustained: Interval | None = None
+    """The final incumbent's speedup back to back; ``null`` if it was not measured."""
 
     def total(self, budget: Budget) -> float:
         return {
@@ -119,7 +121,7 @@ def course(name: str, entries: Iterable[e.Entry]) -> Course:
             point = CoursePoint(verdicts, tokens, seconds, best.id, ratio)
             if not points or (points[-1].kernel, points[-1].speedup) != (best.id, ratio):
                 points.append(point)
-    return Course(name, tuple(points), verdicts, tokens, seconds, decisions, _winners(state))
+    return Course(name, tuple(points), verdicts, tokens, seconds, decisions, _winners(state), _sustained(state))
 
 
 _NO_DECISION = e.SessionOpened | e.SessionResumed | e.CommandAnswered
@@ -192,6 +194,13 @@ def _clearly_faster(best: tuple[CoursePoint | None, ...]) -> int | None:
         if point is not None and all(one is None or point.speedup.low > one.speedup.high for one in others):
             return index
     return None
+
+
+def _sustained(state: SessionState) -> Interval | None:
+    """The incumbent's speedup in the sustained regime."""
+    best = queries.incumbent(state)
+    found = best.measurement.sustained if best is not None and best.measurement is not None else None
+    return found.speedup.get(queries.ranking_baseline(state)) if found is not None else None
 
 
 def _winners(state: SessionState) -> tuple[WinningIdea, ...]:

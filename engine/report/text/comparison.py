@@ -9,6 +9,7 @@ from engine.domain import corroboration, queries, stats
 from engine.domain import work as w
 from engine.domain.corroboration import MEASURED, NOT_CORROBORATED, QUARANTINED
 from engine.domain.model import Interval, Measurement
+from engine.domain.regimes import Regime
 from engine.domain.state import Kernel, SessionState
 from engine.report.text.lines import Line, Span, Tone, duration_interval, one_line, shortened, table, times, tunables
 
@@ -27,6 +28,9 @@ class Figures:
     doubts: tuple[str, ...]
     sustained: Interval | None = None
     """The speedup of calls back to back; ``null`` if it was not measured."""
+
+    def in_regime(self, regime: Regime) -> Interval | None:
+        return self.sustained if regime is Regime.SUSTAINED else self.speedup
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +56,18 @@ class Rerun:
     carries_over: bool | None
     """Whether a recorded significant speedup is significant and corroborated here too. ``None`` if none was recorded, or the
     recorded one is doubted."""
+    regime: str = Regime.SINGLE.value
+    """The regime of the speedups that ``carries_over`` compares: ``single`` or ``sustained``."""
 
     @property
     def doubted(self) -> bool:
         return self.status in (NOT_CORROBORATED, QUARANTINED)
 
 
-def compare(state: SessionState, kernel: Kernel, final: w.Measured | w.Suspected | w.Failed) -> Rerun:
-    """Compare a kernel's recorded figures with its figures here."""
+def compare(
+    state: SessionState, kernel: Kernel, final: w.Measured | w.Suspected | w.Failed, deciding: Regime = Regime.SINGLE
+) -> Rerun:
+    """Compare a kernel's recorded figures with its figures here, in the deciding regime where both have it."""
     base = queries.ranking_baseline(state)
     recorded = _figures(kernel.measurement, base, kernel.evidence, quarantined=corroboration.is_quarantined(kernel))
     failure = final.failure if isinstance(final, w.Failed) else None
@@ -68,19 +76,21 @@ def compare(state: SessionState, kernel: Kernel, final: w.Measured | w.Suspected
     found = _figures(final.measurement, base, evidence, quarantined=quarantined) if not isinstance(final, w.Failed) else None
     doubts = found.doubts if found is not None else evidence
     here = found if not quarantined else None
-    won = recorded is not None and _is_faster(recorded) and not corroboration.is_doubted(kernel)
-    again = here is not None and _is_faster(here) and not doubts
+    regime = deciding if all(one is not None and one.sustained is not None for one in (recorded, here)) else Regime.SINGLE
+    won = recorded is not None and _is_faster(recorded, regime) and not corroboration.is_doubted(kernel)
+    again = here is not None and _is_faster(here, regime) and not doubts
     return Rerun(
         kernel.id, queries.title(state, kernel),
         failure.kind.value if failure else QUARANTINED if quarantined else NOT_CORROBORATED if doubts else MEASURED,
         one_line(failure.reason) if failure else one_line("; ".join(doubts)) or None,
         found is not None and found.corroborated, quarantined, found.conditions if found is not None else (), doubts,
-        recorded, here, found if quarantined else None, again if won else None,
+        recorded, here, found if quarantined else None, again if won else None, regime.value,
     )  # fmt: skip
 
 
-def _is_faster(figures: Figures) -> bool:
-    return figures.speedup is not None and stats.significant(figures.speedup) == "faster"
+def _is_faster(figures: Figures, regime: Regime) -> bool:
+    speedup = figures.in_regime(regime)
+    return speedup is not None and stats.significant(speedup) == "faster"
 
 
 def _figures(measured: Measurement | None, base: str, evidence: Sequence[str], *, quarantined: bool) -> Figures | None:
@@ -125,7 +135,7 @@ def _reproduction_words(one: Rerun) -> Span:
         case True:
             return Span("speedup reproduced", Tone.GOOD)
         case False:
-            here = one.here.speedup if one.here else None
+            here = one.here.in_regime(Regime(one.regime)) if one.here else None
             slower = here is not None and stats.significant(here) == "slower"
             return Span("slower here" if slower else "no significant speedup here", Tone.WARN)
         case None:

@@ -6,6 +6,7 @@ import math
 
 from engine.report.facts.side_by_side import Budget, Course, CoursePoint, Row, SideBySide
 from engine.report.text.lines import Line, Span, Tone, line, one_line, shortened, table, times
+from engine.report.text.regimes import NOT_MEASURED
 
 _TITLE = 48
 _COLUMNS = 32
@@ -72,10 +73,13 @@ def _cell(point: CoursePoint | None, faster: bool) -> Span:
 
 
 def _totals(found: SideBySide) -> list[list[Span]]:
-    head = ["session", "verdicts", "tokens", "device s", "decisions"]
+    sustained = any(course.sustained is not None for course in found.courses)
+    head = ["session", "verdicts", "tokens", "device s", "decisions", *(["incumbent sustained"] if sustained else [])]
     rows = [[Span(word, Tone.FAINT) for word in head]]
     for course in found.courses:
-        figures = (f"{course.verdicts}", f"{course.tokens:,}", f"{course.device_seconds:.1f}", f"{course.decisions}")
+        figures = [f"{course.verdicts}", f"{course.tokens:,}", f"{course.device_seconds:.1f}", f"{course.decisions}"]
+        if sustained:
+            figures.append(times(course.sustained) if course.sustained is not None else NOT_MEASURED)
         rows.append([Span(shortened(course.session, _NAME), Tone.STRONG), *(Span(figure) for figure in figures)])
     return rows
 

@@ -208,6 +208,19 @@ def test_the_headline_reads_as_one_figure_after_the_other() -> None:
     assert second.text.startswith(" ★ k14 2.83× eager [2.81, 2.85] · 1.92 ms · 61 % SOL · Reduce in eight")
 
 
+@pytest.mark.parametrize(
+    ("sustained", "room", "words"),
+    [(2.82, 200, "· sustained 2.82×"), (2.82, 90, ""), (1.4, 90, "· sustained 1.40×")],
+)
+def test_the_headline_has_the_sustained_speedup_first_where_it_contradicts(sustained: float, room: int, words: str) -> None:
+    leader = STATE.kernels["k14"]
+    assert leader.measurement is not None
+    measured = replace(leader.measurement, sustained=b.sustained(sustained))
+    state = replace(STATE, kernels={**STATE.kernels, "k14": replace(leader, measurement=measured)})
+    text = heading.lines(state, heading.SessionStatus(), room)[1].text
+    assert words in text if words else "sustained" not in text
+
+
 def open_call(**changes: object) -> dict[str, object]:
     """Fields of the state: no idea waits, and one open call."""
     call = replace(next(iter(STATE.calls.values())), status=CallStatus.OPEN, **changes)  # type: ignore[arg-type]
