@@ -221,6 +221,14 @@ def test_a_wrong_workload_is_refused_with_its_line_and_field(tmp_path: Path, cas
     refused(files.write_sol(tmp_path, None, written), message, "workload.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("write", "where"), [(files.write_sol, "workload.jsonl, line 2"), (files.write_flashinfer, "scale.jsonl, line 2: workload")]
+)
+def test_two_workloads_of_one_uuid_are_refused(tmp_path: Path, write: Callable[..., Path], where: str) -> None:
+    rows = (files.workload(4), files.workload(16, uuid="id-4"))
+    refused(write(tmp_path, None, *rows), f"{where}: uuid: 'id-4' is also that of workload M4")
+
+
 def test_a_truncated_line_is_refused_where_it_is_cut(tmp_path: Path) -> None:
     folder = files.write_sol(tmp_path)
     (folder / "workload.jsonl").write_text('{"uuid": "a')

@@ -175,6 +175,8 @@ class Cases:
     def add(self, written: WorkloadJson, where: str) -> None:
         """Add a workload. Raises ProblemError with the place and the field."""
         definition = self.definition
+        if same := next((case for case in self.cases if case.uuid == written.uuid), None):
+            raise ProblemError(f"{where}: uuid: {written.uuid[:60]!r} is also that of workload {same.workload.name}")
         sizes = definition.sizes(written.axes, where)
         settings: dict[str, Number] = {self._names[name]: sizes[name] for name in definition.variables}
         for name in written.inputs:
