@@ -206,9 +206,8 @@ def _format_export(state: SessionState, folder: Path, kernel: Kernel, file: str)
     text = _module_text(state, folder, kernel, file)
     assert state.opened is not None, "checked with the module"
     assert state.device is not None, "checked with the module"
-    workload = catalog.workload_for(state.opened.problem, state.opened.settings.workload)
     return formats.FormatExport(
-        state.opened.problem, workload, kernel, text, kernel.author.name, state.device, state.opened.versions,
+        state.opened.problem, columns.workloads(state), kernel, text, kernel.author.name, state.device, state.opened.versions,
         queries.ranking_baseline(state), read_entries(folder)[-1].at,
     )  # fmt: skip
 
@@ -224,7 +223,7 @@ def _write_format(given: formats.FormatExport, kind: str, target: Path) -> None:
         stem = file_stem(entry)
         rows = [(target / "solutions" / f"{stem}_{given.kernel.id}.json", formats.flashinfer_solution(given))]
         if not corroboration.is_doubted(given.kernel):
-            rows.append((target / "traces" / f"{stem}.jsonl", formats.flashinfer_trace(given)))
+            rows.append((target / "traces" / f"{stem}.jsonl", formats.flashinfer_traces(given)))
         for place, text in rows:
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
