@@ -33,6 +33,8 @@ class Needs(StrEnum):
 
     NOTHING = "nothing"
     SUBMIT = "submit"
+    SUITE = "suite"
+    """``SUBMIT``, and several workloads."""
     SEEK = "seek"
 
 
@@ -68,7 +70,7 @@ def _tab(key: int, tab: str, help_text: str) -> Action:
 
 _A, _H, _S, _G, _C = Place.ANYWHERE, Place.HOME, Place.SESSION, Place.GATE, Place.COMPARE
 _W = Place.WORKLOADS
-_STEER = Needs.SUBMIT
+_STEER, _SUITE = Needs.SUBMIT, Needs.SUITE
 _SEEK = Needs.SEEK
 
 ACTIONS: tuple[Action, ...] = (
@@ -133,6 +135,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("session.mark", "m", "Mark", "Mark the kernel for comparing, racing or combining.", (_S,)),
     Action("session.compare", "v", "Compare", "Compare figures and code with the marked kernel.", (_S,)),
     Action("session.workloads", "W", "Workloads", "Show the speedup of every kernel on every workload of the suite.", (_S,)),
+    Action("session.tune", "T", "Tune", "Tune the kernel on each workload of the suite.", (_S,), _SUITE),
+    Action("session.dispatch", "D", "Dispatch", "Add one kernel that runs the best one on each shape.", (_S,), _SUITE),
     Action("session.combine", "X", "Combine", "Add an idea that combines the marked kernel with this one.", (_S,), _STEER),
     Action("session.attach", "A", "Attach", "Attach the kernel to an idea as reference for its writer.", (_S,), _STEER),
     Action("session.fork", "F", "Fork", "Start a new session from an earlier point of this one.", (_S,)),

@@ -254,8 +254,13 @@ class EspalierApp(TerminalApp):
 
     def _show_screen(self, bridge: Bridge) -> None:
         from tui.layout_file import LAYOUT, LayoutFile
+        from tui.screens.dialogs import DismissOnceScreen
         from tui.screens.session import SessionScreen
 
+        for above in reversed(self.screen_stack):
+            if not (isinstance(above, DismissOnceScreen) and above.gives_way):
+                break
+            above.dismiss(None)
         layouts = LayoutFile(self.keymap_file.with_name(LAYOUT))
         for error in layouts.errors:
             self.notify(error, severity="warning", markup=False, timeout=15)

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from engine.domain import columns
@@ -29,6 +30,7 @@ from engine.journal.lock import unwritable_error
 from engine.journal.shipped import is_shipped
 from engine.session import factory, seeds
 from engine.session.devices import default_workload
+from engine.session.dispatch import dispatch_command
 from engine.session.factory import NewSession, find_problem
 from engine.session.follow import JoinedSource
 from engine.session.live import LiveSession
@@ -242,6 +244,16 @@ class Bridge:
         self.check_dialect(seed)
         workloads = columns.workloads(self.state)
         await self.submit(seeds.seed_command(self._writable.store_blob, seed, parent, idea, title, workloads))
+
+    async def dispatch(self) -> None:
+        """Add one kernel that runs, on each shape of a suite, the best kernel there.
+
+        Raises CommandRejected where there is nothing to choose from, JournalError if a kernel's code cannot be read.
+        """
+        if self._writable is None:
+            raise CommandRejected("this session is only followed or replayed: open it to add a kernel")
+        read = partial(seeds.recorded_code, self.folder)
+        await self.submit(dispatch_command(self.state_now, read, self._writable.store_blob))
 
     async def answer(self, call: ModelCall, reply: str) -> None:
         """Answer a prompt by hand. Raises CommandRejected, JournalError."""

@@ -23,7 +23,7 @@ from engine.report.text import progress
 from engine.report.text.lines import Line, line, one_line
 from engine.session.live import LiveSession
 from engine.session.outcome import AwaitingEngineer, Outcome, Until
-from engine.trial.lease import is_waiting
+from engine.trial.lease import is_free, is_waiting
 
 T = TypeVar("T")
 RunSession = Callable[[LiveSession], Awaitable[Outcome]]
@@ -39,16 +39,15 @@ class ProgressPrinter:
         self._transient = TransientLines()
         self._status: Line = ()
         self._table: LiveTable | None = None
-        self._waiting = ""
+        self._waits: set[str] = set()
+        """What was printed of leases that are waited for; it is said again every few seconds."""
         self._quiet, self._verbose = quiet(), verbose()
 
     def show(self, text: str) -> None:
-        """Show a line on a terminal until the next one; with --verbose, print it. Print whom a lease is waited for, also where
-        there is no terminal, when that changes."""
+        """Show a line on a terminal until the next one; with --verbose, print it. Without a terminal, print whom a lease is
+        waited for."""
         if is_waiting(text) and not is_terminal(sys.stderr):
-            if text != self._waiting:
-                self._waiting = text
-                self.step(text)
+            self.step(text)
             return
         spans = timestamped(line(one_line(text)), time.time() - self._began)
         if self._verbose:
@@ -58,7 +57,13 @@ class ProgressPrinter:
             self._draw()
 
     def step(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a line that stays. Whom a lease is waited for is printed when that changes."""
+        if is_free(text):
+            self._waits.clear()
+        elif is_waiting(text):
+            if text in self._waits:
+                return
+            self._waits.add(text)
         if not self._quiet:
             self._print([timestamped(line(one_line(text)), time.time() - self._began)])
 

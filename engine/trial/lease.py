@@ -39,7 +39,7 @@ _SLICE_S = 30.0
 _IDLE_S = 0.5
 """Seconds without use after which it does so at once: a process awaits its engineer, or a compiler."""
 _LONGEST_TICKET = 4096
-_WAITING = "waiting for "
+_WAITING, _FREE = "waiting for ", " is free"
 
 Say = Callable[[str], None]
 
@@ -47,6 +47,11 @@ Say = Callable[[str], None]
 def is_waiting(progress: str) -> bool:
     """Whether a line of progress says that a lease is waited for."""
     return _WAITING in progress and ", held by process " in progress
+
+
+def is_free(progress: str) -> bool:
+    """Whether a line of progress says that the wait for a lease is over."""
+    return progress.endswith(_FREE)
 
 
 def lease_folder() -> Path:
@@ -125,7 +130,7 @@ class QueuePlace:
         self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._cores = cores
         self._files: list[int] = []
-        self.number = 0
+        self.number, self._name = 0, ""
 
     @classmethod
     async def join(cls, folder: Path, cores: tuple[int, ...] = ()) -> QueuePlace:
@@ -144,16 +149,13 @@ class QueuePlace:
             while not _locked(queue):  # held for microseconds
                 await asyncio.sleep(_POLL_S / 10)
             self.number = max(_numbers(self._folder), default=0) + 1
+            self._name = f"{self.number:012d}"
             mode = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
             self._files.append(os.open(self._name, mode, 0o644, dir_fd=self._folder))
             fcntl.flock(self._files[0], fcntl.LOCK_EX)  # only a reader of the queue can hold it, for microseconds
             os.write(self._files[0], json.dumps({"pid": os.getpid(), "cores": self._cores}).encode())
         finally:
             os.close(queue)
-
-    @property
-    def _name(self) -> str:
-        return f"{self.number:012d}"
 
     def ahead(self) -> tuple[Ticket, ...]:
         """The living processes before this one that exclude it; removes what dead ones have left."""
@@ -266,7 +268,7 @@ class Lease:
             place.leave()
             raise
         if said:
-            say(f"{self._label} is free")
+            say(f"{self._label}{_FREE}")
         return place
 
     def _without(self, error: OSError, say: Say) -> None:

@@ -67,7 +67,7 @@ def _first_session(terminal: Terminal, sessions: Path) -> Path:
         time.sleep(0.1)
     (folder,) = sessions.iterdir()
     wait_for(folder, _open_ideas, "no idea was proposed")
-    terminal.sees("approve")
+    terminal.sees("Approve")
     time.sleep(GRACE)
     return folder
 
@@ -114,7 +114,7 @@ def _steer_the_tree(terminal: Terminal, folder: Path) -> None:
     wait_for(folder, _measured_two, "no two kernels were measured")
     terminal.sees("k1")
     time.sleep(GRACE)
-    if "approve all" in terminal.screen().lower():
+    if "Reject" in terminal.screen():
         terminal.keys("q")
     terminal.keys("Home", "p")
     wait_for(folder, lambda s: s.pinned, "nothing was pinned")
@@ -139,7 +139,7 @@ def _fork(terminal: Terminal, folder: Path) -> None:
     (other,) = (other for other in folder.parent.iterdir() if other != folder)
     state = wait_for(other, lambda s: s.kernels, wanted)
     assert set(store.state_of(folder).kernels) >= set(state.kernels)
-    terminal.sees(other.name)  # its journal is there before its screen, and the dialog that opens it hides the app's keys
+    terminal.sees(other.name[-4:])  # its journal is there before its screen, and the dialog that opens it hides the app's keys
     terminal.keys("C-q")
     terminal.sees("Stay")
     terminal.keys("y")

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import ui
+from support import sessions, ui
 from textual.events import Key
 from textual.pilot import Pilot
 from textual.widget import Widget
-from textual.widgets import Button, Input, Label
+from textual.widgets import Button, Input, Label, OptionList, Static
 
 from tui.app import EspalierApp
+from tui.bridge import Bridge
 from tui.preferences import Preferences
-from tui.screens.dialogs import AskLine, Choice, Choose, Confirm, Dialog
+from tui.screens.dialogs import AskLine, Choice, Choose, Confirm, Dialog, DismissOnceScreen
 from tui.screens.gate import GateScreen
 from tui.screens.limits_form import LimitsForm
+from tui.screens.open_session import OpenSessionDialog
 from tui.screens.settings_form import SettingsForm
 
 LONG = "words that do not fit on one line of a small terminal, and go on for several of them, to the very end of the dialog"
@@ -71,3 +74,66 @@ def test_keys_that_are_faster_than_a_dialog_open_one(tmp_path: Path) -> None:
         await ui.until(pilot, lambda: isinstance(app.screen, LimitsForm))
 
     ui.run_steered(tmp_path / "session", act)
+
+
+def test_a_reason_is_asked_for_in_sight_at_the_smallest_size() -> None:
+    async def act() -> None:
+        app, dialog = (
+            ui.app(),
+            AskLine("Reject i2: Vectorise exp", "Reason (optional). It goes into the next prompt.", empty=True),
+        )
+        async with app.run_test(size=(40, 12)) as pilot:
+            app.push_screen(dialog)
+            await ui.until(pilot, lambda: app.screen is dialog)
+            await ui.still(pilot)
+            box = dialog.query_one(".dialog")
+            for widget in (dialog.query_one(Static), dialog.query_one(Input), dialog.query_one(Label)):
+                assert box.content_region.contains_region(widget.region)
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize(("columns", "stacked"), [(120, False), (80, True)])
+def test_choices_have_their_words_all_beside_or_all_below(columns: int, *, stacked: bool) -> None:
+    async def act() -> None:
+        choices = [Choice("a", "now", "everything"), Choice("b", "round 5, before its 3 ideas are approved", "x" * 44)]
+        app, dialog = ui.app(), Choose("Fork from", choices)
+        async with app.run_test(size=(columns, 24)) as pilot:
+            app.push_screen(dialog)
+            await ui.until(pilot, lambda: app.screen is dialog)
+            await ui.still(pilot)
+            listed = dialog.query_one(OptionList)
+            assert listed.virtual_size.height == (4 if stacked else 2)
+
+    asyncio.run(act())
+
+
+def test_the_steps_of_an_opening_are_shown_whole() -> None:
+    async def never(say: Callable[[str], None]) -> Bridge:
+        say("measuring the baselines eager and compile on cuda:0")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def act() -> None:
+        app, dialog = ui.app(), OpenSessionDialog("Opening s", never)
+        async with app.run_test(size=(80, 24)) as pilot:
+            app.push_screen(dialog)
+            shown = "measuring the baselines eager and compile on cuda:0 "
+            await ui.until(pilot, lambda: dialog.is_mounted and shown in str(dialog.query_one("#steps", Static).content))
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("key", ["backslash", "question_mark", "ctrl+p"])
+def test_keys_help_and_palette_over_home_give_way_to_a_session_that_opens(tmp_path: Path, key: str) -> None:
+    async def act() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press(key)
+            await ui.until(pilot, lambda: isinstance(app.screen, DismissOnceScreen) and app.screen.gives_way)
+            await app._show(await app.opener.begin(ui.new(tmp_path / "session"), print))
+            await ui.until(pilot, lambda: isinstance(app.screen, GateScreen))
+            assert not any(isinstance(one, DismissOnceScreen) and one.gives_way for one in app.screen_stack)
+            await app._leave()
+
+    sessions.run(act)

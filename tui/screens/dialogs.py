@@ -16,6 +16,8 @@ from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widgets import Button, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
+from tui.viewmodel import cells
+
 
 class DismissOnceScreen(Screen[ScreenResultType]):
     """A screen that is dismissed once: the first ``dismiss`` counts, and waits until the screen is on top.
@@ -24,6 +26,8 @@ class DismissOnceScreen(Screen[ScreenResultType]):
     may reach a screen that was already dismissed.
     """
 
+    gives_way: ClassVar[bool] = False
+    """Whether it closes for a session that opens: it is about the screen below."""
     _leaving = False
     _result: ScreenResultType | None = None
 
@@ -45,6 +49,7 @@ class DismissOnceScreen(Screen[ScreenResultType]):
 class Dialog(ModalScreen[ScreenResultType], DismissOnceScreen[ScreenResultType]):
     """A modal screen that answers with a result. It hides the app's keys, except those of its own."""
 
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012  # an instance variable of Screen
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f12", "app.screenshot", "Screenshot", show=False, id="app.screenshot"),
         Binding("f2", "app.theme", "Theme", show=False, id="app.theme"),
@@ -184,9 +189,10 @@ class Choice:
 _AROUND_THE_LIST = 6
 """Rows of the dialog around its list: border, padding, hint."""
 _MOST_LINES = 16
-_LIST_EDGES = 8
-_LIST_WIDTH = 72 - _LIST_EDGES
-"""The cells for a choice in the widest dialog (prompts.tcss): without border, padding and those of the list."""
+_LIST_EDGES = 10
+"""Cells beside a choice: border, padding, scroll bar."""
+_NARROWEST, _WIDEST = 56, 100
+"""Cells of a dialog with choices."""
 
 
 class Choose(Dialog[str | None]):
@@ -204,21 +210,19 @@ class Choose(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = Content(self._title)
-            width = max(len(choice.label) for choice in self._choices) + 2
-            room = min(_LIST_WIDTH, self.app.size.width * 96 // 100 - _LIST_EDGES)
-            fits = [width + len(choice.words) <= room for choice in self._choices]
-            lines = [
-                self._line(choice, width) if fit else self._stacked(choice)
-                for choice, fit in zip(self._choices, fits, strict=True)
-            ]
+            label = max(cells.width(choice.label) for choice in self._choices) + 2
+            needed = label + max(cells.width(choice.words) for choice in self._choices) + _LIST_EDGES
+            most = min(_WIDEST, self.app.size.width * 96 // 100)
+            box.styles.width = min(most, max(_NARROWEST, needed, cells.width(self._title) + _LIST_EDGES))
+            lines = [self._line(one, label) if needed <= most else self._stacked(one) for one in self._choices]
             yield OptionList(*(Option(line, id=f"c{n}") for n, line in enumerate(lines)))
             yield Label("Enter: choose · Esc: cancel", classes="hint")
 
     def _line(self, choice: Choice, width: int) -> Content:
-        return Content.assemble((choice.label.ljust(width), "bold"), (choice.words, "$text-muted"))
+        return Content.assemble((cells.pad(choice.label, width), "bold"), (choice.words, "$text-muted"))
 
     def _stacked(self, choice: Choice) -> Content:
-        """The words below the label: beside it they would wrap under it."""
+        """The words below the label, in every choice where one has no room beside it."""
         words = f"\n  {choice.words}" if choice.words else ""
         return Content.assemble((choice.label.rstrip(), "bold"), (words, "$text-muted"))
 

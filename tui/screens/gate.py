@@ -34,7 +34,6 @@ from tui.widgets.key_footer import KeyFooter
 GRACE_SECONDS = 0.5
 _BOUNCE_SECONDS = 0.25
 """How long after a decision the next idea cannot be approved: a bouncing key approves one idea."""
-_WIDE_HINTS = 112
 _OPEN = (IdeaStatus.PROPOSED, IdeaStatus.PARKED)
 
 
@@ -97,19 +96,8 @@ class GateScreen(SteeringScreen):
         if not waiting:
             return Content.styled(f" No idea awaits approval. {self.key_of('gate.back')} returns to the tree.", "$text-muted")
         deadline = self.bridge.deadline
-        words = f" {awaiting_approval(waiting)}"
-        hints = [
-            ("gate.approve", "approve"),
-            ("gate.reject", "reject"),
-            ("gate.edit", "edit"),
-            ("gate.approve_all", "approve all"),
-        ]
-        if self.size.width >= _WIDE_HINTS:
-            hints += [("gate.writer", "writer"), ("gate.attach", "attach kernel")]
-        rest = "  " + " · ".join(f"{self.key_of(action)}: {does}" for action, does in hints)
-        if deadline is not None:
-            rest = f"  auto-approved in {max(0, round(deadline - self.clock()))} s{rest}"
-        return Content.assemble((words, "bold $text-warning"), (rest, "$text-muted"))
+        rest = f" · auto-approved in {max(0, round(deadline - self.clock()))} s" if deadline is not None else ""
+        return Content.assemble((f" {awaiting_approval(waiting)}", "bold $text-warning"), (rest, "$text-muted"))
 
     @on(IdeaList.Highlighted)
     def _describe(self) -> None:

@@ -22,6 +22,7 @@ _LISTS = "Arrow keys move, Tab focuses the next pane, Enter opens. The mouse wor
 class HelpScreen(Dialog[None]):
     """Keys by heading, then symbols, colours and abbreviations."""
 
+    gives_way = True
     CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,f1,enter", "close", "Close"), *MOTIONS]
 

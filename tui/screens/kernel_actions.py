@@ -71,6 +71,15 @@ class KernelActionScreen(TransportScreen):
         if kernel := self._selected_kernel():
             await self.submit(c.Remeasure(kernel.id), f"Remeasuring {kernel.id}.")
 
+    async def action_tune(self) -> None:
+        """Tune the kernel on each workload of the suite."""
+        if kernel := self._selected_kernel():
+            await self.submit(c.TuneKernel(kernel.id), f"{kernel.id} is tuned on each workload next.")
+
+    async def action_dispatch(self) -> None:
+        """Add one kernel that runs, on each shape, the best kernel there."""
+        await self.attempt(self.bridge.dispatch(), "Added the dispatch; it is built next.")
+
     @work
     async def action_editor(self) -> None:
         """Open the code in the editor; a changed text becomes a new kernel below this one, once its form is submitted."""

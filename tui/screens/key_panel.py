@@ -30,6 +30,7 @@ class _KeyColumns(Columns):
 class KeyPanel(Dialog[str | None]):
     """Answers with the key that was pressed; ``None`` for Escape."""
 
+    gives_way = True
     CSS = """
     KeyPanel {
         align: center bottom;

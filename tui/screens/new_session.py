@@ -37,6 +37,11 @@ _STRATEGIES = (
 )
 _PRIORS = (("earlier sessions (adaptive only)", "sessions"), ("none", "none"))
 """What the adaptive strategy starts from."""
+_REGIMES = (
+    ("auto: sustained on a GPU where operations bind", regimes.AUTO),
+    ("single: one call at full clock decides", regimes.Regime.SINGLE.value),
+    ("sustained: calls back to back decide", regimes.Regime.SUSTAINED.value),
+)
 _BASELINES = ("eager", "eager_tf32", "compile")
 _SUITE = "suite "
 """How the choice of a suite begins; a workload's name has no space."""
@@ -109,6 +114,8 @@ class NewSessionForm(Dialog[Bridge | None]):
                 yield Input("", id="usd", placeholder="none · dollars for models, such as 2.50", compact=True)
                 yield Label("Baseline")
                 yield Select([(b, b) for b in _BASELINES], value="eager", allow_blank=False, id="baseline", compact=True)
+                yield Label("Regime")
+                yield Select(_REGIMES, value=regimes.AUTO, allow_blank=False, id="regime", compact=True)
                 yield Label("Seed kernel")
                 yield Input("", id="seed", placeholder="none · a file, or SESSION:k7", compact=True)
                 yield Static("", id="message", markup=False)
@@ -212,7 +219,7 @@ class NewSessionForm(Dialog[Bridge | None]):
         seed = self._text("seed")
         limits = Limits(rounds=self._count("rounds", "Rounds", 10_000), seconds=self._seconds(), usd=self._dollars())
         settings = replace(
-            Settings(regime=regimes.AUTO),
+            Settings(),
             strategy=self._chosen("strategy"),
             ideas=self._count("ideas", "Ideas per round", 64),
             branch=self._count("branch", "Kernels per idea", 64),
@@ -220,6 +227,7 @@ class NewSessionForm(Dialog[Bridge | None]):
             workload=default_workload(self._chosen("device")) if suite else judged,
             suite=judged if suite else "",
             baseline=self._chosen("baseline"),
+            regime=self._chosen("regime"),
             limits=limits,
         )
         self._field = "seed"

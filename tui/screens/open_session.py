@@ -18,7 +18,8 @@ from tui.bridge import Bridge, Say
 from tui.screens.dialogs import Dialog
 from tui.viewmodel.steps import StepLog, step_lines
 
-_ROOM = 60
+_INDENT = 3
+"""The cells that the lines of steps are indented by elsewhere."""
 FIRST_STEP = "checking settings and compiler"
 """What the engine does before it reports its first step."""
 OpenBridge = Callable[[Say], Awaitable[Bridge]]
@@ -39,7 +40,7 @@ class OpenSessionDialog(Dialog[Bridge | EspalierError | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = Content(self._title)
-            yield Static("", id="message", markup=False)
+            yield Static("", id="steps", markup=False)
             yield LoadingIndicator()
             yield Label("Esc: cancel", classes="hint")
 
@@ -60,8 +61,13 @@ class OpenSessionDialog(Dialog[Bridge | EspalierError | None]):
         self._show_steps()
 
     def _show_steps(self) -> None:
-        lines = step_lines(self._steps.steps, time.monotonic(), _ROOM)
-        self.query_one("#message", Static).update("\n".join(line.text.strip() for line in lines))
+        shown = self.query_one("#steps", Static)
+        lines = step_lines(self._steps.steps, time.monotonic(), shown.size.width + _INDENT)
+        shown.update("\n".join(line.text.strip() for line in lines))
+
+    def on_resize(self) -> None:
+        """The steps use the width that there is."""
+        self.call_after_refresh(self._show_steps)
 
     def action_cancel(self) -> None:
         """Answer with ``None``."""

@@ -43,6 +43,8 @@ class Palette(CommandPalette, DismissOnceScreen[None]):
     or ends after the palette was closed finds no list, and the exception of its worker ends the program.
     """
 
+    gives_way = True
+
     @on(OptionList.OptionSelected)
     @on(Input.Submitted)
     def _chosen(self, event: OptionList.OptionSelected | Input.Submitted) -> None:
@@ -73,7 +75,7 @@ class ActionProvider(Provider):
 
     def _here(self) -> Iterator[tuple[actions.Action, IgnoreReturnCallbackType]]:
         place = place_of(self.screen)
-        for action in (*actions.ACTIONS,) if place is not None else ():
+        for action in sorted(actions.ACTIONS, key=_is_anywhere) if place is not None else ():
             if action.id == "app.command_palette" or not {place, actions.Place.ANYWHERE} & set(action.places):
                 continue
             host = "app" if actions.Place.ANYWHERE in action.places else "screen"
@@ -90,6 +92,11 @@ class ActionProvider(Provider):
             score = max(matcher.match(action.label), 0.8 * matcher.match(action.help))
             if score > 0:
                 yield Hit(score, _line(action), run, text=action.label, help=action.help)
+
+
+def _is_anywhere(action: actions.Action) -> bool:
+    """The actions of the screen come first."""
+    return actions.Place.ANYWHERE in action.places
 
 
 def _line(action: actions.Action) -> Content:

@@ -14,8 +14,8 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
 
+from engine.domain import columns, queries
 from engine.domain import commands as c
-from engine.domain import queries
 from engine.domain.errors import EspalierError
 from engine.domain.state import Idea, Kernel, SessionState
 from engine.domain.work import WorkKey
@@ -118,6 +118,8 @@ class BridgeScreen(DismissOnceScreen[None]):
         match found.needs if found is not None else actions.Needs.NOTHING:
             case actions.Needs.SUBMIT:
                 return self.bridge.can(Capability.SUBMIT)
+            case actions.Needs.SUITE:
+                return self.bridge.can(Capability.SUBMIT) and len(columns.workloads(self.bridge.state)) > 1
             case actions.Needs.SEEK:
                 return self.bridge.can(Capability.SEEK)
             case _:

@@ -195,6 +195,14 @@ def cut(text: str, room: int) -> str:
     return f"{text[:kept].rstrip()}…"
 
 
+def cut_middle(text: str, room: int) -> str:
+    """The text in at most ``room`` cells; a cut text has an ellipsis in its middle."""
+    if width(text) <= room:
+        return text
+    end = tail(text, room // 2 + 1)[1:]
+    return f"{cut(text, room - width(end))}{end}"
+
+
 def cut_whole(text: str, room: int) -> str:
     """``cut``, but never inside a word with a digit: half a number reads as another number."""
     shown = cut(text, room)

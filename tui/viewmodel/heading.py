@@ -12,7 +12,7 @@ from engine.domain.rules import adaptive
 from engine.domain.state import SessionState
 from engine.report.text import regimes
 from tui.viewmodel import fmt, kernels, siblings, waiting
-from tui.viewmodel.cells import Cell, Ground, Ink, Line, cut, cut_whole, line, one_line, width
+from tui.viewmodel.cells import Cell, Ground, Ink, Line, cut, cut_middle, cut_whole, line, one_line, width
 from tui.viewmodel.tree_facts import tree_facts
 
 _METER = 8
@@ -106,11 +106,12 @@ def _width(cells: Sequence[Cell]) -> int:
 
 
 def _title(state: SessionState, status: SessionStatus) -> Piece:
-    """The session's name, its problem where the name does not begin with it, and the workload."""
+    """The session's name, its problem where the name does not begin with it, and the workload. A short name keeps its end, in
+    which a session differs from its fork."""
     problem, workload = (one_line(text) for text in queries.problem_and_workload(state))
     name = one_line(status.name) or problem
     whole = name if name.startswith(problem) else f"{name} ({problem})"
-    forms = ((0, cut(name, 8), cut(workload, 5)), (3, name, workload), (8, whole, workload))
+    forms = ((0, cut_middle(name, 10), cut(workload, 5)), (3, name, workload), (8, whole, workload))
     return Piece(tuple((rank, (Cell(text, Ink.TITLE), Cell(f" {judged}", Ink.FAINT))) for rank, text, judged in forms))
 
 

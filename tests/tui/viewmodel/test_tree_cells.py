@@ -173,3 +173,11 @@ def test_deep_rows_show_the_nearest_guide_strokes() -> None:
     row = tree_rows.NodeRow("k1", 30, "│ " * 23 + "├─", 0, False, 0, False)
     assert tree_cells.shown_guides(row, 40).startswith("… ")
     assert len(tree_cells.shown_guides(row, 40)) <= 20
+
+
+@pytest.mark.parametrize(
+    ("room", "shown"),
+    [(30, "softmax-2026-11-23-2"), (10, "soft…-23-2"), (6, "so…3-2"), (1, "…"), (0, "")],
+)
+def test_a_text_that_is_cut_in_its_middle_keeps_both_ends(room: int, shown: str) -> None:
+    assert cells.cut_middle("softmax-2026-11-23-2", room) == shown

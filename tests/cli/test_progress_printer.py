@@ -1,0 +1,27 @@
+"""Progress lines: whom a lease is waited for is printed when that changes, however often it is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.cli.drive import ProgressPrinter
+
+WAITING = "waiting for cpu, held by process 41"
+
+
+def test_a_lease_that_is_waited_for_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = ProgressPrinter()
+    for text in (WAITING, WAITING, "prepare", WAITING, f"{WAITING}, 1 ahead", "cpu is free", WAITING):
+        printer.step(text)
+    printed = capsys.readouterr().err.splitlines()
+    assert [line.partition("waiting for ")[2] for line in printed] == [
+        "cpu, held by process 41", "", "cpu, held by process 41, 1 ahead", "", "cpu, held by process 41",
+    ], printed  # fmt: skip
+
+
+def test_without_a_terminal_passing_progress_prints_whom_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = ProgressPrinter()
+    for text in (WAITING, "trial 1 of 5", WAITING):
+        printer.show(text)
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert WAITING in printed
