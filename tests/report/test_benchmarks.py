@@ -33,12 +33,30 @@ def compare(family: str, seeds: int = 2) -> list[quality.Row]:
 def test_a_comparison_is_deterministic_and_at_equal_budget(family: str) -> None:
     rows = compare(family, 1)
     assert [row.budget for row in rows] == ["verdicts", "calls", "dollars"]
-    assert set(rows[0].kernels.values()) == {KERNELS}
-    assert all(18 <= spent <= 20 for spent in rows[1].calls.values())
+    assert all(end.kernels == KERNELS for ends in rows[0].ends.values() for end in ends)
+    assert all(18 <= end.calls <= 20 for ends in rows[1].ends.values() for end in ends)
     for row in rows:
-        assert row.ratio.low <= row.ratio.value <= row.ratio.high
-        assert sum(row.better) <= 1
-        assert row.best_other in ("sequential", "2x2x2")
+        found = row.against(["sequential", "2x2x2"])
+        assert found.ratio.low <= found.ratio.value <= found.ratio.high
+        assert sum(found.better) <= 1
+        assert found.rival == max(("sequential", "2x2x2"), key=row.mean)
+
+
+def test_of_branching_the_shape_counts_that_is_best_over_the_families() -> None:
+    def row(family: str, **logs: float) -> quality.Row:
+        return quality.Row(family, "verdicts", {name: [quality.SearchEnd(log, 1, 1)] for name, log in logs.items()})
+
+    strategies = (quality.ADAPTIVE, quality.SEQUENTIAL, *quality.SHAPES[:2])
+    rows = [
+        row("a", **{"adaptive": 1.0, "sequential": 0.5, "3x3x2": 0.9, "3x1x3": 0.7}),
+        row("b", **{"adaptive": 1.0, "sequential": 0.6, "3x3x2": 0.1, "3x1x3": 0.8}),
+    ]
+    chosen = quality.rivals(rows, strategies)
+    assert chosen == ["sequential", "3x1x3"]
+    assert [one.against(chosen).rival for one in rows] == ["3x1x3", "3x1x3"]
+    lines = "\n".join(quality.table_lines(rows, BUDGETS[0], strategies))
+    assert "over the better of sequential, 3x1x3: geometric mean 1.284x" in lines
+    assert "over the best of all: geometric mean 1.162x" in lines
 
 
 def test_the_same_seeds_give_the_same_comparison() -> None:
