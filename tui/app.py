@@ -26,12 +26,14 @@ from textual.worker import Worker, WorkerFailed, WorkerState
 
 from engine.domain.errors import EspalierError, JournalError, JournalLocked, UntrustedError
 from tui import actions
+from tui.garbage import shorten_collections
 from tui.opener import SessionOpener
 from tui.plain_output import plain_text
 from tui.removals import guard_removals
 from tui.screens.home import HomeScreen, OpenMode
 from tui.screens.loading import load_session_screens
 from tui.stale_clicks import guard_stale_clicks
+from tui.strips import lighten_strips
 from tui.terminal import SHUTDOWN_SECONDS, TerminalLost, exit_within
 from tui.terminal_app import TerminalApp
 from tui.timers import guard_timers
@@ -83,6 +85,7 @@ class EspalierApp(TerminalApp):
         guard_tiny_terminals()
         guard_removals()
         guard_stale_clicks()
+        lighten_strips()
         super().__init__(keymap=keymap, colours=colours)
         self.opener = opener or SessionOpener()
         self.clock = clock
@@ -378,6 +381,7 @@ def main(action: str = "home", subject: object = None) -> None:
     Raises the exception that ended the app, if one did.
     """
     app = EspalierApp(SessionOpener(), action, subject)
+    shorten_collections()
     app.run()
     if app.farewell:
         sys.stdout.write(f"{plain_text(app.farewell)}\n")

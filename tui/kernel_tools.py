@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,16 +33,16 @@ async def machine_code(folder: Path, kernel: str, against: str = "") -> Mapping[
 
 
 async def _answer(command: str, *arguments: str) -> Mapping[str, Any]:
-    process = await asyncio.create_subprocess_exec(
-        *_PROGRAM, "kernel", command, *arguments, "--json",
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    """Cancelled, it ends the process and does not wait: asyncio waits for its threads before the program ends. A process of
+    asyncio's own would be told of its end on a loop that is closed by then."""
+    process = subprocess.Popen(
+        (*_PROGRAM, "kernel", command, *arguments, "--json"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        output, errors = await process.communicate()
+        output, errors = await asyncio.to_thread(process.communicate)
     except asyncio.CancelledError:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            process.terminate()
-        await process.wait()
+        process.terminate()
         raise
     try:
         found: Mapping[str, Any] = json.loads(output)

@@ -7,12 +7,12 @@ for its imports or its reading is called on a thread.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tui.garbage import without_collections
 
 if TYPE_CHECKING:
     from engine.domain.model import Problem
@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from engine.session.replay import Recording
     from tui.bridge import Bridge
     from tui.viewmodel.preview import SessionFacts
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """No garbage collections while a journal is read: its objects all stay, and traversing them again and again takes as
-    long as reading does. Afterwards no collection traverses them, which would stall the screen."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 class SessionOpener:
@@ -54,7 +42,7 @@ class SessionOpener:
             version = (folder, journal.version(folder))
             if self._latest is not None and self._latest[0] == version:
                 return self._latest[1]
-            with _without_collections():
+            with without_collections():
                 recording = Recording(journal.read(folder).entries)
                 recording.state_at(len(recording.entries))
             self._latest = (version, recording)
@@ -73,7 +61,7 @@ class SessionOpener:
         from engine.session import devices, factory
         from tui.bridge import live_bridge
 
-        with _without_collections():
+        with without_collections():
             state = await asyncio.to_thread(store.state_of, folder)
         assert state.opened is not None, "a journal begins with it"
         label = devices.checked_device(state.device.label if state.device else state.opened.device)

@@ -1,44 +1,47 @@
 """Storms: random keys, clicks, resizes and toasts over every screen, live, replayed and followed.
 
-By hand: ``PYTHONPATH=.:tests python -m support.storm --acts 2000``: 10,000 acts. Prints the longest time that the event loop
-went without a pause, as work (processor time) and by the wall clock, and where it was, if that is a freeze. Keys, clicks and
-sizes are posted as the terminal's driver posts them, and every ``EACH`` acts the screen must answer.
+Keys, clicks and sizes are posted as the terminal's driver posts them, and every ``EACH`` acts the screen must answer.
+``python -m benchmarks.storms`` runs long ones and prints how long they kept the event loop.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import faulthandler
+import contextlib
+import gc
+import logging
 import os
 import random
+import shutil
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from support import sessions, ui
+from support.stalls import LoopWatch
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import Key, MouseDown, MouseUp, Resize
 from textual.geometry import Size
 from textual.message_pump import MessagePump
 
 from engine.journal import journal, store
+from engine.journal.lock import WriterLock
+from engine.session.replay import Recording
 from tui import actions
 from tui.app import EspalierApp
 
-FREEZE = 0.2
-"""Seconds of work without a pause that an engineer notices."""
+RECORDED = Path(__file__).resolve().parents[2] / "sessions" / "layernorm"
+"""A session with real code, listings and a suite."""
 ANSWER_SECONDS = 120.0
 """After this a screen that does not answer hangs: a busy machine included."""
 EACH = 20
 """Acts after which the storm waits for an answer."""
 SIZES = ((120, 40), (80, 24), (40, 12), (200, 60), (21, 5), (110, 45), (1, 1), (169, 30))
-LEAVING = frozenset({"app.quit", "home.leave", "app.suspend", "app.screenshot", "home.delete", "session.editor"})
-"""Actions that a storm leaves alone: they end the program, stop it, or write and delete files of its user."""
+LEAVING = frozenset({"app.quit", "home.leave", "app.suspend", "home.delete", "session.editor"})
+"""Actions that a storm leaves alone: they end the program, stop it, or delete a session."""
 EVERYWHERE = (
     "up", "down", "left", "right", "enter", "escape", "tab", "shift+tab", "pageup", "pagedown", "home", "end", "space",
     "backspace", "x", "1", "0", "minus", "ctrl+s",
@@ -51,40 +54,14 @@ KEYS = tuple(
 
 
 @dataclass
-class Heart:
-    """Notes the longest time that the event loop went without a pause, and what it ran then."""
+class Storm:
+    """What a storm did."""
 
     acts: int = 0
     quits: int = 0
     """Times that a click or the palette would have ended the program."""
-    worked: float = 0.0
-    """Processor seconds of the loop's thread at a stretch, at most: a busy machine does not count."""
-    waited: float = 0.0
-    """Seconds by the wall clock at a stretch, at most."""
-    place: str = ""
-    """What the loop ran when it worked longest."""
-    _seen: str = ""
-    _beat: float = field(default_factory=time.monotonic)
-
-    async def beat(self) -> None:
-        """Look at both clocks as often as the loop allows."""
-        while True:
-            worked, self._beat, self._seen = time.thread_time(), time.monotonic(), ""
-            await asyncio.sleep(0)
-            self.waited = max(self.waited, time.monotonic() - self._beat)
-            if (seconds := time.thread_time() - worked) > self.worked:
-                self.worked, self.place = seconds, self._seen
-            await asyncio.sleep(0.005)
-
-    def look(self, thread: int, ended: threading.Event) -> None:
-        """Keep what the loop runs while it does not pause; runs on a thread of its own.
-
-        The innermost frame only: walking the frames of a thread that runs crashes Python 3.11.
-        """
-        while not ended.wait(0.02):
-            if time.monotonic() - self._beat > 0.1:
-                frame = sys._current_frames()[thread]
-                self._seen = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}\n"
+    screens: Counter[str] = field(default_factory=Counter)
+    """Screen → acts on it."""
 
 
 def press(app: EspalierApp, key: str) -> None:
@@ -126,11 +103,12 @@ async def answer(app: EspalierApp) -> None:
         await asyncio.sleep(0.01)
 
 
-async def storm(app: EspalierApp, seed: int, acts: int, heart: Heart) -> None:
+async def rage(app: EspalierApp, seed: int, acts: int, told: Storm) -> None:
     """Act at random. Without waiting for the screen between most acts, as an auto-repeating key does."""
     dice = random.Random(seed)
     for act in range(acts):
-        heart.acts += 1
+        told.acts += 1
+        told.screens[type(app.screen).__name__] += 1
         what = dice.random()
         if what < 0.80:
             for key in dice.choices(KEYS, k=dice.choice((1, 1, 2, 5))):
@@ -162,11 +140,33 @@ OPENINGS: dict[str, Callable[[Path], tuple[str, object]]] = {
 }
 
 
-def run(opening: str, root: Path, seed: int, acts: int) -> Heart:
-    """One storm over a fresh home with one ended session; checks that every journal can still be read."""
-    folder = root / "sessions" / "softmax-2026-11-18-1"
-    sessions.whole(folder)
-    heart = Heart()
+async def write_slowly(folder: Path, data: bytes) -> None:
+    """Append the rest of a session's journal as the process that runs it does: holding its lock, a few lines at a time."""
+    dice, lock = random.Random(7), WriterLock(folder)
+    try:
+        with (folder / journal.NAME).open("ab", buffering=0) as file:
+            lines = data[file.tell() :].splitlines(keepends=True)
+            while lines:
+                count = dice.choice((1, 1, 2, 20))
+                file.write(b"".join(lines[:count]))
+                del lines[:count]
+                await asyncio.sleep(0.2)
+    finally:
+        lock.release()
+
+
+def run(opening: str, root: Path, seed: int, acts: int, watch: LoopWatch | None = None) -> Storm:
+    """One storm over a fresh home in ``root`` with one recorded session; ``watch`` keeps what the loop does meanwhile.
+
+    Raises what the app raised, and AssertionError for an error that was only logged, and for a damaged journal.
+    """
+    folder = root / "sessions" / "layernorm-2026-11-18-1"
+    shutil.copytree(RECORDED, folder)
+    recorded = (folder / journal.NAME).read_bytes()
+    if opening == "follow":
+        begun = b"".join(recorded.splitlines(keepends=True)[:60])
+        (folder / journal.NAME).write_bytes(begun)
+    told = Storm()
 
     async def body() -> None:
         action, subject = OPENINGS[opening](folder)
@@ -174,50 +174,65 @@ def run(opening: str, root: Path, seed: int, acts: int) -> Heart:
         leave = app._leave
 
         async def stay() -> None:
-            heart.quits += 1
+            told.quits += 1
 
         app._leave = stay  # type: ignore[method-assign]  # a click may hit Quit, and the storm goes on
-        ended = threading.Event()
-        looking = threading.Thread(target=heart.look, args=(threading.get_ident(), ended), daemon=True)
+        writing = asyncio.create_task(write_slowly(folder, recorded)) if opening == "follow" else None
         async with app.run_test(size=SIZES[0]):
-            looking.start()
-            beating = asyncio.create_task(heart.beat())
-            try:
-                await storm(app, seed, acts, heart)
-            finally:
-                beating.cancel()
-                ended.set()
+            with watch.watching() if watch is not None else contextlib.nullcontext():
+                await rage(app, seed, acts, told)
             await leave()
+        if writing is not None:
+            writing.cancel()
         if app.fault is not None:
             raise app.fault
 
-    asyncio.run(body())
+    with own_home(root), errors_logged() as errors:
+        with asyncio.Runner(loop_factory=watch.loop if watch is not None else None) as runner:
+            runner.run(body())
+        gc.collect()  # what is only told when an object goes
+        check_journals(folder, recorded)
+    assert not errors, "\n".join(errors)
+    return told
+
+
+def check_journals(folder: Path, recorded: bytes) -> None:
+    """Every journal can be read and replayed to its end, and the recorded one has lost nothing."""
     for one in store.summaries():
-        if one.status == "unreadable":
-            raise AssertionError(f"{one.folder}: {one.reason}")
-        journal.read(one.folder)
-    return heart
+        assert one.status != "unreadable", f"{one.folder}: {one.reason}"
+        entries = journal.read(one.folder).entries
+        assert [entry.seq for entry in entries] == list(range(len(entries))), f"{one.folder}: numbers of entries"
+        replayed = sessions.tree(Recording(entries).state_at(len(entries)))
+        assert replayed == sessions.tree(store.state_of(one.folder)), f"{one.folder}: another state"
+    found = (folder / journal.NAME).read_bytes()
+    assert found.startswith(recorded) or recorded.startswith(found), f"{folder}: its entries changed"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--acts", type=int, default=2000, help="acts per opening")
-    parser.add_argument("--limit", type=float, default=3600, help="seconds for one opening, after which it counts as hung")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=tuple(OPENINGS), action="append")
-    options = parser.parse_args()
-    faulthandler.enable()
-    for opening in options.only or OPENINGS:
-        with tempfile.TemporaryDirectory(prefix="espalier-storm-") as name:
-            os.environ["ESPALIER_HOME"] = name
-            faulthandler.dump_traceback_later(options.limit, exit=True)
-            heart = run(opening, Path(name), options.seed, options.acts)
-            figures = f"{1000 * heart.worked:.0f} ms of work, {1000 * heart.waited:.0f} ms by the wall clock"
-            sys.stdout.write(f"{opening:<10} {heart.acts} acts, {heart.quits} quits; without a pause at most {figures}\n")
-            if heart.worked > FREEZE:
-                sys.stdout.write(f"a freeze:\n{heart.place}")
-            sys.stdout.flush()
+@contextlib.contextmanager
+def own_home(root: Path) -> Iterator[None]:
+    """Sessions and screenshots of this process go below ``root``."""
+    (root / "downloads").mkdir()
+    own = {"ESPALIER_HOME": str(root), "XDG_DOWNLOAD_DIR": str(root / "downloads")}
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-if __name__ == "__main__":
-    main()
+@contextlib.contextmanager
+def errors_logged() -> Iterator[list[str]]:
+    """Errors that end nothing: those logged, and exceptions that nobody could be given."""
+    errors: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: errors.append(logging.Formatter().format(record))  # type: ignore[method-assign]
+    unraisable = sys.unraisablehook
+    sys.unraisablehook = lambda found: errors.append(f"{found.object!r}: {found.exc_value!r}")
+    logging.getLogger().addHandler(handler)
+    try:
+        yield errors
+    finally:
+        logging.getLogger().removeHandler(handler)
+        sys.unraisablehook = unraisable

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tui.garbage import without_collections
+
 
 async def load_session_screens() -> None:
     """Import them on a thread: it takes longer than drawing home does. At once if they are loaded."""
@@ -11,12 +13,13 @@ async def load_session_screens() -> None:
 
 
 def _load() -> None:
-    from tui.screens import (  # noqa: F401
-        new_session,
-        open_session,
-        session,
-        side_by_side,
-        transport,
-        trust_dialog,
-    )
-    from tui.widgets import preview  # noqa: F401
+    with without_collections():
+        from tui.screens import (  # noqa: F401
+            new_session,
+            open_session,
+            session,
+            side_by_side,
+            transport,
+            trust_dialog,
+        )
+        from tui.widgets import preview  # noqa: F401
