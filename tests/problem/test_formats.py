@@ -99,6 +99,61 @@ def test_a_kernelbot_task_runs_with_its_own_files_and_the_judges_seed(tmp_path: 
     assert not reference(problem).changes_inputs
 
 
+OUTPUT_MEMORY = {
+    "a name": ("    memory = torch.empty(n, n, device='cuda').contiguous()\n", "memory"),
+    "an expression": ("", "torch.empty_like(x)"),
+}
+NO_OUTPUT_MEMORY = {
+    "filled by a method": ("    memory = torch.empty(n, n)\n    memory.uniform_(0, 1, generator=gen)\n", "memory"),
+    "filled by a slice": ("    memory = torch.empty(n, n)\n    memory[0] = x[0]\n", "memory"),
+    "filled where it is made": ("    memory = torch.empty(n, n).uniform_(0, 1, generator=gen)\n", "memory"),
+    "in one of two cases": ("    memory = torch.empty(n, n)\n    if n > 16:\n        memory = x * 2\n", "memory"),
+    "of one of two returns": ("    if n > 16:\n        return x, x * 2\n", "torch.empty_like(x)"),
+}
+
+
+def input_that_is_only_given(tmp_path: Path, lines: str, value: str) -> Problem:
+    """A task whose reference does not write to its second input."""
+    plain = files.REFERENCE_PY.replace("    output[...] = torch.tanh(x)\n    return output\n", "    return torch.tanh(x)\n")
+    changed = plain.replace("    return x, torch.empty_like(x)\n", f"{lines}    return x, {value}\n")
+    return catalog.find(str(files.write_kernelbot(tmp_path, reference=changed)))
+
+
+@pytest.mark.parametrize("case", OUTPUT_MEMORY)
+def test_a_submission_may_write_to_memory_that_the_task_leaves_empty(tmp_path: Path, case: str) -> None:
+    problem = input_that_is_only_given(tmp_path, *OUTPUT_MEMORY[case])
+    assert "ref_kernel((x, _torch.empty_like(output),)).to(output.dtype)" in problem.reference
+    assert problem.origin_format is not None
+    name, text = solutions.module_of(
+        tmp_path / "problems/smooth/submission.py", problem.origin_format, problem.reference, problem.attachments
+    )
+    space: dict[str, Any] = {}
+    exec(compile(text, name, "exec"), space)
+    (x, _), (right,) = outputs(problem)
+    untouched = torch.zeros_like(right)
+    assert torch.allclose(space["ModelNew"]()(x, untouched), right)
+    assert not untouched.any()
+
+
+def test_submissions_answer_in_the_type_of_the_only_memory_for_outputs(tmp_path: Path) -> None:
+    folder = files.write_kernelbot(
+        tmp_path, reference=files.REFERENCE_PY.replace("output[...] = torch.tanh(x)", "output = torch.tanh(x.double())")
+    )
+    problem = catalog.find(str(folder))
+    (x, output), (right,) = outputs(problem)
+    assert right.dtype == torch.float32
+    assert problem.origin_format is not None
+    name, text = solutions.module_of(folder / "submission.py", problem.origin_format, problem.reference, problem.attachments)
+    space: dict[str, Any] = {}
+    exec(compile(text, name, "exec"), space)
+    assert torch.allclose(space["ModelNew"]()(x, output), right)
+
+
+@pytest.mark.parametrize("case", NO_OUTPUT_MEMORY)
+def test_memory_that_the_task_fills_is_an_input(tmp_path: Path, case: str) -> None:
+    assert "ref_kernel((x, output,))" in input_that_is_only_given(tmp_path, *NO_OUTPUT_MEMORY[case]).reference
+
+
 def test_an_attachment_belongs_to_what_the_user_trusts(tmp_path: Path) -> None:
     folder = files.write_kernelbot(tmp_path)
     before = problem_digest(catalog.find(str(folder)))

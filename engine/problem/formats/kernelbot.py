@@ -20,8 +20,9 @@ from engine.domain.errors import ProblemError
 from engine.domain.model import Number, Problem, Workload
 from engine.domain.problem_format import FormatTolerance, ProblemFormat
 from engine.problem import reference_code
-from engine.problem.formats import building, licences
+from engine.problem.formats import building, licences, output_memory
 from engine.problem.formats.documents import inside, shown, text_of, top_level, yaml_file
+from engine.problem.formats.output_memory import OutputMemory
 from engine.problem.names import unused_name
 
 NAME = "kernelbot"
@@ -29,7 +30,7 @@ TASK = "task.yml"
 REFERENCE = "reference.py"
 _SUBMISSION = "@SUBMISSION@"
 _GENERATE, _CHECK, _SEED = "generate_input", "check_implementation", "seed"
-_REFERENCES = ("ref_kernel", "reference_kernel", "reference")
+REFERENCES = ("ref_kernel", "reference_kernel", "reference")
 _TAKEN = frozenset({"torch", "numpy", "triton", "engine", "espalier", "espalier_tensors"})
 _MATCH = ("make_match_reference", "match_reference")
 _DEFAULTS = {"rtol": 1e-05, "atol": 1e-08}
@@ -64,8 +65,7 @@ class _Reference:
     function: str
     arguments: tuple[str, ...]
     """The names that it unpacks its data into; empty for a single tensor or an unknown number."""
-    written: frozenset[str]
-    """Those of ``arguments`` that it overwrites: memory for outputs."""
+    memory: OutputMemory
     parameters: tuple[str, ...]
     defaults: Mapping[str, object]
     """Parameters of ``generate_input``, and their default values."""
@@ -135,10 +135,10 @@ def _reference(text: str, file: str) -> _Reference:
         raise ProblemError(f"{file}: no function {_GENERATE}: a kernelbot task makes its inputs with it")
     if _CHECK not in bound:
         raise ProblemError(f"{file}: no function {_CHECK}: a kernelbot task checks outputs with it")
-    name = next((n for n in _REFERENCES if isinstance(known.get(n), ast.FunctionDef)), "")
+    name = next((n for n in REFERENCES if isinstance(known.get(n), ast.FunctionDef)), "")
     function = known.get(name)
     if not isinstance(function, ast.FunctionDef) or not function.args.args:
-        raise ProblemError(f"{file}: no function {_REFERENCES[0]}(data) that computes the right output")
+        raise ProblemError(f"{file}: no function {REFERENCES[0]}(data) that computes the right output")
     arguments = _unpacked(function)
     signature = generate.args
     parameters = tuple(a.arg for a in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs))
@@ -147,7 +147,7 @@ def _reference(text: str, file: str) -> _Reference:
         if isinstance(value, ast.Constant):
             defaults[argument.arg] = value.value
     return _Reference(
-        file, text, tree, name, arguments, _overwritten(function, arguments), parameters, defaults,
+        file, text, tree, name, arguments, output_memory.find(function, arguments, generate), parameters, defaults,
     )  # fmt: skip
 
 
@@ -181,15 +181,6 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
         plain = name.strip("_") or "unused"
         found.append(unused_name(f"{plain}{len(found)}" if plain in found else plain, lambda n: n in found))
     return tuple(found)
-
-
-def _overwritten(function: ast.FunctionDef, arguments: tuple[str, ...]) -> frozenset[str]:
-    found = set()
-    for node in ast.walk(function):
-        match node:
-            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=inner))]) if inner is ...:
-                found.add(name)
-    return frozenset(found & set(arguments))
 
 
 def _check(reference: _Reference) -> tuple[FormatTolerance | None, bool]:
@@ -269,19 +260,21 @@ class _Adapter:
         arguments = [self._argument(key) for key in self._names]
         if _SEED in reference.parameters:
             arguments.append(f"{_SEED}=_random.randrange(1 << 31)")
+        memory = reference.memory
         if reference.arguments:
             head = ", ".join(("self", *reference.arguments))
             data = "(" + "".join(
-                f"_torch.empty_like({name}), " if name in reference.written else f"{name}, " for name in reference.arguments
+                f"_torch.empty_like({name}), " if name in memory.names else f"{name}, " for name in reference.arguments
             ).rstrip() + ")"  # fmt: skip
         else:
             head, data = "self, *data", "data[0] if len(data) == 1 else data"
+        answer = f"{reference.function}({data})" + (f".to({memory.unused}.dtype)" if memory.unused else "")
         lines = [
             reference.text.rstrip("\n"), "", "",
             "# Below: the task as a problem in KernelBench's format, written by Espalier.",
             "import random as _random", "", "import torch as _torch", "", *settings, "", "",
             "class Model(_torch.nn.Module):", f"    def forward({head}):",
-            f"        return {reference.function}({data})", "", "",
+            f"        return {answer}", "", "",
             "def get_inputs():", f"    data = {_GENERATE}({', '.join(arguments)})",
             "    return list(data) if isinstance(data, tuple) else [data]", "", "",
             "def get_init_inputs():", "    return []", "", "",

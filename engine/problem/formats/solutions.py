@@ -215,12 +215,12 @@ def _of_submission(path: Path, reference: str, attachments: Mapping[str, str]) -
 
 
 def _forward_like(reference: str) -> list[str]:
-    """``forward`` as the generated reference has it, calling the submission instead."""
+    """``forward`` as the generated reference has it, calling the submission instead of the task's function."""
     tree = reference_code.parse(reference, "reference")
     model = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model")
     for node in ast.walk(model):
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
-            node.value.func = ast.Name(SUBMISSION, ast.Load())
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kernelbot.REFERENCES:
+            node.func.id = SUBMISSION
     return [f"    {line}" for function in model.body for line in ast.unparse(function).splitlines()]
 
 
