@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from engine.domain.model import Device, Operand, PrecisionClass, Role, Signature, Verification
 from engine.domain.preparation import Peaks
@@ -46,6 +47,32 @@ def test_what_the_cores_own_caches_hold_is_not_part_of_the_floor(monkeypatch: py
 def test_ceilings_measured_twice_count_at_their_best() -> None:
     found = roofline.better(Peaks(2.0, {"fp32": 1.0, "fp16": 8.0}), Peaks(1.0, {"fp32": 3.0}))
     assert found == Peaks(2.0, {"fp32": 3.0, "fp16": 8.0})
+    assert roofline.better(Peaks(1.0, {"fp32": 1.0}), found) == found, "a unit that one of them missed"
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "kept"), [(1.0, 2.0, True), (1.0, 0.5, False), (0.01, 2.0, False)],
+    ids=["faster", "not faster", "emulated"],
+)  # fmt: skip
+def test_a_cpus_ceilings_have_the_narrow_types_that_it_multiplies_faster(
+    monkeypatch: pytest.MonkeyPatch, small: float, large: float, kept: bool
+) -> None:
+    """A product of bfloat16 is then no kernel that is faster than the device allows."""
+
+    def rate(n: int, dtype: torch.dtype, label: str) -> float:
+        return 1e12 * (1.0 if dtype == torch.float32 else small if n < 1000 else large)
+
+    monkeypatch.setattr(roofline, "_product_rate", rate)
+    monkeypatch.setattr(roofline, "_cpu_bandwidth", lambda _: 1e10)
+    found = roofline.measure_peaks(CPU).operations_per_s
+    assert found == ({"fp32": 1e12, "bf16": 2e12, "fp16": 2e12} if kept else {"fp32": 1e12})
+
+
+def test_eight_bit_floats_are_multiplied_in_bfloat16_where_no_unit_multiplies_them() -> None:
+    operands = (Operand("x", Role.INPUT, (1 << 10,), "float8_e4m3fn"), Operand("out", Role.OUTPUT, (1 << 10,), "bfloat16"))
+    ceilings = Peaks(1e10, {"fp32": 1e12, "bf16": 2e12})
+    found = roofline.floor(Signature(operands, {}, operations=1e12, unit="fp32"), ceilings)
+    assert (found.bound, found.floor_us) == ("operations (bf16)", 5e5)
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])

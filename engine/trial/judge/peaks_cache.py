@@ -10,7 +10,7 @@ from engine.domain.model import Device
 from engine.domain.preparation import Peaks
 from engine.toolchain.cache import write_atomically
 
-_SCHEME = 5
+_SCHEME = 6
 """Incremented when ceilings are measured differently: cached ones are then measured again."""
 
 

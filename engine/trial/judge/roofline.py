@@ -43,7 +43,7 @@ def measure_peaks(device: Device) -> Peaks:
         if torch.cuda.get_device_capability(label) >= _LEAST_FOR_FP8:
             rates[_FP8] = max(_scaled_product_rate(n, label) for n in _PRODUCTS)
     else:
-        rates["fp32"] = _product_rate(1536, torch.float32, label)
+        rates = _cpu_rates()
     return Peaks(copy, rates)
 
 
@@ -69,9 +69,27 @@ def _cpu_bandwidth(cache_bytes: int) -> float:
     return max(rates)
 
 
+def _cpu_rates() -> dict[str, float]:
+    """Operations per second in fp32, and in narrower types that this CPU multiplies faster: others emulate them."""
+    rates = {"fp32": _product_rate(_CPU_PRODUCT, torch.float32, "cpu")}
+    for unit, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        if _product_rate(_CPU_PROBE, dtype, "cpu") * _HOPELESS < rates["fp32"]:
+            continue
+        rate = _product_rate(_CPU_PRODUCT, dtype, "cpu")
+        if rate > rates["fp32"]:
+            rates[unit] = rate
+    return rates
+
+
+_CPU_PRODUCT, _CPU_PROBE = 1536, 256
+_HOPELESS = 20.0
+"""A small product so many times slower than fp32's peak is emulated: a large one would take seconds."""
+
+
 def better(one: Peaks, other: Peaks) -> Peaks:
     """The higher of two measurements of each ceiling: other work on the machine only lowers them."""
-    rates = {unit: max(rate, other.operations_per_s.get(unit, 0.0)) for unit, rate in one.operations_per_s.items()}
+    both = (one.operations_per_s, other.operations_per_s)
+    rates = {unit: max(rates.get(unit, 0.0) for rates in both) for unit in {**both[0], **both[1]}}
     return Peaks(max(one.copy_bytes_per_s, other.copy_bytes_per_s), rates)
 
 
@@ -147,13 +165,15 @@ def floor(signature: Signature, ceilings: Peaks) -> Floor:
     """The floor of a workload and what bounds it. fp32 may be emulated by three passes of a narrower unit.
 
     Arithmetic outside products runs on the vector units. So do products in fp32 without TF32: their rate is the vector peak.
-    The peak of eight-bit floats counts only where operands are of such a type, however the reference multiplies them.
+    The peak of eight-bit floats counts only where operands are of such a type, however the reference multiplies them. A device
+    without it multiplies them in bfloat16, which holds them exactly.
     """
     moved = operand_bytes(signature.operands)
     by_bytes = moved / ceilings.copy_bytes_per_s * 1e6
     narrow = any(operand.dtype.startswith("float8") for operand in signature.operands)
     rates = {unit: rate for unit, rate in ceilings.operations_per_s.items() if narrow or unit != _FP8}
-    unit = _FP8 if narrow and _FP8 in rates else signature.unit if signature.unit in rates else "fp32"
+    wanted = (_FP8, "bf16", signature.unit) if narrow else (signature.unit,)
+    unit = next((name for name in wanted if name in rates), "fp32")
     best, how = rates[unit], unit
     if unit == "fp32":
         for other in ("tf32", "bf16"):
