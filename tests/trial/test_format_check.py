@@ -11,6 +11,9 @@ from problem import format_files as files
 from engine.domain.preparation import ClassErrors
 from engine.problem import catalog
 from engine.problem.reference import Reference
+from engine.trial.judge import correctness_check
+from engine.trial.judge.calibration import calibrate
+from engine.trial.judge.correctness_check import try_trivial_models
 from engine.trial.judge.format_check import format_verdict
 from engine.trial.judge.runner_client import TrialFailed
 
@@ -60,3 +63,39 @@ def test_where_several_answers_are_right_the_tasks_check_decides_too(tmp_path: P
     assert (found.passed, found.unique) == (True, False)
     with pytest.raises(TrialFailed, match="kernelbot's check_implementation refuses the output: an element is larger than 1"):
         format_verdict(reference, model, inputs, [right + 9], STRICT)
+
+
+SIGNS = (
+    files.REFERENCE_PY[: files.REFERENCE_PY.index("def generate_input")]
+    + """
+def generate_input(n: int, seed: int, kind: str = "flat") -> input_t:
+    gen = torch.Generator(device="cuda")
+    gen.manual_seed(seed)
+    x = torch.rand(n, n, device="cuda", generator=gen) + 0.5
+    return x, torch.empty_like(x)
+
+
+def ref_kernel(data: input_t) -> output_t:
+    x, output = data
+    # Another root in float64, as a factorisation whose signs depend on rounding.
+    output[...] = x.sqrt() if x.dtype == torch.float32 else -x.sqrt()
+    return output
+
+
+def check_implementation(data, output):
+    assert output.any(), "nothing was computed"
+    good = torch.allclose(output * output, data[0], rtol=1e-4)
+    return good, "" if good else "not a root"
+"""
+)
+
+
+def test_a_trivial_model_must_pass_the_tasks_check_too_where_several_answers_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limits of a comparison with one of the answers are wide there: alone it lets models pass that compute nothing."""
+    reference, *_ = opened(files.write_kernelbot(tmp_path, reference=SIGNS))
+    calibration = calibrate(reference, "class")
+    assert not any(one.passed for one in try_trivial_models(reference, calibration))
+    monkeypatch.setattr(correctness_check, "refuses", lambda *_: False)
+    assert any(one.passed for one in try_trivial_models(reference, calibration))

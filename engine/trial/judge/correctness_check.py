@@ -16,6 +16,7 @@ from engine.problem.values import equal_values, tensors
 from engine.trial.judge.blocks import Moments, in_blocks, moments
 from engine.trial.judge.calibration import Calibration, Case, default_class, fresh_seed, make_case, output_dtype, output_names
 from engine.trial.judge.comparison import spread_of
+from engine.trial.judge.format_check import refuses
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.tolerance import FACTORS, Policy
 
@@ -45,12 +46,14 @@ def _of_outputs(reference: Reference, calibration: Calibration) -> tuple[Trivial
     """The models made from outputs, one after the other."""
     policy, dtypes = calibration.policy, _output_dtypes(reference)
     elsewhere = _rounded(_eager_or_exact(reference, make_case(reference, OWN), policy), dtypes)
-    expected = _eager_or_exact(reference, make_case(reference, OWN), policy)
+    case = make_case(reference, OWN)
+    expected = _eager_or_exact(reference, case, policy)
     rows = []
     for name, model in _MODELS.items():
         outputs = [model(e, o, d) for e, o, d in zip(expected, elsewhere, dtypes, strict=True)]
         ruling = policy.rule(outputs, expected, output_names(reference), OWN)
-        rows.append(TrivialModel(name, ruling.passed, ruling.errors.rel_fro))
+        passed = ruling.passed and not refuses(reference, case.inputs, outputs)
+        rows.append(TrivialModel(name, passed, ruling.errors.rel_fro))
         del outputs  # before the next model's are made
     return tuple(rows)
 
@@ -63,7 +66,7 @@ def _of_inputs(reference: Reference, calibration: Calibration, distribution: str
     if echo is None:
         return None
     ruling = calibration.policy.rule(echo, right, output_names(reference), distribution)
-    return TrivialModel(ECHO, ruling.passed, ruling.errors.rel_fro)
+    return TrivialModel(ECHO, ruling.passed and not refuses(reference, case.inputs, echo), ruling.errors.rel_fro)
 
 
 def _output_dtypes(reference: Reference) -> list[torch.dtype]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from engine.domain.errors import ProblemError
 from engine.domain.model import FailureKind
 from engine.domain.preparation import ClassErrors
 from engine.domain.problem_format import FormatTolerance, FormatVerdict
@@ -31,7 +32,7 @@ def format_verdict(
     tolerance = declared.tolerances.get(reference.workload.name)
     if declared.checker:
         passed, detail = reference.format_check(inputs, outputs)
-        if not passed and not declared.unique:
+        if not passed and decides(reference):
             reason = f"{declared.name}'s {declared.checker} refuses the output: {detail[:_LONGEST]}"
             raise TrialFailed(FailureKind.MISMATCH, reason)
         stricter = ""
@@ -46,6 +47,22 @@ def format_verdict(
     passed = matched >= tolerance.matched and _under_cap(tolerance, outputs, expected)
     detail = f"{100 * matched:.6g} % of the elements match"
     return FormatVerdict(declared.name, tolerance.text, passed, detail, _stricter(tolerance, limit, expected), True)
+
+
+def decides(reference: Reference) -> bool:
+    """Whether the format's checker decides beside Espalier's check: where several outputs are right."""
+    declared = reference.problem.origin_format
+    return declared is not None and bool(declared.checker) and not declared.unique
+
+
+def refuses(reference: Reference, inputs: tuple[object, ...], outputs: Sequence[Tensor]) -> bool:
+    """Whether the format's checker decides, and refuses ``outputs`` or raises on them."""
+    if not decides(reference):
+        return False
+    try:
+        return not reference.format_check(inputs, outputs)[0]
+    except ProblemError:
+        return True
 
 
 def _matched(tolerance: FormatTolerance, output: Tensor, expected: Tensor) -> float:
