@@ -261,16 +261,15 @@ class Judge:
             return "the reference changes its own state: no two calls are alike"
         return "the reference changes its inputs: no two calls are alike" if self.reference.changes_inputs else ""
 
-    def _mean_logs(self, pairs: Sequence[Sequence[PairTimes]], against: str) -> list[float]:
-        """The mean over the workloads of log(``against`` ÷ kernel), for each process pair."""
-        logs = [trial.log_ratios(own, against) for trial, own in zip(self._trials, pairs, strict=True)]
-        return [fmean(one) for one in zip(*logs, strict=True)]
+    def _logs(self, pairs: Sequence[Sequence[PairTimes]], against: str) -> list[list[float]]:
+        """log(``against`` ÷ kernel) of each process pair, by workload."""
+        return [trial.log_ratios(own, against) for trial, own in zip(self._trials, pairs, strict=True)]
 
     def _claimable(self, pairs: Sequence[Sequence[PairTimes]]) -> float:
         return fmean(trial.claimable(own) for trial, own in zip(self._trials, pairs, strict=True))
 
     def _mean_ratio(self, pairs: Sequence[Sequence[PairTimes]], against: str) -> Interval:
-        return stats.ratio_interval(self._mean_logs(pairs, against), self._claimable(pairs))
+        return stats.ratio_interval(stopping.mean_logs(self._logs(pairs, against)), self._claimable(pairs))
 
     def _evidence(self, found: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
         return by_workload([trial.name for trial in self._trials], found)
@@ -288,47 +287,50 @@ class Judge:
         reused = screened == candidate and other is None
         pairs: list[list[PairTimes]] = [[pair] for pair in first] if reused else [[] for _ in self._trials]
 
-        def is_settled() -> bool:
-            return self._is_settled(pairs, against, raced=bounds is not None)
+        def owed() -> frozenset[int]:
+            return self._owed(pairs, against, raced=bounds is not None)
 
         def take(trial: WorkloadTrial, contest: Contestants, own: list[PairTimes]) -> PairTimes:
             return trial.run_next_pair(contest, own)
 
-        self._take_pairs(judged, say, pairs, take, is_settled, bounds)
+        self._take_pairs(judged, say, pairs, take, owed, bounds)
         return pairs
 
     def _take_pairs(
         self, judged: Mapping[str, Candidate], say: Say, pairs: list[list[Pair]], take: TakePair[Pair],
-        is_settled: Callable[[], bool], bounds: tuple[int, int] | None,
+        owed: Callable[[], frozenset[int]], bounds: tuple[int, int] | None,
     ) -> None:  # fmt: skip
-        """Add process pairs, by workload, until they are settled: every pair of processes serves all workloads."""
+        """Add process pairs, by workload, until none is owed: a pair of processes serves all workloads that it is owed on."""
         least, most = bounds or self._bounds
         self._trials[0].bed()
         if not pairs[0]:
             self._pool.discard_prestarted()
         with ExitStack() as stack:
             waiting: list[dict[str, RunnerClient]] = []
-            while (done := len(pairs[0])) < most:
+            done, places = len(pairs[0]), frozenset(range(len(pairs)))
+            while places and done < most:
                 if not waiting:
                     if bounds is not None or not self._pool.keeps_processes:
                         stack.close()  # a long race must not accumulate processes on the device
                     count = max(min(least, self._bounds[0]) - done, 2) if self._pool.keeps_processes else 1
                     waiting = self._start_runners(stack, judged, count)
-                say(f"process pair {done + 1} of {most}")
-                self._run_suite(waiting.pop(0), judged, pairs, take)
+                done += 1
+                say(f"process pair {done} of {most}{self._among(places)}")
+                self._run_suite(waiting.pop(0), judged, pairs, take, places)
                 self._pool.end_pair()
-                if done + 1 >= least and is_settled():
-                    break
+                if done >= least:
+                    places = owed()
             self._processes_to_end = stack.pop_all()
 
     def _run_suite(
         self, runners: Mapping[str, RunnerClient], judged: Mapping[str, Candidate], pairs: list[list[Pair]],
-        take: TakePair[Pair],
+        take: TakePair[Pair], places: frozenset[int],
     ) -> None:  # fmt: skip
-        """One process pair on every workload, in the suite's order."""
+        """One process pair on the workloads at these places, in the suite's order."""
         built = {name: one.each() for name, one in judged.items()}
         contracts = {name: one.contract for name, one in judged.items()}
-        for place, (trial, own) in enumerate(zip(self._trials, pairs, strict=True)):
+        for place in sorted(places):
+            trial, own = self._trials[place], pairs[place]
             with self._turn(trial):
                 bed = trial.bed()
                 if any(runner.loaded_for is not bed for runner in runners.values()):
@@ -377,8 +379,13 @@ class Judge:
             with blaming(name), self._pool.kernel(rival=name == OTHER) as runner:
                 self._trials[0].settle_weights(runner, candidate)
 
-    def _is_settled(self, pairs: Sequence[Sequence[PairTimes]], against: str, *, raced: bool) -> bool:
-        """Whether to stop. A doubt may be noise: like a wide interval, it calls for more pairs."""
-        if any(trial.report.doubts(own) for trial, own in zip(self._trials, pairs, strict=True)):
-            return False
-        return stopping.is_settled(self._mean_logs(pairs, against), self.device.kind, self._claimable(pairs), raced=raced)
+    def _owed(self, pairs: Sequence[Sequence[PairTimes]], against: str, *, raced: bool) -> frozenset[int]:
+        """Where another process pair is to be taken."""
+        each = enumerate(zip(self._trials, pairs, strict=True))
+        doubted = [place for place, (trial, own) in each if trial.report.doubts(own)]
+        return stopping.owed(self._logs(pairs, against), doubted, self.device.kind, self._claimable(pairs), raced=raced)
+
+    def _among(self, places: frozenset[int]) -> str:
+        """Some of the workloads, as words; empty for all of them."""
+        some = ", ".join(self._trials[place].name for place in sorted(places))
+        return f" on {some}" if len(places) < len(self._trials) else ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from statistics import fmean
 
 from engine.domain import stats
 
@@ -36,3 +37,21 @@ def is_settled(log_ratios: Sequence[float], kind: str, claimable: float, *, race
     half = math.log(ratio.high / ratio.low) / 2
     clear = raced and abs(math.log(ratio.value)) > _CLEAR * max(half, claimable)
     return clear or half <= max(_HALF_WIDTH[kind], claimable)
+
+
+def mean_logs(by_workload: Sequence[Sequence[float]]) -> list[float]:
+    """The mean over the workloads of a suite, for each process pair that all of them have."""
+    return [fmean(one) for one in zip(*by_workload, strict=False)]
+
+
+def owed(
+    by_workload: Sequence[Sequence[float]], doubted: Collection[int], kind: str, claimable: float, *, raced: bool = False
+) -> frozenset[int]:
+    """The places of the workloads on which another process pair is to be taken; none of them: the suite is settled.
+
+    Log ratios by workload. A wide interval of their mean calls for a pair on each workload. A doubt may be noise, and calls for
+    one on its workload: of many workloads, other work on the machine always disturbs some.
+    """
+    if not is_settled(mean_logs(by_workload), kind, claimable, raced=raced):
+        return frozenset(range(len(by_workload)))
+    return frozenset(doubted)

@@ -21,11 +21,11 @@ _Bounds = tuple[int, int] | None
 
 
 class TakePairs(Protocol):
-    """Adds process pairs, by workload, until they are settled."""
+    """Adds process pairs, by workload, until none is owed."""
 
     def __call__(
         self, judged: Mapping[str, Candidate], say: Say, pairs: list[list[SustainedPair]], take: TakePair[SustainedPair],
-        is_settled: Callable[[], bool], bounds: _Bounds,
+        owed: Callable[[], frozenset[int]], bounds: _Bounds,
     ) -> None: ...  # fmt: skip
 
 
@@ -58,27 +58,26 @@ class SustainedSuite:
         pairs: list[list[SustainedPair]] = [[] for _ in self.trials]
         kind = self.trials[0].device_kind
 
-        def is_settled() -> bool:
-            if bounds is None and len(pairs[0]) >= stopping.SUSTAINED_PAIRS:
-                return True
-            if any(trial.sustained_doubts(own) for trial, own in zip(self.trials, pairs, strict=True)):
-                return False
-            return stopping.is_settled(self._logs(pairs, against), kind, self._claimable(), raced=bounds is not None)
+        def owed() -> frozenset[int]:
+            if bounds is None and max(map(len, pairs)) >= stopping.SUSTAINED_PAIRS:
+                return frozenset()
+            each = enumerate(zip(self.trials, pairs, strict=True))
+            doubted = [place for place, (trial, own) in each if trial.sustained_doubts(own)]
+            return stopping.owed(self._logs(pairs, against), doubted, kind, self._claimable(), raced=bounds is not None)
 
         def take(trial: WorkloadTrial, contest: Contestants, _: list[SustainedPair]) -> SustainedPair:
             ranking = {name: one for name, one in contest.baselines.items() if name == self.baseline}
             return trial.sustained_pair(replace(contest, baselines=ranking))
 
-        self.take_pairs(judged, say, pairs, take, is_settled, bounds)
+        self.take_pairs(judged, say, pairs, take, owed, bounds)
         return pairs
 
-    def _logs(self, pairs: Sequence[Sequence[SustainedPair]], against: str) -> list[float]:
-        """The mean over the workloads of log(``against`` ÷ kernel), for each process pair."""
-        logs = [sustained_times.log_ratios(own, against, KERNEL) for own in pairs]
-        return [fmean(one) for one in zip(*logs, strict=True)]
+    def _logs(self, pairs: Sequence[Sequence[SustainedPair]], against: str) -> list[list[float]]:
+        """log(``against`` ÷ kernel) of each process pair, by workload."""
+        return [sustained_times.log_ratios(own, against, KERNEL) for own in pairs]
 
     def _ratio(self, pairs: Sequence[Sequence[SustainedPair]], against: str) -> Interval:
-        return stats.ratio_interval(self._logs(pairs, against), self._claimable())
+        return stats.ratio_interval(stopping.mean_logs(self._logs(pairs, against)), self._claimable())
 
     def _claimable(self) -> float:
         return fmean(trial.baselines.claimable for trial in self.trials)

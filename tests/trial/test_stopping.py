@@ -1,0 +1,36 @@
+"""When a measurement has enough process pairs."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.trial.judge import stopping
+
+CLEAR, WIDE = (0.70, 0.70, 0.70), (0.1, 0.9, 0.5)
+EVERY = frozenset({0, 1, 2})
+
+
+@pytest.mark.parametrize(
+    ("logs", "doubted", "owed"),
+    [
+        ((CLEAR, CLEAR, CLEAR), [], frozenset()),
+        ((CLEAR, CLEAR, CLEAR), [1], frozenset({1})),
+        ((CLEAR, WIDE, CLEAR), [1], EVERY),
+        ((CLEAR, WIDE, CLEAR), [], EVERY),
+        ((CLEAR, (*CLEAR, 0.1), CLEAR), [1], frozenset({1})),
+    ],
+    ids=["settled", "one doubted", "wide and doubted", "wide", "the doubted one has a further pair"],
+)  # fmt: skip
+def test_a_doubt_calls_for_pairs_on_its_workload_and_a_wide_mean_on_all(
+    logs: tuple[tuple[float, ...], ...], doubted: list[int], owed: frozenset[int]
+) -> None:
+    assert stopping.owed(logs, doubted, "cpu", 0.01) == owed
+
+
+def test_the_mean_over_workloads_has_the_pairs_that_all_of_them_have() -> None:
+    assert stopping.mean_logs([(0.2, 0.4, 9.0), (0.4, 0.8)]) == pytest.approx([0.3, 0.6])
+
+
+def test_a_single_workload_is_settled_without_a_doubt_and_with_a_narrow_interval() -> None:
+    assert stopping.owed([CLEAR], [], "cpu", 0.01) == frozenset()
+    assert stopping.owed([CLEAR], [0], "cpu", 0.01) == stopping.owed([WIDE], [], "cpu", 0.01) == {0}
