@@ -3,8 +3,8 @@
 Per opening (a live session, a replay, a session that another process writes): the longest times that the event loop went
 without a pause, in which nothing is drawn. Waiting for a core is subtracted, so that a busy machine does not count; work of
 the thread and its garbage collections are given beside it. The longest are printed with what ran then. An exception, an error
-that was logged and a journal that cannot be replayed end the run with a traceback. Each part is a storm with a seed of its
-own, in a process of its own.
+that was logged and a journal that cannot be replayed fail a part, which is a storm with a seed of its own, in a process of
+its own: its traceback is printed, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -52,10 +52,16 @@ def run_part(opening: str, seed: int, acts: int, limit: float) -> Part:
     return told, watch.stretches
 
 
-def run_parts(opening: str, seeds: Sequence[int], acts: int, limit: float) -> list[Part]:
-    """One storm per seed, one after the other. Raises what a storm raised."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        return [pool.submit(run_part, opening, seed, acts, limit).result() for seed in seeds]
+def run_parts(opening: str, seeds: Sequence[int], acts: int, limit: float) -> tuple[list[Part], list[str]]:
+    """One storm per seed, one after the other; and the tracebacks of those that failed."""
+    parts, failures = [], []
+    for seed in seeds:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            try:
+                parts.append(pool.submit(run_part, opening, seed, acts, limit).result())
+            except Exception as error:  # whatever a storm finds; the next one finds more
+                failures.append(f"{opening}, seed {seed}, {acts} acts: {error!r}{error.__cause__ or ''}")
+    return parts, failures
 
 
 def summary(opening: str, parts: Sequence[Part]) -> list[str]:
@@ -102,14 +108,17 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=3, help="how many stretches are printed with their stacks")
     parser.add_argument("--only", choices=tuple(storm.OPENINGS), action="append")
     options = parser.parse_args()
+    failed = False
     for opening in options.only or OPENINGS:
         seeds = range(options.seed, options.seed + max(1, options.acts // options.part))
-        parts = run_parts(opening, seeds, min(options.acts, options.part), options.limit)
-        lines = summary(opening, parts)
+        parts, failures = run_parts(opening, seeds, min(options.acts, options.part), options.limit)
+        failed = failed or bool(failures)
+        lines = summary(opening, parts) if parts else []
         found = sorted((one for _, stretches in parts for one in stretches), key=lambda one: one.own, reverse=True)
         for one in found[: options.longest]:
             lines += description(one)
-        print("\n".join((*lines, f"  load of the machine {os.getloadavg()[0]:.1f}")), flush=True)
+        print("\n".join((*lines, f"  load of the machine {os.getloadavg()[0]:.1f}", *failures)), flush=True)
+    raise SystemExit(failed)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 Reported as for upstream (Textual 8.2.8). ``Widget.mount`` adds nothing to a widget that is being removed, and raises MountError
 once ``App.exit`` was called; Compose, Mount and what follows them are still handled, and an ``on_mount`` that looks for them
-raises NoMatches. Either exception ends the program with a traceback.
+raises NoMatches. Either exception ends the program with a traceback. So does what ``call_after_refresh`` was given: the
+screen on top calls it, after the widget of the caller has lost its own widgets.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from textual.events import Compose, Mount, Resize, ScreenResume, Show
 from textual.message import Message
@@ -24,6 +26,7 @@ Result = TypeVar("Result")
 def guard_removals() -> None:
     """Make every widget of this process safe, Textual's own included. Calling it again changes nothing."""
     setattr(Widget, "_dispatch_message", _dispatch)  # noqa: B010  # Textual has no seam here
+    setattr(Widget, "call_after_refresh", _call_after_refresh)  # noqa: B010
 
 
 def is_going(widget: Widget) -> bool:
@@ -42,3 +45,11 @@ async def while_shown(widget: Widget, awaited: Awaitable[Result]) -> Result:
 async def _dispatch(widget: Widget, message: Message) -> None:
     if not (isinstance(message, _BEGINNINGS) and is_going(widget)):
         await MessagePump._dispatch_message(widget, message)
+
+
+def _call_after_refresh(widget: Widget, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    return MessagePump.call_after_refresh(widget, _call_unless_going, widget, partial(callback, *args, **kwargs))
+
+
+def _call_unless_going(widget: Widget, callback: Callable[[], Any]) -> Any:
+    return None if is_going(widget) else callback()

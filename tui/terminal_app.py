@@ -6,18 +6,21 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 import platformdirs
 from textual import events, work
+from textual.actions import ActionParseResult
 from textual.app import App
+from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.notifications import Notify
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.worker import Worker, get_current_worker
 
 from engine.journal.user_folders import config_folder
@@ -25,6 +28,7 @@ from tui import actions, theme
 from tui.notices import Notices
 from tui.plain_output import PlainOutput
 from tui.preferences import PREFERENCES, Preferences, read_preferences, write_preferences
+from tui.removals import is_going
 from tui.terminal import TerminalDriver, has_job_control
 
 _MOST_TOASTS = 3
@@ -114,6 +118,19 @@ class TerminalApp(App[None]):
             case events.AppBlur():
                 self.notices.set_focus(False)
         await super().on_event(event)
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Act, unless the screen has lost its widgets: a key may come back to the app, as one that no widget handled, after its
+        screen was removed because the program ends."""
+        target, *_ = self._parse_action(action, default_namespace or self, namespaces)
+        if isinstance(target, Widget) and is_going(target):
+            return False
+        return await super().run_action(action, default_namespace, namespaces)
 
     def _apply(self, chosen: Preferences) -> None:
         self.notices.preferences = chosen

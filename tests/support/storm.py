@@ -178,14 +178,16 @@ def run(opening: str, root: Path, seed: int, acts: int, watch: LoopWatch | None 
 
         app._leave = stay  # type: ignore[method-assign]  # a click may hit Quit, and the storm goes on
         writing = asyncio.create_task(write_slowly(folder, recorded)) if opening == "follow" else None
-        async with app.run_test(size=SIZES[0]):
-            with watch.watching() if watch is not None else contextlib.nullcontext():
-                await rage(app, seed, acts, told)
-            await leave()
-        if writing is not None:
-            writing.cancel()
-        if app.fault is not None:
-            raise app.fault
+        try:
+            async with app.run_test(size=SIZES[0]):
+                with watch.watching() if watch is not None else contextlib.nullcontext():
+                    await rage(app, seed, acts, told)
+                await leave()
+        finally:
+            if writing is not None:
+                writing.cancel()
+            if app.fault is not None:
+                raise app.fault  # with its own traceback, where Textual raises that a worker failed
 
     with own_home(root), errors_logged() as errors:
         with asyncio.Runner(loop_factory=watch.loop if watch is not None else None) as runner:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import sessions, ui
+from support import sessions, storm, ui
 from textual import work
 from textual.screen import Screen
 
+from tui import actions
 from tui.app import EspalierApp
 from tui.bridge import Bridge
 from tui.opener import SessionOpener
@@ -21,6 +22,7 @@ from tui.screens.dialogs import Choice, Choose, Confirm
 from tui.screens.gate import GateScreen
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen
+from tui.screens.open_session import OpenSessionDialog
 from tui.screens.session import SessionScreen
 
 
@@ -98,5 +100,44 @@ def test_the_program_ends_before_widgets_are_there(turns: int, tmp_path: Path) -
             await turn(turns)
             app.exit()
         assert app.fault is None
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("turns", range(0, 16, 3))
+def test_opening_a_session_is_cancelled_while_the_terminal_changes_its_size(turns: int) -> None:
+    async def open_never(_: object) -> Bridge:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            dialog = OpenSessionDialog("Opening", open_never)
+            app.push_screen(dialog)
+            await turn(turns)
+            storm.resize(app, 80, 24)
+            if app.screen is dialog:
+                dialog.dismiss(None)
+            await pilot.pause()
+            await hears(app)
+
+    asyncio.run(body())
+
+
+def test_a_key_that_is_handled_after_its_screen_was_removed_does_nothing(tmp_path: Path) -> None:
+    sessions.whole(tmp_path / "s")
+
+    async def body() -> None:
+        app = ui.app()
+        bridge = await ui.FakeOpener().resume(tmp_path / "s", lambda _: None)
+        async with app.run_test():
+            screen = SessionScreen(bridge)
+            await app.push_screen(screen)
+            await app.pop_screen()
+            for action in (one for one in actions.ACTIONS if actions.Place.SESSION in one.places):
+                assert not await app.run_action(action.run, screen)
+            await hears(app)
+        await bridge.close()
 
     asyncio.run(body())
