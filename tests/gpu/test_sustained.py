@@ -38,4 +38,5 @@ def test_a_shipped_incumbent_is_measured_in_both_regimes(problem: str, decides: 
     assert sustained.device.sm_mhz is not None
     assert sustained.device.watts is not None
     assert any(line.startswith("back to back over") for line in sustained.conditions)
-    assert not any("not settled" in line for line in sustained.conditions), sustained.conditions
+    unsettled = [line.split() for line in sustained.conditions if line.startswith("not settled in")]
+    assert all(4 * int(line[3]) <= int(line[5]) for line in unsettled), sustained.conditions

@@ -117,6 +117,20 @@ def test_work_skipped_on_known_inputs_shows_at_the_clock_of_the_bursts() -> None
     assert not s.skipped_work([skipping(340.0)] * 3), "the clock had risen"
 
 
+def test_what_drawing_inputs_costs_every_contestant_is_no_doubt() -> None:
+    def drawn(baseline_late_us: float) -> s.SustainedPair:
+        late = s.ContestantTurn(burst(900.0, 1), (burst(550.0),) * 3, late=burst(880.0, 1))
+        eager = s.ContestantTurn(burst(1500.0, 1), (burst(1070.0),) * 3, late=burst(baseline_late_us, 1))
+        return s.SustainedPair({KERNEL: [late, late], "eager": [turn(1070.0, 1500.0), eager]})
+
+    assert "reuse" in s.skipped_work([drawn(1080.0)] * 3)
+    assert not s.skipped_work([drawn(1400.0)] * 3), "the baseline's took 330 µs longer too"
+    slow = [drawn(90_000.0)] * 3
+    assert s._context_us(slow) > 500.0
+    fast_kernel = s.ContestantTurn(burst(900.0, 1), (burst(50.0),) * 3, late=burst(880.0, 1))
+    assert "reuse" in s.skipped_work([s.SustainedPair({**p.turns, KERNEL: [fast_kernel] * 2}) for p in slow])
+
+
 def test_cold_caches_on_fresh_inputs_are_no_doubt() -> None:
     assert not s.skipped_work([pair(5.0, 9.0, 45.0)] * 3), "moving the operands takes 10 µs"
 

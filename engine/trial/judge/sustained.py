@@ -92,17 +92,19 @@ class SustainedTrial:
             readings += [reading] if reading is not None else []
         if judged:
             self._check(name, runner, first, calls)
-        late = self._late(name, runner, first, few) if judged and last else None
+        late = self._late(name, runner, first, few) if last else None
         return ContestantTurn(fresh, tuple(counted), len(before), settled, tuple(readings), late)
 
     def _late(self, name: str, runner: RunnerClient, first: int, calls: int) -> Burst:
         """Calls on inputs drawn again, while the clock is still that of the bursts. Raises TrialFailed."""
+        judged = name in self._contest.judged
         self._draw_again(first, calls)
-        for slot in range(self._bed.slots):
+        for slot in range(self._bed.slots) if judged else ():
             self._bed.poison(slot)
         self._bed.settle()
         burst, _ = self._burst(runner, first, calls)
-        self._check(name, runner, first, calls)
+        if judged:
+            self._check(name, runner, first, calls)
         return burst
 
     def _draw_again(self, first: int, calls: int) -> None:

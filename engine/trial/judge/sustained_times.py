@@ -1,9 +1,9 @@
 """The times of bursts: calls back to back, by the judge's clock. Pure arithmetic, in microseconds. No torch.
 
 A *burst* is one order for many calls. A *turn* is one contestant's bursts: one on inputs that its process has not seen, then
-until the time of a call has settled, then those that count; for a kernel's last turn one more on inputs drawn again. Each
-contestant has two turns in a process pair, A-B-B-A. A burst
-lasts hundreds of times as long as an order and its reply take, so that the judge's clock needs no help of the runner's.
+until the time of a call has settled, then those that count; in the last turn one more on inputs drawn again. Each contestant
+has two turns in a process pair, A-B-B-A. A burst that counts lasts hundreds of times as long as an order and its reply take, so
+that the judge's clock needs no help of the runner's.
 """
 
 from __future__ import annotations
@@ -160,6 +160,8 @@ def clock_and_power(pairs: Sequence[SustainedPair], name: str) -> ClockAndPower:
 
 
 _FRESH_SHARE, _FRESH_US = 0.5, 100.0
+_MOST_CONTEXT_US = 500.0
+"""Drawing gigabytes between two bursts was seen to add 330 µs to the next one on an H200."""
 _COLD_TIMES = 3.0
 """Times the operands' own time that cold caches may add to a call on fresh inputs."""
 _LATE_SHARE, _LATE_COLD_TIMES = 0.15, 1.0
@@ -170,24 +172,38 @@ _BLATANT_TIMES = 2.0
 def skipped_work(pairs: Sequence[SustainedPair], *, sure: bool = False) -> str:
     """A doubt if calls on inputs seen before are faster than calls on fresh ones, beyond caches; empty without.
 
-    Calls of a burst come back to the same inputs, and a kernel could then reuse what it has computed. ``sure``: only what noise
-    cannot explain.
+    Calls of a burst come back to the same inputs, and a kernel could then reuse what it has computed. A burst on fresh inputs
+    is short, and may pay for a change of the device's context: as much as the other contestants' bursts do is allowed, within
+    limits. ``sure``: only what noise cannot explain.
     """
     turns = [pair.turns[KERNEL] for pair in pairs]
     early = [own[0].fresh for own in turns]
     late = [turn.late for own in turns for turn in own if turn.late is not None]
     usual = math.exp(statistics.fmean(pair.log_us(KERNEL) for pair in pairs))
+    burst_us = max(_FRESH_US, min(_context_us(pairs), _MOST_CONTEXT_US))
     for bursts, share, cold in ((early, _FRESH_SHARE, _COLD_TIMES), (late, _LATE_SHARE, _LATE_COLD_TIMES)):
         quiet = [(one.call_us, one.calls) for one in bursts if not one.disturbed]
         if bursts and not quiet:
             return "" if sure else "not corroborated: every burst on fresh inputs was disturbed by CPU contention"
         took, calls = min(quiet, default=(0.0, 1))
-        allowed = (1 + share) * usual + cold * pairs[0].moving_us + _FRESH_US / calls
+        allowed = (1 + share) * usual + cold * pairs[0].moving_us + burst_us / calls
         if took > (_BLATANT_TIMES if sure else 1.0) * allowed and not (sure and len(quiet) < _FEWEST):
             return (
                 f"calls on inputs seen before take {usual:.1f} µs, on fresh ones {took:.1f} µs: does it reuse earlier results?"
             )
     return ""
+
+
+def _context_us(pairs: Sequence[SustainedPair]) -> float:
+    """What a burst of another contestant takes longer because its inputs were drawn just before; the median."""
+    excess = [
+        (turn.late.call_us - turn.call_us) * turn.late.calls
+        for pair in pairs
+        for name, turns in pair.turns.items()
+        for turn in turns
+        if name != KERNEL and turn.late is not None and not turn.late.disturbed
+    ]
+    return statistics.median(excess) if excess else 0.0
 
 
 def describe(pairs: Sequence[SustainedPair]) -> tuple[str, ...]:

@@ -92,12 +92,13 @@ product(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtens
     } else {
         const int group = threadIdx.x / 128, lane = threadIdx.x % 32, inside = threadIdx.x / 32 * 16 + lane / 4;
         const int upper_row = min(row0 + inside, M - 1), lower_row = min(row0 + inside + 8, M - 1);
+        const float *upper = scale_a + upper_row, *lower = scale_a + lower_row, *across = scale_b + (long long)(column0 / 128) * BLOCKS;
         float sum[COLUMNS / 64][32] = {}, part[COLUMNS / 64][32];
+        float next[3] = {__ldg(upper + (long long)begin * M), __ldg(lower + (long long)begin * M), __ldg(across + begin)};
         for (int step = begin; step < end; ++step) {
-            const int turn = step - begin, s = turn % STAGES;
-            const float across = __ldg(scale_b + (long long)(column0 / 128) * BLOCKS + step);
-            const float scales[2] = {__ldg(scale_a + (long long)step * M + upper_row) * across,
-                                     __ldg(scale_a + (long long)step * M + lower_row) * across};
+            const int turn = step - begin, s = turn % STAGES, ahead = min(step + 1, end - 1);
+            const float scales[2] = {next[0] * next[2], next[1] * next[2]};
+            next[0] = __ldg(upper + (long long)ahead * M), next[1] = __ldg(lower + (long long)ahead * M), next[2] = __ldg(across + ahead);
             barrier_wait(&full[s], turn / STAGES & 1);
             const uint64_t l = tile_descriptor(stages + s * STAGE + group * 64 * 128);
 #pragma unroll
