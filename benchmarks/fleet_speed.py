@@ -1,8 +1,8 @@
 """Verdicts a minute on one worker and on several: ``python -m benchmarks.fleet_speed softmax matmul --counts 1,2,4``.
 
 For each problem the same search runs to its end with ``--fleet local:N`` for each N of ``--counts``, one after the other: one
-round of the playbook, ``--ideas`` times ``--branch`` kernels behind the naive port, each in an engine of its own with an empty build
-cache. Counted is what is settled between the first build and the last verdict, without the preparation. Prints for each N
+round of the playbook, ``--ideas`` times ``--branch`` kernels behind the naive port, each in an engine of its own with an empty
+build cache. Counted is what is settled between the first build and the last verdict, without the preparation. Prints for each N
 the verdicts a minute, their ratio to the first N, the engine's own processor time as a share of one core, and how many kernels
 have a speedup whose interval overlaps that of the first N. Speedups are relative to a baseline on the same worker.
 """

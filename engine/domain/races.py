@@ -20,6 +20,8 @@ MAX_EFFORT = 3
 CLOSE = 0.05
 """By how much less single calls may show of a kernel that could win back to back: power and clock shift ratios by 2 to 7 % in
 the recorded matrix products."""
+SLOW = 0.5
+"""An incumbent that is surely slower than this is not measured in the sustained regime."""
 MAX_CLOSE = 3
 """How many such kernels race an incumbent."""
 
@@ -137,16 +139,23 @@ def deciding_regime(state: SessionState) -> Regime:
 
 
 def to_sustain(state: SessionState) -> Kernel | None:
-    """The incumbent, if it is yet to be measured in the sustained regime; ``None`` while it has races to run."""
+    """The incumbent, if it is yet to be measured in the sustained regime.
+
+    ``None`` while a kernel could still replace it: one that is built or measured, or that it has to race. Nor is a kernel
+    measured so that takes more than twice the baseline's time, unless that regime was asked for: a suite takes half a minute.
+    """
     best = state.kernels.get(state.incumbent)
     if best is None or best.unsustained or state.opened is None or state.device is None:
         return None
-    if not regimes.wants_sustained(state.opened.settings.regime, state.device.kind):
+    regime = state.opened.settings.regime
+    if not regimes.wants_sustained(regime, state.device.kind) or not queries.may_lead(state, best):
         return None
-    if not queries.may_lead(state, best) or pending_races(state):
+    if pending_races(state) or any(k.stage is not Stage.REPAIR for k in queries.unsettled(state)):
         return None
     assert best.measurement is not None, "or it could not lead"
-    return best if best.measurement.sustained is None else None
+    single = queries.speedup(state, best)
+    slow = regime != Regime.SUSTAINED and single is not None and single.high < SLOW
+    return best if best.measurement.sustained is None and not slow else None
 
 
 def pending_races(state: SessionState) -> tuple[RaceWork, ...]:

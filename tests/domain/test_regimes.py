@@ -95,6 +95,25 @@ def test_the_incumbent_is_owed_a_sustained_measurement() -> None:
     assert after.kernels["k1"].seconds == state.kernels["k1"].seconds + 4.0
 
 
+def on_gpu(state: SessionState) -> SessionState:
+    assert state.device is not None
+    return replace(state, device=replace(state.device, kind="cuda"))
+
+
+@pytest.mark.parametrize(("speedup", "owed"), [(0.02, False), (0.4, False), (0.9, True), (1.5, True)])
+def test_an_incumbent_far_slower_than_the_baseline_is_not_measured_back_to_back(speedup: float, owed: bool) -> None:
+    reopened = (e.KernelReopened("k1", "asked"), b.built("k1"), b.verified("k1", speedup), b.measured("k1", speedup))
+    assert (races.to_sustain(on_gpu(session("auto", *reopened))) is not None) is owed
+    assert races.to_sustain(session("sustained", *reopened)) is not None, "asked for"
+
+
+def test_sustained_calls_wait_until_no_kernel_can_replace_the_incumbent() -> None:
+    state = session("sustained")
+    drafted = then(state, b.drafted("k2", parent="k1"))
+    assert races.to_sustain(drafted) is None
+    assert races.to_sustain(then(drafted, e.KernelFailed("k2", b.failure()))) is not None
+
+
 def test_a_session_of_an_older_version_owes_none_nor_does_one_on_a_cpu_that_single_calls_decide() -> None:
     assert races.to_sustain(session("")) is None
     assert races.to_sustain(session("auto")) is None
