@@ -42,6 +42,7 @@ def test_both_ends_of_an_interval_are_in_the_unit_of_its_value() -> None:
         (Interval(0.0123, 0.0119, 0.0131), "0.0123× [0.0119, 0.0131]"),
         (Interval(123.4, 120.1, 128.0), "123× [120, 128]"),
         (Interval(2.0, 0.0, math.inf), "2.00× [0, ∞]"),
+        (Interval(16.94, 1e-107, 2.3e108), "16.94× [0, ∞]"),
     ],
 )
 def test_ratios(interval: Interval, written: str) -> None:

@@ -95,13 +95,16 @@ def _scale(us: float) -> tuple[float, str]:
 
 
 def digits(value: float) -> str:
-    """Three significant digits without an exponent; integer digits are never dropped."""
+    """Three significant digits without an exponent; integer digits are never dropped, and what has six zeros is 0."""
     if not math.isfinite(value):
         return "∞" if value > 0 else str(value)
-    if value == 0:
+    if abs(value) < _NOTHING:
         return "0"
     places = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:.{min(places, 6)}f}"
+
+
+_NOTHING = 5e-7
 
 
 def scaled(value: float) -> str:
@@ -131,12 +134,15 @@ def figures(interval: Interval) -> tuple[str, str, str]:
 
 
 def ratio(value: float) -> str:
-    """A speedup: two decimals, more below 0.1, none from 100 up."""
-    if not math.isfinite(value):
+    """A speedup: two decimals, more below 0.1, none from 100 up; ``∞`` for the end of an interval that holds everything."""
+    if value >= _BOUNDLESS:
         return "∞"
     if value < 0.1:
         return digits(value)
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+_BOUNDLESS = 1e7
 
 
 def percent(fraction: float) -> str:
