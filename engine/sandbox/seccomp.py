@@ -2,10 +2,11 @@
 
 Denied with ``EPERM``, for the judge, the hosts and every runner: tracing other processes, keys, BPF, perf counters,
 userfaultfd, io_uring, mounts, namespaces, kernel modules, the clock, System V and POSIX IPC that outlives its creator,
-scheduling and limits of other processes (a kernel that slows its host slows every later kernel), and file leases (opening a
-leased file blocks). Sockets are limited to two families: others reach out of the sandbox, or keep the system working while
-every process is stopped. Torch, OpenMP and the CUDA driver need none of these. ``Party`` lists the exceptions. Available for
-x86-64 and 64-bit ARM; elsewhere there is no filter, and the session's notes say so.
+scheduling and limits of other processes (a kernel that slows its host slows every later kernel), file leases (opening a
+leased file blocks), and timers with a descriptor (they interrupt others while their process is stopped). Sockets are limited to
+two families: others reach out of the sandbox, or keep the system working while every process is stopped. Torch, OpenMP and the
+CUDA driver need none of these. ``Party`` lists the exceptions. Available for x86-64 and 64-bit ARM; elsewhere there is no
+filter, and the session's notes say so.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ DENIED: Mapping[str, tuple[int, int]] = {
     "clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171), "syslog": (103, 116),
     "iopl": (172, -1), "ioperm": (173, -1), "setpriority": (141, 140), "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118), "sched_setattr": (314, 274), "ioprio_set": (251, 30),
-    "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
+    "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180), "timerfd_create": (283, 85),
 }  # fmt: skip
 """Name → number on x86-64 and on ARM; -1: does not exist."""
 

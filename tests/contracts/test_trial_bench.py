@@ -42,22 +42,34 @@ class TestTrialBench(BenchContract):
         problem = catalog.find(str(TESTS / "trial" / "problems" / "scaled_softmax"))
         return TrialBench(Assignment(problem, catalog.workload_for(problem, "small"), "cpu"), store)
 
-    def test_a_kernel_that_reuses_results_on_inputs_it_has_seen_is_quarantined_back_to_back(self, stand: Stand) -> None:
-        """It computes in every single call on fresh inputs, and nothing when a burst comes back to them."""
+    def test_a_kernel_that_reuses_results_on_inputs_it_has_seen_is_doubted_back_to_back(self, stand: Stand) -> None:
+        """It computes in every single call on fresh inputs, and only reads them all when a burst comes back to them."""
+        found = self._reusing(stand, "std::memcmp(x, seen[at].data(), 4 * X_NUMEL) == 0")
+        assert isinstance(found, w.BackToBack), found
+        assert found.times is not None, found.note
+        doubts = (*found.evidence, *found.times.doubts)
+        assert any("reuse earlier results" in line or "disturbed by CPU contention" in line for line in doubts), doubts
+
+    def test_a_kernel_that_knows_inputs_by_samples_is_wrong_back_to_back(self, stand: Stand) -> None:
+        found = self._reusing(stand, "x[5] == seen[at][5]")
+        assert isinstance(found, w.Failed), found
+        assert found.failure.kind is FailureKind.MISMATCH
+
+    def _reusing(self, stand: Stand, known: str) -> w.BackToBack | w.Failed:
         reuses = kernel(
-            """
-            static const float* seen[64]; static float first[64]; static int count = 0;
-            int at = -1;
-            for (int i = 0; i < count; ++i) if (seen[i] == x) at = i;
-            if (at >= 0 && first[at] == x[5] && out[3] > 0 && out[3] < 1) return;
-            for (int n = 0; n < 20; ++n) right(x, weight, out);
-            if (at < 0 && count < 64) at = count++;
-            if (at >= 0) { seen[at] = x; first[at] = x[5]; }
+            f"""
+            static const float* places[64]; static std::vector<float> seen[64]; static int count = 0;
+            int at = 0;
+            while (at < count && places[at] != x) ++at;
+            if (at < count && {known} && out[3] > 0 && out[3] < 1) return;
+            for (int n = 0; n < 4; ++n) right(x, weight, out);
+            if (at == count && count < 63) places[count++] = x;
+            seen[at].assign(x, x + X_NUMEL);
             """
         )
-        found = stand.run(stand.bench.sustain(stand.kernel(reuses, 41), reuses, lambda _: None))
-        assert isinstance(found, w.BackToBack), found
-        assert any("reuse earlier results" in line for line in found.evidence), found
+        reuses = f"#include <cstring>\n#include <vector>\n{reuses}"
+        found: w.BackToBack | w.Failed = stand.run(stand.bench.sustain(stand.kernel(reuses, 41), reuses, lambda _: None))
+        return found
 
     def test_each_pair_back_to_back_ends_with_checked_calls_on_new_inputs(self, stand: Stand) -> None:
         found = stand.run(stand.bench.sustain(stand.kernel(self.good), self.good, lambda _: None))

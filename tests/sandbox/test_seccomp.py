@@ -104,7 +104,8 @@ def attempt(host: Host, number: int, *arguments: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["ptrace", "process_vm_readv", "bpf", "userfaultfd", "io_uring_setup", "mount", "unshare", "keyctl"]
+    "name",
+    ["ptrace", "process_vm_readv", "bpf", "userfaultfd", "io_uring_setup", "mount", "unshare", "keyctl", "timerfd_create"],
 )
 def test_denied_calls_fail_in_a_runner(host: Host, name: str) -> None:
     assert COLUMN is not None
@@ -153,6 +154,20 @@ def test_a_runner_cannot_slow_its_host(host: Host) -> None:
         here("try:", f"    {attempt}", "except OSError: pass")
     assert here() == before
     assert "PermissionError" in here("os.sched_setaffinity(os.getppid(), {0})")
+
+
+def test_a_runner_has_few_timers(host: Host) -> None:
+    """They expire while it is stopped, and would interrupt the next contestant's calls."""
+    bare = BareRunner(host)
+    bare.x.fill_(1.0)
+    lines = (
+        "libc, timer, made = ctypes.CDLL(None), ctypes.c_void_p(), 0",
+        "while made < 1000 and libc.timer_create(1, None, ctypes.byref(timer)) == 0: made += 1",
+        "return x * made",
+    )
+    made = set(bare.load(module(*lines, before=("import ctypes",))).call())
+    bare.close()
+    assert 1 <= made.pop() <= 64
 
 
 def test_a_runner_may_pin_its_own_threads(host: Host) -> None:

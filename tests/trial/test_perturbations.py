@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from engine.ideas.prompts.context import PERTURBED
 from engine.problem import catalog
 from engine.problem.reference import Reference
 from engine.trial.judge.calibration import calibrate, make_case, output_names
-from engine.trial.judge.perturbations import OWN, PERTURBATIONS, perturb
+from engine.trial.judge.perturbations import OWN, PERTURBATIONS, perturb, swap_few, with_swaps
 
 
 @pytest.mark.parametrize("name", [OWN, *PERTURBATIONS])
@@ -115,6 +116,21 @@ def test_shortcuts_fail_on_perturbed_inputs_and_eager_does_not(
     bent = [name for name in calibration.distributions if name != OWN]
     assert not all(passes(name, lambda case: [shortcut(*case.inputs)]) for name in bent)
     assert all(passes(name, lambda case: reference.call(case.model, case.inputs)) for name in bent)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+def test_swaps_move_a_few_elements_and_are_the_same_in_place_and_in_a_copy(dtype: torch.dtype) -> None:
+    given = (torch.randn(300, 40).to(dtype).t(), torch.arange(5), 0.5, [torch.zeros(0), torch.randn(())])
+    moved = with_swaps(given, (3, 4))
+    x = given[0].contiguous()
+    for seed in (3, 4):
+        swap_few(x, random.Random(seed))
+    assert torch.equal(x.view(torch.uint8), moved[0].view(torch.uint8))
+    assert 1 <= int((moved[0].float() != given[0].float()).sum()) <= 12
+    assert torch.equal(moved[0].float().flatten().sort()[0], given[0].float().flatten().sort()[0])
+    assert torch.equal(moved[1], given[1])
+    assert moved[2] == given[2]
+    assert with_swaps(given, ()) is given
 
 
 def test_prompts_have_words_for_every_perturbation() -> None:

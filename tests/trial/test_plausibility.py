@@ -145,6 +145,17 @@ def test_a_member_of_a_suite_is_quarantined_for_more_slow_calls(calls: int, memb
     assert plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, members=members)
 
 
+@pytest.mark.parametrize(("disturbed", "doubted"), [((0, 1, 2), True), ((0, 2), False)])
+def test_a_kernel_whose_unannounced_calls_were_all_disturbed_is_uncorroborated(
+    disturbed: tuple[int, ...], doubted: bool
+) -> None:
+    calls = [Timing(400.0, 550.0, 0.0, disturbed=at in disturbed) for at in range(3)]
+    found = [replace(pairs()[0], at_once={KERNEL: calls, NULL: [Timing(1.0, 160.0, 0.0)] * 3})]
+    assert bool(doubts_in(found)) is doubted
+    assert all("every unannounced call was disturbed" in words for words in doubts_in(found))
+    assert plausibility.timing_doubts(found, SIGNATURE, PEAKS, CPU, cold=True, sure=True) == ()
+
+
 def test_briefly_spinning_threads_raise_no_doubt() -> None:
     assert doubts_in(pairs(awake=2500.0)) == ()
 

@@ -66,6 +66,30 @@ def test_inputs_are_fresh_per_call_and_weights_per_process(bench: Bed) -> None:
     assert not torch.equal(inputs(bench, 0)[1], seen[0][1])
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_swapped_elements_are_lent_and_expected(keeps: bool) -> None:
+    reference = Reference(tiny(), SMALL)
+    plan = replace(test_bed._ROOMY, keeps_inputs=keeps)
+    at = Bed(reference, calibrate(reference, "class"), devices.describe("cpu"), plan)
+    assert at.calibration.judges_perturbed
+    at.refill(0)
+    at.let_go(0)
+    answer(at, 0)
+    seen = inputs(at, 0)[0].clone()
+    for _ in range(2):
+        at.swap_elements(0)
+        assert not at.check(0).ruling.passed, "the output before the swap"
+        answer(at, 0)
+        found = at.check(0)
+        assert found.ruling.passed
+        assert found.violation == ""
+    assert 1 <= int((inputs(at, 0)[0] != seen).sum()) <= 12
+    at.refill(0)
+    answer(at, 0)
+    assert at.check(0).violation == ""
+    at.close()
+
+
 def test_drawn_inputs_are_not_visible_before_release(bench: Bed) -> None:
     bench.refill(0)
     before = inputs(bench, 0)[0].clone()

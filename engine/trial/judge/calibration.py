@@ -238,6 +238,11 @@ class Calibration:
     distributions: tuple[str, ...]
     notes: tuple[str, ...]
 
+    @property
+    def judges_perturbed(self) -> bool:
+        """Whether kernels must be right on perturbed inputs too."""
+        return any(name != OWN for name in self.distributions)
+
 
 def calibrate(reference: Reference, tolerance: str, main: Calibration | None = None) -> Calibration:
     """Measure the reference error by precision class and make the policy. Raises ProblemError where no kernel can be judged.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ import torch
 
 from engine.domain.model import FailureKind
 from engine.domain.problem_format import FormatVerdict
+from engine.trial.judge.call_order import CallOrder, UnannouncedCalls
 from engine.trial.judge.call_times import CallHook, Timing
 from engine.trial.judge.comparison import NO_ERROR, Errors
 from engine.trial.judge.conditions import ConditionsMonitor, NoMonitor
@@ -205,19 +206,25 @@ def run_pair(
     repeated, within limits.
 
     A few *unannounced* calls at random places use inputs with another perturbation each (``perturbed`` of them) and are not
-    counted as samples: being careful in a process's
-    first calls only does not help. In them the order is sent before the runner is resumed, as in every call on a GPU. On a CPU
-    that would add noise to every sample, because the threads of a team would just be waking up.
+    counted as samples: being careful in a process's first calls only does not help. In them the order is sent before the runner
+    is resumed, as in every call on a GPU. On a CPU that would add noise to every sample, because the threads of a team would
+    just be waking up. Those on the problem's own inputs are repeated too where they were disturbed: a kernel can disturb its
+    own calls.
     """
     rows: list[dict[str, Timing]] = []
     audits: list[dict[str, Timing]] = []
     at_once: list[dict[str, Timing]] = []
     turns, audit_turns = CallOrder(setup.order), CallOrder(setup.order)
     wanted = WARM_UP + samples
-    unannounced = UnannouncedCalls(setup.order, bed.calibration.distributions, wanted, tally.trials, perturbed)
+    unannounced = UnannouncedCalls(setup.order, bed.calibration.distributions, wanted, perturbed)
+    unannounced_tally = CheckTally(tally.trials)
     holds = setup.holds and not contest.by_judges_clock
     setup.monitor.begin()
-    while len(rows) < wanted or (len(undisturbed_rows(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples):
+    while (
+        len(rows) < wanted
+        or unannounced.remain
+        or (len(undisturbed_rows(rows)) < samples and len(rows) < WARM_UP + _PATIENCE * samples)
+    ):
         burst = setup.order.sample(range(bed.slots), min(bed.slots, max(wanted - len(rows), 2)))
         kinds = {slot: unannounced.next() for slot in burst}
         for slot, kind in kinds.items():
@@ -230,7 +237,9 @@ def run_pair(
             if kind is not None:
                 few = replace(contest, baselines={})
                 row, taken[slot] = _sample(bed, few, order, setup, unannounced.turns, at_once=True)
-                at_once += [row] if kind == OWN and not setup.holds else []
+                if kind == OWN and not setup.holds:
+                    at_once.append(row)
+                    unannounced.repeat_if(any(t.disturbed for t in row.values()))
                 continue
             row, taken[slot] = _sample(bed, contest, order, setup, audit_turns if audit else turns, at_once=setup.holds)
             setup.monitor.sample()
@@ -239,7 +248,7 @@ def run_pair(
             for name, outputs in copies:
                 try:
                     kind = kinds[slot] or OWN
-                    judge_outputs(bed.check(slot, kind, outputs), tally if kind == OWN else unannounced.tally, kind)
+                    judge_outputs(bed.check(slot, kind, outputs), tally if kind == OWN else unannounced_tally, kind)
                 except TrialFailed as failed:
                     wrong = name if failed.failure.kind is FailureKind.MISMATCH else KERNEL
                     failed.at_fault = _find_culprit(bed, contest, slot) or wrong
@@ -287,46 +296,6 @@ def _hold_us(rows: Sequence[Mapping[str, Timing]]) -> float:
         return first
     slowest = max(t.enqueue_us for t in rows[WARM_UP - 1].values())
     return min(max(2 * slowest + 100.0, least), most)
-
-
-class UnannouncedCalls:
-    """Which calls of a pair are unannounced, and on which inputs.
-
-    One unannounced call uses the problem's own inputs, because time can depend on values; all do if there is no perturbed
-    distribution to judge on.
-    """
-
-    def __init__(self, rng: random.Random, distributions: Sequence[str], calls: int, judged: int, most: int = 3) -> None:
-        """``calls``: the least number of calls of the pair; ``judged``: calls made before, for the numbering in messages;
-        ``most``: perturbed calls."""
-        perturbed = [name for name in distributions if name != OWN]
-        some = [OWN, *rng.sample(perturbed, min(most, len(perturbed), calls))] if perturbed else [OWN] * min(most, calls)
-        self._remaining: list[str | None] = [*some, *[None] * max(0, calls - len(some))]
-        rng.shuffle(self._remaining)
-        self.turns = CallOrder(rng)
-        self.tally = CheckTally(judged)
-
-    def next(self) -> str | None:
-        """The distribution of the next call's inputs; ``None`` for an ordinary sample."""
-        return self._remaining.pop() if self._remaining else None
-
-
-class CallOrder:
-    """The order of calls: random, then reversed, then another random one: A-B-B-A, B-A-A-B, …"""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self._backwards: list[str] = []
-
-    def next(self, names: Iterable[str]) -> list[str]:
-        """The order of the next sample; ``names`` must be the same every time."""
-        if self._backwards:
-            order, self._backwards = self._backwards, []
-            return order
-        order = list(names)
-        self._rng.shuffle(order)
-        self._backwards = order[::-1]
-        return order
 
 
 def _sample(

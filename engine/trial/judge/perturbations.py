@@ -8,7 +8,7 @@ and accurate (see ``calibration``); those with infinities and NaN follow their o
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import torch
@@ -147,6 +147,20 @@ def _with_nans(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     return tensor
 
 
+def swap_few(tensor: torch.Tensor, rng: Random) -> None:
+    """Swap a few random elements of a contiguous floating-point tensor with others of it, in place."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return
+    bits = tensor.view(-1).view(_BITS[tensor.element_size()])
+    for here in _few_places(bits, rng):
+        there = rng.randrange(bits.numel())
+        bits[[here, there]] = bits[[there, here]]
+
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by their bytes: some types of one byte have no indexing of their own."""
+
+
 INFINITIES, NANS = "infinities", "NaN"
 SPECIAL = (INFINITIES, NANS)
 """Distributions with infinite or NaN elements."""
@@ -196,3 +210,18 @@ def perturb(inputs: tuple[object, ...], distribution: str, seed: int | None = No
         return change(copy.contiguous(), rng).to(tensor.dtype)
 
     return map_arguments(changed, inputs)
+
+
+def with_swaps(inputs: tuple[object, ...], seeds: Sequence[int]) -> tuple[object, ...]:
+    """Copies of ``inputs`` after ``swap_few`` with each of these seeds, tensor by tensor."""
+    if not seeds:
+        return inputs
+    orders = [Random(seed) for seed in seeds]
+
+    def swapped(tensor: torch.Tensor) -> torch.Tensor:
+        copy = tensor.clone(memory_format=torch.contiguous_format)
+        for rng in orders:
+            swap_few(copy, rng)
+        return copy
+
+    return map_arguments(swapped, inputs)

@@ -1,8 +1,9 @@
 """The sustained regime: calls back to back over rotating operands, in turns A-B-B-A of baseline and kernel. Imports torch.
 
 Fresh inputs are drawn for a process pair; every contestant gets them. In each turn the outputs of two calls are checked: one of
-the burst on fresh inputs, one of the last burst. What a kernel could gain by reusing earlier results shows between these two
-(``sustained_times.skipped_work``).
+the burst on fresh inputs, one of the last burst. Before each burst that counts a few elements of the inputs are swapped: a
+kernel that knows inputs by samples, and leaves or copies an earlier output, is wrong. What one that reads them all could gain
+by reusing earlier results shows between the two bursts (``sustained_times.skipped_work``).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.domain.model import FailureKind
+from engine.trial.judge.call_order import CallOrder
 from engine.trial.judge.call_times import CallHook, During
 from engine.trial.judge.conditions import UnderLoad
-from engine.trial.judge.interleaving import CallOrder, CheckTally, Contestants, PairSetup, judge_outputs
+from engine.trial.judge.interleaving import CheckTally, Contestants, PairSetup, judge_outputs
 from engine.trial.judge.perturbations import OWN
 from engine.trial.judge.runner_client import RunnerClient, TrialFailed, blaming
 from engine.trial.judge.sustained_times import Burst, ContestantTurn, Pace, SustainedPair, is_steady
@@ -87,6 +89,7 @@ class SustainedTrial:
         counted: list[Burst] = []
         readings: list[UnderLoad] = []
         for _ in range(pace.within(pace.counted, before[-1].wall_us)):
+            self._swap_elements()
             burst, reading = self._burst(runner, first, calls, before[-1].wall_us)
             counted.append(burst)
             readings += [reading] if reading is not None else []
@@ -112,6 +115,15 @@ class SustainedTrial:
         for slot in {(first + call) % self._bed.slots for call in range(calls)}:
             self._bed.refill(slot)
             self._bed.let_go(slot)
+        self._bed.settle()
+
+    def _swap_elements(self) -> None:
+        """In every slot, for every contestant alike: what a kernel still knows of earlier calls is wrong in a few elements.
+
+        Not where only the problem's own inputs count: their structure could be lost.
+        """
+        for slot in range(self._bed.slots) if self._bed.calibration.judges_perturbed else ():
+            self._bed.swap_elements(slot)
         self._bed.settle()
 
     def _burst(self, runner: RunnerClient, first: int, calls: int, expected_us: float = 0.0) -> tuple[Burst, UnderLoad | None]:

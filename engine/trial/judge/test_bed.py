@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from random import Random
 
 import torch
 from torch import nn
@@ -23,7 +24,7 @@ from engine.trial.judge.blocks import in_blocks, moments
 from engine.trial.judge.calibration import Calibration, Case, ReferenceOnCase, fresh_seed, output_names
 from engine.trial.judge.format_check import format_verdict
 from engine.trial.judge.mismatch_tally import evidence
-from engine.trial.judge.perturbations import OWN, perturb
+from engine.trial.judge.perturbations import OWN, perturb, swap_few, with_swaps
 from engine.trial.judge.runner_memory import Outputs
 from engine.trial.judge.tolerance import CheckResult
 from engine.trial.judge.watch import Watch
@@ -51,6 +52,8 @@ class _Draw:
     seed: int
     perturbation_seed: int
     distribution: str
+    swaps: tuple[int, ...] = ()
+    """Seeds of the elements that were swapped since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,8 @@ class TestBed:
         held, draw = self._held[slot], self._drawn[slot]
         if held is not None:
             return held
-        return perturb(self.with_scalars(self.reference.inputs(draw.seed)), draw.distribution, draw.perturbation_seed)
+        inputs = perturb(self.with_scalars(self.reference.inputs(draw.seed)), draw.distribution, draw.perturbation_seed)
+        return with_swaps(inputs, draw.swaps)
 
     def _hold(self, slot: int) -> tuple[object, ...]:
         """Keep the inputs of ``slot`` until ``let_go``."""
@@ -181,6 +185,16 @@ class TestBed:
         """``draw`` and ``release``."""
         self.draw(slot, distribution)
         self.release(slot)
+
+    def swap_elements(self, slot: int) -> None:
+        """Swap a few elements of the inputs of ``slot``, which a kernel has seen: one that knows them by samples misses it."""
+        seed, draw, held = fresh_seed(), self._drawn[slot], self._held[slot]
+        self._drawn[slot] = replace(draw, swaps=(*draw.swaps, seed))
+        if held is not None:
+            self._held[slot] = with_swaps(held, (seed,))
+        rng = Random(seed)
+        for operand in self._input_slots(slot):
+            swap_few(self._inputs.tensor(operand), rng)
 
     def _read_slots(self, slot: int) -> list[Slot]:
         return [s for s in self.layout.slots[slot] if s.role != Role.OUTPUT.value]

@@ -197,6 +197,8 @@ class AheadOfOrder:
     """Time by which the fastest one exceeds what the claim allows; ≤ 0: none."""
     calls: int = 0
     """Undisturbed unannounced calls of the kernel."""
+    unknown: bool = False
+    """Whether there were unannounced calls, and none was undisturbed: a kernel can disturb its own."""
 
 
 def ahead_of_order(pairs: Sequence[PairTimes]) -> AheadOfOrder:
@@ -208,7 +210,7 @@ def ahead_of_order(pairs: Sequence[PairTimes]) -> AheadOfOrder:
     kernel, null = ([t for p in pairs for t in p.at_once.get(name, ()) if not t.disturbed] for name in (KERNEL, NULL))
     null_us = [t.wall_us - t.claimed_us for t in null]
     if not kernel or not null:
-        return AheadOfOrder()
+        return AheadOfOrder(unknown=any(p.at_once for p in pairs))
     claimed = statistics.median(t.counted_us for p in pairs for t in p.kernel)
     took = min(t.wall_us for t in kernel) - statistics.median(null_us)
     return AheadOfOrder(took - ((1 + _AHEAD_SHARE) * claimed + _AHEAD_US), len(kernel))

@@ -254,16 +254,18 @@ class ModuleLauncher:
         return torch.tensor(value, device=self._device) if type(value) in (bool, int, float) else value
 
     def _reuses_output_memory(self, values: list[torch.Tensor], slot: int) -> bool:
-        """Whether this call's outputs use the memory of the previous call's, if those are still held.
+        """Whether this call's outputs use the memory of an earlier call's that are still held.
 
-        The outputs of the first call are held, and at random those of one call in four. Inputs, parameters and buffers do not
-        count.
+        The outputs of the first call are held, and at random those of one call in four of which no others are held; each for a
+        random number of calls, so that buffers used in turn are found too. Inputs, parameters and buffers do not count.
         """
-        self._calls += 1
-        held, self._held = self._held, values if self._calls == 1 or secrets.randbelow(4) == 0 else []
+        held = self._held
         places = {_address(tensor) for tensor in held if _has_memory(tensor)} - {
             _address(tensor) for tensor in self._persistent_tensors(slot)
         }
+        if self._calls == 0 or secrets.randbelow(_HOLDING) == 0:
+            self._held = [] if held else values
+        self._calls += 1
         return any(_address(tensor) in places for tensor in values if _has_memory(tensor))
 
     def _persistent_tensors(self, slot: int) -> Iterator[torch.Tensor]:
@@ -272,6 +274,10 @@ class ModuleLauncher:
         if isinstance(self._model, nn.Module):
             yield from self._model.parameters()
             yield from self._model.buffers()
+
+
+_HOLDING = 4
+"""Calls of which one, at random, begins or ends holding its outputs."""
 
 
 def _has_memory(value: Any) -> bool:

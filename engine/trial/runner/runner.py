@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _MIB = 1 << 20
+_RLIMIT_SIGPENDING = 11
+"""Not in ``resource``. Each POSIX timer counts as one pending signal."""
+_MOST_TIMERS = 64
+"""Timers expire while their process is stopped: the interrupts of thousands would slow the baseline's calls."""
 
 
 def confine_child() -> None:
@@ -33,7 +37,10 @@ def confine_child() -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(_PR_SET_DUMPABLE, 1)
-    limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 2048 * _MIB), (resource.RLIMIT_NOFILE, 1024)]
+    limits = [
+        (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 2048 * _MIB), (resource.RLIMIT_NOFILE, 1024),
+        (_RLIMIT_SIGPENDING, _MOST_TIMERS),
+    ]  # fmt: skip
     if os.environ.get("ESPALIER_ALONE"):
         limits.append((resource.RLIMIT_NPROC, 4096))
     if os.environ.get("ESPALIER_DEVICE", "cpu") == "cpu":
