@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.testing._internal.optests.generate_tests import OpCheckError
 
 from engine.export import template
 from engine.export.templates import kernel_module, module_check
@@ -67,6 +68,18 @@ def test_the_template_s_operator_checks_its_arguments() -> None:
 def test_the_template_s_errors(output: list[float], exact: list[float], wrong: bool) -> None:
     errors = module_check._errors(torch.tensor(output), torch.tensor(exact, dtype=torch.float64))
     assert (max(errors) > 1e-6) is wrong
+
+
+def test_the_template_checks_an_operator_as_far_as_torch_can() -> None:
+    """torch's test of the schema compares tensors before and after: it raises for eight-bit floats."""
+    schema = "(Tensor x) -> Tensor"
+    widen = torch.library.custom_op("espalier_test::widen", lambda x: x.double(), mutates_args=(), schema=schema)
+    widen.register_fake(lambda x: torch.empty(x.shape, dtype=torch.float64))
+    for dtype in (torch.float32, torch.float8_e4m3fn):
+        module_check._check_operator(widen, (torch.ones(4).to(dtype),))
+    changing = torch.library.custom_op("espalier_test::change", lambda x: x.add_(1) * 1, mutates_args=(), schema=schema)
+    with pytest.raises(OpCheckError, match="test_schema"):
+        module_check._check_operator(changing, (torch.ones(4),))
 
 
 def test_the_template_constructs_models_as_kernelbench_does() -> None:
