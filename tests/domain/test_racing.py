@@ -80,7 +80,9 @@ def test_a_kernel_that_may_well_be_faster_is_worth_a_race() -> None:
     assert found is not None
     assert (found.kernel, found.against) == ("k2", "k1")
     assert worth(session(0.97, wide=1.001)) is None
-    assert "a race is expected to gain 1.0" in of_race(found)
+    assert "A race is expected to add 1.0" in of_race(found, 0.01)
+    assert of_race(found, 0.01).endswith("; the next kernel, at twice the cost, 1.010×")
+    assert of_race(found, None).endswith("; no kernel follows")
 
 
 @pytest.mark.parametrize(("effort", "again"), [(0, True), (races.MAX_EFFORT, False)])

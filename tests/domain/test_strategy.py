@@ -116,7 +116,23 @@ def test_what_tuning_gains_is_learnt_over_all_kernels() -> None:
     assert after.tuning_gain()[0] > 0.1
     assert after.tuning_gain()[1] < before.tuning_gain()[1]
     pair = Pair("k5", TUNE, 0.1, *after.tuning_gain())
-    assert reasons.of_pair(after, pair, None, "").split("; ")[1] == "5 tuned kernels gained 1.19× here"
+    assert ": 5 tuned kernels gained 1.20× on average; " in reasons.of_pair(after, pair, None, "")
+
+
+def test_reasons_show_what_was_measured_in_plain_words() -> None:
+    """Not the shrunk mean of one trial, and ``1 idea``, not ``1 ideas``."""
+    trials = (Trial("k0", "s1", 0.2, "a", "memory access", "k1"),)
+    belief = believed(known(*trials), Tuning())
+    gained = reasons.times(belief.stems["s1"].gained)
+    words = reasons.of_pair(belief, Pair("k1", "s1", 0.0, 0.1, 0.1, 0.8, "i1"), None, "")
+    assert (
+        words
+        == f"expected gain 1.11× [0.91, 1.34] over k1: the same idea gained {gained} in 1 kernel; 80 % chance to be verified"
+    )
+    repeated = reasons.of_pair(belief, Pair("k2", "s1", 0.0, 0.1, 0.1, 0.8), None, "k1")
+    assert f": it is new to this lineage and gained {gained} in k1; " in repeated
+    step = decided(known(*trials), Focus("k1", 1.2, len(trials)), may_ask=True)
+    assert reasons.of_parents(step, step.ask).endswith(": 1 idea left to try there")
 
 
 def test_the_strategy_proposes_and_approves_a_tuning_idea_with_its_reason() -> None:

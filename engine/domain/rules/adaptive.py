@@ -52,9 +52,10 @@ def race_due(state: SessionState) -> tuple[e.Event, ...]:
     if not now.belief.parents:
         return ()
     found = race_worth(state, now.belief)
-    if found is None or (found.improvement <= COST * next_gain(now) and queries.stop_reason(state) is None):
+    instead = next_gain(now) if queries.stop_reason(state) is None else None
+    if found is None or (instead is not None and found.improvement <= COST * instead):
         return ()
-    return (e.RaceAsked(found.kernel, found.against, reasons.of_race(found)),)
+    return (e.RaceAsked(found.kernel, found.against, reasons.of_race(found, instead)),)
 
 
 def opened_round(state: SessionState, number: int) -> e.RoundOpened:

@@ -1,4 +1,4 @@
-"""Words the figures behind a decision of the strategy, one sentence each. Pure."""
+"""Words the figures behind a decision of the strategy, in short sentences. Pure."""
 
 from __future__ import annotations
 
@@ -26,57 +26,73 @@ def gain_range(gain: float, deviation: float) -> str:
 
 def of_pair(belief: Belief, pair: Pair, predicted: float | None, elsewhere: str) -> str:
     """Why an idea is tried on its parent. ``elsewhere`` names a kernel that implements it, if it is repeated."""
-    facts = [f"expected gain {gain_range(pair.expected, pair.deviation)} over {pair.parent}"]
+    expected = f"expected gain {gain_range(pair.expected, pair.deviation)} over {pair.parent}"
+    why = _grounds(belief, pair, predicted, elsewhere)
+    return f"{expected}{f': {why}' if why else ''}; {pair.success * 100:.0f} % chance to be verified"
+
+
+def _grounds(belief: Belief, pair: Pair, predicted: float | None, elsewhere: str) -> str:
+    """What the expected gain is derived from."""
     record = belief.stems.get(pair.stem)
+    known = record is not None and record.measured > 0
+    gained = f"gained {times(record.gained / record.measured)}" if record is not None and known else ""
+    measured = record.measured if record is not None else 0
+    on_average = " on average" if measured > 1 else ""
     if pair.stem == TUNE:
-        measured = record.measured if record is not None else 0
-        facts.append(f"{_counted(measured, 'tuned kernel')} gained {times(record.gain)} here" if record and measured
-                     else "no kernel was tuned here yet")  # fmt: skip
-    elif not pair.idea and record is not None:
-        facts.append(f"the idea gained {times(record.gain)} in {elsewhere or 'another lineage'} and is new to this one")
-    elif record is not None and record.measured:
-        facts.append(f"measured {record.measured} times elsewhere: {times(record.gain)}")
-    elif predicted is not None and belief.gains:
-        facts.append(f"its author predicts {predicted:.2f}×; {_counted(len(belief.gains), 'measured idea')} calibrate that")
-    facts.append(f"verified with probability {pair.success * 100:.0f} %")
-    return "; ".join(facts)
+        return f"{_counted(measured, 'tuned kernel')} {gained}{on_average}" if known else "no kernel was tuned yet"
+    if known and not pair.idea:
+        return f"it is new to this lineage and {gained} in {elsewhere or 'another one'}"
+    if known:
+        return f"the same idea {gained}{on_average} in {_counted(measured, 'kernel')}"
+    if predicted is None:
+        return ""
+    so_far = f"corrected by {_counted(len(belief.gains), 'measured idea')}" if belief.gains else "no idea was measured yet"
+    return f"its author predicts {predicted:.2f}×, {so_far}"
 
 
 def of_parents(decision: NextStep, ask: Ask | None) -> str:
     """Why a round builds on its parents."""
-    belief = decision.belief
-    if ask is None:
-        pair = decision.pair
-        name = pair.parent if pair else next(iter(decision.ranked), "")
-        known = f"{name}: {_drawn(belief, name)}" if name else "no kernel can be a parent"
-        known += "; an idea at hand is next" if pair else "; no idea is at hand"
-        return _with_focus(known, decision.focus)
-    parts = [f"{name}: {_drawn(belief, name)}" for name in ask.parents]
-    best = decision.pair
-    why = "no other idea is at hand" if best is None else f"the best idea at hand is expected to gain {times(best.expected)}"
-    return _with_focus(f"{'; '.join(parts)}; {why}", decision.focus)
+    belief, best = decision.belief, decision.pair
+    if ask is not None:
+        names = ask.parents
+        why = ("No other idea is at hand" if best is None else
+               f"A new idea promises more than those at hand, of which the best is expected to gain {times(best.expected)} "
+               f"over {best.parent}")  # fmt: skip
+    elif best is not None:
+        names, why = (best.parent,), "A known idea is tried on it"
+    else:
+        names, why = decision.ranked[:1], "No idea is at hand"
+    parents = [_standing(belief, name) for name in names] or ["no kernel can be a parent"]
+    return ". ".join((*parents, why, *_restart(decision.focus)))
 
 
-def of_race(race: RaceWorth) -> str:
-    """Why two kernels race."""
+def of_race(race: RaceWorth, next_kernel: float | None) -> str:
+    """Why two kernels race. ``next_kernel``: what the next kernel is expected to add; ``None`` where none follows."""
+    instead = (
+        "no kernel follows" if next_kernel is None else f"the next kernel, at twice the cost, {math.exp(next_kernel):.3f}×"
+    )
     return (
-        f"measured {gain_range(race.ahead, race.deviation)} over {race.against}, the incumbent; a race is expected to gain "
-        f"{math.exp(race.improvement):.3f}×, more than the next kernel"
+        f"expected {gain_range(race.ahead, race.deviation)} over {race.against}, the incumbent. "
+        f"A race is expected to add {math.exp(race.improvement):.3f}× to the best; {instead}"
     )
 
 
-def _drawn(belief: Belief, name: str) -> str:
-    """What is known about a parent."""
-    record = belief.parents[name]
-    words = f"{times(record.value)} over the baseline, {_counted(record.kernels, 'kernel')} built on it"
-    return f"{words}, its lineage gains {times(record.recent)} a step lately" if abs(record.recent) > 0.01 else words
+def _standing(belief: Belief, name: str) -> str:
+    """How fast a parent is, what its own idea gained, and how much was built on it."""
+    record, above = belief.parents[name], belief.parents.get(belief.evidence.kernels[name].parent or "")
+    step = f" and {times(record.value - above.value)} over its parent" if above is not None else ""
+    built = _counted(record.kernels, "kernel") if record.kernels else "no kernel"
+    return f"{name} is {times(record.value)} over the baseline{step}, with {built} built on it"
 
 
-def _with_focus(words: str, focus: Focus | None) -> str:
+def _restart(focus: Focus | None) -> tuple[str, ...]:
+    """The restart that the round belongs to."""
     if focus is None:
-        return words
-    left = max(1, round(focus.left))
-    return f"{words}; restarted from {focus.root}, since the best promised less per kernel, {left} ideas left"
+        return ()
+    left = _counted(max(1, round(focus.left)), "idea")
+    return (
+        f"The search restarted at {focus.root}, where a kernel promised more than at the best one: {left} left to try there",
+    )
 
 
 def _counted(number: int, noun: str) -> str:
