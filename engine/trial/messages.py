@@ -96,10 +96,11 @@ class Done(Message, frozen=True): ...
 
 
 class RunnerEnded(Message, frozen=True):
-    """``status`` as from ``waitpid``; ``killed``: further processes that had to be killed."""
+    """``status`` as from ``waitpid``; ``killed``: further processes that had to be killed; ``text``: its standard error."""
 
     status: int
     killed: int
+    text: str = ""
 
 
 # judge → runner, runner → judge

@@ -336,6 +336,12 @@ def test_a_frozen_runner_does_not_run(bare: BareRunner) -> None:
         (("os.kill(os.getpid(), signal.SIGSTOP)", "return x"), FailureKind.TIMED_OUT, "no reply within"),
         (("os._exit(0)",), FailureKind.CRASHED, "its process exited during the call"),
         (("os.abort()",), FailureKind.CRASHED, "terminated by signal 6 (aborted) during the call"),
+        (
+            ("os.write(2, b'terminate called\\n  what():  no room\\n')", "os.abort()"),
+            FailureKind.CRASHED,
+            "terminated by signal 6 (aborted) during the call: no room",
+        ),
+        (("os.write(2, b'late')", "os._exit(3)"), FailureKind.CRASHED, "its process exited during the call: late"),
         (("raise ValueError('of its own')",), FailureKind.CRASHED, "ValueError: of its own"),
         (("raise SystemExit(0)",), FailureKind.CRASHED, "SystemExit: 0"),
         (("x[0] = 9", "return x.clone()"), FailureKind.CRASHED, "a write to an input"),
@@ -350,6 +356,20 @@ def test_each_way_to_fail_has_its_kind_and_reason(host: Host, lines: tuple[str, 
     bare.close()
     assert caught.value.failure.kind is kind
     assert reason in caught.value.failure.reason
+
+
+def test_a_kernel_that_floods_its_standard_error_goes_on_and_no_other_runner_reads_it(host: Host) -> None:
+    flooding, other = BareRunner(host), BareRunner(host)
+    flooding.load(
+        module("try:", "    os.write(2, b'x' * 300_000), os.write(2, b'y')", "except OSError:", "    pass", "return x.clone()")
+    )
+    flooding.call()
+    count = "sum(stat.S_ISFIFO(os.fstat(f).st_mode) for f in opened())"
+    opened = ("import stat", "def opened():", "    return [f for f in range(1024) if os.path.exists(f'/proc/self/fd/{f}')]")
+    other.load(module(f"raise ValueError('pipes: ' + str({count}))", before=opened))
+    with pytest.raises(TrialFailed, match="ValueError: pipes: 1"):
+        other.call()
+    flooding.close()
 
 
 def test_a_runner_ends_with_its_host(mark: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,8 +75,17 @@ _SIGNALS = {
 }  # fmt: skip
 
 
-def killed_by(number: int, when: str) -> str:
-    """The reason of a runner that a signal ended."""
+def how_ended(status: int, when: str) -> str:
+    """The reason of a runner that ended; ``status`` as from ``waitpid``, negative if unknown."""
+    if status < 0 or not os.WIFSIGNALED(status):
+        return f"its process exited {when}"
+    number = os.WTERMSIG(status)
     how = f"signal {number} ({_SIGNALS[number]})" if number in _SIGNALS else f"signal {number}"
     hint = ": a write to an input or past a buffer?" if number in (7, 11) else ""
     return f"terminated by {how} {when}{hint}"
+
+
+def last_words(text: str) -> str:
+    """``: `` and what a process that died wrote last: an exception's message without what the C++ runtime adds; or nothing."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f": {lines[-1].removeprefix('what():').strip()}" if lines else ""

@@ -14,7 +14,7 @@ from engine.domain.errors import DeviceError, EspalierError, ProblemError, Sandb
 from engine.domain.mismatch import Mismatch
 from engine.domain.model import Failure, FailureKind
 from engine.trial.channel import ChannelClosed, ChannelGarbled, ChannelTimeout
-from engine.trial.judge.call_times import CallHook, During, Timing, claim_flaw, killed_by
+from engine.trial.judge.call_times import CallHook, During, Timing, claim_flaw, how_ended, last_words
 from engine.trial.judge.gate import ARMING_S, DeviceGate, DeviceOutputs, Segments
 from engine.trial.judge.host_client import Host, RunnerHandle
 from engine.trial.judge.runner_memory import Outputs, RunnerMemory
@@ -336,9 +336,11 @@ class RunnerClient:
             return ProblemError(f"the baseline cannot be measured: {reason}")
         return TrialFailed(kind, reason, log)
 
-    def _lost(self, kind: FailureKind, reason: str) -> Exception:
+    def _lost(self, kind: FailureKind, reason: str, log: str = "") -> Exception:
         """The same for a runner that died or does not reply; a trusted one can be restarted."""
-        return TrustedProcessLost(f"the baseline cannot be measured: {reason}") if self._trusted else TrialFailed(kind, reason)
+        if self._trusted:
+            return TrustedProcessLost(f"the baseline cannot be measured: {reason}")
+        return TrialFailed(kind, reason, log)
 
     def _receive_times(self, seconds: float) -> RunnerReply:
         assert self._runner is not None
@@ -375,10 +377,8 @@ class RunnerClient:
         assert self._runner is not None
         ended = self._host.reap(self._runner)
         self._runner = None
-        if os.WIFSIGNALED(ended.status) and ended.status >= 0:
-            reason = killed_by(os.WTERMSIG(ended.status), when)
-            raise self._lost(FailureKind.CRASHED, reason)
-        raise self._lost(FailureKind.CRASHED, f"its process exited {when}")
+        text = printable(ended.text)
+        raise self._lost(FailureKind.CRASHED, f"{how_ended(ended.status, when)}{last_words(text)[:_LONGEST_REASON]}", text)
 
     def _fault(self, fault: Fault) -> None:
         self.close()

@@ -42,6 +42,8 @@ _PATIENCE_S = 2.0
 """Time limit for killing processes that keep forking and for removing files. Then the host exits, and its sandbox with it."""
 _STOPPING_S = 0.5
 """Time limit for processes to stop. One that still runs then is being woken by another."""
+_MOST_TEXT = 4000
+"""Bytes of a runner's standard error that are kept: the last ones of what its pipe holds."""
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -51,14 +53,15 @@ def main() -> None:
     _fortify()
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     _warm_up()
-    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # stderr is no longer read: runners' output must not block
+    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # stderr is no longer read: nothing may block
     channel.send(Done())
     runners: set[int] = set()
+    errors: dict[int, int] = {}
     try:
         while True:
             request: HostRequest
             request, fds = channel.receive(HostRequest)
-            _answer(channel, runners, request, fds)
+            _answer(channel, runners, errors, request, fds)
     except ChannelClosed:
         _sweep(set())
 
@@ -87,15 +90,23 @@ def _warm_up() -> None:
             importlib.import_module("triton")
 
 
-def _answer(channel: Channel, runners: set[int], request: HostRequest, fds: list[int]) -> None:
+def _answer(channel: Channel, runners: set[int], errors: dict[int, int], request: HostRequest, fds: list[int]) -> None:
+    """``errors``: the pipe from each runner's standard error."""
     match request:
         case Spawn():
+            read, write = os.pipe()
+            os.set_blocking(read, False)
+            os.set_blocking(write, False)  # a kernel that writes more than the pipe holds must not block
             pid = os.fork()
             if pid == 0:
+                os.dup2(write, sys.stderr.fileno())
+                for other in (read, write, *errors.values()):
+                    os.close(other)
                 _become_runner(channel, fds[0])
-            for fd in fds:
+            for fd in (write, *fds):
                 os.close(fd)
             runners.add(pid)
+            errors[pid] = read
             channel.send(Spawned(pid))
         case Freeze():
             _signal_all(signal.SIGSTOP)
@@ -110,7 +121,7 @@ def _answer(channel: Channel, runners: set[int], request: HostRequest, fds: list
             channel.send(Done())
         case Reap(pid):
             runners.discard(pid)
-            channel.send(_reap(pid, runners))
+            channel.send(_reap(pid, runners, errors.pop(pid, None)))
 
 
 def _become_runner(channel: Channel, fd: int) -> None:
@@ -176,18 +187,25 @@ def _threads_at_rest(pid: int) -> bool:
     return all(_state(f"/proc/{pid}/task/{task}") in _AT_REST for task in _tasks(pid))
 
 
-def _reap(pid: int, runners: set[int]) -> RunnerEnded:
+def _reap(pid: int, runners: set[int], errors: int | None) -> RunnerEnded:
+    text = "" if errors is None else _written(errors)
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:
-        return RunnerEnded(-1, 0)
+        return RunnerEnded(-1, 0, text)
     killed = _sweep(runners)
     if not runners and os.environ.get(_ALONE):
         _empty_folders()
-    return RunnerEnded(status, killed)
+    return RunnerEnded(status, killed, text)
+
+
+def _written(pipe: int) -> str:
+    """The last of what a runner wrote to its standard error, as far as its pipe held it."""
+    with os.fdopen(pipe, "rb", buffering=0) as source:
+        return (source.read(1 << 20) or b"")[-_MOST_TEXT:].decode(errors="replace")
 
 
 def _sweep(runners: set[int]) -> int:
