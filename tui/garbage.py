@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 
 MANY_NEW = 20_000
 """New objects that would lengthen the next collection by some 10 ms."""
-MANY_KEPT = 100_000
-"""Objects kept by a full collection that are more than screens have: a search of many kernels."""
+MANY_KEPT = 50_000
+"""Objects kept by a full collection that are more than most screens have: a search of many kernels."""
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import platformdirs
 from textual import events, work
 from textual.actions import ActionParseResult
 from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
@@ -25,6 +26,7 @@ from textual.worker import Worker, get_current_worker
 
 from engine.journal.user_folders import config_folder
 from tui import actions, theme
+from tui.kept_stylesheet import KeptStylesheet
 from tui.notices import Notices
 from tui.plain_output import PlainOutput
 from tui.preferences import PREFERENCES, Preferences, read_preferences, write_preferences
@@ -49,6 +51,9 @@ class TerminalApp(App[None]):
         ``colours``: the terminal's colour system, as rich names it.
         """
         super().__init__()
+        self.stylesheet = KeptStylesheet(self.get_css_variables())
+        self._unstyled: WeakSet[Screen[Any]] = WeakSet()
+        """Hidden screens that have the styles of an earlier theme."""
         self._colours = colours or self.console.color_system
         self.keymap_file = keymap or config_folder() / "keys.toml"
         self.user_keys: dict[str, str] = {}
@@ -78,6 +83,30 @@ class TerminalApp(App[None]):
         if wrong := (*wrong_settings, *wrong_keys):
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             self.notify(f"{wrong[0]}{more}", severity="warning", markup=False, timeout=15)
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Restyle the screens that can be seen. Textual (8.2.8) restyles all, and draws nothing meanwhile; others can wait."""
+        self.stylesheet.set_variables(self.get_css_variables())
+        self.stylesheet.reparse()
+        self.stylesheet.apply(self)
+        self._unstyled.update(self.screen_stack)
+        self._style_seen_screens(animate)
+
+    def pop_screen(self) -> AwaitComplete:
+        """Remove the screen on top, and restyle those below it that waited for it."""
+        removed = super().pop_screen()
+        self._style_seen_screens(animate=False)
+        return removed
+
+    def _style_seen_screens(self, animate: bool) -> None:
+        for screen in reversed(self.screen_stack):
+            if screen in self._unstyled:
+                self._unstyled.discard(screen)
+                self.stylesheet.update(screen, animate=animate)
+                screen._css_update_count = self._css_update_count
+                screen.refresh(layout=True)
+            if screen.styles.background.a == 1:
+                break
 
     def get_driver_class(self) -> type[Driver]:
         """``TerminalDriver`` on a terminal: it detects that the terminal is lost."""

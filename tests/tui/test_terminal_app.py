@@ -12,6 +12,7 @@ from support import sessions, ui
 from support.ui import until
 from textual.events import Key
 from textual.filter import Monochrome
+from textual.screen import Screen
 
 from tui import terminal_app, theme
 from tui.screens.dialogs import Confirm
@@ -87,5 +88,29 @@ def test_a_key_without_a_screen_is_ignored() -> None:
             kept, app._screen_stack[:] = list(app._screen_stack), []
             await app.on_event(Key("a", "a"))
             app._screen_stack[:] = kept
+
+    sessions.run(body)
+
+
+def test_a_hidden_screen_has_the_styles_of_the_new_theme_when_it_is_seen_again() -> None:
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            home, over = app.screen, Screen[None]()
+            await app.push_screen(over)
+            await app.push_screen(Confirm("Delete?", "", "Delete"))
+            dark = home.styles.background
+            app.theme = theme.LIGHT
+            await pilot.pause()
+            light = over.styles.background
+            assert light != dark, "seen through the dialog"
+            assert home.styles.background == dark
+            await app.pop_screen()
+            assert home.styles.background == dark, "still hidden"
+            await app.pop_screen()
+            styled = [one.styles.background for one in home.walk_children(with_self=True)]
+            assert styled[0] == light
+            app.stylesheet.update(home)
+            assert [one.styles.background for one in home.walk_children(with_self=True)] == styled
 
     sessions.run(body)
