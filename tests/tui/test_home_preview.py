@@ -66,6 +66,23 @@ def test_a_cursor_that_moves_while_the_preview_is_made_is_followed(home: Path, m
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("columns", [60, 100])
+def test_what_is_wrong_with_a_damaged_session_is_shown_whole(home: Path, columns: int) -> None:
+    sessions.whole(home / "old")
+    journal = home / "old" / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b"\n", b"\n{broken\n", 1))
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test(size=(columns, 40)) as pilot:
+            await until(pilot, lambda: "keep its" in previewed(app))
+            assert all(
+                line.width < columns for page in app.screen.query("#place LinesView").results(LinesView) for line in page.lines
+            )
+
+    asyncio.run(body())
+
+
 def test_the_preview_follows_cursor_and_focus(home: Path) -> None:
     sessions.whole(home / "old")
 

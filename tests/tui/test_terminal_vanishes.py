@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +16,13 @@ from engine.journal import journal
 from engine.journal.lock import WriterLock
 
 
-def send(number: signal.Signals) -> Callable[[Window], None]:
-    return lambda window: window.process.send_signal(number)
+def send(number: signal.Signals, times: int = 1) -> Callable[[Window], None]:
+    def act(window: Window) -> None:
+        for _ in range(times):
+            window.process.send_signal(number)
+            time.sleep(0.01)
+
+    return act
 
 
 WAYS: list[tuple[str, bool, Callable[[Window], None]]] = [
@@ -24,6 +30,7 @@ WAYS: list[tuple[str, bool, Callable[[Window], None]]] = [
     ("silent", False, Window.hang_up),
     ("SIGHUP", True, send(signal.SIGHUP)),
     ("SIGTERM", True, send(signal.SIGTERM)),
+    ("SIGINT, again and again", True, send(signal.SIGINT, 5)),
 ]
 
 

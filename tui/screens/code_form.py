@@ -16,6 +16,7 @@ from engine.domain.errors import EspalierError
 from tui.bridge import Seed, seed_from_text
 from tui.editor import edit_text
 from tui.screens.dialogs import Dialog
+from tui.viewmodel.cells import one_line
 
 
 class CodeForm(Dialog[Seed | None]):
@@ -47,7 +48,7 @@ class CodeForm(Dialog[Seed | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="form") as box:
-            box.border_title = Content(self._title)
+            box.border_title = Content(one_line(self._title))
             with Horizontal(id="top"):
                 yield Label("File")
                 yield Input(self._name, id="file", compact=True)

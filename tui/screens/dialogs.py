@@ -94,8 +94,8 @@ class Confirm(Dialog[bool]):
 
     def __init__(self, title: str, words: str, yes: str, no: str = "Cancel") -> None:
         super().__init__()
-        self._title = title
-        self._words = words
+        self._title = cells.one_line(title)
+        self._words = cells.clean_lines(words)
         self._yes = yes
         self._no = no
 
@@ -137,8 +137,8 @@ class AskLine(Dialog[str | None]):
     ) -> None:
         super().__init__()
         self._check = check
-        self._title = title
-        self._words = words
+        self._title = cells.one_line(title)
+        self._words = cells.clean_lines(words)
         self._initial = initial
         self._placeholder = placeholder
         self._empty = empty
@@ -203,8 +203,8 @@ class Choose(Dialog[str | None]):
 
     def __init__(self, title: str, choices: Sequence[Choice], present: str = "") -> None:
         super().__init__()
-        self._title = title
-        self._choices = tuple(choices)
+        self._title = cells.one_line(title)
+        self._choices = tuple(Choice(one.id, cells.clean_lines(one.label), cells.one_line(one.words)) for one in choices)
         self._present = present
 
     def compose(self) -> ComposeResult:

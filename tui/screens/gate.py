@@ -26,6 +26,7 @@ from tui.screens.dialogs import AskLine
 from tui.screens.idea_form import IdeaForm
 from tui.screens.steering import SteeringScreen
 from tui.viewmodel import footer
+from tui.viewmodel.cells import clean_lines, one_line
 from tui.viewmodel.ideas import awaiting_approval, idea_facts, status
 from tui.widgets.bars import SessionHeader, StageStrip
 from tui.widgets.idea_list import IdeaList
@@ -291,7 +292,7 @@ class GateScreen(SteeringScreen):
 
 def idea_card(state: SessionState, idea: Idea, advice: str = "") -> Content:
     """All facts of an idea. Its text may come from a model and is never parsed as markup."""
-    parts: list[tuple[str, str] | str] = [(f"{idea.id}  {idea.text.title}\n\n", "bold")]
+    parts: list[tuple[str, str] | str] = [(f"{idea.id}  {one_line(idea.text.title)}\n\n", "bold")]
     for name, words in idea_facts(state, idea, advice):
-        parts += [(f"{name:<11}", "$text-muted"), f"{words}\n"]
-    return Content.assemble(*parts, "\n", idea.text.rationale or "No rationale given.")
+        parts += [(f"{name:<11}", "$text-muted"), f"{clean_lines(words)}\n"]
+    return Content.assemble(*parts, "\n", clean_lines(idea.text.rationale) or "No rationale given.")

@@ -13,7 +13,7 @@ from engine.domain.state import SessionState
 from engine.journal.store import SessionSummary
 from engine.report.facts import charts
 from tui.opener import SessionOpener
-from tui.viewmodel.cells import Line, line, one_line
+from tui.viewmodel.cells import Line, line, one_line, wrap
 from tui.viewmodel.preview import SessionFacts, problem_lines, session_lines
 
 _KEPT = 8
@@ -42,9 +42,14 @@ def preview_of(
     title = f"Session {one_line(session.name)}"
     facts = _facts(opener, session)
     if facts is None:
-        return PreviewContent(title, lambda room: (line(f" {one_line(session.reason)}"),))
+        return PreviewContent(title, partial(_reason_lines, one_line(session.reason)))
     charts.climb(facts.state)  # here, not on the screen's thread: for the preview, and for the session if it is opened
     return PreviewContent(title, partial(session_lines, facts), facts.state)
+
+
+def _reason_lines(reason: str, room: int) -> tuple[Line, ...]:
+    """Why a session cannot be read, and what to do about it: nothing of it is cut."""
+    return tuple(line(f" {part}") for part in wrap(reason, max(1, room - 2)))
 
 
 def _facts(opener: SessionOpener, session: SessionSummary) -> SessionFacts | None:

@@ -17,6 +17,7 @@ from engine.domain.model import CATEGORIES, IdeaText
 from engine.domain.state import Idea, SessionState
 from tui.bridge import writer_error
 from tui.screens.dialogs import Dialog, FieldError, show_beside
+from tui.viewmodel.cells import clean_lines, one_line
 
 _MOST_BRANCHES = 64
 _EMPTY = IdeaText("", CATEGORIES[0], "")
@@ -72,13 +73,13 @@ class IdeaForm(Dialog[IdeaInput | None]):
     def compose(self) -> ComposeResult:
         given = self._given
         with VerticalScroll(classes="form") as box:
-            box.border_title = Content(self._title)
+            box.border_title = Content(one_line(self._title))
             box.can_focus = False
             with Grid():
                 yield Label("Title")
-                yield Input(given.text.title, id="title", compact=True, placeholder="the change, in a few words")
+                yield Input(one_line(given.text.title), id="title", compact=True, placeholder="the change, in a few words")
                 yield Label("Category")
-                categories = [(name, name) for name in dict.fromkeys((*CATEGORIES, given.text.category))]
+                categories = [(Content(one_line(name)), name) for name in dict.fromkeys((*CATEGORIES, given.text.category))]
                 yield Select(categories, value=given.text.category, allow_blank=False, id="category", compact=True)
                 yield Label("Parent")
                 yield Input(given.parent or "", id="parent", compact=True, placeholder="k3; empty: a new root")
@@ -94,7 +95,7 @@ class IdeaForm(Dialog[IdeaInput | None]):
                     yield Label("Attached")
                     yield Static(", ".join(self._materials), markup=False)
                 yield Static("", id="message", markup=False)
-            area = TextArea(given.text.rationale, id="rationale", soft_wrap=True, tab_behavior="focus")
+            area = TextArea(clean_lines(given.text.rationale), id="rationale", soft_wrap=True, tab_behavior="focus")
             area.border_title = "Rationale: the parent's bottleneck, the change, the expected effect"
             yield area
             with Horizontal(classes="buttons"):

@@ -149,6 +149,11 @@ def clean(text: str) -> str:
     return "".join(_replacement(char) for char in text.expandtabs(4))
 
 
+def clean_lines(text: str) -> str:
+    """``clean`` for a text of several lines: its line breaks stay."""
+    return "\n".join(clean(part) for part in text.splitlines())
+
+
 def _replacement(char: str) -> str:
     if char.isprintable():
         return char
