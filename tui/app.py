@@ -106,8 +106,9 @@ class EspalierApp(TerminalApp):
     def on_mount(self) -> None:
         self.apply_settings()
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self._on_terminate_signal)
+            self.watch_interrupts(self._on_terminate_signal)
         self.push_screen(HomeScreen(self.opener, self.clock, self._searched_folder, behind=self._first[0] != "home"))
         self.set_interval(1 / _UPDATES_A_SECOND, self._update_notices)
         self.call_after_refresh(self._run_first_action)

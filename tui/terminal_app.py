@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -59,6 +61,9 @@ class TerminalApp(App[None]):
         self.user_keys: dict[str, str] = {}
         self._preferences_file = self.keymap_file.with_name(PREFERENCES)
         self._plain_output = PlainOutput()
+        self._is_lent = False
+        """Whether another program has the terminal."""
+        self._interrupts_before: Any = None
         self._asking: WeakSet[Worker[Any]] = WeakSet()
         """Workers that have shown a dialog."""
         self.notices = Notices(self._write_to_terminal, os.environ, time.monotonic, Preferences())
@@ -113,7 +118,32 @@ class TerminalApp(App[None]):
         usual = super().get_driver_class()
         return TerminalDriver if issubclass(TerminalDriver, usual) else usual
 
+    def watch_interrupts(self, act: Callable[[], None]) -> None:
+        """Call ``act`` in the event loop on each SIGINT. Raises ValueError outside the main thread.
+
+        Not a handler of the loop, which runs only after the editor has ended: Ctrl-C in an editor reaches this process too.
+        """
+        loop = asyncio.get_running_loop()
+
+        def interrupted(number: int, frame: object) -> None:
+            if not self._is_lent:
+                loop.call_soon_threadsafe(act)
+
+        self._interrupts_before = signal.signal(signal.SIGINT, interrupted)
+
+    @contextlib.contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Lend the terminal to another program. Ctrl-C is that program's meanwhile."""
+        self._is_lent = True
+        try:
+            with super().suspend():
+                yield
+        finally:
+            self._is_lent = False
+
     def on_unmount(self) -> None:
+        if self._interrupts_before is not None:
+            signal.signal(signal.SIGINT, self._interrupts_before)
         self.notices.restore_title()
 
     async def push_screen_wait(self, screen: Screen[Any] | str, *, mode: str | None = None) -> Any:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from support import ui
+from support.program import command as program
 from support.ui import Watch, engineer_events, recorded, shows_tree, until
+from support.window import Window
 from textual.pilot import Pilot
 
 from engine.domain import events as e
@@ -41,6 +43,23 @@ def test_a_file_to_read_has_no_write_permission(tmp_path: Path) -> None:
     command = script(tmp_path, f'stat -c %a "$1" > {tmp_path}/mode')
     editor._edited(command, "text", "softmax.cu", True)
     assert (tmp_path / "mode").read_text().strip() == "400"
+
+
+def test_ctrl_c_in_the_editor_is_the_editors(tmp_path: Path, windows: list[Window]) -> None:
+    done = tmp_path / "done"
+    command = script(tmp_path, f"trap 'echo caught' INT\necho edits\nwhile [ ! -e {done} ]; do sleep 0.05; done")
+    window = Window(program("replay", "layernorm"), tmp_path, controlling=True, changes={"VISUAL": command})
+    windows.append(window)
+    window.sees(b"outcome")
+    window.type(b"e")
+    window.sees(b"edits")
+    window.type(b"\x03")
+    window.sees(b"caught")
+    window.shown = b""
+    done.touch()
+    window.sees(b"outcome")
+    window.type(b"?")
+    window.sees(b"Keys and symbols")
 
 
 def test_visual_comes_before_editor(monkeypatch: pytest.MonkeyPatch) -> None:
