@@ -18,6 +18,7 @@ from textual import events, work
 from textual.actions import ActionParseResult
 from textual.app import App
 from textual.await_complete import AwaitComplete
+from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
@@ -140,6 +141,10 @@ class TerminalApp(App[None]):
                 yield
         finally:
             self._is_lent = False
+
+    def get_key_display(self, binding: Binding) -> str:
+        """A key as the footer and help write it: Ctrl-S, not ^s."""
+        return actions.key_names(binding.key)
 
     def on_unmount(self) -> None:
         if self._interrupts_before is not None:

@@ -62,6 +62,20 @@ def test_ctrl_c_in_the_editor_is_the_editors(tmp_path: Path, windows: list[Windo
     window.sees(b"Keys and symbols")
 
 
+def test_the_form_for_code_writes_keys_as_everywhere_else() -> None:
+    async def act() -> None:
+        app, form = ui.app(), CodeForm("Write", "k.cpp", "", ("k.cpp", ""))
+        async with app.run_test(size=(80, 24)) as pilot:
+            app.push_screen(form)
+            await until(pilot, lambda: app.screen is form and form.query("FooterKey"))
+            await ui.still(pilot)
+            last = app.screen._compositor.render_strips()[-1].text
+            assert "Ctrl-S Submit" in last
+            assert "Esc Cancel" in last
+
+    asyncio.run(act())
+
+
 def test_visual_comes_before_editor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", "nano")
