@@ -141,18 +141,22 @@ OPENINGS: dict[str, Callable[[Path], tuple[str, object]]] = {
 
 
 async def write_slowly(folder: Path, data: bytes) -> None:
-    """Append the rest of a session's journal as the process that runs it does: holding its lock, a few lines at a time."""
+    """Append the rest of a session's journal as the process that runs it does: holding its lock, a few lines at a time.
+
+    Cancelled, it appends what is left: as soon as the lock is free, a command that waits for the holder is decided on there.
+    """
     dice, lock = random.Random(7), WriterLock(folder)
-    try:
-        with (folder / journal.NAME).open("ab", buffering=0) as file:
-            lines = data[file.tell() :].splitlines(keepends=True)
+    with (folder / journal.NAME).open("ab", buffering=0) as file:
+        lines = data[file.tell() :].splitlines(keepends=True)
+        try:
             while lines:
                 count = dice.choice((1, 1, 2, 20))
                 file.write(b"".join(lines[:count]))
                 del lines[:count]
                 await asyncio.sleep(0.2)
-    finally:
-        lock.release()
+        finally:
+            file.write(b"".join(lines))
+            lock.release()
 
 
 def run(opening: str, root: Path, seed: int, acts: int, watch: LoopWatch | None = None) -> Storm:
