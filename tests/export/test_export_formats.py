@@ -21,6 +21,7 @@ from engine.domain.model import Dialect, Failure, FailureKind, Problem
 from engine.domain.state import Kernel
 from engine.export import formats
 from engine.problem import catalog
+from engine.problem.formats import solutions
 
 MODULE = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, factor):\n        return x * factor\n"
 SMOOTH = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, output):\n        return x.tanh()\n"
@@ -174,6 +175,22 @@ def test_a_submission_takes_the_tasks_data(tmp_path: Path) -> None:
     text = formats.kernelbot_submission(export(problem, SMOOTH))
     space: dict[str, Any] = {}
     exec(compile(text, "submission.py", "exec"), space)
+    x = torch.randn(3, 3)
+    assert torch.equal(space["custom_kernel"]((x, torch.empty(3, 3))), x.tanh())
+
+
+@pytest.mark.parametrize("ours", [False, True], ids=["written by hand", "our own export"])
+def test_a_kernel_that_came_as_a_submission_is_exported_as_one(tmp_path: Path, ours: bool) -> None:
+    """Its own ``custom_kernel`` is not the one that calls the module: it called itself without end."""
+    folder = files.write_kernelbot(tmp_path)
+    problem = catalog.find(str(folder))
+    assert problem.origin_format is not None
+    path = folder / "submission.py"
+    if ours:
+        path.write_text(formats.kernelbot_submission(export(problem, SMOOTH)))
+    _, module = solutions.module_of(path, problem.origin_format, problem.reference, problem.attachments)
+    space: dict[str, Any] = {}
+    exec(compile(formats.kernelbot_submission(export(problem, module)), "submission.py", "exec"), space)
     x = torch.randn(3, 3)
     assert torch.equal(space["custom_kernel"]((x, torch.empty(3, 3))), x.tanh())
 
