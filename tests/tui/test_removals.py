@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from support import sessions, storm, ui
 from textual import work
 from textual.screen import Screen
+from textual.worker import WorkerCancelled
 
 from tui import actions
 from tui.app import EspalierApp
@@ -23,6 +25,7 @@ from tui.screens.gate import GateScreen
 from tui.screens.help import HelpScreen
 from tui.screens.home import HomeScreen
 from tui.screens.open_session import OpenSessionDialog
+from tui.screens.seed_form import SeedForm, bank
 from tui.screens.session import SessionScreen
 
 
@@ -141,3 +144,21 @@ def test_a_key_that_is_handled_after_its_screen_was_removed_does_nothing(tmp_pat
         await bridge.close()
 
     asyncio.run(body())
+
+
+def test_a_form_is_left_while_it_reads_the_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions.whole(tmp_path / "s")
+
+    async def body() -> None:
+        app = ui.app()
+        async with app.run_test():
+            form, read = SeedForm(SessionOpener().follow(tmp_path / "s"), ""), threading.Event()
+            monkeypatch.setattr(bank, "banked_kernels", lambda: read.wait() and ())
+            await app.push_screen(form)
+            await form.query("*").remove()  # as while it closes: its widgets go first
+            form._pruning = True
+            read.set()
+            await asyncio.wait_for(app.workers.wait_for_complete([one for one in app.workers if one.node is form]), 20)
+
+    with pytest.raises(WorkerCancelled):
+        asyncio.run(body())

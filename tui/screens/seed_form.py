@@ -18,6 +18,7 @@ from engine.domain.errors import EspalierError
 from engine.journal import bank
 from engine.report.text.lines import one_line
 from tui.bridge import Bridge, Seed, read_seed
+from tui.removals import while_shown
 from tui.screens.dialogs import Dialog, show_beside
 from tui.viewmodel import fmt
 
@@ -74,7 +75,7 @@ class SeedForm(Dialog[SeedInput | None]):
     async def _read_bank(self) -> None:
         opened = self._bridge.state.opened
         name = opened.problem.name if opened else ""
-        found = await asyncio.to_thread(bank.banked_kernels)
+        found = await while_shown(self, asyncio.to_thread(bank.banked_kernels))
         self._banked = [one for one in found if one.problem == name and one.session != self._bridge.folder]
         listed = self.query_one("#bank", OptionList)
         listed.add_options(Option(self._line(one), id=f"b{n}") for n, one in enumerate(self._banked))
