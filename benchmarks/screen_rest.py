@@ -1,6 +1,6 @@
 """What the terminal UI costs while nobody types, through a pseudo-terminal of 120×40: bytes written and share of a core.
 
-At rest: home, a paused replay, ideas that await approval. Then while the kernels of a small session on the CPU are built and
+At rest: home, a paused replay, ideas that await approval. Then, approved, while their kernels on the CPU are built and
 measured: the share is that of the process of engine and screen, without builders, judge and runners. ``benchmarks.screen``
 prints these figures with their limits.
 """
@@ -60,6 +60,9 @@ class _Terminal:
                 shown += os.read(self._master, 65536)
         return shown
 
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
     def cpu_seconds(self) -> float:
         """Of the process alone, without its children."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -92,17 +95,18 @@ def _measured(terminal: _Terminal, name: str, seconds: float, cpu_limit: float, 
 
 
 def rest_figures(environment: dict[str, str], seconds: float) -> Iterator[RestFigure]:
-    """Home and a paused replay, at rest; a session while it prepares and measures, then its open ideas at rest."""
+    """Home and a paused replay, at rest; a session's open ideas at rest, then while their kernels run."""
     for name, arguments in (("home", ()), ("replay", ("replay", "softmax"))):
         with _terminal(arguments, environment) as terminal:
             terminal.read_for(15)
             yield _measured(terminal, name, seconds, REST_CPU_PERCENT, REST_BYTES)
     with _terminal((*_SEARCH, "--mode", "ask"), environment) as terminal:
-        terminal.read_for(20)
-        yield _measured(terminal, "running", seconds, RUNNING_CPU_PERCENT, None)
         terminal.read_for(300, b"await approval")
         terminal.read_for(10)
         yield _measured(terminal, "gate", seconds, REST_CPU_PERCENT, REST_BYTES)
+        terminal.type(b"A")
+        terminal.read_for(3)
+        yield _measured(terminal, "running", seconds, RUNNING_CPU_PERCENT, None)
 
 
 def main() -> None:
