@@ -40,7 +40,7 @@ from engine.session.writer import SessionWriter
 _LOG = logging.getLogger(__name__)
 _AUTOMATIC_BOUND = 10_000
 _MOST_BUILDS = 8
-_INBOX_POLL = (0.01, 0.1)
+_INBOX_POLL = (0.01, 0.25)
 """Shortest and longest pause in seconds between two looks into the inbox."""
 _INBOX_RETRY = 1.0
 _TICK, _LONG_TICK, _LAST = 1.0, 5.0, 20.0

@@ -72,11 +72,14 @@ class BridgeScreen(DismissOnceScreen[None]):
         self.drain()
 
     def _next_frame(self) -> None:
-        """Draw; less often while work runs. At rest, where nothing runs and nothing changed, only the clock, once a second."""
+        """Draw; less often while work runs. At rest, where nothing runs and nothing changed, only the clock, once a second, and
+        nothing below another screen."""
         bridge, transport = self.bridge, self.bridge.transport
         place = (transport.position, transport.playing, transport.speed) if transport is not None else None
         seen = (bridge.fault, bridge.stopped, place, self.is_active)
         at_rest = bridge.state is self.state and not bridge.state.started and seen == self._frame
+        if at_rest and not self.is_active:
+            return
         pause = _RESTING_SECONDS if at_rest else _WORKING_SECONDS if transport is None and bridge.state.started else 0.0
         if time.monotonic() - self._drawn_at >= pause:
             self._frame = seen
