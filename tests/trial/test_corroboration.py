@@ -65,6 +65,9 @@ def test_a_screen_of_three_calls_is_doubted_only_if_all_of_those_that_count_hide
     assert hidden_us([pair(lambda _: 10.0, lambda _: 2000.0, 20.0, samples=3)]) > 0
     three = [pair(lambda _: 10.0, lambda i: 2000.0 * (i > 0), 20.0, samples=3, seed=seed) for seed in range(3)]
     assert hidden_us(three) > 0, "of three processes the median counts"
+    slow = [pair(lambda _: 10.0, lambda i: 2000.0 * (i > 0), 20.0, samples=2, seed=seed) for seed in range(3)]
+    slow[0] = pair(lambda _: 10.0, lambda _: 2000.0, 20.0, samples=2)
+    assert hidden_us(slow) > 0, "also of a slow kernel's two calls each"
 
 
 def test_time_hidden_in_most_calls_is_detected_and_a_rare_stall_is_not() -> None:

@@ -226,15 +226,16 @@ def hidden_us(pairs: Sequence[PairTimes]) -> float:
     Unexplained is (wall − claimed) of the kernel minus that of the null kernel in the same samples, minus a tenth of the median
     claim, three times the null kernel's jitter and 20 µs. Medians are compared; under CPU contention, which hits random calls,
     lower quartiles. Only the half of the kernel's calls with the smallest claims counts: these determine its median, and honest
-    calls must not vouch for them. Of fewer than nine calls, the screen of a kernel in a suite, the smallest counts: medians of
-    two would doubt honest kernels for one late reply, and what leads is measured in three processes at least.
+    calls must not vouch for them. Of a single process with fewer than nine calls, a screen, the smallest counts: the median of
+    two would doubt honest kernels for one late reply, and what leads has more processes.
     """
     calm = all(p.calm for p in pairs)
     kernel = sorted((t for p in pairs for t in p.audited(KERNEL)), key=lambda t: t.claimed_us)
     null_us = [t.wall_us - t.claimed_us for p in pairs for t in p.audited(NULL)]
     claimed = statistics.median(t.claimed_us for t in kernel)
     unclaimed = [t.wall_us - t.claimed_us for t in kernel[: len(kernel) // 2 + 1]]
-    beside = _centre(unclaimed, calm=calm) if len(kernel) >= _FEWEST_CLAIMS else min(unclaimed)
+    screened = len(pairs) == 1 and len(kernel) < _FEWEST_CLAIMS
+    beside = min(unclaimed) if screened else _centre(unclaimed, calm=calm)
     usual = _centre(null_us, calm=calm)
     jitter = statistics.median(abs(n - usual) for n in (null_us if calm else sorted(null_us)[: len(null_us) // 2 + 1]))
     return beside - (usual + _SHARE * claimed + 3 * jitter + _SLACK_US)

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from engine.sandbox.bubblewrap import PRIVATE
 from engine.trial.channel import Channel, ChannelClosed
@@ -99,10 +99,7 @@ def _answer(channel: Channel, runners: set[int], errors: dict[int, int], request
             os.set_blocking(write, False)  # a kernel that writes more than the pipe holds must not block
             pid = os.fork()
             if pid == 0:
-                os.dup2(write, sys.stderr.fileno())
-                for other in (read, write, *errors.values()):
-                    os.close(other)
-                _become_runner(channel, fds[0])
+                _become_runner(channel, fds[0], write, (read, *errors.values()))
             for fd in (write, *fds):
                 os.close(fd)
             runners.add(pid)
@@ -124,10 +121,14 @@ def _answer(channel: Channel, runners: set[int], errors: dict[int, int], request
             channel.send(_reap(pid, runners, errors.pop(pid, None)))
 
 
-def _become_runner(channel: Channel, fd: int) -> None:
+def _become_runner(channel: Channel, fd: int, errors: int, others: Iterable[int]) -> None:
+    """Serve the judge on ``fd``; standard error goes to the pipe ``errors``, and the host's ends of pipes are closed."""
     status = 1
     try:
         channel.close()
+        os.dup2(errors, sys.stderr.fileno())
+        for pipe in (errors, *others):
+            os.close(pipe)
         runner.confine_child()
         runner.serve(socket.socket(fileno=fd))
         status = 0
